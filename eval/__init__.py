@@ -1,0 +1,1 @@
+"""Tasks, metrics, comparison and report."""

@@ -1,0 +1,1 @@
+"""Metrics, a file a family."""

@@ -1,0 +1,1 @@
+"""Task sets: items that a program can check."""

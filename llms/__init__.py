@@ -1,0 +1,1 @@
+"""Who is asked: a local model, or recorded calls."""

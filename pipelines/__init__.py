@@ -1,0 +1,1 @@
+"""Monitor-control systems, one file each; their prompts are text files."""

@@ -1,0 +1,1 @@
+"""What a response says about itself: features, predictors, probes, stated confidence."""

@@ -1,0 +1,180 @@
+"""What happened: the records that every room shares. Facts only; what can be derived is a property.
+
+Arrays are NumPy arrays, one entry a token, never lists of objects. All records are immutable.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.floating[Any]]
+IntArray = NDArray[np.integer[Any]]
+
+LogprobsMode = Literal["raw", "processed", "unknown"]
+Check = Literal["exact", "choice", "number", "function", "none"]
+
+POSITIONS = ("prompt_last", "answer_first", "answer_last", "answer_mean")
+"""Token positions at which hidden states can be kept. `prompt_last` is known before anything is answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One question that a program can check."""
+
+    id: str
+    question: str
+    gold: tuple[str, ...] = ()
+    """Accepted answers, the canonical one first. For `check == "function"`: assertions that must all hold."""
+    group: str = ""
+    """What must stay in one split: the question, or the template or fact that several questions share."""
+    choices: tuple[str, ...] = ()
+    dimension: str = ""
+    level: str = ""
+    split: str = ""
+    source: str = ""
+    """The template or fact the item was made from."""
+    task: str = ""
+    check: Check = "none"
+    """How an answer is checked (`metaprobe.eval.tasks.scoring`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are drawn. Temperature 0 is greedy."""
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int | None = None
+    max_tokens: int = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Hidden:
+    """Hidden states of one call. Layer 0 is the embeddings' output, layer i the output of block i (1-based)."""
+
+    values: FloatArray
+    """float16, shape (layers, positions, width)."""
+    layers: tuple[int, ...]
+    positions: tuple[str, ...]
+    """Of `POSITIONS`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Call:
+    """One request to a language model and what came back: enough to replay it through the model."""
+
+    id: str
+    stage: str = ""
+    agent: str = ""
+    round: int = 0
+    parent: str | None = None
+    """Id of the call whose answer this one works on."""
+    model: str = ""
+    model_revision: str = ""
+    model_dtype: str = ""
+    messages: tuple[Message, ...] = ()
+    prompt_token_ids: IntArray | None = None
+    """int32, shape (P,)."""
+    text: str = ""
+    tokens: tuple[str, ...] = ()
+    """The T generated tokens as text, without the end-of-sequence token."""
+    token_ids: IntArray | None = None
+    """int32, shape (T,)."""
+    logprobs: FloatArray | None = None
+    """float32, shape (T,), nats: log-probability of each generated token. None where the source gave none."""
+    top_logprobs: FloatArray | None = None
+    """float32, shape (T, k), nats, descending: the k likeliest tokens at each step."""
+    sampling: Sampling = field(default_factory=Sampling)
+    logprobs_mode: LogprobsMode = "unknown"
+    """`raw`: of the model itself, before temperature and truncation; `processed`: after them."""
+    finish_reason: str = ""
+    """`stop`, or `length` where max_tokens cut the answer."""
+    usage: Usage = field(default_factory=Usage)
+    latency_ms: float | None = None
+    cost_usd: float | None = None
+    error: str | None = None
+    hidden: Hidden | None = None
+    """Stored beside the runs as safetensors, not in them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """What a model said of itself."""
+
+    call_id: str
+    kind: str
+    """`difficulty`, `confidence`, or the name of an evaluation score."""
+    value: float | None
+    """In [0, 1]; None where it was asked and said nothing that can be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """What is known of a response, by whom."""
+
+    call_id: str
+    name: str
+    """`correct`, `instruction`, `justification`, `evidence`, `critical`."""
+    value: float
+    source: str
+    """`program`, `human`, or the judge's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a policy chose at a named point of a pipeline."""
+
+    id: str
+    point: str
+    action: str
+    scores: dict[str, float] = field(default_factory=dict)
+    """Score of each legal action; higher is better."""
+    propensities: dict[str, float] = field(default_factory=dict)
+    """Probability with which each legal action was chosen; they sum to 1."""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """One pass of a system over one item."""
+
+    id: str
+    system: str
+    variant: str
+    item: Item
+    calls: tuple[Call, ...]
+    statements: tuple[Statement, ...] = ()
+    labels: tuple[Label, ...] = ()
+    decisions: tuple[Decision, ...] = ()
+    final_answer: str = ""
+    outcome: float | None = None
+    """1 where the final answer is correct, 0 where not; None where nothing can check it."""
+
+    @property
+    def cost_usd(self) -> float:
+        """What the calls cost together; calls without a price count as 0."""
+        return sum(call.cost_usd or 0.0 for call in self.calls)
+
+    def stated(self, kind: str, call_id: str | None = None) -> float | None:
+        """The last value stated under `kind` (by that call, where one is given), or None."""
+        values = [s.value for s in self.statements if s.kind == kind and call_id in (None, s.call_id)]
+        return values[-1] if values else None
+
+    def label(self, name: str, call_id: str) -> float | None:
+        """The last label of that name on that call, or None."""
+        values = [label.value for label in self.labels if label.name == name and label.call_id == call_id]
+        return values[-1] if values else None

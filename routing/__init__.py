@@ -1,0 +1,1 @@
+"""What to do about it: decisions, fixed thresholds and the learned choice."""

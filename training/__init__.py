@@ -1,0 +1,1 @@
+"""Collect runs, build data sets, fit, calibrate, export."""
