@@ -1,12 +1,12 @@
 """What can be wrong with recorded or incoming data.
 
-    RecordError             a ValueError; the message names what came, what was expected, and what to do
-    |-- InvalidResponse     a response that cannot be scored (no log-probabilities, NaN, empty, wrong shape)
-    |-- ImportFileError     a line of an import file is not what it should be; carries file and line
-    |-- DamagedShard        a shard of a run store cannot be read; the other shards still can
-    |-- StoreMismatch       data of one kind or configuration offered where another is stored
+RecordError             a ValueError; the message names what came, what was expected, and what to do
+|-- InvalidResponse     a response that cannot be scored (no log-probabilities, NaN, empty, wrong shape)
+|-- ImportFileError     a line of an import file is not what it should be; carries file and line
+|-- DamagedShard        a shard of a run store cannot be read; the other shards still can
+|-- StoreMismatch       data of one kind or configuration offered where another is stored
 
-    MissingExtra            an ImportError: an optional dependency is absent; names the extra to install
+MissingExtra            an ImportError: an optional dependency is absent; names the extra to install
 """
 
 
