@@ -1,0 +1,124 @@
+"""Load a checkpoint folder and run it."""
+
+import hashlib
+import os
+import re
+import stat
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from metaprobe.checkpoints import golden
+from metaprobe.checkpoints.errors import ContractMismatch, NotACheckpoint, TamperedCheckpoint, UnsafeModel
+from metaprobe.checkpoints.manifest import GOLDEN, MANIFEST, MODEL, Manifest, TensorSpec, parse_manifest
+from metaprobe.checkpoints.session import Arrays, Session, outputs_agree
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Largest sizes that are read, in bytes."""
+
+    manifest_bytes: int = 1 << 20
+    model_bytes: int = 256 << 20
+    file_bytes: int = 8 << 20
+    """Of golden.json, README.md and any other listed file."""
+
+    def of(self, name: str) -> int:
+        return {MANIFEST: self.manifest_bytes, MODEL: self.model_bytes}.get(name, self.file_bytes)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Checkpoint:
+    """A verified checkpoint, ready to run; may be shared by threads."""
+
+    path: Path
+    manifest: Manifest
+    digest: str
+    """SHA-256 of manifest.json, which pins every other file: what to hand to those who should trust this one."""
+    session: Session = field(repr=False)
+
+    def run(self, inputs: Arrays) -> Arrays:
+        """Outputs by name, for arrays of exactly the manifest's input names, types and shapes.
+
+        Raises `ContractMismatch`, saying what came and what was expected, for anything else.
+        """
+        return self.session.run(inputs)
+
+
+def load_checkpoint(
+    path: str | os.PathLike[str], *, sha256: str | None = None, limits: Limits | None = None
+) -> Checkpoint:
+    """The checkpoint in the folder `path`, after everything about it was verified.
+
+    Each file is read once, and what was hashed is what is used. In this order: sizes and file types, the digest where
+    one is given, the manifest, the other files' hashes, the ONNX guard, inputs and outputs, the golden rows. Files the
+    manifest does not list are never read.
+
+    The hashes in the manifest show that nothing was damaged. They do not show who made it: whoever can write the folder
+    can write the hashes too. For that, give `sha256`: the `digest` of the checkpoint you mean, from its author.
+
+    Raises a `CheckpointError`: see `metaprobe.checkpoints.errors` for the kinds.
+    """
+    folder, limits = Path(path), limits or Limits()
+    if not folder.is_dir():
+        raise NotACheckpoint(f"{folder} is not a folder; a checkpoint is a folder that holds {MANIFEST}")
+    manifest_data = _read(folder / MANIFEST, limits)
+    digest = hashlib.sha256(manifest_data).hexdigest()
+    _check_digest(folder, digest, sha256)
+    manifest = parse_manifest(manifest_data)
+    files = {name: _verified(folder / name, manifest, limits) for name in manifest.files}
+    session = Session(files[MODEL])
+    _check_contract(manifest, session)
+    golden.replay(files[GOLDEN], session)
+    return Checkpoint(folder, manifest, digest, session)
+
+
+def _read(path: Path, limits: Limits) -> bytes:
+    """The bytes of a regular file within its limit. Links are refused, and nothing that could block is waited for."""
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    limit = limits.of(path.name)
+    try:
+        if not stat.S_ISREG(os.lstat(path).st_mode):
+            raise UnsafeModel(f"{path} is a link or no regular file; copy the file itself into the folder")
+        with os.fdopen(os.open(path, flags), "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > limit:
+                raise UnsafeModel(f"{path} has {size} bytes; at most {limit} are read. If you trust it, raise `limits`")
+            return file.read(size)
+    except OSError as error:
+        raise NotACheckpoint(f"{path} cannot be read ({error.strerror}); a checkpoint must hold it") from error
+
+
+def _verified(path: Path, manifest: Manifest, limits: Limits) -> bytes:
+    data, entry = _read(path, limits), manifest.files[path.name]
+    if len(data) != entry.bytes:
+        raise TamperedCheckpoint(f"{path} has {len(data)} bytes, the manifest says {entry.bytes}. Copy it again")
+    found = hashlib.sha256(data).hexdigest()
+    if found != entry.sha256:
+        raise TamperedCheckpoint(f"{path} has SHA-256 {found}, the manifest says {entry.sha256}. Copy it again")
+    return data
+
+
+def _check_digest(folder: Path, digest: str, sha256: str | None) -> None:
+    if sha256 is None:
+        return
+    if not re.fullmatch(r"[0-9a-fA-F]{64}", sha256):
+        raise ContractMismatch(f"sha256 is {sha256!r}; expected the 64 hex digits of a checkpoint's digest")
+    if digest != sha256.lower():
+        raise TamperedCheckpoint(
+            f"{folder} has digest {digest}, not {sha256.lower()}: it is not the checkpoint you asked for"
+        )
+
+
+def _check_contract(manifest: Manifest, session: Session) -> None:
+    if manifest.inputs != session.inputs:
+        raise ContractMismatch(
+            f"{MANIFEST} states inputs {_listed(manifest.inputs)}; {MODEL} has {_listed(session.inputs)}"
+        )
+    if not outputs_agree(manifest.outputs, session.outputs):
+        raise ContractMismatch(
+            f"{MANIFEST} states outputs {_listed(manifest.outputs)}; {MODEL} has {_listed(session.outputs)}"
+        )
+
+
+def _listed(specs: tuple[TensorSpec, ...]) -> str:
+    return ", ".join(f"{s.name}: {s.type}{list(s.shape)}" for s in specs)

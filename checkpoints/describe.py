@@ -1,0 +1,74 @@
+"""A checkpoint in words, for `metaprobe inspect`."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from metaprobe.checkpoints.checkpoint import Checkpoint
+from metaprobe.checkpoints.manifest import Manifest, TensorSpec
+
+MAX_VALUE = 100
+"""Characters shown of a value of the contract or the support."""
+
+
+def describe(checkpoint: Checkpoint) -> str:
+    """A readable summary, some dozens of lines; failed audits stand out. Text from the file cannot steer a terminal."""
+    lines = [f"{checkpoint.manifest.kind} checkpoint {checkpoint.path}", f"digest      {checkpoint.digest}"]
+    lines += _lines(checkpoint.manifest)
+    return "\n".join(_printable(line) for line in lines)
+
+
+def _lines(manifest: Manifest) -> Iterator[str]:
+    yield f"created     {manifest.created} (format {manifest.format_version})"
+    if generator := manifest.generator:
+        yield f"generator   {generator.model} {generator.revision} {generator.dtype}".rstrip()
+        tokenizer = generator.tokenizer or "not stated"
+        yield f"            tokenizer {tokenizer}, log-probabilities {generator.logprobs_mode}"
+    else:
+        yield "generator   any"
+    yield from _section("inputs", [_tensor(spec) for spec in manifest.inputs])
+    yield from _section("outputs", [_tensor(spec) for spec in manifest.outputs])
+    yield from _section("contract", [f"{name}: {_short(value)}" for name, value in manifest.contract.items()])
+    yield from _section("support", [f"{name}: {_short(value)}" for name, value in manifest.support.items()])
+    yield from _section("thresholds", [f"{name} = {value:g}" for name, value in manifest.thresholds.items()])
+    if calibration := manifest.calibration:
+        yield f"calibration {calibration.method}, fitted on {calibration.fitted_on}"
+    if training := manifest.training:
+        yield f"training    {training.n} rows in {training.groups} groups, seed {training.seed}"
+        yield f"            data {training.fingerprint}"
+        yield f"            {training.command}"
+    yield from _section(
+        "metrics",
+        [f"{name} {m.estimate:.3f} [{m.low:.3f}, {m.high:.3f}] n = {m.n}" for name, m in manifest.metrics.items()],
+        "held out",
+    )
+    failed = sum(not audit.passed for audit in manifest.audits.values())
+    yield from _section(
+        "audits",
+        [f"{'pass' if audit.passed else 'FAIL'}  {name}: {audit.detail}" for name, audit in manifest.audits.items()],
+        f"{failed} FAILED" if failed else "all passed",
+    )
+    yield from _section("versions", [f"{name} {version}" for name, version in manifest.versions.items()])
+
+
+def _section(title: str, rows: list[str], remark: str = "") -> Iterator[str]:
+    if not rows:
+        yield f"{title:<11} none"
+        return
+    yield f"{title:<11} {remark}".rstrip()
+    yield from (f"  {row}" for row in rows)
+
+
+def _tensor(spec: TensorSpec) -> str:
+    return f"{spec.name}: {spec.type} ({', '.join('any' if length is None else str(length) for length in spec.shape)})"
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, list) and len(value) > 6:
+        return f"{len(value)} values, {_short(value[:3])} ... {_short(value[-1:])}"
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= MAX_VALUE else f"{text[:MAX_VALUE]}..."
+
+
+def _printable(line: str) -> str:
+    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in line)

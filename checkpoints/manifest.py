@@ -1,0 +1,175 @@
+"""What manifest.json says. Its fields are the fields of `Manifest`, all of them, under the same names."""
+
+import re
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal
+
+from metaprobe.checkpoints import strict_json
+from metaprobe.checkpoints.errors import ContractMismatch, UnsafeModel
+
+FORMAT_VERSION = 1
+
+MANIFEST, MODEL, GOLDEN, CARD = "manifest.json", "model.onnx", "golden.json", "README.md"
+LISTED = (MODEL, GOLDEN, CARD)
+"""Files every manifest lists."""
+MAX_FILES = 16
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One input or output of the graph."""
+
+    name: str
+    type: str
+    """As NumPy names it: `float32`, `int64`, `bool`, ...; `str` for strings."""
+    shape: tuple[int | None, ...]
+    """None (in JSON null or -1) where any length goes, as on the batch axis. Empty also where it is unknown."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", tuple(None if length == -1 else length for length in self.shape))
+        if not self.name or any(length is not None and length < 0 for length in self.shape):
+            raise ContractMismatch(f"expected a name and lengths >= 0 (or null), got {self.name!r} {list(self.shape)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Generator:
+    """The language model whose responses the checkpoint was trained on, and is valid for."""
+
+    model: str
+    revision: str = ""
+    dtype: str = ""
+    tokenizer: str = ""
+    logprobs_mode: Literal["raw", "processed", "unknown"] = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    method: str
+    """`isotonic`, `platt`, `temperature`, ..."""
+    fitted_on: str
+    """Which data, never the ones the metrics are from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A figure on held-out data with its 95 % interval."""
+
+    estimate: float
+    low: float
+    high: float
+    n: int
+    """Held-out rows."""
+
+    def __post_init__(self) -> None:
+        if not self.low <= self.high or self.n < 0:
+            raise ContractMismatch(f"expected low <= high and n >= 0, got low {self.low}, high {self.high}, n {self.n}")
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    fingerprint: str
+    """Of the training data: two checkpoints with the same one saw the same rows."""
+    n: int
+    """Rows."""
+    groups: int
+    """Distinct groups among them."""
+    seed: int
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    passed: bool
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    sha256: str
+    bytes: int
+
+    def __post_init__(self) -> None:
+        if not _SHA256.fullmatch(self.sha256) or self.bytes < 0:
+            raise ContractMismatch(f"expected 64 lower-case hex digits and a size, got {self.sha256!r}, {self.bytes}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """The part of a manifest that its author states; saving finds out the rest."""
+
+    kind: str
+    """What the outputs mean: `quality`, `hidden`, `choice`, ..."""
+    contract: dict[str, Any] = field(default_factory=dict)
+    """How to make the inputs, read by the kind: feature schema and ordered names, or layer, position and width."""
+    generator: Generator | None = None
+    """None where it does not depend on one model."""
+    thresholds: dict[str, float] = field(default_factory=dict)
+    calibration: Calibration | None = None
+    metrics: dict[str, Metric] = field(default_factory=dict)
+    training: Training | None = None
+    audits: dict[str, Audit] = field(default_factory=dict)
+    support: dict[str, Any] = field(default_factory=dict)
+    """What the training data looked like, for telling whether a new row does; read by the kind."""
+    versions: dict[str, str] = field(default_factory=dict)
+    """Package to version. Saving adds those of metaprobe, numpy and onnxruntime."""
+
+    def __post_init__(self) -> None:
+        if not self.kind:
+            raise ContractMismatch("kind is empty; expected what the outputs mean, such as 'quality' or 'hidden'")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest(Draft):
+    """All of manifest.json."""
+
+    format_version: int
+    created: str
+    """ISO 8601 with the offset from UTC."""
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    files: dict[str, FileEntry]
+    """Every file of the checkpoint but manifest.json itself."""
+
+    def __post_init__(self) -> None:
+        Draft.__post_init__(self)
+        try:
+            aware = datetime.fromisoformat(self.created).tzinfo is not None
+        except ValueError:
+            aware = False
+        if not aware:
+            raise ContractMismatch(f"created: expected an ISO 8601 time with offset, got {self.created!r}")
+        for name in self.files:
+            if not _FILE_NAME.fullmatch(name) or name == MANIFEST:
+                raise UnsafeModel(f"files: {name!r} is not a plain file name; separators, '..' and links are refused")
+        if len(self.files) > MAX_FILES:
+            raise UnsafeModel(f"files: lists {len(self.files)}; at most {MAX_FILES} are read")
+        if absent := [name for name in LISTED if name not in self.files]:
+            raise ContractMismatch(f"files: does not list {', '.join(absent)}")
+
+
+def parse_manifest(data: bytes) -> Manifest:
+    """The manifest in the bytes of manifest.json, every field checked.
+
+    Raises `NotACheckpoint` where they are not JSON, `ContractMismatch` for an unknown format version and for fields
+    that are missing, unknown or of the wrong type, `UnsafeModel` for file names that lead out of the folder.
+    """
+    value = strict_json.loads(data, MANIFEST)
+    version = value.get("format_version") if isinstance(value, dict) else None
+    # Looked at first: the fields of another version are not ours to judge.
+    if isinstance(version, int) and version != FORMAT_VERSION:
+        raise ContractMismatch(
+            f"{MANIFEST}: format_version is {version}, this metaprobe reads {FORMAT_VERSION}; "
+            f"{'upgrade metaprobe' if version > FORMAT_VERSION else 'export the checkpoint again'}"
+        )
+    return strict_json.build(Manifest, value, MANIFEST)
+
+
+def manifest_bytes(manifest: Manifest) -> bytes:
+    """The bytes of manifest.json. Raises `ContractMismatch` where `parse_manifest` would refuse to read them back."""
+    value = strict_json.plain(manifest, MANIFEST)
+    strict_json.build(Manifest, value, MANIFEST)
+    return strict_json.dumps(value)

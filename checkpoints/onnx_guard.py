@@ -1,0 +1,151 @@
+"""Refuses ONNX files that could do more than compute, before ONNX Runtime sees a byte, without the onnx package.
+
+A guard, not a sandbox: a graph of standard operators can still ask for much time or memory when it runs (`Loop`,
+`Expand`). For that there is the digest of an author one trusts.
+"""
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.checkpoints.errors import UnsafeModel
+from metaprobe.checkpoints.onnx_wire import Message, read_model
+
+ALLOWED_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml"})
+MAX_ELEMENTS = 10**9
+
+_REFUSED_FIELDS = {
+    "ModelProto": {
+        "functions": "model-local functions; inline them (onnx.inliner) before exporting",
+        "training_info": "training information",
+        "configuration": "device configurations",
+    },
+    "NodeProto": {"device_configurations": "device configurations", "overload": "overloaded functions"},
+    "TensorProto": {
+        "external_data": "data outside the file; save the model with its weights inside",
+        "segment": "segmented tensors",
+    },
+    "TypeProto": {"opaque_type": "opaque types"},
+}
+
+# Of TensorProto.DataType. Integers and strings are always finite; complex numbers and 8-bit floats are not read here.
+_FLOAT, _FLOAT16, _DOUBLE, _BFLOAT16 = 1, 10, 11, 16
+_FINITE_BY_NATURE = frozenset({2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 21, 22})
+_RAW_DTYPES = {_FLOAT: "<f4", _FLOAT16: "<f2", _DOUBLE: "<f8", _BFLOAT16: "<u2"}
+
+_MAY_BE_INFINITE = {
+    # A split at infinity asks only whether the value is missing, and NaN delimits sets of members.
+    # The leaves' weights stay checked.
+    "TreeEnsemble": {"nodes_splits", "membership_values"},
+    "TreeEnsembleRegressor": {"nodes_values", "nodes_values_as_tensor"},
+    "TreeEnsembleClassifier": {"nodes_values", "nodes_values_as_tensor"},
+    # NaN is what these look for.
+    "Imputer": {"replaced_value_float"},
+    "LabelEncoder": {"keys_floats", "keys_tensor"},
+}
+"""Attributes of ai.onnx.ml operators in which NaN and infinities mean something."""
+
+
+def check_model(data: bytes) -> None:
+    """None where `data` is an ONNX model that may be loaded; raises `UnsafeModel`, saying why, where it is not.
+
+    Refused: bytes that are not exactly a `ModelProto` (`onnx_wire`), ONNX Runtime's own format, data outside the file,
+    operator domains other than ONNX's two, model-local functions, training information, device configurations,
+    tensors of more than 1e9 elements or of unknown element type, and NaN or infinite weights (except where they mean
+    something: thresholds of trees, `Imputer`, `LabelEncoder`).
+    """
+    if data[4:8] == b"ORTM":  # read as a FlatBuffer by default, whatever a protobuf parser makes of the same bytes
+        raise UnsafeModel("the model is in ONNX Runtime's own format; expected ONNX")
+    model = read_model(data)
+    if absent := {"ir_version", "graph", "opset_import"} - model.fields.keys():
+        raise UnsafeModel(f"not an ONNX model: it has no {', '.join(sorted(absent))}")
+    _check(model, finite=True)
+
+
+def operator_domains(data: bytes) -> frozenset[str]:
+    """Every operator domain imported or used in the model and its subgraphs. Raises `UnsafeModel` where unreadable."""
+    return frozenset(_domain(m) for m in _walk(read_model(data)) if m.kind in ("NodeProto", "OperatorSetIdProto"))
+
+
+def _walk(message: Message) -> Iterator[Message]:
+    yield message
+    for child in message.messages():
+        yield from _walk(child)
+
+
+def _check(message: Message, *, finite: bool) -> None:
+    refused = _REFUSED_FIELDS.get(message.kind, {})
+    for name in refused.keys() & message.fields.keys():
+        raise UnsafeModel(f"the model has {refused[name]} ({message.kind}.{name})")
+    match message.kind:
+        case "OperatorSetIdProto" | "NodeProto":
+            _check_domain(message)
+        case "AttributeProto" if finite:
+            for name in ("f", "floats"):
+                _check_finite(message, name, message.array(name, "<f4"))
+        case "TensorProto":
+            _check_tensor(message, finite=finite)
+        case "SparseTensorProto":
+            _check_size(message, message.integers("dims"))
+        case "TensorShapeProto":
+            _check_size(message, [n for dim in message.messages() for n in dim.integers("dim_value") if n > 0])
+    for child in message.messages():
+        _check(child, finite=finite and not _may_be_infinite(message, child))
+
+
+def _domain(message: Message) -> str:
+    return message.text("domain").decode("utf-8", "backslashreplace")
+
+
+def _check_domain(message: Message) -> None:
+    if (domain := _domain(message)) not in ALLOWED_DOMAINS:
+        operator = f"operator {_shown(message, 'op_type')} of " if message.kind == "NodeProto" else ""
+        raise UnsafeModel(f"the model uses {operator}domain {domain[:80]!r}; allowed are {sorted(ALLOWED_DOMAINS)}")
+
+
+def _may_be_infinite(parent: Message, child: Message) -> bool:
+    if child.kind != "AttributeProto" or parent.kind != "NodeProto" or _domain(parent) != "ai.onnx.ml":
+        return False
+    allowed = _MAY_BE_INFINITE.get(parent.text("op_type").decode("utf-8", "replace"), set())
+    return child.text("name").decode("utf-8", "replace") in allowed
+
+
+def _check_tensor(tensor: Message, *, finite: bool) -> None:
+    if tensor.integers("data_location") not in ([], [0]):
+        raise UnsafeModel("the model has data outside the file; save the model with its weights inside")
+    _check_size(tensor, tensor.integers("dims"))
+    data_type = next(iter(tensor.integers("data_type")), 0)
+    if data_type in _FINITE_BY_NATURE:
+        return
+    if data_type not in _RAW_DTYPES:
+        raise UnsafeModel(f"tensor {_shown(tensor, 'name')} has element type {data_type}, which cannot be checked")
+    if data_type in (_FLOAT16, _BFLOAT16) and tensor.chunks("int32_data"):
+        raise UnsafeModel(
+            f"tensor {_shown(tensor, 'name')} keeps half floats in int32_data; expected raw_data (onnx.numpy_helper)"
+        )
+    if finite:
+        _check_finite(tensor, "float_data", tensor.array("float_data", "<f4"))
+        _check_finite(tensor, "double_data", tensor.array("double_data", "<f8"))
+        _check_finite(
+            tensor, "raw_data", tensor.array("raw_data", _RAW_DTYPES[data_type]), bfloat=data_type == _BFLOAT16
+        )
+
+
+def _check_finite(message: Message, field: str, arrays: Iterable[NDArray[Any]], *, bfloat: bool = False) -> None:
+    for values in arrays:
+        good = (values & 0x7F80) != 0x7F80 if bfloat else np.isfinite(values)  # all exponent bits set: NaN or infinity
+        if not good.all():
+            at = int(np.argmin(good))
+            raise UnsafeModel(f"{message.kind} {_shown(message, 'name')}: value {at} of {field} is NaN or infinite")
+
+
+def _check_size(message: Message, dims: list[int]) -> None:
+    if any(length < 0 for length in dims) or math.prod(dims) > MAX_ELEMENTS:
+        raise UnsafeModel(f"{message.kind} {_shown(message, 'name')} has shape {dims}; at most {MAX_ELEMENTS} elements")
+
+
+def _shown(message: Message, field: str) -> str:
+    return repr(message.text(field)[:80].decode("utf-8", "backslashreplace"))

@@ -1,0 +1,214 @@
+"""The structure of an ONNX file, read without the onnx package: a walker over protobuf's wire format.
+
+Stricter than protobuf on purpose. Fields this table does not name, wire types other than the declared one, and a second
+occurrence of a field that occurs once are refused, so that no other parser can read the same bytes as something else.
+Field numbers are those of onnx.proto (ONNX IR 13); a test holds the table against the onnx package's own descriptors.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.checkpoints.errors import UnsafeModel
+
+MAX_DEPTH = 64
+"""Nested messages. A subgraph costs 3; real exports stay below 20."""
+MAX_FIELDS = 1_000_000
+"""Fields in all, a run of one repeated number counting once. 300 trees of 31 leaves take some 20,000."""
+MAX_RANK = 64
+
+# Message: number name kind, where kind is a wire type or another message, and * says that the field repeats.
+# What the guard refuses outright (external data, functions, ...) is left as opaque bytes.
+_TABLE = """
+ModelProto: 1 ir_version varint, 2 producer_name bytes, 3 producer_version bytes, 4 domain bytes,
+  5 model_version varint, 6 doc_string bytes, 7 graph GraphProto, 8 opset_import OperatorSetIdProto*,
+  14 metadata_props bytes*, 20 training_info bytes*, 25 functions bytes*, 26 configuration bytes*
+OperatorSetIdProto: 1 domain bytes, 2 version varint
+GraphProto: 1 node NodeProto*, 2 name bytes, 5 initializer TensorProto*, 10 doc_string bytes, 11 input ValueInfoProto*,
+  12 output ValueInfoProto*, 13 value_info ValueInfoProto*, 14 quantization_annotation bytes*,
+  15 sparse_initializer SparseTensorProto*, 16 metadata_props bytes*
+NodeProto: 1 input bytes*, 2 output bytes*, 3 name bytes, 4 op_type bytes, 5 attribute AttributeProto*,
+  6 doc_string bytes, 7 domain bytes, 8 overload bytes, 9 metadata_props bytes*, 10 device_configurations bytes*
+AttributeProto: 1 name bytes, 2 f fixed32, 3 i varint, 4 s bytes, 5 t TensorProto, 6 g GraphProto, 7 floats fixed32*,
+  8 ints varint*, 9 strings bytes*, 10 tensors TensorProto*, 11 graphs GraphProto*, 13 doc_string bytes,
+  14 tp TypeProto, 15 type_protos TypeProto*, 20 type varint, 21 ref_attr_name bytes,
+  22 sparse_tensor SparseTensorProto, 23 sparse_tensors SparseTensorProto*
+TensorProto: 1 dims varint*, 2 data_type varint, 3 segment bytes, 4 float_data fixed32*, 5 int32_data varint*,
+  6 string_data bytes*, 7 int64_data varint*, 8 name bytes, 9 raw_data bytes, 10 double_data fixed64*,
+  11 uint64_data varint*, 12 doc_string bytes, 13 external_data bytes*, 14 data_location varint,
+  16 metadata_props bytes*
+SparseTensorProto: 1 values TensorProto, 2 indices TensorProto, 3 dims varint*
+ValueInfoProto: 1 name bytes, 2 type TypeProto, 3 doc_string bytes, 4 metadata_props bytes*
+TypeProto: 1 tensor_type TypeProto.Tensor, 4 sequence_type TypeProto.Sequence, 5 map_type TypeProto.Map,
+  6 denotation bytes, 7 opaque_type bytes, 8 sparse_tensor_type TypeProto.SparseTensor,
+  9 optional_type TypeProto.Optional
+TypeProto.Tensor: 1 elem_type varint, 2 shape TensorShapeProto
+TypeProto.SparseTensor: 1 elem_type varint, 2 shape TensorShapeProto
+TypeProto.Sequence: 1 elem_type TypeProto
+TypeProto.Map: 1 key_type varint, 2 value_type TypeProto
+TypeProto.Optional: 1 elem_type TypeProto
+TensorShapeProto: 1 dim TensorShapeProto.Dimension*
+TensorShapeProto.Dimension: 1 dim_value varint, 2 dim_param bytes, 3 denotation bytes
+"""
+
+_WIRE_TYPES = {"varint": 0, "fixed64": 1, "bytes": 2, "fixed32": 5}
+_SIZES = {"fixed32": 4, "fixed64": 8}
+# Possessive (+), so that a run of millions keeps no state to backtrack to.
+_VALUE = {"varint": rb"[\x80-\xff]{0,9}+[\x00-\x7f]", "fixed64": rb"[\s\S]{8}", "fixed32": rb"[\s\S]{4}"}
+
+
+class Field(NamedTuple):
+    name: str
+    kind: str
+    """Of `_WIRE_TYPES`, or the name of a message."""
+    repeated: bool
+
+
+class Chunk(NamedTuple):
+    """Where scalars of one field lie; `tag` bytes precede each one (0 where they are packed)."""
+
+    start: int
+    end: int
+    tag: int
+
+
+def _parse_table(text: str) -> dict[str, dict[int, Field]]:
+    table: dict[str, dict[int, Field]] = {}
+    for entry in re.split(r"\n(?=\S)", text.strip()):
+        message, fields = entry.split(": ", 1)
+        rows = (row.split() for row in fields.split(","))
+        table[message] = {int(n): Field(name, kind.rstrip("*"), kind.endswith("*")) for n, name, kind in rows}
+    return table
+
+
+SCHEMA = _parse_table(_TABLE)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Message:
+    """A parsed message: by field name, sub-messages, integers, or where in `data` bytes and scalars lie."""
+
+    kind: str
+    data: bytes
+    fields: dict[str, list[Any]]
+
+    def messages(self) -> Iterator["Message"]:
+        """Sub-messages of every field."""
+        for values in self.fields.values():
+            yield from (value for value in values if isinstance(value, Message))
+
+    def text(self, name: str) -> bytes:
+        """A bytes field, empty where absent."""
+        start, end, _ = self.fields[name][0] if name in self.fields else (0, 0, 0)
+        return self.data[start:end]
+
+    def chunks(self, name: str) -> list[Chunk]:
+        return self.fields.get(name, [])
+
+    def array(self, name: str, dtype: str) -> Iterator[NDArray[Any]]:
+        """Fixed-width scalars, one array a chunk, little-endian as on the wire, without copying where packed."""
+        size = np.dtype(dtype).itemsize
+        for start, end, tag in self.chunks(name):
+            if (end - start) % (size + tag):
+                raise UnsafeModel(f"{self.kind}.{name}: {end - start} bytes do not divide into values of {size}")
+            raw = np.frombuffer(self.data, np.uint8, end - start, start)
+            values = raw.reshape(-1, size + tag)[:, tag:] if tag else raw
+            yield np.ascontiguousarray(values).reshape(-1).view(dtype)
+
+    def integers(self, name: str) -> list[int]:
+        """Signed 64-bit values of a short varint field, repeated or not."""
+        values: list[int] = []
+        for value in self.fields.get(name, []):
+            if isinstance(value, int):
+                values.append(_signed(value))
+                continue
+            at = value.start
+            while at < value.end:
+                if len(values) >= MAX_RANK:
+                    raise UnsafeModel(f"{self.kind}.{name} has more than {MAX_RANK} values")
+                number, at = _varint(self.data, at + value.tag, value.end)
+                values.append(_signed(number))
+        return values
+
+
+def read_model(data: bytes) -> Message:
+    """The `ModelProto` in `data`. Raises `UnsafeModel` where the bytes are not one, or are one in an ambiguous form."""
+    return _Reader(data).message("ModelProto", 0, len(data), 0)
+
+
+class _Reader:
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.fields_left = MAX_FIELDS
+
+    def message(self, kind: str, start: int, end: int, depth: int) -> Message:
+        if depth > MAX_DEPTH:
+            raise UnsafeModel(f"messages nest deeper than {MAX_DEPTH}")
+        schema, found, at = SCHEMA[kind], dict[str, list[Any]](), start
+        while at < end:
+            self.fields_left -= 1
+            if self.fields_left < 0:
+                raise UnsafeModel(f"more than {MAX_FIELDS} fields")
+            tag, value_at = _varint(self.data, at, end)
+            field, wire = schema.get(tag >> 3), tag & 7
+            if field is None:
+                raise UnsafeModel(f"not an ONNX model: {kind} has no field {tag >> 3} (byte {at})")
+            if field.name in found and not field.repeated:
+                raise UnsafeModel(f"{kind}.{field.name} occurs twice (byte {at})")
+            value, at = self._value(kind, field, wire, at, value_at, end, depth)
+            found.setdefault(field.name, []).append(value)
+        return Message(kind, self.data, found)
+
+    def _value(
+        self, kind: str, field: Field, wire: int, tag_at: int, at: int, end: int, depth: int
+    ) -> tuple[Message | Chunk | int, int]:
+        """The value whose tag is at `tag_at`, and where the next field begins."""
+        scalar = field.kind in _VALUE
+        if wire == _WIRE_TYPES["bytes"] and not (scalar and not field.repeated):
+            length, at = _varint(self.data, at, end)
+            if length > end - at:
+                raise UnsafeModel(f"{kind}.{field.name} claims {length} bytes and {end - at} are left (byte {tag_at})")
+            if field.kind in SCHEMA:
+                return self.message(field.kind, at, at + length, depth + 1), at + length
+            return Chunk(at, at + length, 0), at + length
+        if not scalar or wire != _WIRE_TYPES[field.kind]:
+            raise UnsafeModel(f"{kind}.{field.name} has wire type {wire} (byte {tag_at}); expected a {field.kind}")
+        if field.repeated:
+            run = _run(self.data[tag_at:at], field.kind).match(self.data, tag_at, end)
+            if run is None:
+                raise UnsafeModel(f"{kind}.{field.name} is cut off or overlong (byte {tag_at})")
+            return Chunk(tag_at, run.end(), at - tag_at), run.end()
+        if field.kind == "varint":
+            return _varint(self.data, at, end)
+        if end - at < _SIZES[field.kind]:
+            raise UnsafeModel(f"{kind}.{field.name} is cut off (byte {tag_at})")
+        return Chunk(at, at + _SIZES[field.kind], 0), at + _SIZES[field.kind]
+
+
+@lru_cache(maxsize=64)
+def _run(tag: bytes, kind: str) -> re.Pattern[bytes]:
+    """Matches consecutive occurrences of one unpacked scalar field: trees have too many of them for a loop."""
+    return re.compile(rb"(?:" + re.escape(tag) + _VALUE[kind] + rb")++")
+
+
+def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
+    """An unsigned 64-bit varint and where it ends."""
+    value = 0
+    for shift in range(0, 70, 7):
+        if at >= end:
+            break
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value & 0xFFFF_FFFF_FFFF_FFFF, at
+    raise UnsafeModel(f"not an ONNX model: a number is cut off or overlong (byte {at})")
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >= 1 << 63 else value

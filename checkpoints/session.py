@@ -1,0 +1,108 @@
+"""An ONNX graph that can be run: guarded bytes in, one ONNX Runtime session, arrays checked against its inputs."""
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.checkpoints.errors import ContractMismatch
+from metaprobe.checkpoints.manifest import TensorSpec
+from metaprobe.checkpoints.onnx_guard import check_model
+
+Arrays = dict[str, NDArray[Any]]
+
+_TYPES = {
+    "tensor(float16)": "float16",
+    "tensor(float)": "float32",
+    "tensor(double)": "float64",
+    "tensor(int32)": "int32",
+    "tensor(int64)": "int64",
+    "tensor(bool)": "bool",
+    "tensor(string)": "str",
+}
+
+
+class Session:
+    """A graph on one CPU thread; several threads of the caller may run it at once."""
+
+    def __init__(self, model: bytes) -> None:
+        """Raises `UnsafeModel` where the guard refuses, `ContractMismatch` where ONNX Runtime cannot open the bytes."""
+        check_model(model)
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options.log_severity_level = 4  # what matters is raised
+        # Without this, bytes that look like ONNX Runtime's own format would be read as such.
+        options.add_session_config_entry("session.load_model_format", "ONNX")
+        try:
+            self._session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        except _runtime_errors() as error:
+            raise ContractMismatch(f"ONNX Runtime {onnxruntime.__version__} cannot open the model: {error}") from error
+        self.inputs = tuple(_spec(node) for node in self._session.get_inputs())
+        self.outputs = tuple(_spec(node) for node in self._session.get_outputs())
+        self._checks = tuple((s.name, _dtype(s.type), s.shape) for s in self.inputs)
+        self._names = frozenset(s.name for s in self.inputs)
+        self._output_names = [s.name for s in self.outputs]
+
+    def run(self, inputs: Arrays) -> Arrays:
+        """Outputs by name. Raises `ContractMismatch` where a name, type or shape is not the graph's."""
+        if inputs.keys() != self._names:
+            raise ContractMismatch(f"got inputs {sorted(inputs)}; expected {sorted(self._names)}")
+        for name, dtype, shape in self._checks:
+            _check_array(name, inputs[name], dtype, shape)
+        try:
+            values = self._session.run(self._output_names, inputs)
+        except _runtime_errors() as error:
+            raise ContractMismatch(f"ONNX Runtime could not run the model on these inputs: {error}") from error
+        return dict(zip(self._output_names, values, strict=True))
+
+
+def outputs_agree(stated: tuple[TensorSpec, ...], found: tuple[TensorSpec, ...]) -> bool:
+    """Whether names and types are equal and shapes compatible: ONNX Runtime infers more of them in some versions."""
+    return len(stated) == len(found) and all(
+        (a.name, a.type) == (b.name, b.type) and _compatible(a.shape, b.shape)
+        for a, b in zip(stated, found, strict=True)
+    )
+
+
+def _compatible(a: tuple[int | None, ...], b: tuple[int | None, ...]) -> bool:
+    if not a or not b:
+        return True
+    return len(a) == len(b) and all(m is None or n is None or m == n for m, n in zip(a, b, strict=True))
+
+
+def _spec(node: Any) -> TensorSpec:
+    if node.type not in _TYPES:
+        raise ContractMismatch(
+            f"{node.name!r} is a {node.type}; expected one of {', '.join(_TYPES)} (for classifiers of scikit-learn or "
+            "LightGBM, export with zipmap=False)"
+        )
+    shape = tuple(length if isinstance(length, int) and length >= 0 else None for length in node.shape)
+    return TensorSpec(node.name, _TYPES[node.type], shape)
+
+
+def _dtype(name: str) -> np.dtype[Any] | None:
+    return None if name == "str" else np.dtype(name)
+
+
+def _check_array(name: str, value: Any, dtype: np.dtype[Any] | None, shape: tuple[int | None, ...]) -> None:
+    if not isinstance(value, np.ndarray):
+        raise ContractMismatch(f"input {name!r} is a {type(value).__name__}; expected a NumPy array")
+    if value.dtype != dtype if dtype is not None else value.dtype.kind not in "OU":
+        raise ContractMismatch(f"input {name!r} has type {value.dtype}; expected {dtype or 'strings'}")
+    if len(value.shape) != len(shape) or any(
+        want is not None and got != want for got, want in zip(value.shape, shape, strict=True)
+    ):
+        expected = ", ".join("any" if length is None else str(length) for length in shape)
+        raise ContractMismatch(f"input {name!r} has shape {value.shape}; expected ({expected})")
+
+
+@lru_cache(maxsize=1)
+def _runtime_errors() -> tuple[type[Exception], ...]:
+    """What ONNX Runtime raises. Its errors share no base but Exception, and their number grows with its versions."""
+    from onnxruntime.capi import onnxruntime_pybind11_state as binding
+
+    found = [value for value in vars(binding).values() if isinstance(value, type) and issubclass(value, Exception)]
+    return (*found, RuntimeError, ValueError, TypeError)

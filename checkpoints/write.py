@@ -1,0 +1,165 @@
+"""Write a checkpoint folder: checked against the original model first, then whole or not at all."""
+
+import dataclasses
+import hashlib
+import os
+import secrets
+import shutil
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from metaprobe.checkpoints import golden
+from metaprobe.checkpoints.checkpoint import Checkpoint, load_checkpoint
+from metaprobe.checkpoints.errors import CheckpointError, CheckpointExists, ContractMismatch, GoldenMismatch
+from metaprobe.checkpoints.manifest import (
+    CARD,
+    FORMAT_VERSION,
+    GOLDEN,
+    MANIFEST,
+    MODEL,
+    Draft,
+    FileEntry,
+    Manifest,
+    manifest_bytes,
+    parse_manifest,
+)
+from metaprobe.checkpoints.session import Arrays, Session
+
+
+def save_checkpoint(
+    path: str | os.PathLike[str],
+    draft: Draft,
+    *,
+    model: bytes,
+    golden_inputs: Arrays,
+    expected: Arrays,
+    card: str,
+    tolerance: float = 1e-5,
+    overwrite: bool = False,
+) -> Checkpoint:
+    """Writes the folder `path` and returns it loaded, so that what was written is known to verify.
+
+    `expected` is what the model before its export gave for all rows of `golden_inputs`, under the graph's output names.
+    The first 16 rows are kept. There is never a part of a checkpoint at `path`. A kill between the two renames of a
+    replacement leaves nothing there; the old and the new one are then whole beside it, in `.NAME.*.old` and `.tmp`.
+
+    Raises `UnsafeModel` where the guard refuses the graph, `GoldenMismatch` where it differs from `expected` by more
+    than `tolerance` (absolute up to 1, relative beyond; at most 1e-4), `ContractMismatch` where names, types or shapes
+    do not fit, and `CheckpointExists` where `path` exists; with `overwrite`, only where it is no checkpoint.
+    """
+    target = Path(path).resolve()
+    _check_target(target, overwrite)
+    session = Session(model)
+    _check_parity(session, golden_inputs, expected, tolerance)
+    files = {MODEL: model, GOLDEN: golden.record(session, golden_inputs, tolerance), CARD: card.encode()}
+    manifest = _manifest(draft, session, files)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = _sibling(target, "tmp")
+    try:
+        _write(temporary, {**files, MANIFEST: manifest_bytes(manifest)})
+        checkpoint = load_checkpoint(temporary)
+        _publish(temporary, target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)  # gone already where it was published
+    return dataclasses.replace(checkpoint, path=Path(path))
+
+
+def _check_parity(session: Session, inputs: Arrays, expected: Arrays, tolerance: float) -> None:
+    if not 0 < tolerance <= golden.MAX_TOLERANCE:
+        raise ContractMismatch(f"tolerance is {tolerance}; expected more than 0 and at most {golden.MAX_TOLERANCE}")
+    actual = session.run(inputs)
+    if not any(array.size for array in actual.values()):
+        raise ContractMismatch("golden_inputs has no rows; expected at least one")
+    difference = golden.largest_difference(expected, actual)
+    if not difference.size <= tolerance:
+        raise GoldenMismatch(
+            f"the ONNX graph differs from the original model by {difference.size:.3g} in output {difference.output!r} "
+            f"of row {difference.row}; at most {tolerance:g} is accepted. Check float64 thresholds, the order of the "
+            "features and the scaler"
+        )
+
+
+def _manifest(draft: Draft, session: Session, files: dict[str, bytes]) -> Manifest:
+    stated = {f.name: getattr(draft, f.name) for f in dataclasses.fields(Draft)}
+    stated["versions"] = {**_versions("metaprobe", "numpy", "onnxruntime"), **draft.versions}
+    return Manifest(
+        **stated,
+        format_version=FORMAT_VERSION,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        inputs=session.inputs,
+        outputs=session.outputs,
+        files={name: FileEntry(hashlib.sha256(data).hexdigest(), len(data)) for name, data in files.items()},
+    )
+
+
+def _versions(*packages: str) -> dict[str, str]:
+    found = {}
+    for package in packages:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:  # run from source, or provided under another name (onnxruntime-gpu)
+            continue
+    return found
+
+
+def _check_target(target: Path, overwrite: bool) -> None:
+    if not target.exists():
+        return
+    if not target.is_dir():
+        raise CheckpointExists(f"{target} exists and is not a folder")
+    held = {entry.name for entry in target.iterdir()}
+    if not held:
+        return
+    if not overwrite:
+        raise CheckpointExists(f"{target} exists; give another path, or overwrite=True to replace it")
+    try:
+        known = parse_manifest((target / MANIFEST).read_bytes()).files.keys() | {MANIFEST}
+    except (OSError, CheckpointError) as error:
+        raise CheckpointExists(f"{target} is not a checkpoint, and is not replaced: {error}") from error
+    if strangers := held - known:
+        raise CheckpointExists(
+            f"{target} also holds {', '.join(sorted(strangers))}; move that away before replacing it"
+        )
+
+
+def _write(folder: Path, files: dict[str, bytes]) -> None:
+    folder.mkdir()
+    for name, data in files.items():
+        with (folder / name).open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    _sync_folder(folder)
+
+
+def _publish(temporary: Path, target: Path) -> None:
+    """Puts `temporary` in the place of `target`: an old one is moved aside, and deleted once the new one is there."""
+    if not target.exists():
+        temporary.rename(target)
+        _sync_folder(target.parent)
+        return
+    aside = _sibling(target, "old")
+    target.rename(aside)
+    try:
+        temporary.rename(target)
+    except BaseException:  # also Ctrl-C: the old one goes back
+        aside.rename(target)
+        raise
+    _sync_folder(target.parent)
+    shutil.rmtree(aside)
+
+
+def _sibling(target: Path, ending: str) -> Path:
+    return target.with_name(f".{target.name}.{secrets.token_hex(4)}.{ending}")
+
+
+def _sync_folder(folder: Path) -> None:
+    """Makes the names in a folder survive a power cut, where the system can (not on Windows)."""
+    if not hasattr(os, "O_DIRECTORY"):
+        return
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,172 @@
+"""Explicit against implicit metacognition: every method's figures on the same held-out answers."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.eval.metrics import (
+    Interval,
+    auprc,
+    aurc,
+    auroc,
+    brier_skill,
+    cluster_weights,
+    ece_debiased,
+    interval,
+    mean_interval,
+    paired_difference,
+    reliability_table,
+)
+from metaprobe.eval.report.model import Accuracy, AccuracyRow, Audit, Family, MethodResult, PolicyResult, Trajectories
+from metaprobe.eval.report.trajectory import trajectory_bands
+from metaprobe.eval.table import AnswerTable
+
+STATED = "stated confidence"
+BEST_BASELINE = "best plain baseline"
+CONTROLS = ("length", "cut by max_tokens", "prompt TF-IDF")
+"""What a learned method must beat to be more than a confound."""
+
+LEVELS = ("easy", "medium", "hard", "cross")
+
+RESAMPLES = 1000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Judged:
+    """One method, each answer judged by a model that saw no answer of its group."""
+
+    name: str
+    family: Family
+    probability: NDArray[np.float64]
+    """Calibrated P(right), shape (n,)."""
+    coverage: float
+    """Share of answers about which the method says something; the others get the median of those."""
+    selection_auroc: tuple[float, ...]
+    """On the selection rows of each fold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """One way of choosing how to answer, on the same items."""
+
+    name: str
+    correct: NDArray[np.float64]
+    """(items,): whether the answer that was kept is right."""
+    tokens: NDArray[np.float64]
+    """(items,): tokens generated for the question, the direct answer included where it was asked for first."""
+    step_by_step: NDArray[np.bool_]
+    """(items,): whether the kept answer is the step-by-step one."""
+
+
+def method_results(
+    table: AnswerTable, judged: Sequence[Judged], *, resamples: int = RESAMPLES, seed: int = 0
+) -> tuple[MethodResult, ...]:
+    """Figures with intervals from a bootstrap over groups; differences are paired, on the same resamples."""
+    weights = cluster_weights(list(table.groups), resamples, seed)
+    by_name = {method.name: method for method in judged}
+
+    def difference(method: Judged, other: str) -> Interval | None:
+        if method.name == other or other not in by_name:
+            return None
+        return paired_difference(auroc, table.y, method.probability, by_name[other].probability, weights)
+
+    return tuple(
+        MethodResult(
+            name=method.name,
+            family=method.family,
+            coverage=method.coverage,
+            auroc=interval(auroc, table.y, method.probability, weights),
+            auprc=interval(auprc, table.y, method.probability, weights),
+            ece=interval(ece_debiased, table.y, method.probability, weights),
+            brier_skill=interval(brier_skill, table.y, method.probability, weights),
+            aurc=interval(aurc, table.y, method.probability, weights),
+            diff_stated=difference(method, STATED),
+            diff_baseline=difference(method, BEST_BASELINE),
+            probability=method.probability,
+            reliability=tuple(reliability_table(table.y, method.probability)),
+        )
+        for method in judged
+    )
+
+
+def accuracy_rows(table: AnswerTable) -> tuple[AccuracyRow, ...]:
+    """Share of right answers by dimension and level, and over all."""
+    cells: dict[tuple[str, str], NDArray[np.bool_]] = {
+        (d, level): (table.dimensions == d) & (table.levels == level)
+        for d, level in sorted(set(zip(table.dimensions.tolist(), table.levels.tolist(), strict=True)), key=_cell_order)
+    }
+    cells["all", "all"] = np.ones(len(table), dtype=bool)
+    variants = list(dict.fromkeys(table.variants.tolist()))
+    return tuple(
+        AccuracyRow(
+            dimension,
+            level,
+            {
+                variant: Accuracy(float(table.y[rows].mean()), int(rows.sum()))
+                for variant in variants
+                if (rows := cell & (table.variants == variant)).any()
+            },
+        )
+        for (dimension, level), cell in cells.items()
+    )
+
+
+def _cell_order(cell: tuple[str, str]) -> tuple[str, int, str]:
+    dimension, level = cell
+    return dimension, LEVELS.index(level) if level in LEVELS else len(LEVELS), level
+
+
+def trajectories(table: AnswerTable) -> Trajectories | None:
+    """Log-probabilities over the course of right and of wrong answers; None where one kind is missing."""
+    right = [np.asarray(x) for x in table.logprobs[table.y == 1]]
+    wrong = [np.asarray(x) for x in table.logprobs[table.y == 0]]
+    if not right or not wrong:
+        return None
+    return Trajectories(trajectory_bands(right), trajectory_bands(wrong))
+
+
+def policy_results(
+    groups: Sequence[str], policies: Sequence[Policy], *, resamples: int = RESAMPLES, seed: int = 0
+) -> tuple[PolicyResult, ...]:
+    """Accuracy with interval, tokens and share of step-by-step answers of each policy."""
+    weights = cluster_weights(list(groups), resamples, seed)
+    return tuple(
+        PolicyResult(
+            policy=policy.name,
+            accuracy=mean_interval(policy.correct, weights),
+            tokens_per_question=float(policy.tokens.mean()),
+            step_by_step=float(policy.step_by_step.mean()),
+        )
+        for policy in policies
+    )
+
+
+def audits(table: AnswerTable, results: Sequence[MethodResult], judged: Sequence[Judged]) -> tuple[Audit, ...]:
+    """Could the figures of the learned methods be a confound? One line for each check."""
+    probability: Mapping[str, NDArray[np.float64]] = {method.name: method.probability for method in judged}
+    weights = cluster_weights(list(table.groups), RESAMPLES, 0)
+    share = float(table.y.mean())
+    found = [
+        Audit(
+            "both classes are common",
+            0.1 <= share <= 0.9,
+            f"{share:.0%} of {len(table)} answers are right; below 10 % or above 90 % there is little to learn from",
+        )
+    ]
+    for result in results:
+        if result.family != "learned":
+            continue
+        for control in CONTROLS:
+            if control not in probability:
+                continue
+            gain = paired_difference(auroc, table.y, result.probability, probability[control], weights)
+            found.append(
+                Audit(
+                    f"{result.name} beats {control}",
+                    gain.low > 0,
+                    f"AUROC {result.auroc.estimate:.3f}, gain {gain.estimate:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}]",
+                )
+            )
+    return tuple(found)

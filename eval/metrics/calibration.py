@@ -1,0 +1,147 @@
+"""Does a stated probability p come true a share p of the time? Scores here are probabilities in [0, 1].
+
+Bins hold equal mass: a pool of equal probabilities goes, whole, to bin floor(B * mid / total), where mid is the mass
+above it plus half its own. So the order of ties cannot matter, a constant predictor fills one bin, and few distinct
+values leave bins empty.
+"""
+
+from dataclasses import dataclass
+from math import sqrt
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from metaprobe.eval.metrics.ranked import Floats, Ranked, Value, ranked, ratio
+
+DEFAULT_BINS = 15
+
+
+@dataclass(frozen=True, slots=True)
+class ReliabilityBin:
+    """One point of a reliability diagram."""
+
+    probability: float
+    """Mean predicted probability."""
+    accuracy: float
+    """Share of y = 1."""
+    low: float
+    """Wilson 95 % interval of the share, answers taken as independent."""
+    high: float
+    n: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Binned:
+    """Sums over bins, each (R, B)."""
+
+    mass: Floats
+    ones: Floats
+    probability: Floats
+    squares: Floats
+    """Sum of squared multiplicities."""
+
+    @property
+    def gap(self) -> Floats:
+        """Mean probability minus share of ones; 0 in an empty bin, which weighs nothing."""
+        return (self.probability - self.ones) / np.maximum(self.mass, 1)
+
+
+def brier(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Value:
+    """Mean of (p - y)^2, in [0, 1]; lower is better."""
+    data = _probabilities(y, score, weight)
+    return data.value(_brier(data))
+
+
+def brier_skill(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Value:
+    """1 - Brier / Brier of always saying the base rate of these same answers: 1 is perfect, 0 no better than that.
+
+    nan for one class.
+    """
+    data = _probabilities(y, score, weight)
+    base = ratio(data.ones.sum(axis=1), data.count.sum(axis=1))
+    return data.value(1.0 - ratio(_brier(data), base * (1.0 - base)))
+
+
+def ece(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None, *, bins: int = DEFAULT_BINS) -> Value:
+    """Expected calibration error as commonly given: sum over bins of (n_b / n) |mean p - share of ones|, in [0, 1].
+
+    Noise in the bins biases it upwards: `ece_debiased` is the one to quote.
+    """
+    data = _probabilities(y, score, weight)
+    binned = _bin(data, bins)
+    return data.value(ratio((binned.mass * np.abs(binned.gap)).sum(axis=1), binned.mass.sum(axis=1)))
+
+
+def ece_debiased(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None, *, bins: int = DEFAULT_BINS) -> Value:
+    """Root-mean-square calibration error over bins, freed of the bins' noise; below 0 means less than noise explains.
+
+    With a_b the share of ones in bin b and n_b its answers, sign(E) sqrt(|E|) for
+        E = sum over b of (n_b / n) [(mean p - a_b)^2 - a_b (1 - a_b) / (n_b - 1)],
+    the debiased estimate of the squared error in Kumar, Liang and Ma 2019, arXiv:1909.10155, section 5. The root keeps
+    the sign, so that a calibrated predictor averages about 0 instead of whatever clipping leaves. As an l2 error it is
+    at least the l1 error that `ece` estimates, and equal to it where all bins are off by the same amount.
+
+    Multiplicities are taken as copies of one answer, not as new answers: n_b becomes (sum w)^2 / (sum w^2). Otherwise a
+    bootstrap distribution sits above its own estimate, since resampling adds noise and the formula would not know it.
+    A bin with a single answer has no estimate of its noise and counts 0; nan where all bins are such.
+    """
+    data = _probabilities(y, score, weight)
+    binned = _bin(data, bins)
+    share = binned.ones / np.maximum(binned.mass, 1)
+    # a (1 - a) / (n_eff - 1), with n_eff - 1 = (mass^2 - squares) / squares
+    noise = ratio(share * (1.0 - share) * binned.squares, binned.mass**2 - binned.squares)
+    known = ~np.isnan(noise)
+    squared = ratio(
+        np.where(known, binned.mass * (binned.gap**2 - np.where(known, noise, 0.0)), 0.0).sum(axis=1),
+        np.where(known.any(axis=1), binned.mass.sum(axis=1), 0.0),
+    )
+    return data.value(np.sign(squared) * np.sqrt(np.abs(squared)))
+
+
+def reliability_table(y: ArrayLike, score: ArrayLike, *, bins: int = DEFAULT_BINS) -> tuple[ReliabilityBin, ...]:
+    """The non-empty bins of a reliability diagram, lowest probability first."""
+    binned = _bin(_probabilities(y, score, None), bins)
+    table = []
+    for n, ones, total in zip(binned.mass[0], binned.ones[0], binned.probability[0], strict=True):
+        if n:
+            low, high = _wilson(ones / n, n)
+            table.append(ReliabilityBin(float(total / n), float(ones / n), low, high, int(n)))
+    return tuple(reversed(table))
+
+
+def _probabilities(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None) -> Ranked:
+    data = ranked(y, score, weight)
+    if data.score[0] > 1 or data.score[-1] < 0:
+        raise ValueError(
+            f"probabilities in [0, 1] are needed; got {data.score[-1]:g} to {data.score[0]:g}: calibrate first"
+        )
+    return data
+
+
+def _brier(data: Ranked) -> Floats:
+    """(R,)"""
+    p = data.score
+    return ratio((data.ones * (1 - p) ** 2 + (data.count - data.ones) * p**2).sum(axis=1), data.count.sum(axis=1))
+
+
+def _bin(data: Ranked, bins: int) -> _Binned:
+    if bins < 1:
+        raise ValueError(f"bins must be at least 1; got {bins}")
+    rows = len(data.count)
+    whole = np.maximum(data.count.sum(axis=1, keepdims=True), 1)
+    # In halves, so that the division alone is inexact and equal masses fall exactly on their bins' edges.
+    twice_mid = 2 * np.cumsum(data.count, axis=1) - data.count
+    index = np.minimum((bins * twice_mid // (2 * whole)).astype(int), bins - 1)
+    flat = (index + bins * np.arange(rows)[:, None]).ravel()
+
+    def summed(values: Floats) -> Floats:
+        total: Floats = np.bincount(flat, values.ravel(), rows * bins).astype(np.float64, copy=False)
+        return total.reshape(rows, bins)
+
+    return _Binned(summed(data.count), summed(data.ones), summed(data.count * data.score), summed(data.squares))
+
+
+def _wilson(share: float, n: float, z: float = 1.96) -> tuple[float, float]:
+    centre = (share + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    return max(0.0, float(centre - half)), min(1.0, float(centre + half))

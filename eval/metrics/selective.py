@@ -1,0 +1,73 @@
+"""Answer only where confident: the error among the accepted against the share accepted. y = 1 means a correct answer.
+
+Equal scores are averaged over: the risk is its expectation when ties are broken at random, computed in closed form.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from metaprobe.eval.metrics.ranked import Floats, Ranked, Value, ranked, ratio
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RiskCoverage:
+    """Risk among the k most confident answers, k = 1 ... n."""
+
+    coverage: Floats
+    """(n,): k / n."""
+    risk: Floats
+    """(n,): expected share of wrong answers among the k."""
+
+
+def risk_coverage(y: ArrayLike, score: ArrayLike) -> RiskCoverage:
+    """The risk-coverage curve. El-Yaniv and Wiener 2010."""
+    data = ranked(y, score)
+    count, wrong = data.count[0], (data.count - data.ones)[0]  # (G,)
+    n = data.weight.shape[1]
+    pool = np.repeat(np.arange(len(count)), count.astype(int))  # (n,): the tie each k falls into
+    k = np.arange(1, n + 1)
+    into_pool = k - (np.cumsum(count) - count)[pool]
+    errors = (np.cumsum(wrong) - wrong)[pool] + (wrong / count)[pool] * into_pool
+    return RiskCoverage(k / n, errors / k)
+
+
+def aurc(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Value:
+    """Area under the risk-coverage curve, the mean of its n risks, in [0, 1]; lower is better.
+
+    Defined for one class too. A random score gives the error rate. Geifman, Uziel and El-Yaniv 2019, arXiv:1805.08206.
+    """
+    data = ranked(y, score, weight)
+    return data.value(_mean_risk(data))
+
+
+def excess_aurc(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Value:
+    """AURC minus that of a perfect ranking of the same answers, which errs too once it must accept all. Same source."""
+    data = ranked(y, score, weight)
+    n = data.count.sum(axis=1)
+    right = data.ones.sum(axis=1)
+    # A perfect ranking errs only after its `right` correct ones: the sum of (k - right) / k for k = right + 1 ... n.
+    spread = _harmonic(n)[n.astype(int)] - _harmonic(n)[right.astype(int)]
+    return data.value(_mean_risk(data) - ratio(n - right - right * spread, n))
+
+
+def _mean_risk(data: Ranked) -> Floats:
+    """(R,). A pool of m ties with e errors, behind N answers with E errors, adds the sum over j = 1 ... m of
+
+    (E + e j / m) / (N + j)  =  E h + (e / m) (m - N h),   h = H(N + m) - H(N),   H the harmonic numbers.
+    """
+    wrong = data.count - data.ones
+    reached = np.cumsum(data.count, axis=1)
+    before = reached - data.count
+    errors_before = np.cumsum(wrong, axis=1) - wrong
+    harmonic = _harmonic(reached[:, -1])
+    h = harmonic[reached.astype(int)] - harmonic[before.astype(int)]
+    share = wrong / np.maximum(data.count, 1)
+    return ratio((errors_before * h + wrong - share * before * h).sum(axis=1), reached[:, -1])
+
+
+def _harmonic(largest: Floats) -> Floats:
+    """H(0) ... H(max)."""
+    table: Floats = np.concatenate([[0.0], np.cumsum(1.0 / np.arange(1, int(largest.max()) + 1))])
+    return table

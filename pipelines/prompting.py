@@ -1,0 +1,75 @@
+"""Prompts are text files, so that a user can replace them by a folder of their own.
+
+A file holds one or more turns, each opened by a line `--- system`, `--- user` or `--- assistant`; `$name` marks a slot.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+
+from metaprobe.records.errors import RecordError
+from metaprobe.records.types import Message
+
+ROLES = ("system", "user", "assistant")
+
+
+class PromptError(RecordError):
+    """A prompt file is missing, or is not what it should be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompts:
+    """The prompts of one system, read once."""
+
+    texts: dict[str, str]
+    """File name without suffix -> file text."""
+
+    @classmethod
+    def load(cls, system: str, names: tuple[str, ...], folder: Path | None = None) -> "Prompts":
+        """The named prompts, from the user's `folder` where one is given, else as shipped."""
+        source = folder if folder is not None else files("metaprobe.pipelines") / "prompts" / system
+        texts = {}
+        for name in names:
+            try:
+                texts[name] = (source / f"{name}.txt").read_text(encoding="utf-8")
+            except (FileNotFoundError, NotADirectoryError) as error:
+                needed = ", ".join(f"{n}.txt" for n in names)
+                raise PromptError(f"no prompt file {name}.txt in {source}; expected: {needed}") from error
+        for name in names:
+            _turns(name, texts[name])
+        return cls(texts)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over names and texts: tells whether two collections asked the same."""
+        joined = "\0".join(f"{name}\0{text}" for name, text in sorted(self.texts.items()))
+        return hashlib.sha256(joined.encode()).hexdigest()
+
+    def messages(self, name: str, **slots: str) -> tuple[Message, ...]:
+        """The turns of one prompt with its slots filled."""
+        try:
+            return tuple(
+                Message(role, Template(text).substitute(slots)) for role, text in _turns(name, self.texts[name])
+            )
+        except (KeyError, ValueError) as error:
+            known = ", ".join(f"${slot}" for slot in slots)
+            raise PromptError(f"prompt {name}.txt has a slot that is not filled: {error}; known: {known}") from error
+
+
+def _turns(name: str, text: str) -> list[tuple[str, str]]:
+    turns: list[tuple[str, list[str]]] = []
+    for line in text.splitlines():
+        if line.startswith("--- "):
+            role = line[4:].strip()
+            if role not in ROLES:
+                raise PromptError(f"prompt {name}.txt opens a turn of {role!r}; expected one of {', '.join(ROLES)}")
+            turns.append((role, []))
+        elif turns:
+            turns[-1][1].append(line)
+        elif line.strip():
+            raise PromptError(f"prompt {name}.txt begins with text; expected a line '--- user' or '--- system' first")
+    if not turns:
+        raise PromptError(f"prompt {name}.txt is empty; expected a line '--- user' and the prompt below it")
+    return [(role, "\n".join(lines).strip()) for role, lines in turns]

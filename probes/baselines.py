@@ -1,0 +1,34 @@
+"""The plain scores that every learned one is compared with."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.probes.features import Series
+from metaprobe.records.errors import InvalidResponse
+
+BASELINES = ("mean_logprob", "min_logprob", "first_logprob", "length", "perplexity")
+
+
+def baseline_scores(logprobs: Sequence[Series]) -> dict[str, NDArray[np.float64]]:
+    """Each of `BASELINES` for n responses, (n,), as it is, so not all point the same way: a high perplexity is a bad
+    sign, a high log-probability a good one, length either. Perplexities beyond e^700 are given as e^700.
+    """
+    lengths = np.array([len(x) for x in logprobs], np.intp)
+    if not len(lengths):
+        return {name: np.empty(0) for name in BASELINES}
+    if not lengths.all():
+        raise InvalidResponse(
+            f"response {lengths.argmin()} has no tokens: at least 1 log-probability is needed; leave it out"
+        )
+    tokens = np.concatenate(logprobs, dtype=np.float64)
+    starts = np.cumsum(lengths) - lengths
+    mean = np.add.reduceat(tokens, starts) / lengths
+    return {
+        "mean_logprob": mean,
+        "min_logprob": np.minimum.reduceat(tokens, starts),
+        "first_logprob": tokens[starts],
+        "length": lengths.astype(np.float64),
+        "perplexity": np.exp(np.minimum(-mean, 700)),
+    }

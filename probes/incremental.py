@@ -1,0 +1,106 @@
+"""The prefix features of a response that is still being written: one push a token, a few microseconds each."""
+
+import math
+from bisect import insort
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.probes.features import STATISTICS, Schema, Summary
+from metaprobe.records.errors import InvalidResponse, RecordError
+from metaprobe.records.openai_format import ROUNDING
+from metaprobe.records.types import FloatArray
+
+
+class PrefixReader:
+    """Reads a response token by token; what it knows equals `features` of the tokens so far. For prefix schemas."""
+
+    def __init__(self, schema: Schema) -> None:
+        if schema.limit is None:
+            raise RecordError(f"schema {schema.name!r} needs a finished response: read a stream with a prefix-k schema")
+        self.schema = schema
+        self.tokens_seen = 0
+        """At most the schema's k: later tokens are not looked at."""
+        self._limit = schema.limit
+        self._columns = {window.count: i * len(STATISTICS) for i, window in enumerate(schema.windows)}
+        self._series = [_Prefix() for _ in range(3 if schema.uses_top else 1)]
+        self._vector = np.full(len(schema.names), np.nan, np.float32)
+
+    def push(self, logprob: float, top: Sequence[float] | FloatArray | None = None) -> None:
+        """Take in one token's log-probability and its k likeliest, descending. Does nothing beyond the schema's k."""
+        if self.tokens_seen >= self._limit:
+            return
+        if not -math.inf < logprob <= ROUNDING:
+            raise InvalidResponse(
+                f"token {self.tokens_seen}: log-probability {logprob}, expected a finite number of nats, at most 0"
+            )
+        self.tokens_seen += 1
+        self._series[0].push(float(np.float32(min(logprob, 0.0))))
+        if self.schema.uses_top:
+            entropy, margin = _top_values([] if top is None else np.asarray(top, np.float32).tolist())
+            self._series[1].push(entropy)
+            self._series[2].push(margin)
+        column = self._columns.get(self.tokens_seen)
+        if column is not None:
+            for i, prefix in enumerate(self._series):
+                start = i * self.schema.block + column
+                summary = prefix.summary()
+                if summary is not None:
+                    self._vector[start : start + len(STATISTICS)] = [f(summary) for f in STATISTICS.values()]
+
+    def vector(self) -> NDArray[np.float32]:
+        """The features as far as they are known, (len(schema.names),); NaN where a window is not yet complete."""
+        return self._vector.copy()
+
+
+class _Prefix:
+    """Sorted values and sums of all values so far.
+
+    Sums are of distances to the first value, c. Since c is one of the w values, (mean - c)^2 <= w var: what is
+    subtracted to get the variance is at most w times as large as the result, and a constant series gives exactly 0.
+    """
+
+    __slots__ = ("_first", "_products", "_sorted", "_squares", "_total")
+
+    def __init__(self) -> None:
+        self._sorted: list[float] = []
+        self._first = self._total = self._squares = self._products = 0.0
+
+    def push(self, value: float) -> None:
+        count = len(self._sorted)
+        if count == 0:
+            self._first = value
+        distance = value - self._first
+        self._total += distance
+        self._squares += distance * distance
+        self._products += distance * count
+        insort(self._sorted, value)
+
+    def summary(self) -> Summary | None:
+        """None where a value was NaN, that is, not known."""
+        if math.isnan(self._total):
+            return None
+        values, w = self._sorted, len(self._sorted)
+        shift = self._total / w
+        return Summary(
+            width=w,
+            low=values[0],
+            median=(values[(w - 1) // 2] + values[w // 2]) / 2,
+            high=values[-1],
+            mean=self._first + shift,
+            variance=max(0.0, self._squares / w - shift * shift),
+            covariance=self._products / w - shift * (w - 1) / 2,
+        )
+
+
+def _top_values(top: list[float]) -> tuple[float, float]:
+    """Entropy and margin of one token, as `features.entropy` and `features.margin`, without the cost of arrays."""
+    given = [value for value in top if value > -math.inf]  # leaves out NaN too
+    if not given:
+        return math.nan, math.nan
+    shifted = [value - given[0] for value in given]
+    weights = [math.exp(value) for value in shifted]
+    total = sum(weights)
+    entropy = math.log(total) - sum(w * s for w, s in zip(weights, shifted, strict=True)) / total
+    return entropy, -shifted[1] if len(given) > 1 else math.nan

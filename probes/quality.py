@@ -1,0 +1,179 @@
+"""The quality predictor: from the log-probabilities of a response to a calibrated verdict, without torch."""
+
+import os
+import warnings
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.checkpoints import Checkpoint, ContractMismatch, load_checkpoint
+from metaprobe.probes.features import Schema, features, schema
+from metaprobe.records.openai_format import ParsedResponse, parse_response
+from metaprobe.records.types import Call
+
+KIND = "quality"
+INPUT = "features"
+MAIN_HEADS = ("correct", "quality")
+"""Heads that give the score, the first that is there."""
+
+OnMismatch = Literal["warn", "refuse", "ignore"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a predictor says of one response."""
+
+    score: float | None
+    """Calibrated probability that the response is good, in [0, 1]; None where the predictor abstains."""
+    heads: dict[str, float]
+    """Every head's calibrated probability."""
+    critical: float | None
+    """Probability of a critical failure; None where the checkpoint has no such head."""
+    flagged: bool | None
+    """Whether the score lies below the threshold stored with the checkpoint."""
+    in_support: bool | None
+    """Whether the features look like those of the training data."""
+    checkpoint: str
+    """Digest of the checkpoint."""
+    reason: str = ""
+    """Why it abstains, or what to be careful about; empty where all is well."""
+
+
+class QualityPredictor:
+    """Scores responses; may be shared by threads."""
+
+    def __init__(self, checkpoint: Checkpoint, *, on_mismatch: OnMismatch = "warn") -> None:
+        """`on_mismatch`: what to do with a response of another model or log-probability mode than was trained on."""
+        if checkpoint.manifest.kind != KIND:
+            raise ContractMismatch(
+                f"{checkpoint.path} is a checkpoint of kind {checkpoint.manifest.kind!r}; expected {KIND!r}"
+            )
+        self.checkpoint = checkpoint
+        self.schema: Schema = schema(str(checkpoint.manifest.contract.get("schema")))
+        if tuple(checkpoint.manifest.contract.get("features", ())) != self.schema.names:
+            raise ContractMismatch(
+                f"{checkpoint.path} was made for other {self.schema.name!r} features than this version computes: train "
+                f"it again, or use the version of metaprobe it names"
+            )
+        self._on_mismatch = on_mismatch
+        self._support = Support.from_manifest(checkpoint.manifest.support)
+
+    @classmethod
+    def load(
+        cls, path: str | os.PathLike[str], *, sha256: str | None = None, on_mismatch: OnMismatch = "warn"
+    ) -> "QualityPredictor":
+        """The predictor in a checkpoint folder, verified. `sha256`: the digest its author gave you."""
+        return cls(load_checkpoint(path, sha256=sha256), on_mismatch=on_mismatch)
+
+    def predict(self, response: object) -> Verdict:
+        """The verdict on an OpenAI chat completion (dict, JSON or client object), a `Call`, or a list of logprobs.
+
+        Raises `InvalidResponse` for a response that cannot be scored, and `ContractMismatch` for one of another model
+        where `on_mismatch="refuse"`.
+        """
+        return self.predict_many([response])[0]
+
+    def predict_many(self, responses: list[object]) -> list[Verdict]:
+        """One verdict a response, in order."""
+        if not responses:
+            return []
+        parsed = [parse_response(response) for response in responses]
+        notes = [self._mismatch(p, r) for p, r in zip(parsed, responses, strict=True)]
+        top = [p.top_logprobs for p in parsed] if self.schema.uses_top else None
+        X = features(self.schema, [p.logprobs for p in parsed], top)
+        outputs = {name: values[:, 0] for name, values in self.checkpoint.run({INPUT: X}).items()}
+        supported = self._support.contains(X)
+        return [
+            self._verdict({n: float(v[i]) for n, v in outputs.items()}, supported[i], notes[i]) for i in range(len(X))
+        ]
+
+    def _verdict(self, heads: dict[str, float], in_support: bool | None, note: str) -> Verdict:
+        score = next((heads[name] for name in MAIN_HEADS if name in heads), None)
+        threshold = self.checkpoint.manifest.thresholds.get("flag")
+        if in_support is False:
+            note = "; ".join(filter(None, [note, "unlike the training data"]))
+        return Verdict(
+            score=score,
+            heads=heads,
+            critical=heads.get("critical"),
+            flagged=None if threshold is None or score is None else score < threshold,
+            in_support=in_support,
+            checkpoint=self.checkpoint.digest,
+            reason=note,
+        )
+
+    def _mismatch(self, parsed: ParsedResponse, response: object) -> str:
+        """What about the response differs from what the checkpoint was trained on."""
+        generator = self.checkpoint.manifest.generator
+        if generator is None or self._on_mismatch == "ignore":
+            return ""
+        found = []
+        if parsed.model and parsed.model != generator.model:
+            found.append(f"response of {parsed.model}, checkpoint trained on {generator.model}")
+        mode = response.logprobs_mode if isinstance(response, Call) else "unknown"
+        if "unknown" not in (mode, generator.logprobs_mode) and mode != generator.logprobs_mode:
+            found.append(f"{mode} log-probabilities, checkpoint trained on {generator.logprobs_mode} ones")
+        if not found:
+            return ""
+        note = "; ".join(found)
+        if self._on_mismatch == "refuse":
+            raise ContractMismatch(f"{note}: train a checkpoint on this model's runs, or load with on_mismatch='warn'")
+        warnings.warn(f"metaprobe: {note}; the score may mean nothing", stacklevel=4)
+        return note
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Support:
+    """Where the training data lie: a response is in support if few of its features leave their training range."""
+
+    low: NDArray[np.float32]
+    high: NDArray[np.float32]
+    """Per feature, the range that holds 99 % of the training rows (NaN where a feature was never defined)."""
+    allowed: float
+    """Share of defined features that may lie outside: what 99 % of the calibration rows keep to."""
+
+    @classmethod
+    def fit(cls, train: NDArray[np.float32], calibration: NDArray[np.float32]) -> "Support":
+        """From features of the training rows (n, d) and the calibration rows (m, d)."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # all-NaN columns stay NaN, and are meant to
+            low, high = np.nanquantile(train, [0.005, 0.995], axis=0).astype(np.float32)
+        return cls(low, high, float(np.quantile(cls(low, high, 1.0).outside(calibration), 0.99)))
+
+    @classmethod
+    def from_manifest(cls, support: dict[str, Any]) -> "Support | NoSupport":
+        """From the manifest's `support` object; one that knows nothing where it is empty."""
+        if not support:
+            return NoSupport()
+        columns = [
+            np.array([np.nan if value is None else value for value in support[name]], dtype=np.float32)
+            for name in ("low", "high")
+        ]
+        return cls(columns[0], columns[1], float(support["allowed"]))
+
+    def to_manifest(self) -> dict[str, Any]:
+        """As JSON: NaN is null."""
+        as_json = [[None if np.isnan(v) else float(v) for v in column] for column in (self.low, self.high)]
+        return {"low": as_json[0], "high": as_json[1], "allowed": self.allowed}
+
+    def outside(self, X: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Share of each row's defined features that lie outside their training range, (n,)."""
+        defined = ~np.isnan(X)
+        # A feature that training never saw defined (a window longer than any training answer) is outside.
+        beyond = defined & ~((self.low <= X) & (self.high >= X))
+        share: NDArray[np.float64] = beyond.sum(axis=1) / np.maximum(defined.sum(axis=1), 1)
+        return share
+
+    def contains(self, X: NDArray[np.float32]) -> list[bool | None]:
+        """Whether each row is like the training data."""
+        return [bool(share <= self.allowed) for share in self.outside(X)]
+
+
+class NoSupport:
+    """A checkpoint that says nothing about its training range."""
+
+    def contains(self, X: NDArray[np.float32]) -> list[bool | None]:
+        """None for every row."""
+        return [None] * len(X)

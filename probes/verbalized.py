@@ -1,0 +1,137 @@
+"""Reads a confidence or a difficulty out of what a model said. Nothing stated is None, and nothing is guessed.
+
+How a number is read, with `scale=100`:
+
+| written | read as | because |
+|---|---|---|
+| `85%`, `85 percent` | 0.85 | it says so |
+| `8/10`, `8 out of 10`, `eight out of ten` | 0.8 | it says so |
+| `0.85`, `1.0`, `.5` | 0.85, 1, 0.5 | with a decimal point and at most 1 it is a fraction already, whatever the scale |
+| `85`, `85.5`, `1` | 0.85, 0.855, 0.01 | a bare number is of `scale`, or of the one the text names: `(0-10)` |
+| `-5`, `150`, `11/10`, `80-90` | None | outside of [0, 1], or a range |
+
+Which number is meant: one that follows the name of the thing (`Confidence: 85`, `{"confidence": 85}`), or else one
+right before it (`85% sure`), or else the only one there is. Where several qualify and differ, none is.
+"""
+
+import math
+import re
+from dataclasses import dataclass
+
+_SMALL = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+_WORD_RATIO = re.compile(rf"\b({'|'.join(_SMALL)}) out of ({'|'.join(_SMALL)})\b")
+_ZERO_TO = r"(?:from )?[01](?:\.0+)?\s?(?:-|–|to)\s?([0-9]{1,4})(?:\.0+)?%?"
+_STATED_SCALE = re.compile(rf"scale (?:of |from )?{_ZERO_TO}|[(\[]{_ZERO_TO}[)\]]")
+_PLAIN = r"(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)"
+# A number that is no part of a word, a version or another number; perhaps with what it is out of, or as a range.
+_NUMBER = (
+    rf"(?<![\w.\-−])(?P<number>[-−]?{_PLAIN})(?![\w]|\.[0-9])(?:\s?(?P<percent>%|percent\b)"
+    rf"|\s?\(?\s?(?:/|out of\b)\s?(?P<whole>{_PLAIN})(?![\w]|\.[0-9]))?(?P<range>\s?(?:-|–|—|to\b)\s?\.?[0-9])?"
+)
+_QUOTES = r"[\s\"'*_`~:=]"
+_LINK = rf"(?:{_QUOTES}|->|→|\b(?:score|level|rating|estimate|value|is|of|at|about|around|approximately|roughly)\b)*"
+_ALONE = re.compile(rf"^[ *_`]*{_NUMBER}[ *_`.]*$", re.MULTILINE)
+_CLAUSE_END = re.compile(r"[,;}\n]|[.!?](?=\s|$)")
+_SENTENCE_END = re.compile(r"\n|[.!?](?=\s|$)")
+
+
+@dataclass(frozen=True, slots=True)
+class _Subject:
+    """What is asked for, and how models speak of it."""
+
+    names: str
+    """Words that a value may follow."""
+    adjectives: str
+    """Words that a value may stand right before."""
+    levels: dict[str, float]
+    """Values of single words, and of the same with "very"."""
+
+    @property
+    def any_name(self) -> str:
+        return rf"\b(?:{self.names}|{self.adjectives})\b"
+
+
+_MIDDLE = {"medium": 0.5, "moderate": 0.5}
+_CONFIDENCE = _Subject(
+    names="confidence|certainty|probability|likelihood",
+    adjectives="confident|confidence|certain|certainty|sure",
+    levels={"very low": 0.1, "low": 0.3, **_MIDDLE, "high": 0.7, "very high": 0.9},
+)
+_DIFFICULTY = _Subject(
+    names="difficulty",
+    adjectives="difficulty|difficult|hard",
+    levels={"very easy": 0.1, "easy": 0.3, **_MIDDLE, "hard": 0.7, "difficult": 0.7, "very hard": 0.9}
+    | {"very difficult": 0.9, "very low": 0.1, "low": 0.3, "high": 0.7, "very high": 0.9},
+)
+
+
+def parse_confidence(text: str, *, scale: float = 100) -> float | None:
+    """The stated confidence, in [0, 1], or None. `scale` is what bare numbers are out of."""
+    return _stated(text, _CONFIDENCE, scale)
+
+
+def parse_difficulty(text: str, *, scale: float = 100) -> float | None:
+    """The stated difficulty, in [0, 1] with 1 the hardest, or None. `scale` is what bare numbers are out of."""
+    return _stated(text, _DIFFICULTY, scale)
+
+
+def _stated(text: str, subject: _Subject, scale: float) -> float | None:
+    if not scale > 0:
+        raise ValueError(f"scale {scale}: expected what bare numbers are out of, for example 1, 10 or 100")
+    text = re.sub(r"\s*\n\s*", "\n", re.sub(r"[^\S\n]+", " ", text.lower())).strip()
+    text = _WORD_RATIO.sub(lambda m: f"{_SMALL.index(m[1])}/{_SMALL.index(m[2])}", text)
+    named_scales = {float(m[1] or m[2]) for m in _STATED_SCALE.finditer(text)} - {0.0}
+    if named_scales:
+        scale = named_scales.pop() if len(named_scales) == 1 else math.nan  # of two scales, neither is sure
+    text = _STATED_SCALE.sub(" ", text)
+    numbers = _numbers(text, subject)
+    if not numbers:
+        return _level(text, subject)
+    values = {_value(number, scale) for number in numbers}
+    return values.pop() if len(values) == 1 else None
+
+
+def _numbers(text: str, subject: _Subject) -> list[re.Match[str]]:
+    """The numbers that may be meant."""
+    after = list(re.finditer(rf"\b(?:{subject.names})\b{_LINK}{_NUMBER}", text))
+    if after:
+        return after
+    before = list(re.finditer(rf"{_NUMBER}\s?(?:{subject.adjectives})\b", text))
+    if before:
+        return before
+    field = re.search(rf"\b(?:{subject.names})\b[\"'*_`]*\s?[:=]", text)
+    if field:  # numbers outside of it are about other things
+        return list(re.finditer(_NUMBER, _CLAUSE_END.split(text[field.end() :], maxsplit=1)[0]))
+    if not re.search(subject.any_name, text):
+        return list(re.finditer(_NUMBER, text))
+    # Where the thing is named, a number counts in the same sentence, or alone on its line.
+    sentences = [s for s in _SENTENCE_END.split(text) if re.search(subject.any_name, s)]
+    return [*_ALONE.finditer(text), *(m for s in sentences for m in re.finditer(_NUMBER, s))]
+
+
+def _value(match: re.Match[str], scale: float) -> float | None:
+    written = match["number"].replace("−", "-")
+    number = float(written)
+    if match["range"]:
+        return None
+    if match["percent"]:
+        number /= 100
+    elif match["whole"]:
+        whole = float(match["whole"])
+        number = number / whole if whole else math.nan
+    elif not ("." in written and number <= 1):
+        number /= scale
+    return number if 0 <= number <= 1 and not written.startswith("-") else None  # NaN is not either
+
+
+def _level(text: str, subject: _Subject) -> float | None:
+    """The value of a word such as "high": after the name, right before it, or all that was said."""
+    words = "|".join(sorted(subject.levels, key=len, reverse=True))
+    found = re.findall(rf"\b(?:{subject.names})\b{_LINK}({words})\b", text)
+    if not found:
+        matches = re.finditer(rf"\b(not (?:an? )?)?({words}) (?:{subject.names})\b", text)
+        found = [m[2] for m in matches if not m[1]]
+    if not found and (whole := re.fullmatch(rf"\W*({words})\W*", text)):
+        found = [whole[1]]
+    values = {subject.levels[word] for word in found}
+    return values.pop() if len(values) == 1 else None

@@ -1,0 +1,190 @@
+"""Runs as Arrow tables and back: one row a run, nested lists of structs for what belongs to it.
+
+Only types that DuckDB, Polars and `datasets` all read: dictionaries are lists of (action, value), not Arrow maps.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.records.errors import RecordError, StoreMismatch
+from metaprobe.records.extras import require
+from metaprobe.records.types import Call, Decision, Item, Label, Message, Run, Sampling, Statement, Usage
+
+pa = require("pyarrow", "train")
+
+FORMAT = "1"
+"""Goes up when an older reader could no longer read what is written."""
+FORMAT_KEY = b"metaprobe.format"
+
+_STRING, _STRINGS, _DOUBLE = pa.string(), pa.list_(pa.string()), pa.float64()
+_INTS, _FLOATS = pa.list_(pa.int32()), pa.list_(pa.float32())
+
+
+def _struct(strings: str, **others: Any) -> Any:
+    return pa.struct({**dict.fromkeys(strings.split(), _STRING), **others})
+
+
+_VALUES = pa.list_(_struct("action", value=_DOUBLE))
+_ARRAYS: dict[str, type[np.generic]] = {"prompt_token_ids": np.int32, "token_ids": np.int32, "logprobs": np.float32}
+_SAMPLING = pa.struct({"temperature": _DOUBLE, "top_p": _DOUBLE, "seed": pa.int64(), "max_tokens": pa.int64()})
+_USAGE = pa.struct({"prompt_tokens": pa.int64(), "completion_tokens": pa.int64()})
+
+ITEM = _struct("id question group dimension level split source task check", gold=_STRINGS, choices=_STRINGS)
+CALL = _struct(
+    "id stage agent parent model model_revision model_dtype text logprobs_mode finish_reason error",
+    round=pa.int64(),
+    messages=pa.list_(_struct("role content")),
+    prompt_token_ids=_INTS,
+    tokens=_STRINGS,
+    token_ids=_INTS,
+    logprobs=_FLOATS,
+    top_logprobs=pa.list_(_FLOATS),
+    sampling=_SAMPLING,
+    usage=_USAGE,
+    latency_ms=_DOUBLE,
+    cost_usd=_DOUBLE,
+)
+STATEMENT = _struct("call_id kind", value=_DOUBLE)
+LABEL = _struct("call_id name source", value=_DOUBLE)
+DECISION = _struct("id point action reason", scores=_VALUES, propensities=_VALUES)
+RUN = pa.schema(
+    {
+        "id": _STRING,
+        "system": _STRING,
+        "variant": _STRING,
+        "item": ITEM,
+        "calls": pa.list_(CALL),
+        "statements": pa.list_(STATEMENT),
+        "labels": pa.list_(LABEL),
+        "decisions": pa.list_(DECISION),
+        "final_answer": _STRING,
+        "outcome": _DOUBLE,
+    },
+    metadata={FORMAT_KEY: FORMAT},
+)
+
+
+def check_format(metadata: dict[bytes, bytes] | None, name: str) -> None:
+    """Raises `StoreMismatch` where a Parquet file was not written by this version's kind of store."""
+    version = (metadata or {}).get(FORMAT_KEY)
+    if version is None:
+        raise StoreMismatch(f"{name} is no shard of a run store (no {FORMAT_KEY.decode()} in it); move it elsewhere")
+    if version != FORMAT.encode():
+        raise StoreMismatch(
+            f"{name} has format {version.decode(errors='replace')}, this metaprobe reads {FORMAT}; install a newer one"
+        )
+
+
+def run_to_batch(run: Run) -> Any:
+    """A record batch of one row. Raises `RecordError` for a run whose fields are not what they say they are."""
+    row = _plain(run)
+    row["calls"] = [_call_row(call) for call in run.calls]
+    for decision in row["decisions"]:
+        for key in ("scores", "propensities"):
+            decision[key] = [{"action": action, "value": value} for action, value in decision[key].items()]
+    try:
+        try:
+            return pa.RecordBatch.from_pylist([row], schema=RUN)
+        except UnicodeEncodeError:  # half a surrogate pair in a broken token must not cost the run
+            return pa.RecordBatch.from_pylist([_without_surrogates(row)], schema=RUN)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise RecordError(
+            f"run {run.id!r} cannot be stored: {error}; expected the types of metaprobe.records.types"
+        ) from error
+
+
+def table_to_runs(table: Any) -> list[Run]:
+    """The runs of a table of schema `RUN`. Token arrays are copies, which do not hold the shard in memory."""
+    calls = _calls(table.column("calls").combine_chunks().flatten())
+    counts = table.column("calls").combine_chunks().value_lengths().to_pylist()
+    return [
+        Run(
+            id=row["id"],
+            system=row["system"],
+            variant=row["variant"],
+            item=Item(**{**row["item"], "gold": tuple(row["item"]["gold"]), "choices": tuple(row["item"]["choices"])}),
+            calls=tuple(next(calls) for _ in range(count)),
+            statements=tuple(Statement(**statement) for statement in row["statements"]),
+            labels=tuple(Label(**label) for label in row["labels"]),
+            decisions=tuple(_decision(decision) for decision in row["decisions"]),
+            final_answer=row["final_answer"],
+            outcome=row["outcome"],
+        )
+        for row, count in zip(table.drop_columns(["calls"]).to_pylist(), counts, strict=True)
+    ]
+
+
+def _plain(record: Any) -> Any:
+    """A record as nested dictionaries. `dataclasses.asdict` would copy every array of the calls."""
+    if dataclasses.is_dataclass(record):
+        return {f.name: _plain(getattr(record, f.name)) for f in dataclasses.fields(record) if f.name != "calls"}
+    return [_plain(entry) for entry in record] if isinstance(record, tuple) else record
+
+
+def _call_row(call: Call) -> dict[str, Any]:
+    row = {field.name: getattr(call, field.name) for field in CALL}
+    for name, dtype in _ARRAYS.items():
+        if row[name] is not None:
+            row[name] = np.asarray(row[name], dtype=dtype)
+    if call.top_logprobs is not None:
+        row["top_logprobs"] = list(np.asarray(call.top_logprobs, dtype=np.float32))  # Arrow takes rows, not matrices
+    for name in ("messages", "sampling", "usage"):
+        row[name] = _plain(row[name])
+    return row
+
+
+def _calls(structs: Any) -> Iterator[Call]:
+    """Calls of a struct array. The token arrays are cut out of Arrow's buffers: number by number would be slow."""
+    arrays = {name: _cut(structs.field(name), dtype) for name, dtype in _ARRAYS.items()}
+    arrays["top_logprobs"] = _cut_matrices(structs.field("top_logprobs"))
+    rest = [field.name for field in CALL if field.name not in arrays]
+    rows = pa.StructArray.from_arrays([structs.field(name) for name in rest], names=rest).to_pylist()
+    for row, *values in zip(rows, *arrays.values(), strict=True):
+        row["messages"] = tuple(Message(**message) for message in row["messages"])
+        row["tokens"] = tuple(row["tokens"])
+        row["sampling"], row["usage"] = Sampling(**row["sampling"]), Usage(**row["usage"])
+        yield Call(**row, **dict(zip(arrays, values, strict=True)))
+
+
+def _cut(lists: Any, dtype: type[np.generic]) -> list[NDArray[Any] | None]:
+    values = lists.values.to_numpy(zero_copy_only=False).astype(dtype, copy=False)
+    return [None if span is None else values[slice(*span)].copy() for span in _spans(lists)]
+
+
+def _cut_matrices(lists: Any) -> list[NDArray[Any] | None]:
+    """(T, k) for each list of T rows; the rows of one matrix are equally long, as they were written from one."""
+    values = lists.values.values.to_numpy(zero_copy_only=False).astype(np.float32, copy=False)
+    row_offsets = lists.values.offsets.to_numpy()
+    matrices: list[NDArray[Any] | None] = []
+    for span in _spans(lists):
+        if span is None:
+            matrices.append(None)
+        else:
+            start, stop = row_offsets[span[0]], row_offsets[span[1]]
+            rows = span[1] - span[0]
+            matrices.append(values[start:stop].reshape(rows, (stop - start) // max(rows, 1)).copy())
+    return matrices
+
+
+def _spans(lists: Any) -> Iterator[tuple[int, int] | None]:
+    offsets = lists.offsets.to_pylist()
+    for valid, start, stop in zip(lists.is_valid().to_pylist(), offsets[:-1], offsets[1:], strict=True):
+        yield (start, stop) if valid else None
+
+
+def _decision(row: dict[str, Any]) -> Decision:
+    values = {key: {pair["action"]: pair["value"] for pair in row[key]} for key in ("scores", "propensities")}
+    return Decision(**{**row, **values})
+
+
+def _without_surrogates(value: Any) -> Any:
+    """Half surrogate pairs as U+FFFD, in every string."""
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, dict):
+        return {key: _without_surrogates(entry) for key, entry in value.items()}
+    return [_without_surrogates(entry) for entry in value] if isinstance(value, (list, tuple)) else value

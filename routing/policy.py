@@ -1,0 +1,51 @@
+"""The one shape of a decision: heuristics and learned models answer the same question, and see the same outcomes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from metaprobe.probes.signals import Signals
+from metaprobe.records.types import Decision
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What is known when a pipeline asks."""
+
+    decision_id: str
+    point: str
+    """Where in the pipeline: `ask-again`, `assess`, `assign`, ..."""
+    signals: Signals
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a decision. Never an input to one."""
+
+    correct: float | None = None
+    cost_usd: float | None = None
+    latency_ms: float | None = None
+
+
+class Policy(Protocol):
+    """Decides, and is told what came of it."""
+
+    def decide(self, state: State, legal_actions: Sequence[str]) -> Decision:
+        """One of the legal actions, with every legal action's score and propensity, and the reason."""
+        ...
+
+    def observe(self, decision_id: str, outcome: Outcome) -> None:
+        """Learn from an outcome; a policy that does not learn ignores it."""
+        ...
+
+
+def decided(state: State, action: str, legal_actions: Sequence[str], scores: dict[str, float], reason: str) -> Decision:
+    """A deterministic decision: its action has propensity 1."""
+    return Decision(
+        id=state.decision_id,
+        point=state.point,
+        action=action,
+        scores=scores,
+        propensities={legal: float(legal == action) for legal in legal_actions},
+        reason=reason,
+    )

@@ -1,0 +1,144 @@
+"""Hidden states beside the runs."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+
+from metaprobe.records.errors import DamagedShard, RecordError, StoreMismatch
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import Call, Hidden, Item, Run
+
+LAYERS, POSITIONS, WIDTH = (0, 3, 7), ("prompt_last", "answer_mean"), 4
+
+
+def states(i: int, layers: tuple[int, ...] = LAYERS, width: int = WIDTH) -> Hidden:
+    rng = np.random.default_rng(i)
+    return Hidden(rng.normal(size=(len(layers), len(POSITIONS), width)).astype(np.float16), layers, POSITIONS)
+
+
+def run(i: int, *hidden: Hidden | None) -> Run:
+    calls = tuple(Call(id=f"call-{i}-{j}", hidden=h) for j, h in enumerate(hidden))
+    return Run(f"run-{i}", "test", "", Item(f"item-{i}", ""), calls)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> RunStore:
+    """Three shards of two runs; every second call of a run has no hidden states."""
+    store = RunStore(tmp_path / "runs")
+    with store.writer(shard_runs=2) as writer:
+        for i in range(6):
+            writer.add(run(i, states(i), None))
+    return store
+
+
+def test_hidden_states_come_back_in_the_order_asked_for(store: RunStore) -> None:
+    everything = store.activations()
+    assert everything.call_ids == tuple(f"call-{i}-0" for i in range(6))
+    assert (everything.values.dtype, everything.values.shape) == (np.float16, (6, 3, 2, WIDTH))
+    assert (everything.layers, everything.positions) == (LAYERS, POSITIONS)
+    some = store.activations(["call-5-0", "call-0-0", "call-4-0", "call-5-0"])
+    np.testing.assert_array_equal(some.values, [states(i).values for i in (5, 0, 4, 5)])
+
+
+@pytest.mark.parametrize("layers", [None, (7,), (7, 0), (7, 3, 0)])
+@pytest.mark.parametrize("positions", [None, ("answer_mean",), ("answer_mean", "prompt_last")])
+def test_a_selection_equals_the_same_cut_of_everything(
+    store: RunStore, layers: tuple[int, ...] | None, positions: tuple[str, ...] | None
+) -> None:
+    found = store.activations(layers=layers, positions=positions)
+    rows = [LAYERS.index(layer) for layer in layers or LAYERS]
+    columns = [POSITIONS.index(position) for position in positions or POSITIONS]
+    np.testing.assert_array_equal(found.values, store.activations().values[:, rows][:, :, columns])
+    assert (found.layers, found.positions) == (layers or LAYERS, positions or POSITIONS)
+
+
+def test_asking_for_no_calls_gives_none(store: RunStore) -> None:
+    assert store.activations([]).values.shape == (0, 3, 2, WIDTH)
+
+
+def test_what_is_not_stored_is_named(store: RunStore, tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match=r"for 2 of 3 calls, such as \['call-0-1', 'nobody'\]"):
+        store.activations(["call-0-0", "call-0-1", "nobody"])
+    with pytest.raises(RecordError, match=r"layer 5 was not kept; the store holds layers \[0, 3, 7\]"):
+        store.activations(layers=[5])
+    with pytest.raises(RecordError, match="position 'answer_first' was not kept"):
+        store.activations(positions=["answer_first"])
+    bare = RunStore(tmp_path / "bare")
+    bare.append([run(0, None)])
+    with pytest.raises(RecordError, match="holds no hidden states"):
+        bare.activations()
+
+
+def test_reading_runs_loads_hidden_states_only_on_request(store: RunStore) -> None:
+    assert all(call.hidden is None for run in store for call in run.calls)
+    for i, found in enumerate(store.runs(hidden=True)):
+        first, second = found.calls
+        assert first.hidden is not None
+        np.testing.assert_array_equal(first.hidden.values, states(i).values)
+        assert (first.hidden.layers, first.hidden.positions, second.hidden) == (LAYERS, POSITIONS, None)
+
+
+def test_the_file_says_what_its_layers_mean(store: RunStore) -> None:
+    with safe_open(store.shards()[0].with_suffix(".safetensors"), framework="numpy") as file:
+        assert file.metadata()["convention"] == "index 0 = embeddings output, index i = output of block i"
+        assert file.metadata()["layers"] == "[0, 3, 7]"
+        assert file.keys() == ["hidden"]
+
+
+@pytest.mark.parametrize("other", [states(9, layers=(0, 3, 8)), states(9, width=5)])
+def test_hidden_states_of_another_kind_are_refused(store: RunStore, other: Hidden) -> None:
+    with store.writer() as writer:
+        writer.add(run(10, states(10)))
+        with pytest.raises(StoreMismatch, match=r"call 'call-11-0' has hidden states of .*the store holds"):
+            writer.add(run(11, other))
+    assert "run-11" not in store.run_ids()
+    assert "call-10-0" in store.activations().call_ids
+
+
+def test_hidden_states_of_two_kinds_in_one_folder_are_not_mixed_up(store: RunStore, tmp_path: Path) -> None:
+    foreign = RunStore(tmp_path / "foreign")
+    foreign.append([run(20, states(20, width=5))])
+    for path in foreign.path.iterdir():
+        path.rename(store.path / path.name.replace("runs-00000", "runs-00009"))
+    with pytest.raises(StoreMismatch, match="runs-00009"):
+        store.activations()
+
+
+def test_a_shape_that_contradicts_the_names_is_refused(store: RunStore) -> None:
+    with pytest.raises(StoreMismatch, match=r"shape \(3, 2, 4\) for 2 layers and 2 positions"):
+        store.append([run(0, Hidden(states(0).values, (0, 3), POSITIONS))])
+
+
+def test_wider_numbers_are_held_at_the_largest_of_float16(tmp_path: Path) -> None:
+    store = RunStore(tmp_path)
+    values = np.array([[[1e6, -1e6, 0.5]]], np.float32)
+    store.append([run(0, Hidden(values, (0,), ("prompt_last",)))])
+    assert store.activations().values.tolist() == [[[[65504.0, -65504.0, 0.5]]]]
+
+
+def test_hidden_states_without_their_shard_are_passed_over(store: RunStore) -> None:
+    newest = store.shards()[-1]
+    orphan = newest.with_suffix(".safetensors")
+    newest.unlink()
+    assert orphan.exists()
+    assert store.activations().call_ids == tuple(f"call-{i}-0" for i in range(4))
+    store.append([run(i, states(i), None) for i in (4, 5)])
+    assert len(store.activations().call_ids) == 6
+
+
+def test_a_damaged_file_is_named_and_the_rest_still_reads(store: RunStore) -> None:
+    path = store.shards()[1].with_suffix(".safetensors")
+    path.write_bytes(path.read_bytes()[:-3])
+    with pytest.raises(DamagedShard, match=f"{path.name} is damaged"):
+        store.activations()
+    rest = RunStore(store.path, damaged="skip")
+    assert rest.activations().call_ids == ("call-0-0", "call-1-0", "call-4-0", "call-5-0")
+    assert rest.damaged == [path.name]
+    assert len(list(rest)) == 6
+
+
+def test_a_run_stored_twice_has_the_hidden_states_of_the_first(store: RunStore) -> None:
+    store.append([run(0, states(99))])
+    np.testing.assert_array_equal(store.activations(["call-0-0"]).values[0], states(0).values)

@@ -1,0 +1,244 @@
+"""The definition of the features, read three ways: plainly (here, a NumPy call a number), in batch, incrementally."""
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from metaprobe.probes.features import SCHEMA_NAMES, entropy, features, features_one, margin, schema
+from metaprobe.probes.incremental import PrefixReader
+from metaprobe.records.errors import InvalidResponse, RecordError
+
+PREFIXES = [name for name in SCHEMA_NAMES if name.startswith("prefix")]
+WINDOWS = {
+    **{f"first{k}": (lambda x, k=k: x[:k] if len(x) >= k else None) for k in (3, 5, 10, 20, 30, 50)},
+    **{f"last{k}": (lambda x, k=k: x[-k:] if len(x) >= k else None) for k in (3, 5, 10, 20, 30, 50)},
+    **{f"first{100 // d}%": (lambda x, d=d: x[: max(1, len(x) // d)]) for d in (10, 4, 2)},
+    **{f"last{100 // d}%": (lambda x, d=d: x[-max(1, len(x) // d) :]) for d in (10, 4, 2)},
+    "full": lambda x: x,
+}
+STATISTICS = {
+    "mean": np.mean,
+    "median": np.median,
+    "min": np.min,
+    "max": np.max,
+    "var": np.var,
+    "std": np.std,
+    "range": np.ptp,
+    "slope": lambda x: np.polyfit(np.arange(len(x)), x, 1)[0] if len(x) > 1 else np.nan,
+}
+
+
+def plain(names: tuple[str, ...], logprobs: np.ndarray, top: np.ndarray | None = None) -> list[float]:
+    """The features called `names`, by the book."""
+    unknown = np.full(len(logprobs), np.nan)
+    series = {
+        "": logprobs.astype(np.float64),
+        "entropy": unknown if top is None else np.array([plain_entropy(row) for row in top]),
+        "margin": unknown if top is None else np.array([plain_margin(row) for row in top]),
+    }
+    return [len(logprobs) if name == "length" else plain_value(name, series) for name in names]
+
+
+def plain_value(name: str, series: dict[str, np.ndarray]) -> float:
+    window, *kind, statistic = name.split(".")
+    values = WINDOWS[window](series["".join(kind)])
+    return np.nan if values is None or np.isnan(values).any() else STATISTICS[statistic](values)
+
+
+def plain_entropy(row: np.ndarray) -> float:
+    p = np.exp(row[~np.isnan(row)].astype(np.float64))
+    p = p / p.sum()
+    return -np.sum(p * np.log(p, out=np.zeros_like(p), where=p > 0)) if len(p) else np.nan
+
+
+def plain_margin(row: np.ndarray) -> float:
+    return float(row[0]) - float(row[1]) if len(row) > 1 else np.nan
+
+
+TOLERANCE = {"rtol": 1e-6, "atol": 1e-6}
+"""The contract of DESIGN.md. A float32 result is off by 6e-8 of itself, the float64 sums behind it by far less."""
+
+
+values = st.one_of(
+    st.floats(-40, 0, width=32),
+    st.floats(-(2**-10), 0, width=32),
+    st.sampled_from([-9999.0, 0.0, -0.5]),
+)
+ragged = st.one_of(
+    st.lists(values, min_size=1, max_size=8),
+    st.lists(values, min_size=45, max_size=120),
+    st.tuples(values, st.integers(1, 130)).map(lambda pair: [pair[0]] * pair[1]),
+).map(lambda x: np.array(x, np.float32))
+
+
+def tops_for(x: np.ndarray, k: int, seed: int) -> np.ndarray:
+    """(T, k), descending, sometimes with alternatives that are not given."""
+    rng = np.random.default_rng(seed)
+    top = -np.sort(rng.exponential(3, (len(x), k)), axis=1).astype(np.float32)
+    if seed % 3 == 0 and k > 2:
+        top[rng.random(len(x)) < 0.2, -1] = np.nan
+    return top
+
+
+def test_names_of_the_full_schema_are_windows_times_statistics_then_length():
+    names = schema("full").names
+    assert names == (*(f"{w}.{s}" for w in WINDOWS for s in STATISTICS), "length")
+    assert len(set(names)) == 153
+    assert schema("full+top").names[:153] == names
+    assert len(schema("full+top").names) == 153 + 2 * 152
+    assert schema("full+top").names[153] == "first3.entropy.mean"
+    assert "full.margin.min" in schema("full+top").names
+
+
+@pytest.mark.parametrize("name", PREFIXES)
+def test_prefix_schema_knows_only_first_windows_up_to_k(name):
+    k = int(name.split("+")[0].removeprefix("prefix-"))
+    windows = dict.fromkeys(feature.split(".")[0] for feature in schema(name).names)
+    assert list(windows) == [f"first{j}" for j in (3, 5, 10, 20, 30, 50) if j <= k]
+
+
+def test_unknown_schema_is_refused_with_the_list_of_known_ones():
+    with pytest.raises(RecordError, match=r"'prefix-4'.*full, prefix-3.*prefix-50\+top"):
+        schema("prefix-4")
+
+
+def test_known_answers():
+    known = dict(zip(schema("full").names, features_one(schema("full"), [-1, -2, -6, -3]).tolist(), strict=True))
+    assert [known[f"full.{s}"] for s in STATISTICS] == pytest.approx([-3, -2.5, -6, -1, 3.5, 3.5**0.5, 5, -1])
+    assert known["last3.slope"] == pytest.approx(-0.5)
+    assert known["first50%.mean"] == -1.5
+    assert known["last10%.mean"] == -3  # floor(0.4) tokens, but at least one
+    assert np.isnan(known["last10%.slope"])
+    assert known["last10%.var"] == 0
+    assert np.isnan(known["first5.mean"])
+    assert known["length"] == 4
+
+
+@settings(deadline=None)
+@given(st.lists(ragged, max_size=6))
+@example([np.array([-9999.0] + [-0.1] * 60, np.float32), np.array([-0.1] * 60 + [-9999.0], np.float32)])
+def test_batch_agrees_with_plain_definition(responses):
+    full = schema("full")
+    result = features(full, responses)
+    assert result.shape == (len(responses), 153)
+    assert result.dtype == np.float32
+    for row, x in zip(result, responses, strict=True):
+        np.testing.assert_allclose(row, plain(full.names, x), **TOLERANCE)
+
+
+@settings(deadline=None)
+@given(st.lists(ragged, min_size=1, max_size=4), st.integers(1, 6), st.integers(0, 99))
+def test_batch_agrees_with_plain_definition_on_alternatives(responses, k, seed):
+    full = schema("full+top")
+    tops = [tops_for(x, k + i % 2, seed + i) if (seed + i) % 5 else None for i, x in enumerate(responses)]
+    for row, x, top in zip(features(full, responses, tops), responses, tops, strict=True):
+        np.testing.assert_allclose(row, plain(full.names, x, top), **TOLERANCE)
+
+
+@settings(deadline=None)
+@given(st.lists(ragged, min_size=1, max_size=4), st.integers(0, 99), st.sampled_from(SCHEMA_NAMES))
+def test_one_response_reads_the_same_alone_and_in_a_batch(responses, seed, name):
+    tops = [tops_for(x, 3, seed) for x in responses]
+    alone = [features_one(schema(name), x.tolist(), top) for x, top in zip(responses, tops, strict=True)]
+    np.testing.assert_allclose(features(schema(name), responses, tops), alone, **TOLERANCE)
+
+
+@settings(deadline=None)
+@given(ragged, st.sampled_from(PREFIXES), st.integers(1, 4), st.integers(0, 99))
+def test_incremental_reader_agrees_after_every_token(x, name, k, seed):
+    prefix = schema(name)
+    top = tops_for(x, k, seed)
+    reader = PrefixReader(prefix)
+    assert np.isnan(reader.vector()).all()
+    for t in range(min(len(x), 60)):
+        reader.push(float(x[t]), top[t])
+        assert reader.tokens_seen == min(t + 1, prefix.limit)
+        if t in (0, 1, 2, 3, 4, 9, 28, 49, 55):
+            batch = features(prefix, [x[: t + 1]], [top[: t + 1]])[0]
+            np.testing.assert_allclose(reader.vector(), batch, **TOLERANCE)
+    np.testing.assert_allclose(reader.vector(), plain(prefix.names, x, top), **TOLERANCE)
+
+
+@settings(deadline=None)
+@given(ragged, ragged, ragged, st.sampled_from(PREFIXES))
+def test_prefix_features_never_see_the_future(start, one_future, other_future, name):
+    prefix = schema(name)
+    k = prefix.limit
+    start = np.resize(start, k)
+    one, other = np.concatenate([start, one_future]), np.concatenate([start, other_future])
+    tops = [tops_for(x, 3, 1) for x in (one, other)]
+    tops[1][:k] = tops[0][:k]
+    known = features_one(prefix, start, tops[0][:k])
+    np.testing.assert_array_equal(features(prefix, [one, other], tops), [known, known])
+    # ... while the full schema does: the check above could fail
+    assert features_one(schema("full"), one)[-1] != features_one(schema("full"), start)[-1]
+
+
+@settings(deadline=None)
+@given(ragged.filter(lambda x: len(x) >= 2))
+def test_reversing_a_response_swaps_its_ends_and_turns_the_slopes(x):
+    full = schema("full")
+    forward, backward = (dict(zip(full.names, features_one(full, v), strict=True)) for v in (x, x[::-1]))
+    swapped = {name: backward[name.replace("first", "last")] for name in full.names if name.startswith("first")}
+    for name, value in swapped.items():
+        expected = -forward[name] if name.endswith("slope") else forward[name]
+        np.testing.assert_allclose(value, expected, **TOLERANCE)
+
+
+@settings(deadline=None)
+@given(values, st.integers(1, 200))
+def test_constant_response_has_no_spread_at_all(value, length):
+    full = schema("full")
+    known = dict(zip(full.names, features_one(full, [value] * length), strict=True))
+    spread = [v for n, v in known.items() if n.split(".")[-1] in ("var", "std", "range") and not np.isnan(v)]
+    assert spread == [0] * len(spread)
+    assert known["full.mean"] == known["full.median"] == np.float32(value)
+
+
+def test_double_precision_list_reads_as_its_recorded_float32():
+    x = -np.random.default_rng(0).exponential(1, 100)
+    full = schema("full")
+    np.testing.assert_array_equal(features_one(full, x.tolist()), features_one(full, x.astype(np.float32)))
+    np.testing.assert_array_equal(features(full, [x.tolist()]), features(full, [x.astype(np.float32)]))
+
+
+def test_entropy_and_margin_of_known_distributions():
+    top = np.log(np.array([[0.4, 0.4], [0.5, 0.125]]))
+    np.testing.assert_allclose(entropy(top), [np.log(2), 0.8 * np.log(1.25) + 0.2 * np.log(5)])
+    np.testing.assert_allclose(margin(top), [0, np.log(4)], atol=1e-12)
+    nan = np.nan
+    np.testing.assert_array_equal(entropy(np.array([[-0.1, nan], [nan, nan], [-0.1, -np.inf]])), [0, nan, 0])
+    np.testing.assert_array_equal(margin(np.array([[-0.5, -1.5], [-0.1, nan], [-0.1, -np.inf]])), [1, nan, nan])
+    assert entropy(np.array([0.0, -9999.0])) == 0
+
+
+def test_without_alternatives_only_their_features_are_unknown():
+    row = features(schema("full+top"), [[-0.5, -0.2]])[0]
+    np.testing.assert_array_equal(row[:153], features_one(schema("full"), [-0.5, -0.2]))
+    assert np.isnan(row[153:]).all()
+
+
+def test_bad_responses_are_refused_by_number():
+    full = schema("full+top")
+    with pytest.raises(InvalidResponse, match="response 1 has no tokens"):
+        features(full, [[-0.5], []])
+    with pytest.raises(InvalidResponse, match="no tokens"):
+        features_one(full, [])
+    with pytest.raises(InvalidResponse, match=r"response 0: .*shape \(2, 3\), expected \(1, k\)"):
+        features(full, [[-0.5]], [np.zeros((2, 3))])
+    with pytest.raises(InvalidResponse, match="1 responses came with 2"):
+        features(full, [[-0.5]], [None, None])
+
+
+@pytest.mark.parametrize("bad", [np.nan, -np.inf, 0.1])
+def test_stream_refuses_what_is_no_log_probability(bad):
+    reader = PrefixReader(schema("prefix-3"))
+    with pytest.raises(InvalidResponse, match="token 0"):
+        reader.push(bad)
+    assert reader.tokens_seen == 0
+
+
+def test_stream_cannot_be_read_with_the_full_schema():
+    with pytest.raises(RecordError, match="prefix-k"):
+        PrefixReader(schema("full"))

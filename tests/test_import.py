@@ -1,0 +1,191 @@
+"""Importing recorded OpenAI-format lines."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metaprobe.records.errors import ImportFileError
+from metaprobe.records.importer import ImportReport, import_file, iter_json_lines, read_openai_lines
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import Label, Message, Sampling, Statement
+
+RESPONSE = {
+    "id": "chatcmpl-9",
+    "object": "chat.completion",
+    "created": 1760000000,
+    "model": "gpt-test-mini",
+    "choices": [
+        {
+            "index": 0,
+            "message": {"role": "assistant", "content": "Wien", "refusal": None},
+            "logprobs": {
+                "content": [
+                    {"token": "W", "logprob": -0.25, "bytes": [87], "top_logprobs": [{"token": "W", "logprob": -0.25}]},
+                    {
+                        "token": "ien",
+                        "logprob": -0.5,
+                        "bytes": None,
+                        "top_logprobs": [{"token": "x", "logprob": -0.75}],
+                    },
+                ]
+            },
+            "finish_reason": "stop",
+        }
+    ],
+    "usage": {"prompt_tokens": 14, "completion_tokens": 2, "total_tokens": 16},
+}
+
+FULL = {
+    "id": "q1",
+    "group": "capitals",
+    "messages": [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Earlier?"},
+        {"role": "assistant", "content": None},
+        {"role": "user", "content": [{"type": "text", "text": "Hauptstadt von Österreich?"}]},
+    ],
+    "response": RESPONSE,
+    "labels": {"correct": 1, "instruction": 2.5, "evidence": None, "critical": False},
+    "verbalized_confidence": 0.9,
+    "model": "my-model",
+    "task": "capitals",
+    "stage": "answer",
+    "agent": "solver",
+    "run_id": "monday",
+    "sampling": {"temperature": 0.7, "seed": 3},
+    "logprobs_mode": "raw",
+}
+
+
+def write_lines(path: Path, *records: Any) -> Path:
+    lines = [
+        record if isinstance(record, bytes) else json.dumps(record, ensure_ascii=False).encode() for record in records
+    ]
+    data = b"\n".join(lines) + b"\n"
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+@pytest.mark.parametrize("name", ["calls.jsonl", "calls.jsonl.gz"])
+def test_a_full_line_becomes_a_run_with_everything_in_it(tmp_path: Path, name: str) -> None:
+    (run,) = read_openai_lines(write_lines(tmp_path / name, FULL))
+    (call,) = run.calls
+    assert (run.id, run.system, run.variant, call.id) == ("monday/q1", "import", "monday", "monday/q1")
+    assert (run.item.id, run.item.group, run.item.task) == ("q1", "capitals", "capitals")
+    assert run.item.question == "Hauptstadt von Österreich?"
+    assert call.messages[2] == Message("assistant", "")
+    assert (call.text, call.tokens, call.logprobs.tolist()) == ("Wien", ("W", "ien"), [-0.25, -0.5])
+    assert (call.model, call.stage, call.agent, call.logprobs_mode) == ("my-model", "answer", "solver", "raw")
+    assert call.sampling == Sampling(temperature=0.7, seed=3)
+    assert run.labels == tuple(
+        Label(call.id, name, value, "import")
+        for name, value in [("correct", 1.0), ("instruction", 2.5), ("critical", 0.0)]
+    )
+    assert run.statements == (Statement(call.id, "confidence", 0.9),)
+    assert (run.final_answer, run.outcome) == ("Wien", 1.0)
+
+
+def test_only_the_response_is_required(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "calls.jsonl", {"response": RESPONSE}, b"", {"response": json.dumps(RESPONSE)})
+    first, second = read_openai_lines(path)
+    assert (first.id, second.id) == ("calls-line-1", "calls-line-3")
+    assert (first.item.group, first.item.question, first.calls[0].model) == ("calls-line-1", "", "gpt-test-mini")
+    assert (first.labels, first.statements, first.outcome) == ((), (), None)
+
+
+def test_stating_nothing_differs_from_not_being_asked(tmp_path: Path) -> None:
+    (run,) = read_openai_lines(write_lines(tmp_path / "a.jsonl", {"response": RESPONSE, "verbalized_confidence": None}))
+    assert [statement.value for statement in run.statements] == [None]
+
+
+def test_a_byte_order_mark_and_windows_line_ends_do_no_harm(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + json.dumps(FULL).encode() + b"\r\n\r\n")
+    assert [number for number, _ in iter_json_lines(path)] == [1]
+
+
+def test_the_same_question_in_two_collections_is_two_runs(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "a.jsonl", FULL, {**FULL, "run_id": "tuesday"})
+    assert [run.id for run in read_openai_lines(path)] == ["monday/q1", "tuesday/q1"]
+
+
+def changed(**changes: Any) -> dict[str, Any]:
+    return {**FULL, "id": "q2", **changes}
+
+
+WITHOUT_LOGPROBS = {**RESPONSE, "choices": [{**RESPONSE["choices"][0], "logprobs": None}]}  # type: ignore[index, dict-item]
+BAD_LINES = [
+    (json.dumps(FULL).encode()[:200], "not JSON: .* 200 bytes long.*if it was cut off"),
+    (b'{"id": "\xff"}', r"byte 9 \(0xff\) is not UTF-8"),
+    (b"[1, 2]", r"came \[1, 2\] \(list\); expected one JSON object"),
+    (b'{"id": ' + b"9" * 5000 + b"}", "not JSON"),
+    ({"id": "q2"}, '"response" is missing'),
+    (changed(response=WITHOUT_LOGPROBS), "no log-probabilities.*logprobs=True"),
+    (changed(labels={"correct": "yes"}), r"label 'correct' is \"yes\" \(str\); expected a number from 0 to 1"),
+    (changed(labels={"correct": 3}), "expected a number from 0 to 1"),
+    (changed(labels={"evidence": float("nan")}), r"label 'evidence' is NaN .* expected a finite number"),
+    (changed(labels={"evidence": 10**400}), "expected a finite number"),
+    (changed(labels=[1]), '"labels" is .* expected an object'),
+    (changed(verbalized_confidence=90), r'"verbalized_confidence" is 90 \(int\); expected a number from 0 to 1'),
+    (changed(verbalized_confidence="high"), '"verbalized_confidence" is "high"'),
+    (changed(messages="Hi"), '"messages" is "Hi"'),
+    (changed(messages=[{"content": "Hi"}]), "expected a list of {"),
+    (changed(sampling={"temperature": "hot"}), "sampling 'temperature' is \"hot\""),
+    (changed(sampling={"seed": 0.5}), "sampling 'seed' is 0.5 .* expected a whole number"),
+    (changed(sampling=3), '"sampling" is 3'),
+    (changed(logprobs_mode="cooked"), '"logprobs_mode" is "cooked" .* raw, processed, unknown'),
+    (changed(stage=3), '"stage" is 3'),
+    (changed(id=True), '"id" is true'),
+    (FULL, "id 'monday/q1' was already used on line 1"),
+    (changed(verbalised_confidence=0.4), "unknown key 'verbalised_confidence'; did you mean 'verbalized_confidence'"),
+]
+
+
+@pytest.mark.parametrize(("line", "message"), BAD_LINES)
+def test_a_bad_line_is_refused_by_file_and_line(tmp_path: Path, line: Any, message: str) -> None:
+    path = write_lines(tmp_path / "calls.jsonl", FULL, b"", line)
+    with pytest.raises(ImportFileError, match=rf"calls\.jsonl:3: .*{message}"):
+        list(read_openai_lines(path))
+
+
+def test_a_file_that_breaks_off_is_named(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "calls.jsonl.gz", *[changed(id=i) for i in range(50)])
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(ImportFileError, match=r"calls.jsonl.gz:\d+: the gzip file is damaged or cut off"):
+        list(read_openai_lines(path, on_error=lambda error: None))
+    with pytest.raises(ImportFileError, match="no such file"):
+        list(iter_json_lines(tmp_path / "absent.jsonl"))
+    with pytest.raises(ImportFileError, match="is a folder"):
+        list(iter_json_lines(tmp_path))
+
+
+def test_other_keys_are_the_users_own(tmp_path: Path) -> None:
+    assert len(list(read_openai_lines(write_lines(tmp_path / "a.jsonl", changed(customer="x", latency=3))))) == 1
+
+
+def test_importing_again_after_mending_adds_each_line_once(tmp_path: Path) -> None:
+    store = RunStore(tmp_path / "runs")
+    path = tmp_path / "calls.jsonl"
+    good = [changed(id=i) for i in range(5)]
+    write_lines(path, *good[:3], json.dumps(good[3]).encode()[:80], good[4])
+    with pytest.raises(ImportFileError, match=r"calls\.jsonl:4: "):
+        import_file(path, store)
+    assert len(store) == 3
+    write_lines(path, *good)
+    assert import_file(path, store) == ImportReport(imported=2, already_stored=3, skipped=())
+    assert import_file(path, store) == ImportReport(imported=0, already_stored=5, skipped=())
+    assert [run.item.id for run in store] == list("01234")
+
+
+def test_skipping_keeps_every_good_line_and_reports_every_bad_one(tmp_path: Path) -> None:
+    store = RunStore(tmp_path / "runs")
+    bad = [line for line, _ in BAD_LINES]
+    path = write_lines(tmp_path / "calls.jsonl", FULL, *bad, changed(id="last"))
+    report = import_file(path, store, on_error="skip")
+    assert report.imported == 2
+    assert len(report.skipped) == len(bad)
+    assert all(f"calls.jsonl:{number}: " in message for number, message in enumerate(report.skipped, 2))
+    assert store.run_ids() == {"monday/q1", "monday/last"}

@@ -1,0 +1,293 @@
+"""Metrics against scikit-learn, against brute force, and against what is known of simulated data."""
+
+from itertools import permutations
+from math import erf
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
+
+from metaprobe.eval.metrics import (
+    auprc,
+    aurc,
+    auroc,
+    brier,
+    brier_skill,
+    cluster_weights,
+    ece,
+    ece_debiased,
+    excess_aurc,
+    interval,
+    mean_interval,
+    paired_difference,
+    reliability_table,
+    risk_coverage,
+)
+
+RANK = [auroc, auprc, aurc, excess_aurc]
+PROBABILITY = [brier, brier_skill, ece, ece_debiased]
+# Copies count as new answers everywhere but in `ece_debiased`, which says why.
+COPIES_ARE_ANSWERS = [*RANK, brier, brier_skill, ece]
+
+
+@st.composite
+def graded(draw):
+    """(y, score in [0, 1], weight): both classes present, scores with many ties."""
+    rows = draw(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 8), st.integers(0, 3)), min_size=1, max_size=30))
+    y, score, weight = np.array([*rows, (0, draw(st.integers(0, 8)), 1), (1, draw(st.integers(0, 8)), 1)]).T
+    return y, score / 8, weight
+
+
+@given(graded())
+def test_rank_metrics_agree_with_scikit_learn_with_ties_and_weights(data):
+    y, score, weight = data
+    assert auroc(y, score, weight) == pytest.approx(roc_auc_score(y, score, sample_weight=weight))
+    assert auprc(y, score, weight) == pytest.approx(average_precision_score(y, score, sample_weight=weight))
+    assert brier(y, score, weight) == pytest.approx(brier_score_loss(y, score, sample_weight=weight))
+
+
+@given(graded())
+def test_reversed_scores_give_one_minus_the_auroc(data):
+    y, score, weight = data
+    assert auroc(y, -score, weight) == pytest.approx(1 - auroc(y, score, weight))
+
+
+@given(graded(), st.lists(st.floats(0.01, 100), min_size=9, max_size=9))
+def test_an_increasing_map_leaves_rank_metrics_unchanged(data, steps):
+    y, score, weight = data
+    mapped = np.cumsum(steps)[(score * 8).astype(int)]
+    for metric in RANK:
+        assert metric(y, mapped, weight) == metric(y, score, weight)
+
+
+@given(graded(), st.randoms())
+def test_the_order_of_the_answers_does_not_matter(data, random):
+    y, score, weight = data
+    order = np.array(random.sample(range(len(y)), len(y)))
+    for metric in (*RANK, *PROBABILITY):
+        assert metric(y[order], score[order], weight[order]) == pytest.approx(metric(y, score, weight), nan_ok=True)
+
+
+@given(graded())
+def test_a_weight_of_two_equals_two_copies(data):
+    y, score, weight = data
+    for metric in COPIES_ARE_ANSWERS:
+        copied = metric(np.repeat(y, weight), np.repeat(score, weight))
+        assert metric(y, score, weight) == pytest.approx(copied, nan_ok=True), metric.__name__
+
+
+@given(graded())
+def test_copying_every_answer_does_not_change_the_debiased_error(data):
+    y, score, _ = data
+    assert ece_debiased(y, score, np.full(len(y), 3)) == pytest.approx(ece_debiased(y, score), nan_ok=True, abs=1e-7)
+
+
+@given(graded(), st.integers(0, 2**32 - 1))
+def test_many_weightings_in_one_call_equal_one_at_a_time(data, seed):
+    y, score, _ = data
+    weights = np.random.default_rng(seed).integers(0, 3, (5, len(y)))
+    for metric in (*RANK, *PROBABILITY):
+        together = metric(y, score, weights)
+        assert together.shape == (5,)
+        np.testing.assert_allclose(together, [metric(y, score, row) for row in weights], rtol=1e-12, atol=1e-12)
+
+
+def test_known_answers():
+    y, score = [0, 0, 1, 1], [0.1, 0.4, 0.35, 0.8]
+    assert auroc(y, score) == 0.75
+    assert auprc(y, score) == pytest.approx(0.5 * 1 + 0.5 * 2 / 3)
+    assert aurc(y, score) == pytest.approx((0 + 1 / 2 + 1 / 3 + 2 / 4) / 4)
+    assert excess_aurc(y, score) == pytest.approx(aurc(y, score) - (1 / 3 + 2 / 4) / 4)
+    assert excess_aurc(y, y) == pytest.approx(0)
+    assert brier(y, score) == pytest.approx((0.01 + 0.16 + 0.65**2 + 0.04) / 4)
+    assert brier_skill(y, score) == pytest.approx(1 - brier(y, score) / 0.25)
+    assert ece(y, score, bins=2) == pytest.approx((abs(0.225 - 0.5) + abs(0.6 - 0.5)) / 2)
+    assert ece([0, 1, 1, 1], [0.5, 0.5, 0.5, 0.5]) == pytest.approx(0.25)
+    assert ece_debiased([0, 1, 1, 1], [0.5] * 4) == pytest.approx(0.0)  # 0.25^2 is just the noise of 4 answers
+
+
+def test_constant_scores_carry_no_information():
+    y = np.array([0, 1, 1, 0, 1])
+    assert auroc(y, np.full(5, 0.3)) == 0.5
+    assert auprc(y, np.full(5, 0.3)) == pytest.approx(0.6)
+    assert aurc(y, np.full(5, 0.3)) == pytest.approx(0.4)
+    assert brier_skill(y, np.full(5, 0.6)) == pytest.approx(0)
+
+
+def test_ties_in_aurc_are_the_average_over_all_orders():
+    y, score = np.array([1, 0, 1, 1, 0, 0]), np.array([3, 2, 2, 2, 1, 1])
+    orders = [list(order) for order in permutations(range(6))]
+    by_score = [order for order in orders if np.all(np.diff(score[order]) <= 0)]
+    risks = [np.cumsum(1 - y[order]) / np.arange(1, 7) for order in by_score]
+    assert len(risks) == 12
+    np.testing.assert_allclose(risk_coverage(y, score).risk, np.mean(risks, axis=0))
+    assert aurc(y, score) == pytest.approx(np.mean(risks))
+
+
+@given(graded())
+def test_aurc_is_the_mean_of_its_curve_and_ends_at_the_error_rate(data):
+    y, score, _ = data
+    curve = risk_coverage(y, score)
+    assert aurc(y, score) == pytest.approx(curve.risk.mean())
+    assert curve.coverage[-1] == 1
+    assert curve.risk[-1] == pytest.approx(1 - y.mean())
+    assert excess_aurc(y, score) >= -1e-12
+
+
+def test_one_class_is_nan_where_classes_are_told_apart_and_defined_elsewhere():
+    for y in (np.zeros(4), np.ones(4)):
+        score = np.array([0.1, 0.2, 0.3, 0.4])
+        assert all(np.isnan(metric(y, score)) for metric in (auroc, auprc, brier_skill))
+        assert aurc(y, score) == 1 - y[0]
+        assert excess_aurc(y, score) == pytest.approx(0)
+        assert np.isfinite([brier(y, score), ece(y, score)]).all()
+
+
+@pytest.mark.parametrize("metric", [*RANK, *PROBABILITY])
+def test_bad_input_is_named(metric):
+    with pytest.raises(ValueError, match="non-empty"):
+        metric([], [])
+    with pytest.raises(ValueError, match="2 of 3 scores are NaN"):
+        metric([0, 1, 1], [np.nan, 0.5, np.nan])
+    with pytest.raises(ValueError, match="0 and 1 only; 1 of 2"):
+        metric([0, 2], [0.1, 0.2])
+    with pytest.raises(ValueError, match=r"same shape; got \(2,\) and \(3,\)"):
+        metric([0, 1], [0.1, 0.2, 0.3])
+    with pytest.raises(ValueError, match="integer type; got float64"):
+        metric([0, 1], [0.1, 0.2], [0.5, 0.5])
+    with pytest.raises(ValueError, match="must not be negative"):
+        metric([0, 1], [0.1, 0.2], [1, -1])
+    with pytest.raises(ValueError, match=r"\(2,\) or \(R, 2\); got \(3,\)"):
+        metric([0, 1], [0.1, 0.2], [1, 1, 1])
+
+
+@pytest.mark.parametrize("metric", PROBABILITY)
+def test_probabilities_outside_the_unit_interval_are_refused(metric):
+    with pytest.raises(ValueError, match="calibrate"):
+        metric([0, 1], [0.5, 1.5])
+
+
+def calibrated(rng, n, shift=0.0):
+    """Probabilities and labels drawn from them; the stated probability is off by `shift`."""
+    p = rng.uniform(0.15, 0.85, n)
+    return (rng.random(n) < p).astype(int), p + shift
+
+
+def test_the_plain_error_is_biased_upwards_and_the_debiased_one_is_not():
+    rng = np.random.default_rng(0)
+    plain, debiased = np.mean([[f(*calibrated(rng, 600)) for f in (ece, ece_debiased)] for _ in range(300)], axis=0)
+    assert plain > 0.04
+    # The sd of one signed estimate is about 0.035 here: 0.007 is over three standard errors of the mean of 300.
+    assert abs(debiased) < 0.007
+
+
+def test_the_debiased_error_finds_a_planted_shift():
+    rng = np.random.default_rng(1)
+    plain, debiased = np.mean(
+        [[f(*calibrated(rng, 600, shift=0.1)) for f in (ece, ece_debiased)] for _ in range(200)], axis=0
+    )
+    assert debiased == pytest.approx(0.1, abs=0.006)
+    assert plain > debiased - 0.002
+
+
+def test_the_bootstrap_of_the_debiased_error_is_centred_on_the_estimate_and_of_the_plain_one_is_not():
+    rng = np.random.default_rng(2)
+    off = []
+    for _ in range(40):
+        y, p = calibrated(rng, 600, shift=0.05)
+        weights = cluster_weights(np.arange(600), resamples=100, seed=int(rng.integers(2**31)))
+        off.append([np.median(f(y, p, weights)) - f(y, p) for f in (ece, ece_debiased)])
+    plain, debiased = np.mean(off, axis=0)
+    assert plain > 0.01
+    assert abs(debiased) < 0.005
+
+
+def test_reliability_bins_hold_all_answers_in_equal_numbers_and_cover_the_truth():
+    y, p = calibrated(np.random.default_rng(3), 1500)
+    table = reliability_table(y, p)
+    assert [b.n for b in table] == [100] * 15
+    assert np.all(np.diff([b.probability for b in table]) > 0)
+    assert sum(b.accuracy * b.n for b in table) == pytest.approx(y.sum())
+    assert sum(b.low <= b.probability <= b.high for b in table) >= 12
+    assert [b.n for b in reliability_table([0, 1, 1], [0.7, 0.7, 0.7])] == [3]
+
+
+def test_members_of_a_group_are_drawn_together_and_resamples_are_reproducible():
+    groups = ["a", "b", "a", "c", "b", "a"]
+    weights = cluster_weights(groups, resamples=200, seed=7)
+    assert weights.shape == (200, 6)
+    assert np.array_equal(weights[:, 0], weights[:, 2])
+    assert np.array_equal(weights[:, 1], weights[:, 4])
+    assert np.all(weights[:, [0, 1, 3]].sum(axis=1) == 3)
+    assert np.array_equal(weights, cluster_weights(groups, resamples=200, seed=7))
+    result = mean_interval(np.arange(6), weights)
+    assert (result.n, result.groups, result.estimate) == (6, 3, 2.5)
+
+
+def clustered(rng, groups, size):
+    """Labels shared within a group, as are most of the scores' noise; and the AUROC of all such data."""
+    y = np.repeat(rng.integers(0, 2, groups), size)
+    score = y + np.repeat(rng.normal(0, 1, groups), size) + rng.normal(0, 0.5, groups * size)
+    truth = 0.5 * (1 + erf(1 / np.sqrt(2 * 1.25) / np.sqrt(2)))
+    return y, score, truth
+
+
+def test_clustered_intervals_cover_the_truth_and_unclustered_ones_do_not():
+    rng = np.random.default_rng(4)
+    repetitions, groups, size = 150, 50, 6
+    hits = dict.fromkeys(["auroc", "auroc naive", "mean", "mean naive"], 0)
+    for _ in range(repetitions):
+        y, score, truth = clustered(rng, groups, size)
+        for name, by in (("", np.repeat(np.arange(groups), size)), (" naive", np.arange(len(y)))):
+            weights = cluster_weights(by, resamples=200, seed=int(rng.integers(2**31)))
+            result = interval(auroc, y, score, weights)
+            hits["auroc" + name] += result.low <= truth <= result.high
+            result = mean_interval(score, weights)
+            hits["mean" + name] += result.low <= 0.5 <= result.high
+    share = {name: count / repetitions for name, count in hits.items()}
+    assert 0.88 <= share["auroc"] <= 0.99
+    assert 0.88 <= share["mean"] <= 0.99
+    assert share["auroc naive"] < 0.75
+    assert share["mean naive"] < 0.75
+
+
+def test_a_score_does_not_differ_from_itself_and_pairing_narrows_a_difference():
+    rng = np.random.default_rng(5)
+    y = rng.integers(0, 2, 300)
+    score = y + rng.normal(0, 1, 300)
+    other = score + rng.normal(0, 0.2, 300)
+    weights = cluster_weights(np.arange(300), resamples=200)
+    same = paired_difference(auroc, y, score, score, weights)
+    assert (same.estimate, same.low, same.high) == (0, 0, 0)
+    difference = paired_difference(auroc, y, score, other, weights)
+    alone = interval(auroc, y, score, weights)
+    assert difference.estimate == pytest.approx(auroc(y, score) - auroc(y, other))
+    assert difference.high - difference.low < (alone.high - alone.low) / 2
+
+
+def test_intervals_survive_resamples_with_one_class_and_say_nan_when_all_are_so():
+    weights = cluster_weights(["a", "b", "c"], resamples=50)
+    result = interval(auroc, [0, 1, 1], [0.1, 0.9, 0.8], weights)
+    assert (result.low, result.high) == (1, 1)
+    nothing = interval(auroc, [1, 1, 1], [0.1, 0.9, 0.8], weights)
+    assert np.isnan([nothing.estimate, nothing.low, nothing.high]).all()
+
+
+def test_resampling_in_blocks_changes_nothing(monkeypatch):
+    rng = np.random.default_rng(6)
+    y, p = calibrated(rng, 50)
+    weights = cluster_weights(np.arange(50), resamples=30)
+    whole = interval(ece_debiased, y, p, weights)
+    monkeypatch.setattr("metaprobe.eval.metrics.bootstrap.BLOCK", 120)
+    assert interval(ece_debiased, y, p, weights) == whole
+
+
+def test_intervals_refuse_what_they_cannot_resample():
+    with pytest.raises(ValueError, match="groups is empty"):
+        cluster_weights([])
+    with pytest.raises(ValueError, match=r"\(resamples, n\)"):
+        mean_interval([1.0, 2.0], np.ones(2, dtype=int))
+    with pytest.raises(ValueError, match="1 of 2 values are not finite"):
+        mean_interval([1.0, np.nan], np.ones((3, 2), dtype=int))

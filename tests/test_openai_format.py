@@ -1,0 +1,206 @@
+"""Reading OpenAI chat completions, and refusing what cannot be scored."""
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metaprobe.records.errors import InvalidResponse
+from metaprobe.records.openai_format import check_logprobs, parse_response
+from metaprobe.records.types import Call, Usage
+
+
+def completion(logprobs: list[Any], *, top: list[list[float]] | None = None, **message: Any) -> dict[str, Any]:
+    entries = [
+        {"token": f"t{i}", "bytes": None, "logprob": value, "top_logprobs": []} for i, value in enumerate(logprobs)
+    ]
+    for entry, alternatives in zip(entries, top or [], strict=False):
+        entry["top_logprobs"] = [{"token": "x", "bytes": [120], "logprob": value} for value in alternatives]
+    return {
+        "id": "chatcmpl-1",
+        "object": "chat.completion",
+        "model": "gpt-test",
+        "choices": [
+            {
+                "index": 0,
+                "finish_reason": "stop",
+                "message": {"role": "assistant", "content": "Paris.", **message},
+                "logprobs": {"content": entries, "refusal": None},
+            }
+        ],
+        "usage": {"prompt_tokens": 12, "completion_tokens": len(logprobs), "total_tokens": 12 + len(logprobs)},
+    }
+
+
+class Client:
+    """Looks like the object of a client library."""
+
+    def __init__(self, response: dict[str, Any]) -> None:
+        self.response = response
+
+    def model_dump(self) -> dict[str, Any]:
+        return self.response
+
+
+@pytest.mark.parametrize("form", [lambda r: r, json.dumps, lambda r: json.dumps(r).encode(), Client])
+def test_every_form_of_a_completion_gives_the_same(form: Any) -> None:
+    parsed = parse_response(form(completion([-0.1, -2.5], top=[[-0.1, -3.0], [-2.5, -1.0]])))
+    assert parsed.text == "Paris."
+    assert parsed.tokens == ("t0", "t1")
+    assert parsed.logprobs.dtype == np.float32
+    np.testing.assert_array_equal(parsed.logprobs, np.float32([-0.1, -2.5]))
+    np.testing.assert_array_equal(parsed.top_logprobs, np.float32([[-0.1, -3.0], [-1.0, -2.5]]))
+    assert (parsed.finish_reason, parsed.model, parsed.usage) == ("stop", "gpt-test", Usage(12, 2))
+
+
+@pytest.mark.parametrize("form", [list, tuple, np.array, lambda v: np.array(v, np.float16), lambda v: (x for x in v)])
+def test_plain_log_probabilities_are_a_response(form: Any) -> None:
+    parsed = parse_response(form([-0.5, -1.0, 0.0]))
+    np.testing.assert_array_equal(parsed.logprobs, [-0.5, -1.0, 0.0])
+    assert (parsed.text, parsed.tokens, parsed.top_logprobs, parsed.usage) == ("", (), None, Usage())
+
+
+def test_a_call_and_what_was_parsed_before_are_responses() -> None:
+    call = Call(
+        id="c", text="a b", tokens=("a", " b"), logprobs=np.float32([-1, -2]), model="m", finish_reason="length"
+    )
+    parsed = parse_response(call)
+    assert (parsed.text, parsed.tokens, parsed.finish_reason, parsed.model) == ("a b", ("a", " b"), "length", "m")
+    assert parse_response(parsed) is parsed
+    with pytest.raises(InvalidResponse, match="call 'd' was recorded without log-probabilities"):
+        parse_response(Call(id="d"))
+
+
+@given(st.lists(st.lists(st.floats(-50, 0, width=32), max_size=4), min_size=1, max_size=6))
+def test_ragged_alternatives_are_padded_with_nan_and_sorted(rows: list[list[float]]) -> None:
+    top = parse_response(completion([-1.0] * len(rows), top=rows)).top_logprobs
+    width = max(map(len, rows))
+    if not width:
+        assert top is None
+        return
+    assert top is not None
+    assert top.shape == (len(rows), width)
+    for got, row in zip(top, rows, strict=True):
+        assert got[: len(row)].tolist() == sorted(row, reverse=True)
+        assert np.isnan(got[len(row) :]).all()
+
+
+def test_alternatives_that_the_sampler_ruled_out_count_as_not_given() -> None:
+    top = parse_response(completion([-1.0], top=[[float("-inf"), -1.0]])).top_logprobs
+    np.testing.assert_array_equal(top, np.float32([[-1.0, np.nan]]))
+
+
+def test_minus_9999_is_kept() -> None:
+    assert parse_response(completion([-9999.0, -0.1])).logprobs[0] == -9999.0
+
+
+@pytest.mark.parametrize("content", [None, [], [{"type": "image_url"}]])
+def test_an_answer_without_text_has_empty_text(content: Any) -> None:
+    parsed = parse_response(completion([-0.3], content=content, tool_calls=[{"id": "call_1"}]))
+    assert parsed.text == ""
+    assert len(parsed.logprobs) == 1
+
+
+def test_a_refusal_is_read_from_its_own_key() -> None:
+    response = completion([-0.3, -0.4], content=None, refusal="I cannot.")
+    logprobs = response["choices"][0]["logprobs"]
+    logprobs["refusal"], logprobs["content"] = logprobs["content"], None
+    assert len(parse_response(response).logprobs) == 2
+
+
+def test_text_in_parts_is_joined() -> None:
+    parts = [{"type": "text", "text": "Par"}, {"type": "text", "text": "is"}]
+    assert parse_response(completion([-1.0], content=parts)).text == "Paris"
+
+
+def test_another_choice_can_be_asked_for() -> None:
+    response = completion([-1.0])
+    response["choices"].append(completion([-7.0])["choices"][0])
+    assert parse_response(response, choice=1).logprobs.tolist() == [-7.0]
+    with pytest.raises(InvalidResponse, match=r"2 choices; expected .* choices\[2\]"):
+        parse_response(response, choice=2)
+
+
+def test_rounding_above_zero_becomes_zero_and_more_is_refused() -> None:
+    assert check_logprobs([5e-5, -1.0]).tolist() == [0.0, -1.0]
+    with pytest.raises(InvalidResponse, match=r"token 0 \(of 2\) is 0\.0002; expected at most 0"):
+        check_logprobs([2e-4, -1.0])
+
+
+@given(st.lists(st.floats(-1e4, 0, width=32), min_size=1))
+def test_valid_log_probabilities_come_back_unchanged(values: list[float]) -> None:
+    assert check_logprobs(values).tolist() == values
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (None, "no log-probabilities; request the completion with logprobs=True"),
+        ([], "holds no tokens"),
+        (np.zeros(0), "holds no tokens"),
+        ([-1.0, float("nan")], r"token 1 \(of 2\) is NaN.*bfloat16"),
+        ([-1.0, -2.0, float("-inf")], r"token 2 \(of 3\) is -inf.*raw log-probabilities"),
+        ([-1e300], r"token 0 .* is -1e\+300; expected a finite number"),
+        ([0.5, 0.9], "is 0.5; expected at most 0: take the logarithm"),
+        ([float("inf")], "is inf; expected at most 0"),
+        ([[-1.0]], "nested"),
+        (np.zeros((2, 3)), r"shape \(2, 3\)"),
+        (np.float32(-1.0), r"shape \(\)"),
+        (-1.0, "came as float"),
+        ([-1.0, "-0.5"], r"token 1 is '-0.5' \(str\)"),
+        ([-1.0, None], r"token 1 is None \(NoneType\)"),
+        ([-1.0, True], r"token 1 is True \(bool\)"),
+        (np.array([True]), "array of bool"),
+        (np.array(["a"]), "array of <U1"),
+        ([-(10**400)], "array of object"),
+        ({"a": 1}, "came as dict"),
+    ],
+)
+def test_what_is_no_log_probability_is_refused_with_its_place(values: object, message: str) -> None:
+    with pytest.raises(InvalidResponse, match=message):
+        check_logprobs(values)
+
+
+def broken(change: Any) -> dict[str, Any]:
+    response = completion([-1.0])
+    change(response)
+    return response
+
+
+@pytest.mark.parametrize(
+    ("response", "message"),
+    [
+        (broken(lambda r: r["choices"][0].pop("logprobs")), "no log-probabilities.*logprobs=True"),
+        (broken(lambda r: r["choices"][0].update(logprobs=None)), "no log-probabilities.*logprobs=True"),
+        (broken(lambda r: r["choices"][0]["logprobs"].update(content=None)), "no log-probabilities.*logprobs=True"),
+        (broken(lambda r: r["choices"][0]["logprobs"].update(content=[])), "holds no tokens"),
+        (broken(lambda r: r["choices"][0]["logprobs"].update(content=[-1.0])), "not a list of objects"),
+        (broken(lambda r: r["choices"][0]["logprobs"].update(content=[{"token": "a"}])), "token 0 is None"),
+        (broken(lambda r: r["choices"].clear()), "has 0 choices"),
+        ({"error": {"message": "overloaded"}}, r"the keys \['error'\]"),
+        (broken(lambda r: r["choices"][0].update(delta=r["choices"][0].pop("message"))), "join the chunks"),
+        (completion([-1.0], top=[[0.7]]), "token 0 has an alternative with a log-probability above 0"),
+        (completion([-1.0], top=[[None]]), "top_logprobs cannot be read"),
+        ('{"choices": [{"mess', "not JSON .*was it cut off"),
+        (b"\xff\xfe", "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        ("3", "came as int"),
+    ],
+)
+def test_what_is_no_scorable_completion_is_refused_with_the_remedy(response: object, message: str) -> None:
+    with pytest.raises(InvalidResponse, match=message):
+        parse_response(response)
+
+
+def test_reading_responses_and_lines_needs_nothing_beyond_the_base_install() -> None:
+    code = (
+        "import sys\nfor heavy in ('pyarrow', 'safetensors', 'torch'): sys.modules[heavy] = None\n"
+        "import metaprobe.records.importer, metaprobe.records.openai_format as f\n"
+        "assert len(f.parse_response([-1.0]).logprobs) == 1"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

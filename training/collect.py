@@ -1,0 +1,117 @@
+"""Runs a system over a task, keeps every run, and labels every answer that a program can check."""
+
+import asyncio
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from metaprobe.eval.tasks.scoring import is_correct
+from metaprobe.llms.base import LLM, LLMError
+from metaprobe.pipelines import Prompts, System
+from metaprobe.records.errors import StoreMismatch
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import Item, Label, Run
+from metaprobe.records.writer import RunWriter
+
+SETTINGS_FILE = "collection.json"
+
+
+@dataclass(frozen=True, slots=True)
+class CollectReport:
+    """What a collection did."""
+
+    done: int
+    """Runs collected now."""
+    stored_before: int
+    """Runs that were already there and were not repeated."""
+    failed: tuple[str, ...] = field(default=())
+    """`run id: reason` of runs that did not come to an end; they are tried again next time."""
+
+
+async def collect(
+    system: System,
+    items: Sequence[Item],
+    llm: LLM,
+    store: RunStore,
+    *,
+    prompts: Prompts,
+    variants: Sequence[str] = (),
+    concurrency: int = 256,
+    shard_runs: int = 64,
+    text: bool = True,
+    on_run: Callable[[Run | None], None] = lambda run: None,
+) -> CollectReport:
+    """Run `system` on every item in every variant (all by default) and append the runs to `store`.
+
+    Resumes: runs already stored are skipped. A kill at any moment loses at most the runs of the unfinished shard.
+    `on_run` is called after each run, with None where it failed. Raises `StoreMismatch` where the store was collected
+    with another model, other prompts or another system.
+    """
+    settings = {"system": system.name, "model": llm.name, "revision": llm.revision, "prompts": prompts.digest}
+    pin_settings(store.path, settings)
+    wanted = [(item, variant) for item in items for variant in (variants or system.variants)]
+    stored = store.run_ids()
+    todo = [(item, variant) for item, variant in wanted if run_id(system, variant, item) not in stored]
+    gate = asyncio.Semaphore(concurrency)
+    failed: list[str] = []
+
+    async def one(item: Item, variant: str, writer: RunWriter) -> None:
+        async with gate:
+            identity = run_id(system, variant, item)
+            try:
+                run = await system.run(item, llm, variant=variant, run_id=identity, prompts=prompts)
+            except LLMError as error:
+                failed.append(f"{identity}: {error}")
+                on_run(None)
+                return
+            labelled = await asyncio.to_thread(label, run, system)
+            writer.add(labelled)
+            on_run(labelled)
+
+    with store.writer(shard_runs=shard_runs, text=text) as writer:
+        async with asyncio.TaskGroup() as tasks:
+            for item, variant in todo:
+                tasks.create_task(one(item, variant, writer))
+    return CollectReport(done=len(todo) - len(failed), stored_before=len(wanted) - len(todo), failed=tuple(failed))
+
+
+def run_id(system: System, variant: str, item: Item) -> str:
+    """The same for the same system, variant and item, so that a collection can resume."""
+    return f"{system.name}/{variant}/{item.id}"
+
+
+def label(run: Run, system: System) -> Run:
+    """The run with a program's `correct` label on every answer, and its outcome; unchanged if nothing can check it."""
+    if run.item.check == "none":
+        return run
+    labels = [
+        Label(
+            call_id=call.id,
+            name="correct",
+            value=float(is_correct(run.item, system.extract_answer(run.item, call, variant=run.variant))),
+            source="program",
+        )
+        for call in run.calls
+        if call.stage in system.answer_stages
+    ]
+    return dataclasses.replace(
+        run, labels=(*run.labels, *labels), outcome=float(is_correct(run.item, run.final_answer))
+    )
+
+
+def pin_settings(folder: Path, settings: dict[str, Any]) -> None:
+    """Write down what a store is collected with; refuse to go on with something else."""
+    path = folder / SETTINGS_FILE
+    if path.is_file():
+        before = json.loads(path.read_text(encoding="utf-8"))
+        if changed := [key for key in settings if before.get(key) != settings[key]]:
+            was = ", ".join(f"{key} {before.get(key)!r}, now {settings[key]!r}" for key in changed)
+            raise StoreMismatch(f"{folder} was collected with {was}: collect into another folder, or delete this one")
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+    partial.replace(path)

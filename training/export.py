@@ -1,0 +1,101 @@
+"""What every training writes: a checkpoint with its contract, held-out figures, audits and card."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.checkpoints import Audit, Calibration, Checkpoint, Draft, Generator, Metric, Training, save_checkpoint
+from metaprobe.eval.metrics import Interval
+
+PARITY_ROWS = 512
+"""Rows on which the graph must give what the fitted model gives."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Export:
+    """A fitted model on its way into a checkpoint."""
+
+    kind: str
+    title: str
+    summary: str
+    """One paragraph for the card: what goes in, what comes out."""
+    graph: bytes
+    input_name: str
+    inputs: NDArray[np.float32]
+    """Training inputs (n, d): the first rows become golden rows."""
+    expected: Mapping[str, NDArray[np.float64]]
+    """What the fitted model gives for them, output name -> (n,)."""
+    contract: Mapping[str, Any]
+    generator: Generator | None
+    training: Training
+    calibration: str
+    metrics: Mapping[str, Interval]
+    audits: Sequence[tuple[str, bool, str]] = ()
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+    support: Mapping[str, Any] = field(default_factory=dict)
+    packages: Sequence[str] = ("scikit-learn",)
+
+
+def write_checkpoint(path: str | Path, export: Export) -> Checkpoint:
+    """Checks the graph against the fitted model (difference at most 1e-5) and writes the folder, replacing an older one."""
+    metrics = {name: Metric(estimate=m.estimate, low=m.low, high=m.high, n=m.n) for name, m in export.metrics.items()}
+    draft = Draft(
+        kind=export.kind,
+        contract=dict(export.contract),
+        generator=export.generator,
+        thresholds=dict(export.thresholds),
+        calibration=Calibration(export.calibration, "calibration rows, by group; never the held-out ones"),
+        metrics=metrics,
+        training=export.training,
+        audits={name: Audit(passed, detail) for name, passed, detail in export.audits},
+        support=dict(export.support),
+        versions={package: version(package) for package in export.packages},
+    )
+    return save_checkpoint(
+        path,
+        draft,
+        model=export.graph,
+        golden_inputs={export.input_name: export.inputs[:PARITY_ROWS]},
+        expected={name: values[:PARITY_ROWS, None].astype(np.float32) for name, values in export.expected.items()},
+        card=model_card(export),
+        overwrite=True,
+    )
+
+
+def model_card(export: Export) -> str:
+    """The README.md of a checkpoint."""
+    generator = export.generator
+    failed = [name for name, passed, _ in export.audits if not passed]
+    lines = [f"# {export.title}", "", export.summary, ""]
+    if failed:
+        lines += [f"> **Not trustworthy as it is: failed {', '.join(failed)}.** See the audits below.", ""]
+    lines += [
+        "## Contract",
+        "",
+        f"- answers of: {f'{generator.model} ({generator.revision})' if generator else 'several models'}",
+        f"- log-probabilities: {generator.logprobs_mode if generator else 'unknown'}",
+        f"- trained on {export.training.n} answers in {export.training.groups} groups; data {export.training.fingerprint}",
+        f"- made by `{export.training.command}`, seed {export.training.seed}",
+        "",
+        "## Held-out figures",
+        "",
+        "From outer folds by group with the same recipe; the exported model was then fitted on all groups. 95 % intervals",
+        "by a bootstrap over groups.",
+        "",
+        "| figure | estimate | interval | n |",
+        "|---|---|---|---|",
+        *(f"| {name} | {m.estimate:.3f} | {m.low:.3f} to {m.high:.3f} | {m.n} |" for name, m in export.metrics.items()),
+    ]
+    if export.thresholds:
+        lines += ["", "## Thresholds", "", *(f"- {name}: {value:.4f}" for name, value in export.thresholds.items())]
+    if export.audits:
+        lines += ["", "## Audits", ""]
+        lines += [
+            f"- {'passed' if passed else '**FAILED**'}: {name}: {detail}" for name, passed, detail in export.audits
+        ]
+    return "\n".join(lines) + "\n"

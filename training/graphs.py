@@ -1,0 +1,133 @@
+"""Fitted models as ONNX graphs, with scaler and calibrator inside: raw numbers in, probabilities out."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.records.extras import require
+from metaprobe.training.calibrate import Platt
+from metaprobe.training.trees import Trees
+
+OPSET = {"": 15, "ai.onnx.ml": 1}
+"""The newest that onnxmltools converts to."""
+IR_VERSION = 8
+
+
+def linear_graph(
+    *,
+    input_name: str,
+    mean: NDArray[np.float64],
+    scale: NDArray[np.float64],
+    weights: NDArray[np.float64],
+    intercept: NDArray[np.float64],
+    outputs: Sequence[str],
+    impute: bool = False,
+) -> bytes:
+    """sigmoid(((x - mean) / scale) @ weights + intercept): (n, d) float32 in, one (n, 1) probability per output name.
+
+    `weights` is (d, heads), `intercept` (heads,), both with the calibrator multiplied in. With `impute`, NaN inputs
+    take the training mean, that is 0 once standardised.
+    """
+    onnx = require("onnx", "train")
+    helper, numpy_helper = onnx.helper, onnx.numpy_helper
+    d = len(weights)
+    constants = {
+        "mean": mean.astype(np.float32),
+        "scale": scale.astype(np.float32),
+        "weights": weights.astype(np.float32),
+        "intercept": intercept.astype(np.float32),
+    }
+    nodes = [
+        helper.make_node("Sub", [input_name, "mean"], ["centred"]),
+        helper.make_node("Div", ["centred", "scale"], ["standardised"]),
+    ]
+    standardised = "standardised"
+    if impute:
+        constants["zero"] = np.zeros(1, dtype=np.float32)
+        nodes += [
+            helper.make_node("IsNaN", [standardised], ["unknown"]),
+            helper.make_node("Where", ["unknown", "zero", standardised], ["imputed"]),
+        ]
+        standardised = "imputed"
+    nodes += [
+        helper.make_node("MatMul", [standardised, "weights"], ["weighted"]),
+        helper.make_node("Add", ["weighted", "intercept"], ["logits"]),
+    ]
+    nodes += _split_and_squash(helper, "logits", outputs, constants)
+    return _model(onnx, nodes, input_name, d, outputs, [numpy_helper.from_array(v, k) for k, v in constants.items()])
+
+
+def _split_and_squash(helper: Any, logits: str, outputs: Sequence[str], constants: dict[str, Any]) -> list[Any]:
+    if len(outputs) == 1:
+        return [helper.make_node("Sigmoid", [logits], [outputs[0]])]
+    constants["sizes"] = np.ones(len(outputs), dtype=np.int64)
+    parts = [f"{name}_logit" for name in outputs]
+    return [
+        helper.make_node("Split", [logits, "sizes"], parts, axis=1),
+        *(helper.make_node("Sigmoid", [part], [name]) for part, name in zip(parts, outputs, strict=True)),
+    ]
+
+
+def trees_graph(heads: Mapping[str, tuple[Trees, Platt]], *, width: int, input_name: str = "features") -> bytes:
+    """Calibrated boosters on one input: (n, width) float32 features in, one (n, 1) probability per head.
+
+    Each head is a tree ensemble that gives log-odds, then Platt's line, then a sigmoid. NaN features go the way
+    LightGBM sends them.
+    """
+    onnx = require("onnx", "train")
+    helper, numpy_helper = onnx.helper, onnx.numpy_helper
+    nodes, constants = [], []
+    for name, (trees, platt) in heads.items():
+        ensemble = _tree_ensemble(trees.booster, width)
+        ensemble.input[:] = [input_name]
+        ensemble.output[:] = [f"{name}_raw"]
+        ensemble.name = name
+        nodes += [
+            ensemble,
+            helper.make_node("Mul", [f"{name}_raw", f"{name}_slope"], [f"{name}_scaled"]),
+            helper.make_node("Add", [f"{name}_scaled", f"{name}_intercept"], [f"{name}_logit"]),
+            helper.make_node("Sigmoid", [f"{name}_logit"], [name]),
+        ]
+        constants += [
+            numpy_helper.from_array(np.array([platt.slope], dtype=np.float32), f"{name}_slope"),
+            numpy_helper.from_array(np.array([platt.intercept], dtype=np.float32), f"{name}_intercept"),
+        ]
+    return _model(onnx, nodes, input_name, width, list(heads), constants)
+
+
+def _tree_ensemble(booster: Any, width: int) -> Any:
+    """The booster as one TreeEnsembleRegressor node that returns raw log-odds."""
+    lightgbm, converter = require("lightgbm", "train"), require("onnxmltools.convert", "train")
+    types = require("onnxmltools.convert.common.data_types", "train")
+    # As a regressor its output is the plain sum of leaves: no label output, no double rounding through a probability.
+    lines = booster.model_to_string().splitlines(keepends=True)
+    raw = lightgbm.Booster(
+        model_str="".join("objective=regression\n" if x.startswith("objective=") else x for x in lines)
+    )
+    converted = converter.convert_lightgbm(
+        raw, initial_types=[("features", types.FloatTensorType([None, width]))], target_opset=OPSET[""]
+    )
+    return next(node for node in converted.graph.node if node.op_type == "TreeEnsembleRegressor")
+
+
+def _model(onnx: Any, nodes: list[Any], input_name: str, width: int, outputs: Sequence[str], constants: Any) -> bytes:
+    helper, number = onnx.helper, onnx.TensorProto.FLOAT
+    graph = helper.make_graph(
+        nodes,
+        "metaprobe",
+        [helper.make_tensor_value_info(input_name, number, [None, width])],
+        [helper.make_tensor_value_info(name, number, [None, 1]) for name in outputs],
+        initializer=constants,
+    )
+    used = {node.domain for node in nodes}
+    model = helper.make_model(
+        graph,
+        opset_imports=[helper.make_opsetid(d, v) for d, v in OPSET.items() if d == "" or d in used],
+        producer_name="metaprobe",
+        ir_version=IR_VERSION,
+    )
+    onnx.checker.check_model(model)
+    data: bytes = model.SerializeToString()
+    return data

@@ -1,0 +1,193 @@
+"""Every way of judging an answer that is compared, as one shape: fit on some rows, score any rows.
+
+Higher scores mean likelier right. A method that learns nothing (`fitted=False`) is calibrated on all rows but the test
+rows; one that learns is calibrated on rows it has not seen.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.checkpoints import Generator
+from metaprobe.eval.compare import STATED
+from metaprobe.eval.metrics import auroc
+from metaprobe.eval.report.model import Family
+from metaprobe.eval.table import AnswerTable
+from metaprobe.records.activations import Activations
+from metaprobe.records.extras import require
+from metaprobe.training.linear import LinearProbe, fit_linear_probe
+from metaprobe.training.roles import Roles, Rows
+from metaprobe.training.trees import fit_trees
+
+Scores = NDArray[np.float64]
+Scorer = Callable[[Rows], Scores]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Evidence:
+    """What the methods may look at, row by row."""
+
+    table: AnswerTable
+    features: NDArray[np.float32]
+    """(n, d) of the `full` schema."""
+    feature_names: tuple[str, ...]
+    schema: str
+    activations: Activations | None = None
+    """Row i belongs to row i of the table."""
+    generator: Generator | None = None
+    """None where the answers are of several models."""
+    fingerprint: str = ""
+    """Of the runs."""
+
+
+class Method(Protocol):
+    """A way of judging answers."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def family(self) -> Family: ...
+
+    @property
+    def fitted(self) -> bool:
+        """Whether it learns from the train rows, and so must be calibrated on others."""
+        ...
+
+    def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Scorer:
+        """A function from rows to scores; NaN where there is nothing to go by."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class GivenScore:
+    """A number that is known without any fitting."""
+
+    name: str
+    family: Family
+    values: Callable[[AnswerTable], Scores]
+    fitted: bool = False
+
+    def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Scorer:
+        values = self.values(evidence.table)
+        return lambda rows: values[rows]
+
+
+@dataclass(frozen=True, slots=True)
+class PromptTfidf:
+    """Logistic regression on the words of the question alone: what can be known without any signal of the model."""
+
+    name: str = "prompt TF-IDF"
+    family: Family = "plain"
+    fitted: bool = True
+    penalties: tuple[float, ...] = (0.1, 1.0, 10.0)
+
+    def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Scorer:
+        text = require("sklearn.feature_extraction.text", "train")
+        linear = require("sklearn.linear_model", "train")
+        table = evidence.table
+        words = text.TfidfVectorizer(ngram_range=(1, 2), min_df=2, sublinear_tf=True, token_pattern=r"\S+")
+        # The way of asking is part of the prompt, so this control may know it too.
+        prompts = np.array([f"[{v}] {q}" for v, q in zip(table.variants, table.questions, strict=True)])
+        train = words.fit_transform(prompts[roles.train])
+        selection = words.transform(prompts[roles.selection])
+        best = max(
+            (
+                linear.LogisticRegression(C=penalty, max_iter=1000).fit(train, table.y[roles.train])
+                for penalty in self.penalties
+            ),
+            key=lambda model: float(auroc(table.y[roles.selection], model.decision_function(selection))),
+        )
+        return lambda rows: np.asarray(best.decision_function(words.transform(prompts[rows])), dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class LevelTable:
+    """Smoothed share of right answers in each cell of dimension x level x variant: a judge that knows only the task."""
+
+    name: str = "dimension x level table"
+    family: Family = "plain"
+    fitted: bool = True
+    prior: float = 5.0
+    """Answers' worth of the overall share that each cell starts with."""
+
+    def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Scorer:
+        table = evidence.table
+        cells = np.array(
+            [f"{d}|{lv}|{v}" for d, lv, v in zip(table.dimensions, table.levels, table.variants, strict=True)]
+        )
+        learn = roles.train
+        share = float(table.y[learn].mean())
+        known = {}
+        for cell in np.unique(cells[learn]):
+            y = table.y[learn][cells[learn] == cell]
+            known[cell] = (float(y.sum()) + self.prior * share) / (len(y) + self.prior)
+        return lambda rows: np.array([known.get(cell, share) for cell in cells[rows]])
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureTrees:
+    """The quality predictor: LightGBM on windowed log-probability statistics."""
+
+    name: str = "LightGBM on log-probabilities"
+    family: Family = "learned"
+    fitted: bool = True
+
+    def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Scorer:
+        trees = fit_trees(evidence.features, evidence.table.y, roles, names=evidence.feature_names, seed=seed)
+        return lambda rows: trees.score(evidence.features[rows])
+
+
+@dataclass(slots=True)
+class HiddenProbe:
+    """A linear probe; the layer and, where several are given, the position are chosen on the selection rows."""
+
+    name: str
+    positions: tuple[str, ...]
+    family: Family = "learned"
+    fitted: bool = True
+    probes: list[LinearProbe] = field(default_factory=list)
+    """The probe of each fold, in order."""
+
+    def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Scorer:
+        activations = evidence.activations
+        assert activations is not None, "offered only where activations were captured"
+        probe = fit_linear_probe(activations, evidence.table.y, roles, positions=self.positions)
+        self.probes.append(probe)
+        layer, position = activations.layers.index(probe.layer), activations.positions.index(probe.position)
+        return lambda rows: probe.score(activations.values[rows, layer, position])
+
+
+BEFORE = "hidden probe, before the answer"
+AFTER = "hidden probe, on the answer"
+BLEND = "blend"
+
+
+def standard_methods(evidence: Evidence) -> list[Method]:
+    """The methods of the comparison, in its order. Hidden-state probes only where activations were captured."""
+    methods: list[Method] = [
+        GivenScore(STATED, "explicit", lambda t: t.stated_confidence),
+        GivenScore("stated ease", "explicit", lambda t: 1 - t.stated_difficulty),
+        GivenScore("mean log-probability", "log-probability", lambda t: _per_answer(t, np.mean)),
+        GivenScore("minimum log-probability", "log-probability", lambda t: _per_answer(t, np.min)),
+        GivenScore("first log-probability", "log-probability", lambda t: _per_answer(t, lambda x: x[0])),
+        GivenScore("length", "plain", lambda t: -np.log(t.tokens.astype(np.float64))),
+        GivenScore("cut by max_tokens", "plain", lambda t: -t.cut.astype(np.float64)),
+        PromptTfidf(),
+        LevelTable(),
+        FeatureTrees(),
+    ]
+    if evidence.activations is not None:
+        positions = evidence.activations.positions
+        if "prompt_last" in positions:
+            methods.append(HiddenProbe(BEFORE, ("prompt_last",)))
+        if answer := tuple(p for p in positions if p != "prompt_last"):
+            methods.append(HiddenProbe(AFTER, answer))
+    return methods
+
+
+def _per_answer(table: AnswerTable, statistic: Callable[[NDArray[np.float64]], float]) -> Scores:
+    return np.array([statistic(np.asarray(logprobs, dtype=np.float64)) for logprobs in table.logprobs])

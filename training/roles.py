@@ -1,0 +1,56 @@
+"""Who may learn what from which answers: four roles that are never mixed, split by group."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.records.extras import require
+
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Roles:
+    """Row indices of each role. No group has rows in two of them."""
+
+    train: Rows
+    """Weights are fitted here."""
+    selection: Rows
+    """Layers, windows, hyper-parameters, early stopping and the best baseline are chosen here."""
+    calibration: Rows
+    """Calibrators and thresholds are fitted here."""
+    test: Rows
+    """Only measured. Empty for the model that is exported."""
+
+    @property
+    def seen(self) -> Rows:
+        """Everything but the test rows."""
+        return np.sort(np.concatenate([self.train, self.selection, self.calibration]))
+
+
+def outer_folds(groups: Sequence[str], y: NDArray[np.int64], *, folds: int = 5, seed: int = 0) -> Iterator[Roles]:
+    """One `Roles` an outer fold: every row is a test row once. Folds are balanced in y as far as groups allow."""
+    rows = np.arange(len(y))
+    for seen, test in _group_folds(rows, groups, y, folds, seed):
+        yield _inner(seen, test, groups, y, seed)
+
+
+def final_roles(groups: Sequence[str], y: NDArray[np.int64], *, seed: int = 0) -> Roles:
+    """Roles for the model that is exported: all rows are seen, none is left for a test."""
+    return _inner(np.arange(len(y)), np.empty(0, dtype=np.int64), groups, y, seed)
+
+
+def _inner(seen: Rows, test: Rows, groups: Sequence[str], y: NDArray[np.int64], seed: int) -> Roles:
+    """Of the seen groups, about 60 % train, 20 % select, 20 % calibrate."""
+    parts = [part for _, part in _group_folds(seen, groups, y, 5, seed + 1)]
+    return Roles(train=np.sort(np.concatenate(parts[:3])), selection=parts[3], calibration=parts[4], test=test)
+
+
+def _group_folds(
+    rows: Rows, groups: Sequence[str], y: NDArray[np.int64], folds: int, seed: int
+) -> Iterator[tuple[Rows, Rows]]:
+    splitter = require("sklearn.model_selection", "train").StratifiedGroupKFold(folds, shuffle=True, random_state=seed)
+    for rest, part in splitter.split(rows, y[rows], np.asarray(groups)[rows]):
+        yield rows[rest], rows[part]
