@@ -62,7 +62,8 @@ def naive_stream(x: list[float]) -> np.ndarray:
 def push_times_us(x: list[float], repeats: int) -> tuple[float, float]:
     """Median time of a push between looks, and of one that completes a window (the third, fifth ... token)."""
     looks = {window.count for window in PREFIX.windows}
-    between, at_look = [], []
+    between: list[int] = []
+    at_look: list[int] = []
     for _ in range(20 * repeats):
         reader = PrefixReader(PREFIX)
         for i, logprob in enumerate(x[:50], start=1):

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.records.errors import RecordError
-from metaprobe.records.types import FloatArray, Run
+from metaprobe.records.types import Run
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,7 +105,7 @@ def answer_table(
 def usable_groups(groups: Sequence[str], y: NDArray[np.int64], *, folds: int) -> int:
     """Number of groups. Raises `RecordError` where `folds` group-wise folds with both classes cannot be made."""
     distinct = len(set(groups))
-    counts = {int(label): len({g for g, l in zip(groups, y, strict=True) if l == label}) for label in (0, 1)}
+    counts = {int(label): len({g for g, found in zip(groups, y, strict=True) if found == label}) for label in (0, 1)}
     if min(counts.values()) == 0:
         only = "1" if counts[0] == 0 else "0"
         raise RecordError(
@@ -113,8 +113,8 @@ def usable_groups(groups: Sequence[str], y: NDArray[np.int64], *, folds: int) ->
         )
     if min(counts.values()) < folds:
         raise RecordError(
-            f"{counts[1]} groups have a label 1 and {counts[0]} a label 0; {folds} folds by group need at least {folds} "
-            f"of each: add runs, or ask for fewer folds"
+            f"{counts[1]} groups have a label 1 and {counts[0]} a label 0; {folds} folds by group need at "
+            f"least {folds} of each: add runs, or ask for fewer folds"
         )
     return distinct
 

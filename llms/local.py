@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from metaprobe.llms.base import LLMError, Request
 from metaprobe.llms.batching import BatchQueue
-from metaprobe.llms.recorder import BatchRecorder, Cancelled, Capture, RowsDone, decoder_blocks
+from metaprobe.llms.recorder import BatchRecorder, Cancelled, Capture, RowsDone, chosen_layers, decoder_blocks
 from metaprobe.llms.weights import DEFAULT_MODEL, Weights, resolve
 from metaprobe.records.types import Call, Message, Usage
 
@@ -60,11 +60,12 @@ class LocalLLM:
         *,
         batch_size: int = 32,
         top_logprobs: int = 0,
-        capture: Capture | None = None,
+        layers: str | None = None,
         device: str | None = None,
     ) -> "LocalLLM":
         """Load an embedded model, a local folder, a GGUF file or a hub id, in bfloat16.
 
+        `layers`: whose hidden states to keep at answers: `all`, `every:N`, or numbers such as `0,8,16`.
         `device`: a torch device; by default a GPU where torch sees one, else the CPU.
         """
         weights: Weights = resolve(model)
@@ -86,7 +87,7 @@ class LocalLLM:
             revision=revision,
             batch_size=batch_size,
             top_logprobs=top_logprobs,
-            capture=capture,
+            capture=Capture(chosen_layers(layers, network)) if layers else None,
         )
 
     @property

@@ -200,6 +200,22 @@ def decoder_blocks(model: PreTrainedModel) -> nn.ModuleList:
     return found[0]
 
 
+def chosen_layers(choice: str, model: PreTrainedModel) -> tuple[int, ...]:
+    """The layers that `all`, `every:N` or a list such as `0,8,16` means for this model. Raises `LLMError`."""
+    last = len(decoder_blocks(model))
+    step = choice.removeprefix("every:")
+    if choice == "all":
+        return tuple(range(last + 1))
+    if choice.startswith("every:") and step.isdecimal() and int(step) > 0:
+        return tuple(range(0, last + 1, int(step)))
+    numbers = [part.strip() for part in choice.split(",")]
+    if all(number.isdecimal() for number in numbers):
+        layers = tuple(sorted({int(number) for number in numbers}))
+        if layers[-1] <= last:
+            return layers
+    raise LLMError(f"layers {choice!r}: expected 'all', 'every:N', or numbers from 0 to {last} such as 0,{last // 2}")
+
+
 def _generator(sampling: Sampling, device: torch.device) -> torch.Generator:
     generator = torch.Generator(device)
     if sampling.seed is None:

@@ -21,6 +21,9 @@ class InvalidResponse(RecordError):
 class ImportFileError(RecordError):
     """A line of an import file is not what it should be."""
 
+    line: int | None = None
+    """Which one, counted from 1, where it is known."""
+
 
 class DamagedShard(RecordError):
     """A shard cannot be read; the others still can."""

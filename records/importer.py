@@ -87,7 +87,7 @@ def read_openai_lines(path: str | Path, *, on_error: OnError | None = None) -> I
     lines: dict[str, int] = {}
     for number, record in iter_json_lines(path, on_error=on_error):
         try:
-            run = _run(record, f"{stem}-line-{number}")
+            run = run_of_line(record, f"{stem}-line-{number}")
             if run.id in lines:
                 raise ImportFileError(
                     f"id {run.id!r} was already used on line {lines[run.id]}; expected every line to have its own:"
@@ -161,7 +161,13 @@ def _object(raw: bytes) -> dict[str, Any]:
     return record
 
 
-def _run(record: dict[str, Any], default_id: str) -> Run:
+def run_of_line(record: dict[str, Any], default_id: str) -> Run:
+    """The run that one line tells of. A bare chat completion will do as well.
+
+    Raises `ImportFileError` or `InvalidResponse` without file and line, which only the caller knows.
+    """
+    if "response" not in record and "choices" in record:
+        record = {"id": record.get("id"), "response": record}
     for key in sorted(record.keys() - set(KEYS)):
         # A misspelt key would lose its data without a word; other keys are the user's own and are left alone.
         if near := get_close_matches(key, KEYS, 1, cutoff=0.85):
@@ -297,4 +303,6 @@ def _named(value: object) -> str:
 
 
 def _at(path: Path, number: int, what: str) -> ImportFileError:
-    return ImportFileError(f"{path}:{number}: {what}")
+    error = ImportFileError(f"{path}:{number}: {what}")
+    error.line = number
+    return error

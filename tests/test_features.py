@@ -5,6 +5,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from metaprobe.probes.baselines import BASELINES, baseline_scores
 from metaprobe.probes.features import SCHEMA_NAMES, entropy, features, features_one, margin, schema
 from metaprobe.probes.incremental import PrefixReader
 from metaprobe.records.errors import InvalidResponse, RecordError
@@ -242,3 +243,16 @@ def test_stream_refuses_what_is_no_log_probability(bad):
 def test_stream_cannot_be_read_with_the_full_schema():
     with pytest.raises(RecordError, match="prefix-k"):
         PrefixReader(schema("full"))
+
+
+@settings(deadline=None)
+@given(st.lists(ragged, max_size=5))
+def test_baselines_are_what_they_are_called(responses):
+    scores = baseline_scores(responses)
+    assert tuple(scores) == BASELINES
+    for i, x in enumerate(responses):
+        mean = np.mean(x, dtype=np.float64)
+        expected = [mean, x.min(), x[0], len(x), np.exp(min(-mean, 700))]
+        np.testing.assert_allclose([scores[name][i] for name in BASELINES], expected, rtol=1e-9, atol=1e-12)
+    with pytest.raises(InvalidResponse, match=f"response {len(responses)} has no tokens"):
+        baseline_scores([*responses, np.array([])])

@@ -8,15 +8,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from metaprobe.eval.tasks import load_task
 from metaprobe.eval.tasks.scoring import is_correct
 from metaprobe.llms.base import LLM, LLMError
-from metaprobe.pipelines import Prompts, System
-from metaprobe.records.errors import StoreMismatch
+from metaprobe.pipelines import SYSTEMS, Prompts, System
+from metaprobe.records.errors import RecordError, StoreMismatch
+from metaprobe.records.extras import require
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Item, Label, Run
 from metaprobe.records.writer import RunWriter
 
 SETTINGS_FILE = "collection.json"
+TASK_SEED = 20261121
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,7 @@ async def collect(
     *,
     prompts: Prompts,
     variants: Sequence[str] = (),
-    concurrency: int = 256,
+    concurrency: int = 128,
     shard_runs: int = 64,
     text: bool = True,
     on_run: Callable[[Run | None], None] = lambda run: None,
@@ -47,14 +50,16 @@ async def collect(
     """Run `system` on every item in every variant (all by default) and append the runs to `store`.
 
     Resumes: runs already stored are skipped. A kill at any moment loses at most the runs of the unfinished shard.
-    `on_run` is called after each run, with None where it failed. Raises `StoreMismatch` where the store was collected
-    with another model, other prompts or another system.
+    `on_run` is called for each run, with None where it failed or was stored before. Raises `StoreMismatch` where the
+    store was collected with another model, other prompts or another system.
     """
     settings = {"system": system.name, "model": llm.name, "revision": llm.revision, "prompts": prompts.digest}
     pin_settings(store.path, settings)
     wanted = [(item, variant) for item in items for variant in (variants or system.variants)]
     stored = store.run_ids()
     todo = [(item, variant) for item, variant in wanted if run_id(system, variant, item) not in stored]
+    for _ in range(len(wanted) - len(todo)):
+        on_run(None)
     gate = asyncio.Semaphore(concurrency)
     failed: list[str] = []
 
@@ -76,6 +81,54 @@ async def collect(
             for item, variant in todo:
                 tasks.create_task(one(item, variant, writer))
     return CollectReport(done=len(todo) - len(failed), stored_before=len(wanted) - len(todo), failed=tuple(failed))
+
+
+def collect_local(
+    system: str,
+    task: str,
+    model: str,
+    out: Path,
+    *,
+    limit: int | None = None,
+    task_seed: int = TASK_SEED,
+    variants: Sequence[str] = (),
+    prompts_folder: Path | None = None,
+    capture: str | None = None,
+    batch_size: int = 32,
+    concurrency: int = 128,
+    text: bool = True,
+    on_total: Callable[[int], None] = lambda total: None,
+    on_run: Callable[[Run | None], None] = lambda run: None,
+) -> CollectReport:
+    """`collect` by names: a system, a task set or file of items, a model that `llms.weights.resolve` finds.
+
+    `capture`: layers whose hidden states are kept at every answer: `all`, `every:N`, or numbers such as `0,8,16`.
+    """
+    if system not in SYSTEMS:
+        raise RecordError(f"no system {system!r}; there are: {', '.join(SYSTEMS)}")
+    chosen = SYSTEMS[system]
+    if unknown := [variant for variant in variants if variant not in chosen.variants]:
+        raise RecordError(f"{system} has no variant {unknown[0]!r}; there are: {', '.join(chosen.variants)}")
+    items = load_task(task, seed=task_seed, limit=limit)
+    prompts = Prompts.load(chosen.name, chosen.prompts, prompts_folder)
+    require("torch", "train")
+    from metaprobe.llms.local import LocalLLM  # not above: a replayed collection needs no torch
+
+    llm = LocalLLM.load(model, batch_size=batch_size, layers=capture)
+    on_total(len(items) * len(variants or chosen.variants))
+    return asyncio.run(
+        collect(
+            chosen,
+            items,
+            llm,
+            RunStore(out),
+            prompts=prompts,
+            variants=variants,
+            concurrency=concurrency,
+            text=text,
+            on_run=on_run,
+        )
+    )
 
 
 def run_id(system: System, variant: str, item: Item) -> str:

@@ -20,7 +20,12 @@ SCHEMA = "full"
 
 
 def load_evidence(
-    stores: Sequence[str | Path], *, target: str = "correct", stage: str | None = None, agent: str | None = None
+    stores: Sequence[str | Path],
+    *,
+    target: str = "correct",
+    stage: str | None = None,
+    agent: str | None = None,
+    hidden: bool = True,
 ) -> Evidence:
     """Every labelled answer of the stores with its features, and its hidden states where all answers have them.
 
@@ -38,7 +43,7 @@ def load_evidence(
         features=features(computed, list(table.logprobs)),
         feature_names=computed.names,
         schema=computed.name,
-        activations=_activations(opened, table),
+        activations=_activations(opened, table) if hidden else None,
         generator=_generator(calls),
         fingerprint=fingerprint(runs),
     )

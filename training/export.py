@@ -42,7 +42,7 @@ class Export:
 
 
 def write_checkpoint(path: str | Path, export: Export) -> Checkpoint:
-    """Checks the graph against the fitted model (difference at most 1e-5) and writes the folder, replacing an older one."""
+    """Checks the graph against the fitted model (difference at most 1e-5), then writes or replaces the folder."""
     metrics = {name: Metric(estimate=m.estimate, low=m.low, high=m.high, n=m.n) for name, m in export.metrics.items()}
     draft = Draft(
         kind=export.kind,
@@ -79,13 +79,14 @@ def model_card(export: Export) -> str:
         "",
         f"- answers of: {f'{generator.model} ({generator.revision})' if generator else 'several models'}",
         f"- log-probabilities: {generator.logprobs_mode if generator else 'unknown'}",
-        f"- trained on {export.training.n} answers in {export.training.groups} groups; data {export.training.fingerprint}",
+        f"- trained on {export.training.n} answers in {export.training.groups} groups",
+        f"- training data: {export.training.fingerprint}",
         f"- made by `{export.training.command}`, seed {export.training.seed}",
         "",
         "## Held-out figures",
         "",
-        "From outer folds by group with the same recipe; the exported model was then fitted on all groups. 95 % intervals",
-        "by a bootstrap over groups.",
+        "From outer folds by group with the same recipe; the exported model was then fitted on all groups.",
+        "Intervals are of 95 %, by a bootstrap over groups.",
         "",
         "| figure | estimate | interval | n |",
         "|---|---|---|---|",

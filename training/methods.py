@@ -22,6 +22,11 @@ from metaprobe.training.linear import LinearProbe, fit_linear_probe
 from metaprobe.training.roles import Roles, Rows
 from metaprobe.training.trees import fit_trees
 
+TREES = "LightGBM on logprobs"
+BEFORE = "hidden probe, before"
+AFTER = "hidden probe, answer"
+BLEND = "blend"
+
 Scores = NDArray[np.float64]
 Scorer = Callable[[Rows], Scores]
 
@@ -132,7 +137,7 @@ class LevelTable:
 class FeatureTrees:
     """The quality predictor: LightGBM on windowed log-probability statistics."""
 
-    name: str = "LightGBM on log-probabilities"
+    name: str = TREES
     family: Family = "learned"
     fitted: bool = True
 
@@ -159,11 +164,6 @@ class HiddenProbe:
         self.probes.append(probe)
         layer, position = activations.layers.index(probe.layer), activations.positions.index(probe.position)
         return lambda rows: probe.score(activations.values[rows, layer, position])
-
-
-BEFORE = "hidden probe, before the answer"
-AFTER = "hidden probe, on the answer"
-BLEND = "blend"
 
 
 def standard_methods(evidence: Evidence) -> list[Method]:

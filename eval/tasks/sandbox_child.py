@@ -1,4 +1,4 @@
-"""The other side of `sandbox.py`: a script, never imported. It needs no more than the standard library's start-up modules."""
+"""The other side of `sandbox.py`: run as a script. It needs no more than the standard library's start-up modules."""
 
 import os
 import sys
@@ -54,4 +54,5 @@ def main() -> None:
     leave(0)
 
 
-main()
+if __name__ == "__main__":
+    main()

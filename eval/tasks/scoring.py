@@ -85,7 +85,7 @@ def function_code(text: str) -> str | None:
     """The Python code in a text: what is fenced, or from the first line of code to the last that parses; None without any."""
     fence = _FENCE.search(text)
     lines = (fence.group(1) if fence else text).strip("\n").split("\n")
-    starts = [i for i, line in enumerate(lines) if re.match(r"(?:def|import|from|class|@|\w+\s*=)\b?", line)]
+    starts = [i for i, line in enumerate(lines) if re.match(r"(?:def|import|from|class)\b|@|\w+\s*=", line)]
     for end in range(len(lines), 0, -1) if starts else ():
         code = "\n".join(lines[starts[0] : end])
         try:

@@ -1,0 +1,53 @@
+"""Scores a file of responses: a line out for each line in, whatever is in it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from metaprobe.checkpoints import ContractMismatch
+from metaprobe.probes.quality import QualityPredictor
+from metaprobe.records.errors import ImportFileError, InvalidResponse
+from metaprobe.records.importer import iter_json_lines, run_of_line
+
+
+def score_lines(predictor: QualityPredictor, path: Path) -> Iterator[dict[str, Any]]:
+    """One object for each line of an OpenAI-format file: line, id, score, heads, critical, flagged, in_support, reason.
+
+    A line that cannot be scored has null for all that is unknown, and the reason; the other lines are scored all the
+    same. Blank lines are passed over.
+    """
+    broken: list[ImportFileError] = []
+    for number, record in iter_json_lines(path, on_error=broken.append):
+        yield from _unreadable(broken)
+        yield _scored(predictor, number, record)
+    yield from _unreadable(broken)
+
+
+def _scored(predictor: QualityPredictor, number: int, record: dict[str, Any]) -> dict[str, Any]:
+    try:
+        run = run_of_line(record, f"line-{number}")
+        verdict = predictor.predict(run.calls[0])
+    except (ImportFileError, InvalidResponse, ContractMismatch) as error:
+        identity = record.get("id")
+        return _line(number, identity if isinstance(identity, str) else None, reason=str(error))
+    return _line(
+        number,
+        run.id,
+        score=verdict.score,
+        heads=verdict.heads,
+        critical=verdict.critical,
+        flagged=verdict.flagged,
+        in_support=verdict.in_support,
+        reason=verdict.reason or None,
+    )
+
+
+def _unreadable(broken: list[ImportFileError]) -> Iterator[dict[str, Any]]:
+    while broken:
+        error = broken.pop(0)
+        yield _line(error.line, None, reason=str(error))
+
+
+def _line(number: int | None, identity: str | None, **known: Any) -> dict[str, Any]:
+    names = ("score", "heads", "critical", "flagged", "in_support", "reason")
+    return {"line": number, "id": identity, **{name: known.get(name) for name in names}}

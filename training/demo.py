@@ -1,0 +1,64 @@
+"""The main job on a local model, end to end: collect, train, export, compare, report."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from metaprobe.checkpoints import Checkpoint
+from metaprobe.eval.report.model import Comparison
+from metaprobe.llms.weights import DEFAULT_MODEL
+from metaprobe.records.types import Run
+from metaprobe.training.collect import CollectReport, collect_local
+from metaprobe.training.study import OnStep, study, train_choice, train_hidden, train_quality, write_comparison
+
+SYSTEM = "self-report"
+TASK = "metacog-eval"
+COMMAND = "metaprobe demo"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Demo:
+    """What the demo made."""
+
+    collected: CollectReport
+    checkpoints: tuple[Checkpoint, ...]
+    comparison: Comparison
+    report: Path
+
+
+def collect_demo(
+    folder: Path,
+    *,
+    model: str = DEFAULT_MODEL,
+    limit: int | None = None,
+    batch_size: int = 32,
+    on_total: Callable[[int], None],
+    on_run: Callable[[Run | None], None],
+) -> CollectReport:
+    """Every item of MetaCog-Eval, directly and step by step, with every second layer's hidden states."""
+    return collect_local(
+        SYSTEM,
+        TASK,
+        model,
+        folder / "runs",
+        limit=limit,
+        capture="every:2",
+        batch_size=batch_size,
+        on_total=on_total,
+        on_run=on_run,
+    )
+
+
+def train_demo(folder: Path, *, collected: CollectReport, folds: int = 5, seed: int = 0, on_step: OnStep) -> Demo:
+    """Four checkpoints and the report, from the runs that `collect_demo` stored."""
+    stores = [folder / "runs"]
+    found = study(stores, folds=folds, seed=seed, on_step=on_step)
+    on_step("export checkpoints")
+    at = folder / "checkpoints"
+    quality = train_quality(at / "quality", {"correct": found}, command=COMMAND)
+    difficulty = train_hidden(at / "difficulty", found, when="before", target="correct", command=COMMAND)
+    confidence = train_hidden(at / "confidence", found, when="after", target="correct", command=COMMAND)
+    choice, policies = train_choice(at / "choice", stores, seed=seed, folds=folds, command=COMMAND)
+    on_step("compare and report")
+    comparison, report = write_comparison(folder / "report", found, choices=policies, command=COMMAND)
+    return Demo(collected, (quality, difficulty, confidence, choice), comparison, report)

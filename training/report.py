@@ -1,0 +1,131 @@
+"""From fitted folds to the comparison that is printed and reported."""
+
+import platform
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+
+import numpy as np
+
+from metaprobe.eval.compare import (
+    BEST_BASELINE,
+    STATED,
+    accuracy_rows,
+    audits,
+    method_results,
+    trajectories,
+)
+from metaprobe.eval.metrics import Interval
+from metaprobe.eval.report.model import Comparison, LayerSweep, MethodResult, PolicyResult
+from metaprobe.training.crossfit import CrossFit
+from metaprobe.training.methods import Evidence, HiddenProbe, Method
+
+
+def comparison(
+    evidence: Evidence,
+    methods: Sequence[Method],
+    fits: CrossFit,
+    *,
+    choices: tuple[PolicyResult, ...] = (),
+    notes: Sequence[str] = (),
+    command: str,
+    seed: int,
+) -> Comparison:
+    """Everything a report shows, from one cross-fit."""
+    table = evidence.table
+    results = method_results(table, fits.methods, seed=seed)
+    baselines = ", ".join(dict.fromkeys(fits.best_baseline))
+    return Comparison(
+        title="Explicit and implicit metacognition",
+        summary=tuple(_summary(results, float(table.y.mean()), len(table), baselines)),
+        provenance=_provenance(evidence, command, seed),
+        y=table.y,
+        methods=results,
+        best_baseline=BEST_BASELINE,
+        accuracy=accuracy_rows(table),
+        sweeps=tuple(
+            _sweep(method, next(r for r in results if r.name == method.name))
+            for method in methods
+            if isinstance(method, HiddenProbe)
+        ),
+        trajectories=trajectories(table),
+        choices=choices,
+        audits=audits(table, results, fits.methods),
+        notes=tuple(notes),
+    )
+
+
+def _summary(results: Sequence[MethodResult], share: float, n: int, baselines: str) -> list[str]:
+    by_name = {result.name: result for result in results}
+    learned = max((r for r in results if r.family == "learned"), key=lambda r: r.auroc.estimate)
+    sentences = [f"{share:.0%} of {n} answers are right."]
+    if (stated := by_name.get(STATED)) is not None:
+        sentences.append(
+            f"Asked for its confidence, the model tells right from wrong with AUROC {_shown(stated.auroc)}"
+            f"{'' if stated.coverage > 0.99 else f' (it stated one for {stated.coverage:.0%} of the answers)'}; "
+            f"{_verdict(stated.auroc, 0.5)}."
+        )
+    sentences.append(f"The best learned method, {learned.name}, reaches {_shown(learned.auroc)}.")
+    if (base := by_name.get(BEST_BASELINE)) is not None and learned.diff_baseline is not None:
+        sentences.append(
+            f"The best plain baseline, chosen on selection data in each fold ({baselines}), reaches "
+            f"{_shown(base.auroc)}; the learned method's gain over it is {_shown(learned.diff_baseline, signed=True)}, "
+            f"{_verdict(learned.diff_baseline, 0.0)}."
+        )
+    return sentences
+
+
+def _shown(interval: Interval, *, signed: bool = False) -> str:
+    style = "+.2f" if signed else ".2f"
+    return f"{interval.estimate:{style}} [{interval.low:{style}}, {interval.high:{style}}]"
+
+
+def _verdict(interval: Interval, nothing: float) -> str:
+    if interval.low > nothing:
+        return "which is more than chance" if nothing else "so it is better"
+    if interval.high < nothing:
+        return "which is worse than chance" if nothing else "so it is worse"
+    return "which cannot be told from chance" if nothing else "so this sample does not settle which is better"
+
+
+def _sweep(method: HiddenProbe, result: MethodResult) -> LayerSweep:
+    """Selection AUROC, averaged over the folds; the layer chosen most often."""
+    first = method.probes[0].sweep
+    layers = tuple(dict.fromkeys(point.layer for point in first))
+    positions = tuple(dict.fromkeys(point.position for point in first))
+    grid = np.zeros((len(layers), len(positions)))
+    for probe in method.probes:
+        for point in probe.sweep:
+            at = layers.index(point.layer), positions.index(point.position)
+            grid[at] += point.auroc / len(method.probes)
+    chosen = [(probe.layer, probe.position) for probe in method.probes]
+    layer, position = max(set(chosen), key=lambda choice: (chosen.count(choice), choice))
+    return LayerSweep(
+        probe=method.name,
+        layers=layers,
+        positions=positions,
+        selection_auroc=grid,
+        chosen_layer=layer,
+        chosen_position=position,
+        test_auroc=result.auroc,
+    )
+
+
+def _provenance(evidence: Evidence, command: str, seed: int) -> Mapping[str, str]:
+    table, generator = evidence.table, evidence.generator
+    packages = ("metaprobe", "numpy", "lightgbm", "scikit-learn", "onnxruntime")
+    return {
+        "model": generator.model if generator else ", ".join(sorted(set(table.models.tolist()))),
+        "revision": generator.revision if generator else "several",
+        "dtype": generator.dtype if generator else "several",
+        "log-probabilities": generator.logprobs_mode if generator else "unknown",
+        "items": str(len(set(table.items.tolist()))),
+        "answers": str(len(table)),
+        "groups": str(len(set(table.groups.tolist()))),
+        "training data": evidence.fingerprint,
+        "seed": str(seed),
+        "versions": ", ".join(f"{package} {version(package)}" for package in packages),
+        "python": platform.python_version(),
+        "command": command,
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+    }

@@ -1,0 +1,111 @@
+"""The whole of training and comparing on given runs, in a few calls: what the command line and the demo use."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from metaprobe.checkpoints import Checkpoint
+from metaprobe.eval.report.model import Comparison, PolicyResult
+from metaprobe.eval.report.render import render_report
+from metaprobe.eval.report.tables import tables_csv
+from metaprobe.records.errors import RecordError
+from metaprobe.training.choice import evaluate_choice, export_choice, paired_answers
+from metaprobe.training.crossfit import CrossFit, crossfit
+from metaprobe.training.evidence import load_evidence, load_runs
+from metaprobe.training.fit import Head, export_hidden, export_quality
+from metaprobe.training.methods import AFTER, BEFORE, TREES, Evidence, Method, standard_methods
+from metaprobe.training.report import comparison
+
+BLENDED = ("mean log-probability", TREES, BEFORE, AFTER)
+"""What the blend is made of: one signal of each kind. Fixed beforehand, not chosen."""
+
+OnStep = Callable[[str], None]
+
+
+def _quiet(what: str) -> None:
+    """Says nothing."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Study:
+    """Evidence, methods, and what the folds say of them."""
+
+    evidence: Evidence
+    methods: tuple[Method, ...]
+    fits: CrossFit
+    folds: int
+    seed: int
+
+
+def study(
+    stores: Sequence[str | Path],
+    *,
+    target: str = "correct",
+    stage: str | None = None,
+    agent: str | None = None,
+    folds: int = 5,
+    seed: int = 0,
+    hidden: bool = True,
+    on_step: OnStep = _quiet,
+) -> Study:
+    """Cross-fit every standard method on the labelled answers of these stores; `hidden=False` leaves out the probes."""
+    evidence = load_evidence(stores, target=target, stage=stage, agent=agent, hidden=hidden)
+    methods = tuple(standard_methods(evidence))
+    blend = [name for name in BLENDED if name in {method.name for method in methods}]
+    fits = crossfit(evidence, methods, folds=folds, seed=seed, blend=blend, on_step=on_step)
+    return Study(evidence, methods, fits, folds, seed)
+
+
+def train_quality(path: str | Path, studies: dict[str, Study], *, command: str) -> Checkpoint:
+    """The quality predictor with one head a target, from one study a target."""
+    heads = {target: Head(s.evidence, s.fits) for target, s in studies.items()}
+    return export_quality(path, heads, method=TREES, seed=next(iter(studies.values())).seed, command=command)
+
+
+def train_hidden(path: str | Path, of: Study, *, when: str, target: str, command: str) -> Checkpoint:
+    """The probe `before` the answer (difficulty) or `after` it (confidence)."""
+    activations = of.evidence.activations
+    if activations is None:
+        raise RecordError(
+            "these runs hold no hidden states of the labelled answers: collect them with a local model and --capture"
+        )
+    positions = tuple(p for p in activations.positions if (p == "prompt_last") == (when == "before"))
+    if not positions:
+        raise RecordError(f"no position {when} the answer was captured; there are: {', '.join(activations.positions)}")
+    method = BEFORE if when == "before" else AFTER
+    return export_hidden(
+        path, of.evidence, of.fits, method=method, positions=positions, target=target, seed=of.seed, command=command
+    )
+
+
+def train_choice(
+    path: str | Path, stores: Sequence[str | Path], *, seed: int, folds: int, command: str
+) -> tuple[Checkpoint, tuple[PolicyResult, ...]]:
+    """The learned choice between accepting a direct answer and asking again, beside the fixed thresholds."""
+    data = paired_answers(load_runs(stores))
+    results, learned = evaluate_choice(data, folds=folds, seed=seed)
+    return export_choice(path, data, results, learned, seed=seed, command=command), results
+
+
+def write_comparison(
+    folder: str | Path, of: Study, *, choices: tuple[PolicyResult, ...] = (), notes: Sequence[str] = (), command: str
+) -> tuple[Comparison, Path]:
+    """Report, tables as CSV and the figures as JSON in `folder`; returns the comparison and the report's path."""
+    found = comparison(of.evidence, of.methods, of.fits, choices=choices, notes=notes, command=command, seed=of.seed)
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in tables_csv(found).items():
+        (folder / name).write_text(text, encoding="utf-8")
+    figures = {
+        m.name: {
+            key: {"estimate": i.estimate, "low": i.low, "high": i.high, "n": i.n, "groups": i.groups}
+            for key in ("auroc", "auprc", "ece", "brier_skill", "aurc", "diff_stated", "diff_baseline")
+            if (i := getattr(m, key)) is not None
+        }
+        for m in found.methods
+    }
+    (folder / "comparison.json").write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    report = folder / "report.html"
+    report.write_text(render_report(found), encoding="utf-8")
+    return found, report
