@@ -50,29 +50,28 @@ class BatchQueue(Generic[Asked, Answered]):
         return answer
 
     async def _work(self) -> None:
-        while self._waiting:
-            await self._settle()
-            batch = self._take()
-            try:
+        batch: list[_Waiting[Asked, Answered]] = []
+        try:
+            while self._waiting:
+                await self._settle()
+                batch = self._take()
                 answers = await asyncio.to_thread(self._run, [waiting.asked for waiting in batch])
-            except BaseException as error:
-                # Nobody is left waiting for ever: not on a failure of the whole batch, nor when this task is cancelled.
-                failure = error if isinstance(error, Exception) else asyncio.CancelledError()
-                for waiting in [*batch, *self._waiting]:
-                    if not waiting.answer.done():
-                        waiting.answer.set_exception(failure)
-                self._waiting.clear()
-                if not isinstance(error, Exception):
-                    self._abandon()
-                    raise
-                return
-            for waiting, answer in zip(batch, answers, strict=True):
-                if waiting.answer.done():  # its task was cancelled meanwhile
-                    continue
-                if isinstance(answer, Exception):
-                    waiting.answer.set_exception(answer)
-                else:
-                    waiting.answer.set_result(answer)
+                for waiting, answer in zip(batch, answers, strict=True):
+                    if waiting.answer.done():  # its task was cancelled meanwhile
+                        continue
+                    if isinstance(answer, Exception):
+                        waiting.answer.set_exception(answer)
+                    else:
+                        waiting.answer.set_result(answer)
+        except BaseException as error:
+            # Nobody is left waiting for ever: not where a whole batch fails, nor where this task is cancelled.
+            for waiting in [*batch, *self._waiting]:
+                if not waiting.answer.done():
+                    waiting.answer.set_exception(error) if isinstance(error, Exception) else waiting.answer.cancel()
+            self._waiting.clear()
+            if not isinstance(error, Exception):
+                self._abandon()
+                raise
 
     async def _settle(self) -> None:
         """Let the other tasks run until no new request arrives."""

@@ -17,7 +17,7 @@ class System:
     name: str
     variants: tuple[str, ...]
     prompts: tuple[str, ...]
-    """Names of its prompt files, in `pipelines/prompts/<name with underscores>/`."""
+    """Names of its prompt files, in `pipelines/prompts/<name>/`."""
     answer_stages: tuple[str, ...]
     """Stages whose calls are answers to the item, each of which gets a label."""
     run: Callable[..., Awaitable[Run]]

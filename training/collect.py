@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from metaprobe.eval.tasks import load_task
+from metaprobe.eval.tasks.loading import DEFAULT_SEED, load_task
 from metaprobe.eval.tasks.scoring import is_correct
 from metaprobe.llms.base import LLM, LLMError
 from metaprobe.pipelines import SYSTEMS, Prompts, System
@@ -19,7 +19,6 @@ from metaprobe.records.types import Item, Label, Run
 from metaprobe.records.writer import RunWriter
 
 SETTINGS_FILE = "collection.json"
-TASK_SEED = 20261121
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +89,7 @@ def collect_local(
     out: Path,
     *,
     limit: int | None = None,
-    task_seed: int = TASK_SEED,
+    task_seed: int = DEFAULT_SEED,
     variants: Sequence[str] = (),
     prompts_folder: Path | None = None,
     capture: str | None = None,

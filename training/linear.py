@@ -62,6 +62,10 @@ def fit_linear_probe(
         at = activations.positions.index(position)
         for index, layer in enumerate(activations.layers):
             hidden = activations.values[:, index, at].astype(np.float64)  # (n, D)
+            if bad := int((~np.isfinite(hidden)).any(axis=1).sum()):
+                raise RecordError(
+                    f"layer {layer}, {position}: {bad} of {len(hidden)} hidden states are not finite: capture again"
+                )
             probes = _ridge_path(hidden[roles.train], y[roles.train], layer=layer, position=position)
             scores = [float(auroc(y[roles.selection], probe.score(hidden[roles.selection]))) for probe in probes]
             top = int(np.argmax(scores))
@@ -84,10 +88,6 @@ def fit_linear_probe(
 
 def _ridge_path(X: NDArray[np.float64], y: NDArray[np.int64], *, layer: int, position: str) -> list[LinearProbe]:
     """One probe a penalty. With Z = U S V', the ridge solution is V diag(s / (s^2 + a)) U' (y - mean)."""
-    if bad := int((~np.isfinite(X)).any(axis=1).sum()):
-        raise RecordError(
-            f"layer {layer}, {position}: {bad} of {len(X)} hidden states are not finite; extract them again"
-        )
     mean, scale = X.mean(axis=0), X.std(axis=0)
     scale = np.where(scale > 0, scale, 1.0)  # a constant unit carries nothing: its standardised value is 0
     U, s, Vt = np.linalg.svd((X - mean) / scale, full_matrices=False)

@@ -19,20 +19,15 @@ Words = tuple[str, ...]
 NUMBER_WORDS = {
     word: str(number)
     for number, word in enumerate(
-        "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-        "eighteen nineteen twenty".split()
+        ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen", "twenty"]
     )
 }
 ARTICLES = frozenset(("a", "an", "the"))
 HEDGES = frozenset(
-    "or either neither nor not no never isnt wasnt arent dont doesnt cannot cant unless maybe perhaps possibly but and "
-    "actually wait sorry instead incorrect wrong".split()
+    ["or", "either", "neither", "nor", "not", "no", "never", "isnt", "wasnt", "arent", "dont", "doesnt", "cannot", "cant", "unless", "maybe", "perhaps", "possibly", "but", "and", "actually", "wait", "sorry", "instead", "incorrect", "wrong"]
 )
 FILLER = frozenset(
-    "is are was were be it its this that they there he she his her has have had in of to for on at by as with will would so then "
-    "therefore thus answer result output print make do return equal call called name mean located official officially spoken "
-    "written mainly primarily typically usually located first known code i you we correct value total word 1 color colour "
-    "element symbol currency python string following".split()
+    ["is", "are", "was", "were", "be", "it", "its", "this", "that", "they", "there", "he", "she", "his", "her", "has", "have", "had", "in", "of", "to", "for", "on", "at", "by", "as", "with", "will", "would", "now", "so", "then", "therefore", "thus", "answer", "result", "output", "print", "make", "do", "return", "equal", "call", "called", "known", "located", "official", "officially", "spoken", "written", "mainly", "primarily", "typically", "usually", "correct", "value", "you", "we", "deep", "dark", "bright", "pale", "light"]
 )
 """Words that say nothing beside the gold (as stems), whatever the question."""
 
@@ -41,7 +36,7 @@ _FENCE = re.compile(r"```[\w+-]*[ \t]*\n?(.*?)(?:```|\Z)", re.S)
 _ASIDE = re.compile(r"\s*\([^()]*\)")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 _NUMBER = re.compile(r"(?<![\w.])-?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:/\d+)?|(?<![\w.])-?\.\d+")
-_MULTIPLE = re.compile(r"\b(?:hundred|thousand|million|billion|dozen|half|halves|thirds?|quarters?)\b", re.I)
+_SCALED = re.compile(r"\d\s*(?:(?:and\s+)?an?\s+)?(?:hundred|thousand|million|billion|dozen|half|third|quarter)", re.I)
 _WORD = re.compile(r"-?\d+(?:\.\d+)?|[^\W_]+(?:'[^\W_]+)*")
 
 
@@ -174,7 +169,7 @@ def _is_number(answer: str, question: str, gold: str) -> bool:
     # A sentence after the first may explain, unless it takes something back.
     first, *rest = [part for part in _SENTENCE_END.split(text) if words(part)] or [""]
     said = words(text)
-    if _hedged(said, ("and", "but")) or _MULTIPLE.search(first):
+    if _hedged(said, ("and", "but")) or _SCALED.search(first):
         return False
     sides = [side for side in re.split(r"=|≈|\b(?:is|are|equals|makes)\b", first) if numbers(side)]
     bare = [side for side in sides if len(set(numbers(side))) == 1 and not re.search(r"\d\s*[-+*/×x^]\s*\d", side)]

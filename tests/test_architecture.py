@@ -1,0 +1,102 @@
+"""The house keeps its shape: imports run downwards, and the light rooms stay light."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+FLOORS = {
+    "records": 0,
+    "checkpoints": 0,
+    "probes": 1,
+    "llms": 1,
+    "routing": 2,
+    "pipelines": 3,
+    "eval": 3,
+    "serving": 3,
+    "training": 4,
+    "metaprobe": 5,
+}
+LIGHT = {"checkpoints", "probes", "routing"}
+HEAVY = {
+    "torch",
+    "transformers",
+    "lightgbm",
+    "sklearn",
+    "pyarrow",
+    "scipy",
+    "onnx",
+    "matplotlib",
+    "jinja2",
+    "safetensors",
+}
+
+
+def room_of(path: Path) -> str:
+    top = path.relative_to(ROOT).parts[0]
+    return "metaprobe" if top == "src" else top
+
+
+def sources() -> list[Path]:
+    rooms = [ROOT / room for room in FLOORS if (ROOT / room).is_dir()]
+    return sorted(path for room in [*rooms, ROOT / "src"] for path in room.rglob("*.py"))
+
+
+def imported_modules(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import; use full names"
+            found.add(node.module or "")
+    return found
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_run_downwards_and_never_sideways(path: Path) -> None:
+    room = room_of(path)
+    for module in imported_modules(path):
+        if not module.startswith("metaprobe"):
+            continue
+        parts = module.split(".")
+        other = parts[1] if len(parts) > 1 and parts[1] in FLOORS else "metaprobe"
+        assert other == room or FLOORS[other] < FLOORS[room], f"{room} (floor {FLOORS[room]}) imports {module}"
+
+
+@pytest.mark.parametrize("path", [p for p in sources() if room_of(p) in LIGHT], ids=lambda path: path.name)
+def test_light_rooms_import_no_heavy_library(path: Path) -> None:
+    assert not {module.split(".")[0] for module in imported_modules(path)} & HEAVY
+
+
+def loaded_after(statement: str) -> set[str]:
+    code = f"import sys; {statement}; print(' '.join(sys.modules))"
+    return set(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split())
+
+
+def test_import_metaprobe_loads_nothing_heavy_and_no_room_at_the_top_level() -> None:
+    loaded = {name.split(".")[0] for name in loaded_after("import metaprobe")}
+    assert not loaded & HEAVY
+    assert not loaded & (set(FLOORS) - {"metaprobe"})
+    assert "torch" in {name.split(".")[0] for name in loaded_after("import metaprobe.llms.local")}  # it can be seen
+
+
+def test_the_front_door_shows_exactly_these_names() -> None:
+    import metaprobe
+
+    assert sorted(metaprobe.__all__) == [
+        "Checkpoint",
+        "CheckpointError",
+        "ConfidenceProbe",
+        "DifficultyProbe",
+        "LearnedChoice",
+        "MissingExtra",
+        "QualityPredictor",
+        "RecordError",
+        "Verdict",
+        "load_checkpoint",
+    ]
+    assert all(hasattr(metaprobe, name) for name in metaprobe.__all__)

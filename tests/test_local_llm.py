@@ -1,0 +1,228 @@
+"""A local model, tested with a tiny random one: what is recorded is what the model really computed."""
+
+import asyncio
+import dataclasses
+from threading import Event
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from metaprobe.llms.base import LLMError, Request
+from metaprobe.llms.local import PLAIN_TEMPLATE, LocalLLM
+from metaprobe.llms.recorder import BatchRecorder, Cancelled, Capture, _nucleus, chosen_layers
+from metaprobe.records.types import Call, Message, Sampling
+
+WORDS = ["<pad>", "<eos>", "<unk>", *"abcdefghijklmnopqrstuvwxyz", "User", ":", "Assistant"]
+LAYERS = (0, 1, 2, 3)
+
+
+@pytest.fixture(scope="module")
+def network() -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(WORDS),
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=3,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=64,
+        initializer_range=0.6,  # far from uniform, so that a wrong log-probability shows
+        pad_token_id=0,
+        bos_token_id=None,
+        eos_token_id=1,
+    )
+    return LlamaForCausalLM(config).eval()
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerFast:
+    inner = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<unk>"))
+    inner.pre_tokenizer = pre_tokenizers.Whitespace()
+    made = PreTrainedTokenizerFast(
+        tokenizer_object=inner, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>", padding_side="left"
+    )
+    made.chat_template = PLAIN_TEMPLATE
+    return made
+
+
+def llm_of(network: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, **options: object) -> LocalLLM:
+    return LocalLLM(network, tokenizer, name="tiny", revision="test", **options)  # type: ignore[arg-type]
+
+
+def request(text: str, number: int = 0, **sampling: object) -> Request:
+    return Request(
+        id=f"r{number}",
+        stage="answer",
+        messages=(Message("user", text),),
+        sampling=Sampling(**{"max_tokens": 12, **sampling}),  # type: ignore[arg-type]
+    )
+
+
+def answers(llm: LocalLLM, requests: list[Request]) -> list[Call]:
+    async def ask() -> list[Call]:
+        return list(await asyncio.gather(*(llm.complete(r) for r in requests)))
+
+    return asyncio.run(ask())
+
+
+def teacher_forced(network: LlamaForCausalLM, call: Call) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Log-probabilities of the answer's tokens and all hidden states of the sequence, by one plain forward pass."""
+    assert call.prompt_token_ids is not None
+    assert call.token_ids is not None
+    ids = torch.tensor([[*call.prompt_token_ids.tolist(), *call.token_ids.tolist()]])
+    with torch.inference_mode():
+        out = network(ids, output_hidden_states=True)
+    at = torch.log_softmax(out.logits[0].float(), -1)[len(call.prompt_token_ids) - 1 :]
+    return (
+        np.array([float(at[i, token]) for i, token in enumerate(call.token_ids)]),
+        [h[0].numpy() for h in out.hidden_states],
+    )
+
+
+PROMPTS = ["a b c", "q", "z y x w v u t s", "m n", "e e e e"]
+
+
+def test_logprobs_and_tokens_agree_with_a_plain_forward_pass(network, tokenizer) -> None:
+    llm = llm_of(network, tokenizer, top_logprobs=3)
+    for call in answers(llm, [request(p, i) for i, p in enumerate(PROMPTS)]):
+        expected, _ = teacher_forced(network, call)
+        assert call.logprobs is not None
+        assert call.top_logprobs is not None
+        np.testing.assert_allclose(call.logprobs, expected, atol=2e-5)
+        # Greedy: the drawn token is the likeliest one.
+        np.testing.assert_allclose(call.top_logprobs[:, 0], call.logprobs, atol=1e-6)
+        assert (np.diff(call.top_logprobs, axis=1) <= 0).all()
+        assert len(call.tokens) == len(call.logprobs) == call.usage.completion_tokens
+
+
+def test_greedy_answers_are_those_of_transformers_own_generate(network, tokenizer) -> None:
+    llm = llm_of(network, tokenizer)
+    for call in answers(llm, [request(p, i) for i, p in enumerate(PROMPTS)]):
+        prompt = torch.tensor([call.prompt_token_ids.tolist()])
+        plain = network.generate(
+            prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=12, do_sample=False, pad_token_id=0
+        )
+        expected = [int(t) for t in plain[0, prompt.shape[1] :]]
+        expected = expected[: expected.index(1)] if 1 in expected else expected
+        assert call.token_ids.tolist() == expected
+
+
+def test_recorded_logprobs_are_raw_whatever_the_temperature(network, tokenizer) -> None:
+    call = answers(llm_of(network, tokenizer), [request("a b c", temperature=3.0, seed=5)])[0]
+    expected, _ = teacher_forced(network, call)
+    np.testing.assert_allclose(call.logprobs, expected, atol=2e-5)
+    assert call.logprobs_mode == "raw"
+
+
+def test_a_seeded_answer_does_not_depend_on_its_batch(network, tokenizer) -> None:
+    wanted = request("a b c", temperature=1.0, seed=7)
+    alone = answers(llm_of(network, tokenizer), [wanted])[0]
+    others = [request(p, i + 1, temperature=1.0, seed=i) for i, p in enumerate(PROMPTS)]
+    among = answers(llm_of(network, tokenizer), [*others, wanted])[-1]
+    assert among.token_ids.tolist() == alone.token_ids.tolist()
+    elsewhere = answers(llm_of(network, tokenizer), [request("a b c", temperature=1.0, seed=8)])[0]
+    assert elsewhere.token_ids.tolist() != alone.token_ids.tolist()  # the seed is what decides
+
+
+def test_sampling_follows_the_models_distribution(network, tokenizer) -> None:
+    n = 600
+    llm = llm_of(network, tokenizer, batch_size=200)
+    calls = answers(llm, [request("k", i, temperature=1.0, seed=i, max_tokens=1) for i in range(n)])
+    prompt = torch.tensor([calls[0].prompt_token_ids.tolist()])
+    with torch.inference_mode():
+        p = torch.softmax(network(prompt).logits[0, -1].float(), -1).numpy()
+    drawn = np.array([call.token_ids[0] if len(call.token_ids) else 1 for call in calls])
+    observed = np.bincount(drawn, minlength=len(p)) / n
+    # Five standard errors of a multinomial share, for each token.
+    assert (np.abs(observed - p) <= 5 * np.sqrt(p * (1 - p) / n) + 1e-9).all()
+    assert p.max() < 0.95  # there was something to draw
+
+
+def test_hidden_states_agree_with_transformers_own(network, tokenizer) -> None:
+    positions = ("prompt_last", "answer_first", "answer_last", "answer_mean")
+    llm = llm_of(network, tokenizer, capture=Capture(LAYERS, positions))
+    for call in answers(llm, [request(p, i) for i, p in enumerate(PROMPTS)]):
+        assert call.hidden is not None
+        _, states = teacher_forced(network, call)
+        P = len(call.prompt_token_ids)
+        with torch.inference_mode():
+            normed = network.model.norm(torch.tensor(call.hidden.values[-1].astype(np.float32))).numpy()
+        for index, layer in enumerate(LAYERS):
+            answer = states[layer][P:]
+            expected = np.stack([states[layer][P - 1], answer[0], answer[-1], answer.mean(axis=0)])
+            got = call.hidden.values[index].astype(np.float32)
+            if layer == 3:  # transformers gives the last layer after the final norm, we give the block's own output
+                np.testing.assert_allclose(normed[:3], expected[:3], atol=0.02)
+            else:
+                np.testing.assert_allclose(got, expected, rtol=1e-3, atol=1e-3)  # float16: 11 bits
+
+
+def test_only_the_stages_asked_for_are_captured(network, tokenizer) -> None:
+    llm = llm_of(network, tokenizer, capture=Capture((1,), ("prompt_last",), stages=("answer",)))
+    other = dataclasses.replace(request("q", 1), stage="confidence")
+    captured, plain = answers(llm, [request("a"), other])
+    assert captured.hidden is not None
+    assert captured.hidden.values.shape == (1, 1, 16)
+    assert plain.hidden is None
+
+
+def test_an_answer_that_ends_at_the_limit_is_not_called_cut(network, tokenizer) -> None:
+    sampled = [request("a b", seed, max_tokens=40, temperature=1.0, seed=seed) for seed in range(40)]
+    whole = next(
+        call
+        for call in answers(llm_of(network, tokenizer), sampled)
+        if call.finish_reason == "stop" and len(call.token_ids) > 1
+    )
+    length = len(whole.token_ids)
+    exact, short = (
+        answers(llm_of(network, tokenizer), [request("a b", max_tokens=n, temperature=1.0, seed=whole.sampling.seed)])[
+            0
+        ]
+        for n in (length, length - 1)
+    )
+    assert (exact.finish_reason, exact.token_ids.tolist()) == ("stop", whole.token_ids.tolist())
+    assert (short.finish_reason, short.token_ids.tolist()) == ("length", whole.token_ids.tolist()[:-1])
+
+
+def test_a_prompt_beyond_the_context_fails_alone_and_says_so(network, tokenizer) -> None:
+    llm = llm_of(network, tokenizer)
+
+    async def ask() -> list[Call | BaseException]:
+        too_long = request("a " * 70, 1)
+        return list(await asyncio.gather(llm.complete(request("a")), llm.complete(too_long), return_exceptions=True))
+
+    good, bad = asyncio.run(ask())
+    assert isinstance(good, Call)
+    assert isinstance(bad, LLMError)
+    assert "context of tiny (64 tokens)" in str(bad)
+
+
+def test_a_cancelled_batch_stops_at_its_next_token(network) -> None:
+    cancel = Event()
+    recorder = BatchRecorder([Sampling()], eos_ids=[1], device=torch.device("cpu"), cancel=cancel)
+    recorder(torch.zeros(1, 1), torch.zeros(1, 5))
+    cancel.set()
+    with pytest.raises(Cancelled):
+        recorder(torch.zeros(1, 1), torch.zeros(1, 5))
+
+
+@pytest.mark.parametrize(("choice", "layers"), [("all", (0, 1, 2, 3)), ("every:2", (0, 2)), ("3, 1", (1, 3))])
+def test_layers_are_chosen_by_name_step_or_number(network, choice: str, layers: tuple[int, ...]) -> None:
+    assert chosen_layers(choice, network) == layers
+
+
+@pytest.mark.parametrize("choice", ["", "4", "every:0", "-1", "some", "1;2"])
+def test_layers_that_do_not_exist_are_refused_with_the_range(network, choice: str) -> None:
+    with pytest.raises(LLMError, match="0 to 3"):
+        chosen_layers(choice, network)
+
+
+def test_the_nucleus_is_the_smallest_set_that_reaches_top_p() -> None:
+    p = torch.tensor([0.1, 0.5, 0.3, 0.1])
+    assert torch.isfinite(_nucleus(p.log(), 0.7)).tolist() == [False, True, True, False]
+    assert torch.isfinite(_nucleus(p.log(), 0.5)).tolist() == [False, True, False, False]
+    assert torch.isfinite(_nucleus(p.log(), 1.0)).all()

@@ -1,0 +1,142 @@
+"""The first system asks for difficulty, answer and confidence, and records what was said."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from metaprobe.llms.base import LLMError, Request
+from metaprobe.llms.replay import ReplayLLM
+from metaprobe.pipelines import SYSTEMS, PromptError, Prompts
+from metaprobe.pipelines.self_report import extract_answer
+from metaprobe.records.types import Call, Item, Run
+
+SYSTEM = SYSTEMS["self-report"]
+ITEM = Item(id="i1", question="What is 2 + 2?", gold=("4",), check="number")
+
+
+class ScriptedLLM:
+    """Answers by stage; keeps what it was asked."""
+
+    name = "scripted"
+    revision = "1"
+
+    def __init__(self, **texts: str) -> None:
+        self.texts = {"difficulty": "20", "answer": "4", "confidence": "90", **texts}
+        self.asked: list[Request] = []
+
+    async def complete(self, request: Request) -> Call:
+        self.asked.append(request)
+        text = self.texts[request.stage]
+        return Call(
+            id=request.id,
+            stage=request.stage,
+            parent=request.parent,
+            model=self.name,
+            messages=request.messages,
+            text=text,
+            logprobs=np.full(max(len(text), 1), -0.5, np.float32),
+            sampling=request.sampling,
+        )
+
+
+def run(llm: object, variant: str = "direct", item: Item = ITEM) -> Run:
+    prompts = Prompts.load(SYSTEM.name, SYSTEM.prompts)
+    return asyncio.run(SYSTEM.run(item, llm, variant=variant, run_id="r", prompts=prompts))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("variant", SYSTEM.variants)
+def test_a_run_has_three_calls_and_what_was_stated(variant: str) -> None:
+    llm = ScriptedLLM(answer="2 and 2 make four.\nAnswer: 4" if variant != "direct" else "4")
+    found = run(llm, variant)
+    assert [call.stage for call in found.calls] == ["difficulty", "answer", "confidence"]
+    assert (found.stated("difficulty"), found.stated("confidence"), found.final_answer) == (0.2, 0.9, "4")
+    assert found.calls[2].parent == found.calls[1].id
+    assert len({call.id for call in found.calls}) == 3
+
+
+def test_what_cannot_be_read_is_none_and_not_a_guess() -> None:
+    found = run(ScriptedLLM(difficulty="I would rather not say", confidence="between 10 and 90"))
+    assert found.stated("difficulty") is None
+    assert found.stated("confidence") is None
+    assert [statement.kind for statement in found.statements] == ["difficulty", "confidence"]
+
+
+def test_difficulty_is_asked_before_the_answer_and_confidence_sees_the_answer() -> None:
+    llm = ScriptedLLM(answer="5")
+    run(llm)
+    first, second, third = (" ".join(message.content for message in request.messages) for request in llm.asked)
+    assert ITEM.question in first
+    assert ITEM.question in second
+    assert "5" in third.replace(ITEM.question, "")
+
+
+@pytest.mark.parametrize(
+    ("variant", "text", "answer"),
+    [
+        ("direct", "\n Paris.\nIt is in France.", "Paris."),
+        ("direct", "", ""),
+        ("step-by-step", "First 2 + 2.\nAnswer: 5\nNo wait.\n**Answer:** 4\nDone.", "4"),
+        ("step-by-step", "So it must be\nParis", "Paris"),
+        ("step-by-step", "We add. The sum is 4. Final answer: 4", "4"),
+    ],
+)
+def test_the_answer_is_found_in_the_text(variant: str, text: str, answer: str) -> None:
+    assert extract_answer(ITEM, Call(id="c", text=text), variant=variant) == answer
+
+
+def test_a_function_is_taken_whole() -> None:
+    code = "```python\ndef f(x):\n    return x\n```"
+    assert (
+        extract_answer(Item(id="i", question="q", check="function"), Call(id="c", text=code), variant="direct") == code
+    )
+
+
+def test_a_replayed_run_is_the_recorded_run() -> None:
+    recorded = run(ScriptedLLM())
+    replayed = run(ReplayLLM.from_runs([recorded]))
+    assert [call.text for call in replayed.calls] == [call.text for call in recorded.calls]
+    assert replayed.statements == recorded.statements
+
+
+def test_what_was_not_recorded_is_not_invented() -> None:
+    llm = ReplayLLM.from_runs([run(ScriptedLLM())])
+    with pytest.raises(LLMError, match="was not recorded: 3 calls of scripted"):
+        run(llm, item=Item(id="i2", question="What is 3 + 3?"))
+
+
+def prompt_folder(tmp_path: Path, change: Callable[[str, str], str]) -> Path:
+    for name, text in Prompts.load(SYSTEM.name, SYSTEM.prompts).texts.items():
+        (tmp_path / f"{name}.txt").write_text(change(name, text))
+    return tmp_path
+
+
+def test_a_users_prompts_replace_the_shipped_ones(tmp_path: Path) -> None:
+    folder = prompt_folder(tmp_path, lambda name, text: text.replace("$question", "Mine: $question"))
+    mine = Prompts.load(SYSTEM.name, SYSTEM.prompts, folder)
+    assert "Mine: Q" in mine.messages("direct", question="Q")[-1].content
+    assert mine.digest != Prompts.load(SYSTEM.name, SYSTEM.prompts).digest
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "is empty"),
+        ("hello", "begins with text"),
+        ("--- robot\nhi", "'robot'"),
+        (None, "no prompt file direct.txt"),
+    ],
+)
+def test_a_prompt_file_that_is_not_right_is_named(tmp_path: Path, text: str | None, said: str) -> None:
+    folder = prompt_folder(tmp_path, lambda name, shipped: shipped)
+    (folder / "direct.txt").unlink() if text is None else (folder / "direct.txt").write_text(text)
+    with pytest.raises(PromptError, match=said):
+        Prompts.load(SYSTEM.name, SYSTEM.prompts, folder)
+
+
+def test_a_slot_that_nobody_fills_is_named(tmp_path: Path) -> None:
+    folder = prompt_folder(tmp_path, lambda name, text: text + "$weather")
+    with pytest.raises(PromptError, match="weather"):
+        Prompts.load(SYSTEM.name, SYSTEM.prompts, folder).messages("direct", question="Q")
