@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -39,6 +40,8 @@ class BatchQueue(Generic[Asked, Answered]):
         self._batch_size = batch_size
         self._waiting: list[_Waiting[Asked, Answered]] = []
         self._worker: asyncio.Task[None] | None = None
+        # One thread, always the same: each new one would keep memory of its own for tensors it has long freed.
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metaprobe-llm")
 
     async def submit(self, asked: Asked, *, kind: int, length: int) -> Answered:
         """The answer to one request; raises what `run` returned for it as an exception."""
@@ -55,7 +58,8 @@ class BatchQueue(Generic[Asked, Answered]):
             while self._waiting:
                 await self._settle()
                 batch = self._take()
-                answers = await asyncio.to_thread(self._run, [waiting.asked for waiting in batch])
+                asked = [waiting.asked for waiting in batch]
+                answers = await asyncio.get_running_loop().run_in_executor(self._thread, self._run, asked)
                 for waiting, answer in zip(batch, answers, strict=True):
                     if waiting.answer.done():  # its task was cancelled meanwhile
                         continue

@@ -19,7 +19,7 @@ PROMPTS = ("difficulty", "direct", "step_by_step", "confidence")
 STATEMENT_TOKENS = 8
 DIRECT_TOKENS = 24
 CODE_TOKENS = 96
-STEP_TOKENS = 128
+STEP_TOKENS = 64
 
 _FINAL = re.compile(r"(?:^|\n|\.\s)\s*\**(?:final )?answer\**\s*(?::|is)\s*\**\s*(.+)", re.IGNORECASE)
 
@@ -34,10 +34,8 @@ async def self_report(item: Item, llm: LLM, *, variant: str, run_id: str, prompt
         return await llm.complete(Request(id=call_id, stage=stage, messages=messages, sampling=sampling, parent=parent))
 
     difficulty = await ask("difficulty", "difficulty", STATEMENT_TOKENS)
-    if variant == "step-by-step":
-        answer = await ask(ANSWER_STAGE, "step_by_step", STEP_TOKENS)
-    else:
-        answer = await ask(ANSWER_STAGE, "direct", CODE_TOKENS if item.check == "function" else DIRECT_TOKENS)
+    prompt, max_tokens = ("step_by_step", STEP_TOKENS) if variant == "step-by-step" else ("direct", DIRECT_TOKENS)
+    answer = await ask(ANSWER_STAGE, prompt, CODE_TOKENS if item.check == "function" else max_tokens)
     final = extract_answer(item, answer, variant=variant)
     confidence = await ask("confidence", "confidence", STATEMENT_TOKENS, parent=answer.id, answer=final or "(none)")
     return Run(

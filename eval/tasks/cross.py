@@ -76,7 +76,7 @@ def _days_later(rng: Random) -> Draft:
 
 @_needs(COMMON, MATH)
 def _change(rng: Random) -> Draft:
-    name, price = rng.choice(NAMES), rng.randrange(1, 9)
+    name, price = rng.choice(NAMES), rng.choice((1, 2, 3, 4, 6, 7, 8))
     return _number(
         f"{name} buys a cake for {price} dollars and pays with a 10 dollar bill. How many dollars does {name} get back?",
         10 - price,
@@ -102,12 +102,6 @@ def _month_lengths(rng: Random) -> Draft:
 def _atomic_number_plus(rng: Random) -> Draft:
     row, n = rng.choice([row for row in ELEMENTS if int(row["number"]) < 31]), rng.randrange(1, 6)
     return _number(f"What is the atomic number of {accepted(row['element'])[0]} plus {n}?", int(row["number"]) + n)
-
-
-@_needs(KNOWLEDGE, MATH)
-def _years_between(rng: Random) -> Draft:
-    row, n = rng.choice(cross("events")), rng.choice((10, 20, 50, 100))
-    return _number(f"In which year was it {n} years after the year in which did {row['event']}?", int(row["year"]) + n)
 
 
 @_needs(KNOWLEDGE, MATH)
@@ -220,22 +214,20 @@ def _power_in_code(rng: Random) -> Draft:
 def _write_formula(rng: Random) -> Draft:
     name, what, body = rng.choice(
         (
-            (
-                "circle_area",
-                "the area of a circle of radius r, with math.pi",
-                "import math\n    return math.pi * r ** 2",
-            ),
-            ("square_perimeter", "the perimeter of a square of side r", "return 4 * r"),
-            ("cube_volume", "the volume of a cube of side r", "return r ** 3"),
-            ("hours_to_minutes", "how many minutes r hours are", "return 60 * r"),
-            ("percent", "r percent of 200", "return 2 * r"),
+            ("square_area(side)", "the area of a square", "return side * side"),
+            ("square_perimeter(side)", "the perimeter of a square", "return 4 * side"),
+            ("cube_volume(side)", "the volume of a cube", "return side ** 3"),
+            ("hours_to_minutes(hours)", "how many minutes that is", "return 60 * hours"),
+            ("weeks_to_days(weeks)", "how many days that is", "return 7 * weeks"),
+            ("meters_to_centimeters(meters)", "how many centimeters that is", "return 100 * meters"),
         )
     )
-    code = f"def {name}(r):\n    {body}"
+    code = f"def {name}:\n    {body}"
     scope: dict[str, Any] = {}
     exec(code, scope)
-    gold = tuple(f"assert abs({name}({r}) - {scope[name](r)!r}) < 1e-6" for r in (1, 3, 10))
-    return Draft(f"Write a Python function {name}(r) that returns {what}.", gold, "function", solution=code)
+    called = name.split("(")[0]
+    gold = tuple(f"assert {called}({n}) == {scope[called](n)}" for n in (1, 3, 10))
+    return Draft(f"Write a Python function {name} that returns {what}.", gold, "function", solution=code)
 
 
 @_needs(LOGIC, MATH)
@@ -303,3 +295,77 @@ def _greater_in_code(rng: Random) -> Draft:
     return printed(
         f"{order[0]}, {order[1]}, {order[2]} = {', '.join(str(n) for n in rng.sample(range(1, 30), 3))}\nprint({order[0]} > {order[2]})"
     )
+
+
+@_needs(KNOWLEDGE, LOGIC)
+def _lives_in_city(rng: Random) -> Draft:
+    (a, b), (p, q) = rng.sample(NAMES, 2), rng.sample(FAMOUS, 2)
+    person, row = rng.choice(((a, p), (b, q)))
+    cities = [accepted(place["capital"])[0] for place in (p, q)]
+    question = f"{a} lives in {cities[0]}. {b} lives in {cities[1]}. In which country does {person} live?"
+    return Draft(question, accepted(row["country"]))
+
+
+@_needs(KNOWLEDGE, LOGIC)
+def _what_it_holds(rng: Random) -> Draft:
+    p, q = rng.sample(ELEMENTS, 2)
+    box, row = rng.choice((("box", p), ("bag", q)))
+    names = [accepted(element["element"])[0] for element in (p, q)]
+    question = (
+        f"The box holds {names[0]}. The bag holds {names[1]}. What is the chemical symbol of what the {box} holds?"
+    )
+    return Draft(question, (row["symbol"],))
+
+
+@_needs(KNOWLEDGE, LOGIC)
+def _native_speaker(rng: Random) -> Draft:
+    people = rng.sample(NAMES, 3)
+    spoken = {accepted(row["language"])[0]: row for row in FAMOUS if row["language"]}
+    rows = rng.sample(list(spoken.values()), 3)
+    asked = rng.randrange(3)
+    facts = ", ".join(f"{name} is from {row['country']}" for name, row in zip(people, rows, strict=True))
+    language = accepted(rows[asked]["language"])[0]
+    return pick(f"{facts}. Whose language is {language}: {{options}}?", people[asked], people, rng)
+
+
+@_needs(KNOWLEDGE, CODE)
+def _printed_city(rng: Random) -> Draft:
+    row = rng.choice(FAMOUS)
+    city = accepted(row["capital"])[0]
+    question = f'city = "{city}"\nprint(city)\nIn which country is the city that this Python code prints?'
+    return Draft(question, accepted(row["country"]))
+
+
+@_needs(CODE, COMMON)
+def _printed_word(rng: Random) -> Draft:
+    row = rng.choice(where("everyday", relation="opposite", level="medium"))
+    question = f'word = "{row["thing"]}"\nprint(word)\nWhat is the opposite of the word that this Python code prints?'
+    return Draft(question, accepted(row["answer"]))
+
+
+@_needs(CODE, COMMON)
+def _printed_animal(rng: Random) -> Draft:
+    row = rng.choice(where("everyday", relation="sound"))
+    question = (
+        f'animal = "{row["thing"]}"\nprint(animal)\nWhat sound does the animal make that this Python code prints?'
+    )
+    return Draft(question, accepted(row["answer"]))
+
+
+@_needs(LOGIC, COMMON)
+def _every_pet(rng: Random) -> Draft:
+    row, name = rng.choice(where("everyday", relation="young", level="easy")), rng.choice(NAMES)
+    question = (
+        f"Every animal on the farm is a {row['thing']}. {name} has a young animal of that farm. What is it called?"
+    )
+    return Draft(question, accepted(row["answer"]))
+
+
+@_needs(LOGIC, COMMON)
+def _color_of_what(rng: Random) -> Draft:
+    (a, b), (p, q) = rng.sample(NAMES, 2), rng.sample(where("everyday", relation="color", level="easy"), 2)
+    if p["answer"] == q["answer"]:
+        return _color_of_what(rng)
+    person, row = rng.choice(((a, p), (b, q)))
+    question = f"{a} paints {p['thing']}. {b} paints {q['thing']}. Which color does {person} need?"
+    return Draft(question, accepted(row["answer"]))

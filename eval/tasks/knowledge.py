@@ -6,9 +6,6 @@ from random import Random
 from metaprobe.eval.tasks.facts import Row, accepted, own
 from metaprobe.eval.tasks.templates import EASY, HARD, MEDIUM, Draft, Template
 
-FAME = {EASY: ("1",), MEDIUM: ("1", "2"), HARD: ("2", "3")}
-"""Which rows a level may ask about, by the column `fame`."""
-
 
 def _ask(
     level: str,
@@ -60,16 +57,16 @@ TEMPLATES: list[Template] = [
     _ask(MEDIUM, "country-of-capital", COUNTRY, "{} is the capital of which country?", "capital", "country", "2"),
     _ask(MEDIUM, "continent", COUNTRY, "On which continent is {}?", "country", "continent", "2"),
     _ask(MEDIUM, "currency", COUNTRY, "What is the currency of {}?", "country", "currency", "12", more=_with_adjective),
-    _ask(MEDIUM, "language", COUNTRY, "Which language is spoken in {}?", "country", "language", "2"),
-    _ask(MEDIUM, "element", ELEMENT, "Which chemical element has the symbol {}?", "symbol", "element", "1"),
+    _ask(MEDIUM, "atomic-number", ELEMENT, "What is the atomic number of {}?", "element", "number", "1", True),
+    _ask(MEDIUM, "element", ELEMENT, "Which chemical element has the symbol {}?", "symbol", "element", "2"),
     _ask(MEDIUM, "symbol", ELEMENT, "What is the chemical symbol of {}?", "element", "symbol", "2"),
     _ask(MEDIUM, "author", WORK, "Who wrote {}?", "work", "author", "2"),
-    _ask(MEDIUM, "event", EVENT, "In which year did {}?", "event", "year", "1", True),
+    _ask(MEDIUM, "event", EVENT, "In which year did {}?", "event", "year", "12", True),
     _ask(MEDIUM, "landmark", LANDMARK, "In which country is {}?", "landmark", "country", "2"),
     _ask(HARD, "capital", COUNTRY, "What is the capital of {}?", "country", "capital", "3"),
     _ask(HARD, "country-of-capital", COUNTRY, "{} is the capital of which country?", "capital", "country", "3"),
     _ask(HARD, "currency", COUNTRY, "What is the currency of {}?", "country", "currency", "3", more=_with_adjective),
-    _ask(HARD, "atomic-number", ELEMENT, "What is the atomic number of {}?", "element", "number", "12", True),
+    _ask(HARD, "atomic-number", ELEMENT, "What is the atomic number of {}?", "element", "number", "2", True),
     _ask(
         HARD,
         "element-of-number",
@@ -82,6 +79,6 @@ TEMPLATES: list[Template] = [
     _ask(HARD, "element", ELEMENT, "Which chemical element has the symbol {}?", "symbol", "element", "3"),
     _ask(HARD, "symbol", ELEMENT, "What is the chemical symbol of {}?", "element", "symbol", "3"),
     _ask(HARD, "author", WORK, "Who wrote {}?", "work", "author", "3"),
-    _ask(HARD, "event", EVENT, "In which year did {}?", "event", "year", "23", True),
+    _ask(HARD, "event", EVENT, "In which year did {}?", "event", "year", "3", True),
     _ask(HARD, "landmark", LANDMARK, "In which country is {}?", "landmark", "country", "3"),
 ]

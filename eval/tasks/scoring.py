@@ -16,22 +16,24 @@ from metaprobe.records.types import Item
 
 Words = tuple[str, ...]
 
-NUMBER_WORDS = {
-    word: str(number)
-    for number, word in enumerate(
-        ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen", "twenty"]
-    )
-}
+_UP_TO_TWENTY = """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen
+    seventeen eighteen nineteen twenty"""
+_HEDGES = """or either neither nor not no never isnt wasnt arent dont doesnt cannot cant unless maybe perhaps possibly but and
+    actually wait sorry instead incorrect wrong"""
+_FILLER = """is are was were be it its this that they there he she his her has have had in of to for on at by as with will would
+    now so then therefore thus answer result output print make do return equal call called known located official officially
+    spoken written mainly primarily typically usually correct value you we deep dark bright pale light"""
+
+NUMBER_WORDS = {word: str(number) for number, word in enumerate(_UP_TO_TWENTY.split())}
 ARTICLES = frozenset(("a", "an", "the"))
-HEDGES = frozenset(
-    ["or", "either", "neither", "nor", "not", "no", "never", "isnt", "wasnt", "arent", "dont", "doesnt", "cannot", "cant", "unless", "maybe", "perhaps", "possibly", "but", "and", "actually", "wait", "sorry", "instead", "incorrect", "wrong"]
-)
-FILLER = frozenset(
-    ["is", "are", "was", "were", "be", "it", "its", "this", "that", "they", "there", "he", "she", "his", "her", "has", "have", "had", "in", "of", "to", "for", "on", "at", "by", "as", "with", "will", "would", "now", "so", "then", "therefore", "thus", "answer", "result", "output", "print", "make", "do", "return", "equal", "call", "called", "known", "located", "official", "officially", "spoken", "written", "mainly", "primarily", "typically", "usually", "correct", "value", "you", "we", "deep", "dark", "bright", "pale", "light"]
-)
+HEDGES = frozenset(_HEDGES.split())
+"""Words that make an answer no answer, unless they belong to the gold."""
+FILLER = frozenset(_FILLER.split())
 """Words that say nothing beside the gold (as stems), whatever the question."""
 
-_LEAD = re.compile(r"^\W*(?:(?:the\s+)?(?:final\s+|correct\s+)?(?:answer|result|output)(?:\s+is\b\s*:?|\s*[:=])|a:)\s*", re.I)
+_LEAD = re.compile(
+    r"^\W*(?:(?:the\s+)?(?:final\s+|correct\s+)?(?:answer|result|output)(?:\s+is\b\s*:?|\s*[:=])|a:)\s*", re.I
+)
 _FENCE = re.compile(r"```[\w+-]*[ \t]*\n?(.*?)(?:```|\Z)", re.S)
 _ASIDE = re.compile(r"\s*\([^()]*\)")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
@@ -123,7 +125,7 @@ def _is_text(answer: str, question: str, gold: str) -> bool:
         whole = aside
     if _says(whole, wanted, question, fold=fold):
         return True
-    first, _, rest = _ASIDE.sub("", sentences[0]), None, " ".join(sentences[1:])
+    first, rest = _ASIDE.sub("", sentences[0]), " ".join(sentences[1:])
     if len(words(rest)) >= 3 and not _hedged(words(rest), ()):
         return _says(first, wanted, question, fold=fold)
     head, _, apposition = whole.partition(", ")
@@ -167,10 +169,11 @@ def _is_number(answer: str, question: str, gold: str) -> bool:
     if len(wanted) != 1:
         raise RecordError(f"the gold {gold!r} of a number item is not one number")
     # A sentence after the first may explain, unless it takes something back.
-    first, *rest = [part for part in _SENTENCE_END.split(text) if words(part)] or [""]
-    said = words(text)
-    if _hedged(said, ("and", "but")) or _SCALED.search(first):
+    first = next((part for part in _SENTENCE_END.split(text) if words(part)), "")
+    if _hedged(words(text), ("and", "but")) or _SCALED.search(first):
         return False
+    conclusion = re.split(r"\b(?:so|therefore|thus|hence)\b", first)[-1]
+    first = conclusion if numbers(conclusion) else first
     sides = [side for side in re.split(r"=|≈|\b(?:is|are|equals|makes)\b", first) if numbers(side)]
     bare = [side for side in sides if len(set(numbers(side))) == 1 and not re.search(r"\d\s*[-+*/×x^]\s*\d", side)]
     given = set(numbers(question))
@@ -192,7 +195,9 @@ def _is_choice(answer: str, item: Item) -> bool:
         left, right = found[: found.index("than")], found[found.index("than") + 1 :]
         subject, other = _named(left, options), _named(right, options)
         beside = {word for word in left if all(word not in options[choice] for choice in subject)}
-        if len(subject) == len(other) == 1 and beside <= {"is", "are", "was"} | set(words(item.question.split(". ")[-1])):
+        if len(subject) == len(other) == 1 and beside <= {"is", "are", "was"} | set(
+            words(item.question.split(". ")[-1])
+        ):
             named = subject
     if not named and found:
         content = [word for word in found if _stem(word) not in FILLER] or list(found)

@@ -1,0 +1,122 @@
+"""The command line says what went wrong in one line, and does what the library does."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from metaprobe.cli import main
+
+TRAINED = ["quality", "hidden", "choice"]
+COMMANDS = ["demo", "collect", "import", "train", "score", "compare", "inspect"]
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(scope="module")
+def quality(recorded_runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("trained") / "quality"
+    result = run("train", "quality", recorded_runs, "--out", path, "--folds", 3)
+    assert result.exit_code == 0, result.output
+    return path
+
+
+@pytest.mark.parametrize(
+    "command", [[], *[[name] for name in COMMANDS], *[["train", n] for n in ("quality", "hidden", "choice")]]
+)
+def test_help_names_every_command_and_option_default(command: list[str]) -> None:
+    result = run(*command, "--help")
+    assert result.exit_code == 0
+    if not command:
+        assert all(name in result.output for name in COMMANDS)
+    if command == ["collect"]:
+        assert "default: 32" in result.output
+
+
+def test_training_writes_a_checkpoint_that_inspect_describes(quality: Path) -> None:
+    assert {path.name for path in quality.iterdir()} == {"manifest.json", "model.onnx", "golden.json", "README.md"}
+    result = run("inspect", quality)
+    assert result.exit_code == 0
+    assert "smollm2-135m" in result.output
+    assert "auroc" in result.output
+
+
+def test_hidden_probes_and_the_choice_are_trained_from_recorded_runs(recorded_runs: Path, tmp_path: Path) -> None:
+    for when, position in (("before", "prompt_last"), ("after", "answer_")):
+        result = run("train", "hidden", recorded_runs, "--when", when, "--out", tmp_path / when, "--folds", 3)
+        assert result.exit_code == 0, result.output
+        contract = json.loads((tmp_path / when / "manifest.json").read_text())["contract"]
+        assert contract["position"].startswith(position)
+    result = run("train", "choice", recorded_runs, "--out", tmp_path / "choice")
+    assert result.exit_code == 0, result.output
+    assert "learned choice" in result.stderr
+
+
+def test_compare_writes_report_and_tables(recorded_runs: Path, tmp_path: Path) -> None:
+    result = run("compare", recorded_runs, "--out", tmp_path, "--folds", 3)
+    assert result.exit_code == 0, result.output
+    assert "stated confidence" in result.stdout
+    assert "</html>" in (tmp_path / "report.html").read_text()
+    assert {"methods.csv", "comparison.json"} <= {path.name for path in tmp_path.iterdir()}
+    figures = json.loads((tmp_path / "comparison.json").read_text())
+    assert 0.5 < figures["blend"]["auroc"]["estimate"] < 1
+
+
+def test_import_then_score_gives_a_line_for_each_line(quality: Path, tmp_path: Path) -> None:
+    content = [{"token": "t", "logprob": -0.3}] * 4
+    response = {
+        "model": "smollm2-135m",
+        "choices": [{"message": {"content": "tttt"}, "logprobs": {"content": content}}],
+    }
+    lines = tmp_path / "lines.jsonl"
+    lines.write_text(
+        "".join(
+            json.dumps({"id": f"q{i}", "response": response, "labels": {"correct": i % 2}}) + "\n" for i in range(3)
+        )
+    )
+    result = run("import", lines, "--out", tmp_path / "runs")
+    assert json.loads(result.stdout) == {"imported": 3, "already_stored": 0, "skipped": 0}
+    assert json.loads(run("import", lines, "--out", tmp_path / "runs").stdout)["already_stored"] == 3
+    scored = [json.loads(line) for line in run("score", quality, lines).stdout.splitlines()]
+    assert [line["id"] for line in scored] == ["q0", "q1", "q2"]
+    assert all(0 < line["score"] < 1 for line in scored)
+
+
+def test_a_bad_line_stops_an_import_unless_it_may_be_skipped(tmp_path: Path) -> None:
+    lines = tmp_path / "lines.jsonl"
+    lines.write_text('{"id": "a", "resp')
+    stopped = run("import", lines, "--out", tmp_path / "runs")
+    assert stopped.exit_code == 1
+    assert "lines.jsonl:1" in stopped.output
+    skipped = run("import", lines, "--skip-bad", "--out", tmp_path / "runs")
+    assert skipped.exit_code == 1
+    assert json.loads(skipped.stdout)["skipped"] == 1
+
+
+def test_errors_are_one_line_that_says_what_to_do(quality: Path, recorded_runs: Path, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged"
+    shutil.copytree(recorded_runs, damaged)
+    shard = next(damaged.glob("*.parquet"))
+    shard.write_bytes(shard.read_bytes()[:1000])
+    tampered = tmp_path / "tampered"
+    shutil.copytree(quality, tampered)
+    (tampered / "README.md").write_text("something else")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "f.jsonl").write_text("{}\n")
+    for arguments, said in [
+        (("train", "quality", damaged, "--out", tmp_path / "q"), shard.name),
+        (("inspect", tampered), "README.md"),
+        (("score", tampered, tmp_path / "f.jsonl"), "README.md"),
+        (("compare", tmp_path / "empty", "--out", tmp_path / "r"), "no run store"),
+        (("train", "quality", recorded_runs, "--target", "kindness", "--out", tmp_path / "q"), "labels found: correct"),
+        (("inspect", quality, "--sha256", "0" * 64), "0000"),
+        (("collect", "self-report", "--task", "x", "--out", tmp_path / "c"), "no task 'x'"),
+    ]:
+        result = run(*arguments)
+        assert result.exit_code == 1, arguments
+        assert said in result.output
+        assert "Traceback" not in result.output

@@ -1,0 +1,127 @@
+"""A collection keeps every run, labels it, resumes, and refuses to mix."""
+
+import asyncio
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from metaprobe.llms.base import LLMError, Request
+from metaprobe.pipelines import SYSTEMS, Prompts
+from metaprobe.records.errors import RecordError, StoreMismatch
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import Call, Item
+from metaprobe.training.collect import CollectReport, collect, collect_local
+
+SYSTEM = SYSTEMS["self-report"]
+ITEMS = [
+    Item(id=f"i{n}", question=f"What is {n} + 1?", gold=(str(n + 1),), group=f"g{n}", task="t", check="number")
+    for n in range(10)
+]
+
+
+class Adder:
+    """Adds rightly below 5, wrongly above; refuses item 7 until it is mended."""
+
+    name = "adder"
+    revision = "1"
+
+    def __init__(self, *, mended: bool = False) -> None:
+        self.mended = mended
+        self.answered: list[str] = []
+
+    async def complete(self, request: Request) -> Call:
+        await asyncio.sleep(0)
+        number = int(request.messages[-1].content.split("What is ")[1].split()[0])
+        if number == 7 and not self.mended:
+            raise LLMError("seven is too much")
+        self.answered.append(request.id)
+        text = {"difficulty": "10", "confidence": "80"}.get(request.stage, str(number + 1 + (number >= 5)))
+        return Call(
+            id=request.id,
+            stage=request.stage,
+            model=self.name,
+            messages=request.messages,
+            text=text,
+            logprobs=np.array([-0.5], np.float32),
+            sampling=request.sampling,
+        )
+
+
+def gather(store: RunStore, llm: Adder, prompts: Prompts | None = None) -> CollectReport:
+    prompts = prompts or Prompts.load(SYSTEM.name, SYSTEM.prompts)
+    return asyncio.run(collect(SYSTEM, ITEMS, llm, store, prompts=prompts, shard_runs=4))
+
+
+def test_every_answer_is_labelled_by_the_program(tmp_path: Path) -> None:
+    gather(RunStore(tmp_path), Adder(mended=True))
+    runs = list(RunStore(tmp_path))
+    assert len(runs) == 20
+    for run in runs:
+        answer = next(call for call in run.calls if call.stage == "answer")
+        assert run.outcome == run.label("correct", answer.id) == float(int(run.item.id[1:]) < 5)
+        assert [label.source for label in run.labels] == ["program"]
+
+
+def test_a_failed_run_is_reported_and_tried_again_and_nothing_is_done_twice(tmp_path: Path) -> None:
+    first = gather(RunStore(tmp_path), Adder())
+    assert (first.done, first.stored_before, len(first.failed)) == (18, 0, 2)
+    assert "seven is too much" in first.failed[0]
+    mended = Adder(mended=True)
+    second = gather(RunStore(tmp_path), mended)
+    assert (second.done, second.stored_before, second.failed) == (2, 18, ())
+    assert {identity.split("/")[2] for identity in mended.answered} == {"i7"}
+    assert len(RunStore(tmp_path)) == 20
+
+
+def test_a_store_is_not_continued_with_other_prompts_or_another_model(tmp_path: Path) -> None:
+    gather(RunStore(tmp_path), Adder(mended=True))
+    shipped = Prompts.load(SYSTEM.name, SYSTEM.prompts)
+    changed = dataclasses.replace(shipped, texts={**shipped.texts, "direct": "--- user\nNow: $question"})
+    with pytest.raises(StoreMismatch, match="prompts"):
+        gather(RunStore(tmp_path), Adder(mended=True), changed)
+    other = Adder(mended=True)
+    other.name = "subtractor"
+    with pytest.raises(StoreMismatch, match="'adder', now 'subtractor'"):
+        gather(RunStore(tmp_path), other)
+
+
+def test_an_interrupted_collection_keeps_what_was_done(tmp_path: Path) -> None:
+    class Slow(Adder):
+        async def complete(self, request: Request) -> Call:
+            if len(self.answered) >= 30:
+                await asyncio.Event().wait()
+            return await super().complete(request)
+
+    async def interrupted() -> None:
+        """What asyncio does on Ctrl-C: cancel the main task, and let it clean up."""
+        llm = Slow(mended=True)
+        prompts = Prompts.load(SYSTEM.name, SYSTEM.prompts)
+        task = asyncio.create_task(collect(SYSTEM, ITEMS, llm, RunStore(tmp_path), prompts=prompts, concurrency=4))
+        while len(llm.answered) < 30:
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(interrupted())
+    kept = len(RunStore(tmp_path))
+    assert 0 < kept < 20
+    rest = gather(RunStore(tmp_path), Adder(mended=True))
+    assert (rest.stored_before, rest.done) == (kept, 20 - kept)
+
+
+@pytest.mark.parametrize(
+    ("system", "task", "variants", "said"),
+    [
+        ("nonsense", "metacog-eval", (), "no system 'nonsense'; there are: self-report"),
+        ("self-report", "nonsense", (), "no task 'nonsense'"),
+        ("self-report", "metacog-eval", ("sideways",), "no variant 'sideways'; there are: direct, step-by-step"),
+    ],
+)
+def test_unknown_names_list_the_known_ones(
+    tmp_path: Path, system: str, task: str, variants: tuple[str, ...], said: str
+) -> None:
+    with pytest.raises(RecordError, match=said):
+        collect_local(system, task, "smollm2-135m", tmp_path, variants=variants)

@@ -1,0 +1,130 @@
+"""Decisions: the fixed rule and the learned choice answer the same question, and say why."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from metaprobe.checkpoints import ContractMismatch, load_checkpoint
+from metaprobe.probes.signals import Signal, Signals, signals_of
+from metaprobe.records.errors import RecordError
+from metaprobe.records.types import Call, Item, Label, Run, Statement
+from metaprobe.routing.ask_again import ACCEPT, AGAIN, LearnedChoice, StatedThreshold
+from metaprobe.routing.policy import Outcome, Policy, State
+from metaprobe.training.choice import _best_threshold, evaluate_choice, export_choice, paired_answers
+
+LEGAL = (ACCEPT, AGAIN)
+
+
+def state(**signals: float) -> State:
+    return State("d1", "ask-again", Signals(**{name: Signal(value, "test") for name, value in signals.items()}))
+
+
+def made_up_runs(n: int = 200, seed: int = 0) -> list[Run]:
+    """Direct answers are right where their log-probability is high; step by step right two times in three, always."""
+    rng = np.random.default_rng(seed)
+    runs = []
+    for i in range(n):
+        item = Item(id=f"i{i}", question="q", group=f"g{i}", task="t")
+        good = rng.uniform() < 0.5
+        for variant, right in (("direct", good), ("step-by-step", rng.uniform() < 0.67)):
+            level = -0.1 if right else -2.0
+            call = Call(
+                id=f"{variant}/{i}",
+                stage="answer",
+                logprobs=rng.normal(level, 0.3, 6).clip(max=-0.01).astype(np.float32),
+                usage=dataclasses.replace(Call(id="x").usage, completion_tokens=6 if variant == "direct" else 60),
+            )
+            runs.append(
+                Run(
+                    id=call.id,
+                    system="self-report",
+                    variant=variant,
+                    item=item,
+                    calls=(call,),
+                    statements=(Statement(call.id, "confidence", 0.9), Statement(call.id, "difficulty", None)),
+                    labels=(Label(call.id, "correct", float(right), "program"),),
+                )
+            )
+    return runs
+
+
+@pytest.mark.parametrize(
+    ("rule", "signals", "action"),
+    [
+        (StatedThreshold(), {"confidence": 0.49}, AGAIN),
+        (StatedThreshold(), {"confidence": 0.5}, ACCEPT),
+        (StatedThreshold("difficulty", again_if_above=True), {"difficulty": 0.5}, AGAIN),
+        (StatedThreshold("difficulty", again_if_above=True), {"difficulty": 0.49}, ACCEPT),
+        (StatedThreshold(fallback=0.2), {}, AGAIN),
+    ],
+)
+def test_the_fixed_rule_follows_its_threshold(rule: Policy, signals: dict[str, float], action: str) -> None:
+    decision = rule.decide(state(**signals), LEGAL)
+    assert decision.action == action
+    assert decision.propensities == {ACCEPT: float(action == ACCEPT), AGAIN: float(action == AGAIN)}
+    assert ("nothing stated" in decision.reason) == (not signals)
+    rule.observe(decision.id, Outcome(correct=1.0))
+
+
+def test_the_learned_choice_beats_both_constant_policies_where_there_is_something_to_learn() -> None:
+    results, learned = evaluate_choice(paired_answers(made_up_runs()))
+    accuracy = {r.policy: r.accuracy.estimate for r in results}
+    assert accuracy["learned choice"] > max(accuracy["always direct"], accuracy["always step by step"]) + 0.05
+    assert accuracy["oracle"] >= max(accuracy.values())
+    assert accuracy["stated confidence < 0.5"] == accuracy["always direct"]  # it always states 0.9
+    tokens = {r.policy: r.tokens_per_question for r in results}
+    assert tokens["always direct"] == 6
+    assert tokens["always step by step"] == 60
+    assert 6 < tokens["learned choice"] < 66
+    assert learned.shape == (200, 2)
+
+
+def test_the_exported_choice_decides_as_fitted_and_falls_back_with_the_reason(tmp_path) -> None:
+    data = paired_answers(made_up_runs())
+    export_choice(tmp_path / "choice", data, *evaluate_choice(data), seed=0, command="a test")
+    choice = LearnedChoice.load(tmp_path / "choice")
+    good = choice.decide(State("d", "ask-again", data.signals[int(np.argmax(data.correct[:, 0]))]), LEGAL)
+    bad = choice.decide(State("d", "ask-again", data.signals[int(np.argmin(data.correct[:, 0]))]), LEGAL)
+    assert (good.action, bad.action) == (ACCEPT, AGAIN)
+    assert "P(right)" in good.reason
+    blind = choice.decide(state(confidence=0.1), LEGAL)
+    assert blind.action == AGAIN
+    assert blind.reason.startswith("fixed rule, as no mean_logprob")
+    assert choice.decide(State("d", "ask-again", data.signals[0]), (ACCEPT,)).action == ACCEPT
+    dear = LearnedChoice(load_checkpoint(tmp_path / "choice"), price=1.0)
+    assert dear.decide(State("d", "ask-again", data.signals[1]), LEGAL).action == ACCEPT
+
+
+def test_a_checkpoint_of_another_kind_is_refused(tmp_path) -> None:
+    data = paired_answers(made_up_runs())
+    checkpoint = export_choice(tmp_path / "choice", data, *evaluate_choice(data), seed=0, command="a test")
+    other = dataclasses.replace(checkpoint, manifest=dataclasses.replace(checkpoint.manifest, kind="quality"))
+    with pytest.raises(ContractMismatch, match="expected kind 'choice'"):
+        LearnedChoice(other)
+
+
+def test_too_few_pairs_are_refused() -> None:
+    with pytest.raises(RecordError, match="20 items were answered"):
+        paired_answers(made_up_runs(20))
+
+
+def test_the_tuned_threshold_is_the_best_one() -> None:
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=40).astype(np.float32)
+    correct = rng.integers(0, 2, (40, 2))
+    best = _best_threshold(values, correct)
+
+    def right(threshold: float) -> int:
+        return int(np.where(values < threshold, correct[:, 1], correct[:, 0]).sum())
+
+    assert right(best) == max(right(t) for t in [-np.inf, *np.sort(values), np.inf])
+
+
+def test_signals_say_where_they_are_from_and_stay_none_without_a_source() -> None:
+    call = Call(id="c", logprobs=np.array([-1.0, -3.0], np.float32))
+    signals = signals_of(call, confidence=0.7)
+    assert signals.confidence == Signal(0.7, "stated")
+    assert signals.difficulty is None
+    assert (signals.value("mean_logprob"), signals.value("min_logprob"), signals.value("tokens")) == (-2.0, -3.0, 2.0)
+    assert signals_of(Call(id="c")).mean_logprob is None
