@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from metaprobe.llms.base import LLMError, Request
 from metaprobe.llms.batching import BatchQueue
+from metaprobe.llms.prefix import padded, prefix_cache, shareable, shared_length
 from metaprobe.llms.recorder import BatchRecorder, Cancelled, Capture, RowsDone, chosen_layers, decoder_blocks
 from metaprobe.llms.weights import DEFAULT_MODEL, Weights, resolve
 from metaprobe.records.types import Call, Message, Usage
@@ -50,6 +51,7 @@ class LocalLLM:
             self._answer, batch_size=batch_size, abandon=self._cancel.set
         )
         self._eos_ids = _eos_ids(model, tokenizer)
+        self._shareable = shareable(model)
         self._context = getattr(model.config.get_text_config(), "max_position_embeddings", None) or 1 << 30
         self._piece = cache(lambda token: str(tokenizer.decode([token])))
 
@@ -127,7 +129,9 @@ class LocalLLM:
             capture=self._capture if any(captured) else None,
             cancel=self._cancel,
         )
-        ids, mask = _left_padded([prompt for _, prompt in batch], self._tokenizer.pad_token_id, self._model.device)
+        prompts = [prompt for _, prompt in batch]
+        shared = shared_length(prompts) if self._shareable else 0
+        ids, mask = padded(prompts, self._tokenizer.pad_token_id, shared, self._model.device)
         # A model's own generation defaults (repetition penalty, top-k) would change what is recorded as raw.
         config = GenerationConfig(  # type: ignore[no-untyped-call]
             max_new_tokens=max(request.sampling.max_tokens for request, _ in batch) + 1,
@@ -137,10 +141,13 @@ class LocalLLM:
         )
         started = time.perf_counter()
         try:
+            with torch.inference_mode():
+                past = prefix_cache(self._model, ids[:1, :shared], len(batch)) if shared else None
             with torch.inference_mode(), recorder.hooks(self._model):
                 self._model.generate(
                     input_ids=ids,
                     attention_mask=mask,
+                    past_key_values=past,
                     generation_config=config,
                     logits_processor=[recorder],
                     stopping_criteria=[RowsDone(recorder)],
@@ -191,11 +198,3 @@ def _eos_ids(model: Any, tokenizer: Any) -> list[int]:
     configured = model.generation_config.eos_token_id if model.generation_config is not None else None
     listed = configured if isinstance(configured, list) else [configured]
     return sorted({int(token) for token in [*listed, tokenizer.eos_token_id] if token is not None})
-
-
-def _left_padded(prompts: Sequence[list[int]], pad: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token ids and attention mask, (B, longest)."""
-    longest = max(len(prompt) for prompt in prompts)
-    ids = torch.tensor([[pad] * (longest - len(prompt)) + prompt for prompt in prompts], device=device)
-    mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=device)
-    return ids, mask

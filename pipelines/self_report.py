@@ -55,7 +55,7 @@ async def self_report(item: Item, llm: LLM, *, variant: str, run_id: str, prompt
 def extract_answer(item: Item, answer: Call, *, variant: str) -> str:
     """What the model gave as its answer.
 
-    Direct: the first line. Step by step: what follows the last "Answer:", or else the last line. A function: all of it.
+    Direct: the first line, or the second where the first only announces it. Step by step: what follows the last "Answer:", or else the last line. A function: all of it.
     """
     text = answer.text.strip()
     if item.check == "function":
@@ -64,6 +64,7 @@ def extract_answer(item: Item, answer: Call, *, variant: str) -> str:
     if not lines:
         return ""
     if variant == "direct":
-        return lines[0]
+        announced = lines[0].endswith(":") and len(lines) > 1  # "The code prints:", and then what it prints
+        return lines[1] if announced else lines[0]
     marked = _FINAL.findall(text)
     return str(marked[-1]).strip() if marked else lines[-1]

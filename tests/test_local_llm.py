@@ -12,6 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from metaprobe.llms.base import LLMError, Request
 from metaprobe.llms.local import PLAIN_TEMPLATE, LocalLLM
+from metaprobe.llms.prefix import shared_length
 from metaprobe.llms.recorder import BatchRecorder, Cancelled, Capture, _nucleus, chosen_layers
 from metaprobe.records.types import Call, Message, Sampling
 
@@ -109,6 +110,31 @@ def test_greedy_answers_are_those_of_transformers_own_generate(network, tokenize
         expected = [int(t) for t in plain[0, prompt.shape[1] :]]
         expected = expected[: expected.index(1)] if 1 in expected else expected
         assert call.token_ids.tolist() == expected
+
+
+def test_a_shared_beginning_read_once_changes_nothing(network, tokenizer) -> None:
+    begin = "a b c d e f g h i j k l m n o p "
+    requests = [request(begin + p, i) for i, p in enumerate(PROMPTS)]
+    together = answers(llm_of(network, tokenizer, capture=Capture(LAYERS)), requests)
+    assert shared_length([call.prompt_token_ids.tolist() for call in together]) >= 16
+    for call, asked in zip(together, requests, strict=True):
+        alone = answers(llm_of(network, tokenizer, capture=Capture(LAYERS)), [asked])[0]
+        assert call.token_ids.tolist() == alone.token_ids.tolist()
+        np.testing.assert_allclose(call.logprobs, teacher_forced(network, call)[0], atol=2e-5)
+        np.testing.assert_allclose(call.hidden.values, alone.hidden.values, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "shared"),
+    [
+        ([[1] * 20 + [2], [1] * 20 + [3]], 20),
+        ([[1] * 20, [1] * 20], 19),  # something must be left to read
+        ([[1] * 10 + [2], [1] * 10 + [3]], 0),
+        ([[1] * 30], 0),
+    ],
+)
+def test_the_shared_beginning_leaves_every_prompt_a_token(prompts: list[list[int]], shared: int) -> None:
+    assert shared_length(prompts) == shared
 
 
 def test_recorded_logprobs_are_raw_whatever_the_temperature(network, tokenizer) -> None:

@@ -78,6 +78,7 @@ def test_difficulty_is_asked_before_the_answer_and_confidence_sees_the_answer() 
     [
         ("direct", "\n Paris.\nIt is in France.", "Paris."),
         ("direct", "", ""),
+        ("direct", "The code prints:\n\n6", "6"),
         ("step-by-step", "First 2 + 2.\nAnswer: 5\nNo wait.\n**Answer:** 4\nDone.", "4"),
         ("step-by-step", "So it must be\nParis", "Paris"),
         ("step-by-step", "We add. The sum is 4. Final answer: 4", "4"),

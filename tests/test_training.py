@@ -72,6 +72,17 @@ def test_the_probe_chooses_the_planted_layer_and_points_along_the_planted_direct
     assert len(probe.sweep) == 6
 
 
+def test_a_layer_that_never_varies_teaches_nothing_and_breaks_nothing(evidence: Evidence) -> None:
+    assert evidence.activations is not None
+    values = evidence.activations.values.copy()
+    values[:, 0] = 3.0
+    constant = Activations(evidence.activations.call_ids, values, (0, 1, 2), ("prompt_last", "answer_last"))
+    roles = final_roles(list(evidence.table.groups), evidence.table.y)
+    probe = fit_linear_probe(constant, evidence.table.y, roles, positions=("answer_last",))
+    assert probe.layer == 2
+    assert [point.auroc for point in probe.sweep if point.layer == 0] == [0.5]
+
+
 def test_ridge_agrees_with_scikit_learn(evidence: Evidence) -> None:
     from sklearn.linear_model import Ridge
 

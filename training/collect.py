@@ -95,6 +95,7 @@ def collect_local(
     capture: str | None = None,
     batch_size: int = 32,
     concurrency: int = 128,
+    shard_runs: int = 64,
     text: bool = True,
     on_total: Callable[[int], None] = lambda total: None,
     on_run: Callable[[Run | None], None] = lambda run: None,
@@ -124,6 +125,7 @@ def collect_local(
             prompts=prompts,
             variants=variants,
             concurrency=concurrency,
+            shard_runs=shard_runs,
             text=text,
             on_run=on_run,
         )

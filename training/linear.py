@@ -92,7 +92,8 @@ def _ridge_path(X: NDArray[np.float64], y: NDArray[np.int64], *, layer: int, pos
     scale = np.where(scale > 0, scale, 1.0)  # a constant unit carries nothing: its standardised value is 0
     U, s, Vt = np.linalg.svd((X - mean) / scale, full_matrices=False)
     target = U.T @ (y - y.mean())
-    unit = float((s**2).mean())
+    # Where all rows are the same (layer 0 at the last prompt token, which is always the same one), nothing is learned.
+    unit = float((s**2).mean()) or 1.0
     return [
         LinearProbe(
             layer,

@@ -145,7 +145,8 @@ def _carried_along(rng: Random) -> Draft:
     thing, box = rng.choice(("ball", "pen", "cup", "ring", "toy")), rng.choice(("bag", "box", "basket"))
     first, then = rng.sample(("kitchen", "garden", "office", "school", "park", "garage"), 2)
     return Draft(
-        f"In the {first}, {name} puts a {thing} in a {box} and carries the {box} to the {then}. In which place is the {thing} now?",
+        f"In the {first}, {name} puts a {thing} in a {box} and carries the {box} to the {then}. In which place "
+        f"is the {thing} now?",
         (then,),
     )
 
@@ -157,13 +158,15 @@ def _false_belief(rng: Random) -> Draft:
     first, then = rng.sample(("box", "basket", "cupboard", "drawer", "bag"), 2)
     if rng.random() < 0.5:
         return pick(
-            f"{a} puts a {thing} in the {first} and leaves. {b} moves it to the {then} unseen. Where does {a} look for it first: {{options}}?",
+            f"{a} puts a {thing} in the {first} and leaves. {b} moves it to the {then} unseen. Where does {a} "
+            f"look for it first: {{options}}?",
             f"the {first}",
             (f"the {first}", f"the {then}", "the garden"),
             rng,
         )
     return pick(
-        f"{a} puts a {thing} in the {first} and leaves. {b} moves it to the {then} unseen. Where is it really: {{options}}?",
+        f"{a} puts a {thing} in the {first} and leaves. {b} moves it to the {then} unseen. Where is it really: "
+        f"{{options}}?",
         f"the {then}",
         (f"the {first}", f"the {then}", "the garden"),
         rng,
@@ -177,7 +180,8 @@ def _left_behind(rng: Random) -> Draft:
     thing, other = rng.sample(("hat", "book", "phone", "cup", "bag"), 2)
     left, room = rng.choice(((thing, rooms[1]), (other, rooms[2])))
     return Draft(
-        f"{name} carries a {thing} and a {other} from the {rooms[0]} to the {rooms[1]}, leaves the {left} there and goes on to "
+        f"{name} carries a {thing} and a {other} from the {rooms[0]} to the {rooms[1]}, leaves the {left} "
+        "there and goes on to "
         f"the {rooms[2]}. In which room is the {thing}?",
         (room,),
     )

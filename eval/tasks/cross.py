@@ -1,4 +1,7 @@
-"""Cross-domain: each question needs two dimensions, one after the other. The facts are of rows that knowledge retrieval leaves out."""
+"""Cross-domain: each question needs two dimensions, one after the other.
+
+Countries and elements are those that knowledge retrieval leaves out, so no fact stands on both sides of a split.
+"""
 
 from collections.abc import Callable
 from random import Random
@@ -78,7 +81,8 @@ def _days_later(rng: Random) -> Draft:
 def _change(rng: Random) -> Draft:
     name, price = rng.choice(NAMES), rng.choice((1, 2, 3, 4, 6, 7, 8))
     return _number(
-        f"{name} buys a cake for {price} dollars and pays with a 10 dollar bill. How many dollars does {name} get back?",
+        f"{name} buys a cake for {price} dollars and pays with a 10 dollar bill. How many dollars does {name} "
+        "get back?",
         10 - price,
     )
 
@@ -115,7 +119,8 @@ def _lives_in_capital(rng: Random) -> Draft:
     (a, b), (p, q) = rng.sample(NAMES, 2), rng.sample(FAMOUS, 2)
     person, row = rng.choice(((a, p), (b, q)))
     return Draft(
-        f"{a} lives in the capital of {p['country']}, {b} in the capital of {q['country']}. In which city does {person} live?",
+        f"{a} lives in the capital of {p['country']}, {b} in the capital of {q['country']}. In which city does "
+        f"{person} live?",
         accepted(row["capital"]),
     )
 
@@ -125,7 +130,8 @@ def _from_the_country(rng: Random) -> Draft:
     (a, b), (p, q) = rng.sample(NAMES, 2), rng.sample(FAMOUS, 2)
     gold, row = rng.choice(((a, p), (b, q)))
     return pick(
-        f"{a} lives in {accepted(p['capital'])[0]}. {b} lives in {accepted(q['capital'])[0]}. Who lives in {row['country']}: {{options}}?",
+        f"{a} lives in {accepted(p['capital'])[0]}. {b} lives in {accepted(q['capital'])[0]}. Who lives in "
+        f"{row['country']}: {{options}}?",
         gold,
         (a, b),
         rng,
@@ -137,7 +143,8 @@ def _same_country(rng: Random) -> Draft:
     a, b = rng.sample(NAMES, 2)
     row = rng.choice([row for row in FAMOUS if row["language"]])
     return Draft(
-        f"{a} speaks only the language of {row['country']}. {b} speaks the same language as {a}. Which language does {b} speak?",
+        f"{a} speaks only the language of {row['country']}. {b} speaks the same language as {a}. Which "
+        f"language does {b} speak?",
         accepted(row["language"]),
     )
 
@@ -154,7 +161,8 @@ def _first_letter_of_capital(rng: Random) -> Draft:
 def _symbol_in_code(rng: Random) -> Draft:
     row, n = rng.choice(ELEMENTS), rng.choice((2, 3))
     return Draft(
-        f"The Python string s holds the chemical symbol of {accepted(row['element'])[0]}. What does print(s * {n}) print?",
+        f"The Python string s holds the chemical symbol of {accepted(row['element'])[0]}. What does print(s * "
+        f"{n}) print?",
         (row["symbol"] * n,),
     )
 
@@ -167,7 +175,8 @@ def _looked_up(rng: Random) -> Draft:
     cities = [accepted(r["capital"])[0] for r in (p, q)]
     value = {id(p): a, id(q): b}[id(row)]
     return _number(
-        f'd = {{"{cities[0]}": {a}, "{cities[1]}": {b}}}\nIn this Python dictionary, which value has the capital of {row["country"]}?',
+        f'd = {{"{cities[0]}": {a}, "{cities[1]}": {b}}}\n'
+        f"In this Python dictionary, which value has the capital of {row['country']}?",
         value,
     )
 
@@ -256,7 +265,8 @@ def _whose_pet(rng: Random) -> Draft:
     (a, b), (p, q) = rng.sample(NAMES, 2), rng.sample(SOUNDS, 2)
     gold, (animal, _) = rng.choice(((a, p), (b, q)))
     return pick(
-        f'{a}\'s animal makes the sound "{p[1]}". {b}\'s animal makes the sound "{q[1]}". Who has the {animal}: {{options}}?',
+        f'{a}\'s animal makes the sound "{p[1]}". {b}\'s animal makes the sound "{q[1]}". '
+        f"Who has the {animal}: {{options}}?",
         gold,
         (a, b),
         rng,
@@ -277,7 +287,8 @@ def _not_the_opposite(rng: Random) -> Draft:
     row = rng.choice(where("everyday", relation="opposite", level="easy"))
     name = rng.choice(NAMES)
     return Draft(
-        f"{name}'s box is either {row['thing']} or the opposite of {row['thing']}. It is not {row['thing']}. What is it?",
+        f"{name}'s box is either {row['thing']} or the opposite of {row['thing']}. It is not {row['thing']}. "
+        "What is it?",
         accepted(row["answer"]),
     )
 
@@ -293,7 +304,8 @@ def _boolean_in_code(rng: Random) -> Draft:
 def _greater_in_code(rng: Random) -> Draft:
     order = rng.sample("abc", 3)
     return printed(
-        f"{order[0]}, {order[1]}, {order[2]} = {', '.join(str(n) for n in rng.sample(range(1, 30), 3))}\nprint({order[0]} > {order[2]})"
+        f"{order[0]}, {order[1]}, {order[2]} = "
+        f"{', '.join(str(n) for n in rng.sample(range(1, 30), 3))}\nprint({order[0]} > {order[2]})"
     )
 
 
@@ -355,9 +367,7 @@ def _printed_animal(rng: Random) -> Draft:
 @_needs(LOGIC, COMMON)
 def _every_pet(rng: Random) -> Draft:
     row, name = rng.choice(where("everyday", relation="young", level="easy")), rng.choice(NAMES)
-    question = (
-        f"Every animal on the farm is a {row['thing']}. {name} has a young animal of that farm. What is it called?"
-    )
+    question = f"Every animal of {name} is a {row['thing']}. What is a young animal of {name} called?"
     return Draft(question, accepted(row["answer"]))
 
 

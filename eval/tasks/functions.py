@@ -110,13 +110,13 @@ FUNCTIONS = [
     _write(
         "write-total",
         MEDIUM,
-        "{which[0]}_of(numbers)",
+        "{which[1]}_of_list(numbers)",
         "returns the {which[0]} of the list numbers",
         "return {which[1]}(numbers)",
         "([1, 2, 3])",
         "([5])",
         "([-4, 10, 2])",
-        which=(("sum", "sum"), ("maximum", "max"), ("minimum", "min")),
+        which=(("sum", "sum"), ("largest", "max"), ("smallest", "min")),
     ),
     _write(
         "write-end",
@@ -194,7 +194,8 @@ FUNCTIONS = [
         HARD,
         "longest_run(s)",
         "returns the length of the longest run of one repeated character in the string s",
-        "best = run = 0\n    last = ''\n    for c in s:\n        run = run + 1 if c == last else 1\n        best, last = max(best, run), c\n    return best",
+        "best = run = 0\n    last = ''\n    for c in s:\n        run = run + 1 if c == last else 1\n        "
+        "best, last = max(best, run), c\n    return best",
         '("aabbbc")',
         '("")',
         '("xyz")',

@@ -25,6 +25,8 @@ def load_task(name: str, *, seed: int = DEFAULT_SEED, limit: int | None = None) 
     `limit` takes an even spread over dimensions and levels, always the same one. Raises `RecordError` for an unknown
     name and `ImportFileError`, with file and line, for a bad item.
     """
+    if limit is not None and limit < 1:
+        raise RecordError(f"limit is {limit}; expected a whole number of 1 or more, or None for every item")
     if name in TASKS:
         items = TASKS[name](seed)
     elif name.endswith((".jsonl", ".jsonl.gz")):

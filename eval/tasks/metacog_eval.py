@@ -1,4 +1,4 @@
-"""A rebuilt MetaCog-Eval (MetaCogAgent, Table I): 700 questions in five dimensions, three levels, and 100 across dimensions."""
+"""A rebuilt MetaCog-Eval (MetaCogAgent, Table I): 600 questions in five dimensions and three levels, 100 cross."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -65,8 +65,8 @@ def _spread(
 ) -> Iterator[tuple[Template, Draft]]:
     """`count` drafts, the templates in turn, so that groups stay small and answers even.
 
-    Of several draws that one is kept whose group, then answer within the template, then place among the options came least often
-    so far: no template gives its answer away, and no place in a list of options is a good guess.
+    Of several draws that one is kept whose group, then answer within the template, then place among the options came
+    least often so far: no template gives its answer away, and no place in a list of options is a good guess.
     """
     answers: Counter[tuple[str, str]] = Counter()
     places: Counter[tuple[int, int]] = Counter()

@@ -1,14 +1,15 @@
 """Run a short function against assertions in a process of its own, with limits.
 
-The limits are there for accidents: an endless loop, a list that grows without end, a stray `open(..., "w")`. They are not a
-security boundary: code that means harm can get around them. Run the answers of a model you do not trust in a container or a
-virtual machine.
+The limits are there for accidents: an endless loop, a list that grows without end, a stray `open(..., "w")`. They are
+not a security boundary: code that means harm can get around them. Run the answers of a model you do not trust in a
+container or a virtual machine.
 
-The candidate gets `python -I -S`, an empty environment, an empty temporary folder as its working folder, no input, and its output
-is thrown away. Wall-clock time, processor time and address space are bounded, files may have 0 bytes, no further process may be
-started (where the system grants that limit: not to root), and an audit hook refuses writing, deleting, starting processes, signals
-and sockets. It passes only if a random token, which it is not told, comes back after the last assertion: printing
-something or leaving early cannot pass.
+The candidate gets `python -I -S`, an empty environment, an empty temporary folder as its working folder, no input, and
+its output is thrown away. Wall-clock time, processor time and address space are bounded, files may have 0 bytes, no
+further process may be started (where the system grants that limit: not to root), and an audit hook refuses writing,
+deleting, starting processes, signals and sockets. It passes only if a random token, which it is not told, comes back
+after the last assertion: printing something or leaving early cannot pass. Where Python has no `resource` module
+(Windows), the time limit and the audit hook are all there is.
 """
 
 import os

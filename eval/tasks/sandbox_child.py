@@ -4,8 +4,9 @@ import os
 import sys
 
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-_EVENTS = """os.fork os.forkpty os.posix_spawn os.spawn os.exec os.system subprocess.Popen os.kill os.killpg
-    signal.pthread_kill os.remove os.rename os.rmdir os.mkdir os.link os.symlink os.truncate os.chmod os.chown os.utime"""
+_EVENTS = """os.fork os.forkpty os.posix_spawn os.spawn os.exec os.system subprocess.Popen os.kill
+    os.killpg signal.pthread_kill os.remove os.rename os.rmdir os.mkdir os.link os.symlink
+    os.truncate os.chmod os.chown os.utime"""
 REFUSED = frozenset(_EVENTS.split())
 REFUSED_FAMILIES = ("socket.", "shutil.", "ctypes.")
 

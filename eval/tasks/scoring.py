@@ -1,8 +1,8 @@
 """Is an answer right? Exact match after normalisation, in the four forms of `Item.check`.
 
-An answer may be dressed: "Answer: **Paris**.", "the yen (JPY)", "$1,200", "3 + 4 = 7", "The capital of France is Paris."; beside the
-gold it may hold only words of the question's own sentence and words without content. It may not be hedged, negated, or one of several:
-"not Paris", "Paris or London" and "Paris, London" are wrong.
+An answer may be dressed: "Answer: **Paris**.", "the yen (JPY)", "$1,200", "3 + 4 = 7", "The capital is Paris.";
+beside the gold it may hold only words of the question's own sentence and words without content. It may not be hedged,
+negated, or one of several: "not Paris", "Paris or London" and "Paris, London" are wrong.
 """
 
 import re
@@ -16,13 +16,14 @@ from metaprobe.records.types import Item
 
 Words = tuple[str, ...]
 
-_UP_TO_TWENTY = """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen
-    seventeen eighteen nineteen twenty"""
-_HEDGES = """or either neither nor not no never isnt wasnt arent dont doesnt cannot cant unless maybe perhaps possibly but and
-    actually wait sorry instead incorrect wrong"""
-_FILLER = """is are was were be it its this that they there he she his her has have had in of to for on at by as with will would
-    now so then therefore thus answer result output print make do return equal call called known located official officially
-    spoken written mainly primarily typically usually correct value you we deep dark bright pale light"""
+_UP_TO_TWENTY = """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen
+    sixteen seventeen eighteen nineteen twenty"""
+_HEDGES = """or either neither nor not no never isnt wasnt arent dont doesnt cannot cant unless maybe perhaps possibly
+    but and actually wait sorry instead incorrect wrong"""
+_FILLER = """is are was were be it its this that they there he she his her has have had in of to for on at by as with
+    will would now so then therefore thus answer result output print make do return equal call called known located
+    official officially spoken written mainly primarily typically usually correct value you we deep dark bright
+    pale light"""
 
 NUMBER_WORDS = {word: str(number) for number, word in enumerate(_UP_TO_TWENTY.split())}
 ARTICLES = frozenset(("a", "an", "the"))
@@ -45,7 +46,7 @@ _WORD = re.compile(r"-?\d+(?:\.\d+)?|[^\W_]+(?:'[^\W_]+)*")
 def is_correct(item: Item, answer: str) -> bool:
     """Whether `answer` is what the item asks for. Raises `RecordError` where the item cannot be checked by a program.
 
-    `answer` is the answer alone (a first line, or what followed "Answer:"); for functions the whole text, fenced or not.
+    `answer` is the answer alone (a first line, or what followed "Answer:"); for functions the whole text.
     """
     if not item.gold:
         raise RecordError(f"item {item.id!r} has no gold answer: give one, or do not score it")
@@ -79,7 +80,7 @@ def words(text: str, *, fold: bool = True) -> Words:
 
 
 def function_code(text: str) -> str | None:
-    """The Python code in a text: what is fenced, or from the first line of code to the last that parses; None without any."""
+    """The Python code in a text: what is fenced, or else from the first line of code to the last that parses."""
     fence = _FENCE.search(text)
     lines = (fence.group(1) if fence else text).strip("\n").split("\n")
     starts = [i for i, line in enumerate(lines) if re.match(r"(?:def|import|from|class)\b|@|\w+\s*=", line)]

@@ -1,7 +1,7 @@
 """What a question is made from: a `Template` draws `Draft`s, and four constructors cover the common shapes.
 
-Slots are filled at random from pools (`a=range(1, 10)`, `name=NAMES`); what the answer is comes from a function of the slots, or from
-running the code, never from a written-out answer.
+Slots are filled at random from pools (`a=range(1, 10)`, `name=NAMES`); the answer comes from a function of the slots,
+or from running the code, never from a written-out answer.
 """
 
 from collections.abc import Callable, Sequence
@@ -114,7 +114,7 @@ def snippet(
 
 
 def function(name: str, level: str, text: str, solution: str, calls: Sequence[str], **slots: Sequence[Any]) -> Template:
-    """Write a function; `{slot}` is filled in everywhere. The gold assertions are what `solution` returns for `calls`."""
+    """Write a function; `{slot}` is filled in everywhere. Gold assertions are what `solution` returns for `calls`."""
 
     def draw(rng: Random) -> Draft:
         values = fill(rng, slots)
@@ -141,7 +141,8 @@ def printed(code: str, lead: str = "What does this Python code print?") -> Draft
     with redirect_stdout(out):
         exec(code, {})
     line = out.getvalue().removesuffix("\n")
-    assert line and "\n" not in line, f"a snippet must print one line, this printed {line!r}:\n{code}"
+    assert line, f"a snippet must print something:\n{code}"
+    assert "\n" not in line, f"a snippet must print one line, this printed {line!r}:\n{code}"
     return Draft(f"{lead}\n{code}", (line,), "number" if line.lstrip("-").replace(".", "", 1).isdigit() else "exact")
 
 

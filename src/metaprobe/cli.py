@@ -100,6 +100,9 @@ def demo(out: Path, model: str, limit: int | None, batch_size: int, folds: int, 
 @click.option("--capture", help="Layers whose hidden states are kept: 'all', 'every:N', or '0,8,16'.")
 @click.option("--batch-size", default=32, show_default=True, type=click.IntRange(1), help="Requests generated at once.")
 @click.option("--concurrency", default=128, show_default=True, type=click.IntRange(1), help="Runs in flight.")
+@click.option(
+    "--shard-runs", default=64, show_default=True, type=click.IntRange(1), help="Runs a file, which a kill can lose."
+)
 @click.option("--no-text", is_flag=True, help="Keep no texts and token ids, only numbers, labels and ids.")
 def collect(
     system: str,
@@ -112,6 +115,7 @@ def collect(
     capture: str | None,
     batch_size: int,
     concurrency: int,
+    shard_runs: int,
     no_text: bool,
 ) -> None:
     """Run SYSTEM over a task with a model, and keep every call with its log-probabilities."""
@@ -134,6 +138,7 @@ def collect(
             capture=capture,
             batch_size=batch_size,
             concurrency=concurrency,
+            shard_runs=shard_runs,
             text=not no_text,
             on_total=on_total,
             on_run=lambda run: on_run(),

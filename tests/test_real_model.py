@@ -1,0 +1,90 @@
+"""The real model: what the demo does, on a few items; and a kill in the middle of it."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from metaprobe.records.store import RunStore
+
+pytestmark = pytest.mark.slow
+
+
+def metaprobe(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "metaprobe.cli", *map(str, arguments)]
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("demo") / "out"
+    done = subprocess.run(metaprobe("demo", "--limit", 80, "--out", out, "--folds", 3), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "stated confidence" in done.stdout
+    assert str(out / "report" / "report.html") in done.stdout
+    return out
+
+
+def test_the_demo_collects_labels_trains_and_reports(demo: Path) -> None:
+    runs = list(RunStore(demo / "runs"))
+    assert len(runs) == 160
+    right = float(np.mean([run.outcome for run in runs]))
+    assert 0.1 < right < 0.7  # where there is something to tell apart
+    for run in runs:
+        answer = next(call for call in run.calls if call.stage == "answer")
+        assert answer.logprobs is not None
+        assert len(answer.logprobs) == len(answer.tokens) == answer.usage.completion_tokens
+        assert np.isfinite(answer.logprobs).all()
+        assert (answer.logprobs <= 0).all()
+        assert answer.logprobs_mode == "raw"
+    assert {path.name for path in (demo / "checkpoints").iterdir()} == {"quality", "difficulty", "confidence", "choice"}
+    assert "</html>" in (demo / "report" / "report.html").read_text()
+
+
+def test_the_demo_resumes_without_asking_again(demo: Path) -> None:
+    before = sorted(path.name for path in (demo / "runs").glob("*.parquet"))
+    done = subprocess.run(metaprobe("demo", "--limit", 80, "--out", demo, "--folds", 3), capture_output=True, text=True)
+    assert done.returncode == 0
+    assert "collected 0 runs; 160 were stored before" in done.stderr
+    assert sorted(path.name for path in (demo / "runs").glob("*.parquet")) == before
+
+
+def test_a_replayed_response_scores_the_same_as_its_call(demo: Path, tmp_path: Path) -> None:
+    """The demo's checkpoint, the command line, and an OpenAI-format response made from a recorded call."""
+    from metaprobe import QualityPredictor
+
+    run = next(iter(RunStore(demo / "runs")))
+    call = run.calls[1]
+    content = [{"token": t, "logprob": float(x)} for t, x in zip(call.tokens, call.logprobs, strict=True)]
+    response = {"model": call.model, "choices": [{"message": {"content": call.text}, "logprobs": {"content": content}}]}
+    (tmp_path / "one.jsonl").write_text(json.dumps({"id": "x", "response": response}))
+    checkpoint = demo / "checkpoints" / "quality"
+    done = subprocess.run(metaprobe("score", checkpoint, tmp_path / "one.jsonl"), capture_output=True, text=True)
+    expected = QualityPredictor.load(checkpoint).predict(call).score
+    assert json.loads(done.stdout)["score"] == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGINT])
+def test_a_killed_collection_resumes_and_repeats_nothing_that_was_stored(tmp_path: Path, kind: signal.Signals) -> None:
+    out = tmp_path / "runs"
+    command = metaprobe("collect", "self-report", "--task", "metacog-eval", "--limit", 40, "--out", out)
+    command += ["--concurrency", "8", "--batch-size", "8", "--shard-runs", "4"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 300
+    while not list(out.glob("*.parquet")) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    process.send_signal(kind)
+    errors = process.communicate(timeout=120)[1]
+    kept = RunStore(out).run_ids()
+    assert 0 < len(kept) < 80
+    if kind == signal.SIGINT:
+        assert process.returncode == 130
+        assert "goes on from there" in errors
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0
+    assert f"{len(kept)} were stored before" in done.stderr
+    assert len(RunStore(out)) == 80

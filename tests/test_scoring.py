@@ -1,0 +1,273 @@
+"""Answer checking: what is accepted, what is refused, and what the sandbox stops."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metaprobe.eval.tasks.sandbox import run_assertions
+from metaprobe.eval.tasks.scoring import function_code, is_correct, numbers, undressed, words
+from metaprobe.records.errors import RecordError
+from metaprobe.records.types import Item
+
+FRANCE = Item(id="f", question="What is the capital of France?", gold=("Paris",), check="exact")
+YEN = Item(id="y", question="What is the currency of Japan?", gold=("yen", "Japanese yen"), check="exact")
+DOG = Item(id="d", question="Anna has a cat. Ben has a dog. Who has the dog?", gold=("Ben",), check="exact")
+KEY = Item(
+    id="k",
+    question="The key is in the box or in the bag. It is not in the box. Where is the key?",
+    gold=("bag",),
+    check="exact",
+)
+UPPER = Item(id="u", question='What does this Python code print?\nprint("sun".upper())', gold=("SUN",), check="exact")
+SUM = Item(id="s", question="What is 3 + 4?", gold=("7",), check="number")
+MINUS = Item(id="m", question="What is 10 - 5?", gold=("5",), check="number")
+BIG = Item(id="b", question="How many people live there?", gold=("1200",), check="number")
+HALF = Item(id="h", question="What is half of 5?", gold=("2.5",), check="number")
+COLD = Item(
+    id="c",
+    question="Which is the coldest: a fire, an ice cube or a cup of tea?",
+    gold=("an ice cube",),
+    choices=("a fire", "an ice cube", "a cup of tea"),
+    check="choice",
+)
+YES = Item(
+    id="q", question="Are all cats animals? Answer yes or no.", gold=("yes",), choices=("yes", "no"), check="choice"
+)
+NO = Item(id="n", question="Are all cats dogs? Answer yes or no.", gold=("no",), choices=("yes", "no"), check="choice")
+TALL = Item(
+    id="t", question="Ann is taller than Bob. Who is shorter: Ann or Bob?", gold=("Bob",), choices=("Ann", "Bob"),
+    check="choice",
+)  # fmt: skip
+ADD = Item(
+    id="a", question="Write a Python function add(a, b).", gold=("assert add(2, 3) == 5", "assert add(0, 0) == 0"),
+    check="function",
+)  # fmt: skip
+
+RIGHT = [
+    (FRANCE, "Paris"),
+    (FRANCE, " paris. "),
+    (FRANCE, '"Paris"'),
+    (FRANCE, "**Paris**"),
+    (FRANCE, "Answer: Paris"),
+    (FRANCE, "The answer is: Paris!"),
+    (FRANCE, "The capital of France is Paris."),
+    (FRANCE, "Paris is the capital of France."),
+    (FRANCE, "Paris, France"),
+    (FRANCE, "It is Paris."),
+    (FRANCE, "Paris. It lies on the Seine."),
+    (FRANCE, "Paris, a city on the Seine."),
+    (FRANCE, "```\nParis\n```"),
+    (YEN, "the Japanese yen (JPY)"),
+    (YEN, "The currency of Japan is the yen."),
+    (DOG, "Ben has the dog."),
+    (KEY, "The key is in the bag."),
+    (KEY, "in a bag"),
+    (UPPER, "SUN"),
+    (UPPER, 'The code prints "SUN".'),
+    (SUM, "7"),
+    (SUM, "seven"),
+    (SUM, "7.0"),
+    (SUM, "3 + 4 = 7"),
+    (SUM, "7 = 3 + 4"),
+    (SUM, "The sum of 3 and 4 is 7."),
+    (SUM, "Ann has 3, gets 4 more, so she has 7 apples."),
+    (MINUS, "10 - 5 is 5"),
+    (MINUS, "Ann pays 10 with a 5, so she gets 5 back."),
+    (BIG, "1,200"),
+    (BIG, "$1,200.00"),
+    (BIG, "1200 people"),
+    (BIG, "Answer: 1200%"),
+    (HALF, "2.5 cm"),
+    (HALF, "Half of 5 is 2.5."),
+    (HALF, "5/2"),
+    (COLD, "an ice cube"),
+    (COLD, "Ice cube."),
+    (COLD, "The coldest is an ice cube."),
+    (COLD, "ice"),
+    (YES, "Yes."),
+    (YES, "Yes, all cats are animals."),
+    (NO, "No, cats are not dogs."),
+    (TALL, "Bob"),
+    (TALL, "Bob is shorter than Ann."),
+    (ADD, "def add(a, b):\n    return a + b"),
+    (ADD, "Sure!\n```python\ndef add(a, b):\n    return a + b\n```\nThis adds."),
+    (ADD, "Sure:\ndef add(a, b):\n    return a + b\nThis adds the two numbers."),
+    (ADD, "add = lambda a, b: a + b"),
+]
+WRONG = [
+    (FRANCE, ""),
+    (FRANCE, "London"),
+    (FRANCE, "not Paris"),
+    (FRANCE, "It isn't Paris."),
+    (FRANCE, "Paris or London"),
+    (FRANCE, "Paris and London"),
+    (FRANCE, "Paris, London"),
+    (FRANCE, "Either Paris"),
+    (FRANCE, "Paris? Maybe Lyon."),
+    (FRANCE, "Paris. No, actually it is Lyon."),
+    (FRANCE, "The capital of France"),
+    (FRANCE, "Parisian"),
+    (FRANCE, "Paris Hilton"),
+    (YEN, "Chinese yuan"),
+    (DOG, "Anna has a cat. Ben has a dog."),
+    (DOG, "Anna and Ben"),
+    (DOG, "Ben has a cat."),
+    (KEY, "box, bag"),
+    (KEY, "The key is in the box or in the bag."),
+    (UPPER, "sun"),
+    (SUM, "8"),
+    (SUM, "17"),
+    (SUM, "-7"),
+    (SUM, "7 or 8"),
+    (SUM, "not 7"),
+    (SUM, "3 + 4"),
+    (SUM, "3 + 4 = 12"),
+    (SUM, "7 = 12"),
+    (SUM, "7 hundred"),
+    (SUM, "7, 8, 9"),
+    (MINUS, "10 - 5"),
+    (BIG, "1,20"),
+    (BIG, "1.2"),
+    (HALF, "2 and a half or 3"),
+    (COLD, "a fire"),
+    (COLD, "a fire, an ice cube or a cup of tea"),
+    (COLD, "an ice cube or a fire"),
+    (COLD, "not an ice cube"),
+    (COLD, "snow"),
+    (YES, "No."),
+    (YES, "Yes and no."),
+    (YES, "maybe"),
+    (NO, "Yes"),
+    (TALL, "Ann"),
+    (TALL, "Ann is shorter than Bob."),
+    (TALL, "Ann, Bob"),
+    (ADD, "def add(a, b):\n    return a - b"),
+    (ADD, "def plus(a, b):\n    return a + b"),
+    (ADD, "The answer is a + b."),
+    (ADD, "def add(a, b) return a + b"),
+]
+
+
+@pytest.mark.parametrize(("item", "answer"), RIGHT)
+def test_a_right_answer_is_accepted_however_it_is_dressed(item: Item, answer: str) -> None:
+    assert is_correct(item, answer)
+
+
+@pytest.mark.parametrize(("item", "answer"), WRONG)
+def test_an_answer_that_is_wrong_or_open_is_refused(item: Item, answer: str) -> None:
+    assert not is_correct(item, answer)
+
+
+@given(st.text(max_size=200))
+def test_any_text_gets_a_verdict(text: str) -> None:
+    for item in (FRANCE, SUM, COLD):
+        assert is_correct(item, text) in (True, False)
+
+
+FORMS = ("{}", "{:,}", "The answer is {:,}.", "**{}**", "{:,} km", "x = {}")
+
+
+@given(st.integers(-(10**9), 10**9), st.sampled_from(FORMS))
+def test_a_number_is_found_in_every_form(number: int, form: str) -> None:
+    item = Item(id="i", question="How many?", gold=(str(number),), check="number")
+    assert is_correct(item, form.format(number))
+    assert not is_correct(item, form.format(number + 1))
+
+
+def test_normalisation_drops_dress_and_keeps_what_matters() -> None:
+    assert undressed('The answer is **"Brasília"**') == "Brasilia"
+    assert words("The U.S. dollar, a twenty!") == ("u", "s", "dollar", "20")
+    assert words("a") == ("a",)
+    assert [float(n) for n in numbers("minus 3, 1,000.5, 1/4 and twelve")] == [-3, 1000.5, 0.25, 12]
+
+
+def test_code_is_cut_to_what_parses() -> None:
+    assert function_code("def f():\n    return 1\nand so on, etc.") == "def f():\n    return 1"
+    assert function_code("no code here") is None
+
+
+@pytest.mark.parametrize(
+    ("item", "says"),
+    [
+        (Item(id="x", question="?", check="exact"), "no gold"),
+        (Item(id="x", question="?", gold=("a",), check="none"), "check 'none'"),
+        (Item(id="x", question="?", gold=("a",), choices=("b",), check="choice"), "none of its choices"),
+        (Item(id="x", question="?", gold=("many",), check="number"), "not one number"),
+    ],
+)
+def test_an_item_that_cannot_be_checked_is_an_error(item: Item, says: str) -> None:
+    with pytest.raises(RecordError, match=says):
+        is_correct(item, "a")
+
+
+# --- the sandbox
+
+HOLDS = ["assert f(1) == 2"]
+CORRECT = "def f(x):\n    return x + 1"
+
+
+def test_a_correct_function_passes_and_may_print_and_import() -> None:
+    assert run_assertions(CORRECT, HOLDS).passed
+    assert run_assertions("import math, re\ndef f(x):\n    print('x' * 10**6)\n    return x + 1", HOLDS).passed
+
+
+def test_a_wrong_function_fails_with_the_assertion_as_reason() -> None:
+    assert run_assertions("def f(x):\n    return x", HOLDS).reason == "does not hold: assert f(1) == 2"
+
+
+def test_every_assertion_counts() -> None:
+    assert not run_assertions(CORRECT, [*HOLDS, "assert f(2) == 5"]).passed
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        ("def f(x) return x", "SyntaxError"),
+        ("def f(x):\n    return [0] * 10**12", "MemoryError"),
+        ("def f(x):\n    return f(x)", "RecursionError"),
+        ("open('left.txt', 'w').write('x')", "PermissionError"),
+        ("import os\nos.remove('/nonexistent')", "PermissionError"),
+        ("import os\nos.fork()", "PermissionError"),
+        ("import subprocess\nsubprocess.run(['true'])", "PermissionError"),
+        ("import socket\nsocket.socket()", "PermissionError"),
+        ("import sys\nsys.exit(0)", "SystemExit"),
+        ("import os\nos._exit(0)", "ended before the assertions"),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+        ("x = input()", "EOFError"),
+        ("\0", "NUL"),
+    ],
+)
+def test_a_candidate_that_misbehaves_fails_with_a_reason(code: str, says: str) -> None:
+    trial = run_assertions(code, HOLDS)
+    assert not trial.passed
+    assert says in trial.reason
+
+
+def test_an_endless_loop_ends_at_the_time_limit() -> None:
+    trial = run_assertions("def f(x):\n    while True:\n        pass", HOLDS, timeout_s=0.2)
+    assert trial.reason == "no end within 0.2 s"
+
+
+def test_a_growing_list_ends_at_the_memory_limit() -> None:
+    grows = "x = []\nwhile True:\n    x.append('a' * 10**6)"
+    assert "MemoryError" in run_assertions(grows, HOLDS, memory_bytes=64 * 2**20, timeout_s=5).reason
+
+
+def test_writing_to_every_descriptor_or_printing_a_pass_is_no_pass() -> None:
+    loop = "for fd in range(30):\n    try:\n        os.write(fd, b'passed')\n    except OSError:\n        pass\n"
+    shout = f"import os\nprint('passed')\n{loop}os._exit(0)"
+    assert not run_assertions(shout, HOLDS).passed
+
+
+def test_the_candidate_sees_no_environment_no_input_and_an_empty_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("METAPROBE_SECRET", "1")
+    look = "import os\nseen = [k for k in os.environ if not k.startswith('LC_')]\nhere = os.listdir('.')"
+    assert run_assertions(look, ["assert seen == [], seen", "assert here == []"]).passed
+
+
+def test_nothing_is_left_in_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_assertions("open('left.txt', 'w')", HOLDS)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,260 @@
+"""The task sets: Table I, groups, balance, gold answers, and items from a file."""
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from metaprobe.eval.tasks import TASKS, load_task
+from metaprobe.eval.tasks.facts import accepted, cross, own, table
+from metaprobe.eval.tasks.metacog_eval import MAX_GROUP, metacog_eval, solutions
+from metaprobe.eval.tasks.sandbox import run_assertions
+from metaprobe.eval.tasks.scoring import is_correct
+from metaprobe.records.errors import ImportFileError, RecordError
+from metaprobe.records.types import Item
+
+ITEMS = metacog_eval()
+SOLUTIONS = solutions()
+
+
+def test_counts_are_those_of_table_i() -> None:
+    table_i = {
+        "logical reasoning": (42, 38, 40),
+        "knowledge retrieval": (38, 42, 40),
+        "code generation": (40, 38, 42),
+        "mathematical computation": (41, 40, 39),
+        "commonsense inference": (39, 42, 39),
+    }
+    counts = Counter((item.dimension, item.level) for item in ITEMS)
+    expected = {
+        (dimension, level): n
+        for dimension, row in table_i.items()
+        for level, n in zip(("easy", "medium", "hard"), row, strict=True)
+    }
+    assert counts == expected | {("cross", "cross"): 100}
+    assert len(ITEMS) == 700
+
+
+def test_ids_and_questions_are_distinct() -> None:
+    assert len({item.id for item in ITEMS}) == 700
+    assert len({item.question for item in ITEMS}) == 700
+    assert "metacog-eval/lr-easy-007" in {item.id for item in ITEMS}
+
+
+def test_the_same_seed_gives_the_same_items_in_another_process() -> None:
+    script = "from metaprobe.eval.tasks.metacog_eval import metacog_eval; print(repr(metacog_eval(7)))"
+    env = {**os.environ, "PYTHONHASHSEED": "12345"}
+    other = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=env, check=True)
+    assert other.stdout.strip() == repr(metacog_eval(7))
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_another_seed_gives_other_questions_in_the_same_shape(seed: int) -> None:
+    others = metacog_eval(seed)
+    assert [item.id for item in others] == [item.id for item in ITEMS]
+    assert len({item.question for item in others} - {item.question for item in ITEMS}) > 350
+    assert max(Counter(item.group for item in others).values()) <= MAX_GROUP
+
+
+def test_groups_are_many_and_small() -> None:
+    sizes = Counter(item.group for item in ITEMS)
+    assert len(sizes) >= 200
+    assert max(sizes.values()) <= 8
+
+
+def test_a_knowledge_group_is_a_fact_whichever_way_it_is_asked() -> None:
+    relations = defaultdict(set)
+    for item in ITEMS:
+        if item.dimension == "knowledge retrieval":
+            relations[item.group].add(item.source.split(" of ")[0])
+    assert all("/" in group.removeprefix("kr/") for group in relations)
+    assert any(len(asked) > 1 for asked in relations.values())
+
+
+def test_facts_of_cross_domain_questions_are_not_those_of_knowledge_retrieval() -> None:
+    for name, key in (("countries", "iso"), ("elements", "element")):
+        mine, theirs = ({row[key] for row in rows} for rows in (own(name), cross(name)))
+        assert mine.isdisjoint(theirs)
+        assert mine | theirs == {row[key] for row in table(name)}
+
+
+def test_cross_domain_items_name_two_different_dimensions() -> None:
+    known = {item.dimension for item in ITEMS} - {"cross"}
+    for item in ITEMS:
+        if item.level == "cross":
+            needs = item.source.split(": ")[1].split(" + ")
+            assert len(set(needs)) == 2
+            assert set(needs) <= known
+
+
+def test_no_template_has_one_answer_only() -> None:
+    golds = defaultdict(list)
+    for item in ITEMS:
+        if item.check != "function":
+            golds[item.source.split(" of ")[0], item.level].append(item.gold[0])
+    assert not [name for name, answers in golds.items() if len(answers) > 2 and len(set(answers)) == 1]
+
+
+def test_the_right_option_is_in_every_place_about_equally_often() -> None:
+    places = defaultdict(Counter)
+    for item in ITEMS:
+        if item.check == "choice" and "Answer yes" not in item.question and "true or false" not in item.question:
+            places[item.dimension, item.level, len(item.choices)][item.choices.index(item.gold[0])] += 1
+    for (_, _, options), counts in places.items():
+        n = sum(counts.values())
+        assert max(counts.values()) <= n / options + 2, counts
+    assert len(places) > 5
+
+
+def test_yes_and_no_come_about_equally_often_and_are_few() -> None:
+    answers = defaultdict(Counter)
+    for item in ITEMS:
+        if set(item.choices) in ({"yes", "no"}, {"yes", "no", "unknown"}, {"true", "false"}):
+            answers[item.level, item.choices][item.gold[0]] += 1
+    for counts in answers.values():
+        assert max(counts.values()) - min(counts.values()) <= 2, answers
+    assert sum(sum(counts.values()) for counts in answers.values()) < 35
+
+
+def test_options_are_distinct_and_hold_the_gold_and_the_question_lists_them() -> None:
+    for item in ITEMS:
+        if item.check == "choice":
+            assert len(set(item.choices)) == len(item.choices) >= 2
+            assert item.gold[0] in item.choices
+            assert all(choice in item.question for choice in item.choices)
+
+
+def test_every_gold_answer_is_accepted_plain_and_as_an_announced_answer() -> None:
+    for item in ITEMS:
+        if item.check != "function":
+            for gold in item.gold:
+                assert is_correct(item, gold), (item.id, gold)
+            assert is_correct(item, f"The answer is {item.gold[0]}."), item
+            assert is_correct(item, f"Answer: **{item.gold[0]}**"), item
+
+
+def test_another_answer_of_the_same_template_is_refused() -> None:
+    by_source = defaultdict(list)
+    for item in ITEMS:
+        by_source[item.source.split(" of ")[0], item.level].append(item)
+    checked = 0
+    for items in by_source.values():
+        for item, other in pairwise(items):
+            wrong = other.gold[0]
+            if item.check != "function" and wrong.casefold() not in {g.casefold() for g in item.gold}:
+                assert not is_correct(item, wrong), (item, wrong)
+                checked += 1
+    assert checked > 300
+
+
+def test_each_reference_solution_passes_and_a_broken_one_fails() -> None:
+    functions = [item for item in ITEMS if item.check == "function"]
+    assert set(SOLUTIONS) == {item.id for item in functions}
+    assert 25 <= sum(item.dimension == "code generation" for item in functions) <= 35
+    for item in functions:
+        assert is_correct(item, f"Here it is:\n```python\n{SOLUTIONS[item.id]}\n```\nIt works."), item
+        head = next(line for line in SOLUTIONS[item.id].splitlines() if line.startswith("def "))
+        assert not is_correct(item, f"{head}\n    return 'something else'"), item
+
+
+def test_snippets_print_what_the_gold_says_when_run_apart() -> None:
+    shown = [i for i in ITEMS if i.question.startswith("What does this Python code print?")]
+    assert len(shown) > 80
+    for item in shown[::8]:
+        code = item.question.split("\n", 1)[1]
+        wrapped = (
+            f"import io, contextlib\nout = io.StringIO()\nwith contextlib.redirect_stdout(out):\n    exec({code!r})"
+        )
+        assert run_assertions(wrapped, [f"assert out.getvalue() == {item.gold[0] + chr(10)!r}"]).passed, item
+
+
+def test_known_facts_stand_in_the_tables() -> None:
+    capitals = {row["country"]: accepted(row["capital"]) for row in table("countries")}
+    symbols = {accepted(row["element"])[0]: (row["symbol"], row["number"]) for row in table("elements")}
+    assert capitals["Australia"] == ("Canberra",)
+    assert capitals["Mongolia"][0] == "Ulaanbaatar"
+    assert symbols["tungsten"] == ("W", "74")
+    assert len({row["iso"] for row in table("countries")}) == len(table("countries"))
+    assert len({row["symbol"] for row in table("elements")}) == len(table("elements"))
+
+
+def test_every_table_has_a_line_in_the_readme_with_its_source() -> None:
+    import metaprobe.eval.tasks.facts as facts
+
+    folder = Path(facts.__file__).with_name("tables")
+    readme = (folder / "README.md").read_text(encoding="utf-8")
+    for file in folder.glob("*.csv"):
+        assert f"| `{file.name}` |" in readme
+
+
+# --- load_task
+
+
+def test_a_named_task_is_its_items() -> None:
+    assert load_task("metacog-eval") == ITEMS
+    assert load_task("metacog-eval", seed=5) == metacog_eval(5)
+
+
+def test_an_unknown_name_lists_the_known_ones() -> None:
+    with pytest.raises(RecordError, match=r"no task 'metacog'.*metacog-eval"):
+        load_task("metacog")
+    assert "metacog-eval" in TASKS
+
+
+@pytest.mark.parametrize("limit", [16, 32, 160])
+def test_a_limit_spreads_evenly_over_dimensions_and_levels(limit: int) -> None:
+    some = load_task("metacog-eval", limit=limit)
+    assert len(some) == limit
+    assert set(Counter((i.dimension, i.level) for i in some).values()) == {limit // 16}
+    assert some == load_task("metacog-eval", limit=limit)
+
+
+def test_a_smaller_limit_is_part_of_a_larger_one_and_a_large_one_is_everything() -> None:
+    assert {i.id for i in load_task("metacog-eval", limit=50)} <= {i.id for i in load_task("metacog-eval", limit=90)}
+    assert {i.id for i in load_task("metacog-eval", limit=5000)} == {i.id for i in ITEMS}
+
+
+@pytest.mark.parametrize("limit", [0, -1])
+def test_a_limit_below_one_is_refused(limit: int) -> None:
+    with pytest.raises(RecordError, match=f"limit is {limit}; expected"):
+        load_task("metacog-eval", limit=limit)
+
+
+def _file(folder: Path, *lines: object) -> str:
+    path = folder / "mine.jsonl"
+    path.write_text("".join((x if isinstance(x, str) else json.dumps(x)) + "\n" for x in lines), encoding="utf-8")
+    return str(path)
+
+
+def test_items_of_a_file_are_loaded_with_defaults(tmp_path: Path) -> None:
+    first = {"id": "a", "question": "2 + 2?", "gold": "4", "check": "number"}
+    second = {"id": "b", "question": "Red or blue?", "gold": ["red"], "choices": ["red", "blue"], "check": "choice"}
+    items = load_task(_file(tmp_path, first, second))
+    assert items[0] == Item(id="a", question="2 + 2?", gold=("4",), group="a", task="mine", check="number")
+    assert items[1].choices == ("red", "blue")
+    assert is_correct(items[0], "It is 4.")
+
+
+GOOD = {"id": "a", "question": "q?", "gold": "g"}
+
+
+@pytest.mark.parametrize(
+    ("bad", "says"),
+    [
+        ("{broken", "mine.jsonl:2"),
+        ({**GOOD, "id": "b", "choises": ["x"]}, "mine.jsonl:2.*unknown field 'choises'"),
+        ({**GOOD, "id": "b", "check": "magic"}, "mine.jsonl:2.*check is 'magic'"),
+        ({**GOOD, "id": "b", "gold": 3}, "mine.jsonl:2.*gold is 3"),
+        ({"id": "b", "question": "q?"}, "mine.jsonl:2.*gold is empty"),
+        ({"question": "q?", "gold": "g"}, "mine.jsonl:2.*id and question are needed"),
+        (GOOD, "mine.jsonl:2.*already used on line 1"),
+    ],
+)
+def test_a_bad_line_is_named_by_file_and_number(tmp_path: Path, bad: object, says: str) -> None:
+    with pytest.raises(ImportFileError, match=says):
+        load_task(_file(tmp_path, GOOD, bad))
