@@ -26,8 +26,8 @@ def main(report: Path) -> None:
     rate = next(row for row in accuracy if row["dimension"] == "all")
     intro = (
         f"Model {about['model']} ({about['dtype']}), MetaCog-Eval, {about['items']} items in {about['groups']} groups, "
-        f"{about['answers']} answers (direct: {float(rate['accuracy']):.1%} right). Every answer is judged by models that "
-        f"saw no answer of its group (5 outer folds); intervals are of 95 %, by a bootstrap over groups."
+        f"{about['answers']} answers (direct: {float(rate['accuracy']):.1%} right). Every answer is judged by models "
+        f"that saw no answer of its group (5 outer folds); intervals are of 95 %, by a bootstrap over groups."
     )
     readme = ROOT / "README.md"
     short = [intro, "", *table(methods, short=True), ""]
@@ -58,7 +58,8 @@ def spread(row: Row, name: str, *, signed: bool = False) -> str:
     if not row[name]:
         return "-"
     style = "+.3f" if signed else ".3f"
-    return f"{float(row[name]):{style}} [{float(row[f'{name}_low']):{style}}, {float(row[f'{name}_high']):{style}}]"
+    estimate, low, high = (float(row[key]) for key in (name, f"{name}_low", f"{name}_high"))
+    return f"{estimate:{style}} [{low:{style}}, {high:{style}}]"
 
 
 def table(methods: list[Row], *, short: bool = False) -> list[str]:

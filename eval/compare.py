@@ -43,8 +43,6 @@ class Judged:
     """Calibrated P(right), shape (n,)."""
     coverage: float
     """Share of answers about which the method says something; the others get the median of those."""
-    selection_auroc: tuple[float, ...]
-    """On the selection rows of each fold."""
 
 
 @dataclass(frozen=True, slots=True)

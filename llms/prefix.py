@@ -1,7 +1,6 @@
 """What all prompts of a batch begin with is read once: instructions and worked examples are most of a short prompt."""
 
 from collections.abc import Sequence
-from os.path import commonprefix
 from typing import Any
 
 import torch
@@ -23,7 +22,9 @@ def shared_length(prompts: Sequence[Sequence[int]]) -> int:
     """Tokens that all prompts begin with, at least one less than the shortest has; 0 where too few to be worth it."""
     if len(prompts) < 2:
         return 0
-    length = min(len(commonprefix([list(prompt) for prompt in prompts])), min(map(len, prompts)) - 1)
+    first, shortest = prompts[0], min(map(len, prompts))
+    differing = (i for i in range(shortest) if any(prompt[i] != first[i] for prompt in prompts))
+    length = min(next(differing, shortest), shortest - 1)
     return length if length >= WORTHWHILE else 0
 
 

@@ -55,7 +55,8 @@ async def self_report(item: Item, llm: LLM, *, variant: str, run_id: str, prompt
 def extract_answer(item: Item, answer: Call, *, variant: str) -> str:
     """What the model gave as its answer.
 
-    Direct: the first line, or the second where the first only announces it. Step by step: what follows the last "Answer:", or else the last line. A function: all of it.
+    Direct: the first line, or the second where the first only announces it. Step by step: what follows the last
+    "Answer:", or else the last line. A function: all of it.
     """
     text = answer.text.strip()
     if item.check == "function":

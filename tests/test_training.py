@@ -14,8 +14,15 @@ from metaprobe.training.calibrate import fit_platt, flag_threshold, log_odds, si
 from metaprobe.training.crossfit import BEST_BASELINE, crossfit
 from metaprobe.training.linear import fit_linear_probe
 from metaprobe.training.methods import BLEND, STATED, TREES, Evidence, LevelTable, standard_methods
-from metaprobe.training.roles import final_roles, outer_folds
+from metaprobe.training.roles import Roles, final_roles, outer_folds
 from metaprobe.training.trees import fit_trees, round_down
+
+
+def learning(evidence: Evidence) -> tuple[np.ndarray, list[str], Roles]:
+    """Labels, groups and roles, as `fit_linear_probe` takes them."""
+    groups = evidence.table.groups.tolist()
+    return evidence.table.y, groups, final_roles(groups, evidence.table.y)
+
 
 groups_and_labels = st.integers(0, 1000).map(
     lambda seed: (
@@ -65,8 +72,7 @@ def test_shuffled_labels_leave_nothing_to_find(evidence: Evidence) -> None:
 
 def test_the_probe_chooses_the_planted_layer_and_points_along_the_planted_direction(evidence: Evidence) -> None:
     assert evidence.activations is not None
-    roles = final_roles(list(evidence.table.groups), evidence.table.y)
-    probe = fit_linear_probe(evidence.activations, evidence.table.y, roles, positions=("prompt_last", "answer_last"))
+    probe = fit_linear_probe(evidence.activations, *learning(evidence), positions=("prompt_last", "answer_last"))
     assert (probe.layer, probe.position) == (2, "answer_last")
     assert int(np.argmax(np.abs(probe.weights))) == 5
     assert len(probe.sweep) == 6
@@ -77,8 +83,7 @@ def test_a_layer_that_never_varies_teaches_nothing_and_breaks_nothing(evidence: 
     values = evidence.activations.values.copy()
     values[:, 0] = 3.0
     constant = Activations(evidence.activations.call_ids, values, (0, 1, 2), ("prompt_last", "answer_last"))
-    roles = final_roles(list(evidence.table.groups), evidence.table.y)
-    probe = fit_linear_probe(constant, evidence.table.y, roles, positions=("answer_last",))
+    probe = fit_linear_probe(constant, *learning(evidence), positions=("answer_last",))
     assert probe.layer == 2
     assert [point.auroc for point in probe.sweep if point.layer == 0] == [0.5]
 
@@ -90,10 +95,10 @@ def test_ridge_agrees_with_scikit_learn(evidence: Evidence) -> None:
 
     X, y = np.asarray(evidence.activations.values[:, 2, 1], dtype=np.float64), evidence.table.y  # type: ignore[union-attr]
     Z = (X - X.mean(0)) / X.std(0)
-    unit = float((np.linalg.svd(Z, compute_uv=False) ** 2).mean())
-    for probe, penalty in zip(_ridge_path(X, y, layer=2, position="answer_last"), PENALTIES, strict=True):
-        reference = Ridge(alpha=penalty * unit).fit(Z, y)
-        np.testing.assert_allclose(probe.score(X), reference.predict(Z), atol=1e-8)
+    path = _ridge_path(Z.T @ Z, Z.T @ (y - y.mean()), PENALTIES)
+    unit = float(np.linalg.eigvalsh(Z.T @ Z).mean())
+    for weights, penalty in zip(path.T, PENALTIES, strict=True):
+        np.testing.assert_allclose(weights, Ridge(alpha=penalty * unit).fit(Z, y).coef_, atol=1e-8)
 
 
 def test_hidden_states_with_nan_are_refused(evidence: Evidence) -> None:
@@ -101,16 +106,14 @@ def test_hidden_states_with_nan_are_refused(evidence: Evidence) -> None:
     values = evidence.activations.values.copy()
     values[3, 1, 0, 0] = np.nan
     broken = Activations(evidence.activations.call_ids, values, (0, 1, 2), ("prompt_last", "answer_last"))
-    roles = final_roles(list(evidence.table.groups), evidence.table.y)
     with pytest.raises(RecordError, match="layer 1, prompt_last: 1 of"):
-        fit_linear_probe(broken, evidence.table.y, roles, positions=("prompt_last",))
+        fit_linear_probe(broken, *learning(evidence), positions=("prompt_last",))
 
 
 def test_an_absent_position_is_named(evidence: Evidence) -> None:
     assert evidence.activations is not None
-    roles = final_roles(list(evidence.table.groups), evidence.table.y)
     with pytest.raises(RecordError, match="answer_mean"):
-        fit_linear_probe(evidence.activations, evidence.table.y, roles, positions=("answer_mean",))
+        fit_linear_probe(evidence.activations, *learning(evidence), positions=("answer_mean",))
 
 
 @pytest.mark.parametrize(

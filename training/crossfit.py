@@ -7,12 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.eval.compare import BEST_BASELINE, Judged
-from metaprobe.eval.metrics import auroc
 from metaprobe.eval.report.model import Family
 from metaprobe.eval.table import usable_groups
 from metaprobe.training.calibrate import fit_platt
 from metaprobe.training.methods import BLEND, Evidence, Method, Scores
-from metaprobe.training.roles import Roles, outer_folds
+from metaprobe.training.roles import outer_folds
 
 BASELINES: tuple[Family, ...] = ("log-probability", "plain")
 """Families among which the best plain baseline is chosen."""
@@ -55,7 +54,7 @@ def crossfit(
         extra.append((BLEND, "learned"))
     columns = [(m.name, m.family) for m in methods] + extra
     probability = {name: np.full(n, np.nan) for name, _ in columns}
-    selected: dict[str, list[float]] = {name: [] for name, _ in columns}
+    selected: dict[str, list[float]] = {method.name: [] for method in methods}
     coverage: dict[str, float] = {name: 1.0 for name, _ in columns}
     fold_of = np.full(n, -1)
     chosen_baselines = []
@@ -64,32 +63,25 @@ def crossfit(
         logits: dict[str, Scores] = {}
         for method in methods:
             on_step(f"fold {number + 1}: {method.name}")
-            scores = method.fit(evidence, roles, seed=seed)(np.arange(n))
+            fitted = method.fit(evidence, roles, seed=seed)
+            scores = fitted.score(np.arange(n))
             known = np.isfinite(scores)
             coverage[method.name] = float(known.mean())
             scores = np.where(known, scores, np.median(scores[known & _mask(roles.seen, n)]) if known.any() else 0.0)
             rows = roles.calibration if method.fitted else roles.seen
             logits[method.name] = fit_platt(scores[rows], table.y[rows]).logit(scores)
-            selected[method.name].append(_auroc(logits[method.name], table.y, roles))
+            selected[method.name].append(fitted.selection_auroc)
         if (BEST_BASELINE, "plain") in extra:
             best = max((m for m in methods if m.family in BASELINES), key=lambda m: selected[m.name][-1]).name
             chosen_baselines.append(best)
             logits[BEST_BASELINE] = logits[best]
-            selected[BEST_BASELINE].append(selected[best][-1])
         if len(blend) > 1:
             mean = np.mean([logits[name] for name in blend], axis=0)
             logits[BLEND] = fit_platt(mean[roles.calibration], table.y[roles.calibration]).logit(mean)
-            selected[BLEND].append(_auroc(logits[BLEND], table.y, roles))
         for name, logit in logits.items():
             probability[name][roles.test] = 1 / (1 + np.exp(-logit[roles.test]))
-    results = tuple(
-        Judged(name, family, probability[name], coverage[name], tuple(selected[name])) for name, family in columns
-    )
+    results = tuple(Judged(name, family, probability[name], coverage[name]) for name, family in columns)
     return CrossFit(methods=results, fold=fold_of, best_baseline=tuple(chosen_baselines))
-
-
-def _auroc(score: Scores, y: NDArray[np.int64], roles: Roles) -> float:
-    return float(auroc(y[roles.selection], score[roles.selection]))
 
 
 def _mask(rows: NDArray[np.int64], n: int) -> NDArray[np.bool_]:

@@ -35,14 +35,14 @@ def collect_demo(
     on_total: Callable[[int], None],
     on_run: Callable[[Run | None], None],
 ) -> CollectReport:
-    """Every item of MetaCog-Eval, directly and step by step, with every second layer's hidden states."""
+    """Every item of MetaCog-Eval, directly and step by step, with every third layer's hidden states."""
     return collect_local(
         SYSTEM,
         TASK,
         model,
         folder / "runs",
         limit=limit,
-        capture="every:2",
+        capture="every:3",
         batch_size=batch_size,
         on_total=on_total,
         on_run=on_run,

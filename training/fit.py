@@ -105,7 +105,7 @@ def export_hidden(
             "these runs hold no hidden states, or not for every answer: collect with a local model and --capture"
         )
     roles = final_roles(list(table.groups), table.y, seed=seed)
-    probe = fit_linear_probe(activations, table.y, roles, positions=positions)
+    probe = fit_linear_probe(activations, table.y, table.groups.tolist(), roles, positions=positions, seed=seed)
     layer, position = activations.layers.index(probe.layer), activations.positions.index(probe.position)
     hidden = np.ascontiguousarray(activations.values[:, layer, position], dtype=np.float32)
     platt = fit_platt(probe.score(hidden[roles.calibration]), table.y[roles.calibration])

@@ -48,6 +48,15 @@ class Evidence:
     """Of the runs."""
 
 
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A method that has learned."""
+
+    score: Scorer
+    selection_auroc: float
+    """On rows that it had not learned from when its hyper-parameters were chosen."""
+
+
 class Method(Protocol):
     """A way of judging answers."""
 
@@ -59,11 +68,11 @@ class Method(Protocol):
 
     @property
     def fitted(self) -> bool:
-        """Whether it learns from the train rows, and so must be calibrated on others."""
+        """Whether it learns from train and selection rows, and so must be calibrated on others."""
         ...
 
-    def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Scorer:
-        """A function from rows to scores; NaN where there is nothing to go by."""
+    def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
+        """Its scores are NaN where there is nothing to go by."""
         ...
 
 
@@ -76,9 +85,10 @@ class GivenScore:
     values: Callable[[AnswerTable], Scores]
     fitted: bool = False
 
-    def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Scorer:
-        values = self.values(evidence.table)
-        return lambda rows: values[rows]
+    def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
+        values, y = self.values(evidence.table), evidence.table.y
+        known = np.where(np.isfinite(values), values, np.nanmedian(values) if np.isfinite(values).any() else 0.0)
+        return Fitted(lambda rows: values[rows], float(auroc(y[roles.selection], known[roles.selection])))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,23 +100,25 @@ class PromptTfidf:
     fitted: bool = True
     penalties: tuple[float, ...] = (0.1, 1.0, 10.0)
 
-    def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Scorer:
+    def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
         text = require("sklearn.feature_extraction.text", "train")
         linear = require("sklearn.linear_model", "train")
         table = evidence.table
-        words = text.TfidfVectorizer(ngram_range=(1, 2), min_df=2, sublinear_tf=True, token_pattern=r"\S+")
         # The way of asking is part of the prompt, so this control may know it too.
         prompts = np.array([f"[{v}] {q}" for v, q in zip(table.variants, table.questions, strict=True)])
-        train = words.fit_transform(prompts[roles.train])
-        selection = words.transform(prompts[roles.selection])
-        best = max(
-            (
-                linear.LogisticRegression(C=penalty, max_iter=1000).fit(train, table.y[roles.train])
-                for penalty in self.penalties
-            ),
-            key=lambda model: float(auroc(table.y[roles.selection], model.decision_function(selection))),
-        )
-        return lambda rows: np.asarray(best.decision_function(words.transform(prompts[rows])), dtype=np.float64)
+
+        def fitted(rows: Rows, penalty: float) -> Scorer:
+            words = text.TfidfVectorizer(ngram_range=(1, 2), min_df=2, sublinear_tf=True, token_pattern=r"\S+")
+            model = linear.LogisticRegression(C=penalty, max_iter=1000)
+            model.fit(words.fit_transform(prompts[rows]), table.y[rows])
+            return lambda rows: np.asarray(model.decision_function(words.transform(prompts[rows])), dtype=np.float64)
+
+        selected = {
+            penalty: float(auroc(table.y[roles.selection], fitted(roles.train, penalty)(roles.selection)))
+            for penalty in self.penalties
+        }
+        best = max(selected, key=lambda penalty: selected[penalty])
+        return Fitted(fitted(roles.learning, best), selected[best])
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,18 +131,22 @@ class LevelTable:
     prior: float = 5.0
     """Answers' worth of the overall share that each cell starts with."""
 
-    def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Scorer:
+    def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
         table = evidence.table
         cells = np.array(
             [f"{d}|{lv}|{v}" for d, lv, v in zip(table.dimensions, table.levels, table.variants, strict=True)]
         )
-        learn = roles.train
-        share = float(table.y[learn].mean())
-        known = {}
-        for cell in np.unique(cells[learn]):
-            y = table.y[learn][cells[learn] == cell]
-            known[cell] = (float(y.sum()) + self.prior * share) / (len(y) + self.prior)
-        return lambda rows: np.array([known.get(cell, share) for cell in cells[rows]])
+
+        def fitted(learn: Rows) -> Scorer:
+            share = float(table.y[learn].mean())
+            known = {}
+            for cell in np.unique(cells[learn]):
+                y = table.y[learn][cells[learn] == cell]
+                known[cell] = (float(y.sum()) + self.prior * share) / (len(y) + self.prior)
+            return lambda rows: np.array([known.get(cell, share) for cell in cells[rows]])
+
+        selected = float(auroc(table.y[roles.selection], fitted(roles.train)(roles.selection)))
+        return Fitted(fitted(roles.learning), selected)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,14 +157,14 @@ class FeatureTrees:
     family: Family = "learned"
     fitted: bool = True
 
-    def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Scorer:
+    def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
         trees = fit_trees(evidence.features, evidence.table.y, roles, names=evidence.feature_names, seed=seed)
-        return lambda rows: trees.score(evidence.features[rows])
+        return Fitted(lambda rows: trees.score(evidence.features[rows]), trees.selection_auroc)
 
 
 @dataclass(slots=True)
 class HiddenProbe:
-    """A linear probe; the layer and, where several are given, the position are chosen on the selection rows."""
+    """A linear probe; layer and position are chosen on rows it was not fitted on."""
 
     name: str
     positions: tuple[str, ...]
@@ -157,13 +173,17 @@ class HiddenProbe:
     probes: list[LinearProbe] = field(default_factory=list)
     """The probe of each fold, in order."""
 
-    def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Scorer:
+    def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
         activations = evidence.activations
         assert activations is not None, "offered only where activations were captured"
-        probe = fit_linear_probe(activations, evidence.table.y, roles, positions=self.positions)
+        table = evidence.table
+        probe = fit_linear_probe(
+            activations, table.y, table.groups.tolist(), roles, positions=self.positions, seed=seed
+        )
         self.probes.append(probe)
         layer, position = activations.layers.index(probe.layer), activations.positions.index(probe.position)
-        return lambda rows: probe.score(activations.values[rows, layer, position])
+        selected = max(point.auroc for point in probe.sweep)
+        return Fitted(lambda rows: probe.score(activations.values[rows, layer, position]), selected)
 
 
 def standard_methods(evidence: Evidence) -> list[Method]:

@@ -25,6 +25,11 @@ class Roles:
     """Only measured. Empty for the model that is exported."""
 
     @property
+    def learning(self) -> Rows:
+        """Train and selection rows: what a model is fitted on once its hyper-parameters are chosen."""
+        return np.sort(np.concatenate([self.train, self.selection]))
+
+    @property
     def seen(self) -> Rows:
         """Everything but the test rows."""
         return np.sort(np.concatenate([self.train, self.selection, self.calibration]))
@@ -33,7 +38,7 @@ class Roles:
 def outer_folds(groups: Sequence[str], y: NDArray[np.int64], *, folds: int = 5, seed: int = 0) -> Iterator[Roles]:
     """One `Roles` an outer fold: every row is a test row once. Folds are balanced in y as far as groups allow."""
     rows = np.arange(len(y))
-    for seen, test in _group_folds(rows, groups, y, folds, seed):
+    for seen, test in group_folds(rows, groups, y, folds, seed):
         yield _inner(seen, test, groups, y, seed)
 
 
@@ -44,13 +49,14 @@ def final_roles(groups: Sequence[str], y: NDArray[np.int64], *, seed: int = 0) -
 
 def _inner(seen: Rows, test: Rows, groups: Sequence[str], y: NDArray[np.int64], seed: int) -> Roles:
     """Of the seen groups, about 60 % train, 20 % select, 20 % calibrate."""
-    parts = [part for _, part in _group_folds(seen, groups, y, 5, seed + 1)]
+    parts = [part for _, part in group_folds(seen, groups, y, 5, seed + 1)]
     return Roles(train=np.sort(np.concatenate(parts[:3])), selection=parts[3], calibration=parts[4], test=test)
 
 
-def _group_folds(
+def group_folds(
     rows: Rows, groups: Sequence[str], y: NDArray[np.int64], folds: int, seed: int
 ) -> Iterator[tuple[Rows, Rows]]:
+    """(the other rows, the fold's rows) for each fold by group, balanced in y as far as groups allow."""
     splitter = require("sklearn.model_selection", "train").StratifiedGroupKFold(folds, shuffle=True, random_state=seed)
     for rest, part in splitter.split(rows, y[rows], np.asarray(groups)[rows]):
         yield rows[rest], rows[part]

@@ -18,6 +18,18 @@ GRID: tuple[dict[str, float], ...] = (
     {"num_leaves": 15, "min_data_in_leaf": 20},
     {"num_leaves": 31, "min_data_in_leaf": 40},
 )
+COMMON: dict[str, Any] = {
+    "objective": "binary",
+    "metric": "binary_logloss",
+    "learning_rate": 0.05,
+    "feature_fraction": 0.5,
+    "bagging_fraction": 0.8,
+    "bagging_freq": 1,
+    "lambda_l2": 5.0,
+    "deterministic": True,
+    "force_row_wise": True,
+    "verbosity": -1,
+}
 MAX_ROUNDS = 300
 PATIENCE = 30
 SMALL = 2_000_000
@@ -29,7 +41,9 @@ class Trees:
     """A fitted booster whose split thresholds are float32 numbers, so that ONNX gives the same answers."""
 
     booster: Any
-    parameters: dict[str, float]
+    parameters: dict[str, Any]
+    selection_auroc: float
+    """Of the chosen parameters, on the selection rows, before those joined the fit."""
 
     def score(self, X: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
         """Raw log-odds (n,) before calibration. X: float32 features (n, d), NaN where undefined."""
@@ -39,50 +53,39 @@ class Trees:
 def fit_trees(
     X: NDArray[np.float32], y: NDArray[np.int64], roles: Roles, *, names: Sequence[str], seed: int = 0
 ) -> Trees:
-    """Fit on the train rows; stop early and choose the size of the trees on the selection rows."""
+    """Stop early and choose the size of the trees on the selection rows; then fit that on train and selection rows."""
     lightgbm = require("lightgbm", "train")
-    best: tuple[float, Trees] | None = None
+    best: tuple[float, dict[str, Any], int] | None = None
     train = lightgbm.Dataset(X[roles.train], y[roles.train], feature_name=_safe(names), free_raw_data=False)
     selection = lightgbm.Dataset(X[roles.selection], y[roles.selection], reference=train, free_raw_data=False)
     for size in GRID:
+        parameters = {**COMMON, "num_threads": 1 if X.size < SMALL else 0, "seed": seed, **size}
         booster = lightgbm.train(
-            {
-                "objective": "binary",
-                "metric": "binary_logloss",
-                "learning_rate": 0.05,
-                "feature_fraction": 0.5,
-                "bagging_fraction": 0.8,
-                "bagging_freq": 1,
-                "lambda_l2": 5.0,
-                "deterministic": True,
-                "force_row_wise": True,
-                "num_threads": 1 if X.size < SMALL else 0,
-                "seed": seed,
-                "verbosity": -1,
-                **size,
-            },
+            parameters,
             train,
             num_boost_round=MAX_ROUNDS,
             valid_sets=[selection],
             callbacks=[lightgbm.early_stopping(PATIENCE, verbose=False)],
         )
-        trees = Trees(float32_thresholds(booster), {**size, "rounds": booster.best_iteration})
-        found = float(auroc(y[roles.selection], trees.score(X[roles.selection])))
+        found = float(auroc(y[roles.selection], booster.predict(X[roles.selection], raw_score=True)))
         if best is None or found > best[0]:
-            best = (found, trees)
+            best = (found, parameters, booster.best_iteration)
     assert best is not None
-    return best[1]
+    selected, parameters, rounds = best
+    learning = lightgbm.Dataset(X[roles.learning], y[roles.learning], feature_name=_safe(names), free_raw_data=False)
+    booster = lightgbm.train(parameters, learning, num_boost_round=rounds)
+    return Trees(float32_thresholds(booster), {**parameters, "rounds": rounds}, selected)
 
 
 def float32_thresholds(booster: Any) -> Any:
-    """The booster with every split threshold rounded down to float32, cut at its best iteration.
+    """The booster with every split threshold rounded down to float32.
 
     LightGBM splits float32 features at float64 thresholds. For a float32 x, x <= t holds exactly when x <= the largest
     float32 not above t: rounding down changes no prediction, rounding to nearest or up (as converters do) does, by
     3e-3 on features that repeat values.
     """
     lightgbm = require("lightgbm", "train")
-    lines = booster.model_to_string(num_iteration=booster.best_iteration).splitlines(keepends=True)
+    lines = booster.model_to_string().splitlines(keepends=True)
     for i, line in enumerate(lines):
         if line.startswith("threshold="):
             thresholds = np.array(line.removeprefix("threshold=").split(), dtype=np.float64)
