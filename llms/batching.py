@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from threading import Event
 from typing import Generic, TypeVar
 
 Asked = TypeVar("Asked")
@@ -29,14 +30,12 @@ class BatchQueue(Generic[Asked, Answered]):
 
     def __init__(
         self,
-        run: Callable[[Sequence[Asked]], Sequence[Answered | Exception]],
+        run: Callable[[Sequence[Asked], Event], Sequence[Answered | Exception]],
         *,
         batch_size: int,
-        abandon: Callable[[], None] = lambda: None,
     ) -> None:
-        """`abandon` is called when nobody waits for the running batch any more, so that it can stop early."""
+        """`run` gets an event beside the batch, which is set when nobody waits for the batch any more: it may stop."""
         self._run = run
-        self._abandon = abandon
         self._batch_size = batch_size
         self._waiting: list[_Waiting[Asked, Answered]] = []
         self._worker: asyncio.Task[None] | None = None
@@ -54,12 +53,13 @@ class BatchQueue(Generic[Asked, Answered]):
 
     async def _work(self) -> None:
         batch: list[_Waiting[Asked, Answered]] = []
+        abandoned = Event()
         try:
             while self._waiting:
                 await self._settle()
                 batch = self._take()
                 asked = [waiting.asked for waiting in batch]
-                answers = await asyncio.get_running_loop().run_in_executor(self._thread, self._run, asked)
+                answers = await asyncio.get_running_loop().run_in_executor(self._thread, self._run, asked, abandoned)
                 for waiting, answer in zip(batch, answers, strict=True):
                     if waiting.answer.done():  # its task was cancelled meanwhile
                         continue
@@ -74,7 +74,7 @@ class BatchQueue(Generic[Asked, Answered]):
                     waiting.answer.set_exception(error) if isinstance(error, Exception) else waiting.answer.cancel()
             self._waiting.clear()
             if not isinstance(error, Exception):
-                self._abandon()
+                abandoned.set()
                 raise
 
     async def _settle(self) -> None:

@@ -46,10 +46,7 @@ class LocalLLM:
         self._tokenizer = tokenizer
         self._top_logprobs = top_logprobs
         self._capture = capture
-        self._cancel = Event()
-        self._queue = BatchQueue[tuple[Request, list[int]], Call](
-            self._answer, batch_size=batch_size, abandon=self._cancel.set
-        )
+        self._queue = BatchQueue[tuple[Request, list[int]], Call](self._answer, batch_size=batch_size)
         self._eos_ids = _eos_ids(model, tokenizer)
         self._shareable = shareable(model)
         self._context = getattr(model.config.get_text_config(), "max_position_embeddings", None) or 1 << 30
@@ -116,7 +113,7 @@ class LocalLLM:
             )
         return await self._queue.submit((request, prompt), kind=max_tokens, length=len(prompt))
 
-    def _answer(self, batch: Sequence[tuple[Request, list[int]]]) -> list[Call | Exception]:
+    def _answer(self, batch: Sequence[tuple[Request, list[int]]], abandoned: Event) -> list[Call | Exception]:
         if not batch:
             return []
         # A capture for one stage must not slow down the batches of the others.
@@ -127,7 +124,7 @@ class LocalLLM:
             device=self._model.device,
             top_logprobs=self._top_logprobs,
             capture=self._capture if any(captured) else None,
-            cancel=self._cancel,
+            cancel=abandoned,
         )
         prompts = [prompt for _, prompt in batch]
         shared = shared_length(prompts) if self._shareable else 0

@@ -14,7 +14,7 @@ from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Hidden, Run
 
 ITEMS = 150
-LAYERS = (10, 16, 22)
+LAYERS = (9, 15)
 POSITIONS = ("prompt_last", "answer_last")
 
 

@@ -1,8 +1,8 @@
 """Concurrent requests share batches; nobody waits for ever."""
 
 import asyncio
-import threading
 from collections.abc import Sequence
+from threading import Event
 
 import pytest
 
@@ -10,7 +10,7 @@ from metaprobe.llms.batching import BatchQueue
 
 
 def echo(batches: list[list[int]]) -> BatchQueue[int, int]:
-    def run(batch: Sequence[int]) -> list[int | Exception]:
+    def run(batch: Sequence[int], abandoned: Event) -> list[int | Exception]:
         batches.append(list(batch))
         return [ValueError("no thirteen") if asked == 13 else asked * 10 for asked in batch]
 
@@ -43,7 +43,7 @@ def test_a_failed_request_fails_alone() -> None:
 def test_a_failed_batch_fails_all_that_wait_and_the_queue_goes_on() -> None:
     broken = True
 
-    def run(batch: Sequence[int]) -> list[int | Exception]:
+    def run(batch: Sequence[int], abandoned: Event) -> list[int | Exception]:
         if broken:
             raise MemoryError("out of memory")
         return list(batch)
@@ -60,26 +60,26 @@ def test_a_failed_batch_fails_all_that_wait_and_the_queue_goes_on() -> None:
     assert last == 7
 
 
-def test_a_cancelled_queue_abandons_its_batch() -> None:
-    abandoned: list[bool] = []
-    release = threading.Event()
+def test_a_cancelled_queue_tells_its_batch_that_nobody_waits() -> None:
+    seen: list[bool] = []
 
     async def ask() -> None:
         started = asyncio.Event()
         loop = asyncio.get_running_loop()
 
-        def run(batch: Sequence[int]) -> list[int | Exception]:
+        def run(batch: Sequence[int], abandoned: Event) -> list[int | Exception]:
             loop.call_soon_threadsafe(started.set)
-            release.wait(5)
+            seen.append(abandoned.wait(5))
             return list(batch)
 
-        queue = BatchQueue(run, batch_size=1, abandon=lambda: (abandoned.append(True), release.set()))
+        queue = BatchQueue(run, batch_size=1)
         asked = asyncio.create_task(queue.submit(1, kind=0, length=0))
         await started.wait()
         assert queue._worker is not None
         queue._worker.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asked
+        queue._thread.shutdown()
 
     asyncio.run(ask())
-    assert abandoned == [True]
+    assert seen == [True]

@@ -93,6 +93,7 @@ def collect_local(
     variants: Sequence[str] = (),
     prompts_folder: Path | None = None,
     capture: str | None = None,
+    top_logprobs: int = 0,
     batch_size: int = 32,
     concurrency: int = 128,
     shard_runs: int = 64,
@@ -114,7 +115,7 @@ def collect_local(
     require("torch", "train")
     from metaprobe.llms.local import LocalLLM  # not above: a replayed collection needs no torch
 
-    llm = LocalLLM.load(model, batch_size=batch_size, layers=capture)
+    llm = LocalLLM.load(model, batch_size=batch_size, top_logprobs=top_logprobs, layers=capture)
     on_total(len(items) * len(variants or chosen.variants))
     return asyncio.run(
         collect(

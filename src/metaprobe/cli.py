@@ -98,6 +98,7 @@ def demo(out: Path, model: str, limit: int | None, batch_size: int, folds: int, 
 @click.option("--variant", "variants", multiple=True, help="Only this variant of the system; repeatable.")
 @click.option("--prompts", type=RUNS, help="Folder with your own prompt files, in place of the shipped ones.")
 @click.option("--capture", help="Layers whose hidden states are kept: 'all', 'every:N', or '0,8,16'.")
+@click.option("--top-logprobs", default=0, show_default=True, type=click.IntRange(0), help="Alternatives kept a token.")
 @click.option("--batch-size", default=32, show_default=True, type=click.IntRange(1), help="Requests generated at once.")
 @click.option("--concurrency", default=128, show_default=True, type=click.IntRange(1), help="Runs in flight.")
 @click.option(
@@ -113,6 +114,7 @@ def collect(
     variants: tuple[str, ...],
     prompts: Path | None,
     capture: str | None,
+    top_logprobs: int,
     batch_size: int,
     concurrency: int,
     shard_runs: int,
@@ -136,6 +138,7 @@ def collect(
             variants=variants,
             prompts_folder=prompts,
             capture=capture,
+            top_logprobs=top_logprobs,
             batch_size=batch_size,
             concurrency=concurrency,
             shard_runs=shard_runs,
