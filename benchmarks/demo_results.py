@@ -1,6 +1,6 @@
 """Writes the figures of a finished demo into README.md and docs/demo.md, so that no number there is typed by hand.
 
-make demo && python benchmarks/demo_results.py out/demo/report
+make demo && python benchmarks/demo_results.py out/demo/report --which-country out/which-country/report
 """
 
 import csv
@@ -10,14 +10,16 @@ from pathlib import Path
 import click
 
 ROOT = Path(__file__).parent.parent
-MARK = re.compile(r"(<!-- demo-results.*? -->\n).*?(<!-- /demo-results -->)", re.S)
 
 Row = dict[str, str]
 
 
 @click.command()
 @click.argument("report", type=click.Path(exists=True, file_okay=False, path_type=Path))
-def main(report: Path) -> None:
+@click.option(
+    "--which-country", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Its report folder."
+)
+def main(report: Path, which_country: Path | None) -> None:
     """Rewrite both files from the tables in the folder REPORT."""
     methods, accuracy, choices, audits = (
         read(report / f"{name}.csv") for name in ("methods", "accuracy", "choices", "audits")
@@ -29,22 +31,30 @@ def main(report: Path) -> None:
         f"{about['answers']} answers (direct: {float(rate['accuracy']):.1%} right). Every answer is judged by models "
         f"that saw no answer of its group (5 outer folds); intervals are of 95 %, by a bootstrap over groups."
     )
-    readme = ROOT / "README.md"
     short = [intro, "", *table(methods, short=True), ""]
-    short += ["More, and what did not work: [docs/demo.md](docs/demo.md).", ""]
-    text, count = MARK.subn(lambda m: m[1] + "\n" + "\n".join(short) + m[2], readme.read_text(encoding="utf-8"))
-    if count != 1:
-        raise click.ClickException("README.md has lost its demo-results markers")
-    readme.write_text(text, encoding="utf-8")
-    page = [intro, "", "## Methods", "", *table(methods), "", "## Accuracy", "", *cells(accuracy), ""]
-    page += ["## Direct, or step by step", "", *policies(choices), "", "## Audits", ""]
+    write(
+        ROOT / "README.md", "demo-results", [*short, "More, and what did not work: [docs/demo.md](docs/demo.md).", ""]
+    )
+    page = [intro, "", "### Methods", "", *table(methods), "", "### Accuracy", "", *cells(accuracy), ""]
+    page += ["### Direct, or step by step", "", *policies(choices), "", "### Audits", ""]
     page += [f"- {'passed' if int(row['passed']) else '**failed**'}: {row['name']}: {row['detail']}" for row in audits]
-    page += ["", "## Provenance", "", *(f"- {key}: {value}" for key, value in about.items()), ""]
-    docs = ROOT / "docs" / "demo.md"
-    text, count = MARK.subn(lambda m: m[1] + "\n" + "\n".join(page) + m[2], docs.read_text(encoding="utf-8"))
+    page += ["", "### Provenance", "", *(f"- {key}: {value}" for key, value in about.items()), ""]
+    write(ROOT / "docs" / "demo.md", "demo-results", page)
+    if which_country is not None:
+        about = {row["key"]: row["value"] for row in read(which_country / "provenance.csv")}
+        intro = f"Model {about['model']}, {about['answers']} places, asked directly; groups are places."
+        right = next(row for row in read(which_country / "accuracy.csv") if row["dimension"] == "all")
+        lines = [f"{intro} {float(right['accuracy']):.1%} right.", "", *table(read(which_country / "methods.csv")), ""]
+        write(ROOT / "docs" / "demo.md", "which-country", lines)
+
+
+def write(path: Path, name: str, lines: list[str]) -> None:
+    """Replace what stands between the markers of that name."""
+    mark = re.compile(rf"(<!-- {name}:.*? -->\n).*?(<!-- /{name} -->)", re.S)
+    text, count = mark.subn(lambda m: m[1] + "\n" + "\n".join(lines) + m[2], path.read_text(encoding="utf-8"))
     if count != 1:
-        raise click.ClickException("docs/demo.md has lost its demo-results markers")
-    docs.write_text(text, encoding="utf-8")
+        raise click.ClickException(f"{path.name} has lost its {name} markers")
+    path.write_text(text, encoding="utf-8")
 
 
 def read(path: Path) -> list[Row]:

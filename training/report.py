@@ -61,9 +61,8 @@ def _summary(results: Sequence[MethodResult], share: float, n: int, baselines: s
     sentences = [f"{share:.0%} of {n} answers are right."]
     if (stated := by_name.get(STATED)) is not None:
         sentences.append(
-            f"Asked for its confidence, the model tells right from wrong with AUROC {_shown(stated.auroc)}"
-            f"{'' if stated.coverage > 0.99 else f' (it stated one for {stated.coverage:.0%} of the answers)'}; "
-            f"{_verdict(stated.auroc, 0.5)}."
+            f"Asked for its confidence, which it stated for {stated.coverage:.0%} of the answers, the model tells "
+            f"right from wrong with AUROC {_shown(stated.auroc)}: {_verdict(stated.auroc, 0.5)}."
         )
     sentences.append(f"The best learned method, {learned.name}, reaches {_shown(learned.auroc)}.")
     if (base := by_name.get(BEST_BASELINE)) is not None and learned.diff_baseline is not None:
@@ -82,10 +81,10 @@ def _shown(interval: Interval, *, signed: bool = False) -> str:
 
 def _verdict(interval: Interval, nothing: float) -> str:
     if interval.low > nothing:
-        return "which is more than chance" if nothing else "so it is better"
+        return "better than chance" if nothing else "so it is better"
     if interval.high < nothing:
-        return "which is worse than chance" if nothing else "so it is worse"
-    return "which cannot be told from chance" if nothing else "so this sample does not settle which is better"
+        return "worse than chance" if nothing else "so it is worse"
+    return "not to be told from chance" if nothing else "so this sample does not settle which is better"
 
 
 def _sweep(method: HiddenProbe, result: MethodResult) -> LayerSweep:

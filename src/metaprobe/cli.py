@@ -64,7 +64,7 @@ def main() -> None:
 def demo(out: Path, model: str, limit: int | None, batch_size: int, folds: int, seed: int) -> None:
     """The main job on a real local model: collect, train, export, compare, report.
 
-    Takes about ten minutes on two cores; run again, it resumes.
+    Takes under ten minutes on two cores; run again, it resumes.
     """
     from metaprobe.eval.report.text import comparison_table
     from metaprobe.training.demo import collect_demo, train_demo
