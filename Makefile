@@ -34,12 +34,12 @@ benchmark: $(VENV)/dev.stamp
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/demo.stamp: $(VENV)/bin/python pyproject.toml constraints.txt
+$(VENV)/demo.stamp: $(VENV)/bin/python pyproject.toml $(CONSTRAINTS)
 	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable ".[train,report]"
 	$(MAKE) $(VENV)/weights.stamp
 	touch $@
 
-$(VENV)/dev.stamp: $(VENV)/bin/python pyproject.toml constraints.txt
+$(VENV)/dev.stamp: $(VENV)/bin/python pyproject.toml $(CONSTRAINTS)
 	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable ".[dev]"
 	touch $@
 

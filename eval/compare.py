@@ -25,7 +25,7 @@ from metaprobe.eval.table import AnswerTable
 
 STATED = "stated confidence"
 BEST_BASELINE = "best plain baseline"
-CONTROLS = ("length", "cut by max_tokens", "prompt TF-IDF")
+CONTROLS = ("length", "cut by max_tokens", "prompt TF-IDF", "run identity")
 """What a learned method must beat to be more than a confound."""
 
 LEVELS = ("easy", "medium", "hard", "cross")
@@ -41,6 +41,9 @@ class Judged:
     family: Family
     probability: NDArray[np.float64]
     """Calibrated P(right), shape (n,)."""
+    ranking: NDArray[np.float64]
+    """What orders the answers, shape (n,). For a score that is given, with a sign known beforehand, the score itself: a
+    calibrator may turn round one that is confident the wrong way, and would hide that."""
     coverage: float
     """Share of answers about which the method says something; the others get the median of those."""
 
@@ -68,21 +71,22 @@ def method_results(
     def difference(method: Judged, other: str) -> Interval | None:
         if method.name == other or other not in by_name:
             return None
-        return paired_difference(auroc, table.y, method.probability, by_name[other].probability, weights)
+        return paired_difference(auroc, table.y, method.ranking, by_name[other].ranking, weights)
 
     return tuple(
         MethodResult(
             name=method.name,
             family=method.family,
             coverage=method.coverage,
-            auroc=interval(auroc, table.y, method.probability, weights),
-            auprc=interval(auprc, table.y, method.probability, weights),
+            auroc=interval(auroc, table.y, method.ranking, weights),
+            auprc=interval(auprc, table.y, method.ranking, weights),
             ece=interval(ece_debiased, table.y, method.probability, weights),
             brier_skill=interval(brier_skill, table.y, method.probability, weights),
-            aurc=interval(aurc, table.y, method.probability, weights),
+            aurc=interval(aurc, table.y, method.ranking, weights),
             diff_stated=difference(method, STATED),
             diff_baseline=difference(method, BEST_BASELINE),
             probability=method.probability,
+            ranking=method.ranking,
             reliability=tuple(reliability_table(table.y, method.probability)),
         )
         for method in judged
@@ -143,7 +147,7 @@ def policy_results(
 
 def audits(table: AnswerTable, results: Sequence[MethodResult], judged: Sequence[Judged]) -> tuple[Audit, ...]:
     """Could the figures of the learned methods be a confound? One line for each check."""
-    probability: Mapping[str, NDArray[np.float64]] = {method.name: method.probability for method in judged}
+    ranking: Mapping[str, NDArray[np.float64]] = {method.name: method.ranking for method in judged}
     weights = cluster_weights(list(table.groups), RESAMPLES, 0)
     share = float(table.y.mean())
     found = [
@@ -157,9 +161,9 @@ def audits(table: AnswerTable, results: Sequence[MethodResult], judged: Sequence
         if result.family != "learned":
             continue
         for control in CONTROLS:
-            if control not in probability:
+            if control not in ranking:
                 continue
-            gain = paired_difference(auroc, table.y, result.probability, probability[control], weights)
+            gain = paired_difference(auroc, table.y, ranking[result.name], ranking[control], weights)
             found.append(
                 Audit(
                     f"{result.name} beats {control}",

@@ -35,7 +35,6 @@ class AnswerTable:
     tokens: NDArray[np.int64]
     cut: NDArray[np.bool_]
     """Whether max_tokens ended the answer."""
-    prompt_tokens: NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self.y)
@@ -86,7 +85,6 @@ def answer_table(
                     "logprobs": call.logprobs,
                     "tokens": len(call.logprobs),
                     "cut": call.finish_reason == "length",
-                    "prompt_tokens": call.usage.prompt_tokens,
                 }
             )
     if not records:
@@ -111,10 +109,10 @@ def usable_groups(groups: Sequence[str], y: NDArray[np.int64], *, folds: int) ->
         raise RecordError(
             f"all {len(y)} labels are {only}: there is nothing to tell apart; add runs of the other class"
         )
-    if min(counts.values()) < folds:
+    if min(counts.values()) < 2 * folds:  # each fold's own groups are split again, into the roles
         raise RecordError(
             f"{counts[1]} groups have a label 1 and {counts[0]} a label 0; {folds} folds by group need at "
-            f"least {folds} of each: add runs, or ask for fewer folds"
+            f"least {2 * folds} of each: add runs, or ask for fewer folds"
         )
     return distinct
 

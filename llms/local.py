@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from metaprobe.llms.base import LLMError, Request
 from metaprobe.llms.batching import BatchQueue
 from metaprobe.llms.prefix import padded, prefix_cache, shareable, shared_length
-from metaprobe.llms.recorder import BatchRecorder, Cancelled, Capture, RowsDone, chosen_layers, decoder_blocks
+from metaprobe.llms.recorder import BatchRecorder, Cancelled, Capture, RowsDone, chosen_layers
 from metaprobe.llms.weights import DEFAULT_MODEL, Weights, resolve
 from metaprobe.records.types import Call, Message, Usage
 
@@ -41,7 +41,6 @@ class LocalLLM:
         self.name = name
         self.revision = revision
         self.dtype = str(model.dtype).removeprefix("torch.")
-        self.tokenizer_name = type(tokenizer).__name__
         self._model = model.eval()
         self._tokenizer = tokenizer
         self._top_logprobs = top_logprobs
@@ -88,11 +87,6 @@ class LocalLLM:
             top_logprobs=top_logprobs,
             capture=Capture(chosen_layers(layers, network)) if layers else None,
         )
-
-    @property
-    def n_layers(self) -> int:
-        """Number of transformer blocks; capturable layers are 0 to this."""
-        return len(decoder_blocks(self._model))
 
     def encode(self, messages: Sequence[Message]) -> list[int]:
         """Prompt token ids, by the model's chat template."""
@@ -151,6 +145,10 @@ class LocalLLM:
                 )
         except Cancelled:
             return [LLMError("generation was cancelled")] * len(batch)
+        except RuntimeError as error:  # out of memory, above all
+            return [LLMError(f"{self.name} failed on a batch of {len(batch)}: {error}; try a smaller batch")] * len(
+                batch
+            )
         latency_ms = (time.perf_counter() - started) * 1000
         return [
             self._call(request, prompt, recorder, row, latency_ms, captured[row])

@@ -30,8 +30,6 @@ EMBEDDED = {
 }
 DEFAULT_MODEL = "smollm2-135m"
 
-_HEAD_BYTES = 1 << 20
-
 
 @dataclass(frozen=True, slots=True)
 class Weights:
@@ -132,11 +130,9 @@ def _sha256(path: Path) -> str:
 
 
 def _fingerprint(folder: Path) -> str:
-    """Over names, sizes and first MiB of the model's files: tells models apart without reading gigabytes."""
+    """Over the names and contents of configuration and weight files."""
     digest = hashlib.sha256()
     for path in sorted(folder.iterdir()):
         if path.suffix in {".json", ".safetensors", ".bin"}:
-            digest.update(f"{path.name}:{path.stat().st_size}:".encode())
-            with path.open("rb") as file:
-                digest.update(file.read(_HEAD_BYTES))
+            digest.update(f"{path.name}:{_sha256(path)};".encode())
     return f"sha256:{digest.hexdigest()}"

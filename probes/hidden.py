@@ -2,10 +2,12 @@
 
 import os
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
 from metaprobe.checkpoints import Checkpoint, ContractMismatch, load_checkpoint
+from metaprobe.probes.contract import OnMismatch, mismatch
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.types import Call, FloatArray
 
@@ -22,10 +24,14 @@ class HiddenProbe:
     """0 is the embeddings' output, i the output of block i."""
     position: str
     width: int
+    on_mismatch: OnMismatch = "warn"
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], *, sha256: str | None = None) -> "HiddenProbe":
-        """The probe in a checkpoint folder, verified. `sha256`: the digest its author gave you."""
+    def load(cls, path: str | os.PathLike[str], *, sha256: str | None = None, on_mismatch: OnMismatch = "warn") -> Self:
+        """The probe in a checkpoint folder, verified. `sha256`: the digest its author gave you.
+
+        `on_mismatch`: what to do with a call of another model than it was trained on.
+        """
         checkpoint = load_checkpoint(path, sha256=sha256)
         manifest = checkpoint.manifest
         if manifest.kind != KIND:
@@ -33,7 +39,7 @@ class HiddenProbe:
         layer, position, width = (manifest.contract.get(key) for key in ("layer", "position", "width"))
         if not isinstance(layer, int) or not isinstance(position, str) or not isinstance(width, int):
             raise ContractMismatch(f"{path}: contract needs layer, position and width, has {sorted(manifest.contract)}")
-        return cls(checkpoint, layer, position, width)
+        return cls(checkpoint, layer, position, width, on_mismatch)
 
     def probability(self, hidden: FloatArray) -> FloatArray:
         """P(right), calibrated, (n,), from hidden states (n, width) of this probe's layer and position."""
@@ -46,6 +52,8 @@ class HiddenProbe:
 
     def read(self, call: Call) -> float:
         """P(right) of one call that kept its hidden states. Raises `InvalidResponse` where it kept others, or none."""
+        generator = self.checkpoint.manifest.generator
+        mismatch(generator, model=call.model, on_mismatch=self.on_mismatch, stacklevel=3)
         hidden = call.hidden
         if hidden is None or self.layer not in hidden.layers or self.position not in hidden.positions:
             kept = "none" if hidden is None else f"layers {hidden.layers}, positions {hidden.positions}"

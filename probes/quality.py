@@ -3,12 +3,13 @@
 import os
 import warnings
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint, ContractMismatch, load_checkpoint
+from metaprobe.probes.contract import OnMismatch, mismatch
 from metaprobe.probes.features import Schema, features, schema
 from metaprobe.records.openai_format import ParsedResponse, parse_response
 from metaprobe.records.types import Call
@@ -17,8 +18,6 @@ KIND = "quality"
 INPUT = "features"
 MAIN_HEADS = ("correct", "quality")
 """Heads that give the score, the first that is there."""
-
-OnMismatch = Literal["warn", "refuse", "ignore"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,23 +104,13 @@ class QualityPredictor:
         )
 
     def _mismatch(self, parsed: ParsedResponse, response: object) -> str:
-        """What about the response differs from what the checkpoint was trained on."""
-        generator = self.checkpoint.manifest.generator
-        if generator is None or self._on_mismatch == "ignore":
-            return ""
-        found = []
-        if parsed.model and parsed.model != generator.model:
-            found.append(f"response of {parsed.model}, checkpoint trained on {generator.model}")
-        mode = response.logprobs_mode if isinstance(response, Call) else "unknown"
-        if "unknown" not in (mode, generator.logprobs_mode) and mode != generator.logprobs_mode:
-            found.append(f"{mode} log-probabilities, checkpoint trained on {generator.logprobs_mode} ones")
-        if not found:
-            return ""
-        note = "; ".join(found)
-        if self._on_mismatch == "refuse":
-            raise ContractMismatch(f"{note}: train a checkpoint on this model's runs, or load with on_mismatch='warn'")
-        warnings.warn(f"metaprobe: {note}; the score may mean nothing", stacklevel=4)
-        return note
+        return mismatch(
+            self.checkpoint.manifest.generator,
+            model=parsed.model,
+            logprobs_mode=response.logprobs_mode if isinstance(response, Call) else "unknown",
+            on_mismatch=self._on_mismatch,
+            stacklevel=4,
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

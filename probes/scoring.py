@@ -7,7 +7,7 @@ from typing import Any
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import ImportFileError, InvalidResponse
-from metaprobe.records.importer import iter_json_lines, run_of_line
+from metaprobe.records.importer import id_of_line, iter_json_lines, run_of_line
 
 
 def score_lines(predictor: QualityPredictor, path: Path) -> Iterator[dict[str, Any]]:
@@ -28,8 +28,7 @@ def _scored(predictor: QualityPredictor, number: int, record: dict[str, Any]) ->
         run = run_of_line(record, f"line-{number}")
         verdict = predictor.predict(run.calls[0])
     except (ImportFileError, InvalidResponse, ContractMismatch) as error:
-        identity = record.get("id")
-        return _line(number, identity if isinstance(identity, str) else None, reason=str(error))
+        return _line(number, id_of_line(record, f"line-{number}"), reason=str(error))
     return _line(
         number,
         run.id,

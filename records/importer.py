@@ -177,9 +177,7 @@ def run_of_line(record: dict[str, Any], default_id: str) -> Run:
             f'"response" is missing (the keys are {sorted(record)}); expected a chat completion with log-probabilities'
         )
     response = parse_response(record["response"])
-    line_id = _text(record, "id", number=True) or default_id
-    run_id = _text(record, "run_id", number=True)
-    id = f"{run_id}/{line_id}" if run_id else line_id
+    line_id, run_id, id = _ids(record, default_id)
     messages = _messages(record.get("messages"))
     labels = _labels(record.get("labels"), id)
     return Run(
@@ -214,6 +212,21 @@ def run_of_line(record: dict[str, Any], default_id: str) -> Run:
         final_answer=response.text,
         outcome=next((label.value for label in labels if label.name == "correct"), None),
     )
+
+
+def id_of_line(record: dict[str, Any], default_id: str) -> str:
+    """The id that the run of this line has, or would have if the line were right."""
+    try:
+        return _ids(record, default_id)[2]
+    except ImportFileError:
+        return default_id
+
+
+def _ids(record: dict[str, Any], default_id: str) -> tuple[str, str, str]:
+    """(the line's id, its run_id, both together)."""
+    line_id = _text(record, "id", number=True) or default_id
+    run_id = _text(record, "run_id", number=True)
+    return line_id, run_id, f"{run_id}/{line_id}" if run_id else line_id
 
 
 def _text(record: dict[str, Any], key: str, *, number: bool = False) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 
 from metaprobe.checkpoints import Checkpoint, ContractMismatch, load_checkpoint
 from metaprobe.probes.signals import Signals
+from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Decision
 from metaprobe.routing.policy import Outcome, State, decided
 
@@ -37,7 +38,7 @@ class StatedThreshold:
         stated = state.signals.value(self.signal)
         value = self.fallback if stated is None else stated
         bad = value >= self.threshold if self.again_if_above else value < self.threshold
-        action = AGAIN if bad and AGAIN in legal_actions else ACCEPT
+        action = _legal(AGAIN if bad else ACCEPT, legal_actions)
         source = "fallback, nothing stated" if stated is None else "stated"
         side = ">=" if value >= self.threshold else "<"
         reason = f"{self.signal} {value:.2f} ({source}) {side} {self.threshold}"
@@ -71,20 +72,26 @@ class LearnedChoice:
     def decide(self, state: State, legal_actions: Sequence[str]) -> Decision:
         """One of `accept` and `step-by-step`; the fixed rule's decision, with the reason, where signals are missing."""
         missing = [name for name in REQUIRED if state.signals.value(name) is None]
-        if missing or AGAIN not in legal_actions:
+        if missing:
             decision = self._fallback.decide(state, legal_actions)
-            why = f"no {', '.join(missing)}" if missing else f"{AGAIN} is not allowed"
-            return decided(
-                state, decision.action, legal_actions, decision.scores, f"fixed rule, as {why}: {decision.reason}"
-            )
+            why = f"fixed rule, as no {', '.join(missing)}: {decision.reason}"
+            return decided(state, decision.action, legal_actions, decision.scores, why)
         outputs = self.checkpoint.run({INPUT: signal_row(state.signals)[None]})
         now, then = float(outputs[ACCEPT][0, 0]), float(outputs[AGAIN][0, 0])
-        action = AGAIN if then - now > self.price else ACCEPT
+        action = _legal(AGAIN if then - now > self.price else ACCEPT, legal_actions)
         reason = f"P(right) {now:.2f} now, {then:.2f} if asked again; gain must exceed {self.price:.2f}"
         return decided(state, action, legal_actions, {ACCEPT: now, AGAIN: then - self.price}, reason)
 
     def observe(self, decision_id: str, outcome: Outcome) -> None:
         """Fitted beforehand; outcomes are learned from by training again."""
+
+
+def _legal(wanted: str, legal_actions: Sequence[str]) -> str:
+    """The wanted action, or the other one where only that is legal."""
+    allowed = [action for action in (wanted, ACCEPT, AGAIN) if action in legal_actions]
+    if not allowed:
+        raise RecordError(f"point {POINT} knows the actions {ACCEPT} and {AGAIN}; legal are {list(legal_actions)}")
+    return allowed[0]
 
 
 def signal_row(signals: Signals) -> np.ndarray[tuple[int], np.dtype[np.float32]]:

@@ -54,7 +54,6 @@ def made_up(n: int = 600, *, signal: float = 1.5, seed: int = 0) -> Evidence:
         logprobs=logprobs,
         tokens=lengths,
         cut=np.zeros(n, dtype=bool),
-        prompt_tokens=np.full(n, 10),
     )
     full = schema("full")
     return Evidence(

@@ -25,9 +25,7 @@ def quality(recorded_runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     return path
 
 
-@pytest.mark.parametrize(
-    "command", [[], *[[name] for name in COMMANDS], *[["train", n] for n in ("quality", "hidden", "choice")]]
-)
+@pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS), *(["train", name] for name in TRAINED)])
 def test_help_names_every_command_and_option_default(command: list[str]) -> None:
     result = run(*command, "--help")
     assert result.exit_code == 0

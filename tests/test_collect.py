@@ -71,7 +71,7 @@ def test_a_failed_run_is_reported_and_tried_again_and_nothing_is_done_twice(tmp_
     mended = Adder(mended=True)
     second = gather(RunStore(tmp_path), mended)
     assert (second.done, second.stored_before, second.failed) == (2, 18, ())
-    assert {identity.split("/")[2] for identity in mended.answered} == {"i7"}
+    assert {identity.split("/")[3] for identity in mended.answered} == {"i7"}
     assert len(RunStore(tmp_path)) == 20
 
 
@@ -85,6 +85,32 @@ def test_a_store_is_not_continued_with_other_prompts_or_another_model(tmp_path: 
     other.name = "subtractor"
     with pytest.raises(StoreMismatch, match="'adder', now 'subtractor'"):
         gather(RunStore(tmp_path), other)
+
+
+def test_a_changed_question_is_another_item_though_its_id_is_the_same(tmp_path: Path) -> None:
+    gather(RunStore(tmp_path), Adder(mended=True))
+    changed = [dataclasses.replace(item, question=item.question + " Think.") for item in ITEMS[:2]]
+    prompts = Prompts.load(SYSTEM.name, SYSTEM.prompts)
+    again = asyncio.run(collect(SYSTEM, changed, Adder(mended=True), RunStore(tmp_path), prompts=prompts))
+    assert (again.done, again.stored_before) == (4, 0)
+
+
+def test_a_store_is_not_continued_with_another_capture(tmp_path: Path) -> None:
+    prompts = Prompts.load(SYSTEM.name, SYSTEM.prompts)
+    for capture in ("all", "all", None):
+        going = collect(SYSTEM, ITEMS[:1], Adder(), RunStore(tmp_path), prompts=prompts, settings={"capture": capture})
+        if capture is None:
+            with pytest.raises(StoreMismatch, match="capture 'all', now None"):
+                asyncio.run(going)
+        else:
+            asyncio.run(going)
+
+
+def test_an_item_that_cannot_be_checked_is_a_plain_error_and_no_group_of_them(tmp_path: Path) -> None:
+    prompts = Prompts.load(SYSTEM.name, SYSTEM.prompts)
+    bad = [dataclasses.replace(ITEMS[0], gold=("Paris",))]
+    with pytest.raises(RecordError, match="Paris"):
+        asyncio.run(collect(SYSTEM, bad, Adder(), RunStore(tmp_path), prompts=prompts))
 
 
 def test_an_interrupted_collection_keeps_what_was_done(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from metaprobe.checkpoints import ContractMismatch, load_checkpoint
+from metaprobe.eval.compare import policy_results
 from metaprobe.probes.signals import Signal, Signals, signals_of
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Item, Label, Run, Statement
@@ -68,7 +69,9 @@ def test_the_fixed_rule_follows_its_threshold(rule: Policy, signals: dict[str, f
 
 
 def test_the_learned_choice_beats_both_constant_policies_where_there_is_something_to_learn() -> None:
-    results, learned = evaluate_choice(paired_answers(made_up_runs()))
+    data = paired_answers(made_up_runs())
+    policies, learned = evaluate_choice(data)
+    results = policy_results(data.groups, policies)
     accuracy = {r.policy: r.accuracy.estimate for r in results}
     assert accuracy["learned choice"] > max(accuracy["always direct"], accuracy["always step by step"]) + 0.05
     assert accuracy["oracle"] >= max(accuracy.values())
@@ -91,7 +94,10 @@ def test_the_exported_choice_decides_as_fitted_and_falls_back_with_the_reason(tm
     blind = choice.decide(state(confidence=0.1), LEGAL)
     assert blind.action == AGAIN
     assert blind.reason.startswith("fixed rule, as no mean_logprob")
-    assert choice.decide(State("d", "ask-again", data.signals[0]), (ACCEPT,)).action == ACCEPT
+    for only in LEGAL:
+        assert choice.decide(State("d", "ask-again", data.signals[0]), (only,)).action == only
+    with pytest.raises(RecordError, match="legal are"):
+        choice.decide(State("d", "ask-again", data.signals[0]), ("delegate",))
     dear = LearnedChoice(load_checkpoint(tmp_path / "choice"), price=1.0)
     assert dear.decide(State("d", "ask-again", data.signals[1]), LEGAL).action == ACCEPT
 

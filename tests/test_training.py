@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from metaprobe.eval.metrics import auroc
 from metaprobe.records.activations import Activations
 from metaprobe.records.errors import RecordError
-from metaprobe.training.calibrate import fit_platt, flag_threshold, log_odds, sigmoid
+from metaprobe.training.calibrate import fit_platt, flag_threshold, sigmoid
 from metaprobe.training.crossfit import BEST_BASELINE, crossfit
 from metaprobe.training.linear import fit_linear_probe
-from metaprobe.training.methods import BLEND, STATED, TREES, Evidence, LevelTable, standard_methods
+from metaprobe.training.methods import BLEND, STATED, TREES, CellTable, Evidence, standard_methods
 from metaprobe.training.roles import Roles, final_roles, outer_folds
 from metaprobe.training.trees import fit_trees, round_down
 
@@ -117,14 +117,19 @@ def test_an_absent_position_is_named(evidence: Evidence) -> None:
 
 
 @pytest.mark.parametrize(
-    ("y", "said"), [([1] * 40, "all 40 labels are 1"), ([0] * 38 + [1, 1], "2 groups have a label 1")]
+    ("y", "said"),
+    [
+        ([1] * 40, "all 40 labels are 1"),
+        ([0] * 38 + [1, 1], "2 groups have a label 1"),
+        ([0] * 32 + [1] * 8, "at least 10 of each"),
+    ],
 )
 def test_labels_that_cannot_be_split_say_so(evidence: Evidence, y: list[int], said: str) -> None:
     table = evidence.table.rows(np.arange(40))
     table = dataclasses.replace(table, y=np.array(y), groups=np.array([f"g{i}" for i in range(40)]))
     small = dataclasses.replace(evidence, table=table, features=evidence.features[:40], activations=None)
     with pytest.raises(RecordError, match=said):
-        crossfit(small, [LevelTable()])
+        crossfit(small, [CellTable()])
 
 
 def test_platt_recovers_a_planted_line() -> None:
@@ -135,12 +140,6 @@ def test_platt_recovers_a_planted_line() -> None:
     assert (platt.slope, platt.intercept) == (pytest.approx(0.7, abs=0.05), pytest.approx(-1, abs=0.1))
     with pytest.raises(RecordError, match="both classes"):
         fit_platt(score, np.ones(20_000, dtype=np.int64))
-
-
-@given(st.floats(-15, 15))
-def test_log_odds_undo_the_sigmoid_up_to_the_clip(logit: float) -> None:
-    back = float(log_odds(sigmoid(np.array([logit])))[0])
-    assert back == pytest.approx(np.clip(logit, -13.8155, 13.8155), abs=1e-3)
 
 
 def test_the_flag_threshold_keeps_its_promise_in_expectation() -> None:
@@ -157,6 +156,42 @@ def test_the_flag_threshold_keeps_its_promise_in_expectation() -> None:
     assert np.mean(missed) <= 0.1 + 3 * np.std(missed) / 20
     assert np.mean(missed) > 0.06  # not by flagging everything
     assert np.mean(trivial) < 0.9
+
+
+def test_a_tie_of_wrong_answers_is_flagged_together() -> None:
+    p = np.array([0.2] * 15 + [0.7] * 15)
+    threshold = flag_threshold(p, np.zeros(30, dtype=np.int64), miss_rate=0.4)
+    assert 0.7 < threshold < 0.7001
+    assert (np.float32(p) < threshold).all()
+
+
+def test_a_statement_that_is_confident_the_wrong_way_round_is_shown_as_such(evidence: Evidence) -> None:
+    rng = np.random.default_rng(3)
+    wrong_way = 1 - evidence.table.y * 0.3 - rng.uniform(0, 0.7, len(evidence.table))
+    table = dataclasses.replace(evidence.table, stated_confidence=wrong_way)
+    methods = standard_methods(dataclasses.replace(evidence, table=table))
+    fits = crossfit(dataclasses.replace(evidence, table=table), methods[:1])
+    assert float(auroc(table.y, fits[STATED].ranking)) < 0.4
+
+
+def test_no_method_learns_from_the_rows_it_is_tested_on(evidence: Evidence) -> None:
+    groups = evidence.table.groups.tolist()
+    roles = next(iter(outer_folds(groups, evidence.table.y)))
+    flipped = evidence.table.y.copy()
+    flipped[roles.test] = 1 - flipped[roles.test]
+    flipped[roles.calibration] = 1 - flipped[roles.calibration]
+    other = dataclasses.replace(evidence, table=dataclasses.replace(evidence.table, y=flipped))
+    for method, again in zip(standard_methods(evidence), standard_methods(other), strict=True):
+        first = method.fit(evidence, roles, seed=0).score(roles.test)
+        second = again.fit(other, roles, seed=0).score(roles.test)
+        np.testing.assert_array_equal(first, second, err_msg=method.name)
+
+
+def test_what_was_never_stated_is_left_out(evidence: Evidence) -> None:
+    silent = dataclasses.replace(evidence.table, stated_confidence=np.full(len(evidence.table), np.nan))
+    names = [method.name for method in standard_methods(dataclasses.replace(evidence, table=silent))]
+    assert STATED not in names
+    assert TREES in names
 
 
 def test_too_few_wrong_answers_flag_everything() -> None:

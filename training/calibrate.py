@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 
-_CLIP = 1e-6
+PARITY = 1e-5
+"""What an exported graph may differ by: thresholds lie that much on the safe side, so that ties stay together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,21 +60,16 @@ def flag_threshold(probability: NDArray[np.float64], y: NDArray[np.int64], *, mi
     wrong answers of the calibration rows. Holds for answers exchangeable with them. Returns inf (flag everything) where
     n is too small for the rate.
     """
-    wrong = np.sort(probability[y == 0])
+    # In float32, as the exported graph answers.
+    wrong = np.sort(probability[y == 0].astype(np.float32))
     missed = np.arange(len(wrong), -1, -1)  # answers left unflagged by a threshold just above 0, 1, ... of them
     allowed = (missed + 1) / (len(wrong) + 1) <= miss_rate
     if not allowed.any():
         return float("inf")
     flagged = int(np.argmax(allowed))
-    return float(np.nextafter(wrong[flagged - 1], np.inf)) if flagged else 0.0
+    return float(wrong[flagged - 1]) + PARITY if flagged else 0.0
 
 
 def sigmoid(logit: NDArray[np.float64]) -> NDArray[np.float64]:
     """1 / (1 + exp(-x)) without overflow."""
     return np.exp(-np.logaddexp(0, -np.asarray(logit, dtype=np.float64)))
-
-
-def log_odds(probability: NDArray[np.float64]) -> NDArray[np.float64]:
-    """log(p / (1 - p)), with p kept 1e-6 away from 0 and 1."""
-    clipped = np.clip(probability, _CLIP, 1 - _CLIP)
-    return np.log(clipped) - np.log1p(-clipped)

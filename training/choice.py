@@ -1,16 +1,15 @@
 """The learned choice after a direct answer: accept it, or ask again step by step. All outcomes are known."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.checkpoints import Checkpoint, Training
-from metaprobe.eval.compare import Policy, policy_results
+from metaprobe.checkpoints import Checkpoint, Generator, Training
+from metaprobe.eval.compare import Policy
 from metaprobe.eval.metrics import auroc, cluster_weights, interval, mean_interval
-from metaprobe.eval.report.model import PolicyResult
 from metaprobe.eval.table import usable_groups
 from metaprobe.probes.signals import Signals, signals_of
 from metaprobe.records.errors import RecordError
@@ -20,11 +19,14 @@ from metaprobe.records.types import Call, Run
 from metaprobe.routing.ask_again import ACCEPT, AGAIN, INPUT, INPUTS, KIND, POINT, REQUIRED, StatedThreshold, signal_row
 from metaprobe.routing.policy import State
 from metaprobe.training.calibrate import sigmoid
+from metaprobe.training.evidence import generator_of
 from metaprobe.training.export import Export, write_checkpoint
 from metaprobe.training.graphs import linear_graph
 from metaprobe.training.roles import outer_folds
 
 DIRECT, STEPS = "direct", "step-by-step"
+STATEMENTS = ("difficulty", "confidence")
+LEARNED, ORACLE = "learned choice", "oracle"
 PENALTY = 1.0
 """Inverse strength of the L2 penalty on standardised signals."""
 
@@ -41,6 +43,9 @@ class Paired:
     tokens: NDArray[np.float64]
     """(n, 2): generated tokens of the two answers."""
     fingerprint: str
+    generator: Generator | None
+    statement_tokens: NDArray[np.float64]
+    """(n, 2): tokens of the calls that stated difficulty and confidence."""
 
     def __len__(self) -> int:
         return len(self.groups)
@@ -75,7 +80,8 @@ def paired_answers(runs: Iterable[Run]) -> Paired:
     for run in runs:
         answers = [call for call in run.calls if run.label("correct", call.id) is not None]
         if run.variant in (DIRECT, STEPS) and answers:
-            by_item.setdefault(run.item.id, {})[run.variant] = (run, answers[-1])
+            asked = f"{answers[-1].model}/{run.item.task}/{run.item.id}"
+            by_item.setdefault(asked, {})[run.variant] = (run, answers[-1])
     both = [pair for pair in by_item.values() if len(pair) == 2]
     if len(both) < 50:
         raise RecordError(
@@ -90,17 +96,24 @@ def paired_answers(runs: Iterable[Run]) -> Paired:
         correct=np.array([[int(run.label("correct", call.id) or 0) for run, call in _in_order(pair)] for pair in both]),
         tokens=np.array([[float(call.usage.completion_tokens) for _, call in _in_order(pair)] for pair in both]),
         fingerprint=fingerprint(runs),
+        generator=generator_of([call for pair in both for _, call in pair.values()]),
+        statement_tokens=np.array([[_stage_tokens(pair[DIRECT][0], s) for s in STATEMENTS] for pair in both]),
     )
+
+
+def _stage_tokens(run: Run, stage: str) -> float:
+    return float(sum(call.usage.completion_tokens for call in run.calls if call.stage == stage))
 
 
 def _in_order(pair: dict[str, tuple[Run, Call]]) -> list[tuple[Run, Call]]:
     return [pair[DIRECT], pair[STEPS]]
 
 
-def evaluate_choice(
-    data: Paired, *, folds: int = 5, seed: int = 0
-) -> tuple[tuple[PolicyResult, ...], NDArray[np.float64]]:
-    """Every policy on every item, learned ones from other groups only; and the learned P(right) (n, 2)."""
+def evaluate_choice(data: Paired, *, folds: int = 5, seed: int = 0) -> tuple[list[Policy], NDArray[np.float64]]:
+    """Every policy on every item, learned ones from other groups only; and the learned P(right) (n, 2).
+
+    Tokens count what a policy has to ask for: the answers it needs, and the statements it reads.
+    """
     X, y = data.X, data.correct[:, 0]
     usable_groups(data.groups, y, folds=folds)
     learned = np.zeros((len(data), 2))
@@ -114,8 +127,8 @@ def evaluate_choice(
         "stated confidence < 0.5": _rule(data, StatedThreshold()),
         "stated difficulty >= 0.5": _rule(data, StatedThreshold("difficulty", again_if_above=True)),
         "mean log-probability < tuned": tuned,
-        "learned choice": learned[:, 1] > learned[:, 0],
-        "oracle": data.correct[:, 1] > data.correct[:, 0],
+        LEARNED: learned[:, 1] > learned[:, 0],
+        ORACLE: data.correct[:, 1] > data.correct[:, 0],
     }
     n = len(data)
     policies = [
@@ -125,15 +138,18 @@ def evaluate_choice(
     for name, again in ask_again.items():
         kept = np.where(again, data.correct[:, 1], data.correct[:, 0]).astype(float)
         # Difficulty is stated before anything is answered; all else needs the direct answer first.
-        direct = np.where(again, 0, data.tokens[:, 0]) if name.startswith("stated difficulty") else data.tokens[:, 0]
-        policies.append(Policy(name, kept, direct + np.where(again, data.tokens[:, 1], 0), again))
-    return policy_results(data.groups, policies, seed=seed), learned
+        early = name.startswith("stated difficulty")
+        direct = np.where(again, 0, data.tokens[:, 0]) if early else data.tokens[:, 0]
+        asked = {"stated difficulty >= 0.5": [0], "stated confidence < 0.5": [1], LEARNED: [0, 1]}.get(name, [])
+        tokens = direct + np.where(again, data.tokens[:, 1], 0) + data.statement_tokens[:, asked].sum(axis=1)
+        policies.append(Policy(name, kept, tokens, again))
+    return policies, learned
 
 
 def export_choice(
     path: str | Path,
     data: Paired,
-    results: tuple[PolicyResult, ...],
+    policies: Sequence[Policy],
     learned: NDArray[np.float64],
     *,
     seed: int,
@@ -144,14 +160,18 @@ def export_choice(
     pair = _fit(X, data.correct)
     probability = pair.probability(X)
     weights = cluster_weights(data.groups)
-    gain = np.where(learned[:, 1] > learned[:, 0], data.correct[:, 1] - data.correct[:, 0], 0).astype(float)
+    correct = {policy.name: policy.correct for policy in policies}
+    gains = {
+        name: mean_interval(correct[LEARNED] - other, weights)
+        for name, other in correct.items()
+        if name not in (LEARNED, ORACLE)
+    }
     metrics = {
-        "accuracy": next(r.accuracy for r in results if r.policy == "learned choice"),
-        "accuracy_gain_over_always_direct": mean_interval(gain, weights),
+        "accuracy": mean_interval(correct[LEARNED], weights),
+        **{f"accuracy gain over {name}": gain for name, gain in gains.items()},
         "auroc_direct": interval(auroc, data.correct[:, 0], learned[:, 0], weights),
         "auroc_step_by_step": interval(auroc, data.correct[:, 1], learned[:, 1], weights),
     }
-    better = metrics["accuracy_gain_over_always_direct"]
     return write_checkpoint(
         path,
         Export(
@@ -175,16 +195,14 @@ def export_choice(
             inputs=X,
             expected={ACCEPT: probability[:, 0], AGAIN: probability[:, 1]},
             contract={"point": POINT, "actions": [ACCEPT, AGAIN], "signals": list(INPUTS), "required": list(REQUIRED)},
-            generator=None,
+            generator=data.generator,
             training=Training(data.fingerprint, len(data), len(set(data.groups)), seed, command),
             calibration="logistic regression",
+            calibrated_on="all rows, with the model itself",
             metrics=metrics,
             audits=[
-                (
-                    "beats always accepting",
-                    better.low > 0,
-                    f"accuracy gain {better.estimate:+.3f} [{better.low:+.3f}, {better.high:+.3f}]",
-                )
+                (f"beats {name}", g.low > 0, f"accuracy gain {g.estimate:+.3f} [{g.low:+.3f}, {g.high:+.3f}]")
+                for name, g in gains.items()
             ],
             thresholds={"price": 0.0},
         ),

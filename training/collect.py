@@ -2,8 +2,9 @@
 
 import asyncio
 import dataclasses
+import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -44,19 +45,20 @@ async def collect(
     concurrency: int = 128,
     shard_runs: int = 64,
     text: bool = True,
+    settings: Mapping[str, Any] | None = None,
     on_run: Callable[[Run | None], None] = lambda run: None,
 ) -> CollectReport:
     """Run `system` on every item in every variant (all by default) and append the runs to `store`.
 
     Resumes: runs already stored are skipped. A kill at any moment loses at most the runs of the unfinished shard.
     `on_run` is called for each run, with None where it failed or was stored before. Raises `StoreMismatch` where the
-    store was collected with another model, other prompts or another system.
+    store was collected with another model, other prompts, another system or other `settings`.
     """
-    settings = {"system": system.name, "model": llm.name, "revision": llm.revision, "prompts": prompts.digest}
-    pin_settings(store.path, settings)
+    asked_with = {"system": system.name, "model": llm.name, "revision": llm.revision, "prompts": prompts.digest}
+    pin_settings(store.path, {**asked_with, **(settings or {})})
     wanted = [(item, variant) for item in items for variant in (variants or system.variants)]
     stored = store.run_ids()
-    todo = [(item, variant) for item, variant in wanted if run_id(system, variant, item) not in stored]
+    todo = [(item, variant) for item, variant in wanted if run_id(system, variant, llm.name, item) not in stored]
     for _ in range(len(wanted) - len(todo)):
         on_run(None)
     gate = asyncio.Semaphore(concurrency)
@@ -64,7 +66,7 @@ async def collect(
 
     async def one(item: Item, variant: str, writer: RunWriter) -> None:
         async with gate:
-            identity = run_id(system, variant, item)
+            identity = run_id(system, variant, llm.name, item)
             try:
                 run = await system.run(item, llm, variant=variant, run_id=identity, prompts=prompts)
             except LLMError as error:
@@ -76,9 +78,12 @@ async def collect(
             on_run(labelled)
 
     with store.writer(shard_runs=shard_runs, text=text) as writer:
-        async with asyncio.TaskGroup() as tasks:
-            for item, variant in todo:
-                tasks.create_task(one(item, variant, writer))
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for item, variant in todo:
+                    tasks.create_task(one(item, variant, writer))
+        except ExceptionGroup as group:
+            raise group.exceptions[0] from None  # the others are the same, or follow from it
     return CollectReport(done=len(todo) - len(failed), stored_before=len(wanted) - len(todo), failed=tuple(failed))
 
 
@@ -128,33 +133,36 @@ def collect_local(
             concurrency=concurrency,
             shard_runs=shard_runs,
             text=text,
+            settings={"capture": capture, "top_logprobs": top_logprobs, "text": text},
             on_run=on_run,
         )
     )
 
 
-def run_id(system: System, variant: str, item: Item) -> str:
-    """The same for the same system, variant and item, so that a collection can resume."""
-    return f"{system.name}/{variant}/{item.id}"
+def run_id(system: System, variant: str, model: str, item: Item) -> str:
+    """The same for the same system, variant, model and item, so that a collection can resume.
+
+    An item whose question or gold answer changed is another item, though it has the same id.
+    """
+    asked = hashlib.sha256(json.dumps([item.question, item.choices, item.gold]).encode()).hexdigest()
+    return f"{system.name}/{variant}/{model}/{item.id}/{asked[:8]}"
 
 
 def label(run: Run, system: System) -> Run:
     """The run with a program's `correct` label on every answer, and its outcome; unchanged if nothing can check it."""
     if run.item.check == "none":
         return run
-    labels = [
-        Label(
-            call_id=call.id,
-            name="correct",
-            value=float(is_correct(run.item, system.extract_answer(run.item, call, variant=run.variant))),
-            source="program",
-        )
+    answers = {
+        call.id: system.extract_answer(run.item, call, variant=run.variant)
         for call in run.calls
         if call.stage in system.answer_stages
+    }
+    # Each distinct answer once: checking a function starts a process.
+    right = {text: float(is_correct(run.item, text)) for text in {*answers.values(), run.final_answer}}
+    labels = [
+        Label(call_id=call, name="correct", value=right[text], source="program") for call, text in answers.items()
     ]
-    return dataclasses.replace(
-        run, labels=(*run.labels, *labels), outcome=float(is_correct(run.item, run.final_answer))
-    )
+    return dataclasses.replace(run, labels=(*run.labels, *labels), outcome=right[run.final_answer])
 
 
 def pin_settings(folder: Path, settings: dict[str, Any]) -> None:

@@ -54,6 +54,7 @@ def crossfit(
         extra.append((BLEND, "learned"))
     columns = [(m.name, m.family) for m in methods] + extra
     probability = {name: np.full(n, np.nan) for name, _ in columns}
+    ranking = dict(probability)  # the same arrays, but for given scores
     selected: dict[str, list[float]] = {method.name: [] for method in methods}
     coverage: dict[str, float] = {name: 1.0 for name, _ in columns}
     fold_of = np.full(n, -1)
@@ -67,7 +68,9 @@ def crossfit(
             scores = fitted.score(np.arange(n))
             known = np.isfinite(scores)
             coverage[method.name] = float(known.mean())
-            scores = np.where(known, scores, np.median(scores[known & _mask(roles.seen, n)]) if known.any() else 0.0)
+            scores = np.where(known, scores, np.median(scores[known]) if known.any() else 0.0)
+            if not method.fitted:
+                ranking[method.name] = scores
             rows = roles.calibration if method.fitted else roles.seen
             logits[method.name] = fit_platt(scores[rows], table.y[rows]).logit(scores)
             selected[method.name].append(fitted.selection_auroc)
@@ -80,11 +83,5 @@ def crossfit(
             logits[BLEND] = fit_platt(mean[roles.calibration], table.y[roles.calibration]).logit(mean)
         for name, logit in logits.items():
             probability[name][roles.test] = 1 / (1 + np.exp(-logit[roles.test]))
-    results = tuple(Judged(name, family, probability[name], coverage[name]) for name, family in columns)
+    results = tuple(Judged(name, family, probability[name], ranking[name], coverage[name]) for name, family in columns)
     return CrossFit(methods=results, fold=fold_of, best_baseline=tuple(chosen_baselines))
-
-
-def _mask(rows: NDArray[np.int64], n: int) -> NDArray[np.bool_]:
-    mask = np.zeros(n, dtype=bool)
-    mask[rows] = True
-    return mask

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from metaprobe.checkpoints import Checkpoint
-from metaprobe.eval.report.model import Comparison
+from metaprobe.eval.report.model import Comparison, PolicyResult
 from metaprobe.llms.weights import DEFAULT_MODEL
+from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Run
 from metaprobe.training.collect import CollectReport, collect_local
 from metaprobe.training.study import OnStep, study, train_choice, train_hidden, train_quality, write_comparison
@@ -50,7 +51,7 @@ def collect_demo(
 
 
 def train_demo(folder: Path, *, collected: CollectReport, folds: int = 5, seed: int = 0, on_step: OnStep) -> Demo:
-    """Four checkpoints and the report, from the runs that `collect_demo` stored."""
+    """Checkpoints and the report, from the runs that `collect_demo` stored."""
     stores = [folder / "runs"]
     found = study(stores, folds=folds, seed=seed, on_step=on_step)
     on_step("export checkpoints")
@@ -58,7 +59,15 @@ def train_demo(folder: Path, *, collected: CollectReport, folds: int = 5, seed: 
     quality = train_quality(at / "quality", {"correct": found}, command=COMMAND)
     difficulty = train_hidden(at / "difficulty", found, when="before", target="correct", command=COMMAND)
     confidence = train_hidden(at / "confidence", found, when="after", target="correct", command=COMMAND)
-    choice, policies = train_choice(at / "choice", stores, seed=seed, folds=folds, command=COMMAND)
+    checkpoints, notes = [quality, difficulty, confidence], list[str]()
+    policies: tuple[PolicyResult, ...] = ()
+    try:
+        choice, policies = train_choice(at / "choice", stores, seed=seed, folds=folds, command=COMMAND)
+        checkpoints.append(choice)
+    except RecordError as error:  # with --limit there may be too few items; the rest is worth having
+        notes.append(f"No choice between direct and step by step was trained: {error}")
+    if collected.failed:
+        notes.append(f"{len(collected.failed)} runs failed and are missing here; run the demo again to try them again.")
     on_step("compare and report")
-    comparison, report = write_comparison(folder / "report", found, choices=policies, command=COMMAND)
-    return Demo(collected, (quality, difficulty, confidence, choice), comparison, report)
+    comparison, report = write_comparison(folder / "report", found, choices=policies, notes=notes, command=COMMAND)
+    return Demo(collected, tuple(checkpoints), comparison, report)

@@ -33,7 +33,7 @@ def load_evidence(
     store's own errors.
     """
     opened = [RunStore(store) for store in stores]
-    runs = [run for store in opened for run in store]
+    runs = load_runs(stores)
     table = answer_table(runs, target=target, stage=stage, agent=agent)
     wanted = set(table.call_ids.tolist())
     calls = [call for run in runs for call in run.calls if call.id in wanted]
@@ -44,7 +44,7 @@ def load_evidence(
         feature_names=computed.names,
         schema=computed.name,
         activations=_activations(opened, table) if hidden else None,
-        generator=_generator(calls),
+        generator=generator_of(calls),
         fingerprint=fingerprint(runs),
     )
 
@@ -63,7 +63,7 @@ def _activations(stores: Sequence[RunStore], table: AnswerTable) -> Activations 
     return Activations(tuple(table.call_ids.tolist()), values, kept[0].layers, kept[0].positions)
 
 
-def _generator(calls: Sequence[Call]) -> Generator | None:
+def generator_of(calls: Sequence[Call]) -> Generator | None:
     """The one model all answers are from; None where they are from several."""
     modes = {call.logprobs_mode for call in calls}
     if len(modes) > 1:
@@ -79,5 +79,11 @@ def _generator(calls: Sequence[Call]) -> Generator | None:
 
 
 def load_runs(stores: Sequence[str | Path]) -> list[Run]:
-    """All runs of the stores."""
-    return [run for store in stores for run in RunStore(store)]
+    """All runs of the stores. Raises `RecordError` where two of them hold a run of the same id."""
+    runs: dict[str, Run] = {}
+    for store in stores:
+        for run in RunStore(store):
+            if run.id in runs:
+                raise RecordError(f"run {run.id!r} is in {store} and in another of the stores: name each store once")
+            runs[run.id] = run
+    return list(runs.values())

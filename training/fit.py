@@ -24,6 +24,12 @@ from metaprobe.training.trees import Trees, fit_trees
 
 MISS_RATE = 0.1
 """Share of wrong answers that the stored flag threshold may let pass."""
+FLAG_PROMISE = (
+    f" Below the threshold `flag` lie, in expectation, at least {1 - MISS_RATE:.0%} of the wrong answers (conformal "
+    "risk control)."
+)
+ENOUGH_FOR_ECE = 1000
+"""Held-out answers below which no calibration error is quoted."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,8 +73,7 @@ def export_quality(path: str | Path, heads: Mapping[str, Head], *, method: str, 
             title=f"Quality predictor: {targets}",
             summary=(
                 f"Probability that an answer is {targets}, from {len(evidence.feature_names)} statistics of its token "
-                "log-probabilities over windows (LightGBM, then Platt scaling). Below the threshold `flag` lie, in "
-                f"expectation, at least {1 - MISS_RATE:.0%} of the wrong answers (conformal risk control)."
+                "log-probabilities over windows (LightGBM, then Platt scaling)." + (FLAG_PROMISE if thresholds else "")
             ),
             graph=trees_graph(fitted, width=X.shape[1], input_name=quality.INPUT),
             input_name=quality.INPUT,
@@ -160,10 +165,11 @@ def _held_out(
     metrics = {
         "auroc": found.auroc,
         "auprc": found.auprc,
-        "ece_debiased": found.ece,
         "brier_skill": found.brier_skill,
         "aurc": found.aurc,
     }
+    if len(evidence.table) >= ENOUGH_FOR_ECE:
+        metrics["ece_debiased"] = found.ece
     if found.diff_baseline is not None:
         metrics["auroc_gain_over_best_plain_baseline"] = found.diff_baseline
     return metrics, [(a.name, a.passed, a.detail) for a in audits(evidence.table, [found], [*controls, method])]

@@ -16,6 +16,7 @@ from metaprobe.eval.compare import STATED
 from metaprobe.eval.metrics import auroc
 from metaprobe.eval.report.model import Family
 from metaprobe.eval.table import AnswerTable
+from metaprobe.probes.baselines import baseline_scores
 from metaprobe.records.activations import Activations
 from metaprobe.records.extras import require
 from metaprobe.training.linear import LinearProbe, fit_linear_probe
@@ -122,10 +123,11 @@ class PromptTfidf:
 
 
 @dataclass(frozen=True, slots=True)
-class LevelTable:
-    """Smoothed share of right answers in each cell of dimension x level x variant: a judge that knows only the task."""
+class CellTable:
+    """Smoothed share of right answers in each cell of the named columns: a judge that knows only what was asked."""
 
     name: str = "dimension x level table"
+    columns: tuple[str, ...] = ("dimensions", "levels", "variants")
     family: Family = "plain"
     fitted: bool = True
     prior: float = 5.0
@@ -133,9 +135,7 @@ class LevelTable:
 
     def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
         table = evidence.table
-        cells = np.array(
-            [f"{d}|{lv}|{v}" for d, lv, v in zip(table.dimensions, table.levels, table.variants, strict=True)]
-        )
+        cells = np.array(["|".join(cell) for cell in zip(*(getattr(table, c) for c in self.columns), strict=True)])
 
         def fitted(learn: Rows) -> Scorer:
             share = float(table.y[learn].mean())
@@ -191,13 +191,14 @@ def standard_methods(evidence: Evidence) -> list[Method]:
     methods: list[Method] = [
         GivenScore(STATED, "explicit", lambda t: t.stated_confidence),
         GivenScore("stated ease", "explicit", lambda t: 1 - t.stated_difficulty),
-        GivenScore("mean log-probability", "log-probability", lambda t: _per_answer(t, np.mean)),
-        GivenScore("minimum log-probability", "log-probability", lambda t: _per_answer(t, np.min)),
-        GivenScore("first log-probability", "log-probability", lambda t: _per_answer(t, lambda x: x[0])),
+        GivenScore("mean log-probability", "log-probability", lambda t: _baseline(t, "mean_logprob")),
+        GivenScore("minimum log-probability", "log-probability", lambda t: _baseline(t, "min_logprob")),
+        GivenScore("first log-probability", "log-probability", lambda t: _baseline(t, "first_logprob")),
         GivenScore("length", "plain", lambda t: -np.log(t.tokens.astype(np.float64))),
         GivenScore("cut by max_tokens", "plain", lambda t: -t.cut.astype(np.float64)),
         PromptTfidf(),
-        LevelTable(),
+        CellTable(),
+        CellTable("run identity", ("models", "variants")),
         FeatureTrees(),
     ]
     if evidence.activations is not None:
@@ -206,8 +207,10 @@ def standard_methods(evidence: Evidence) -> list[Method]:
             methods.append(HiddenProbe(BEFORE, ("prompt_last",)))
         if answer := tuple(p for p in positions if p != "prompt_last"):
             methods.append(HiddenProbe(AFTER, answer))
-    return methods
+    table = evidence.table
+    # Something that was never stated has no figures.
+    return [m for m in methods if not isinstance(m, GivenScore) or np.isfinite(m.values(table)).any()]
 
 
-def _per_answer(table: AnswerTable, statistic: Callable[[NDArray[np.float64]], float]) -> Scores:
-    return np.array([statistic(np.asarray(logprobs, dtype=np.float64)) for logprobs in table.logprobs])
+def _baseline(table: AnswerTable, name: str) -> Scores:
+    return baseline_scores(list(table.logprobs))[name]

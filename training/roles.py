@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 
 Rows = NDArray[np.int64]
@@ -58,5 +59,10 @@ def group_folds(
 ) -> Iterator[tuple[Rows, Rows]]:
     """(the other rows, the fold's rows) for each fold by group, balanced in y as far as groups allow."""
     splitter = require("sklearn.model_selection", "train").StratifiedGroupKFold(folds, shuffle=True, random_state=seed)
-    for rest, part in splitter.split(rows, y[rows], np.asarray(groups)[rows]):
-        yield rows[rest], rows[part]
+    try:
+        for rest, part in splitter.split(rows, y[rows], np.asarray(groups)[rows]):
+            yield rows[rest], rows[part]
+    except ValueError as error:
+        raise RecordError(
+            f"{len(rows)} answers in {len({groups[i] for i in rows})} groups do not suffice for {folds} folds: {error}"
+        ) from error

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from metaprobe.checkpoints import Checkpoint
+from metaprobe.eval.compare import policy_results
 from metaprobe.eval.report.model import Comparison, PolicyResult
-from metaprobe.eval.report.render import render_report
 from metaprobe.eval.report.tables import tables_csv
 from metaprobe.records.errors import RecordError
+from metaprobe.records.extras import require
 from metaprobe.training.choice import evaluate_choice, export_choice, paired_answers
 from metaprobe.training.crossfit import CrossFit, crossfit
 from metaprobe.training.evidence import load_evidence, load_runs
@@ -84,8 +85,9 @@ def train_choice(
 ) -> tuple[Checkpoint, tuple[PolicyResult, ...]]:
     """The learned choice between accepting a direct answer and asking again, beside the fixed thresholds."""
     data = paired_answers(load_runs(stores))
-    results, learned = evaluate_choice(data, folds=folds, seed=seed)
-    return export_choice(path, data, results, learned, seed=seed, command=command), results
+    policies, learned = evaluate_choice(data, folds=folds, seed=seed)
+    checkpoint = export_choice(path, data, policies, learned, seed=seed, command=command)
+    return checkpoint, policy_results(data.groups, policies, seed=seed)
 
 
 def write_comparison(
@@ -106,6 +108,10 @@ def write_comparison(
         for m in found.methods
     }
     (folder / "comparison.json").write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    for module in ("jinja2", "matplotlib"):
+        require(module, "report")
+    from metaprobe.eval.report.render import render_report  # training alone needs neither templates nor plots
+
     report = folder / "report.html"
     report.write_text(render_report(found), encoding="utf-8")
     return found, report

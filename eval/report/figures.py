@@ -72,7 +72,10 @@ def choice_figures(comparison: Comparison) -> list[Figure]:
 
 def risk_figures(comparison: Comparison) -> list[Figure]:
     """One risk-coverage diagram a family; the other families' curves stand behind in grey, for comparison."""
-    curves = {method.name: risk_coverage(comparison.y, method.probability) for method in comparison.methods}
+    curves = {
+        method.name: risk_coverage(comparison.y, method.probability if method.ranking is None else method.ranking)
+        for method in comparison.methods
+    }
 
     def draw(mine: Sequence[MethodResult], ax: Axes) -> None:
         shown = [method for method in comparison.methods if method not in mine]

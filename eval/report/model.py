@@ -36,6 +36,8 @@ class MethodResult:
     """AUROC minus that of the best plain baseline, paired; None for that baseline itself."""
     probability: NDArray[np.floating]
     """(n,): calibrated out-of-fold probability that the answer is right."""
+    ranking: NDArray[np.floating] | None = None
+    """(n,): what orders the answers, where that is not the probability."""
     reliability: tuple[ReliabilityBin, ...] = ()
 
 

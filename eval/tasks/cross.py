@@ -1,6 +1,7 @@
 """Cross-domain: each question needs two dimensions, one after the other.
 
-Countries and elements are those that knowledge retrieval leaves out, so no fact stands on both sides of a split.
+Countries and elements are those that knowledge retrieval leaves out, so the two share no fact. Among themselves cross
+items are grouped by template, and one country may stand in several templates.
 """
 
 from collections.abc import Callable

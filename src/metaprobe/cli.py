@@ -42,7 +42,7 @@ class Command(click.Group):
         except (RecordError, CheckpointError, MissingExtra) as error:
             raise click.ClickException(str(error)) from error
         except KeyboardInterrupt:
-            click.echo("\nInterrupted. Stored runs are kept: the same command goes on from there.", err=True)
+            click.echo("\nInterrupted. Stored runs are kept: a collection goes on from there.", err=True)
             sys.exit(130)
 
 
@@ -54,9 +54,7 @@ def main() -> None:
 
 @main.command()
 @click.option("--out", type=FOLDER, default=Path("out/demo"), show_default=True, help="Folder for runs and results.")
-@click.option(
-    "--llm", "model", default="smollm2-135m", show_default=True, help="Embedded name, folder, GGUF or hub id."
-)
+@model_option
 @click.option("--limit", type=click.IntRange(1), help="Only so many of the 700 items, spread evenly.")
 @click.option("--batch-size", default=32, show_default=True, type=click.IntRange(1), help="Requests generated at once.")
 @folds_option
@@ -90,9 +88,7 @@ def demo(out: Path, model: str, limit: int | None, batch_size: int, folds: int, 
 @main.command()
 @click.argument("system")
 @click.option("--task", required=True, help="Name of a task set, or a .jsonl file of items.")
-@click.option(
-    "--llm", "model", default="smollm2-135m", show_default=True, help="Embedded name, folder, GGUF or hub id."
-)
+@model_option
 @click.option("--out", type=FOLDER, required=True, help="Run store; collecting into it again resumes.")
 @click.option("--limit", type=click.IntRange(1), help="Only so many items, spread evenly over dimensions and levels.")
 @click.option("--variant", "variants", multiple=True, help="Only this variant of the system; repeatable.")

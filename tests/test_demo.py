@@ -1,0 +1,57 @@
+"""The demo's training, on the recorded runs: every checkpoint loads and is used by the class meant for it."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from metaprobe import ConfidenceProbe, DifficultyProbe, LearnedChoice, QualityPredictor
+from metaprobe.probes.signals import signals_of
+from metaprobe.records.errors import RecordError
+from metaprobe.records.store import RunStore
+from metaprobe.routing.ask_again import ACCEPT, AGAIN
+from metaprobe.routing.policy import State
+from metaprobe.training.collect import CollectReport
+from metaprobe.training.demo import Demo, train_demo
+from metaprobe.training.evidence import load_evidence
+
+
+@pytest.fixture(scope="module")
+def demo(recorded_runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Demo:
+    folder = tmp_path_factory.mktemp("demo")
+    shutil.copytree(recorded_runs, folder / "runs")
+    return train_demo(folder, collected=CollectReport(0, 0, ("x: failed",)), folds=3, on_step=lambda step: None)
+
+
+def test_every_checkpoint_of_the_demo_judges_recorded_calls(demo: Demo, recorded_runs: Path) -> None:
+    quality, difficulty, confidence, choice = (checkpoint.path for checkpoint in demo.checkpoints)
+    predictor, before, after = (
+        QualityPredictor.load(quality),
+        DifficultyProbe.load(difficulty),
+        ConfidenceProbe.load(confidence),
+    )
+    decide = LearnedChoice.load(choice)
+    right, wrong = [], []
+    for run in list(RunStore(recorded_runs).runs(hidden=True))[:60]:
+        answer = run.calls[1]
+        verdict = predictor.predict(answer)
+        assert verdict.score is not None
+        assert not verdict.reason or not verdict.in_support
+        assert 0 < before.difficulty(answer) < 1
+        (right if run.outcome else wrong).append(after.confidence(answer))
+        decision = decide.decide(State(run.id, "ask-again", signals_of(answer)), (ACCEPT, AGAIN))
+        assert decision.action in (ACCEPT, AGAIN)
+        assert "P(right)" in decision.reason
+    assert sum(right) / len(right) > sum(wrong) / len(wrong)
+
+
+def test_the_demo_reports_what_failed_and_how_little_it_had(demo: Demo) -> None:
+    page = demo.report.read_text()
+    assert "1 runs failed" in page
+    assert "too few to quote" in page
+    assert [policy.policy for policy in demo.comparison.choices][-1] == "oracle"
+
+
+def test_one_store_named_twice_is_refused(recorded_runs: Path) -> None:
+    with pytest.raises(RecordError, match="name each store once"):
+        load_evidence([recorded_runs, recorded_runs])
