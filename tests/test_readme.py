@@ -1,15 +1,19 @@
 """The README's code runs, with a checkpoint trained on the recorded runs in the place of the demo's."""
 
 import re
+import shlex
 import warnings
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
 from metaprobe.cli import main
 
-README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = [README, *(path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md")))]
 
 
 def test_the_python_of_the_readme_runs(
@@ -38,9 +42,27 @@ def test_the_import_line_of_the_readme_imports(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
 
 
-def test_every_command_and_file_that_the_readme_names_exists() -> None:
-    for command in set(re.findall(r"^metaprobe ([a-z]+(?: (?:quality|hidden|choice))?)", README, flags=re.M)):
-        assert CliRunner().invoke(main, [*command.split(), "--help"]).exit_code == 0, command
-    root = Path(__file__).parent.parent
+def command_of(words: list[str]) -> click.Command:
+    """The click command that the first words of a line name."""
+    command: click.Command = main
+    while isinstance(command, click.Group) and words and words[0] in command.commands:
+        command = command.commands[words.pop(0)]
+    return command
+
+
+def test_every_command_line_of_the_docs_has_commands_and_options_that_exist() -> None:
+    lines = [line for page in PAGES for line in re.findall(r"^metaprobe (.+?)(?:\s+#.*)?$", page, flags=re.M)]
+    assert len(lines) >= 6
+    for line in lines:
+        words = shlex.split(line)
+        command = command_of(words)
+        assert not isinstance(command, click.Group), line
+        known = {option for parameter in command.params for option in parameter.opts}
+        assert {word for word in words if word.startswith("--")} <= known, line
+        needed = [p for p in command.params if isinstance(p, click.Option) and p.required]
+        assert all(set(parameter.opts) & set(words) for parameter in needed), line
+
+
+def test_every_file_that_the_readme_links_exists() -> None:
     for link in re.findall(r"\]\(((?!http)[^)]+)\)", README):
-        assert (root / link).exists(), link
+        assert (ROOT / link).exists(), link

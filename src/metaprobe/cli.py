@@ -1,36 +1,30 @@
 """The command line: parse, call one library function, print. Results on stdout, progress on stderr."""
 
 import json
-import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
-from tqdm import tqdm
 
 from metaprobe import __version__
 from metaprobe.checkpoints import CheckpointError
 from metaprobe.records.errors import MissingExtra, RecordError
-
-RUNS = click.Path(exists=True, file_okay=False, path_type=Path)
-FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-FOLDER = click.Path(file_okay=False, path_type=Path)
-
-seed_option = click.option("--seed", default=0, show_default=True, help="Seed of folds and fits.")
-folds_option = click.option(
-    "--folds", default=5, show_default=True, type=click.IntRange(2), help="Outer folds by group, for held-out figures."
+from metaprobe.terminal import (
+    FILE,
+    FOLDER,
+    RUNS,
+    agent_option,
+    command_line,
+    folds_option,
+    model_option,
+    progress,
+    say_collected,
+    seed_option,
+    stage_option,
+    steps,
 )
-model_option = click.option(
-    "--llm", "model", default="smollm2-135m", show_default=True, help="Embedded name, folder, GGUF file or hub id."
-)
-target_option = click.option(
-    "--target", "targets", multiple=True, default=("correct",), show_default=True, help="Label to predict; repeatable."
-)
-stage_option = click.option("--stage", help="Only calls of this stage.")
-agent_option = click.option("--agent", help="Only calls of this agent.")
+from metaprobe.train_cli import train
 
 
 class Command(click.Group):
@@ -67,7 +61,7 @@ def demo(out: Path, model: str, limit: int | None, batch_size: int, folds: int, 
     from metaprobe.eval.report.text import comparison_table
     from metaprobe.training.demo import collect_demo, train_demo
 
-    with _progress("collect", "run") as (bar, on_run):
+    with progress("collect", "run") as (bar, on_run):
 
         def on_total(total: int) -> None:
             bar.total = total
@@ -76,8 +70,8 @@ def demo(out: Path, model: str, limit: int | None, batch_size: int, folds: int, 
         collected = collect_demo(
             out, model=model, limit=limit, batch_size=batch_size, on_total=on_total, on_run=lambda run: on_run()
         )
-    _say_collected(collected)
-    with _steps() as on_step:
+    say_collected(collected)
+    with steps() as on_step:
         made = train_demo(out, collected=collected, folds=folds, seed=seed, on_step=on_step)
     click.echo(comparison_table(made.comparison))
     for checkpoint in made.checkpoints:
@@ -119,7 +113,7 @@ def collect(
     """Run SYSTEM over a task with a model, and keep every call with its log-probabilities."""
     from metaprobe.training.collect import collect_local
 
-    with _progress("collect", "run") as (bar, on_run):
+    with progress("collect", "run") as (bar, on_run):
 
         def on_total(total: int) -> None:
             bar.total = total
@@ -142,7 +136,7 @@ def collect(
             on_total=on_total,
             on_run=lambda run: on_run(),
         )
-    _say_collected(report)
+    say_collected(report)
     if report.failed:
         sys.exit(1)
 
@@ -166,96 +160,6 @@ def import_(file: Path, out: Path, skip_bad: bool) -> None:
     )
     if report.skipped:
         sys.exit(1)
-
-
-@main.group()
-def train() -> None:
-    """Train on stored runs and write a checkpoint: quality, hidden, choice."""
-
-
-@train.command("quality")
-@click.argument("runs", type=RUNS, nargs=-1, required=True)
-@click.option("--out", type=FOLDER, required=True, help="Checkpoint folder to write.")
-@target_option
-@stage_option
-@agent_option
-@folds_option
-@seed_option
-def train_quality_command(
-    runs: tuple[Path, ...],
-    out: Path,
-    targets: tuple[str, ...],
-    stage: str | None,
-    agent: str | None,
-    folds: int,
-    seed: int,
-) -> None:
-    """A LightGBM predictor on log-probability features, one calibrated head a target."""
-    from metaprobe.training.study import study, train_quality
-
-    with _steps() as on_step:
-        studies = {
-            target: study(
-                runs, target=target, stage=stage, agent=agent, folds=folds, seed=seed, hidden=False, on_step=on_step
-            )
-            for target in targets
-        }
-        checkpoint = train_quality(out, studies, command=_command())
-    _say_checkpoint(checkpoint)
-
-
-@train.command("hidden")
-@click.argument("runs", type=RUNS, nargs=-1, required=True)
-@click.option("--out", type=FOLDER, required=True, help="Checkpoint folder to write.")
-@click.option("--target", default="correct", show_default=True, help="Label to predict.")
-@click.option(
-    "--when",
-    type=click.Choice(["before", "after"]),
-    default="after",
-    show_default=True,
-    help="Read the last prompt token (difficulty) or the answer (confidence).",
-)
-@stage_option
-@agent_option
-@folds_option
-@seed_option
-def train_hidden_command(
-    runs: tuple[Path, ...],
-    out: Path,
-    target: str,
-    when: str,
-    stage: str | None,
-    agent: str | None,
-    folds: int,
-    seed: int,
-) -> None:
-    """A linear probe on hidden states; the layer is chosen on selection data."""
-    from metaprobe.training.study import study, train_hidden
-
-    with _steps() as on_step:
-        found = study(runs, target=target, stage=stage, agent=agent, folds=folds, seed=seed, on_step=on_step)
-        checkpoint = train_hidden(out, found, when=when, target=target, command=_command())
-    _say_checkpoint(checkpoint)
-
-
-@train.command("choice")
-@click.argument("runs", type=RUNS, nargs=-1, required=True)
-@click.option("--out", type=FOLDER, required=True, help="Checkpoint folder to write.")
-@folds_option
-@seed_option
-def train_choice_command(runs: tuple[Path, ...], out: Path, folds: int, seed: int) -> None:
-    """Accept a direct answer or ask again step by step, from items that were answered both ways."""
-    from metaprobe.training.study import train_choice
-
-    checkpoint, policies = train_choice(out, runs, seed=seed, folds=folds, command=_command())
-    for policy in policies:
-        a = policy.accuracy
-        click.echo(
-            f"{policy.policy:32} accuracy {a.estimate:.3f} [{a.low:.3f}, {a.high:.3f}]  "
-            f"{policy.tokens_per_question:5.1f} tokens  {policy.step_by_step:4.0%} step by step",
-            err=True,
-        )
-    _say_checkpoint(checkpoint)
 
 
 @main.command()
@@ -294,10 +198,10 @@ def compare(
     from metaprobe.eval.report.text import comparison_table
     from metaprobe.training.study import study, write_comparison
 
-    with _steps() as on_step:
+    with steps() as on_step:
         found = study(runs, target=target, stage=stage, agent=agent, folds=folds, seed=seed, on_step=on_step)
         on_step("report")
-        comparison, report = write_comparison(out, found, command=_command())
+        comparison, report = write_comparison(out, found, command=command_line())
     click.echo(comparison_table(comparison))
     click.echo(f"report      {report}")
 
@@ -312,44 +216,7 @@ def inspect(checkpoint: Path, sha256: str | None) -> None:
     click.echo(describe(load_checkpoint(checkpoint, sha256=sha256)))
 
 
-@contextmanager
-def _progress(what: str, unit: str) -> Iterator[tuple[Any, Callable[[], None]]]:
-    _quiet_libraries()
-    with tqdm(desc=what, unit=f" {unit}s", file=sys.stderr, smoothing=0.05) as bar:
-        yield bar, lambda: bar.update(1)
-
-
-@contextmanager
-def _steps() -> Iterator[Callable[[str], None]]:
-    with tqdm(bar_format="{desc}  {elapsed}", file=sys.stderr) as bar:
-        yield lambda what: bar.set_description_str(f"{what:48}")
-
-
-def _quiet_libraries() -> None:
-    """Two progress bars on one line help nobody."""
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    from metaprobe.records.extras import require
-
-    require("transformers", "train").utils.logging.disable_progress_bar()
-
-
-def _say_collected(report: Any) -> None:
-    click.echo(f"collected {report.done} runs; {report.stored_before} were stored before", err=True)
-    for failure in report.failed[:10]:
-        click.echo(f"failed: {failure}", err=True)
-    if len(report.failed) > 10:
-        click.echo(f"... and {len(report.failed) - 10} more", err=True)
-
-
-def _say_checkpoint(checkpoint: Any) -> None:
-    from metaprobe.checkpoints import describe
-
-    click.echo(describe(checkpoint))
-
-
-def _command() -> str:
-    """How this program was called, for the records of what it makes."""
-    return " ".join(["metaprobe", *sys.argv[1:]])
+main.add_command(train)
 
 
 if __name__ == "__main__":
