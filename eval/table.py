@@ -92,6 +92,8 @@ def answer_table(
             f"no answer with a label {target!r} and log-probabilities: {unlabelled} calls have no such label, {bare} "
             f"have it but no log-probabilities; labels found: {', '.join(sorted(seen_labels)) or 'none'}"
         )
+    # Runs are stored in the order in which they ended; folds and fits must not depend on that.
+    records.sort(key=lambda record: record["call_ids"])
     columns: dict[str, Any] = {
         name: _column([record[name] for record in records]) for name in records[0] if name != "logprobs"
     }

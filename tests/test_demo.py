@@ -3,6 +3,7 @@
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from metaprobe import ConfidenceProbe, DifficultyProbe, LearnedChoice, QualityPredictor
@@ -50,6 +51,17 @@ def test_the_demo_reports_what_failed_and_how_little_it_had(demo: Demo) -> None:
     assert "1 runs failed" in page
     assert "too few to quote" in page
     assert [policy.policy for policy in demo.comparison.choices][-1] == "oracle"
+
+
+def test_what_is_learned_does_not_depend_on_the_order_of_the_shards(recorded_runs: Path, tmp_path: Path) -> None:
+    RunStore(tmp_path).append(reversed(list(RunStore(recorded_runs).runs(hidden=True))))
+    first, second = (load_evidence([store]) for store in (recorded_runs, tmp_path))
+    assert first.table.call_ids.tolist() == second.table.call_ids.tolist()
+    assert first.fingerprint == second.fingerprint
+    np.testing.assert_array_equal(first.features, second.features)
+    assert first.activations is not None
+    assert second.activations is not None
+    np.testing.assert_array_equal(first.activations.values, second.activations.values)
 
 
 def test_one_store_named_twice_is_refused(recorded_runs: Path) -> None:

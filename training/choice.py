@@ -82,7 +82,7 @@ def paired_answers(runs: Iterable[Run]) -> Paired:
         if run.variant in (DIRECT, STEPS) and answers:
             asked = f"{answers[-1].model}/{run.item.task}/{run.item.id}"
             by_item.setdefault(asked, {})[run.variant] = (run, answers[-1])
-    both = [pair for pair in by_item.values() if len(pair) == 2]
+    both = [pair for _, pair in sorted(by_item.items()) if len(pair) == 2]
     if len(both) < 50:
         raise RecordError(
             f"{len(both)} items were answered and labelled both directly and step by step; the choice needs at least 50"

@@ -46,7 +46,7 @@ def quiet_libraries() -> None:
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     from metaprobe.records.extras import require
 
-    require("transformers", "train").utils.logging.disableprogress_bar()
+    require("transformers", "train").utils.logging.disable_progress_bar()
 
 
 def say_collected(report: Any) -> None:
