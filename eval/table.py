@@ -53,12 +53,18 @@ def answer_table(
     """
     records: list[dict[str, Any]] = []
     unlabelled = bare = 0
+    seen_calls = 0
     seen_labels: set[str] = set()
+    stages: set[str] = set()
+    agents: set[str] = set()
     for run in runs:
         seen_labels.update(label.name for label in run.labels)
         for call in run.calls:
+            stages.add(call.stage)
+            agents.add(call.agent)
             if (stage is not None and call.stage != stage) or (agent is not None and call.agent != agent):
                 continue
+            seen_calls += 1
             y = run.label(target, call.id)
             if y is None:
                 unlabelled += 1
@@ -87,6 +93,11 @@ def answer_table(
                     "cut": call.finish_reason == "length",
                 }
             )
+    if not records and not seen_calls:
+        raise RecordError(
+            f"no call of stage {stage or 'any'} by agent {agent or 'any'}; stages found: {_listed(stages)}; "
+            f"agents found: {_listed(agents)}"
+        )
     if not records:
         raise RecordError(
             f"no answer with a label {target!r} and log-probabilities: {unlabelled} calls have no such label, {bare} "
@@ -111,12 +122,17 @@ def usable_groups(groups: Sequence[str], y: NDArray[np.int64], *, folds: int) ->
         raise RecordError(
             f"all {len(y)} labels are {only}: there is nothing to tell apart; add runs of the other class"
         )
-    if min(counts.values()) < 2 * folds:  # each fold's own groups are split again, into the roles
+    # Each fold's learning groups are split again, by five, into the roles.
+    if min(counts.values()) < (needed := max(2 * folds, 10)):
         raise RecordError(
             f"{counts[1]} groups have a label 1 and {counts[0]} a label 0; {folds} folds by group need at "
-            f"least {2 * folds} of each: add runs, or ask for fewer folds"
+            f"least {needed} of each: add runs{', or ask for fewer folds' if needed > 10 else ''}"
         )
     return distinct
+
+
+def _listed(names: set[str]) -> str:
+    return ", ".join(sorted(filter(None, names))) or "none"
 
 
 def _number(value: float | None) -> float:

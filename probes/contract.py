@@ -1,11 +1,18 @@
 """Is this response one that the checkpoint was trained for? Refused or scored with a warning, as the caller chose."""
 
 import warnings
-from typing import Literal
+from typing import Literal, get_args
 
 from metaprobe.checkpoints import ContractMismatch, Generator
 
 OnMismatch = Literal["warn", "refuse", "ignore"]
+
+
+def checked(on_mismatch: OnMismatch) -> OnMismatch:
+    """The choice itself. Raises `ValueError` for one that does not exist: it would quietly mean something else."""
+    if on_mismatch not in get_args(OnMismatch):
+        raise ValueError(f"on_mismatch is {on_mismatch!r}; expected one of {', '.join(get_args(OnMismatch))}")
+    return on_mismatch
 
 
 def mismatch(

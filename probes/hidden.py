@@ -7,7 +7,7 @@ from typing import Self
 import numpy as np
 
 from metaprobe.checkpoints import Checkpoint, ContractMismatch, load_checkpoint
-from metaprobe.probes.contract import OnMismatch, mismatch
+from metaprobe.probes.contract import OnMismatch, checked, mismatch
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.types import Call, FloatArray
 
@@ -39,7 +39,7 @@ class HiddenProbe:
         layer, position, width = (manifest.contract.get(key) for key in ("layer", "position", "width"))
         if not isinstance(layer, int) or not isinstance(position, str) or not isinstance(width, int):
             raise ContractMismatch(f"{path}: contract needs layer, position and width, has {sorted(manifest.contract)}")
-        return cls(checkpoint, layer, position, width, on_mismatch)
+        return cls(checkpoint, layer, position, width, checked(on_mismatch))
 
     def probability(self, hidden: FloatArray) -> FloatArray:
         """P(right), calibrated, (n,), from hidden states (n, width) of this probe's layer and position."""

@@ -2,6 +2,7 @@
 
 import os
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,13 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint, ContractMismatch, load_checkpoint
-from metaprobe.probes.contract import OnMismatch, mismatch
+from metaprobe.probes.contract import OnMismatch, checked, mismatch
 from metaprobe.probes.features import Schema, features, schema
+from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.openai_format import ParsedResponse, parse_response
 from metaprobe.records.types import Call
 
 KIND = "quality"
 INPUT = "features"
+MOST_OUTSIDE = 0.25
+"""Share of features outside their training range beyond which nothing is in support, however few were trained on."""
 MAIN_HEADS = ("correct", "quality")
 """Heads that give the score, the first that is there."""
 
@@ -56,8 +60,10 @@ class QualityPredictor:
                 f"{checkpoint.path} was made for other {self.schema.name!r} features than this version computes: train "
                 f"it again, or use the version of metaprobe it names"
             )
-        self._on_mismatch = on_mismatch
+        self._on_mismatch = checked(on_mismatch)
         self._support = Support.from_manifest(checkpoint.manifest.support)
+        # One feature of many, but an answer of another length is another kind of answer.
+        self._length = self.schema.names.index("length") if "length" in self.schema.names else None
 
     @classmethod
     def load(
@@ -74,16 +80,21 @@ class QualityPredictor:
         """
         return self.predict_many([response])[0]
 
-    def predict_many(self, responses: list[object]) -> list[Verdict]:
-        """One verdict a response, in order."""
-        if not responses:
+    def predict_many(self, responses: Iterable[object]) -> list[Verdict]:
+        """One verdict a response, in order. An error names the response, counted from 0."""
+        parsed, notes = [], []
+        for number, response in enumerate(responses):
+            try:
+                parsed.append(parse_response(response))
+            except InvalidResponse as error:
+                raise InvalidResponse(f"response {number}: {error}") from error
+            notes.append(self._mismatch(parsed[-1], response))
+        if not parsed:
             return []
-        parsed = [parse_response(response) for response in responses]
-        notes = [self._mismatch(p, r) for p, r in zip(parsed, responses, strict=True)]
         top = [p.top_logprobs for p in parsed] if self.schema.uses_top else None
         X = features(self.schema, [p.logprobs for p in parsed], top)
         outputs = {name: values[:, 0] for name, values in self.checkpoint.run({INPUT: X}).items()}
-        supported = self._support.contains(X)
+        supported = self._support.contains(X, decisive=self._length)
         return [
             self._verdict({n: float(v[i]) for n, v in outputs.items()}, supported[i], notes[i]) for i in range(len(X))
         ]
@@ -129,7 +140,8 @@ class Support:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # all-NaN columns stay NaN, and are meant to
             low, high = np.nanquantile(train, [0.005, 0.995], axis=0).astype(np.float32)
-        return cls(low, high, float(np.quantile(cls(low, high, 1.0).outside(calibration), 0.99)))
+        kept_to = float(np.quantile(cls(low, high, 1.0).outside(calibration), 0.99))
+        return cls(low, high, min(kept_to, MOST_OUTSIDE))
 
     @classmethod
     def from_manifest(cls, support: dict[str, Any]) -> "Support | NoSupport":
@@ -155,14 +167,17 @@ class Support:
         share: NDArray[np.float64] = beyond.sum(axis=1) / np.maximum(defined.sum(axis=1), 1)
         return share
 
-    def contains(self, X: NDArray[np.float32]) -> list[bool | None]:
-        """Whether each row is like the training data."""
-        return [bool(share <= self.allowed) for share in self.outside(X)]
+    def contains(self, X: NDArray[np.float32], *, decisive: int | None = None) -> list[bool | None]:
+        """Whether each row is like the training data: few features outside, and the decisive one inside."""
+        inside = self.outside(X) <= self.allowed
+        if decisive is not None:
+            inside &= (self.low[decisive] <= X[:, decisive]) & (X[:, decisive] <= self.high[decisive])
+        return [bool(value) for value in inside]
 
 
 class NoSupport:
     """A checkpoint that says nothing about its training range."""
 
-    def contains(self, X: NDArray[np.float32]) -> list[bool | None]:
+    def contains(self, X: NDArray[np.float32], *, decisive: int | None = None) -> list[bool | None]:
         """None for every row."""
         return [None] * len(X)

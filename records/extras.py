@@ -13,4 +13,6 @@ def require(module: str, extra: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] != module.split(".")[0]:
             raise  # it is there, and something it needs is not: that message is the useful one
-        raise MissingExtra(f"{module} is needed here and not installed: pip install 'metaprobe[{extra}]'") from error
+        raise MissingExtra(
+            f"{module} is needed here and not installed: pip install 'metaprobe[{extra}]' (in a checkout: '.[{extra}]')"
+        ) from error

@@ -162,12 +162,16 @@ def _object(raw: bytes) -> dict[str, Any]:
 
 
 def run_of_line(record: dict[str, Any], default_id: str) -> Run:
-    """The run that one line tells of. A bare chat completion will do as well.
+    """The run that one line tells of. A bare chat completion, or a line of Batch output, will do as well.
 
     Raises `ImportFileError` or `InvalidResponse` without file and line, which only the caller knows.
     """
     if "response" not in record and "choices" in record:
         record = {"id": record.get("id"), "response": record}
+    batch = record.get("response")
+    if isinstance(batch, dict) and "choices" not in batch and isinstance(batch.get("body"), dict):
+        # A line of OpenAI's Batch output: the completion is the body, and `custom_id` is the user's own id.
+        record = {**record, "id": record.get("custom_id", record.get("id")), "response": batch["body"]}
     for key in sorted(record.keys() - set(KEYS)):
         # A misspelt key would lose its data without a word; other keys are the user's own and are left alone.
         if near := get_close_matches(key, KEYS, 1, cutoff=0.85):

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.types import Call, FloatArray, Usage
 
+_HUGE_COUNT = 1 << 40  # no usage; stored as 64-bit integers
+
 ROUNDING = 1e-4
 """Log-probabilities up to this far above 0 are rounding (a softmax in half precision) and become 0."""
 
@@ -229,4 +231,4 @@ def _usage(usage: object) -> Usage:
     if not isinstance(usage, Mapping):
         return Usage()
     counts = (usage.get("prompt_tokens"), usage.get("completion_tokens"))
-    return Usage(*(count if isinstance(count, int) else 0 for count in counts))
+    return Usage(*(count if isinstance(count, int) and 0 <= count < _HUGE_COUNT else 0 for count in counts))

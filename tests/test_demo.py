@@ -15,6 +15,7 @@ from metaprobe.routing.policy import State
 from metaprobe.training.collect import CollectReport
 from metaprobe.training.demo import Demo, train_demo
 from metaprobe.training.evidence import load_evidence
+from metaprobe.training.study import study, train_hidden
 
 
 @pytest.fixture(scope="module")
@@ -67,3 +68,16 @@ def test_what_is_learned_does_not_depend_on_the_order_of_the_shards(recorded_run
 def test_one_store_named_twice_is_refused(recorded_runs: Path) -> None:
     with pytest.raises(RecordError, match="name each store once"):
         load_evidence([recorded_runs, recorded_runs])
+
+
+def test_a_lost_file_of_hidden_states_is_told_and_not_passed_over(recorded_runs: Path, tmp_path: Path) -> None:
+    runs = list(RunStore(recorded_runs).runs(hidden=True))
+    for part in (runs[:150], runs[150:]):
+        RunStore(tmp_path).append(part)
+    next(tmp_path.glob("*.safetensors")).unlink()
+    found = study([tmp_path], folds=3)
+    assert 0 < found.evidence.without_hidden < 300
+    with pytest.raises(RecordError, match=f"{found.evidence.without_hidden} of 300 labelled answers have no hidden"):
+        train_hidden(tmp_path / "x", found, when="after", target="correct", command="")
+    with pytest.raises(RecordError, match="no call of stage nope by agent any; stages found: answer, confidence"):
+        load_evidence([tmp_path], stage="nope")

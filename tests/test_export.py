@@ -228,3 +228,27 @@ print(verdict.score)
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert 0 < float(done.stdout) < 1
+
+
+def test_an_answer_of_another_length_is_out_of_support_whatever_its_tokens(quality: Path) -> None:
+    rng = np.random.default_rng(0)
+    verdict = QualityPredictor.load(quality).predict(-np.abs(rng.normal(1.0, 0.7, 5000)))
+    assert verdict.in_support is False
+
+
+def test_a_misspelt_choice_does_not_quietly_mean_another(quality: Path) -> None:
+    with pytest.raises(ValueError, match="'refse'; expected one of warn, refuse, ignore"):
+        QualityPredictor.load(quality, on_mismatch="refse")  # type: ignore[arg-type]
+
+
+def test_one_bad_response_of_many_is_named(quality: Path) -> None:
+    predictor = QualityPredictor.load(quality)
+    assert len(predictor.predict_many(response for response in ([-0.1], [-0.2]))) == 2
+    with pytest.raises(InvalidResponse, match="response 1: "):
+        predictor.predict_many([[-0.1], [float("nan")]])
+
+
+def test_features_that_never_vary_are_refused_and_not_exported(evidence: Evidence) -> None:
+    roles = final_roles(list(evidence.table.groups), evidence.table.y)
+    with pytest.raises(RecordError, match="nothing to split"):
+        fit_trees(np.ones_like(evidence.features), evidence.table.y, roles, names=evidence.feature_names)

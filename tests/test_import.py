@@ -189,3 +189,11 @@ def test_skipping_keeps_every_good_line_and_reports_every_bad_one(tmp_path: Path
     assert len(report.skipped) == len(bad)
     assert all(f"calls.jsonl:{number}: " in message for number, message in enumerate(report.skipped, 2))
     assert store.run_ids() == {"monday/q1", "monday/last"}
+
+
+def test_a_line_of_batch_output_is_read_under_the_users_own_id(tmp_path: Path) -> None:
+    body = {"choices": [{"message": {"content": "4"}, "logprobs": {"content": [{"token": "4", "logprob": -0.1}]}}]}
+    line = {"id": "batch_req_1", "custom_id": "mine", "response": {"status_code": 200, "body": body}, "error": None}
+    path = tmp_path / "batch.jsonl"
+    path.write_text(json.dumps(line))
+    assert [run.id for run in read_openai_lines(path)] == ["mine"]

@@ -38,29 +38,31 @@ def load_evidence(
     wanted = set(table.call_ids.tolist())
     calls = [call for run in runs for call in run.calls if call.id in wanted]
     computed = schema(SCHEMA)
+    activations, without = _activations(opened, table) if hidden else (None, len(table))
     return Evidence(
         table=table,
         features=features(computed, list(table.logprobs)),
         feature_names=computed.names,
         schema=computed.name,
-        activations=_activations(opened, table) if hidden else None,
+        activations=activations,
+        without_hidden=without,
         generator=generator_of(calls),
         fingerprint=fingerprint(runs),
     )
 
 
-def _activations(stores: Sequence[RunStore], table: AnswerTable) -> Activations | None:
-    """Hidden states in the order of the table; None unless every answer has them."""
+def _activations(stores: Sequence[RunStore], table: AnswerTable) -> tuple[Activations | None, int]:
+    """Hidden states in the order of the table, None unless every answer has them; and how many have none."""
     kept = [store.activations() for store in stores if store.has_activations()]
     if not kept:
-        return None
+        return None, len(table)
     if len({(a.layers, a.positions, a.values.shape[-1]) for a in kept}) > 1:
         raise RecordError("the stores hold hidden states of different layers, positions or width: train on one of them")
     row = {call_id: i for i, call_id in enumerate(itertools.chain.from_iterable(a.call_ids for a in kept))}
-    if any(call_id not in row for call_id in table.call_ids.tolist()):
-        return None
+    if without := sum(call_id not in row for call_id in table.call_ids.tolist()):
+        return None, without
     values = np.concatenate([a.values for a in kept])[[row[call_id] for call_id in table.call_ids.tolist()]]
-    return Activations(tuple(table.call_ids.tolist()), values, kept[0].layers, kept[0].positions)
+    return Activations(tuple(table.call_ids.tolist()), values, kept[0].layers, kept[0].positions), 0
 
 
 def generator_of(calls: Sequence[Call]) -> Generator | None:

@@ -61,8 +61,9 @@ def export_quality(path: str | Path, heads: Mapping[str, Head], *, method: str, 
             support = quality.Support.fit(X[roles.train], X[roles.calibration]).to_manifest()
         if target in quality.MAIN_HEADS and not thresholds:
             calibrated = platt.probability(trees.score(X[roles.calibration]))
-            # JSON has no infinity; above every probability means the same.
-            thresholds["flag"] = min(flag_threshold(calibrated, table.y[roles.calibration], miss_rate=MISS_RATE), 2.0)
+            flag = flag_threshold(calibrated, table.y[roles.calibration], miss_rate=MISS_RATE)
+            if np.isfinite(flag):  # else there are too few wrong answers to promise anything
+                thresholds["flag"] = flag
     evidence = next(iter(heads.values())).evidence
     X = evidence.features
     targets = " and ".join(heads)

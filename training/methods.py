@@ -47,6 +47,8 @@ class Evidence:
     """None where the answers are of several models."""
     fingerprint: str = ""
     """Of the runs."""
+    without_hidden: int = 0
+    """Answers whose hidden states are not stored; the probes are left out unless it is 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +135,16 @@ class CellTable:
     prior: float = 5.0
     """Answers' worth of the overall share that each cell starts with."""
 
+    def varies(self, table: AnswerTable) -> bool:
+        """Whether there is more than one cell, so that there is something to know."""
+        return len(np.unique(self._cells(table))) > 1
+
+    def _cells(self, table: AnswerTable) -> NDArray[np.str_]:
+        return np.array(["|".join(cell) for cell in zip(*(getattr(table, c) for c in self.columns), strict=True)])
+
     def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
         table = evidence.table
-        cells = np.array(["|".join(cell) for cell in zip(*(getattr(table, c) for c in self.columns), strict=True)])
+        cells = self._cells(table)
 
         def fitted(learn: Rows) -> Scorer:
             share = float(table.y[learn].mean())
@@ -188,6 +197,7 @@ class HiddenProbe:
 
 def standard_methods(evidence: Evidence) -> list[Method]:
     """The methods of the comparison, in its order. Hidden-state probes only where activations were captured."""
+    table = evidence.table
     methods: list[Method] = [
         GivenScore(STATED, "explicit", lambda t: t.stated_confidence),
         GivenScore("stated ease", "explicit", lambda t: 1 - t.stated_difficulty),
@@ -197,8 +207,11 @@ def standard_methods(evidence: Evidence) -> list[Method]:
         GivenScore("length", "plain", lambda t: -np.log(t.tokens.astype(np.float64))),
         GivenScore("cut by max_tokens", "plain", lambda t: -t.cut.astype(np.float64)),
         PromptTfidf(),
-        CellTable(),
-        CellTable("run identity", ("models", "variants")),
+        *(
+            control
+            for control in (CellTable(), CellTable("run identity", ("models", "variants")))
+            if control.varies(table)
+        ),
         FeatureTrees(),
     ]
     if evidence.activations is not None:
@@ -207,8 +220,9 @@ def standard_methods(evidence: Evidence) -> list[Method]:
             methods.append(HiddenProbe(BEFORE, ("prompt_last",)))
         if answer := tuple(p for p in positions if p != "prompt_last"):
             methods.append(HiddenProbe(AFTER, answer))
-    table = evidence.table
-    # Something that was never stated has no figures.
+    # What was never stated, and questions that were not stored, have no figures.
+    if not any(question.strip() for question in table.questions.tolist()):
+        methods = [m for m in methods if not isinstance(m, PromptTfidf)]
     return [m for m in methods if not isinstance(m, GivenScore) or np.isfinite(m.values(table)).any()]
 
 

@@ -55,6 +55,11 @@ def comparison(
         notes=(
             *notes,
             *(
+                [f"{evidence.without_hidden} of {len(table)} answers have no hidden states: no probes."]
+                if 0 < evidence.without_hidden < len(table)
+                else []
+            ),
+            *(
                 [f"ECE: {len(table)} answers are too few to quote it; {ENOUGH_FOR_ECE} are needed."]
                 if len(table) < ENOUGH_FOR_ECE
                 else []

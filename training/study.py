@@ -69,7 +69,8 @@ def train_hidden(path: str | Path, of: Study, *, when: str, target: str, command
     activations = of.evidence.activations
     if activations is None:
         raise RecordError(
-            "these runs hold no hidden states of the labelled answers: collect them with a local model and --capture"
+            f"{of.evidence.without_hidden} of {len(of.evidence.table)} labelled answers have no hidden states: collect "
+            f"them with a local model and --capture"
         )
     positions = tuple(p for p in activations.positions if (p == "prompt_last") == (when == "before"))
     if not positions:
@@ -90,6 +91,12 @@ def train_choice(
     return checkpoint, policy_results(data.groups, policies, seed=seed)
 
 
+def require_report() -> None:
+    """Raises `MissingExtra` now rather than after minutes of collecting and fitting."""
+    for module in ("pyarrow", "lightgbm", "sklearn", "jinja2", "matplotlib"):
+        require(module, "train,report")
+
+
 def write_comparison(
     folder: str | Path, of: Study, *, choices: tuple[PolicyResult, ...] = (), notes: Sequence[str] = (), command: str
 ) -> tuple[Comparison, Path]:
@@ -108,8 +115,7 @@ def write_comparison(
         for m in found.methods
     }
     (folder / "comparison.json").write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
-    for module in ("jinja2", "matplotlib"):
-        require(module, "report")
+    require_report()
     from metaprobe.eval.report.render import render_report  # training alone needs neither templates nor plots
 
     report = folder / "report.html"

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.eval.metrics import auroc
+from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 from metaprobe.training.roles import Roles
 
@@ -74,6 +75,11 @@ def fit_trees(
     selected, parameters, rounds = best
     learning = lightgbm.Dataset(X[roles.learning], y[roles.learning], feature_name=_safe(names), free_raw_data=False)
     booster = lightgbm.train(parameters, learning, num_boost_round=rounds)
+    if not _splits(booster):
+        raise RecordError(
+            f"LightGBM finds nothing to split in {len(roles.learning)} answers: they are too few, or their "
+            f"log-probabilities are all alike; add runs"
+        )
     return Trees(float32_thresholds(booster), {**parameters, "rounds": rounds}, selected)
 
 
@@ -99,6 +105,11 @@ def round_down(values: NDArray[np.float64]) -> NDArray[np.float32]:
     """The largest float32 not above each value."""
     rounded = values.astype(np.float32)
     return np.where(rounded.astype(np.float64) > values, np.nextafter(rounded, np.float32(-np.inf)), rounded)
+
+
+def _splits(booster: Any) -> int:
+    lines = booster.model_to_string().splitlines()
+    return sum(int(line.removeprefix("num_leaves=")) - 1 for line in lines if line.startswith("num_leaves="))
 
 
 def _safe(names: Sequence[str]) -> list[str]:

@@ -59,6 +59,9 @@ def demo(out: Path, model: str, limit: int | None, batch_size: int, folds: int, 
     Takes under ten minutes on two cores; run again, it resumes.
     """
     from metaprobe.eval.report.text import comparison_table
+    from metaprobe.training.study import require_report
+
+    require_report()
     from metaprobe.training.demo import collect_demo, train_demo
 
     with progress("collect", "run") as (bar, on_run):
@@ -165,7 +168,9 @@ def import_(file: Path, out: Path, skip_bad: bool) -> None:
 @main.command()
 @click.argument("checkpoint", type=RUNS)
 @click.argument("file", type=FILE)
-@click.option("--sha256", help="Digest of the checkpoint, from its author; without it only damage is noticed.")
+@click.option(
+    "--sha256", help="Digest of the checkpoint, from its author; without it a changed manifest goes unnoticed."
+)
 @click.option(
     "--on-mismatch",
     type=click.Choice(["warn", "refuse", "ignore"]),
@@ -196,8 +201,9 @@ def compare(
 ) -> None:
     """Explicit against implicit metacognition on stored runs: tables and report."""
     from metaprobe.eval.report.text import comparison_table
-    from metaprobe.training.study import study, write_comparison
+    from metaprobe.training.study import require_report, study, write_comparison
 
+    require_report()
     with steps() as on_step:
         found = study(runs, target=target, stage=stage, agent=agent, folds=folds, seed=seed, on_step=on_step)
         on_step("report")
