@@ -53,6 +53,10 @@ class ImportReport:
     """Lines whose run the store held before, so that importing again adds nothing twice."""
     skipped: tuple[str, ...]
     """What was wrong with each line that was passed over, naming file and line."""
+    labelled: int = 0
+    """Imported lines with at least one label."""
+    groups: int = 0
+    """Different groups among the imported lines: as many as lines where none gives a group."""
 
 
 def import_file(path: str | Path, store: "RunStore", *, on_error: Literal["stop", "skip"] = "stop") -> ImportReport:
@@ -64,7 +68,8 @@ def import_file(path: str | Path, store: "RunStore", *, on_error: Literal["stop"
     """
     stored = store.run_ids()
     skipped: list[str] = []
-    imported = already_stored = 0
+    imported = already_stored = labelled = 0
+    groups: set[tuple[str, str]] = set()
     with store.writer() as writer:
         for run in read_openai_lines(path, on_error=None if on_error == "stop" else lambda e: skipped.append(str(e))):
             if run.id in stored:
@@ -72,7 +77,9 @@ def import_file(path: str | Path, store: "RunStore", *, on_error: Literal["stop"
             else:
                 writer.add(run)
                 imported += 1
-    return ImportReport(imported, already_stored, tuple(skipped))
+                labelled += bool(run.labels)
+                groups.add((run.item.task, run.item.group))
+    return ImportReport(imported, already_stored, tuple(skipped), labelled, len(groups))
 
 
 def read_openai_lines(path: str | Path, *, on_error: OnError | None = None) -> Iterator[Run]:

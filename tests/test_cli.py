@@ -77,11 +77,26 @@ def test_import_then_score_gives_a_line_for_each_line(quality: Path, tmp_path: P
         )
     )
     result = run("import", lines, "--out", tmp_path / "runs")
-    assert json.loads(result.stdout) == {"imported": 3, "already_stored": 0, "skipped": 0}
+    assert json.loads(result.stdout) == {
+        "imported": 3,
+        "already_stored": 0,
+        "skipped": 0,
+        "labelled": 3,
+        "groups": 3,
+    }
     assert json.loads(run("import", lines, "--out", tmp_path / "runs").stdout)["already_stored"] == 3
     scored = [json.loads(line) for line in run("score", quality, lines).stdout.splitlines()]
     assert [line["id"] for line in scored] == ["q0", "q1", "q2"]
     assert all(0 < line["score"] < 1 for line in scored)
+
+
+def test_scoring_says_how_many_lines_it_could_not_score(quality: Path, tmp_path: Path) -> None:
+    lines = tmp_path / "lines.jsonl"
+    lines.write_text('{"choices": []}\n{"id": \n')
+    nothing = run("score", quality, lines)
+    assert nothing.exit_code == 1
+    assert "scored 0 of 2 lines" in nothing.stderr
+    assert [json.loads(line)["line"] for line in nothing.stdout.splitlines()] == [1, 2]
 
 
 def test_a_bad_line_stops_an_import_unless_it_may_be_skipped(tmp_path: Path) -> None:

@@ -175,7 +175,7 @@ def test_importing_again_after_mending_adds_each_line_once(tmp_path: Path) -> No
         import_file(path, store)
     assert len(store) == 3
     write_lines(path, *good)
-    assert import_file(path, store) == ImportReport(imported=2, already_stored=3, skipped=())
+    assert import_file(path, store) == ImportReport(2, 3, (), labelled=2, groups=1)
     assert import_file(path, store) == ImportReport(imported=0, already_stored=5, skipped=())
     assert [run.item.id for run in store] == list("01234")
 

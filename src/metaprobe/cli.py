@@ -158,7 +158,13 @@ def import_(file: Path, out: Path, skip_bad: bool) -> None:
         click.echo(message, err=True)
     click.echo(
         json.dumps(
-            {"imported": report.imported, "already_stored": report.already_stored, "skipped": len(report.skipped)}
+            {
+                "imported": report.imported,
+                "already_stored": report.already_stored,
+                "skipped": len(report.skipped),
+                "labelled": report.labelled,
+                "groups": report.groups,
+            }
         )
     )
     if report.skipped:
@@ -184,8 +190,15 @@ def score(checkpoint: Path, file: Path, sha256: str | None, on_mismatch: Any) ->
     from metaprobe.probes.scoring import score_lines
 
     predictor = QualityPredictor.load(checkpoint, sha256=sha256, on_mismatch=on_mismatch)
+    scored = lines = 0
     for line in score_lines(predictor, file):
         click.echo(json.dumps(line))
+        lines += 1
+        scored += line["score"] is not None or bool(line["heads"])
+    if scored < lines:
+        click.echo(f"scored {scored} of {lines} lines; the reasons stand in the lines", err=True)
+    if not scored:
+        sys.exit(1)
 
 
 @main.command()
