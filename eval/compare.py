@@ -1,6 +1,6 @@
 """Explicit against implicit metacognition: every method's figures on the same held-out answers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,8 +49,8 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
-    """One way of choosing how to answer, on the same items."""
+class PolicyOutcomes:
+    """What came of one way of choosing how to answer, on the same items."""
 
     name: str
     correct: NDArray[np.float64]
@@ -130,7 +130,7 @@ def trajectories(table: AnswerTable) -> Trajectories | None:
 
 
 def policy_results(
-    groups: Sequence[str], policies: Sequence[Policy], *, resamples: int = RESAMPLES, seed: int = 0
+    groups: Sequence[str], policies: Sequence[PolicyOutcomes], *, resamples: int = RESAMPLES, seed: int = 0
 ) -> tuple[PolicyResult, ...]:
     """Accuracy with interval, tokens and share of step-by-step answers of each policy."""
     weights = cluster_weights(list(groups), resamples, seed)
@@ -145,10 +145,15 @@ def policy_results(
     )
 
 
+def auroc_gain(table: AnswerTable, method: Judged, other: Judged, *, seed: int = 0) -> Interval:
+    """AUROC of one method minus that of another, paired, by a bootstrap over groups."""
+    weights = cluster_weights(list(table.groups), RESAMPLES, seed)
+    return paired_difference(auroc, table.y, method.ranking, other.ranking, weights)
+
+
 def audits(table: AnswerTable, results: Sequence[MethodResult], judged: Sequence[Judged]) -> tuple[Audit, ...]:
     """Could the figures of the learned methods be a confound? One line for each check."""
-    ranking: Mapping[str, NDArray[np.float64]] = {method.name: method.ranking for method in judged}
-    weights = cluster_weights(list(table.groups), RESAMPLES, 0)
+    by_name = {method.name: method for method in judged}
     share = float(table.y.mean())
     found = [
         Audit(
@@ -161,9 +166,9 @@ def audits(table: AnswerTable, results: Sequence[MethodResult], judged: Sequence
         if result.family != "learned":
             continue
         for control in CONTROLS:
-            if control not in ranking:
+            if control not in by_name:
                 continue
-            gain = paired_difference(auroc, table.y, ranking[result.name], ranking[control], weights)
+            gain = auroc_gain(table, by_name[result.name], by_name[control])
             found.append(
                 Audit(
                     f"{result.name} beats {control}",

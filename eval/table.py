@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.records.errors import RecordError
-from metaprobe.records.types import Run
+from metaprobe.records.types import Item, Run
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,7 +79,7 @@ def answer_table(
                 {
                     "call_ids": call.id,
                     "items": item.id,
-                    "groups": f"{item.task}/{item.group or item.id}",
+                    "groups": group_of(item),
                     "variants": run.variant,
                     "dimensions": item.dimension,
                     "levels": item.level,
@@ -111,6 +111,11 @@ def answer_table(
     logprobs = np.empty(len(records), dtype=object)
     logprobs[:] = [record["logprobs"] for record in records]
     return AnswerTable(logprobs=logprobs, **columns)
+
+
+def group_of(item: Item) -> str:
+    """What must stay in one split: the item's group, or the item itself where it states none."""
+    return f"{item.task}/{item.group or item.id}"
 
 
 def usable_groups(groups: Sequence[str], y: NDArray[np.int64], *, folds: int) -> int:

@@ -134,3 +134,8 @@ def test_signals_say_where_they_are_from_and_stay_none_without_a_source() -> Non
     assert signals.difficulty is None
     assert (signals.value("mean_logprob"), signals.value("min_logprob"), signals.value("tokens")) == (-2.0, -3.0, 2.0)
     assert signals_of(Call(id="c")).mean_logprob is None
+
+
+def test_items_without_a_group_are_their_own_groups() -> None:
+    runs = [dataclasses.replace(run, item=dataclasses.replace(run.item, group="")) for run in made_up_runs(60)]
+    assert len(set(paired_answers(runs).groups)) == 60

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint, Generator, Training
-from metaprobe.eval.compare import Policy
+from metaprobe.eval.compare import PolicyOutcomes
 from metaprobe.eval.metrics import auroc, cluster_weights, interval, mean_interval
-from metaprobe.eval.table import usable_groups
+from metaprobe.eval.table import group_of, usable_groups
 from metaprobe.probes.signals import Signals, signals_of
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
@@ -88,7 +88,7 @@ def paired_answers(runs: Iterable[Run]) -> Paired:
             f"{len(both)} items were answered and labelled both directly and step by step; the choice needs at least 50"
         )
     return Paired(
-        groups=tuple(f"{p[DIRECT][0].item.task}/{p[DIRECT][0].item.group}" for p in both),
+        groups=tuple(group_of(pair[DIRECT][0].item) for pair in both),
         signals=tuple(
             signals_of(call, difficulty=run.stated("difficulty"), confidence=run.stated("confidence"))
             for run, call in (pair[DIRECT] for pair in both)
@@ -109,7 +109,7 @@ def _in_order(pair: dict[str, tuple[Run, Call]]) -> list[tuple[Run, Call]]:
     return [pair[DIRECT], pair[STEPS]]
 
 
-def evaluate_choice(data: Paired, *, folds: int = 5, seed: int = 0) -> tuple[list[Policy], NDArray[np.float64]]:
+def evaluate_choice(data: Paired, *, folds: int = 5, seed: int = 0) -> tuple[list[PolicyOutcomes], NDArray[np.float64]]:
     """Every policy on every item, learned ones from other groups only; and the learned P(right) (n, 2).
 
     Tokens count what a policy has to ask for: the answers it needs, and the statements it reads.
@@ -132,8 +132,8 @@ def evaluate_choice(data: Paired, *, folds: int = 5, seed: int = 0) -> tuple[lis
     }
     n = len(data)
     policies = [
-        Policy("always direct", data.correct[:, 0].astype(float), data.tokens[:, 0], np.zeros(n, bool)),
-        Policy("always step by step", data.correct[:, 1].astype(float), data.tokens[:, 1], np.ones(n, bool)),
+        PolicyOutcomes("always direct", data.correct[:, 0].astype(float), data.tokens[:, 0], np.zeros(n, bool)),
+        PolicyOutcomes("always step by step", data.correct[:, 1].astype(float), data.tokens[:, 1], np.ones(n, bool)),
     ]
     for name, again in ask_again.items():
         kept = np.where(again, data.correct[:, 1], data.correct[:, 0]).astype(float)
@@ -142,14 +142,14 @@ def evaluate_choice(data: Paired, *, folds: int = 5, seed: int = 0) -> tuple[lis
         direct = np.where(again, 0, data.tokens[:, 0]) if early else data.tokens[:, 0]
         asked = {"stated difficulty >= 0.5": [0], "stated confidence < 0.5": [1], LEARNED: [0, 1]}.get(name, [])
         tokens = direct + np.where(again, data.tokens[:, 1], 0) + data.statement_tokens[:, asked].sum(axis=1)
-        policies.append(Policy(name, kept, tokens, again))
+        policies.append(PolicyOutcomes(name, kept, tokens, again))
     return policies, learned
 
 
 def export_choice(
     path: str | Path,
     data: Paired,
-    policies: Sequence[Policy],
+    policies: Sequence[PolicyOutcomes],
     learned: NDArray[np.float64],
     *,
     seed: int,

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from metaprobe.eval.compare import BEST_BASELINE, Judged
 from metaprobe.eval.report.model import Family
@@ -22,8 +21,6 @@ class CrossFit:
     """All methods on the same folds."""
 
     methods: tuple[Judged, ...]
-    fold: NDArray[np.int64]
-    """The fold in which each answer was tested, shape (n,)."""
     best_baseline: tuple[str, ...]
     """The plain baseline that each fold chose on its selection rows."""
 
@@ -57,10 +54,8 @@ def crossfit(
     ranking = dict(probability)  # the same arrays, but for given scores
     selected: dict[str, list[float]] = {method.name: [] for method in methods}
     coverage: dict[str, float] = {name: 1.0 for name, _ in columns}
-    fold_of = np.full(n, -1)
     chosen_baselines = []
     for number, roles in enumerate(outer_folds(list(table.groups), table.y, folds=folds, seed=seed)):
-        fold_of[roles.test] = number
         logits: dict[str, Scores] = {}
         for method in methods:
             on_step(f"fold {number + 1}: {method.name}")
@@ -84,4 +79,4 @@ def crossfit(
         for name, logit in logits.items():
             probability[name][roles.test] = 1 / (1 + np.exp(-logit[roles.test]))
     results = tuple(Judged(name, family, probability[name], ranking[name], coverage[name]) for name, family in columns)
-    return CrossFit(methods=results, fold=fold_of, best_baseline=tuple(chosen_baselines))
+    return CrossFit(methods=results, best_baseline=tuple(chosen_baselines))

@@ -8,17 +8,16 @@ from typing import Any
 import numpy as np
 
 from metaprobe.checkpoints import Checkpoint, Training
-from metaprobe.eval.compare import Judged, audits, method_results
+from metaprobe.eval.compare import BEST_BASELINE, audits, auroc_gain, method_results
 from metaprobe.eval.metrics import Interval
 from metaprobe.probes import hidden as hidden_probe
 from metaprobe.probes import quality
-from metaprobe.records.errors import RecordError
 from metaprobe.training.calibrate import Platt, fit_platt, flag_threshold
 from metaprobe.training.crossfit import CrossFit
 from metaprobe.training.export import Export, write_checkpoint
 from metaprobe.training.graphs import linear_graph, trees_graph
 from metaprobe.training.linear import fit_linear_probe
-from metaprobe.training.methods import Evidence
+from metaprobe.training.methods import MEAN_LOGPROB, Evidence
 from metaprobe.training.roles import final_roles
 from metaprobe.training.trees import Trees, fit_trees
 
@@ -106,10 +105,7 @@ def export_hidden(
 ) -> Checkpoint:
     """A linear probe for `target` at the best of these positions, scaler and calibrator in its graph."""
     activations, table = evidence.activations, evidence.table
-    if activations is None:
-        raise RecordError(
-            "these runs hold no hidden states, or not for every answer: collect with a local model and --capture"
-        )
+    assert activations is not None, "train_hidden has looked"
     roles = final_roles(list(table.groups), table.y, seed=seed)
     probe = fit_linear_probe(activations, table.y, table.groups.tolist(), roles, positions=positions, seed=seed)
     layer, position = activations.layers.index(probe.layer), activations.positions.index(probe.position)
@@ -160,9 +156,7 @@ def _held_out(
 ) -> tuple[Mapping[str, Interval], list[tuple[str, bool, str]]]:
     """Figures and audits of one method from the folds."""
     method = fits[name]
-    controls: list[Judged] = [m for m in fits.methods if m.family == "plain" or m.name == name]
-    results = method_results(evidence.table, controls)
-    found = next(result for result in results if result.name == name)
+    [found, *_] = method_results(evidence.table, [method, *(m for m in fits.methods if m.name == BEST_BASELINE)])
     metrics = {
         "auroc": found.auroc,
         "auprc": found.auprc,
@@ -173,7 +167,9 @@ def _held_out(
         metrics["ece_debiased"] = found.ece
     if found.diff_baseline is not None:
         metrics["auroc_gain_over_best_plain_baseline"] = found.diff_baseline
-    return metrics, [(a.name, a.passed, a.detail) for a in audits(evidence.table, [found], [*controls, method])]
+    # The baseline that needs no selecting, and that anybody would try first.
+    metrics["auroc_gain_over_mean_log_probability"] = auroc_gain(evidence.table, method, fits[MEAN_LOGPROB])
+    return metrics, [(a.name, a.passed, a.detail) for a in audits(evidence.table, [found], fits.methods)]
 
 
 def _training(evidence: Evidence, seed: int, command: str) -> Training:

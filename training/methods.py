@@ -23,6 +23,7 @@ from metaprobe.training.linear import LinearProbe, fit_linear_probe
 from metaprobe.training.roles import Roles, Rows
 from metaprobe.training.trees import fit_trees
 
+MEAN_LOGPROB = "mean log-probability"
 TREES = "LightGBM on logprobs"
 BEFORE = "hidden probe, before"
 AFTER = "hidden probe, answer"
@@ -201,7 +202,7 @@ def standard_methods(evidence: Evidence) -> list[Method]:
     methods: list[Method] = [
         GivenScore(STATED, "explicit", lambda t: t.stated_confidence),
         GivenScore("stated ease", "explicit", lambda t: 1 - t.stated_difficulty),
-        GivenScore("mean log-probability", "log-probability", lambda t: _baseline(t, "mean_logprob")),
+        GivenScore(MEAN_LOGPROB, "log-probability", lambda t: _baseline(t, "mean_logprob")),
         GivenScore("minimum log-probability", "log-probability", lambda t: _baseline(t, "min_logprob")),
         GivenScore("first log-probability", "log-probability", lambda t: _baseline(t, "first_logprob")),
         GivenScore("length", "plain", lambda t: -np.log(t.tokens.astype(np.float64))),

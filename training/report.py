@@ -12,6 +12,7 @@ from metaprobe.eval.compare import (
     STATED,
     accuracy_rows,
     audits,
+    auroc_gain,
     method_results,
     trajectories,
 )
@@ -19,7 +20,7 @@ from metaprobe.eval.metrics import Interval
 from metaprobe.eval.report.model import Comparison, LayerSweep, MethodResult, PolicyResult
 from metaprobe.training.crossfit import CrossFit
 from metaprobe.training.fit import ENOUGH_FOR_ECE
-from metaprobe.training.methods import BLEND, TREES, Evidence, HiddenProbe, Method
+from metaprobe.training.methods import BLEND, MEAN_LOGPROB, TREES, Evidence, HiddenProbe, Method
 
 
 def comparison(
@@ -38,7 +39,7 @@ def comparison(
     baselines = ", ".join(dict.fromkeys(fits.best_baseline))
     return Comparison(
         title="Explicit and implicit metacognition",
-        summary=tuple(_summary(results, float(table.y.mean()), len(table), baselines)),
+        summary=(*_summary(results, float(table.y.mean()), len(table), baselines), _against_mean(evidence, fits)),
         provenance=_provenance(evidence, command, seed),
         y=table.y,
         methods=results,
@@ -86,6 +87,13 @@ def _summary(results: Sequence[MethodResult], share: float, n: int, baselines: s
             f"{_verdict(learned.diff_baseline, 0.0)}."
         )
     return sentences
+
+
+def _against_mean(evidence: Evidence, fits: CrossFit) -> str:
+    """The learned method against the baseline that anybody would try first, whatever the folds chose."""
+    names = {method.name for method in fits.methods}
+    gain = auroc_gain(evidence.table, fits[BLEND if BLEND in names else TREES], fits[MEAN_LOGPROB])
+    return f"Its gain over the mean log-probability alone is {_shown(gain, signed=True)}, {_verdict(gain, 0.0)}."
 
 
 def _shown(interval: Interval, *, signed: bool = False) -> str:

@@ -1,4 +1,8 @@
-"""Who may learn what from which answers: four roles that are never mixed, split by group."""
+"""Who may learn what from which answers: four roles, split by group.
+
+What is chosen is chosen on selection rows; once it is, they join the train rows for the last fit. Calibration and test
+rows never do.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -15,10 +15,10 @@ from metaprobe.training.choice import evaluate_choice, export_choice, paired_ans
 from metaprobe.training.crossfit import CrossFit, crossfit
 from metaprobe.training.evidence import load_evidence, load_runs
 from metaprobe.training.fit import Head, export_hidden, export_quality
-from metaprobe.training.methods import AFTER, BEFORE, TREES, Evidence, Method, standard_methods
+from metaprobe.training.methods import AFTER, BEFORE, MEAN_LOGPROB, TREES, Evidence, Method, standard_methods
 from metaprobe.training.report import comparison
 
-BLENDED = ("mean log-probability", TREES, BEFORE, AFTER)
+BLENDED = (MEAN_LOGPROB, TREES, BEFORE, AFTER)
 """What the blend is made of: one signal of each kind. Fixed beforehand, not chosen."""
 
 OnStep = Callable[[str], None]
@@ -35,7 +35,6 @@ class Study:
     evidence: Evidence
     methods: tuple[Method, ...]
     fits: CrossFit
-    folds: int
     seed: int
 
 
@@ -55,7 +54,7 @@ def study(
     methods = tuple(standard_methods(evidence))
     blend = [name for name in BLENDED if name in {method.name for method in methods}]
     fits = crossfit(evidence, methods, folds=folds, seed=seed, blend=blend, on_step=on_step)
-    return Study(evidence, methods, fits, folds, seed)
+    return Study(evidence, methods, fits, seed)
 
 
 def train_quality(path: str | Path, studies: dict[str, Study], *, command: str) -> Checkpoint:
