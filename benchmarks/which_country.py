@@ -14,7 +14,7 @@ import click
 
 from metaprobe.eval.report.text import comparison_table
 from metaprobe.records.importer import iter_json_lines
-from metaprobe.training.collect import collect_local
+from metaprobe.training.launch import Plan, launch
 from metaprobe.training.study import study, write_comparison
 
 
@@ -35,7 +35,8 @@ def main(data: Path, out: Path, n: int, model: str) -> None:
             level = ("rare", "medium", "famous")[min(int(row["popularity_decile"]) // 4, 2)]
             item = {"id": row["id"], "question": row["question"], "gold": row["country"], "level": level}
             file.write(json.dumps(item | {"dimension": "which country"}) + "\n")
-    collected = collect_local("self-report", str(items), model, out / "runs", variants=["direct"], capture="every:3")
+    plan = Plan(system="self-report", task=str(items), llms=(model,), variants=("direct",), capture="every:3")
+    collected = launch(plan, out / "runs")
     click.echo(f"{collected.done} runs collected, {collected.stored_before} were there", err=True)
     comparison, report = write_comparison(out / "report", study([out / "runs"]), command="which_country.py")
     click.echo(comparison_table(comparison))

@@ -1,14 +1,31 @@
 """Who is asked: the one protocol that every language model here follows."""
 
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from metaprobe.records.errors import RecordError
-from metaprobe.records.types import Call, Message, Sampling
+from metaprobe.records.types import Call, FloatArray, Message, Sampling
 
 
 class LLMError(RecordError):
     """A language model could not be loaded or could not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a model gives beside its text."""
+
+    logprobs: bool = False
+    """Of every generated token."""
+    top_logprobs: int = 0
+    """Alternatives a token that it was told to keep."""
+    hidden: bool = False
+    """Hidden states, of requests that ask for them."""
+    json_schema: bool = False
+    """Text held to `Sampling.json_schema`."""
+    stream: bool = False
+    loglikelihood: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +39,19 @@ class Request:
     agent: str = ""
     round: int = 0
     parent: str | None = None
+    hidden: bool = False
+    """Keep the hidden states that the model was loaded to capture."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Token:
+    """One streamed token."""
+
+    text: str
+    logprob: float | None = None
+    """Nats."""
+    top_logprobs: FloatArray | None = None
+    """float32, shape (k,), nats, descending."""
 
 
 class LLM(Protocol):
@@ -37,6 +67,23 @@ class LLM(Protocol):
         """Which weights these are: a commit, or a fingerprint of the files."""
         ...
 
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it gives beside its text."""
+        ...
+
     async def complete(self, request: Request) -> Call:
         """The finished call. Raises `LLMError` where the model cannot answer this request."""
+        ...
+
+    def stream(self, request: Request) -> AsyncIterator[Token | Call]:
+        """The tokens as they come, then the finished call, which is the last thing yielded."""
+        ...
+
+    async def loglikelihood(self, request: Request, continuation: str) -> Call:
+        """The call whose answer would be `continuation`, with its tokens' log-probabilities; nothing is generated.
+
+        A request without messages is plain text from its beginning, without a chat template. Raises `LLMError` where
+        the model cannot tell.
+        """
         ...

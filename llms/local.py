@@ -1,21 +1,33 @@
 """A language model on this machine, through transformers: batched, with log-probabilities and hidden states."""
 
+import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 from functools import cache
-from threading import Event
+from threading import Event, Lock
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
-from metaprobe.llms.base import LLMError, Request
+from metaprobe.llms import grammar
+from metaprobe.llms.base import Capabilities, LLMError, Request, Token
 from metaprobe.llms.batching import BatchQueue
+from metaprobe.llms.grammar import Grammars
+from metaprobe.llms.hidden import Capture, RowStates, StateReader, chosen_layers
 from metaprobe.llms.prefix import padded, prefix_cache, shareable, shared_length
-from metaprobe.llms.recorder import BatchRecorder, Cancelled, Capture, RowsDone, chosen_layers
+from metaprobe.llms.recorder import BatchRecorder, Cancelled, Row, RowsDone
+from metaprobe.llms.scoring import Scored, score
+from metaprobe.llms.stopping import StopTexts
 from metaprobe.llms.weights import DEFAULT_MODEL, Weights, resolve
 from metaprobe.records.types import Call, Message, Usage
+
+SCORED = -1
+"""The kind of batch that is scored, not generated."""
 
 # For base models that ship without a chat template.
 PLAIN_TEMPLATE = (
@@ -24,8 +36,26 @@ PLAIN_TEMPLATE = (
 )
 
 
+@dataclass(slots=True, eq=False)
+class _Job:
+    """One request on its way through the queue."""
+
+    request: Request
+    prompt: list[int]
+    continuation: tuple[str, list[int]] | None = None
+    """What is scored, where nothing is to be generated."""
+    on_token: Callable[[Token], None] | None = None
+    abandoned: Event = field(default_factory=Event)
+
+
 class LocalLLM:
-    """Answers concurrent requests in batches. Log-probabilities are raw: the model's own, before temperature."""
+    """Answers concurrent requests in batches. Log-probabilities are raw: the model's own, before temperature.
+
+    Raw also where `Sampling.json_schema` holds the text to a schema: the log-probability of a token is what the model
+    gave it among all tokens, not among those that the schema allowed. Where a stop text ends an answer, the tokens kept
+    are those that make up the text before it; a token that holds the end of the text and the beginning of the stop text
+    is kept whole, with its log-probability, and `text` ends within it.
+    """
 
     def __init__(
         self,
@@ -41,14 +71,25 @@ class LocalLLM:
         self.name = name
         self.revision = revision
         self.dtype = str(model.dtype).removeprefix("torch.")
+        self.capture = capture
+        """Which hidden states are kept of requests that ask for them."""
+        self.capabilities = Capabilities(
+            logprobs=True,
+            top_logprobs=top_logprobs,
+            hidden=capture is not None,
+            json_schema=grammar.available(),
+            stream=True,
+            loglikelihood=True,
+        )
         self._model = model.eval()
         self._tokenizer = tokenizer
-        self._top_logprobs = top_logprobs
-        self._capture = capture
-        self._queue = BatchQueue[tuple[Request, list[int]], Call](self._answer, batch_size=batch_size)
+        self._queue = BatchQueue[_Job, Call](self._answer, batch_size=batch_size)
+        self._computing = _computing(str(model.device))
         self._eos_ids = _eos_ids(model, tokenizer)
+        text_config = model.config.get_text_config()
+        self._grammars = Grammars(tokenizer, vocabulary=text_config.vocab_size, eos_ids=self._eos_ids)
         self._shareable = shareable(model)
-        self._context = getattr(model.config.get_text_config(), "max_position_embeddings", None) or 1 << 30
+        self._context = getattr(text_config, "max_position_embeddings", None) or 1 << 30
         self._piece = cache(lambda token: str(tokenizer.decode([token])))
 
     @classmethod
@@ -95,74 +136,228 @@ class LocalLLM:
         return [int(token) for token in self._tokenizer(text, add_special_tokens=False).input_ids]
 
     async def complete(self, request: Request) -> Call:
-        """The finished call. Raises `LLMError` for a prompt that leaves no room in the model's context."""
-        prompt = self.encode(request.messages)
-        max_tokens = request.sampling.max_tokens
-        if max_tokens < 1:
-            raise LLMError(f"request {request.id}: max_tokens must be at least 1, got {max_tokens}")
-        if len(prompt) + max_tokens + 1 > self._context:
-            raise LLMError(
-                f"request {request.id}: a prompt of {len(prompt)} tokens and max_tokens {max_tokens} exceed the "
-                f"context of {self.name} ({self._context} tokens): shorten one of them"
-            )
-        return await self._queue.submit((request, prompt), kind=max_tokens, length=len(prompt))
+        """The finished call.
 
-    def _answer(self, batch: Sequence[tuple[Request, list[int]]], abandoned: Event) -> list[Call | Exception]:
+        Raises `LLMError` for a prompt that leaves no room in the model's context, and for a JSON Schema that cannot be
+        followed.
+        """
+        return await self._generated(request)
+
+    async def stream(self, request: Request) -> AsyncIterator[Token | Call]:
+        """The tokens as they come, then the call that `complete` would have given.
+
+        A token that may turn out to belong to a stop text is held back until that is known. Who stops listening stops
+        the generation.
+        """
+        loop, tokens = asyncio.get_running_loop(), asyncio.Queue[Token | None]()
+
+        def put(token: Token) -> None:  # in the thread that computes
+            loop.call_soon_threadsafe(tokens.put_nowait, token)
+
+        answer = asyncio.create_task(self._generated(request, put))
+        answer.add_done_callback(lambda _: tokens.put_nowait(None))
+        try:
+            while (token := await tokens.get()) is not None:
+                yield token
+            yield await answer
+        finally:
+            answer.cancel()
+
+    async def loglikelihood(self, request: Request, continuation: str) -> Call:
+        """The call whose answer would be `continuation`, teacher-forced: its tokens with their raw log-probabilities.
+
+        The prompt is that of `complete`, so a text that `complete` gave has the same log-probabilities here, where the
+        tokenizer splits it as the model did. Without messages, `continuation` is plain text from its beginning, after
+        the beginning-of-sequence token, or after the end-of-sequence token where the tokenizer has no other. The end of
+        the answer is not scored, nor are hidden states kept. Raises `LLMError` where prompt and continuation exceed the
+        model's context.
+        """
+        prompt = self._prompt(request)
+        if not prompt:
+            beginning = self._tokenizer.bos_token_id, self._tokenizer.eos_token_id
+            prompt = [int(token) for token in beginning if token is not None][:1]
+            if not prompt:
+                raise LLMError(f"{self.name} has no token for the beginning of a text: give a message before it")
+        ids = self._ids(continuation)
+        self._check_room(request, len(prompt), len(ids), "a continuation of")
+        job = _Job(request, prompt, (continuation, ids))
+        return await self._queue.submit(job, kind=SCORED, length=len(prompt) + len(ids))
+
+    async def _generated(self, request: Request, on_token: Callable[[Token], None] | None = None) -> Call:
+        sampling = request.sampling
+        prompt = self._prompt(request)
+        if not prompt:
+            raise LLMError(f"request {request.id}: nothing to answer: there are no messages")
+        if sampling.max_tokens < 1:
+            raise LLMError(f"request {request.id}: max_tokens must be at least 1, got {sampling.max_tokens}")
+        if not all(sampling.stop):
+            raise LLMError(f"request {request.id}: a stop text must not be empty, got {sampling.stop!r}")
+        self._check_room(request, len(prompt), sampling.max_tokens + 1, "max_tokens + 1 =")
+        if sampling.json_schema:
+            self._grammars.matcher(sampling.json_schema)  # compiled here, so that a bad one fails alone
+        job = _Job(request, prompt, on_token=on_token)
+        try:
+            return await self._queue.submit(job, kind=bucket(sampling.max_tokens), length=len(prompt))
+        finally:
+            job.abandoned.set()
+
+    def _prompt(self, request: Request) -> list[int]:
+        return self.encode(request.messages) if request.messages else []
+
+    def _ids(self, text: str) -> list[int]:
+        return [int(token) for token in self._tokenizer(text, add_special_tokens=False).input_ids]
+
+    def _check_room(self, request: Request, prompt: int, more: int, what: str) -> None:
+        if prompt + more > self._context:
+            raise LLMError(
+                f"request {request.id}: a prompt of {prompt} tokens and {what} {more} exceed the context of "
+                f"{self.name} ({self._context} tokens): shorten one of them"
+            )
+
+    def _answer(self, batch: Sequence[_Job], abandoned: Event) -> list[Call | Exception]:
         if not batch:
             return []
-        # A capture for one stage must not slow down the batches of the others.
-        captured = [self._captures(request) for request, _ in batch]
-        recorder = BatchRecorder(
-            [request.sampling for request, _ in batch],
-            eos_ids=self._eos_ids,
-            device=self._model.device,
-            top_logprobs=self._top_logprobs,
-            capture=self._capture if any(captured) else None,
-            cancel=abandoned,
-        )
-        prompts = [prompt for _, prompt in batch]
-        shared = shared_length(prompts) if self._shareable else 0
-        ids, mask = padded(prompts, self._tokenizer.pad_token_id, shared, self._model.device)
-        # A model's own generation defaults (repetition penalty, top-k) would change what is recorded as raw.
-        config = GenerationConfig(  # type: ignore[no-untyped-call]
-            max_new_tokens=max(request.sampling.max_tokens for request, _ in batch) + 1,
-            do_sample=False,
-            eos_token_id=self._eos_ids,
-            pad_token_id=self._tokenizer.pad_token_id,
-        )
-        started = time.perf_counter()
+        # On a CPU, two models that compute at once wait for each other's threads: many times slower than in turn.
+        while not self._computing.acquire(timeout=0.1):
+            if abandoned.is_set():
+                return [LLMError("generation was cancelled")] * len(batch)
         try:
-            with torch.inference_mode():
-                past = prefix_cache(self._model, ids[:1, :shared], len(batch)) if shared else None
-            with torch.inference_mode(), recorder.hooks(self._model):
-                self._model.generate(
-                    input_ids=ids,
-                    attention_mask=mask,
-                    past_key_values=past,
-                    generation_config=config,
-                    logits_processor=[recorder],
-                    stopping_criteria=[RowsDone(recorder)],
-                )
+            return self._scored(batch) if batch[0].continuation is not None else self._generate(batch, abandoned)
         except Cancelled:
             return [LLMError("generation was cancelled")] * len(batch)
         except RuntimeError as error:  # out of memory, above all
             return [LLMError(f"{self.name} failed on a batch of {len(batch)}: {error}; try a smaller batch")] * len(
                 batch
             )
-        latency_ms = (time.perf_counter() - started) * 1000
+        finally:
+            self._computing.release()
+
+    def _generate(self, batch: Sequence[_Job], abandoned: Event) -> list[Call | Exception]:
+        rows = [self._row(job) for job in batch]
+        # A capture for some requests must not slow down the batches of the others.
+        reader = StateReader(self.capture) if self.capture and any(row.states for row in rows) else None
+        recorder = BatchRecorder(
+            rows,
+            eos_ids=self._eos_ids,
+            device=self._model.device,
+            top_logprobs=self.capabilities.top_logprobs,
+            reader=reader,
+            cancel=abandoned,
+        )
+        prompts = [job.prompt for job in batch]
+        shared = shared_length(prompts) if self._shareable else 0
+        ids, mask = padded(prompts, self._tokenizer.pad_token_id, shared, self._model.device)
+        started = time.perf_counter()
+        with torch.inference_mode():
+            past = prefix_cache(self._model, ids[:1, :shared], len(batch)) if shared else None
+            with reader.hooks(self._model) if reader else nullcontext():
+                self._decode(recorder, ids, mask, past)
         return [
-            self._call(request, prompt, recorder, row, latency_ms, captured[row])
-            for row, (request, prompt) in enumerate(batch)
+            row.error or self._call(job, row, ((row.ended or started) - started) * 1000)
+            for job, row in zip(batch, rows, strict=True)
         ]
 
-    def _captures(self, request: Request) -> bool:
-        return self._capture is not None and (not self._capture.stages or request.stage in self._capture.stages)
+    def _decode(self, recorder: BatchRecorder, ids: Tensor, mask: Tensor, past: Any) -> None:
+        """Generate until every row has ended, going on with a smaller batch when many have."""
+        while True:
+            # A model's own generation defaults (repetition penalty, top-k) would change what is recorded as raw.
+            config = GenerationConfig(  # type: ignore[no-untyped-call]
+                max_new_tokens=recorder.remaining,
+                do_sample=False,
+                eos_token_id=self._eos_ids,
+                pad_token_id=self._tokenizer.pad_token_id,
+                return_dict_in_generate=True,
+            )
+            generated = self._model.generate(
+                input_ids=ids,
+                attention_mask=mask,
+                past_key_values=past,
+                generation_config=config,
+                logits_processor=[recorder],
+                stopping_criteria=[RowsDone(recorder)],
+            )
+            places = recorder.shrink()
+            if not places:
+                return
+            kept = torch.tensor(places, device=ids.device)
+            new = generated.sequences.shape[1] - ids.shape[1]
+            ids, past = generated.sequences[kept], generated.past_key_values
+            mask = torch.cat([mask, mask.new_ones(mask.shape[0], new)], dim=1)[kept]
+            past.batch_select_indices(kept)
 
-    def _call(
-        self, request: Request, prompt: list[int], recorder: BatchRecorder, row: int, latency_ms: float, captured: bool
-    ) -> Call:
-        ids = recorder.tokens(row)
-        top = recorder.top_logprobs(row)
+    def _row(self, job: _Job) -> Row:
+        request, sampling = job.request, job.request.sampling
+        row = Row(
+            sampling,
+            stops=StopTexts(sampling.stop, self._text) if sampling.stop else None,
+            matcher=self._grammars.matcher(sampling.json_schema) if sampling.json_schema else None,
+            abandoned=job.abandoned,
+        )
+        if self.capture is not None and request.hidden:
+            row.states = RowStates(self.capture, revocable=row.stops.window if row.stops else 0)
+        if job.on_token is not None:
+            row.listener = self._streamer(row, job.on_token)
+        return row
+
+    def _streamer(self, row: Row, on_token: Callable[[Token], None]) -> Callable[[int], None]:
+        told = 0
+
+        def tell(count: int) -> None:
+            nonlocal told
+            for i in range(told, count):
+                top = row.top[i] if row.top else None
+                on_token(Token(self._piece(row.tokens[i]), row.logprobs[i], top))
+            told = max(told, count)
+
+        return tell
+
+    def _scored(self, batch: Sequence[_Job]) -> list[Call | Exception]:
+        started = time.perf_counter()
+        scored = score(
+            self._model,
+            [(job.prompt, job.continuation[1]) for job in batch if job.continuation is not None],
+            pad=self._tokenizer.pad_token_id,
+            top_logprobs=self.capabilities.top_logprobs,
+            share_prefix=self._shareable,
+        )
+        latency_ms = (time.perf_counter() - started) * 1000
+        return [self._scored_call(job, said, latency_ms) for job, said in zip(batch, scored, strict=True)]
+
+    def _text(self, ids: Sequence[int]) -> str:
+        return str(self._tokenizer.decode(ids, skip_special_tokens=True))
+
+    def _call(self, job: _Job, row: Row, latency_ms: float) -> Call:
+        return self._made(
+            job,
+            row.tokens,
+            text=self._text(row.tokens) if row.text is None else row.text,
+            logprobs=np.asarray(row.logprobs, dtype=np.float32),
+            top_logprobs=self._stacked(row.top),
+            finish_reason=row.finish_reason,
+            usage=Usage(prompt_tokens=len(job.prompt), completion_tokens=len(row.tokens)),
+            latency_ms=latency_ms,
+            hidden=row.states.hidden() if row.states else None,
+        )
+
+    def _scored_call(self, job: _Job, scored: Scored, latency_ms: float) -> Call:
+        assert job.continuation is not None
+        text, ids = job.continuation
+        return self._made(
+            job,
+            ids,
+            text=text,
+            logprobs=scored.logprobs.numpy(),
+            top_logprobs=None if scored.top is None else scored.top.numpy(),
+            usage=Usage(prompt_tokens=len(job.prompt) + len(ids)),
+            latency_ms=latency_ms,
+        )
+
+    def _stacked(self, top: Sequence[Any]) -> Any:
+        k = self.capabilities.top_logprobs
+        return np.array(top, dtype=np.float32).reshape(-1, k) if k else None
+
+    def _made(self, job: _Job, ids: Sequence[int], **answer: Any) -> Call:
+        request = job.request
         return Call(
             id=request.id,
             stage=request.stage,
@@ -173,19 +368,28 @@ class LocalLLM:
             model_revision=self.revision,
             model_dtype=self.dtype,
             messages=request.messages,
-            prompt_token_ids=np.asarray(prompt, dtype=np.int32),
-            text=str(self._tokenizer.decode(ids, skip_special_tokens=True)),
+            prompt_token_ids=np.asarray(job.prompt, dtype=np.int32),
             tokens=tuple(self._piece(token) for token in ids),
             token_ids=np.asarray(ids, dtype=np.int32),
-            logprobs=recorder.logprobs(row).numpy(),
-            top_logprobs=None if top is None else top.numpy(),
             sampling=request.sampling,
             logprobs_mode="raw",
-            finish_reason=recorder.finish_reason(row),
-            usage=Usage(prompt_tokens=len(prompt), completion_tokens=len(ids)),
-            latency_ms=latency_ms,
-            hidden=recorder.hidden(row) if captured else None,
+            **answer,
         )
+
+
+def bucket(max_tokens: int) -> int:
+    """Requests of one bucket share a batch: 1, up to 4, 16, 64, 256, 1024, ... tokens.
+
+    Finished rows leave the batch, so unequal limits cost little; but one long answer among many short ones would soon
+    be generated alone.
+    """
+    return (max(max_tokens - 1, 0).bit_length() + 1) // 2
+
+
+@cache
+def _computing(device: str) -> Lock:
+    """Held while a model computes on this device."""
+    return Lock()
 
 
 def _eos_ids(model: Any, tokenizer: Any) -> list[int]:

@@ -1,183 +1,189 @@
 """What is kept of one batch while it is generated: token log-probabilities, top-k, and hidden states.
 
 The recorder is the last logits processor of `generate`, so it sees the model's own logits. It draws the tokens itself,
-row by row, each row with its own temperature, top-p and seed, and hands `generate` logits whose argmax is that choice:
-a row's tokens do not depend on the random state of the other rows in its batch.
+row by row, each row with its own temperature, top-p, seed and schema, and hands `generate` logits whose argmax is that
+choice: a row's tokens do not depend on the random state of the other rows in its batch. What is recorded is raw: the
+model's distribution before temperature, top-p and schema.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from threading import Event
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from transformers import LogitsProcessor, PreTrainedModel, StoppingCriteria
+from torch import Tensor
+from transformers import LogitsProcessor, StoppingCriteria
 
 from metaprobe.llms.base import LLMError
-from metaprobe.records.types import POSITIONS, Hidden, Sampling
+from metaprobe.llms.grammar import Matcher
+from metaprobe.llms.hidden import RowStates, StateReader
+from metaprobe.llms.stopping import StopTexts
+from metaprobe.records.types import FloatArray, Sampling
 
-
-@dataclass(frozen=True, slots=True)
-class Capture:
-    """Which hidden states to keep. Layer 0 is the input of the first block, layer i the output of block i.
-
-    That is transformers' `hidden_states[i]`, except for the last layer: transformers applies the final norm there, and
-    we do not. An empty answer has, at the answer positions, the state of the last prompt token.
-    """
-
-    layers: tuple[int, ...]
-    positions: tuple[str, ...] = ("prompt_last", "answer_last", "answer_mean")
-    stages: tuple[str, ...] = ("answer",)
-    """Only calls of these stages are captured; empty means all."""
-
-    def __post_init__(self) -> None:
-        if unknown := set(self.positions) - set(POSITIONS):
-            raise LLMError(f"unknown positions {sorted(unknown)}; known: {', '.join(POSITIONS)}")
-        if not self.layers or sorted(set(self.layers)) != list(self.layers):
-            raise LLMError(f"layers must be ascending and distinct, got {self.layers}")
+SHRINK_AT = 0.9
+"""A batch goes on without its finished rows once no more than this share of its rows is still being answered."""
 
 
 class Cancelled(Exception):
     """Generation was told to stop."""
 
 
+@dataclass(slots=True, eq=False)
+class Row:
+    """One answer as it grows."""
+
+    sampling: Sampling
+    stops: StopTexts | None = None
+    matcher: Matcher | None = None
+    states: RowStates | None = None
+    listener: Callable[[int], None] | None = None
+    """Told how many tokens are certain to stay, whenever there are more of them."""
+    abandoned: Event = field(default_factory=Event)
+    """Set when nobody waits for this answer any more."""
+    tokens: list[int] = field(default_factory=list)
+    """Without the end-of-sequence token."""
+    logprobs: list[float] = field(default_factory=list)
+    top: list[FloatArray] = field(default_factory=list)
+    text: str | None = None
+    """What comes before the stop text, where one ended the answer."""
+    finish_reason: str = ""
+    """`stop` for an answer that ended by itself or at a stop text, `length` for one that max_tokens cut."""
+    error: LLMError | None = None
+    ended: float | None = None
+    """When, by `time.perf_counter`."""
+
+    def add(self, token: int, logprob: float, top: FloatArray | None, *, ends: bool) -> None:
+        """One more token. `ends`: it is an end-of-sequence token."""
+        if self.ended is not None:
+            return
+        if self.text is not None or self.abandoned.is_set():  # what was drawn last needed a pass for its hidden state
+            self._end(self.finish_reason)
+            return
+        if ends:
+            self._end("stop")
+            return
+        try:
+            if self.matcher is not None:
+                self.matcher.accept(token)
+        except LLMError as error:
+            self.error = error
+            self._end("")
+            return
+        self.tokens.append(token)
+        self.logprobs.append(logprob)
+        if top is not None:
+            self.top.append(top)
+        limit = self.sampling.max_tokens
+        cut = self.stops.cut(self.tokens) if self.stops else None
+        if cut is not None and cut[1] <= limit:
+            read = len(self.tokens) - 1  # the newest token was drawn, but the model has not read it yet
+            self.text, kept = cut
+            self.finish_reason = "stop"
+            self._keep(kept)
+            if kept <= read or self.states is None:
+                self._end("stop")
+        elif len(self.tokens) > limit:
+            # One token more than the limit is drawn and dropped: it tells an answer that had just ended from one that
+            # was cut, and its forward pass gives the hidden state of the last token that counts.
+            self._keep(limit)
+            self._end("length")
+        elif self.listener is not None:
+            self.listener(self.stops.safe(self.tokens) if self.stops else len(self.tokens))
+
+    def _keep(self, count: int) -> None:
+        del self.tokens[count:], self.logprobs[count:], self.top[count:]
+        if self.states is not None:
+            self.states.trim(count)
+
+    def _end(self, reason: str) -> None:
+        self.finish_reason = reason
+        self.ended = time.perf_counter()
+        if self.listener is not None:
+            self.listener(len(self.tokens))
+
+
 class BatchRecorder(LogitsProcessor):
-    """Draws and records the tokens of B left-padded rows; for one batch."""
+    """Draws and records the tokens of left-padded rows; for one batch."""
 
     def __init__(
         self,
-        samplings: Sequence[Sampling],
+        rows: Sequence[Row],
         *,
         eos_ids: Sequence[int],
         device: torch.device,
         top_logprobs: int = 0,
-        capture: Capture | None = None,
+        reader: StateReader | None = None,
         cancel: Event | None = None,
     ) -> None:
-        B = len(samplings)
-        self._samplings = samplings
-        self._generators = [_generator(sampling, device) for sampling in samplings]
-        self._limits = torch.tensor([sampling.max_tokens for sampling in samplings], device=device)
-        self._eos = torch.tensor(list(eos_ids), device=device)
+        self._rows = list(rows)
+        self._generators = [_generator(row.sampling, device) for row in rows]
+        self._device = device
+        self._eos = frozenset(eos_ids)
         self._k = top_logprobs
-        self._capture = capture
+        self._reader = reader
         self._cancel = cancel
-        self._tokens: list[Tensor] = []  # each (B,)
-        self._logprobs: list[Tensor] = []  # each (B,)
-        self._top: list[Tensor] = []  # each (B, k)
-        self._lengths = torch.zeros(B, dtype=torch.long, device=device)
-        self._stopped = torch.zeros(B, dtype=torch.bool, device=device)
-        self._seen: dict[int, Tensor] = {}  # layer -> (B, D), last token of this forward pass
-        self._states: dict[str, Tensor] = {}  # position -> (L, B, D)
-        self.done = torch.zeros(B, dtype=torch.bool, device=device)
-        """Rows that have ended, shape (B,)."""
+        self._steps = 0
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Record one step. `scores`: raw logits (B, V). Returns logits whose argmax is the drawn token."""
         if self._cancel is not None and self._cancel.is_set():
             raise Cancelled
-        self._keep_states()
+        if self._reader is not None:
+            # Before step s is drawn, the model has just read answer token s - 1 (at s = 0: the last prompt token).
+            latest = self._reader.latest()
+            for place, row in enumerate(self._rows):
+                if row.states is not None and row.ended is None:
+                    row.states.add(latest[:, place])
         logprobs = torch.log_softmax(scores.float(), dim=-1)  # (B, V)
         drawn, chosen = self._draw(logprobs)
-        self._tokens.append(chosen)
-        self._logprobs.append(logprobs.gather(1, chosen[:, None])[:, 0])
-        if self._k:
-            self._top.append(logprobs.topk(self._k, dim=-1).values)
-        ends = torch.isin(chosen, self._eos)
-        self._stopped |= ends & ~self.done
-        # One token more than the limit is drawn and dropped: it tells an answer that had just ended from one that was
-        # cut, and its forward pass gives the hidden state of the last token that counts.
-        self.done = self.done | ends | (self._lengths >= self._limits)
-        self._lengths += (~self.done).long()
+        values = logprobs.gather(1, chosen[:, None])[:, 0].tolist()
+        top = logprobs.topk(self._k, dim=-1).values.cpu().numpy() if self._k else None
+        for place, (row, token, value) in enumerate(zip(self._rows, chosen.tolist(), values, strict=True)):
+            row.add(token, value, None if top is None else top[place], ends=token in self._eos)
+        self._steps += 1
         return drawn
 
-    def tokens(self, row: int) -> list[int]:
-        """Token ids of a row, without the end-of-sequence token."""
-        return [int(step[row]) for step in self._tokens[: int(self._lengths[row])]]
+    @property
+    def done(self) -> Tensor:
+        """Rows that have ended, (B,); all of them where it is time to `shrink`."""
+        ended = [row.ended is not None for row in self._rows]
+        if len(ended) - sum(ended) <= SHRINK_AT * len(ended):
+            ended = [True] * len(ended)
+        return torch.tensor(ended, device=self._device)
 
-    def logprobs(self, row: int) -> Tensor:
-        """Raw log-probabilities (T,) of those tokens, in nats."""
-        return _steps(self._logprobs, row, int(self._lengths[row]))
+    @property
+    def remaining(self) -> int:
+        """How many more tokens the rows may need, with the one that is drawn and dropped."""
+        limits = [row.sampling.max_tokens for row in self._rows if row.ended is None]
+        return max(limits, default=0) + 1 - self._steps
 
-    def top_logprobs(self, row: int) -> Tensor | None:
-        """The k largest log-probabilities at each step, (T, k), descending."""
-        return _steps(self._top, row, int(self._lengths[row])) if self._k else None
-
-    def finish_reason(self, row: int) -> str:
-        """`stop` for an answer that ended by itself, `length` for one that max_tokens cut."""
-        return "stop" if self._stopped[row] else "length"
-
-    def hidden(self, row: int) -> Hidden | None:
-        """The captured hidden states of a row, float16 (layers, positions, width)."""
-        if self._capture is None:
-            return None
-        count = max(int(self._lengths[row]), 1)
-        states = [
-            self._states[p][:, row] / (count if p == "answer_mean" else 1) for p in self._capture.positions
-        ]  # each (L, D)
-        values = torch.stack(states, dim=1).to(torch.float16).cpu().numpy()
-        return Hidden(values=values, layers=self._capture.layers, positions=self._capture.positions)
-
-    @contextmanager
-    def hooks(self, model: PreTrainedModel) -> Iterator[None]:
-        """While open, copies the states of the layers asked for, at the last position of every forward pass."""
-        if self._capture is None:
-            yield
-            return
-        blocks = decoder_blocks(model)
-        if self._capture.layers[-1] > len(blocks):
-            raise LLMError(f"layer {self._capture.layers[-1]} asked for; this model has layers 0 to {len(blocks)}")
-        handles = [
-            blocks[0].register_forward_pre_hook(self._before_first_block, with_kwargs=True)
-            if layer == 0
-            else blocks[layer - 1].register_forward_hook(self._after_block(layer))
-            for layer in self._capture.layers
-        ]
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
-
-    def _before_first_block(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._seen[0] = _last_position(args[0] if args else kwargs["hidden_states"])
-
-    def _after_block(self, layer: int) -> Callable[[nn.Module, Any, Any], None]:
-        def hook(_: nn.Module, __: Any, output: Any) -> None:
-            self._seen[layer] = _last_position(output[0] if isinstance(output, tuple) else output)
-
-        return hook
-
-    def _keep_states(self) -> None:
-        """Before step s is drawn, the model has just read answer token s - 1 (at s = 0: the last prompt token)."""
-        if self._capture is None:
-            return
-        now = torch.stack([self._seen[layer] for layer in self._capture.layers])  # (L, B, D)
-        if not self._tokens:
-            self._states = {position: now.clone() for position in POSITIONS}
-            return
-        states, alive = self._states, ~self.done[:, None]  # (B, 1)
-        first = len(self._tokens) == 1
-        if first:
-            states["answer_first"] = torch.where(alive, now, states["answer_first"])
-        states["answer_last"] = torch.where(alive, now, states["answer_last"])
-        states["answer_mean"] = torch.where(alive, now + (0 if first else states["answer_mean"]), states["answer_mean"])
+    def shrink(self) -> list[int]:
+        """Go on with the rows that have not ended: their places in the batch so far."""
+        going = [place for place, row in enumerate(self._rows) if row.ended is None]
+        self._rows = [self._rows[place] for place in going]
+        self._generators = [self._generators[place] for place in going]
+        return going
 
     def _draw(self, logprobs: Tensor) -> tuple[Tensor, Tensor]:
         """Greedy, or by the Gumbel-max trick: argmax(log p + Gumbel noise) is a draw from p."""
-        if all(sampling.temperature == 0 for sampling in self._samplings):
-            return logprobs, logprobs.argmax(dim=-1)
-        rows = []
-        for row, sampling, generator in zip(logprobs, self._samplings, self._generators, strict=True):
-            if sampling.temperature == 0:
-                rows.append(row)
+        changed: dict[int, Tensor] = {}
+        for place, (row, generator) in enumerate(zip(self._rows, self._generators, strict=True)):
+            sampling = row.sampling
+            if row.ended is not None or (row.matcher is None and sampling.temperature == 0):
                 continue
-            kept = _nucleus(row / sampling.temperature, sampling.top_p)
-            uniform = torch.rand(row.shape, generator=generator, device=row.device).clamp_(min=1e-20)
-            rows.append(kept - torch.log(-torch.log(uniform)))
-        drawn = torch.stack(rows)
+            scores = logprobs[place]
+            if row.matcher is not None:
+                scores = scores.masked_fill(~row.matcher.allowed().to(scores.device), float("-inf"))
+            if sampling.temperature > 0:
+                kept = nucleus(scores / sampling.temperature, sampling.top_p)
+                uniform = torch.rand(kept.shape, generator=generator, device=kept.device).clamp_(min=1e-20)
+                scores = kept - torch.log(-torch.log(uniform))
+            changed[place] = scores
+        drawn = logprobs.clone() if changed else logprobs
+        for place, scores in changed.items():
+            drawn[place] = scores
         return drawn, drawn.argmax(dim=-1)
 
 
@@ -191,29 +197,13 @@ class RowsDone(StoppingCriteria):
         return self._recorder.done
 
 
-def decoder_blocks(model: PreTrainedModel) -> nn.ModuleList:
-    """The transformer blocks, in order: the module list as long as the configuration's number of layers."""
-    count = model.config.get_text_config().num_hidden_layers
-    found = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) == count]
-    if not found:
-        raise LLMError(f"no list of {count} decoder blocks found in {type(model).__name__}: hidden states unavailable")
-    return found[0]
-
-
-def chosen_layers(choice: str, model: PreTrainedModel) -> tuple[int, ...]:
-    """The layers that `all`, `every:N` or a list such as `0,8,16` means for this model. Raises `LLMError`."""
-    last = len(decoder_blocks(model))
-    step = choice.removeprefix("every:")
-    if choice == "all":
-        return tuple(range(last + 1))
-    if choice.startswith("every:") and step.isdecimal() and int(step) > 0:
-        return tuple(range(0, last + 1, int(step)))
-    numbers = [part.strip() for part in choice.split(",")]
-    if all(number.isdecimal() for number in numbers):
-        layers = tuple(sorted({int(number) for number in numbers}))
-        if layers[-1] <= last:
-            return layers
-    raise LLMError(f"layers {choice!r}: expected 'all', 'every:N', or numbers from 0 to {last} such as 0,{last // 2}")
+def nucleus(logits: Tensor, top_p: float) -> Tensor:
+    """Logits (V,) with everything outside the smallest set of probability `top_p` at -inf."""
+    if top_p >= 1:
+        return logits
+    ordered, order = logits.sort(descending=True)
+    before = ordered.softmax(-1).cumsum(-1) - ordered.softmax(-1)
+    return logits.clone().index_fill_(0, order[before >= top_p], float("-inf"))
 
 
 def _generator(sampling: Sampling, device: torch.device) -> torch.Generator:
@@ -223,22 +213,3 @@ def _generator(sampling: Sampling, device: torch.device) -> torch.Generator:
     else:
         generator.manual_seed(sampling.seed)
     return generator
-
-
-def _last_position(hidden: Tensor) -> Tensor:
-    return hidden[:, -1].float()  # (B, D): left padding puts every row's newest token last
-
-
-def _steps(steps: list[Tensor], row: int, count: int) -> Tensor:
-    if not count:
-        return steps[0].new_zeros((0, *steps[0].shape[1:]))
-    return torch.stack([step[row] for step in steps[:count]]).cpu()
-
-
-def _nucleus(logits: Tensor, top_p: float) -> Tensor:
-    """Logits (V,) with everything outside the smallest set of probability `top_p` at -inf."""
-    if top_p >= 1:
-        return logits
-    ordered, order = logits.sort(descending=True)
-    before = ordered.softmax(-1).cumsum(-1) - ordered.softmax(-1)
-    return logits.clone().index_fill_(0, order[before >= top_p], float("-inf"))

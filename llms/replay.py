@@ -1,24 +1,35 @@
 """Answers from recorded calls: a pipeline runs again, or runs in a test, without its model."""
 
 import dataclasses
-import hashlib
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator
 
-from metaprobe.llms.base import LLMError, Request
-from metaprobe.records.types import Call, Message, Run, Sampling
+from metaprobe.llms.base import Capabilities, LLMError, Request, Token
+from metaprobe.llms.keys import question_key
+from metaprobe.records.types import Call, Run
 
 
 class ReplayLLM:
-    """Answers a request with the recorded call that had the same messages and sampling."""
+    """Answers a request with the recorded call that had the same messages and sampling.
+
+    Where several had, the one with the request's own id, else the last.
+    """
 
     def __init__(self, calls: Iterable[Call]) -> None:
-        self._calls = {_key(call.messages, call.sampling): call for call in calls}
+        self._calls: dict[str, dict[str, Call]] = {}  # question -> id -> call
+        for call in calls:
+            self._calls.setdefault(question_key(call.messages, call.sampling), {})[call.id] = call
         if not self._calls:
             raise LLMError("no recorded calls to replay: the store is empty, or was written without texts (--no-text)")
-        first = next(iter(self._calls.values()))
-        self.name = first.model
-        self.revision = first.model_revision
+        known = [call for same in self._calls.values() for call in same.values()]
+        self.name = known[0].model
+        self.revision = known[0].model_revision
+        self.capabilities = Capabilities(
+            logprobs=all(call.logprobs is not None for call in known),
+            top_logprobs=min(0 if call.top_logprobs is None else call.top_logprobs.shape[1] for call in known),
+            hidden=any(call.hidden is not None for call in known),
+            json_schema=True,  # a recorded call followed the schema it was asked to follow
+            stream=True,
+        )
 
     @classmethod
     def from_runs(cls, runs: Iterable[Run]) -> "ReplayLLM":
@@ -27,23 +38,49 @@ class ReplayLLM:
 
     async def complete(self, request: Request) -> Call:
         """The recorded call, under the request's id. Raises `LLMError` where nothing like it was recorded."""
-        call = self._calls.get(_key(request.messages, request.sampling))
-        if call is None:
+        same = self._calls.get(question_key(request.messages, request.sampling))
+        if same is None:
             question = request.messages[-1].content if request.messages else ""
             raise LLMError(
-                f"request {request.id} was not recorded: {len(self._calls)} calls of {self.name} are known, none with "
-                f"these messages and sampling (last message: {question[:80]!r})"
+                f"request {request.id} was not recorded: {sum(map(len, self._calls.values()))} calls of {self.name} "
+                f"are known, none with these messages and sampling (last message: {question[:80]!r})"
             )
-        return dataclasses.replace(
-            call,
-            id=request.id,
-            stage=request.stage,
-            agent=request.agent,
-            round=request.round,
-            parent=request.parent,
+        return under(request, same.get(request.id) or list(same.values())[-1])
+
+    async def stream(self, request: Request) -> AsyncIterator[Token | Call]:
+        """The recorded tokens, then the recorded call."""
+        call = await self.complete(request)
+        for token in recorded_tokens(call):
+            yield token
+        yield call
+
+    async def loglikelihood(self, request: Request, continuation: str) -> Call:
+        """Raises `LLMError`: what was recorded says nothing of other continuations."""
+        raise LLMError(
+            f"request {request.id}: recorded calls of {self.name} cannot tell the log-likelihood of a continuation; "
+            "ask the model itself"
         )
 
 
-def _key(messages: Sequence[Message], sampling: Sampling) -> str:
-    said = [[message.role, message.content] for message in messages]
-    return hashlib.sha256(json.dumps([said, dataclasses.asdict(sampling)]).encode()).hexdigest()
+def under(request: Request, call: Call) -> Call:
+    """The same answer as an answer to `request`: its id, stage, agent, round and parent."""
+    return dataclasses.replace(
+        call,
+        id=request.id,
+        stage=request.stage,
+        agent=request.agent,
+        round=request.round,
+        parent=request.parent,
+    )
+
+
+def recorded_tokens(call: Call) -> Iterator[Token]:
+    """The tokens of a finished call, as they would be streamed; the whole text as one where it kept no tokens."""
+    for i, text in enumerate(call.tokens):
+        yield Token(
+            text,
+            None if call.logprobs is None else float(call.logprobs[i]),
+            None if call.top_logprobs is None else call.top_logprobs[i],
+        )
+    if not call.tokens and call.text:
+        yield Token(call.text)

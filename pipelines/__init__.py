@@ -1,38 +1,42 @@
-"""Monitor-control systems, one file each; their prompts are text files."""
+"""Monitor-control systems and the baselines of their papers, one file each; their prompts are text files."""
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-
-from metaprobe.pipelines import self_report
+from metaprobe.pipelines import (
+    caelf,
+    essay_debate,
+    expert_prompting,
+    metacogagent,
+    metacrit,
+    monitor_generate_verify,
+    multi_agent_debate,
+    multi_expert,
+    self_refine,
+    self_report,
+    self_verification,
+    universal_self_consistency,
+    zero_shot_cot,
+)
 from metaprobe.pipelines.prompting import PromptError, Prompts
-from metaprobe.records.types import Run
+from metaprobe.pipelines.session import Models, Session, Setup
+from metaprobe.pipelines.system import System
 
-__all__ = ["SYSTEMS", "PromptError", "Prompts", "System"]
-
-
-@dataclass(frozen=True, slots=True)
-class System:
-    """A monitor-control system as the collection sees it."""
-
-    name: str
-    variants: tuple[str, ...]
-    prompts: tuple[str, ...]
-    """Names of its prompt files, in `pipelines/prompts/<name>/`."""
-    answer_stages: tuple[str, ...]
-    """Stages whose calls are answers to the item, each of which gets a label."""
-    run: Callable[..., Awaitable[Run]]
-    """`(item, llm, *, variant, run_id, prompts) -> Run`."""
-    extract_answer: Callable[..., str]
-    """`(item, call, *, variant) -> str`: the answer within an answer call."""
-
+__all__ = ["SYSTEMS", "Models", "PromptError", "Prompts", "Session", "Setup", "System"]
 
 SYSTEMS: dict[str, System] = {
-    self_report.NAME: System(
-        name=self_report.NAME,
-        variants=self_report.VARIANTS,
-        prompts=self_report.PROMPTS,
-        answer_stages=(self_report.ANSWER_STAGE,),
-        run=self_report.self_report,
-        extract_answer=self_report.extract_answer,
+    system.name: system
+    for system in (
+        self_report.SYSTEM,
+        metacrit.SYSTEM,
+        monitor_generate_verify.SYSTEM,
+        metacogagent.SYSTEM,
+        essay_debate.SYSTEM,
+        caelf.SYSTEM,
+        zero_shot_cot.SYSTEM,
+        self_refine.SYSTEM,
+        self_verification.SYSTEM,
+        universal_self_consistency.SYSTEM,
+        expert_prompting.SYSTEM,
+        multi_agent_debate.SYSTEM,
+        multi_expert.SYSTEM,
     )
 }
+"""Every system that can be collected, by name."""

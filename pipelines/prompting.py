@@ -1,6 +1,7 @@
 """Prompts are text files, so that a user can replace them by a folder of their own.
 
 A file holds one or more turns, each opened by a line `--- system`, `--- user` or `--- assistant`; `$name` marks a slot.
+A file that is opened by `--- list` holds no turns but a list, an entry a line.
 """
 
 import hashlib
@@ -13,6 +14,7 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Message
 
 ROLES = ("system", "user", "assistant")
+LIST = "list"
 
 
 class PromptError(RecordError):
@@ -27,17 +29,23 @@ class Prompts:
     """File name without suffix -> file text."""
 
     @classmethod
-    def load(cls, system: str, names: tuple[str, ...], folder: Path | None = None) -> "Prompts":
-        """The named prompts, from the user's `folder` where one is given, else as shipped."""
+    def load(
+        cls, system: str, names: tuple[str, ...], folder: Path | None = None, *, optional: tuple[str, ...] = ()
+    ) -> "Prompts":
+        """The named prompts, from the user's `folder` where one is given, else as shipped.
+
+        `optional`: further ones that are read where they are there, such as one for each agent.
+        """
         source = folder if folder is not None else files("metaprobe.pipelines") / "prompts" / system
+        present = tuple(name for name in optional if name not in names and (source / f"{name}.txt").is_file())
         texts = {}
-        for name in names:
+        for name in names + present:
             try:
                 texts[name] = (source / f"{name}.txt").read_text(encoding="utf-8")
             except (FileNotFoundError, NotADirectoryError) as error:
                 needed = ", ".join(f"{n}.txt" for n in names)
                 raise PromptError(f"no prompt file {name}.txt in {source}; expected: {needed}") from error
-        for name in names:
+        for name in texts:
             _turns(name, texts[name])
         return cls(texts)
 
@@ -49,6 +57,8 @@ class Prompts:
 
     def messages(self, name: str, **slots: str) -> tuple[Message, ...]:
         """The turns of one prompt with its slots filled."""
+        if any(role == LIST for role, _ in _turns(name, self.texts[name])):
+            raise PromptError(f"prompt {name}.txt is a list; expected turns, each opened by a line such as '--- user'")
         try:
             return tuple(
                 Message(role, Template(text).substitute(slots)) for role, text in _turns(name, self.texts[name])
@@ -57,13 +67,21 @@ class Prompts:
             known = ", ".join(f"${slot}" for slot in slots)
             raise PromptError(f"prompt {name}.txt has a slot that is not filled: {error}; known: {known}") from error
 
+    def entries(self, name: str) -> tuple[str, ...]:
+        """The entries of a list file, in order."""
+        (role, text), *more = _turns(name, self.texts[name])
+        found = tuple(filter(None, (line.strip() for line in text.splitlines())))
+        if role != LIST or more or not found:
+            raise PromptError(f"prompt {name}.txt is no list; expected a line '--- {LIST}', then an entry a line")
+        return found
+
 
 def _turns(name: str, text: str) -> list[tuple[str, str]]:
     turns: list[tuple[str, list[str]]] = []
     for line in text.splitlines():
         if line.startswith("--- "):
             role = line[4:].strip()
-            if role not in ROLES:
+            if role not in (*ROLES, LIST):
                 raise PromptError(f"prompt {name}.txt opens a turn of {role!r}; expected one of {', '.join(ROLES)}")
             turns.append((role, []))
         elif turns:

@@ -13,7 +13,7 @@ class Signal:
 
     value: float
     source: str
-    """`stated`, `logprobs`, or the digest of the checkpoint that gave it."""
+    """`stated`, `logprobs`, `profile`, or the digest of the checkpoint that gave it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,9 @@ class Signals:
     tokens: Signal | None = None
     """Length of the answer."""
     quality: Signal | None = None
-    """Score of a quality predictor, in [0, 1]."""
+    """How good the answer is, in [0, 1]: the mean of stated evaluation scores, or the score of a predictor."""
+    profile: Signal | None = None
+    """Past success rate of the agent on this kind of item, in [0, 1]."""
 
     def value(self, name: str) -> float | None:
         """The number under a field's name, or None where it is not known."""

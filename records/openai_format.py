@@ -40,6 +40,17 @@ class ParsedResponse:
     usage: Usage = field(default_factory=Usage)
 
 
+@dataclass(frozen=True, slots=True)
+class ParsedText:
+    """What one answer says, its log-probabilities aside."""
+
+    text: str
+    """Empty where the answer was a tool call or a refusal."""
+    finish_reason: str = ""
+    model: str = ""
+    usage: Usage = field(default_factory=Usage)
+
+
 def parse_response(response: object, *, choice: int = 0) -> ParsedResponse:
     """What a response says about itself. Raises `InvalidResponse` for one that cannot be scored.
 
@@ -58,6 +69,18 @@ def parse_response(response: object, *, choice: int = 0) -> ParsedResponse:
     if not isinstance(response, Mapping):
         return ParsedResponse(text="", tokens=(), logprobs=check_logprobs(response))
     return _from_completion(response, choice)
+
+
+def parse_text(response: object, *, choice: int = 0) -> ParsedText:
+    """What a chat completion (a dict, JSON text or bytes) says, with or without log-probabilities.
+
+    Raises `InvalidResponse` for one that holds no answer.
+    """
+    if isinstance(response, (str, bytes, bytearray)):
+        response = _from_json(response)
+    if not isinstance(response, Mapping):
+        raise InvalidResponse(f"the response came as {type(response).__name__}; expected a chat completion")
+    return _said(response, choice)
 
 
 def check_logprobs(values: object) -> NDArray[np.float32]:
@@ -159,6 +182,20 @@ def _from_call(call: Call) -> ParsedResponse:
 
 
 def _from_completion(response: Mapping[str, Any], choice: int) -> ParsedResponse:
+    said = _said(response, choice)
+    entries = _token_entries(response["choices"][choice].get("logprobs"), choice)
+    return ParsedResponse(
+        text=said.text,
+        tokens=tuple([str(entry.get("token") or "") for entry in entries]),
+        logprobs=check_logprobs([entry.get("logprob") for entry in entries]),
+        top_logprobs=_alternatives(entries),
+        finish_reason=said.finish_reason,
+        model=said.model,
+        usage=said.usage,
+    )
+
+
+def _said(response: Mapping[str, Any], choice: int) -> ParsedText:
     choices = response.get("choices")
     if not isinstance(choices, Sequence) or not 0 <= choice < len(choices):
         came = (
@@ -172,12 +209,8 @@ def _from_completion(response: Mapping[str, Any], choice: int) -> ParsedResponse
             f"choices[{choice}] has no message; expected a whole chat completion:"
             " join the chunks of a stream first, and use chat completions rather than the older text completions"
         )
-    entries = _token_entries(chosen.get("logprobs"), choice)
-    return ParsedResponse(
+    return ParsedText(
         text=content_text(message.get("content")),
-        tokens=tuple([str(entry.get("token") or "") for entry in entries]),
-        logprobs=check_logprobs([entry.get("logprob") for entry in entries]),
-        top_logprobs=_alternatives(entries),
         finish_reason=str(chosen.get("finish_reason") or ""),
         model=str(response.get("model") or ""),
         usage=_usage(response.get("usage")),

@@ -30,10 +30,24 @@ def _struct(strings: str, **others: Any) -> Any:
 
 _VALUES = pa.list_(_struct("action", value=_DOUBLE))
 _ARRAYS: dict[str, type[np.generic]] = {"prompt_token_ids": np.int32, "token_ids": np.int32, "logprobs": np.float32}
-_SAMPLING = pa.struct({"temperature": _DOUBLE, "top_p": _DOUBLE, "seed": pa.int64(), "max_tokens": pa.int64()})
+_SAMPLING = pa.struct(
+    {
+        "temperature": _DOUBLE,
+        "top_p": _DOUBLE,
+        "seed": pa.int64(),
+        "max_tokens": pa.int64(),
+        "stop": _STRINGS,
+        "json_schema": _STRING,
+    }
+)
 _USAGE = pa.struct({"prompt_tokens": pa.int64(), "completion_tokens": pa.int64()})
 
-ITEM = _struct("id question group dimension level split source task check", gold=_STRINGS, choices=_STRINGS)
+ITEM = _struct(
+    "id question group dimension level split source task check",
+    gold=_STRINGS,
+    choices=_STRINGS,
+    fields=pa.list_(_struct("name text")),
+)
 CALL = _struct(
     "id stage agent parent model model_revision model_dtype text logprobs_mode finish_reason error",
     round=pa.int64(),
@@ -83,6 +97,7 @@ def run_to_batch(run: Run) -> Any:
     """A record batch of one row. Raises `RecordError` for a run whose fields are not what they say they are."""
     row = _plain(run)
     row["calls"] = [_call_row(call) for call in run.calls]
+    row["item"]["fields"] = [{"name": name, "text": text} for name, text in run.item.fields.items()]
     for decision in row["decisions"]:
         for key in ("scores", "propensities"):
             decision[key] = [{"action": action, "value": value} for action, value in decision[key].items()]
@@ -106,7 +121,7 @@ def table_to_runs(table: Any) -> list[Run]:
             id=row["id"],
             system=row["system"],
             variant=row["variant"],
-            item=Item(**{**row["item"], "gold": tuple(row["item"]["gold"]), "choices": tuple(row["item"]["choices"])}),
+            item=_item(row["item"]),
             calls=tuple(next(calls) for _ in range(count)),
             statements=tuple(Statement(**statement) for statement in row["statements"]),
             labels=tuple(Label(**label) for label in row["labels"]),
@@ -146,7 +161,7 @@ def _calls(structs: Any) -> Iterator[Call]:
     for row, *values in zip(rows, *arrays.values(), strict=True):
         row["messages"] = tuple(Message(**message) for message in row["messages"])
         row["tokens"] = tuple(row["tokens"])
-        row["sampling"], row["usage"] = Sampling(**row["sampling"]), Usage(**row["usage"])
+        row["sampling"], row["usage"] = _sampling(row["sampling"]), Usage(**row["usage"])
         yield Call(**row, **dict(zip(arrays, values, strict=True)))
 
 
@@ -174,6 +189,16 @@ def _spans(lists: Any) -> Iterator[tuple[int, int] | None]:
     offsets = lists.offsets.to_pylist()
     for valid, start, stop in zip(lists.is_valid().to_pylist(), offsets[:-1], offsets[1:], strict=True):
         yield (start, stop) if valid else None
+
+
+def _item(row: dict[str, Any]) -> Item:
+    # Shards of version 0.1 have no fields.
+    fields = {field["name"]: field["text"] for field in row.pop("fields", ())}
+    return Item(**{**row, "gold": tuple(row["gold"]), "choices": tuple(row["choices"])}, fields=fields)
+
+
+def _sampling(row: dict[str, Any]) -> Sampling:
+    return Sampling(**{**row, "stop": tuple(row.get("stop", ()))})
 
 
 def _decision(row: dict[str, Any]) -> Decision:

@@ -38,6 +38,8 @@ class Item:
     task: str = ""
     check: Check = "none"
     """How an answer is checked (`metaprobe.eval.tasks.scoring`)."""
+    fields: dict[str, str] = field(default_factory=dict, hash=False)
+    """What else a system's prompts may use: `essay`, `trait`, `rubric`, ... Every item of one task has the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,10 @@ class Sampling:
     top_p: float = 1.0
     seed: int | None = None
     max_tokens: int = 256
+    stop: tuple[str, ...] = ()
+    """Generation ends where one of these appears; it is not part of the text."""
+    json_schema: str = ""
+    """A JSON Schema that the text must follow, where the model can be held to one; else empty."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,7 +100,7 @@ def without_text(run: Run) -> Run:
     """The run without anything that was said: log-probabilities, labels and stated values stay, and so do all ids."""
     return replace(
         run,
-        item=replace(run.item, question="", gold=(), choices=()),
+        item=replace(run.item, question="", gold=(), choices=(), fields={}),
         calls=tuple(_call_without_text(call) for call in run.calls),
         final_answer="",
     )

@@ -1,7 +1,7 @@
 """The one shape of a decision: heuristics and learned models answer the same question, and see the same outcomes."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from metaprobe.probes.signals import Signals
@@ -14,8 +14,17 @@ class State:
 
     decision_id: str
     point: str
-    """Where in the pipeline: `ask-again`, `assess`, `assign`, ..."""
-    signals: Signals
+    """Where in the pipeline: `assess`, `assign`, `regulate`, `budget`, `iterate`, `select`, `ask-again`."""
+    signals: Signals = field(default_factory=Signals)
+    """Of the agent whose turn it is, or of its answer."""
+    agent: str = ""
+    others: Mapping[str, Signals] = field(default_factory=dict)
+    """Agent -> its signals, of those that have been asked."""
+    candidates: Mapping[str, Signals] = field(default_factory=dict)
+    """Answer -> its signals, of those that could be returned, in the order in which they were given."""
+    round: int = 0
+    """Cycles that are finished."""
+    dimension: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from metaprobe.llms.base import LLMError, Request
-from metaprobe.pipelines import SYSTEMS, Prompts
+from metaprobe.llms.base import Capabilities, LLMError, Request
+from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup
 from metaprobe.records.errors import RecordError, StoreMismatch
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item
-from metaprobe.training.collect import CollectReport, collect, collect_local
+from metaprobe.training.collect import CollectReport, collect
+from metaprobe.training.launch import Plan, launch
 
 SYSTEM = SYSTEMS["self-report"]
 ITEMS = [
@@ -26,6 +27,7 @@ class Adder:
 
     name = "adder"
     revision = "1"
+    capabilities = Capabilities(logprobs=True)
 
     def __init__(self, *, mended: bool = False) -> None:
         self.mended = mended
@@ -49,9 +51,12 @@ class Adder:
         )
 
 
+def setup(llm: Adder, prompts: Prompts | None = None) -> Setup:
+    return Setup(Models(llm), prompts or Prompts.load(SYSTEM.name, SYSTEM.prompts))  # type: ignore[arg-type]
+
+
 def gather(store: RunStore, llm: Adder, prompts: Prompts | None = None) -> CollectReport:
-    prompts = prompts or Prompts.load(SYSTEM.name, SYSTEM.prompts)
-    return asyncio.run(collect(SYSTEM, ITEMS, llm, store, prompts=prompts, shard_runs=4))
+    return asyncio.run(collect(SYSTEM, ITEMS, setup(llm, prompts), store, shard_runs=4))
 
 
 def test_every_answer_is_labelled_by_the_program(tmp_path: Path) -> None:
@@ -90,15 +95,13 @@ def test_a_store_is_not_continued_with_other_prompts_or_another_model(tmp_path: 
 def test_a_changed_question_is_another_item_though_its_id_is_the_same(tmp_path: Path) -> None:
     gather(RunStore(tmp_path), Adder(mended=True))
     changed = [dataclasses.replace(item, question=item.question + " Think.") for item in ITEMS[:2]]
-    prompts = Prompts.load(SYSTEM.name, SYSTEM.prompts)
-    again = asyncio.run(collect(SYSTEM, changed, Adder(mended=True), RunStore(tmp_path), prompts=prompts))
+    again = asyncio.run(collect(SYSTEM, changed, setup(Adder(mended=True)), RunStore(tmp_path)))
     assert (again.done, again.stored_before) == (4, 0)
 
 
 def test_a_store_is_not_continued_with_another_capture(tmp_path: Path) -> None:
-    prompts = Prompts.load(SYSTEM.name, SYSTEM.prompts)
     for capture in ("all", "all", None):
-        going = collect(SYSTEM, ITEMS[:1], Adder(), RunStore(tmp_path), prompts=prompts, settings={"capture": capture})
+        going = collect(SYSTEM, ITEMS[:1], setup(Adder()), RunStore(tmp_path), capture=capture)
         if capture is None:
             with pytest.raises(StoreMismatch, match="capture 'all', now None"):
                 asyncio.run(going)
@@ -107,10 +110,9 @@ def test_a_store_is_not_continued_with_another_capture(tmp_path: Path) -> None:
 
 
 def test_an_item_that_cannot_be_checked_is_a_plain_error_and_no_group_of_them(tmp_path: Path) -> None:
-    prompts = Prompts.load(SYSTEM.name, SYSTEM.prompts)
     bad = [dataclasses.replace(ITEMS[0], gold=("Paris",))]
     with pytest.raises(RecordError, match="Paris"):
-        asyncio.run(collect(SYSTEM, bad, Adder(), RunStore(tmp_path), prompts=prompts))
+        asyncio.run(collect(SYSTEM, bad, setup(Adder()), RunStore(tmp_path)))
 
 
 def test_an_interrupted_collection_keeps_what_was_done(tmp_path: Path) -> None:
@@ -123,8 +125,7 @@ def test_an_interrupted_collection_keeps_what_was_done(tmp_path: Path) -> None:
     async def interrupted() -> None:
         """What asyncio does on Ctrl-C: cancel the main task, and let it clean up."""
         llm = Slow(mended=True)
-        prompts = Prompts.load(SYSTEM.name, SYSTEM.prompts)
-        task = asyncio.create_task(collect(SYSTEM, ITEMS, llm, RunStore(tmp_path), prompts=prompts, concurrency=4))
+        task = asyncio.create_task(collect(SYSTEM, ITEMS, setup(llm), RunStore(tmp_path), concurrency=4))
         while len(llm.answered) < 30:
             await asyncio.sleep(0)
         task.cancel()
@@ -143,11 +144,11 @@ def test_an_interrupted_collection_keeps_what_was_done(tmp_path: Path) -> None:
     [
         ("nonsense", "metacog-eval", (), "no system 'nonsense'; there are: self-report"),
         ("self-report", "nonsense", (), "no task 'nonsense'"),
-        ("self-report", "metacog-eval", ("sideways",), "no variant 'sideways'; there are: direct, step-by-step"),
+        ("self-report", "metacog-eval", ("sideways",), "no variant of self-report 'sideways'; there are: direct, step-by-step"),
     ],
 )
 def test_unknown_names_list_the_known_ones(
     tmp_path: Path, system: str, task: str, variants: tuple[str, ...], said: str
 ) -> None:
     with pytest.raises(RecordError, match=said):
-        collect_local(system, task, "smollm2-135m", tmp_path, variants=variants)
+        launch(Plan(system=system, task=task, variants=variants), tmp_path)

@@ -1,8 +1,9 @@
 """A local model, tested with a tiny random one: what is recorded is what the model really computed."""
 
 import asyncio
+import contextlib
 import dataclasses
-from threading import Event
+from threading import Barrier, BrokenBarrierError, Event
 
 import numpy as np
 import pytest
@@ -10,14 +11,19 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from metaprobe.llms.base import LLMError, Request
-from metaprobe.llms.local import PLAIN_TEMPLATE, LocalLLM
+from metaprobe.llms import grammar
+from metaprobe.llms.base import Capabilities, LLMError, Request, Token
+from metaprobe.llms.hidden import Capture, chosen_layers
+from metaprobe.llms.local import PLAIN_TEMPLATE, LocalLLM, bucket
 from metaprobe.llms.prefix import shared_length
-from metaprobe.llms.recorder import BatchRecorder, Cancelled, Capture, _nucleus, chosen_layers
+from metaprobe.llms.recorder import BatchRecorder, Cancelled, Row, nucleus
+from metaprobe.llms.scoring import score
 from metaprobe.records.types import Call, Message, Sampling
 
 WORDS = ["<pad>", "<eos>", "<unk>", *"abcdefghijklmnopqrstuvwxyz", "User", ":", "Assistant"]
 LAYERS = (0, 1, 2, 3)
+TOLERANCE = 1e-4
+"""Of log-probabilities: float32 through three layers, added up in another order; they are off by 3e-5 at most."""
 
 
 @pytest.fixture(scope="module")
@@ -54,10 +60,11 @@ def llm_of(network: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, **opti
     return LocalLLM(network, tokenizer, name="tiny", revision="test", **options)  # type: ignore[arg-type]
 
 
-def request(text: str, number: int = 0, **sampling: object) -> Request:
+def request(text: str, number: int = 0, *, hidden: bool = False, **sampling: object) -> Request:
     return Request(
         id=f"r{number}",
         stage="answer",
+        hidden=hidden,
         messages=(Message("user", text),),
         sampling=Sampling(**{"max_tokens": 12, **sampling}),  # type: ignore[arg-type]
     )
@@ -93,7 +100,7 @@ def test_logprobs_and_tokens_agree_with_a_plain_forward_pass(network, tokenizer)
         expected, _ = teacher_forced(network, call)
         assert call.logprobs is not None
         assert call.top_logprobs is not None
-        np.testing.assert_allclose(call.logprobs, expected, atol=2e-5)
+        np.testing.assert_allclose(call.logprobs, expected, atol=TOLERANCE)
         # Greedy: the drawn token is the likeliest one.
         np.testing.assert_allclose(call.top_logprobs[:, 0], call.logprobs, atol=1e-6)
         assert (np.diff(call.top_logprobs, axis=1) <= 0).all()
@@ -114,13 +121,13 @@ def test_greedy_answers_are_those_of_transformers_own_generate(network, tokenize
 
 def test_a_shared_beginning_read_once_changes_nothing(network, tokenizer) -> None:
     begin = "a b c d e f g h i j k l m n o p "
-    requests = [request(begin + p, i) for i, p in enumerate(PROMPTS)]
+    requests = [request(begin + p, i, hidden=True) for i, p in enumerate(PROMPTS)]
     together = answers(llm_of(network, tokenizer, capture=Capture(LAYERS)), requests)
     assert shared_length([call.prompt_token_ids.tolist() for call in together]) >= 16
     for call, asked in zip(together, requests, strict=True):
         alone = answers(llm_of(network, tokenizer, capture=Capture(LAYERS)), [asked])[0]
         assert call.token_ids.tolist() == alone.token_ids.tolist()
-        np.testing.assert_allclose(call.logprobs, teacher_forced(network, call)[0], atol=2e-5)
+        np.testing.assert_allclose(call.logprobs, teacher_forced(network, call)[0], atol=TOLERANCE)
         np.testing.assert_allclose(call.hidden.values, alone.hidden.values, rtol=1e-2, atol=1e-2)
 
 
@@ -140,7 +147,7 @@ def test_the_shared_beginning_leaves_every_prompt_a_token(prompts: list[list[int
 def test_recorded_logprobs_are_raw_whatever_the_temperature(network, tokenizer) -> None:
     call = answers(llm_of(network, tokenizer), [request("a b c", temperature=3.0, seed=5)])[0]
     expected, _ = teacher_forced(network, call)
-    np.testing.assert_allclose(call.logprobs, expected, atol=2e-5)
+    np.testing.assert_allclose(call.logprobs, expected, atol=TOLERANCE)
     assert call.logprobs_mode == "raw"
 
 
@@ -171,7 +178,7 @@ def test_sampling_follows_the_models_distribution(network, tokenizer) -> None:
 def test_hidden_states_agree_with_transformers_own(network, tokenizer) -> None:
     positions = ("prompt_last", "answer_first", "answer_last", "answer_mean")
     llm = llm_of(network, tokenizer, capture=Capture(LAYERS, positions))
-    for call in answers(llm, [request(p, i) for i, p in enumerate(PROMPTS)]):
+    for call in answers(llm, [request(p, i, hidden=True) for i, p in enumerate(PROMPTS)]):
         assert call.hidden is not None
         _, states = teacher_forced(network, call)
         P = len(call.prompt_token_ids)
@@ -187,10 +194,9 @@ def test_hidden_states_agree_with_transformers_own(network, tokenizer) -> None:
                 np.testing.assert_allclose(got, expected, rtol=1e-3, atol=1e-3)  # float16: 11 bits
 
 
-def test_only_the_stages_asked_for_are_captured(network, tokenizer) -> None:
-    llm = llm_of(network, tokenizer, capture=Capture((1,), ("prompt_last",), stages=("answer",)))
-    other = dataclasses.replace(request("q", 1), stage="confidence")
-    captured, plain = answers(llm, [request("a"), other])
+def test_only_requests_that_ask_for_hidden_states_are_captured(network, tokenizer) -> None:
+    llm = llm_of(network, tokenizer, capture=Capture((1,), ("prompt_last",)))
+    captured, plain = answers(llm, [request("a", hidden=True), request("q", 1)])
     assert captured.hidden is not None
     assert captured.hidden.values.shape == (1, 1, 16)
     assert plain.hidden is None
@@ -229,7 +235,7 @@ def test_a_prompt_beyond_the_context_fails_alone_and_says_so(network, tokenizer)
 
 def test_a_cancelled_batch_stops_at_its_next_token(network) -> None:
     cancel = Event()
-    recorder = BatchRecorder([Sampling()], eos_ids=[1], device=torch.device("cpu"), cancel=cancel)
+    recorder = BatchRecorder([Row(Sampling())], eos_ids=[1], device=torch.device("cpu"), cancel=cancel)
     recorder(torch.zeros(1, 1), torch.zeros(1, 5))
     cancel.set()
     with pytest.raises(Cancelled):
@@ -249,6 +255,242 @@ def test_layers_that_do_not_exist_are_refused_with_the_range(network, choice: st
 
 def test_the_nucleus_is_the_smallest_set_that_reaches_top_p() -> None:
     p = torch.tensor([0.1, 0.5, 0.3, 0.1])
-    assert torch.isfinite(_nucleus(p.log(), 0.7)).tolist() == [False, True, True, False]
-    assert torch.isfinite(_nucleus(p.log(), 0.5)).tolist() == [False, True, False, False]
-    assert torch.isfinite(_nucleus(p.log(), 1.0)).all()
+    assert torch.isfinite(nucleus(p.log(), 0.7)).tolist() == [False, True, True, False]
+    assert torch.isfinite(nucleus(p.log(), 0.5)).tolist() == [False, True, False, False]
+    assert torch.isfinite(nucleus(p.log(), 1.0)).all()
+
+
+def test_rows_that_end_leave_the_batch_and_change_nothing(network, tokenizer) -> None:
+    sizes: list[int] = []
+    positions = ("prompt_last", "answer_first", "answer_last", "answer_mean")
+
+    def read(_: object, __: object, kwargs: dict[str, torch.Tensor]) -> None:
+        sizes.append(len(kwargs["input_ids"]))
+
+    requests = [
+        request(p, i, max_tokens=limit, temperature=1.0, seed=i, hidden=i % 2 == 0)
+        for i, (p, limit) in enumerate(zip(PROMPTS * 2, [17, 18, 20, 24, 30, 31, 32, 40, 41, 44], strict=True))
+    ]
+    handle = network.register_forward_pre_hook(read, with_kwargs=True)
+    try:
+        together = answers(llm_of(network, tokenizer, capture=Capture(LAYERS, positions), top_logprobs=2), requests)
+    finally:
+        handle.remove()
+    assert sizes[0] == 10
+    assert sizes[-1] < 5
+    assert sizes == sorted(sizes, reverse=True)
+    alone = answers(
+        llm_of(network, tokenizer, capture=Capture(LAYERS, positions), top_logprobs=2, batch_size=1), requests
+    )
+    for one, other in zip(together, alone, strict=True):
+        assert (one.text, one.finish_reason, one.token_ids.tolist()) == (
+            other.text,
+            other.finish_reason,
+            other.token_ids.tolist(),
+        )
+        np.testing.assert_allclose(one.logprobs, other.logprobs, atol=TOLERANCE)
+        np.testing.assert_allclose(one.top_logprobs, other.top_logprobs, atol=TOLERANCE)
+        assert (one.hidden is None) == (other.hidden is None)
+        if one.hidden is not None:
+            np.testing.assert_allclose(one.hidden.values, other.hidden.values, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "together"),
+    [(400, 800, True), (300, 1000, True), (8, 24, False), (24, 400, False), (1, 2, False), (5, 16, True)],
+)
+def test_limits_within_a_factor_of_four_may_share_a_batch(left: int, right: int, together: bool) -> None:
+    assert (bucket(left) == bucket(right)) is together
+
+
+def test_an_answer_ends_before_a_stop_text(network, tokenizer) -> None:
+    """Against the same seeded answer without the stop text, cut by hand."""
+    positions = ("prompt_last", "answer_first", "answer_last", "answer_mean")
+    llm = llm_of(network, tokenizer, capture=Capture(LAYERS, positions), top_logprobs=2)
+    requests = [request(p, i, max_tokens=30, temperature=1.0, seed=i, hidden=True) for i, p in enumerate(PROMPTS * 3)]
+    free = answers(llm, requests)
+    # Within the answer, or at its very beginning.
+    stops = [
+        " " * (i % 3 > 0) + " ".join(call.tokens[4 * (i % 3 > 0) :][:2]) if len(call.tokens) > 6 else "never"
+        for i, call in enumerate(free)
+    ]
+    held = answers(
+        llm,
+        [
+            dataclasses.replace(r, sampling=dataclasses.replace(r.sampling, stop=("never", stop)))
+            for r, stop in zip(requests, stops, strict=True)
+        ],
+    )
+    assert sum(stop in call.text for call, stop in zip(free, stops, strict=True)) > 5
+    assert sum(not call.tokens for call in held) > 1
+    for whole, call, stop in zip(free, held, stops, strict=True):
+        expected = whole.text.split(stop)[0] if stop != "never" else whole.text
+        assert call.text == expected
+        assert call.finish_reason == ("stop" if stop in whole.text else whole.finish_reason)
+        kept = len(call.tokens)
+        assert call.tokens == whole.tokens[:kept]
+        assert kept == 0 or tokenizer.decode(call.token_ids, skip_special_tokens=True) == call.text
+        assert len(call.logprobs) == len(call.top_logprobs) == call.usage.completion_tokens == kept
+        np.testing.assert_allclose(call.logprobs, whole.logprobs[:kept], atol=TOLERANCE)
+        # The states are those of the kept tokens only, though the model went on for some.
+        limited = dataclasses.replace(whole.sampling, max_tokens=max(kept, 1))
+        again = answers(llm, [dataclasses.replace(requests[int(call.id[1:])], sampling=limited)])[0]
+        if kept:
+            np.testing.assert_allclose(call.hidden.values, again.hidden.values, rtol=1e-2, atol=1e-2)
+        else:
+            assert (call.hidden.values[:, 1:] == call.hidden.values[:, :1]).all()
+
+
+def test_a_stop_text_that_the_limit_cuts_off_is_no_stop(network, tokenizer) -> None:
+    whole = answers(llm_of(network, tokenizer), [request("a b c", max_tokens=8, temperature=1.0, seed=3)])[0]
+    assert whole.finish_reason == "length"
+    stop = " ".join(whole.tokens[6:8])
+
+    def ended(limit: int) -> tuple[str, str]:
+        asked = request("a b c", max_tokens=limit, temperature=1.0, seed=3, stop=(stop,))
+        call = answers(llm_of(network, tokenizer), [asked])[0]
+        return call.finish_reason, call.text.rstrip()
+
+    before = " ".join(whole.tokens[:6])
+    assert ended(8) == ended(7) == ("stop", before)  # as an end-of-sequence token just after the limit is a stop
+    assert ended(6) == ("length", before)
+
+
+def test_an_empty_stop_text_is_refused(network, tokenizer) -> None:
+    with pytest.raises(LLMError, match="must not be empty"):
+        answers(llm_of(network, tokenizer), [request("a", stop=("",))])
+
+
+def streamed(llm: LocalLLM, asked: Request) -> tuple[list[Token], Call]:
+    async def listen() -> list[Token | Call]:
+        return [event async for event in llm.stream(asked)]
+
+    *tokens, call = asyncio.run(listen())
+    assert isinstance(call, Call)
+    return [token for token in tokens if isinstance(token, Token)], call
+
+
+@pytest.mark.parametrize("stop", [(), ("Assistant User",), ("x",)])
+def test_what_is_streamed_is_what_complete_gives(network, tokenizer, stop: tuple[str, ...]) -> None:
+    llm = llm_of(network, tokenizer, top_logprobs=2)
+    for i, prompt in enumerate(PROMPTS):
+        asked = request(prompt, i, temperature=1.0, seed=i, max_tokens=20, stop=stop)
+        tokens, call = streamed(llm, asked)
+        plain = answers(llm, [asked])[0]
+        assert (call.text, call.tokens, call.finish_reason) == (plain.text, plain.tokens, plain.finish_reason)
+        assert tuple(token.text for token in tokens) == call.tokens
+        assert [token.logprob for token in tokens] == call.logprobs.tolist() == plain.logprobs.tolist()
+        assert np.array_equal(np.array([token.top_logprobs for token in tokens]).reshape(-1, 2), call.top_logprobs)
+
+
+def test_who_stops_listening_stops_the_generation(network, tokenizer) -> None:
+    passes, left = [0], Event()
+
+    def wait(*_: object) -> None:
+        passes[0] += 1
+        if passes[0] == 4:
+            assert left.wait(5)
+
+    llm = llm_of(network, tokenizer)
+
+    async def listen() -> None:
+        async for _ in llm.stream(request("a b c", max_tokens=40, temperature=1.0, seed=3)):
+            break
+        await asyncio.sleep(0)  # the stream is closed in its own task
+        left.set()
+
+    handle = network.register_forward_pre_hook(wait)
+    try:
+        asyncio.run(listen())
+        llm._queue._thread.shutdown()
+    finally:
+        handle.remove()
+    assert 1 <= passes[0] <= 6
+
+
+def test_a_stream_that_fails_says_why(network, tokenizer) -> None:
+    with pytest.raises(LLMError, match="context of tiny"):
+        streamed(llm_of(network, tokenizer), request("a " * 70))
+
+
+def test_loglikelihood_of_an_own_answer_is_that_of_its_generation(network, tokenizer) -> None:
+    llm = llm_of(network, tokenizer, top_logprobs=3)
+    asked = [
+        request("a b c d e f g h i j k l m n o p " * (i % 2) + p, i) for i, p in enumerate([*PROMPTS, *WORDS[3:20]])
+    ]
+    given = answers(llm, asked)
+    asked, given = zip(
+        *((r, c) for r, c in zip(asked, given, strict=True) if "<unk>" not in c.tokens and "<pad>" not in c.tokens),
+        strict=True,
+    )  # those that their text says whole
+
+    async def ask() -> list[Call]:
+        return list(await asyncio.gather(*(llm.loglikelihood(r, c.text) for r, c in zip(asked, given, strict=True))))
+
+    for call, generated in zip(asyncio.run(ask()), given, strict=True):
+        assert call.tokens == generated.tokens
+        assert call.text == generated.text != ""
+        assert call.prompt_token_ids.tolist() == generated.prompt_token_ids.tolist()
+        np.testing.assert_allclose(call.logprobs, generated.logprobs, atol=TOLERANCE)
+        np.testing.assert_allclose(call.top_logprobs, generated.top_logprobs, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("shared", ["", "a b c d e f g h i j k l m n o p q r "])
+def test_loglikelihood_is_that_of_a_plain_forward_pass(network, tokenizer, shared: str) -> None:
+    llm = llm_of(network, tokenizer)
+    texts = [shared + text for text in ("x", "y z", "z z z a q", "m n o", "")]
+
+    async def ask(asked: Request) -> list[Call]:
+        return list(await asyncio.gather(*(llm.loglikelihood(asked, text) for text in texts)))
+
+    for asked in (request("c b a"), dataclasses.replace(request(""), messages=())):
+        for call, text in zip(asyncio.run(ask(asked)), texts, strict=True):
+            expected, _ = teacher_forced(network, call)
+            np.testing.assert_allclose(call.logprobs, expected, atol=TOLERANCE)
+            assert (call.text, list(call.tokens)) == (text, text.split())
+            assert call.usage.completion_tokens == 0
+            if not asked.messages:
+                assert call.prompt_token_ids.tolist() == [
+                    1
+                ]  # no beginning-of-sequence token: the end's takes its place
+
+
+def test_many_logits_are_computed_a_part_at_a_time(network, monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = [([5, 6, 7][: 1 + i % 3], [8] * (i % 4)) for i in range(12)]
+    whole = score(network, pairs, pad=0)
+    monkeypatch.setattr("metaprobe.llms.scoring.LOGITS_AT_ONCE", 600)
+    for one, other in zip(whole, score(network, pairs, pad=0), strict=True):
+        torch.testing.assert_close(one.logprobs, other.logprobs, atol=TOLERANCE, rtol=0)
+
+
+def test_two_models_on_one_device_compute_in_turn(network, tokenizer) -> None:
+    inside, most = [0], [0]
+    meeting = Barrier(2)
+
+    def enter(*_: object) -> None:
+        inside[0] += 1
+        most[0] = max(most[0], inside[0])
+        with contextlib.suppress(BrokenBarrierError):  # nobody comes, unless two compute at once
+            meeting.wait(0.05)
+
+    def leave(*_: object) -> None:
+        inside[0] -= 1
+
+    async def ask() -> None:
+        await asyncio.gather(*(llm_of(network, tokenizer).complete(request("a", max_tokens=1)) for _ in range(2)))
+
+    handles = [network.register_forward_pre_hook(enter), network.register_forward_hook(leave)]
+    try:
+        asyncio.run(ask())
+    finally:
+        for handle in handles:
+            handle.remove()
+    assert most == [1]
+
+
+def test_it_says_what_it_can_do(network, tokenizer) -> None:
+    can = llm_of(network, tokenizer, top_logprobs=4, capture=Capture((1,))).capabilities
+    assert can == Capabilities(
+        logprobs=True, top_logprobs=4, hidden=True, json_schema=grammar.available(), stream=True, loglikelihood=True
+    )
+    assert not llm_of(network, tokenizer).capabilities.hidden

@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaprobe.eval.tasks.sandbox import run_assertions
-from metaprobe.eval.tasks.scoring import function_code, is_correct, numbers, undressed, words
+from metaprobe.eval.tasks.scoring import is_correct
+from metaprobe.pipelines.answers import canonical, final_answer
+from metaprobe.records.answers import chosen, function_code, lettered, numbers, undressed, words
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Item
 
@@ -44,6 +46,16 @@ ADD = Item(
     id="a", question="Write a Python function add(a, b).", gold=("assert add(2, 3) == 5", "assert add(0, 0) == 0"),
     check="function",
 )  # fmt: skip
+
+MEN = ("The boy", "The old man", "Not known")
+NOT_HIM = Item(
+    id="o", question=f"A boy and an old man met. Who does not listen?\n\n{lettered(MEN)}", gold=("The old man",),
+    choices=MEN, check="choice",
+)  # fmt: skip
+CLAIM = Item(
+    id="l", question="Claim: Soup is dry. True or false?", gold=("false",), choices=("true", "false"), check="choice"
+)
+DOZENS = Item(id="z", question="How many dozens of eggs are 84 eggs?", gold=("7",), check="number")
 
 RIGHT = [
     (FRANCE, "Paris"),
@@ -91,6 +103,22 @@ RIGHT = [
     (NO, "No, cats are not dogs."),
     (TALL, "Bob"),
     (TALL, "Bob is shorter than Ann."),
+    *[
+        (NOT_HIM, answer)
+        for answer in ("B", "(B)", "b)", "B.", "**B**", "$B$", "\\boxed{B}", "B) The old man", "Option B")
+    ],
+    *[
+        (NOT_HIM, f"{lead} B.")
+        for lead in ("Answer:", "A:", "The answer is", "The correct option is", "So I would pick")
+    ],
+    (NOT_HIM, "B, because the boy is not deaf."),
+    (NOT_HIM, "B is right, A is wrong."),
+    (NOT_HIM, "The old man does not listen."),
+    (NOT_HIM, "It must therefore be option B"),
+    (CLAIM, "False"),
+    (CLAIM, "The claim is false because soup is not dry."),
+    (CLAIM, "False. Soup is not dry and nobody says it is true."),
+    (DOZENS, "7 dozens"),
     (ADD, "def add(a, b):\n    return a + b"),
     (ADD, "Sure!\n```python\ndef add(a, b):\n    return a + b\n```\nThis adds."),
     (ADD, "Sure:\ndef add(a, b):\n    return a + b\nThis adds the two numbers."),
@@ -143,6 +171,20 @@ WRONG = [
     (TALL, "Ann"),
     (TALL, "Ann is shorter than Bob."),
     (TALL, "Ann, Bob"),
+    *[(NOT_HIM, answer) for answer in ("A", "C) Not known", "Not B", "A or B", "B or C", "B, C", "B and C", "D", "E)")],
+    (NOT_HIM, "A) The boy\nB) The old man\nC) Not known"),
+    (NOT_HIM, "B is not right."),
+    (NOT_HIM, "B. Wait, A."),
+    (NOT_HIM, "B) The boy"),
+    (NOT_HIM, "Not the old man"),
+    (NOT_HIM, "A boy or an old man"),
+    (NOT_HIM, "Be that as it may"),
+    (CLAIM, "B"),
+    (CLAIM, "True"),
+    (CLAIM, "not false"),
+    (CLAIM, "False or true"),
+    (CLAIM, "The claim may be true or false."),
+    (BIG, "100 dozen"),
     (ADD, "def add(a, b):\n    return a - b"),
     (ADD, "def plus(a, b):\n    return a + b"),
     (ADD, "The answer is a + b."),
@@ -162,7 +204,7 @@ def test_an_answer_that_is_wrong_or_open_is_refused(item: Item, answer: str) -> 
 
 @given(st.text(max_size=200))
 def test_any_text_gets_a_verdict(text: str) -> None:
-    for item in (FRANCE, SUM, COLD):
+    for item in (FRANCE, SUM, COLD, NOT_HIM):
         assert is_correct(item, text) in (True, False)
 
 
@@ -174,6 +216,36 @@ def test_a_number_is_found_in_every_form(number: int, form: str) -> None:
     item = Item(id="i", question="How many?", gold=(str(number),), check="number")
     assert is_correct(item, form.format(number))
     assert not is_correct(item, form.format(number + 1))
+
+
+@pytest.mark.parametrize("item", [COLD, YES, NO, TALL, NOT_HIM, CLAIM])
+def test_votes_and_scores_read_choices_alike(item: Item) -> None:
+    for _, answer in RIGHT + WRONG:
+        assert is_correct(item, answer) == (chosen(item, answer) in item.gold) == (canonical(item, answer) in item.gold)
+
+
+@pytest.mark.parametrize("item", [SUM, MINUS, BIG, HALF])
+def test_a_number_that_is_right_is_the_number_that_is_voted_for(item: Item) -> None:
+    for _, answer in RIGHT + WRONG:
+        if is_correct(item, answer):
+            assert canonical(item, answer) == canonical(item, item.gold[0])
+
+
+@pytest.mark.parametrize(
+    ("item", "text", "answer"),
+    [
+        (SUM, "3 and 4.\nAnswer: 7", "7"),
+        (SUM, "I add. So the final numerical answer is 7 eggs.", "7 eggs."),
+        (SUM, "I add.\n#### 7", "7"),
+        (SUM, "\\[\n\\boxed{7}\n\\]", "7"),
+        (SUM, "It makes 7.\nDoes this help you?", "It makes 7."),
+        (NOT_HIM, "B) The old man\n\nThe boy listens.", "B) The old man"),
+        (NOT_HIM, "Let us see.\nIt is the old man.\nI hope this helps.", "It is the old man."),
+        (FRANCE, "I know.\n<answer>Paris</answer> ok", "Paris"),
+    ],
+)
+def test_the_answer_is_found_in_a_longer_text(item: Item, text: str, answer: str) -> None:
+    assert final_answer(item, text) == answer
 
 
 def test_normalisation_drops_dress_and_keeps_what_matters() -> None:

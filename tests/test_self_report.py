@@ -1,13 +1,12 @@
 """The first system asks for difficulty, answer and confidence, and records what was said."""
 
-import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
+from scripted import ScriptedLLM, run_once
 
-from metaprobe.llms.base import LLMError, Request
+from metaprobe.llms.base import LLMError
 from metaprobe.llms.replay import ReplayLLM
 from metaprobe.pipelines import SYSTEMS, PromptError, Prompts
 from metaprobe.pipelines.self_report import extract_answer
@@ -17,39 +16,17 @@ SYSTEM = SYSTEMS["self-report"]
 ITEM = Item(id="i1", question="What is 2 + 2?", gold=("4",), check="number")
 
 
-class ScriptedLLM:
-    """Answers by stage; keeps what it was asked."""
-
-    name = "scripted"
-    revision = "1"
-
-    def __init__(self, **texts: str) -> None:
-        self.texts = {"difficulty": "20", "answer": "4", "confidence": "90", **texts}
-        self.asked: list[Request] = []
-
-    async def complete(self, request: Request) -> Call:
-        self.asked.append(request)
-        text = self.texts[request.stage]
-        return Call(
-            id=request.id,
-            stage=request.stage,
-            parent=request.parent,
-            model=self.name,
-            messages=request.messages,
-            text=text,
-            logprobs=np.full(max(len(text), 1), -0.5, np.float32),
-            sampling=request.sampling,
-        )
+def scripted(**texts: str) -> ScriptedLLM:
+    return ScriptedLLM({"difficulty": "20", "answer": "4", "confidence": "90", **texts})
 
 
-def run(llm: object, variant: str = "direct", item: Item = ITEM) -> Run:
-    prompts = Prompts.load(SYSTEM.name, SYSTEM.prompts)
-    return asyncio.run(SYSTEM.run(item, llm, variant=variant, run_id="r", prompts=prompts))  # type: ignore[arg-type]
+def run(llm: ScriptedLLM, variant: str = "direct", item: Item = ITEM) -> Run:
+    return run_once(SYSTEM, item, llm, variant=variant)
 
 
 @pytest.mark.parametrize("variant", SYSTEM.variants)
 def test_a_run_has_three_calls_and_what_was_stated(variant: str) -> None:
-    llm = ScriptedLLM(answer="2 and 2 make four.\nAnswer: 4" if variant != "direct" else "4")
+    llm = scripted(answer="2 and 2 make four.\nAnswer: 4" if variant != "direct" else "4")
     found = run(llm, variant)
     assert [call.stage for call in found.calls] == ["difficulty", "answer", "confidence"]
     assert (found.stated("difficulty"), found.stated("confidence"), found.final_answer) == (0.2, 0.9, "4")
@@ -58,14 +35,14 @@ def test_a_run_has_three_calls_and_what_was_stated(variant: str) -> None:
 
 
 def test_what_cannot_be_read_is_none_and_not_a_guess() -> None:
-    found = run(ScriptedLLM(difficulty="I would rather not say", confidence="between 10 and 90"))
+    found = run(scripted(difficulty="I would rather not say", confidence="between 10 and 90"))
     assert found.stated("difficulty") is None
     assert found.stated("confidence") is None
     assert [statement.kind for statement in found.statements] == ["difficulty", "confidence"]
 
 
 def test_difficulty_is_asked_before_the_answer_and_confidence_sees_the_answer() -> None:
-    llm = ScriptedLLM(answer="5")
+    llm = scripted(answer="5")
     run(llm)
     first, second, third = (" ".join(message.content for message in request.messages) for request in llm.asked)
     assert ITEM.question in first
@@ -85,25 +62,23 @@ def test_difficulty_is_asked_before_the_answer_and_confidence_sees_the_answer() 
     ],
 )
 def test_the_answer_is_found_in_the_text(variant: str, text: str, answer: str) -> None:
-    assert extract_answer(ITEM, Call(id="c", text=text), variant=variant) == answer
+    assert extract_answer(ITEM, Call(id="c", text=text), variant) == answer
 
 
 def test_a_function_is_taken_whole() -> None:
     code = "```python\ndef f(x):\n    return x\n```"
-    assert (
-        extract_answer(Item(id="i", question="q", check="function"), Call(id="c", text=code), variant="direct") == code
-    )
+    assert extract_answer(Item(id="i", question="q", check="function"), Call(id="c", text=code), "direct") == code
 
 
 def test_a_replayed_run_is_the_recorded_run() -> None:
-    recorded = run(ScriptedLLM())
+    recorded = run(scripted())
     replayed = run(ReplayLLM.from_runs([recorded]))
     assert [call.text for call in replayed.calls] == [call.text for call in recorded.calls]
     assert replayed.statements == recorded.statements
 
 
 def test_what_was_not_recorded_is_not_invented() -> None:
-    llm = ReplayLLM.from_runs([run(ScriptedLLM())])
+    llm = ReplayLLM.from_runs([run(scripted())])
     with pytest.raises(LLMError, match="was not recorded: 3 calls of scripted"):
         run(llm, item=Item(id="i2", question="What is 3 + 3?"))
 

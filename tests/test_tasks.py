@@ -233,10 +233,14 @@ def _file(folder: Path, *lines: object) -> str:
 
 def test_items_of_a_file_are_loaded_with_defaults(tmp_path: Path) -> None:
     first = {"id": "a", "question": "2 + 2?", "gold": "4", "check": "number"}
-    second = {"id": "b", "question": "Red or blue?", "gold": ["red"], "choices": ["red", "blue"], "check": "choice"}
+    second = {
+        **{"id": "b", "question": "Red or blue?", "gold": ["red"], "choices": ["red", "blue"], "check": "choice"},
+        "fields": {"hint": "not blue"},
+    }
     items = load_task(_file(tmp_path, first, second))
     assert items[0] == Item(id="a", question="2 + 2?", gold=("4",), group="a", task="mine", check="number")
     assert items[1].choices == ("red", "blue")
+    assert items[1].fields == {"hint": "not blue"}
     assert is_correct(items[0], "It is 4.")
 
 
@@ -250,6 +254,7 @@ GOOD = {"id": "a", "question": "q?", "gold": "g"}
         ({**GOOD, "id": "b", "choises": ["x"]}, "mine.jsonl:2.*unknown field 'choises'"),
         ({**GOOD, "id": "b", "check": "magic"}, "mine.jsonl:2.*check is 'magic'"),
         ({**GOOD, "id": "b", "gold": 3}, "mine.jsonl:2.*gold is 3"),
+        ({**GOOD, "id": "b", "fields": {"n": 3}}, "mine.jsonl:2.*fields is .*expected an object of strings"),
         ({"id": "b", "question": "q?"}, "mine.jsonl:2.*gold is empty"),
         ({"question": "q?", "gold": "g"}, "mine.jsonl:2.*id and question are needed"),
         (GOOD, "mine.jsonl:2.*already used on line 1"),

@@ -4,22 +4,24 @@ import asyncio
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from metaprobe.eval.tasks.loading import DEFAULT_SEED, load_task
 from metaprobe.eval.tasks.scoring import is_correct
-from metaprobe.llms.base import LLM, LLMError
-from metaprobe.pipelines import SYSTEMS, Prompts, System
-from metaprobe.records.errors import RecordError, StoreMismatch
-from metaprobe.records.extras import require
+from metaprobe.llms.base import LLMError
+from metaprobe.pipelines import Session, Setup, System
+from metaprobe.records.errors import StoreMismatch
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Item, Label, Run
 from metaprobe.records.writer import RunWriter
+from metaprobe.routing.profiles import Experience, Profiles
 
 SETTINGS_FILE = "collection.json"
+
+OnRun = Callable[[Run | None, str], None]
+"""Told of each run that has ended: the run and "", or None and why it failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,115 +39,84 @@ class CollectReport:
 async def collect(
     system: System,
     items: Sequence[Item],
-    llm: LLM,
+    setup: Setup,
     store: RunStore,
     *,
-    prompts: Prompts,
     variants: Sequence[str] = (),
     concurrency: int = 128,
     shard_runs: int = 64,
     text: bool = True,
-    settings: Mapping[str, Any] | None = None,
-    on_run: Callable[[Run | None], None] = lambda run: None,
+    capture: str | None = None,
+    on_run: OnRun = lambda run, reason: None,
 ) -> CollectReport:
-    """Run `system` on every item in every variant (all by default) and append the runs to `store`.
+    """Run `system` on every item in these variants (its default ones where none is given) and append to `store`.
 
-    Resumes: runs already stored are skipped. A kill at any moment loses at most the runs of the unfinished shard.
-    `on_run` is called for each run, with None where it failed or was stored before. Raises `StoreMismatch` where the
-    store was collected with another model, other prompts, another system or other `settings`.
+    Resumes: runs already stored are skipped. A kill at any moment loses at most the runs of the unfinished shard, and
+    their calls only if no cache keeps them. Where the agents learn, `concurrency` items run at once and the next ones
+    see what came of them, in the items' order: 1 is the paper's own sequence. Raises `StoreMismatch` where the store
+    was collected with another system, model, prompts, policy, signals or settings.
     """
-    asked_with = {"system": system.name, "model": llm.name, "revision": llm.revision, "prompts": prompts.digest}
-    pin_settings(store.path, {**asked_with, **(settings or {})})
-    wanted = [(item, variant) for item in items for variant in (variants or system.variants)]
+    pin_settings(store.path, settings_of(system, setup, text=text, capture=capture, concurrency=concurrency))
     stored = store.run_ids()
-    todo = [(item, variant) for item, variant in wanted if run_id(system, variant, llm.name, item) not in stored]
-    for _ in range(len(wanted) - len(todo)):
-        on_run(None)
-    gate = asyncio.Semaphore(concurrency)
     failed: list[str] = []
+    counts = {"done": 0, "before": 0}
+    gate = asyncio.Semaphore(concurrency)
 
-    async def one(item: Item, variant: str, writer: RunWriter) -> None:
+    places = {item.id: place for place, item in enumerate(items)}
+
+    async def one(item: Item, variant: str, setup: Setup, writer: RunWriter) -> Run | None:
         async with gate:
-            identity = run_id(system, variant, llm.name, item)
+            identity = run_id(system, variant, setup, item)
+            index = places[item.id]
             try:
-                run = await system.run(item, llm, variant=variant, run_id=identity, prompts=prompts)
+                session = Session(setup, item, system=system.name, variant=variant, run_id=identity, index=index)
+                run = await system.run(session)
             except LLMError as error:
                 failed.append(f"{identity}: {error}")
-                on_run(None)
-                return
+                on_run(None, str(error))
+                return None
             labelled = await asyncio.to_thread(label, run, system)
             writer.add(labelled)
-            on_run(labelled)
+            counts["done"] += 1
+            on_run(labelled, "")
+            return labelled
 
-    with store.writer(shard_runs=shard_runs, text=text) as writer:
+    async def wave(pairs: Sequence[tuple[Item, str]], setup: Setup, writer: RunWriter) -> list[Run]:
+        new = [(item, variant) for item, variant in pairs if run_id(system, variant, setup, item) not in stored]
+        counts["before"] += len(pairs) - len(new)
         try:
-            async with asyncio.TaskGroup() as tasks:
-                for item, variant in todo:
-                    tasks.create_task(one(item, variant, writer))
-        except ExceptionGroup as group:
-            raise group.exceptions[0] from None  # the others are the same, or follow from it
-    return CollectReport(done=len(todo) - len(failed), stored_before=len(wanted) - len(todo), failed=tuple(failed))
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(one(item, variant, setup, writer)) for item, variant in new]
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None  # the others are the same, or follow from it
+        return [run for task in tasks if (run := task.result()) is not None]
+
+    chosen = tuple(variants) or system.default_variants or system.variants[:1]
+    with store.writer(shard_runs=shard_runs, text=text) as writer:
+        if system.experiences is None:
+            await wave([(item, variant) for item in items for variant in chosen], setup, writer)
+        else:
+            before = {run.id: run for run in store.runs(hidden=False)} if stored else {}
+            for variant in chosen:
+                past: list[Experience] = []
+                for start in range(0, len(items), concurrency):
+                    now = items[start : start + concurrency]
+                    profiles = Profiles(past, initial=setup.profiles.initial, rate=setup.profiles.rate)
+                    learned = dataclasses.replace(setup, profiles=profiles)
+                    known = {run.id: run for run in await wave([(item, variant) for item in now], learned, writer)}
+                    ended = [{**before, **known}.get(run_id(system, variant, setup, item)) for item in now]
+                    past += [experience for run in ended if run is not None for experience in system.experiences(run)]
+    return CollectReport(done=counts["done"], stored_before=counts["before"], failed=tuple(failed))
 
 
-def collect_local(
-    system: str,
-    task: str,
-    model: str,
-    out: Path,
-    *,
-    limit: int | None = None,
-    task_seed: int = DEFAULT_SEED,
-    variants: Sequence[str] = (),
-    prompts_folder: Path | None = None,
-    capture: str | None = None,
-    top_logprobs: int = 0,
-    batch_size: int = 32,
-    concurrency: int = 128,
-    shard_runs: int = 64,
-    text: bool = True,
-    on_total: Callable[[int], None] = lambda total: None,
-    on_run: Callable[[Run | None], None] = lambda run: None,
-) -> CollectReport:
-    """`collect` by names: a system, a task set or file of items, a model that `llms.weights.resolve` finds.
-
-    `capture`: layers whose hidden states are kept at every answer: `all`, `every:N`, or numbers such as `0,8,16`.
-    """
-    if system not in SYSTEMS:
-        raise RecordError(f"no system {system!r}; there are: {', '.join(SYSTEMS)}")
-    chosen = SYSTEMS[system]
-    if unknown := [variant for variant in variants if variant not in chosen.variants]:
-        raise RecordError(f"{system} has no variant {unknown[0]!r}; there are: {', '.join(chosen.variants)}")
-    items = load_task(task, seed=task_seed, limit=limit)
-    prompts = Prompts.load(chosen.name, chosen.prompts, prompts_folder)
-    require("torch", "train")
-    from metaprobe.llms.local import LocalLLM  # not above: a replayed collection needs no torch
-
-    llm = LocalLLM.load(model, batch_size=batch_size, top_logprobs=top_logprobs, layers=capture)
-    on_total(len(items) * len(variants or chosen.variants))
-    return asyncio.run(
-        collect(
-            chosen,
-            items,
-            llm,
-            RunStore(out),
-            prompts=prompts,
-            variants=variants,
-            concurrency=concurrency,
-            shard_runs=shard_runs,
-            text=text,
-            settings={"capture": capture, "top_logprobs": top_logprobs, "text": text},
-            on_run=on_run,
-        )
-    )
-
-
-def run_id(system: System, variant: str, model: str, item: Item) -> str:
-    """The same for the same system, variant, model and item, so that a collection can resume.
+def run_id(system: System, variant: str, setup: Setup, item: Item) -> str:
+    """The same for the same system, variant, models, policy, signals and item, so that a collection can resume.
 
     An item whose question or gold answer changed is another item, though it has the same id.
     """
-    asked = hashlib.sha256(json.dumps([item.question, item.choices, item.gold]).encode()).hexdigest()
-    return f"{system.name}/{variant}/{model}/{item.id}/{asked[:8]}"
+    asked = [item.question, item.choices, item.gold, repr(setup.policy), setup.signals.description, setup.seed]
+    digest = hashlib.sha256(json.dumps(asked).encode()).hexdigest()
+    return f"{system.name}/{variant}/{setup.models.description}/{item.id}/{digest[:8]}"
 
 
 def label(run: Run, system: System) -> Run:
@@ -153,7 +124,7 @@ def label(run: Run, system: System) -> Run:
     if run.item.check == "none":
         return run
     answers = {
-        call.id: system.extract_answer(run.item, call, variant=run.variant)
+        call.id: system.extract_answer(run.item, call, run.variant)
         for call in run.calls
         if call.stage in system.answer_stages
     }
@@ -163,6 +134,27 @@ def label(run: Run, system: System) -> Run:
         Label(call_id=call, name="correct", value=right[text], source="program") for call, text in answers.items()
     ]
     return dataclasses.replace(run, labels=(*run.labels, *labels), outcome=right[run.final_answer])
+
+
+def settings_of(system: System, setup: Setup, *, text: bool, capture: str | None, concurrency: int) -> dict[str, Any]:
+    """What a store's runs have in common."""
+    models = setup.models
+    settings = {
+        "system": system.name,
+        "model": models.description,
+        "revision": "+".join(llm.revision for llm in models.all),
+        "prompts": setup.prompts.digest,
+        "policy": repr(setup.policy),
+        "signals": setup.signals.description,
+        "agents": list(setup.agents),
+        "seed": setup.seed,
+        "text": text,
+        "capture": capture,
+        "top_logprobs": max(llm.capabilities.top_logprobs for llm in models.all),
+    }
+    if system.experiences is not None:
+        settings["items at once"] = concurrency
+    return settings
 
 
 def pin_settings(folder: Path, settings: dict[str, Any]) -> None:

@@ -1,6 +1,5 @@
 """The main job on a local model, end to end: collect, train, export, compare, report."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,8 +7,8 @@ from metaprobe.checkpoints import Checkpoint
 from metaprobe.eval.report.model import Comparison, PolicyResult
 from metaprobe.llms.weights import DEFAULT_MODEL
 from metaprobe.records.errors import RecordError
-from metaprobe.records.types import Run
-from metaprobe.training.collect import CollectReport, collect_local
+from metaprobe.training.collect import CollectReport
+from metaprobe.training.launch import Plan, Watch, launch
 from metaprobe.training.study import OnStep, study, train_choice, train_hidden, train_quality, write_comparison
 
 SYSTEM = "self-report"
@@ -33,21 +32,11 @@ def collect_demo(
     model: str = DEFAULT_MODEL,
     limit: int | None = None,
     batch_size: int = 32,
-    on_total: Callable[[int], None],
-    on_run: Callable[[Run | None], None],
+    watch: Watch,
 ) -> CollectReport:
     """Every item of MetaCog-Eval, directly and step by step, with every third layer's hidden states."""
-    return collect_local(
-        SYSTEM,
-        TASK,
-        model,
-        folder / "runs",
-        limit=limit,
-        capture="every:3",
-        batch_size=batch_size,
-        on_total=on_total,
-        on_run=on_run,
-    )
+    plan = Plan(system=SYSTEM, task=TASK, llms=(model,), limit=limit, capture="every:3", batch_size=batch_size)
+    return launch(plan, folder / "runs", watch)
 
 
 def train_demo(folder: Path, *, collected: CollectReport, folds: int = 5, seed: int = 0, on_step: OnStep) -> Demo:

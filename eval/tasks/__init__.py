@@ -1,5 +1,6 @@
-"""Task sets: items that a program can check."""
+"""Task sets: items, how answers to them are measured, and what guessing reaches."""
 
 from metaprobe.eval.tasks.loading import TASKS, load_task
+from metaprobe.eval.tasks.task import Task
 
-__all__ = ["TASKS", "load_task"]
+__all__ = ["TASKS", "Task", "load_task"]

@@ -2,35 +2,84 @@
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
+from metaprobe.eval.tasks import (
+    asap,
+    bbq,
+    bold,
+    ciar,
+    creak,
+    crows_pairs,
+    essays,
+    gsm8k,
+    honest,
+    mmlu,
+    truthfulqa,
+)
 from metaprobe.eval.tasks.metacog_eval import metacog_eval
+from metaprobe.eval.tasks.sources import rows_of
+from metaprobe.eval.tasks.task import Row, Task
 from metaprobe.records.errors import ImportFileError, RecordError
 from metaprobe.records.importer import iter_json_lines
 from metaprobe.records.types import Check, Item
 
 DEFAULT_SEED = 20261121
 
-TASKS: dict[str, Callable[[int], list[Item]]] = {"metacog-eval": metacog_eval}
-"""Name -> items from a seed."""
+
+def _metacog_eval(rows: Sequence[Row], seed: int) -> Iterable[Item]:
+    return metacog_eval(seed)
+
+
+METACOG_EVAL = Task(name="metacog-eval", items=_metacog_eval, source="made here from templates", licence="Apache-2.0")
+
+TASKS = {
+    task.name: task
+    for task in (
+        gsm8k.TASK,
+        truthfulqa.TASK,
+        ciar.TASK,
+        creak.TASK,
+        mmlu.TASK,
+        bbq.TASK,
+        crows_pairs.TASK,
+        bold.TASK,
+        honest.TASK,
+        asap.TASK,
+        essays.TASK,
+        METACOG_EVAL,
+    )
+}
 
 _LISTS = ("gold", "choices")
 
 
-def load_task(name: str, *, seed: int = DEFAULT_SEED, limit: int | None = None) -> list[Item]:
+def load_task(
+    name: str,
+    *,
+    seed: int = DEFAULT_SEED,
+    limit: int | None = None,
+    data: str | Path | None = None,
+    split: str | None = None,
+) -> list[Item]:
     """The items of a task set, or of a `.jsonl` file with one item a line (at least id, question and gold).
 
-    `limit` takes an even spread over dimensions and levels, always the same one. Raises `RecordError` for an unknown
-    name and `ImportFileError`, with file and line, for a bad item.
+    `data`: a folder of JSON lines, or `hf:OWNER/NAME[:CONFIG]` for a hub data set (`hf:` alone for the known one); by
+    default the task's folder within METAPROBE_DATA. `split`: by default the task's first. `limit` takes an even spread
+    over dimensions and levels, always the same one. Raises `RecordError` for an unknown name or split and for data that
+    are not there (with where to get them), `ImportFileError`, with file and line, for a bad item.
     """
     if limit is not None and limit < 1:
         raise RecordError(f"limit is {limit}; expected a whole number of 1 or more, or None for every item")
-    if name in TASKS:
-        items = TASKS[name](seed)
-    elif name.endswith((".jsonl", ".jsonl.gz")):
-        items = _read_items(Path(name))
+    if name in TASKS and TASKS[name].folder:
+        task, split = TASKS[name], split or TASKS[name].default_split
+        items = task.made(rows_of(task, data, split), seed, split)
+    elif name in TASKS or name.endswith((".jsonl", ".jsonl.gz")):
+        if data is not None or split is not None:
+            raise RecordError(f"{name} has no splits and needs no data: leave out data={data!r} and split={split!r}")
+        items = list(TASKS[name].items((), seed)) if name in TASKS else _read_items(Path(name))
     else:
         raise RecordError(f"no task {name!r}; expected one of {', '.join(TASKS)}, or a .jsonl file of items")
     return items if limit is None else _spread(items, limit)
@@ -74,7 +123,10 @@ def _item(record: dict[str, Any], *, task: str) -> Item:
         fields[name] = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
         if not isinstance(fields[name], tuple) or not all(isinstance(part, str) for part in fields[name]):
             raise ImportFileError(f"{name} is {value!r}; expected a string or a list of strings")
-    for name in names - set(_LISTS):
+    slots = fields.get("fields", {})
+    if not isinstance(slots, dict) or not all(isinstance(text, str) for text in slots.values()):
+        raise ImportFileError(f"fields is {slots!r}; expected an object of strings")
+    for name in names - {*_LISTS, "fields"}:
         if not isinstance(fields.get(name, ""), str):
             raise ImportFileError(f"{name} is {fields[name]!r}; expected a string")
     if not fields.get("id") or not fields.get("question"):

@@ -17,8 +17,8 @@ from metaprobe.terminal import (
     agent_option,
     command_line,
     folds_option,
+    live_collection,
     model_option,
-    progress,
     say_collected,
     seed_option,
     stage_option,
@@ -63,15 +63,15 @@ def demo(out: Path, model: str, limit: int | None, batch_size: int, folds: int, 
 
     require_report()
     from metaprobe.training.demo import collect_demo, train_demo
+    from metaprobe.training.launch import Watch
 
-    with progress("collect", "run") as (bar, on_run):
-
-        def on_total(total: int) -> None:
-            bar.total = total
-            bar.refresh()
-
+    with live_collection() as live:
         collected = collect_demo(
-            out, model=model, limit=limit, batch_size=batch_size, on_total=on_total, on_run=lambda run: on_run()
+            out,
+            model=model,
+            limit=limit,
+            batch_size=batch_size,
+            watch=Watch(live.on_estimate, live.on_total, live.on_call, live.on_run),
         )
     say_collected(collected)
     with steps() as on_step:
@@ -85,60 +85,49 @@ def demo(out: Path, model: str, limit: int | None, batch_size: int, folds: int, 
 @main.command()
 @click.argument("system")
 @click.option("--task", required=True, help="Name of a task set, or a .jsonl file of items.")
-@model_option
+@click.option("--data", help="Folder that holds the task's data, or 'hf:OWNER/NAME'; METAPROBE_DATA by default.")
+@click.option("--split", help="Split of the task set.")
+@click.option(
+    "--llm",
+    "llms",
+    multiple=True,
+    default=("smollm2-135m",),
+    show_default=True,
+    help="Embedded name, folder, GGUF file, hub id, or openai:MODEL[@URL]. NAME=L for one stage or agent; repeatable.",
+)
+@click.option("--judge", help="Model of every stage called 'judge'.")
+@click.option(
+    "--policy", default="paper", show_default=True, help="'paper' or 'exhaustive'; 'paper:theta=0.4' sets constants."
+)
+@click.option(
+    "--epsilon", default=0.0, type=click.FloatRange(0, 1), help="Share of decisions drawn evenly, to explore."
+)
+@click.option(
+    "--signal",
+    "signals",
+    multiple=True,
+    help="confidence|difficulty|quality[@AGENT]=[stated+]CHECKPOINT in place of what the model states; repeatable.",
+)
+@click.option("--agents", help="Names of the agents, separated by commas.")
 @click.option("--out", type=FOLDER, required=True, help="Run store; collecting into it again resumes.")
 @click.option("--limit", type=click.IntRange(1), help="Only so many items, spread evenly over dimensions and levels.")
-@click.option("--variant", "variants", multiple=True, help="Only this variant of the system; repeatable.")
+@click.option("--variant", "variants", multiple=True, help="This variant of the system; repeatable.")
 @click.option("--prompts", type=RUNS, help="Folder with your own prompt files, in place of the shipped ones.")
 @click.option("--capture", help="Layers whose hidden states are kept: 'all', 'every:N', or '0,8,16'.")
 @click.option("--top-logprobs", default=0, show_default=True, type=click.IntRange(0), help="Alternatives kept a token.")
 @click.option("--batch-size", default=32, show_default=True, type=click.IntRange(1), help="Requests generated at once.")
 @click.option("--concurrency", default=128, show_default=True, type=click.IntRange(1), help="Runs in flight.")
-@click.option(
-    "--shard-runs", default=64, show_default=True, type=click.IntRange(1), help="Runs a file, which a kill can lose."
-)
+@click.option("--shard-runs", default=64, show_default=True, type=click.IntRange(1), help="Runs written to one file.")
 @click.option("--no-text", is_flag=True, help="Keep no texts and token ids, only numbers, labels and ids.")
-def collect(
-    system: str,
-    task: str,
-    model: str,
-    out: Path,
-    limit: int | None,
-    variants: tuple[str, ...],
-    prompts: Path | None,
-    capture: str | None,
-    top_logprobs: int,
-    batch_size: int,
-    concurrency: int,
-    shard_runs: int,
-    no_text: bool,
-) -> None:
+@click.option("--cache", type=click.Path(dir_okay=False, path_type=Path), help="File of calls shared by collections.")
+@click.option("--seed", default=0, show_default=True, help="Of sampled answers and exploration.")
+def collect(out: Path, agents: str | None, no_text: bool, **named: Any) -> None:
     """Run SYSTEM over a task with a model, and keep every call with its log-probabilities."""
-    from metaprobe.training.collect import collect_local
+    from metaprobe.training.launch import Plan, Watch, launch
 
-    with progress("collect", "run") as (bar, on_run):
-
-        def on_total(total: int) -> None:
-            bar.total = total
-            bar.refresh()
-
-        report = collect_local(
-            system,
-            task,
-            model,
-            out,
-            limit=limit,
-            variants=variants,
-            prompts_folder=prompts,
-            capture=capture,
-            top_logprobs=top_logprobs,
-            batch_size=batch_size,
-            concurrency=concurrency,
-            shard_runs=shard_runs,
-            text=not no_text,
-            on_total=on_total,
-            on_run=lambda run: on_run(),
-        )
+    plan = Plan(agents=tuple(agents.split(",")) if agents else (), text=not no_text, **named)
+    with live_collection() as live:
+        report = launch(plan, out, Watch(live.on_estimate, live.on_total, live.on_call, live.on_run))
     say_collected(report)
     if report.failed:
         sys.exit(1)
@@ -223,6 +212,16 @@ def compare(
         comparison, report = write_comparison(out, found, command=command_line())
     click.echo(comparison_table(comparison))
     click.echo(f"report      {report}")
+
+
+@main.command()
+@click.argument("runs", type=RUNS, nargs=-1, required=True)
+def summarize(runs: tuple[Path, ...]) -> None:
+    """The figures of collected systems as JSON: accuracy by stage, cost, and what each one's paper reports of it."""
+    from metaprobe.eval.systems.summary import summarize as summary_of
+    from metaprobe.records.store import RunStore
+
+    click.echo(json.dumps(summary_of(run for folder in runs for run in RunStore(folder)), indent=1))
 
 
 @main.command()

@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +28,48 @@ stage_option = click.option("--stage", help="Only calls of this stage.")
 agent_option = click.option("--agent", help="Only calls of this agent.")
 
 
+class Live:
+    """What a collection is doing, on one line of stderr: done, time left, failed, tokens, tokens a second, cost."""
+
+    def __init__(self, bar: Any) -> None:
+        self._bar = bar
+        self._failed = self._tokens = 0
+        self._cost = 0.0
+
+    def on_estimate(self, estimate: Any) -> None:
+        minutes = estimate.seconds / 60
+        tqdm.write(
+            f"about {minutes:.0f} min at most: {estimate.runs} runs x up to {estimate.tokens_per_run} tokens at "
+            f"{estimate.tokens_per_second:.0f} tokens/s (measured just now), and the time to read long prompts",
+            file=sys.stderr,
+        )
+        self._bar.reset(self._bar.total)  # loading and warming up is no part of the rate
+
+    def on_total(self, total: int) -> None:
+        self._bar.total = total
+        self._bar.refresh()
+
+    def on_call(self, call: Any) -> None:
+        self._tokens += call.usage.completion_tokens
+        self._cost += call.cost_usd or 0.0
+        self._show()
+
+    def on_run(self, run: object, reason: str) -> None:
+        self._failed += run is None
+        self._bar.update(1)
+        self._show()
+
+    def _show(self) -> None:
+        rate = self._tokens / max(self._bar.format_dict["elapsed"], 1e-9)
+        cost = f", ${self._cost:.4f}" if self._cost else ""
+        self._bar.set_postfix_str(f"{self._failed} failed, {self._tokens:,} tokens, {rate:.0f} tokens/s{cost}", False)
+
+
 @contextmanager
-def progress(what: str, unit: str) -> Iterator[tuple[Any, Callable[[], None]]]:
+def live_collection() -> Iterator[Live]:
     quiet_libraries()
-    with tqdm(desc=what, unit=f" {unit}s", file=sys.stderr, smoothing=0.05) as bar:
-        yield bar, lambda: bar.update(1)
+    with tqdm(desc="collect", unit=" runs", file=sys.stderr, smoothing=0.05) as bar:
+        yield Live(bar)
 
 
 @contextmanager
@@ -44,9 +81,10 @@ def steps() -> Iterator[Callable[[str], None]]:
 def quiet_libraries() -> None:
     """Two progress bars on one line help nobody."""
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    from metaprobe.records.extras import require
+    with suppress(ImportError):  # a collection over an API needs none
+        import transformers
 
-    require("transformers", "train").utils.logging.disable_progress_bar()
+        transformers.utils.logging.disable_progress_bar()
 
 
 def say_collected(report: Any) -> None:

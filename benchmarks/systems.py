@@ -1,0 +1,285 @@
+"""Writes the measured figures into docs/systems.md, paper beside ours, from the stores in recorded/.
+
+python benchmarks/systems.py
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from demo_results import markdown, write
+
+from metaprobe.eval.metrics import Interval
+from metaprobe.eval.systems import caelf, essay_debate, metacogagent, metacrit, mgv
+from metaprobe.eval.systems.metacrit import SystemCost
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import Run
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "systems.md"
+Lines = list[str]
+
+
+def main() -> None:
+    """Rewrite each section whose store is there."""
+    for name, (stores, section) in SECTIONS.items():
+        runs = [run for store in stores for run in recorded(store)]
+        if runs:
+            write(PAGE, name, [*about(runs), "", *section(runs, paper_of(name)), ""])
+
+
+def recorded(name: str) -> list[Run]:
+    """The runs of one store, none where it is missing."""
+    folder = ROOT / "recorded" / name
+    return list(RunStore(folder)) if folder.is_dir() else []
+
+
+def paper_of(name: str) -> dict[str, Any]:
+    """The paper's own figures."""
+    found: dict[str, Any] = json.loads((ROOT / "docs" / "paper_figures" / f"{PAPERS[name]}.json").read_text())
+    return found
+
+
+def about(runs: Sequence[Run]) -> Lines:
+    """What was run: models, items, tokens."""
+    models = sorted({f"{call.model} ({call.model_dtype})" for run in runs for call in run.calls})
+    tokens = sum(call.usage.completion_tokens for run in runs for call in run.calls)
+    read = sum(call.usage.prompt_tokens for run in runs for call in run.calls)
+    items = {run.item.id for run in runs}
+    calls = sum(len(run.calls) for run in runs)
+    return [
+        f"Measured with {', '.join(models)} on {len(items)} items: {len(runs)} runs, {calls} calls, {tokens:,} tokens "
+        f"generated, {read:,} read. Intervals are of 95 %, by a bootstrap over groups."
+    ]
+
+
+def monitor_generate_verify(runs: Sequence[Run], paper: dict[str, Any]) -> Lines:
+    """Table 1, and what it leaves out."""
+    rows = []
+    reports = {report.system: report for report in mgv.cycle_reports(runs)}
+    (cot,) = [cost for cost in metacrit.cost_table(runs) if cost.system == "zero-shot-cot"] or [None]
+    for system, report in reports.items():
+        theirs = paper["systems"].get(system, {})
+        shown = f"{theirs['accuracy']:.1%}, {theirs['attempts']} attempts" if theirs else "-"
+        rows.append([system, shown, share(report.accuracy), number(report.attempts), number(report.tokens, "{:.0f}")])
+    if cot:
+        rows.append(["zero-shot-cot", "-", share(cot.accuracy), "1", f"{cot.tokens or 0:.0f} (with the prompt)"])
+    own = reports["monitor-generate-verify"]
+    cycles = [[str(number_ + 1), share(accuracy)] for number_, accuracy in enumerate(own.by_cycle)]
+    stops = [
+        [f"{stop.threshold}", share(stop.accuracy), number(stop.attempts), number(stop.tokens, "{:.0f}")]
+        for stop in own.thresholds
+    ]
+    told = [
+        f"Evaluation given in {own.quality_given:.0%} of the answers, difficulty in {own.difficulty_given:.0%} of the first. "
+        f"AUROC against correctness: evaluation {number(own.quality_auroc)}, stated ease {number(own.difficulty_auroc)}. "
+        f"Returning the best-evaluated answer against the first: {points(own.selection.over_first)}; against the last: "
+        f"{points(own.selection.over_last)}; an oracle over the cycles: {share(own.selection.oracle)}."
+    ]
+    return [
+        *markdown(
+            ["system", "paper (Llama-3.1-8B, GSM8K test)", "accuracy here", "attempts", "tokens a problem"], rows
+        ),
+        "",
+        *told,
+        "",
+        *markdown(["cycle", "accuracy of its answer"], cycles),
+        "",
+        "What stopping at a mean evaluation of at least t would have given (all cycles were run):",
+        "",
+        *markdown(["t", "accuracy", "attempts", "tokens"], stops),
+    ]
+
+
+def metacog(runs: Sequence[Run], paper: dict[str, Any]) -> Lines:
+    """Table II, the agents alone, and the flow."""
+    by_variant: dict[str, list[Run]] = {}
+    for run in runs:
+        by_variant.setdefault(run.variant, []).append(run)
+    rows = []
+    for variant, members in by_variant.items():
+        theirs = paper["table 2"].get(variant, [None] * 4)
+        ours = metacogagent.evaluate(members)
+        rows.append(
+            [
+                variant,
+                " / ".join("-" if value is None else str(value) for value in theirs),
+                share(ours.accuracy),
+                share(ours.asked),
+                share(ours.precision),
+                number(ours.calibration.ece if ours.calibration else None),
+                ", ".join(f"{count} {stage}" for stage, count in sorted(ours.calls.items())),
+            ]
+        )
+    head = ["variant", "paper: accuracy % / precision / ECE / calls (GPT-4)", "accuracy", "asked others"]
+    lines = markdown([*head, "delegation precision", "ECE of c", "calls"], rows)
+    if everyone := by_variant.get("every-agent"):
+        matrix = metacogagent.outcome_matrix(everyone)
+        right = [f"{agent} {matrix.correct[:, i].mean():.1%}" for i, agent in enumerate(matrix.agents)]
+        oracle = f"{matrix.correct.max(axis=1).mean():.1%}"
+        lines += ["", f"Each agent alone, on every item: {', '.join(right)}; an oracle that picks the agent: {oracle}."]
+    return lines
+
+
+def metacrit_section(runs: Sequence[Run], paper: dict[str, Any]) -> Lines:
+    """Accuracy after every stage, who flags, how it fails, what it costs."""
+    stages = [
+        [row.system, row.variant, row.stage, share(row.accuracy), points(row.gain)]
+        for row in metacrit.stage_accuracy(runs)
+    ]
+    own = [run for run in runs if run.system == "metacrit"]
+    flags = [
+        [
+            row.pattern,
+            str(row.n),
+            share(row.first_accuracy),
+            share(row.accuracy),
+            share(row.repaired),
+            share(row.broken),
+        ]
+        for row in metacrit.agreement(own)
+    ]
+    failures = metacrit.failure_types(own)
+    kinds = [[kind, str(count), f"{failures.share(kind):.0%}"] for kind, count in failures.counts.items()]
+    table3 = paper["table 3"]
+    theirs = ", ".join(f"{name} {values[0]}" for name, values in table3.items() if name != "what")
+    return [
+        f"The paper's CREAK column (table 3, no model named), in percent: {theirs}.",
+        "",
+        *markdown(["system", "variant", "stage", "accuracy", "gain over the first stage"], stages),
+        "",
+        "Who flags a concern (the paper's table 9 is on TruthfulQA and CIAR):",
+        "",
+        *markdown(["flagged by", "n", "right before", "right after", "repaired", "broken"], flags),
+        "",
+        *markdown(["failure type", "n", "share of the wrong"], kinds),
+        "",
+        *costs(metacrit.cost_table(runs)),
+    ]
+
+
+def debate(runs: Sequence[Run], paper: dict[str, Any]) -> Lines:
+    """Scores, judges, and the best feature by set, role and target."""
+    scores = [
+        [row.essay_set, number(row.kappa), share(row.exact), str(row.missing)]
+        for row in essay_debate.score_agreement(runs)
+    ]
+    verdicts = [
+        [row.essay_set, row.role, str(row.asked), str(row.retried), str(row.missing), number(row.q, "{:.2f}")]
+        + [share(row.critical), ", ".join(f"{name} {top.estimate:.0%}" for name, top in row.top.items())]
+        for row in essay_debate.verdicts(runs)
+    ]
+    checks = [
+        [row.essay_set, row.role, ", ".join(f"{name} {rate.estimate:.0%}" for name, rate in row.rates.items())]
+        for row in essay_debate.checks(runs)
+    ]
+    judges = [
+        [row.essay_set, row.role, number(row.critical), number(row.evidence), str(sum(row.flags.values()))]
+        for row in essay_debate.judge_agreement(runs)
+    ]
+    theirs = {
+        (str(line[0]), line[1], line[2]): f"{line[3]} {line[4] if line[4] is not None else line[6]}"
+        for line in reversed(paper["tables 3 and 4"]["rows"])
+    }
+    features = [
+        [row.essay_set, row.role, row.judge, row.target, str(row.n)]
+        + [f"{row.best[0].feature} {number(row.best[0].score)}" if row.best else "-", f"{row.held_out:.3f}"]
+        + [theirs.get((row.essay_set, row.role, row.target), "-")]
+        for row in essay_debate.feature_associations(runs)
+    ]
+    return [
+        "Final score against the human one (the paper does not report it):",
+        "",
+        *markdown(["set", "quadratic weighted kappa", "equal", "no score"], scores),
+        "",
+        "The meta-evaluator (Q from 0 to 9; the paper: highest score in 76.5 %, 79.3 % and 93.1 % of the responses):",
+        "",
+        *markdown(["set", "role", "asked", "retried", "missing", "Q", "critical", "highest score"], verdicts),
+        "",
+        "What a program finds in the same arguments (share of them):",
+        "",
+        *markdown(["set", "role", "found"], checks),
+        "",
+        "How far the two judges agree (kappa):",
+        "",
+        *markdown(["set", "role", "critical", "evidence", "n"], judges),
+        "",
+        "The log-probability feature that goes best with each target: rho, for the critical flag AUROC. It is chosen on the",
+        "data it is shown on, as in the paper; held out is what it reaches on essays that it was not chosen on.",
+        "",
+        *markdown(["set", "role", "judge", "target", "n", "best here", "held out", "best in the paper"], features),
+    ]
+
+
+def contest(runs: Sequence[Run], paper: dict[str, Any]) -> Lines:
+    """Right grades kept and wrong grades corrected."""
+    rows = [
+        [
+            row.variant,
+            str(row.n),
+            share(row.accuracy_before),
+            share(row.accuracy_after),
+            share(row.right_kept),
+            share(row.wrong_corrected),
+            share(row.moved),
+        ]
+        for row in caelf.contested(runs)
+    ]
+    head = ["variant", "n", "right before", "right after", "right ones kept", "wrong ones corrected", "moved"]
+    return markdown(head, rows)
+
+
+def costs(rows: Sequence[SystemCost]) -> Lines:
+    """Calls, tokens and time of a question."""
+    shown = [
+        [
+            row.system,
+            row.variant,
+            f"{row.calls:.1f}",
+            f"{row.tokens or 0:.0f}",
+            f"{row.latency_s or 0:.1f}",
+            share(row.accuracy),
+        ]
+        for row in rows
+    ]
+    return markdown(["system", "variant", "calls", "tokens in and out", "latency, s (batched)", "accuracy"], shown)
+
+
+def share(value: Interval | None) -> str:
+    """A proportion in percent with its interval."""
+    return "-" if value is None else f"{value.estimate:.1%} [{value.low:.1%}, {value.high:.1%}] (n = {value.n})"
+
+
+def points(value: Interval | None) -> str:
+    """A difference of proportions in percentage points."""
+    return "-" if value is None else f"{value.estimate * 100:+.1f} [{value.low * 100:+.1f}, {value.high * 100:+.1f}]"
+
+
+def number(value: Interval | None, form: str = "{:.3f}") -> str:
+    """An estimate with its interval."""
+    if value is None:
+        return "-"
+    return f"{form.format(value.estimate)} [{form.format(value.low)}, {form.format(value.high)}]"
+
+
+PAPERS = {
+    "monitor-generate-verify": "monitor_generate_verify",
+    "metacogagent": "metacogagent",
+    "metacrit": "metacrit",
+    "essay-debate": "early_token_confidence",
+    "caelf": "caelf",
+}
+SECTIONS = {
+    "monitor-generate-verify": (
+        ("gsm8k-mgv", "gsm8k-self-refine", "gsm8k-self-verification", "gsm8k-cot"),
+        monitor_generate_verify,
+    ),
+    "metacogagent": (("metacog-every-agent", "metacog-variants"), metacog),
+    "metacrit": (("creak-metacrit", "creak-baselines"), metacrit_section),
+    "essay-debate": (("asap-debate",), debate),
+    "caelf": (("essays-caelf",), contest),
+}
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,197 @@
+"""CAELF and its single-model baseline under the same contest: what a contest does to right grades and to wrong ones.
+
+A system that never gives way keeps every right grade and corrects no wrong one, and one that always gives way does the
+opposite, so the two shares are only worth something together. Runs without a contest are left out. A grade that could
+not be read is a wrong one for accuracy, and where it is the second, it is neither kept nor corrected.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from metaprobe.eval.metrics import Interval, cluster_weights, mean_interval
+from metaprobe.eval.table import group_of
+from metaprobe.records.errors import RecordError
+from metaprobe.records.types import Call, Item, Run
+
+Level = float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Framework:
+    """What the solver found, on average over runs."""
+
+    arguments: float
+    attacks: float
+    extensions: float
+    extension_size: float
+    """Arguments in an extension; 0 in a run without one."""
+    standing: float
+    """Arguments in at least one extension: what the teacher read."""
+    unread: float
+    """Share of the attack questions so far that were answered neither yes nor no."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contested:
+    """What contests did to the grades of one variant. None where no run can tell."""
+
+    variant: str
+    n: int
+    """Contested grades."""
+    unread: tuple[int, int, int]
+    """First grades, contests and second grades whose level could not be read."""
+    accuracy_before: Interval | None
+    accuracy_after: Interval | None
+    gain: Interval | None
+    """Accuracy after the contest minus before it, paired."""
+    right_kept: Interval | None
+    """Share of right first grades that are right after the contest."""
+    wrong_corrected: Interval | None
+    """Share of wrong first grades (those that can be read) that are right after the contest."""
+    claimed_right: Interval | None
+    """Share of the same that were contested with the right level: what could be corrected by giving way."""
+    moved: Interval | None
+    """Share of contests after which the grade is another one, where both can be read."""
+    followed: Interval | None
+    """Share of contests for another level, stated readably, after which the grade is that level."""
+    flips: dict[tuple[Level, Level], int]
+    """(first grade, second grade) -> how often, in levels."""
+    framework: tuple[Framework, Framework] | None
+    """Before and after the contest; None for a variant without one."""
+    contest_stands: Interval | None
+    """Share of contests that are in at least one extension."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    run: Run
+    gold: Level
+    before: Level
+    claimed: Level
+    after: Level
+    answers: tuple[Call, Call]
+
+    @property
+    def right(self) -> tuple[bool, bool]:
+        return self.before == self.gold, self.after == self.gold
+
+
+def contested(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> tuple[Contested, ...]:
+    """A summary for each variant, in order of appearance. Give runs of one model; intervals are clustered by group.
+
+    Raises `RecordError` where a variant graded an item twice.
+    """
+    return tuple(_summary(variant, rows, resamples, seed) for variant, rows in _rows(runs).items())
+
+
+def accuracy_difference(
+    runs: Iterable[Run], variant: str, baseline: str, *, resamples: int = 1000, seed: int = 0
+) -> Interval | None:
+    """Accuracy after the contest, `variant` minus `baseline`, paired over the items that both graded."""
+    rows = _rows(runs)
+    theirs = {row.run.item.id: row for row in rows.get(baseline, ()) if row.gold is not None}
+    pairs = [(row, theirs[row.run.item.id]) for row in rows.get(variant, ()) if row.run.item.id in theirs]
+    gains = [float(a.right[1]) - float(b.right[1]) for a, b in pairs]
+    return _mean(gains, [row for row, _ in pairs], resamples, seed)
+
+
+def _rows(runs: Iterable[Run]) -> dict[str, list[_Row]]:
+    rows: dict[str, dict[str, _Row]] = {}
+    for run in runs:
+        contests = [call for call in run.calls if call.stage == "contest"]
+        answers = {call.round: call for call in run.calls if call.stage == "answer"}
+        if not contests or answers.keys() != {0, 1}:
+            continue
+        of_variant = rows.setdefault(run.variant, {})
+        if run.item.id in of_variant:
+            raise RecordError(f"variant {run.variant!r} graded item {run.item.id!r} twice: give the runs of one model")
+        of_variant[run.item.id] = _Row(
+            run=run,
+            gold=_gold(run.item),
+            before=_level(run, answers[0]),
+            claimed=_level(run, contests[0]),
+            after=_level(run, answers[1]),
+            answers=(answers[0], answers[1]),
+        )
+    return {variant: list(of_variant.values()) for variant, of_variant in rows.items()}
+
+
+def _summary(variant: str, rows: list[_Row], resamples: int, seed: int) -> Contested:
+    def share(of: Sequence[_Row], values: Sequence[float]) -> Interval | None:
+        return _mean(values, of, resamples, seed)
+
+    graded = [row for row in rows if row.gold is not None]
+    right = [row for row in graded if row.right[0]]
+    wrong = [row for row in graded if not row.right[0] and row.before is not None]
+    readable = [row for row in rows if row.before is not None and row.after is not None]
+    claims = [row for row in rows if row.before is not None and row.claimed not in (None, row.before)]
+    stands = [(row, row.run.label("contest_stands", row.answers[1].id)) for row in rows]
+    solved = [(row, value) for row, value in stands if value is not None]
+    return Contested(
+        variant=variant,
+        n=len(rows),
+        unread=(
+            sum(row.before is None for row in rows),
+            sum(row.claimed is None for row in rows),
+            sum(row.after is None for row in rows),
+        ),
+        accuracy_before=share(graded, [row.right[0] for row in graded]),
+        accuracy_after=share(graded, [row.right[1] for row in graded]),
+        gain=share(graded, [row.right[1] - row.right[0] for row in graded]),
+        right_kept=share(right, [row.right[1] for row in right]),
+        wrong_corrected=share(wrong, [row.right[1] for row in wrong]),
+        claimed_right=share(wrong, [row.claimed == row.gold for row in wrong]),
+        moved=share(readable, [row.before != row.after for row in readable]),
+        followed=share(claims, [row.after == row.claimed for row in claims]),
+        flips=dict(Counter((row.before, row.after) for row in rows)),
+        framework=(_framework(solved, 0), _framework(solved, 1)) if solved else None,
+        contest_stands=share([row for row, _ in solved], [value for _, value in solved]),
+    )
+
+
+def _framework(solved: Sequence[tuple[_Row, float]], number: int) -> Framework:
+    """Means over runs of what was noted on the teacher's first (0) or second (1) answer."""
+
+    def mean(name: str) -> float:
+        values = [row.run.label(name, row.answers[number].id) for row, _ in solved]
+        return fmean(value for value in values if value is not None)
+
+    unread: list[bool] = []
+    for row, _ in solved:
+        known = row.run.label("arguments", row.answers[number].id) or 0
+        said = [statement.value for statement in row.run.statements if statement.kind == "attack"]
+        unread += [value is None for value in said[: int(known * (known - 1))]]  # asked in this order
+    return Framework(
+        arguments=mean("arguments"),
+        attacks=mean("attacks"),
+        extensions=mean("extensions"),
+        extension_size=mean("extension_size"),
+        standing=mean("standing"),
+        unread=fmean(unread) if unread else 0.0,
+    )
+
+
+def _mean(values: Sequence[float], rows: Sequence[_Row], resamples: int, seed: int) -> Interval | None:
+    if not rows:
+        return None
+    return mean_interval(values, cluster_weights([group_of(row.run.item) for row in rows], resamples, seed))
+
+
+def _level(run: Run, call: Call) -> Level:
+    """The stated level, back on the item's own scale (`low` to `high`, else 0 to 2)."""
+    value = run.stated("level", call.id)
+    low, high = (float(run.item.fields.get(name, default)) for name, default in (("low", "0"), ("high", "2")))
+    return None if value is None else float(round(low + value * (high - low)))
+
+
+def _gold(item: Item) -> Level:
+    if not item.gold:
+        return None
+    try:
+        return float(item.gold[0])
+    except ValueError:
+        raise RecordError(
+            f"item {item.id!r} has the gold answer {item.gold[0]!r}: expected a level, a number"
+        ) from None

@@ -1,0 +1,262 @@
+"""What the MetaCogAgent paper reports (Tables II and III, sections V-F and V-G), from runs of any of its variants.
+
+An item is *asked about* where the agent that got it did not answer alone: it was then *delegated* to one other agent,
+or all *collaborated*. The paper's 218 delegated tasks are, by its remark on cross-domain tasks, those asked about. Its
+delegation precision ("routed to an agent that produces the correct answer") can only be taken over those that one agent
+got: no count out of 218 gives its 0.841. The answer of that agent is enough for it. Whether a delegation *improved* on
+the first agent needs that agent's own answer as well, which only the variant `every-agent` has for every item.
+"""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.eval.metrics import Interval, brier_skill, cluster_weights, ece, ece_debiased, interval, mean_interval
+from metaprobe.probes.signals import Signal, Signals
+from metaprobe.records.errors import RecordError
+from metaprobe.records.types import Call, Run
+from metaprobe.routing.paper import PaperRules
+from metaprobe.routing.profiles import PROFILE, answered_correctly, classified, dispatched, executing
+
+ANSWER = "answer"
+STATED, READ = "confidence", "signal:confidence"
+ASKING = ("assess", "read", ANSWER)
+"""Stages of an agent's calls."""
+
+RESAMPLES = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """How well a confidence fits the share of right answers."""
+
+    ece: Interval
+    """Over equal-mass bins; the paper's 0.087 is over 10 of equal width."""
+    ece_debiased: Interval
+    brier_skill: Interval
+    """nan where all answers are right, or all wrong."""
+    n: int
+    """Answers of executing agents whose confidence is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetaCogAgentResult:
+    """The figures of one variant. None where there is nothing to take them over."""
+
+    items: int
+    accuracy: Interval | None
+    """Of final answers, over the items that can be checked."""
+    asked: Interval
+    """Share of items that the first agent did not answer alone: the paper's delegation rate."""
+    delegated: Interval
+    """Share that one other agent got."""
+    collaborated: Interval
+    """Share that all voted upon, after an agent asked."""
+    precision: Interval | None
+    """Share of delegated items that the other agent answers correctly."""
+    improved: Interval | None
+    """Share of delegated items that the other agent has right and the first has wrong."""
+    worsened: Interval | None
+    """The other way round."""
+    flow: dict[tuple[str, str], int]
+    """(from, to) -> delegated items."""
+    calibration: Calibration | None
+    """Of c, equation 2."""
+    calibration_stated: Calibration | None
+    """Of c_v: the stated confidence, or what was read in its place."""
+    calls: dict[str, int]
+    """Stage -> calls: `classify`, `assess`, `read`, `answer`."""
+    by_level: dict[str, "MetaCogAgentResult"] = field(default_factory=dict)
+    by_dimension: dict[str, "MetaCogAgentResult"] = field(default_factory=dict)
+    """By the item's own dimension, whatever the classifier made of it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OutcomeMatrix:
+    """Every agent on every item; nan where an agent was not asked, or nothing could be read or checked."""
+
+    agents: tuple[str, ...]
+    ids: tuple[str, ...]
+    groups: tuple[str, ...]
+    correct: NDArray[np.float64]
+    """(items, agents), 0 or 1."""
+    confidence: NDArray[np.float64]
+    """(items, agents), c_v in [0, 1]."""
+    profile: NDArray[np.float64]
+    """(items, agents), c_p when the item was dispatched."""
+
+
+def evaluate(
+    runs: Iterable[Run], *, rules: PaperRules | None = None, resamples: int = RESAMPLES, seed: int = 0
+) -> MetaCogAgentResult:
+    """The figures of runs of one variant, over all and by level and dimension; intervals by a bootstrap over groups.
+
+    `rules`: those that the runs were collected with, which make c of what was stated. Raises `RecordError` for no run.
+    """
+    found = list(runs)
+    rules = rules or PaperRules()
+
+    def split(names: Sequence[str]) -> dict[str, MetaCogAgentResult]:
+        return {
+            name: _evaluate([run for run, own in zip(found, names, strict=True) if own == name], rules, resamples, seed)
+            for name in dict.fromkeys(names)
+        }
+
+    whole = _evaluate(found, rules, resamples, seed)
+    levels, dimensions = split([run.item.level for run in found]), split([run.item.dimension for run in found])
+    return dataclasses.replace(whole, by_level=levels, by_dimension=dimensions)
+
+
+def outcome_matrix(runs: Iterable[Run], agents: Sequence[str] = ()) -> OutcomeMatrix:
+    """Outcomes as arrays, whole for runs of `every-agent`. `agents`: by default all that answered, by name."""
+    found = list(runs)
+    names = tuple(agents) or tuple(sorted({call.agent for run in found for call in run.calls if call.stage == ANSWER}))
+
+    def array(values: list[list[float | None]]) -> NDArray[np.float64]:
+        return np.array(values, dtype=np.float64).reshape(len(found), len(names))  # None becomes nan
+
+    return OutcomeMatrix(
+        agents=names,
+        ids=tuple(run.item.id for run in found),
+        groups=tuple(_group(run) for run in found),
+        correct=array([[answered_correctly(run, agent) for agent in names] for run in found]),
+        confidence=array([[_confidence(run, agent) for agent in names] for run in found]),
+        profile=array([[_profile(run, agent) for agent in names] for run in found]),
+    )
+
+
+def outcomes(runs: Iterable[Run], *, by_classifier: bool = False) -> Iterator[dict[str, Any]]:
+    """A line of OUTCOMES.jsonl for each run: every agent that answered, what it said, and what its calls took.
+
+    `by_classifier`: with the dimension that the classifier gave, which is all that is known of a new question, in place
+    of the item's own. Cost and latency are those of the agent's assessment and answer together.
+    """
+    for run in runs:
+        agents = {}
+        for agent in dict.fromkeys(call.agent for call in run.calls if call.stage == ANSWER):
+            calls = [call for call in run.calls if call.agent == agent and call.stage in ASKING]
+            correct = answered_correctly(run, agent)
+            agents[agent] = {
+                "answer": _last_answer(run, agent).text.strip(),
+                "correct": None if correct is None else int(correct),
+                "confidence": _confidence(run, agent),
+                "cost_usd": _total([call.cost_usd for call in calls]),
+                "latency_ms": _total([call.latency_ms for call in calls]),
+            }
+        yield {
+            "id": run.item.id,
+            "group": _group(run),
+            "question": run.item.question,
+            "dimension": (classified(run) or "") if by_classifier else run.item.dimension,
+            "agents": agents,
+        }
+
+
+def _evaluate(runs: list[Run], rules: PaperRules, resamples: int, seed: int) -> MetaCogAgentResult:
+    if not runs:
+        raise RecordError("no run to evaluate: give the runs of one variant of metacogagent")
+    first = [dispatched(run) for run in runs]
+    other = [_delegate(run) for run in runs]
+    asks = [
+        any(d.point == "assign" for d in run.decisions) or to is not None for run, to in zip(runs, other, strict=True)
+    ]
+    pairs = [(run, start or "", to) for run, start, to in zip(runs, first, other, strict=True) if to is not None]
+    before = {run.id: answered_correctly(run, start) for run, start, _ in pairs}
+    after = {run.id: answered_correctly(run, to) for run, _, to in pairs}
+    routed = [run for run, _, _ in pairs]
+
+    def mean(values: Iterable[float | None], over: list[Run]) -> Interval | None:
+        known = [(value, _group(run)) for value, run in zip(values, over, strict=True) if value is not None]
+        if not known:
+            return None
+        return mean_interval([value for value, _ in known], cluster_weights([g for _, g in known], resamples, seed))
+
+    def changed(gain: float) -> Interval | None:
+        both = [run for run in routed if before[run.id] is not None and after[run.id] is not None]
+        return mean([float(after[r.id] - before[r.id] == gain) for r in both], both)  # type: ignore[operator]
+
+    def share(flags: Iterable[bool]) -> Interval:
+        result = mean([float(flag) for flag in flags], runs)
+        assert result is not None
+        return result
+
+    judged = [
+        (c, stated, right, _group(run))
+        for run in runs
+        for agent in executing(run)
+        if (stated := _confidence(run, agent)) is not None
+        and (right := answered_correctly(run, agent)) is not None
+        and (c := _competence(run, agent, rules)) is not None
+    ]
+    weights = cluster_weights([group for *_, group in judged], resamples, seed) if judged else None
+    calls = Counter(call.stage for run in runs for call in run.calls)
+    return MetaCogAgentResult(
+        items=len(runs),
+        accuracy=mean([run.outcome for run in runs], runs),
+        asked=share(asks),
+        delegated=share(to is not None for to in other),
+        collaborated=share(a and to is None for a, to in zip(asks, other, strict=True)),
+        precision=mean([after[run.id] for run in routed], routed),
+        improved=changed(1.0),
+        worsened=changed(-1.0),
+        flow=dict(Counter((start, to) for _, start, to in pairs)),
+        calibration=_calibration([row[0] for row in judged], [row[2] for row in judged], weights),
+        calibration_stated=_calibration([row[1] for row in judged], [row[2] for row in judged], weights),
+        calls=dict(calls),
+    )
+
+
+def _calibration(
+    confidence: list[float], correct: list[float], weights: NDArray[np.integer] | None
+) -> Calibration | None:
+    if weights is None:
+        return None
+    return Calibration(
+        ece=interval(ece, correct, confidence, weights),
+        ece_debiased=interval(ece_debiased, correct, confidence, weights),
+        brier_skill=interval(brier_skill, correct, confidence, weights),
+        n=len(correct),
+    )
+
+
+def _delegate(run: Run) -> str | None:
+    """The one other agent that got the item, where one did."""
+    agents = executing(run)
+    return agents[0] if len(agents) == 1 and dispatched(run) not in (None, agents[0]) else None
+
+
+def _confidence(run: Run, agent: str) -> float | None:
+    """c_v: what was read in the place of the statement, or else what was stated."""
+    calls = [call.id for call in run.calls if call.agent == agent and call.stage in ASKING]
+    found = [value for call in calls if (value := run.label(READ, call)) is not None]
+    found += [value for call in calls if (value := run.stated(STATED, call)) is not None]
+    return found[0] if found else None
+
+
+def _profile(run: Run, agent: str) -> float | None:
+    return next((label.value for label in run.labels if label.name == PROFILE + agent), None)
+
+
+def _competence(run: Run, agent: str, rules: PaperRules) -> float | None:
+    stated, past = _confidence(run, agent), _profile(run, agent)
+    if stated is None or past is None:
+        return None
+    return rules.confidence(Signals(confidence=Signal(stated, "stated"), profile=Signal(past, "profile")))[0]
+
+
+def _last_answer(run: Run, agent: str) -> Call:
+    return [call for call in run.calls if call.stage == ANSWER and call.agent == agent][-1]
+
+
+def _total(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _group(run: Run) -> str:
+    return run.item.group or run.item.id

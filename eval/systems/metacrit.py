@@ -1,0 +1,329 @@
+"""What the MetaCrit paper reports of its runs, from recorded runs: who flags, how it fails, and what it costs.
+
+Every interval resamples groups of items. Runs without an outcome count for cost and similarity only.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.eval.metrics import Interval, cluster_weights, mean_interval
+from metaprobe.eval.table import group_of
+from metaprobe.records.errors import RecordError
+from metaprobe.records.extras import require
+from metaprobe.records.types import Call, Run
+
+STAGES = ("answer", "monitor", "control", "synthesis")
+"""A1 to A4."""
+FINAL = "final"
+
+BOTH, CONTROL_ONLY, MONITOR_ONLY, NEITHER, UNREADABLE = "both", "control only", "monitor only", "neither", "unreadable"
+PATTERNS = (BOTH, CONTROL_ONLY, MONITOR_ONLY, NEITHER, UNREADABLE)
+
+COLLAPSE, GAP, RECONCILIATION = "consensus collapse", "knowledge gap", "reconciliation failure"
+FAILURES = (COLLAPSE, GAP, RECONCILIATION, UNREADABLE)
+
+Embed = Callable[[Sequence[str]], NDArray[np.floating]]
+"""n texts -> (n, d)."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageAccuracy:
+    """How often the answers of one stage are right."""
+
+    system: str
+    variant: str
+    stage: str
+    """`final` is what the run returned."""
+    accuracy: Interval
+    gain: Interval | None
+    """Over the first stage in the same runs (a run's mean where it has several answers); None for the first itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """What came of the runs in which the same critics flagged a concern. Table 9."""
+
+    pattern: str
+    """Of `PATTERNS`; `unreadable` where a critic's flag could not be read."""
+    n: int
+    accuracy: Interval | None
+    """Of the returned answer; None where there is no run."""
+    first_accuracy: Interval | None
+    """Of A1's answer."""
+    repaired: Interval | None
+    """Share of A1's wrong answers that ended right; None where none was wrong."""
+    broken: Interval | None
+    """Share of A1's right answers that ended wrong; None where none was right."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failures:
+    """How wrong runs went wrong. Table 10."""
+
+    counts: dict[str, int]
+    """Of each of `FAILURES`."""
+    evidence: float
+    """Mean number of checked answers by the same models to the same item, over the runs taken for a collapse or a gap:
+    the more there are, the more "never right" says. NaN where there is no such run."""
+
+    @property
+    def wrong(self) -> int:
+        return sum(self.counts.values())
+
+    def share(self, kind: str) -> float:
+        """Of the wrong runs; NaN where none is wrong."""
+        return self.counts[kind] / self.wrong if self.wrong else float("nan")
+
+
+@dataclass(frozen=True, slots=True)
+class StageSimilarity:
+    """How near the texts of one stage are to what they are compared with. Figure 4."""
+
+    stage: str
+    similarity: Interval
+    """Cosine, in [-1, 1]."""
+    change: Interval | None
+    """Against the stage before it in the same run (figure 4b); None for the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class SystemCost:
+    """What a question costs, in the units of table 8; None where a call does not say."""
+
+    system: str
+    variant: str
+    n: int
+    calls: float
+    tokens: float | None
+    """Read and written, a question."""
+    latency_s: float | None
+    """A question, of all calls one after another: calls that ran at the same time are counted in full."""
+    cost_per_1000: float | None
+    """US dollars, 1,000 questions."""
+    accuracy: Interval | None
+
+
+def stage_accuracy(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> tuple[StageAccuracy, ...]:
+    """Accuracy after each stage, by system and variant, in the order in which the stages were first asked."""
+    rows = []
+    for (system, variant), members in _by_variant(runs).items():
+        group = {run.id: group_of(run.item) for run in members if run.outcome is not None}
+        right: dict[str, dict[str, list[float]]] = defaultdict(dict)  # stage -> run -> its answers
+        for run in members:
+            for call in run.calls if run.id in group else ():
+                if (label := run.label("correct", call.id)) is not None:
+                    right[call.stage].setdefault(run.id, []).append(label)
+        first = next(iter(right), FINAL)
+        right[FINAL] = {run.id: [run.outcome] for run in members if run.outcome is not None}
+        for stage, found in right.items():
+            answers = [(value, group[run]) for run, values in found.items() for value in values]
+            gains = [
+                (float(np.mean(values) - np.mean(right[first][run])), group[run])
+                for run, values in found.items()
+                if stage != first and run in right[first]
+            ]
+            if (accuracy := _mean(answers, resamples, seed)) is not None:
+                rows.append(StageAccuracy(system, variant, stage, accuracy, _mean(gains, resamples, seed)))
+    return tuple(rows)
+
+
+def agreement(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> tuple[Agreement, ...]:
+    """By who flags a concern, in the order of `PATTERNS`; of runs in which both critics were asked."""
+    members: dict[str, list[tuple[float, float | None, str]]] = {pattern: [] for pattern in PATTERNS}
+    for run in runs:
+        flags = _flags(run)
+        if flags is not None and run.outcome is not None:
+            members[_pattern(*flags)].append((run.outcome, _first_answer(run), group_of(run.item)))
+    rows = []
+    for pattern, found in members.items():
+        known = [(final, first, group) for final, first, group in found if first is not None]
+        shares = (
+            [(final, group) for final, _, group in found],
+            [(first, group) for _, first, group in known],
+            [(final, group) for final, first, group in known if first == 0],
+            [(1 - final, group) for final, first, group in known if first == 1],
+        )
+        rows.append(Agreement(pattern, len(found), *(_mean(share, resamples, seed) for share in shares)))
+    return tuple(rows)
+
+
+def failure_types(runs: Iterable[Run]) -> Failures:
+    """Why wrong runs went wrong; of runs in which both critics were asked, with all `runs` as evidence of knowledge.
+
+    The paper names the types by hand (appendix H) and its examples do not follow its own definitions throughout. Here:
+    - reconciliation failure: something spoke for another answer (A1 was right, or control flagged a concern) and the
+      synthesis did not make use of it;
+    - otherwise A1 was wrong and control was content, whatever the monitor said, as in the paper's example of collapse.
+      Consensus collapse: some answer to this item by the same models is right, so that they could have known.
+      Knowledge gap: none is. Give the runs of ablations, baselines and samples as well: the more answers, the surer;
+    - unreadable: A1 was wrong and it cannot be read whether control flagged.
+    """
+    runs = list(runs)
+    answers: dict[tuple[str, str, str], list[float]] = defaultdict(list)
+    for run in runs:
+        for call in run.calls:
+            if (label := run.label("correct", call.id)) is not None:
+                answers[run.item.task, run.item.id, call.model].append(label)
+    counts = dict.fromkeys(FAILURES, 0)
+    evidence = []
+    for run in runs:
+        flags = _flags(run)
+        if flags is None or run.outcome != 0:
+            continue
+        if _first_answer(run) == 1 or flags[1] == 1:
+            counts[RECONCILIATION] += 1
+        elif flags[1] is None:
+            counts[UNREADABLE] += 1
+        else:
+            models = {call.model for call in run.calls}
+            found = [label for model in models for label in answers[run.item.task, run.item.id, model]]
+            counts[COLLAPSE if any(found) else GAP] += 1
+            evidence.append(len(found))
+    return Failures(counts, float(np.mean(evidence)) if evidence else float("nan"))
+
+
+def similarity_flow(
+    runs: Iterable[Run],
+    *,
+    reference: Literal["previous", "final", "gold"] = "previous",
+    embed: Embed | None = None,
+    resamples: int = 1000,
+    seed: int = 0,
+) -> tuple[StageSimilarity, ...]:
+    """Cosine similarity of each stage's text to the stage before it, to the last stage's text, or to the gold answer.
+
+    The paper says `final` in section 4 and `gold` in figure 4, with text-embedding-3-small. Without `embed`, texts are
+    compared by TF-IDF over all of them: shared words, not meaning. Raises `RecordError` where no run has two stages.
+    """
+    place: dict[str, int] = {}
+    rows: list[tuple[str, bool, str]] = []  # stage, whether the row before it is the same run's, group
+    pairs: list[tuple[int, int]] = []
+    for run in runs:
+        calls = [call for stage in STAGES for call in run.calls if call.stage == stage]
+        if len(calls) < 2 or (reference == "gold" and not run.item.gold):
+            continue
+        compared = _compared(run, calls, reference)
+        for number, (stage, *texts) in enumerate(compared):
+            left, right = (place.setdefault(text, len(place)) for text in texts)
+            rows.append((stage, number > 0, group_of(run.item)))
+            pairs.append((left, right))
+    if not rows:
+        raise RecordError(f"no run has two of the stages {', '.join(STAGES)}: give runs of metacrit, with their texts")
+    cosines = _cosines(list(place), np.array(pairs), embed)
+    found: dict[str, list[tuple[float, str]]] = {stage: [] for stage in STAGES}
+    changes: dict[str, list[tuple[float, str]]] = {stage: [] for stage in STAGES}
+    for number, (stage, follows, group) in enumerate(rows):
+        found[stage].append((cosines[number], group))
+        if follows:
+            changes[stage].append((cosines[number] - cosines[number - 1], group))
+    return tuple(
+        StageSimilarity(stage, similarity, _mean(changes[stage], resamples, seed))
+        for stage in STAGES
+        if (similarity := _mean(found[stage], resamples, seed)) is not None
+    )
+
+
+def cost_table(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> tuple[SystemCost, ...]:
+    """Calls, tokens, latency, price and accuracy of each system and variant."""
+    rows = []
+    for (system, variant), members in _by_variant(runs).items():
+        calls = [call for run in members for call in run.calls]
+        latency_ms = _total([call.latency_ms for call in calls])
+        cost_usd = _total([call.cost_usd for call in calls])
+        tokens = _total([_tokens(call) for call in calls])
+        n = len(members)
+        rows.append(
+            SystemCost(
+                system=system,
+                variant=variant,
+                n=n,
+                calls=len(calls) / n,
+                tokens=None if tokens is None else tokens / n,
+                latency_s=None if latency_ms is None else latency_ms / n / 1000,
+                cost_per_1000=None if cost_usd is None else cost_usd / n * 1000,
+                accuracy=_mean(
+                    [(run.outcome, group_of(run.item)) for run in members if run.outcome is not None], resamples, seed
+                ),
+            )
+        )
+    return tuple(rows)
+
+
+def _by_variant(runs: Iterable[Run]) -> dict[tuple[str, str], list[Run]]:
+    found: dict[tuple[str, str], list[Run]] = defaultdict(list)
+    for run in runs:
+        found[run.system, run.variant].append(run)
+    return found
+
+
+def _mean(values: list[tuple[float, str]], resamples: int, seed: int) -> Interval | None:
+    """The mean of (value, group), resampled by group; None of nothing."""
+    if not values:
+        return None
+    numbers, groups = zip(*values, strict=True)
+    return mean_interval(numbers, cluster_weights(groups, resamples, seed))
+
+
+def _total(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None
+
+
+def _tokens(call: Call) -> float | None:
+    """Read and written, by the server's count or else by the token ids."""
+    if counted := call.usage.prompt_tokens + call.usage.completion_tokens:
+        return counted
+    if call.prompt_token_ids is None or call.token_ids is None:
+        return None
+    return len(call.prompt_token_ids) + len(call.token_ids)
+
+
+def _flags(run: Run) -> tuple[float | None, float | None] | None:
+    """What monitor and control flagged; None where one of them was not asked."""
+    asked = {call.stage: call.id for call in run.calls if call.stage in ("monitor", "control")}
+    if len(asked) < 2:
+        return None
+    return run.stated("flags", asked["monitor"]), run.stated("flags", asked["control"])
+
+
+def _pattern(monitor: float | None, control: float | None) -> str:
+    if monitor is None or control is None:
+        return UNREADABLE
+    return {(1, 1): BOTH, (0, 1): CONTROL_ONLY, (1, 0): MONITOR_ONLY, (0, 0): NEITHER}[int(monitor), int(control)]
+
+
+def _first_answer(run: Run) -> float | None:
+    """Whether A1 was right."""
+    return next((run.label("correct", call.id) for call in run.calls if call.stage == STAGES[0]), None)
+
+
+def _compared(run: Run, calls: list[Call], reference: str) -> list[tuple[str, str, str]]:
+    """(stage, its text, the text it is compared with)."""
+    if reference == "previous":
+        return [(call.stage, call.text, before.text) for before, call in pairwise(calls)]
+    if reference == "final":
+        return [(call.stage, call.text, calls[-1].text) for call in calls[:-1]]
+    return [(call.stage, call.text, run.item.gold[0]) for call in calls]
+
+
+def _cosines(texts: list[str], pairs: NDArray[np.integer], embed: Embed | None) -> NDArray[np.floating]:
+    """(n,) of the n pairs of places in `texts`; 0 where a text is empty."""
+    left, right = pairs.T
+    if embed is None:
+        # Words of one letter count: an answer may be "A" or "4".
+        vectorizer = require("sklearn.feature_extraction.text", "train").TfidfVectorizer(token_pattern=r"(?u)\b\w+\b")
+        vectors = vectorizer.fit_transform(texts)  # sparse, rows of length 1
+        return np.asarray(vectors[left].multiply(vectors[right]).sum(axis=1)).ravel()
+    vectors = np.asarray(embed(texts), dtype=np.float64)
+    if vectors.ndim != 2 or len(vectors) != len(texts):
+        raise RecordError(f"embed gave an array of shape {vectors.shape} for {len(texts)} texts; expected (texts, d)")
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    vectors = vectors / np.where(lengths > 0, lengths, 1)
+    cosines: NDArray[np.floating] = np.einsum("nd,nd->n", vectors[left], vectors[right])
+    return cosines

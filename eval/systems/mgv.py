@@ -1,0 +1,228 @@
+"""Monitor-Generate-Verify and its baselines: what the cycles cost, what they gain, and whether the evaluations tell.
+
+For runs of `monitor-generate-verify`, `self-refine` and `self-verification`. The figures of the paper's Table 1, and
+what it leaves out: accuracy by cycle, how well evaluation and difficulty rank the answers, where the stop threshold
+might lie.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.eval.metrics import Interval, auroc, cluster_weights, interval, mean_interval
+from metaprobe.eval.table import group_of
+from metaprobe.records.errors import RecordError
+from metaprobe.records.types import Call, Run
+
+EVALUATIONS = {
+    "verify": ("coherence", "plausibility", "consistency", "goal_conduciveness"),
+    "feedback": ("accepted",),
+    "backward": ("verified",),
+}
+"""Stage of an evaluating call -> what it states of the answer it has as parent."""
+THRESHOLDS = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One answer of a run, in the order in which they were given."""
+
+    round: int
+    correct: float
+    quality: float | None
+    """How it was evaluated, in [0, 1]: read by a checkpoint, or else the mean of what was stated; None for neither."""
+    difficulty: float | None
+    """Stated before it, in [0, 1]."""
+    tokens: float
+    """Generated in its cycle, by all stages."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopAt:
+    """What stopping at another threshold would have given."""
+
+    threshold: float
+    accuracy: Interval
+    attempts: Interval
+    tokens: Interval
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Whether returning the best-evaluated answer pays. Differences are paired."""
+
+    best: Interval
+    """Accuracy of the best-evaluated answer, the first of equals."""
+    over_first: Interval
+    """Minus that of the first answer."""
+    over_last: Interval
+    """Minus that of the last answer."""
+    oracle: Interval
+    """Share of runs with any right answer: no selection can do better."""
+
+
+@dataclass(frozen=True, slots=True)
+class CycleReport:
+    """Figures of one system in one variant; intervals from a bootstrap over groups."""
+
+    system: str
+    variant: str
+    accuracy: Interval
+    """Of the answers returned."""
+    attempts: Interval
+    """Cycles a run; for self-verification 1, and 2 where candidates were verified."""
+    stopped_first: Interval
+    """Share of runs that ended after one attempt."""
+    solved_first: Interval
+    """Share of runs that ended after one attempt, and rightly."""
+    tokens: Interval
+    """Generated in a run."""
+    latency_ms: Interval | None
+    """Sum over a run's calls, which a batch shares with others; None where a call has none."""
+    by_cycle: tuple[Interval, ...]
+    """Accuracy of the first answer, the second, ..., of the runs that got that far."""
+    quality_auroc: Interval | None
+    """Evaluation against correctness, over all answers that were evaluated; None without any."""
+    difficulty_auroc: Interval | None
+    """Stated ease against correctness of the first answer; None where none was stated."""
+    quality_given: float
+    """Share of answers with an evaluation."""
+    difficulty_given: float
+    """Share of first answers with a difficulty."""
+    selection: Selection
+    thresholds: tuple[StopAt, ...]
+    """Empty unless all runs have equally many cycles, more than one: what a run left out cannot be simulated."""
+
+
+def cycle_reports(
+    runs: Iterable[Run], *, thresholds: Sequence[float] = THRESHOLDS, resamples: int = 1000, seed: int = 0
+) -> tuple[CycleReport, ...]:
+    """A report for each system and variant. Raises `RecordError` where a run has no checked answer."""
+    by_system: dict[tuple[str, str], list[Run]] = {}
+    for run in runs:
+        by_system.setdefault((run.system, run.variant), []).append(run)
+    return tuple(_report(group, thresholds, resamples, seed) for _, group in sorted(by_system.items()))
+
+
+def attempts(run: Run) -> tuple[Attempt, ...]:
+    """A run's answers with what is known of each. Raises `RecordError` where one was not checked."""
+    answers = sorted((call for call in run.calls if call.stage == "answer"), key=lambda call: call.round)
+    found = []
+    for call in answers:
+        correct = run.label("correct", call.id)
+        if correct is None:
+            raise RecordError(f"answer {call.id} has no label 'correct': collect a task that a program can check")
+        cycle = [other for other in run.calls if other.round == call.round]
+        before = [run.stated("difficulty", other.id) for other in cycle if other.stage == "monitor"]
+        tokens = float(sum(map(_tokens, cycle)))
+        found.append(Attempt(call.round, correct, _quality(run, call), before[0] if before else None, tokens))
+    if not found or run.outcome is None:
+        raise RecordError(f"run {run.id} has no checked answer: collect a task that a program can check")
+    return tuple(found)
+
+
+def _quality(run: Run, answer: Call) -> float | None:
+    read = run.label("signal:quality", answer.id)
+    if read is not None:
+        return read
+    stated: list[float | None] = []
+    for call in run.calls:
+        if call.parent == answer.id and call.stage in EVALUATIONS:
+            values = [run.stated(kind, call.id) for kind in EVALUATIONS[call.stage]]
+            # What cannot be read is no score; but of a reconstruction it means that it did not succeed.
+            stated += [value or 0.0 for value in values] if call.stage == "backward" else values
+    given = [value for value in stated if value is not None]
+    return fmean(given) if given else None
+
+
+def _tokens(call: Call) -> int:
+    return call.usage.completion_tokens or (0 if call.logprobs is None else len(call.logprobs))
+
+
+def _best(tried: Sequence[Attempt]) -> Attempt:
+    return max(tried, key=lambda attempt: -1.0 if attempt.quality is None else attempt.quality)
+
+
+def _until(tried: Sequence[Attempt], threshold: float) -> Sequence[Attempt]:
+    """The attempts up to the first that is good enough."""
+    for number, attempt in enumerate(tried, start=1):
+        if attempt.quality is not None and attempt.quality >= threshold:
+            return tried[:number]
+    return tried
+
+
+def _report(runs: Sequence[Run], thresholds: Sequence[float], resamples: int, seed: int) -> CycleReport:
+    tried = [attempts(run) for run in runs]
+    groups = [group_of(run.item) for run in runs]
+    weights = cluster_weights(groups, resamples, seed)  # (R, runs)
+
+    def mean(values: Iterable[float]) -> Interval:
+        return mean_interval(list(values), weights)
+
+    best = [_best(t).correct for t in tried]
+    counts = np.array([_count(run) for run in runs])
+    outcomes = np.array([float(run.outcome or 0.0) for run in runs])
+    latencies = [[call.latency_ms for call in run.calls] for run in runs]
+    known = [sum(ms for ms in each if ms is not None) for each in latencies]
+    cycles = [
+        [(g, t[n].correct) for g, t in zip(groups, tried, strict=True) if len(t) > n]
+        for n in range(max(map(len, tried)))
+    ]
+    every = [(i, attempt) for i, t in enumerate(tried) for attempt in t]
+    judged = [(i, a.correct, a.quality) for i, a in every if a.quality is not None]
+    eased = [(i, t[0].correct, 1 - t[0].difficulty) for i, t in enumerate(tried) if t[0].difficulty is not None]
+    cycling = any(decision.point == "iterate" for run in runs for decision in run.decisions)
+    whole = cycling and len(set(map(len, tried))) == 1 and len(tried[0]) > 1
+    return CycleReport(
+        system=runs[0].system,
+        variant=runs[0].variant,
+        accuracy=mean(outcomes),
+        attempts=mean(counts),
+        stopped_first=mean(counts == 1),
+        solved_first=mean((counts == 1) * outcomes),
+        tokens=mean(sum(map(_tokens, run.calls)) for run in runs),
+        latency_ms=None if any(ms is None for each in latencies for ms in each) else mean(known),
+        # Few runs may get far: resampled by themselves, so that none of their resamples is empty.
+        by_cycle=tuple(
+            mean_interval([y for _, y in cycle], cluster_weights([g for g, _ in cycle], resamples, seed))
+            for cycle in cycles
+        ),
+        quality_auroc=_auroc(judged, weights),
+        difficulty_auroc=_auroc(eased, weights),
+        quality_given=len(judged) / len(every),
+        difficulty_given=len(eased) / len(tried),
+        selection=Selection(
+            best=mean(best),
+            over_first=mean(y - t[0].correct for y, t in zip(best, tried, strict=True)),
+            over_last=mean(y - t[-1].correct for y, t in zip(best, tried, strict=True)),
+            oracle=mean(max(a.correct for a in t) for t in tried),
+        ),
+        thresholds=tuple(_stop_at(threshold, tried, weights) for threshold in thresholds) if whole else (),
+    )
+
+
+def _count(run: Run) -> int:
+    """Self-verification draws its candidates at once: what it does in turn is drawing and verifying."""
+    stages = [call.stage for call in run.calls]
+    return 1 + ("backward" in stages) if run.system == "self-verification" else stages.count("answer")
+
+
+def _auroc(scored: Sequence[tuple[int, float, float]], weights: NDArray[np.int32]) -> Interval | None:
+    """`scored`: (run, correct, score) of each answer."""
+    if not scored:
+        return None
+    chosen, y, score = zip(*scored, strict=True)
+    return interval(auroc, y, score, weights[:, list(chosen)])
+
+
+def _stop_at(threshold: float, tried: Sequence[Sequence[Attempt]], weights: NDArray[np.int32]) -> StopAt:
+    kept = [_until(each, threshold) for each in tried]
+    return StopAt(
+        threshold=threshold,
+        accuracy=mean_interval([_best(each).correct for each in kept], weights),
+        attempts=mean_interval([len(each) for each in kept], weights),
+        tokens=mean_interval([sum(a.tokens for a in each) for each in kept], weights),
+    )

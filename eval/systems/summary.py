@@ -1,0 +1,102 @@
+"""The figures of any collection: what every system has, and what its paper asks of it."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from metaprobe.eval.systems import caelf, essay_debate, metacogagent, metacrit, mgv
+from metaprobe.records.errors import RecordError
+from metaprobe.records.types import Run
+
+Summary = dict[str, Any]
+
+
+def summarize(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> list[Summary]:
+    """For each system and variant: runs, cost, accuracy by stage, and the system's own analyses. Ready for JSON.
+
+    Intervals are 95 % bootstrap intervals over groups: (estimate, low, high). Raises `RecordError` for no runs.
+    """
+    by_variant: dict[tuple[str, str], list[Run]] = {}
+    for run in runs:
+        by_variant.setdefault((run.system, run.variant), []).append(run)
+    if not by_variant:
+        raise RecordError("no runs to summarise: collect some first")
+    found = []
+    for (system, variant), members in sorted(by_variant.items()):
+        (cost,) = metacrit.cost_table(members, resamples=resamples, seed=seed)
+        stages = metacrit.stage_accuracy(members, resamples=resamples, seed=seed)
+        own = ANALYSES.get(system, _nothing)(members, resamples, seed)
+        found.append(
+            {
+                "system": system,
+                "variant": variant,
+                "runs": len(members),
+                "cost": plain(cost),
+                "accuracy by stage": {stage.stage: plain(stage.accuracy) for stage in stages},
+                **{name: plain(value) for name, value in own.items()},
+            }
+        )
+    return found
+
+
+def plain(value: Any) -> Any:
+    """Dataclasses and arrays as JSON's own types; not a number is null."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {" -> ".join(key) if isinstance(key, tuple) else str(key): plain(entry) for key, entry in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return [plain(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _nothing(runs: Sequence[Run], resamples: int, seed: int) -> dict[str, Any]:
+    return {}
+
+
+def _metacrit(runs: Sequence[Run], resamples: int, seed: int) -> dict[str, Any]:
+    flow = {"similarity flow": metacrit.similarity_flow(runs)} if any(c.text for run in runs for c in run.calls) else {}
+    return {
+        "agreement": metacrit.agreement(runs, resamples=resamples, seed=seed),
+        "failure types": metacrit.failure_types(runs),
+        **flow,  # not of runs that were stored without texts
+    }
+
+
+def _cycles(runs: Sequence[Run], resamples: int, seed: int) -> dict[str, Any]:
+    (report,) = mgv.cycle_reports(runs, resamples=resamples, seed=seed)
+    return {"cycles": report}
+
+
+def _metacogagent(runs: Sequence[Run], resamples: int, seed: int) -> dict[str, Any]:
+    return {"delegation": metacogagent.evaluate(runs, resamples=resamples, seed=seed)}
+
+
+def _essay_debate(runs: Sequence[Run], resamples: int, seed: int) -> dict[str, Any]:
+    return {
+        "score agreement": essay_debate.score_agreement(runs, resamples=resamples, seed=seed),
+        "verdicts": essay_debate.verdicts(runs, resamples=resamples, seed=seed),
+        "checks": essay_debate.checks(runs, resamples=resamples, seed=seed),
+        "judge agreement": essay_debate.judge_agreement(runs, resamples=resamples, seed=seed),
+    }
+
+
+def _caelf(runs: Sequence[Run], resamples: int, seed: int) -> dict[str, Any]:
+    return {"contest": caelf.contested(runs, resamples=resamples, seed=seed)}
+
+
+ANALYSES: dict[str, Callable[[Sequence[Run], int, int], dict[str, Any]]] = {
+    "metacrit": _metacrit,
+    "monitor-generate-verify": _cycles,
+    "self-refine": _cycles,
+    "self-verification": _cycles,
+    "metacogagent": _metacogagent,
+    "essay-debate": _essay_debate,
+    "caelf": _caelf,
+}
+"""System -> its own analyses of runs of one variant."""

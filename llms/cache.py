@@ -1,0 +1,252 @@
+"""Every finished call kept at once in one file, so that no kill costs a call that was paid for.
+
+SQLite in WAL mode: a committed call survives the death of the process (SIGKILL), and several processes of one machine
+may share the file. After a power failure the last calls may be missing; the file stays whole.
+"""
+
+import asyncio
+import dataclasses
+import hashlib
+import io
+import json
+import sqlite3
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from metaprobe.llms.base import LLM, Capabilities, LLMError, Request, Token
+from metaprobe.llms.keys import question_key
+from metaprobe.llms.replay import recorded_tokens, under
+from metaprobe.records.types import Call, Hidden, Message, Sampling, Usage
+
+FORMAT = 1
+"""Goes up when an older reader could no longer read what is written."""
+APPLICATION_ID = 0x4D504343  # tells our file from any other SQLite file
+BUSY_SECONDS = 60
+_ARRAYS = ("prompt_token_ids", "token_ids", "logprobs", "top_logprobs")
+
+
+class CallCache:
+    """Calls by key, in one SQLite file. Safe for several processes and threads."""
+
+    def __init__(self, path: str | Path) -> None:
+        """Opens the file, or makes it. Raises `LLMError` where it is something else, or damaged."""
+        self.path = Path(path)
+        self._lock = threading.Lock()
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise LLMError(f"no folder for the call cache {self.path}: {error}") from error
+        with self._named():
+            self._db = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+        try:
+            with self._named():
+                self._open()
+        except LLMError:
+            self._db.close()
+            raise
+
+    def get(self, key: str) -> Call | None:
+        """The call kept under this key; None where there is none, or only a damaged one, which is dropped."""
+        with self._named():
+            row = self._db.execute("SELECT call, arrays, sha256 FROM calls WHERE key = ?", (key,)).fetchone()
+            if row is None:
+                return None
+            call = _unpacked(*row)
+            if call is None:
+                self._db.execute("DELETE FROM calls WHERE key = ? AND sha256 IS ?", (key, row[2]))
+            return call
+
+    def put(self, key: str, call: Call) -> None:
+        """Keep a call. The first one kept under a key stays."""
+        with self._named():
+            self._db.execute("INSERT OR IGNORE INTO calls VALUES (?, ?, ?, ?)", (key, *_packed(call)))
+
+    def __len__(self) -> int:
+        with self._named():
+            return int(self._db.execute("SELECT count(*) FROM calls").fetchone()[0])
+
+    def close(self) -> None:
+        with self._lock:
+            self._db.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _open(self) -> None:
+        self._db.execute("PRAGMA synchronous = NORMAL")
+        application, version, tables = (
+            self._db.execute(question).fetchone()[0]
+            for question in ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
+        )
+        if (application, version) == (APPLICATION_ID, FORMAT):
+            return
+        if tables:
+            what = f"format {version}, this metaprobe writes {FORMAT}" if application == APPLICATION_ID else "not ours"
+            raise LLMError(f"{self.path} is a database but no call cache ({what}): choose another file")
+        self._db.execute("PRAGMA journal_mode = WAL")
+        # One transaction, so that a second process sees either nothing or all of it.
+        self._db.execute("BEGIN IMMEDIATE")
+        self._db.execute(
+            "CREATE TABLE IF NOT EXISTS calls (key TEXT PRIMARY KEY, call TEXT, arrays BLOB, sha256 TEXT) WITHOUT ROWID"
+        )
+        self._db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        self._db.execute(f"PRAGMA user_version = {FORMAT}")
+        self._db.execute("COMMIT")
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """One thread at a time; what SQLite says goes out with the file's name and the way out."""
+        with self._lock:
+            try:
+                yield
+            except sqlite3.ProgrammingError as error:
+                raise LLMError(f"call cache {self.path}: {error}; it was closed while still in use") from error
+            except sqlite3.OperationalError as error:
+                raise LLMError(
+                    f"call cache {self.path}: {error}; check that the folder can be written to, that the disk has "
+                    "room, and that no other process holds the file"
+                ) from error
+            except sqlite3.DatabaseError as error:
+                raise LLMError(
+                    f"call cache {self.path} is damaged ({error}): move it away, and its calls are asked again, or "
+                    f"save what can be read with: sqlite3 {self.path.name} .recover"
+                ) from error
+
+
+class CachedLLM:
+    """The same model, asked only what it was not asked before.
+
+    A hit has the recorded answer, latency and cost under the new request's id, stage, agent, round and parent. What
+    counts as the same: model, revision and dtype, messages, sampling, and what is kept of the answer. A sampled request
+    without a seed must also have the same id, so that two draws stay two. Errors are not kept.
+    """
+
+    def __init__(self, llm: LLM, cache: CallCache) -> None:
+        self._llm = llm
+        self._cache = cache
+        self._asking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self._llm.name
+
+    @property
+    def revision(self) -> str:
+        """The model's revision."""
+        return self._llm.revision
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the model gives."""
+        return self._llm.capabilities
+
+    async def complete(self, request: Request) -> Call:
+        """The call as it was kept, or else asked. Of requests alike that wait at once, one is asked."""
+        key = self.key(request)
+        async with self._turn(key):
+            call = self._cache.get(key)
+            if call is None:
+                call = await self._llm.complete(request)
+                self._keep(key, call)
+        return under(request, call)
+
+    async def stream(self, request: Request) -> AsyncIterator[Token | Call]:
+        """The tokens as they come, or as they were kept, then the call, which is kept only if it came to its end."""
+        key = self.key(request)
+        # Held only while looking: a stream that its reader has left open must not stop others.
+        async with self._turn(key):
+            kept = self._cache.get(key)
+        if kept is not None:
+            for token in recorded_tokens(kept):
+                yield token
+            yield under(request, kept)
+            return
+        async for event in self._llm.stream(request):
+            if isinstance(event, Call):
+                self._keep(key, event)
+            yield event
+
+    async def loglikelihood(self, request: Request, continuation: str) -> Call:
+        """The log-probabilities as they were kept, or else asked."""
+        key = self.key(request, continuation)
+        async with self._turn(key):
+            call = self._cache.get(key)
+            if call is None:
+                call = await self._llm.loglikelihood(request, continuation)
+                self._keep(key, call)
+        return under(request, call)
+
+    def key(self, request: Request, continuation: str | None = None) -> str:
+        """SHA-256 of everything that the answer depends on."""
+        llm, sampling = self._llm, request.sampling
+        drawn = continuation is None and sampling.temperature > 0 and sampling.seed is None
+        hidden = repr(getattr(llm, "capture", None)) if request.hidden and llm.capabilities.hidden else None
+        return question_key(
+            request.messages,
+            sampling,
+            [llm.name, llm.revision, getattr(llm, "dtype", ""), llm.capabilities.top_logprobs, hidden],
+            continuation,
+            request.id if drawn else None,
+        )
+
+    def _keep(self, key: str, call: Call) -> None:
+        if call.error is None:
+            self._cache.put(key, call)
+
+    def _turn(self, key: str) -> asyncio.Lock:
+        # A lock a key, gone when nobody holds it: whoever comes second finds what the first has kept, and asks itself
+        # where the first failed or was cancelled.
+        return self._asking.setdefault(key, asyncio.Lock())
+
+
+def _packed(call: Call) -> tuple[str, bytes, str]:
+    arrays = {name: value for name in _ARRAYS if (value := getattr(call, name)) is not None}
+    facts = {f.name: getattr(call, f.name) for f in dataclasses.fields(call) if f.name not in (*_ARRAYS, "hidden")}
+    for name in ("sampling", "usage"):
+        facts[name] = dataclasses.asdict(facts[name])
+    facts["messages"] = [[message.role, message.content] for message in call.messages]
+    if call.hidden is not None:
+        arrays["hidden"] = call.hidden.values
+        facts["hidden"] = [call.hidden.layers, call.hidden.positions]
+    file = io.BytesIO()
+    for array in arrays.values():
+        np.lib.format.write_array(file, array, allow_pickle=False)
+    text, data = json.dumps(facts | {"arrays": list(arrays)}), file.getvalue()
+    return text, data, _digest(text, data)
+
+
+def _unpacked(text: Any, data: Any, digest: Any) -> Call | None:
+    """The call, or None where the row is not what was written."""
+    if not isinstance(text, str) or not isinstance(data, bytes) or _digest(text, data) != digest:
+        return None
+    facts, file = json.loads(text), io.BytesIO(data)
+    arrays = {name: np.lib.format.read_array(file, allow_pickle=False) for name in facts.pop("arrays")}
+    hidden = None
+    if "hidden" in facts:
+        layers, positions = facts["hidden"]
+        hidden = Hidden(values=arrays.pop("hidden"), layers=tuple(layers), positions=tuple(positions))
+    return Call(
+        **facts
+        | arrays
+        | {
+            "messages": tuple(Message(*message) for message in facts["messages"]),
+            "tokens": tuple(facts["tokens"]),
+            "sampling": Sampling(**facts["sampling"] | {"stop": tuple(facts["sampling"]["stop"])}),
+            "usage": Usage(**facts["usage"]),
+            "hidden": hidden,
+        }
+    )
+
+
+def _digest(text: str, data: bytes) -> str:
+    return hashlib.sha256(text.encode() + b"\0" + data).hexdigest()

@@ -1,0 +1,184 @@
+"""The way to one OpenAI-compatible endpoint: its address and key, requests at once, time limits, and asking again."""
+
+import asyncio
+import ipaddress
+import os
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+from urllib.parse import urlsplit
+from weakref import WeakKeyDictionary
+
+import openai
+import tenacity
+
+from metaprobe.llms.base import LLMError
+from metaprobe.llms.endpoint_errors import FAILURES, EndpointError, Redactor, endpoint_error
+from metaprobe.llms.pricing import OPENAI_HOST
+
+OPENAI_URL = f"https://{OPENAI_HOST}/v1"
+NO_KEY = "no-key-needed"
+"""Sent where OPENAI_API_KEY is not set and the endpoint is not OpenAI's own: the client wants something."""
+MAX_BACKOFF_S = 30.0
+
+Sleep = Callable[[float], Awaitable[None]]
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class _Door:
+    """What belongs to one event loop."""
+
+    client: openai.AsyncOpenAI
+    slots: asyncio.Semaphore
+    redact: Redactor
+
+
+class Endpoint:
+    """One address, a bounded number of requests at once, each within a time limit and asked again where that helps."""
+
+    def __init__(
+        self,
+        url: str | None,
+        client: openai.AsyncOpenAI | None,
+        *,
+        concurrency: int,
+        timeout_s: float,
+        attempts: int,
+        max_wait_s: float,
+        sleep: Sleep,
+    ) -> None:
+        if client is not None and url is not None:
+            raise LLMError("a client has its own base_url: give one of the two")
+        if concurrency < 1 or attempts < 1 or not timeout_s > 0:
+            raise LLMError(
+                f"concurrency {concurrency}, attempts {attempts}, timeout_s {timeout_s}: "
+                "expected at least 1, at least 1, and more than 0"
+            )
+        self._url = str(client.base_url) if client else url or os.environ.get("OPENAI_BASE_URL") or OPENAI_URL
+        self.address, self.host = shown_address(self._url)
+        self._given = client
+        self._concurrency = concurrency
+        self._timeout_s = timeout_s
+        self._attempts = attempts
+        self._max_wait_s = max_wait_s
+        self._sleep = sleep
+        self._doors: WeakKeyDictionary[asyncio.AbstractEventLoop, _Door] = WeakKeyDictionary()
+        if client is None:
+            _own_key(self.host)  # a missing one is told now, and not once a request
+
+    @asynccontextmanager
+    async def slot(self) -> AsyncIterator[openai.AsyncOpenAI]:
+        """One of the requests that may run at once, and the client to make it with.
+
+        It is kept while a request waits to be asked again: an endpoint that is overloaded sees fewer requests.
+        """
+        door = self._door()
+        async with door.slots:
+            yield door.client
+
+    async def ask(self, request: Callable[[], Awaitable[Answer]], name: str) -> Answer:
+        """What `request` gives, after as many attempts as it takes and makes sense. Raises `EndpointError`."""
+        asked = 0
+
+        async def attempt() -> Answer:
+            nonlocal asked
+            asked += 1
+            return await self.once(request(), name, f"asked {asked} times" if asked > 1 else "")
+
+        retrying = tenacity.AsyncRetrying(
+            stop=tenacity.stop_after_attempt(self._attempts),
+            wait=_wait,
+            retry=tenacity.retry_if_exception(lambda error: isinstance(error, EndpointError) and error.passing),
+            sleep=self._sleep,
+            reraise=True,
+        )
+        return await retrying(attempt)
+
+    async def once(self, answer: Awaitable[Answer], name: str, so_far: str = "") -> Answer:
+        """What comes within the time limit; else an `EndpointError`, which holds nothing of what was sent."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await answer
+        except FAILURES as error:
+            failed = endpoint_error(
+                error,
+                address=self.address,
+                timeout_s=self._timeout_s,
+                max_wait_s=self._max_wait_s,
+                redact=self._door().redact,
+            )
+        # Outside of `except`: as its context, the client's error would bring the key along into crash reports.
+        failed.args = (f"{name}: {failed}" + (f" ({so_far})" if so_far else ""),)
+        raise failed
+
+    async def aclose(self) -> None:
+        """Close the connections that this event loop has opened. A client that was given stays open."""
+        door = self._doors.pop(asyncio.get_running_loop(), None)
+        if door is not None and self._given is None:
+            await door.client.close()
+
+    def _door(self) -> _Door:
+        """Connections and slots belong to one event loop; a program may run several, one after another."""
+        loop = asyncio.get_running_loop()
+        door = self._doors.get(loop)
+        if door is None:
+            client = self._given or _own_client(self._url, self.host)
+            # A copy: it shares the connections, and changes nothing of the client it was made from.
+            client = client.with_options(max_retries=0, timeout=self._timeout_s)
+            door = _Door(client, asyncio.Semaphore(self._concurrency), Redactor(client, harmless=[NO_KEY]))
+            self._doors[loop] = door
+        return door
+
+
+def shown_address(url: str) -> tuple[str, str]:
+    """An endpoint's address without what may be secret in it, and its host. Raises `LLMError` for one that is none."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        parts, host, port = urlsplit(""), "", None
+    if parts.scheme not in ("http", "https") or not host:
+        shown = url.split("@")[-1].split("?")[0][:80]
+        raise LLMError(f"{shown!r} is no address of an endpoint; expected http://host:port/v1")
+    if parts.username or parts.password:
+        raise LLMError(f"the address of {host} holds a user or password: give the key by OPENAI_API_KEY instead")
+    name = f"[{host}]" if ":" in host else host
+    return f"{parts.scheme}://{name}{f':{port}' if port else ''}{parts.path.rstrip('/')}", host
+
+
+_backoff = tenacity.wait_random_exponential(multiplier=1, max=MAX_BACKOFF_S)
+
+
+def _wait(state: tenacity.RetryCallState) -> float:
+    error = state.outcome.exception() if state.outcome else None
+    if not isinstance(error, EndpointError) or error.retry_after_s is None:
+        return float(_backoff(state))
+    # Spread over a quarter more, so that those who were sent away together do not come back together.
+    return error.retry_after_s * (1 + 0.25 * random.random())
+
+
+def _own_key(host: str) -> str:
+    key = os.environ.get("OPENAI_API_KEY", "").strip()
+    if not key and host == OPENAI_HOST:
+        raise LLMError(
+            "OPENAI_API_KEY is not set: export it, or name another endpoint: openai:MODEL@http://host:port/v1"
+        )
+    if not (key.isascii() and key.isprintable()):
+        raise LLMError("OPENAI_API_KEY holds characters that no key has: export it again")
+    return key or NO_KEY
+
+
+def _own_client(url: str, host: str) -> openai.AsyncOpenAI:
+    # A proxy of the environment cannot know this machine's own ports.
+    http_client = openai.DefaultAsyncHttpxClient(trust_env=False) if _is_here(host) else None
+    return openai.AsyncOpenAI(api_key=_own_key(host), base_url=url, http_client=http_client)
+
+
+def _is_here(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")

@@ -1,0 +1,326 @@
+"""Any endpoint that speaks OpenAI's chat completions: OpenAI itself, vLLM, SGLang, llama.cpp, and most others."""
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, Literal, Self, TypeVar
+
+from openai import AsyncOpenAI
+
+from metaprobe.llms.base import Capabilities, LLMError, Request, Token
+from metaprobe.llms.endpoint import Endpoint, Sleep
+from metaprobe.llms.endpoint_errors import EndpointError
+from metaprobe.llms.openai_answers import CHAT, TEXT, OpenStream, echoed, post, token_ids
+from metaprobe.llms.pricing import OPENAI_HOST, Price, price_of
+from metaprobe.records.errors import InvalidResponse
+from metaprobe.records.openai_format import parse_response, parse_text
+from metaprobe.records.types import Call, LogprobsMode, Message, Sampling, Usage
+
+SchemaForm = Literal["auto", "json_schema", "json_object", "none"]
+Answer = TypeVar("Answer")
+
+PLAIN_SAMPLING: Mapping[str, float] = {"repeat_penalty": 1.0, "repetition_penalty": 1.0, "min_p": 0.0, "top_k": 0}
+"""As `extra_body`: switches off what vLLM and llama.cpp put between a model and its tokens unasked.
+
+Without it llama-cpp-python punishes repetition (1.1) even at temperature 0, so that the tokens are not the likeliest
+ones, and vLLM takes such settings from the model's own folder. OpenAI does not know these fields and refuses them.
+"""
+
+_SAID_OTHERWISE = {"model", "messages", "prompt", "temperature", "top_p", "seed", "stop", "max_tokens", "n", "stream"}
+_SAID_OTHERWISE |= {"max_completion_tokens", "logprobs", "top_logprobs", "response_format"}
+
+logger = logging.getLogger(__name__)
+
+
+def plain_prompt(messages: Sequence[Message]) -> str:
+    """Messages as text, for an endpoint whose chat template is not known here."""
+    turns = "".join(f"{message.role.capitalize()}: {message.content}\n\n" for message in messages)
+    return f"{turns}Assistant:\n" if messages else ""
+
+
+class OpenAILLM:
+    """Answers requests through an endpoint, many at a time.
+
+    A request that fails for a reason that may pass (no connection, no answer in time, 408, 409, 425, 429, 5xx, an
+    answer that cannot be read) is asked again, after the time that `Retry-After` names or else an exponentially growing
+    random one. The client's own retries are off: they see neither an unreadable answer nor a cut stream, and give up on
+    a `Retry-After` above two minutes.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        base_url: str | None = None,
+        client: AsyncOpenAI | None = None,
+        top_logprobs: int = 0,
+        logprobs: bool = True,
+        logprobs_mode: LogprobsMode = "unknown",
+        schema_form: SchemaForm = "auto",
+        render: Callable[[Sequence[Message]], str] = plain_prompt,
+        revision: str = "unknown",
+        prices: Mapping[str, Price] | None = None,
+        extra_body: Mapping[str, Any] | None = None,
+        concurrency: int = 16,
+        timeout_s: float = 120.0,
+        attempts: int = 6,
+        max_wait_s: float = 60.0,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        """`base_url`: by default `OPENAI_BASE_URL`, else OpenAI. The key is `OPENAI_API_KEY`, or the `client`'s own.
+
+        `client` is copied, never changed or closed; its retries and timeout do not count here.
+        `logprobs=False`: for models that refuse to be asked for them.
+        `logprobs_mode`: what the endpoint's log-probabilities are; vLLM (by default) and llama.cpp give `raw` ones.
+        `schema_form`: how a JSON Schema is sent: `json_schema` (OpenAI, vLLM, SGLang), `json_object` with a schema
+        (llama-cpp-python), `none` (not at all; `capabilities` says so), or `auto`: the first, and the second from the
+        moment the endpoint refuses the first and takes the second, which is logged.
+        `render`: the prompt as text, for `loglikelihood` alone; give the model's own chat template where you have it.
+        `revision`: which weights these are. It must not change while a store or a cache is filled, so it is never
+        taken from an answer; what the server says of itself stands in each `Call.model_revision`.
+        `prices`: see `pricing.price_of`. `extra_body`: further fields of every request, such as `PLAIN_SAMPLING`, or
+        vLLM's `{"return_token_ids": True}`, which are then recorded.
+        `timeout_s`: of one attempt; of a stream, between two chunks. `max_wait_s`: the longest `Retry-After` obeyed; a
+        longer one is an error at once. `attempts`: the first included. `sleep`: waits between them.
+        """
+        if not model or top_logprobs < 0:
+            raise LLMError(f"model {model!r}, top_logprobs {top_logprobs}: expected a name, and at least 0")
+        if taken := _SAID_OTHERWISE & set(extra_body or ()):
+            raise LLMError(f"extra_body holds {', '.join(sorted(taken))}: a call would be recorded with other values")
+        self.name = model
+        self.revision = revision
+        self.schema_form: SchemaForm = schema_form
+        """How a JSON Schema is sent; `auto` until the endpoint has taken one."""
+        self._endpoint = Endpoint(
+            base_url,
+            client,
+            concurrency=concurrency,
+            timeout_s=timeout_s,
+            attempts=attempts,
+            max_wait_s=max_wait_s,
+            sleep=sleep,
+        )
+        self._top_logprobs = top_logprobs
+        self._logprobs = logprobs
+        self._logprobs_mode: LogprobsMode = logprobs_mode
+        self._render = render
+        self._price = price_of(model, self._endpoint.host, prices)
+        self._extra = dict(extra_body or {})
+        self._has_warned = False
+
+    @classmethod
+    def parse(cls, spec: str, **options: Any) -> Self:
+        """From `openai:MODEL`, or `openai:MODEL@http://host:port/v1`; `options` as in `OpenAILLM`."""
+        scheme, _, rest = spec.partition(":")
+        model, at, url = rest.partition("@http")
+        if scheme != "openai" or not model:
+            raise LLMError(f"model {spec!r}: expected openai:MODEL or openai:MODEL@http://host:port/v1")
+        return cls(model, base_url=f"http{url}" if at else None, **options)
+
+    def __repr__(self) -> str:
+        return f"OpenAILLM({self.name!r}, endpoint={self.endpoint!r})"
+
+    @property
+    def endpoint(self) -> str:
+        """The address, without anything secret."""
+        return self._endpoint.address
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What is asked of the endpoint. One that does not give it shows in the calls."""
+        return Capabilities(
+            logprobs=self._logprobs,
+            top_logprobs=self._top_logprobs if self._logprobs else 0,
+            json_schema=self.schema_form != "none",
+            stream=True,
+            loglikelihood=True,
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the connections that this event loop has opened. A client that was given stays open."""
+        await self._endpoint.aclose()
+
+    async def complete(self, request: Request) -> Call:
+        """The finished call; `latency_ms` is that of the attempt that succeeded. Raises `LLMError`.
+
+        Where the server gave no log-probabilities, or ones that cannot be right, the call has none.
+        """
+        async with self._endpoint.slot() as client:
+
+            async def ask(body: dict[str, Any]) -> Call:
+                started = time.perf_counter()
+                answer = await post(client, CHAT, body | self._extra)
+                return self._call(request, answer, _since(started))
+
+            return await self._answer(request, ask)
+
+    async def stream(self, request: Request) -> AsyncIterator[Token | Call]:
+        """The tokens as they come, then the finished call. Raises `LLMError`.
+
+        Asked again only as long as no token has come: what was yielded cannot be taken back.
+        """
+        async with self._endpoint.slot() as client:
+
+            async def begin(body: dict[str, Any]) -> OpenStream:
+                return await OpenStream.begin(client, body | self._extra)
+
+            stream = await self._answer(request, begin)
+            try:
+                while True:
+                    for token in stream.take():
+                        yield token
+                    so_far = f"after {stream.taken} tokens"
+                    if not await self._endpoint.once(stream.read(), _named(request), so_far):
+                        break
+            finally:
+                await stream.chunks.close()
+            yield self._call(request, stream.joined.completion(), _since(stream.started))
+
+    async def loglikelihood(self, request: Request, continuation: str) -> Call:
+        """The call whose answer would be `continuation`, by the older text completions with `echo`.
+
+        The prompt is `render(request.messages)`; the server applies no chat template to it. One token is generated and
+        dropped, as not every server can generate none. A first token with nothing before it has no log-probability and
+        is left out. Raises `LLMError` where the endpoint does not give log-probabilities of a prompt (OpenAI's and
+        llama.cpp's own server do not), or where its tokens do not line up with the continuation: a token spans its
+        beginning, or the server is llama-cpp-python and the prompt has no beginning-of-sequence token (let `render` put
+        it there), for then it gives each token the log-probability of the next place.
+        """
+        if not continuation:
+            raise LLMError(f"{_named(request)}: an empty continuation has no log-likelihood")
+        prompt = self._render(request.messages) + continuation
+        body = {"model": self.name, "prompt": prompt, "echo": True, "logprobs": 1, "max_tokens": 1, "temperature": 0.0}
+        async with self._endpoint.slot() as client:
+
+            async def ask() -> Call:
+                started = time.perf_counter()
+                answer = await post(client, TEXT, body | self._extra)
+                return self._call(request, echoed(answer, prompt, continuation), _since(started))
+
+            return await self._endpoint.ask(ask, _named(request))
+
+    async def _answer(self, request: Request, ask: Callable[[dict[str, Any]], Awaitable[Answer]]) -> Answer:
+        """What `ask` gives for the request's body, in the form of JSON Schema that the endpoint takes."""
+        sampling = request.sampling
+        if sampling.max_tokens < 1:
+            raise LLMError(f"{_named(request)}: max_tokens must be at least 1, got {sampling.max_tokens}")
+
+        async def in_form(form: SchemaForm) -> Answer:
+            body = self._body(request, form)
+            return await self._endpoint.ask(lambda: ask(body), _named(request))
+
+        if not sampling.json_schema or self.schema_form != "auto":
+            return await in_form(self.schema_form)
+        try:
+            answer = await in_form("json_schema")
+        except EndpointError as error:
+            if not error.refused:
+                raise
+            refusal = error
+        else:
+            self.schema_form = "json_schema"
+            return answer
+        try:
+            answer = await in_form("json_object")
+        except EndpointError as error:
+            # Both refused: the schema itself is at fault, or something else in the request.
+            raise (refusal if error.refused else error) from None
+        if self.schema_form == "auto":
+            self.schema_form = "json_object"
+            logger.warning("%s; it takes json_object with a schema, which is sent from here on", refusal)
+        return answer
+
+    def _body(self, request: Request, form: SchemaForm) -> dict[str, Any]:
+        sampling = request.sampling
+        # OpenAI's newer models know only the newer name, and many other servers only the older one.
+        limit = "max_completion_tokens" if self._endpoint.host == OPENAI_HOST else "max_tokens"
+        body: dict[str, Any] = {
+            "model": self.name,
+            "messages": [{"role": message.role, "content": message.content} for message in request.messages],
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            limit: sampling.max_tokens,
+        }
+        if self._logprobs:
+            body |= {"logprobs": True, "top_logprobs": self._top_logprobs}  # 0 as well: some take none for no logprobs
+        if sampling.seed is not None:
+            body["seed"] = sampling.seed
+        if sampling.stop:
+            body["stop"] = list(sampling.stop)
+        if sampling.json_schema and form != "none":
+            body["response_format"] = _response_format(sampling, form, request)
+        return body
+
+    def _call(self, request: Request, answer: Mapping[str, Any], latency_ms: float) -> Call:
+        said = parse_text(answer)
+        usage = said.usage
+        tokens: tuple[str, ...] = ()
+        logprobs = top_logprobs = None
+        try:
+            scored = parse_response(answer)
+        except InvalidResponse as error:
+            if self._logprobs and not self._has_warned:
+                self._has_warned = True
+                logger.warning("%r: recorded without log-probabilities, now and maybe later: %s", self, error)
+        else:
+            tokens, logprobs, top_logprobs = scored.tokens, scored.logprobs, scored.top_logprobs
+            if answer.get("usage") is None:  # llama-cpp-python does not count in a stream
+                usage = Usage(completion_tokens=len(tokens))
+        if top_logprobs is not None:  # some give one more, or some though none were asked for
+            top_logprobs = top_logprobs[:, : self._top_logprobs] if self._top_logprobs else None
+        # Without a count of what was read, the cost would be too low.
+        price = self._price if usage.prompt_tokens else None
+        return Call(
+            id=request.id,
+            stage=request.stage,
+            agent=request.agent,
+            round=request.round,
+            parent=request.parent,
+            model=self.name,
+            model_revision=self._said_revision(answer),
+            messages=request.messages,
+            prompt_token_ids=token_ids(answer.get("prompt_token_ids"), usage.prompt_tokens),
+            text=said.text,
+            tokens=tokens,
+            token_ids=token_ids(answer["choices"][0].get("token_ids"), len(tokens)),
+            logprobs=logprobs,
+            top_logprobs=top_logprobs,
+            sampling=request.sampling,
+            logprobs_mode=self._logprobs_mode,
+            finish_reason=said.finish_reason,
+            usage=usage,
+            latency_ms=latency_ms,
+            cost_usd=price.cost_usd(usage) if price else None,
+        )
+
+    def _said_revision(self, answer: Mapping[str, Any]) -> str:
+        """What the server says it is: the model served, where that is another name, and the fingerprint."""
+        served, fingerprint = (answer.get(key) for key in ("model", "system_fingerprint"))
+        said = [str(part) for part in (served if served != self.name else None, fingerprint) if part]
+        return " ".join(said) or self.revision
+
+
+def _named(request: Request) -> str:
+    return f"request {request.id}"
+
+
+def _since(started: float) -> float:
+    return (time.perf_counter() - started) * 1000
+
+
+def _response_format(sampling: Sampling, form: SchemaForm, request: Request) -> dict[str, Any]:
+    try:
+        schema = json.loads(sampling.json_schema)
+    except ValueError as error:
+        raise LLMError(f"{_named(request)}: its json_schema is not JSON ({error})") from error
+    if form == "json_object":
+        return {"type": "json_object", "schema": schema}
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": True}}

@@ -1,0 +1,62 @@
+"""What calls cost, from a table of prices: it is an estimate, and the provider's bill is the truth."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from metaprobe.llms.base import LLMError
+from metaprobe.records.types import Usage
+
+_SNAPSHOT = re.compile(r"-\d{4}-\d{2}-\d{2}$")
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """US dollars for a million tokens."""
+
+    prompt: float
+    completion: float
+
+    def cost_usd(self, usage: Usage) -> float:
+        """What a call cost at most: prompt tokens that the provider had cached, and billed lower, count in full."""
+        return (usage.prompt_tokens * self.prompt + usage.completion_tokens * self.completion) / 1e6
+
+
+OPENAI_HOST = "api.openai.com"
+
+OPENAI_PRICES: Mapping[str, Price] = {
+    "gpt-3.5-turbo": Price(0.5, 1.5),
+    "gpt-4o": Price(2.5, 10.0),
+    "gpt-4o-2024-05-13": Price(5.0, 15.0),
+    "gpt-4o-mini": Price(0.15, 0.6),
+    "gpt-4.1": Price(2.0, 8.0),
+    "gpt-4.1-mini": Price(0.4, 1.6),
+    "gpt-4.1-nano": Price(0.1, 0.4),
+}
+"""OpenAI's standard rates in the first half of 2026, of the models that give log-probabilities."""
+
+
+def price_of(model: str, host: str, prices: Mapping[str, Price] | None = None) -> Price | None:
+    """The price of a model where it is known, else None. A dated snapshot costs what its model does.
+
+    Without `prices`, only OpenAI's own endpoint is known: the same name costs something else elsewhere.
+    """
+    table = prices if prices is not None else OPENAI_PRICES if host == OPENAI_HOST else {}
+    return table.get(model) or table.get(_SNAPSHOT.sub("", model))
+
+
+def read_prices(path: str | Path) -> dict[str, Price]:
+    """A table of your own: JSON, `{"MODEL": {"prompt": USD, "completion": USD}}`, for a million tokens each."""
+    try:
+        given = json.loads(Path(path).read_text(encoding="utf-8"))
+        prices = {str(model): Price(float(p["prompt"]), float(p["completion"])) for model, p in given.items()}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise LLMError(
+            f"no prices in {path} ({type(error).__name__}: {error}); "
+            'expected {"MODEL": {"prompt": USD, "completion": USD}}, for a million tokens each'
+        ) from error
+    if wrong := [model for model, price in prices.items() if not (price.prompt >= 0 and price.completion >= 0)]:
+        raise LLMError(f"{path}: the prices of {', '.join(wrong)} are no numbers of at least 0")
+    return prices

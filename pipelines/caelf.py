@@ -1,0 +1,309 @@
+"""CAELF: two assistants argue about an essay, a solver finds what stands, a teacher grades, the student contests.
+
+After its appendix (Algorithm 1, tables 2-6). Where that is silent or open, this is what is done here:
+
+- The assistants reflect once (`REFLECTIONS`); each sees all that was said before. The arguments of every round enter
+  the framework ("all arguments in discussion").
+- No argument is asked whether it attacks itself. An answer that is neither yes nor no is recorded as None and taken as
+  no attack.
+- Extensions are preferred ones; the variants `grounded` and `stable` take those. Each extension is a position, and an
+  argument in several is written out once. Where nothing stands, the teacher reads all arguments.
+- Grades are whole levels on a line `Level: N`, which the prompts ask for; the paper's feedback has no such line. Any
+  other form is no grade. Recorded as statements `level`, scaled so that the lowest level is 0 and the highest 1.
+- The contest enters as one more argument before Algorithm 1 runs again: only pairs with it are asked, and the teacher
+  learns of it only if it stands. An unreadable grade stays unreadable; no earlier one takes its place.
+- The variant `single` is one model that grades and then hears the contest in the same conversation.
+"""
+
+import asyncio
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from metaprobe.pipelines.argumentation import Semantics, extensions
+from metaprobe.pipelines.session import Session
+from metaprobe.pipelines.system import System
+from metaprobe.records.errors import RecordError
+from metaprobe.records.types import Call, Item, Run
+
+ASSISTANTS = {"kind": ("Sarah", "strengths"), "strict": ("Mike", "weaknesses")}
+"""Agent -> its name in the discussion, and the prompt it begins with; its persona is the prompt of the agent's name."""
+TRAITS = ("issue", "evidence", "position", "conclusion")
+REFLECTIONS = 1
+ARGUMENT_TOKENS = 192
+"""Room for 100 words and the level."""
+FEEDBACK_TOKENS = 288
+"""Room for the level and 150 words."""
+ATTACK_TOKENS = 4
+SEMANTICS: dict[str, Semantics] = {"grounded": "grounded", "stable": "stable"}
+"""Variant -> semantics; preferred in all others."""
+
+_NO_RANGE = r"(?!\s*(?:[.,/–-]|or|to|and)\s*\d)"
+_LEVEL = re.compile(rf"^\W*level\W*?(?::[\s*_`]*(\d+)\b{_NO_RANGE}|\s(\d+)\W*$)", re.IGNORECASE | re.MULTILINE)
+_YES_NO = re.compile(r"\W*(yes|no)\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """The levels an essay can get, and what they mean."""
+
+    rubric: str
+    low: int
+    high: int
+
+    def state(self, session: Session, call: Call) -> int | None:
+        """The level that an answer states, or None; noted as a number in [0, 1]."""
+        level = stated_level(call.text, self.low, self.high)
+        session.state(call, "level", None if level is None else (level - self.low) / (self.high - self.low))
+        return level
+
+    def others(self, level: int | None) -> str:
+        """The levels a contest may ask for."""
+        return " or ".join(str(other) for other in range(self.low, self.high + 1) if other != level)
+
+    @property
+    def slots(self) -> dict[str, object]:
+        return {"rubric": self.rubric, "low": self.low, "high": self.high}
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """What one side said."""
+
+    speaker: str
+    call: Call
+
+    @property
+    def text(self) -> str:
+        return self.call.text.strip()
+
+
+async def caelf(session: Session) -> Run:
+    """Discuss, find what stands, grade; hear the contest, find what stands now, grade again."""
+    scale = _scale(session)
+    if session.variant == "single":
+        return await _single(session, scale)
+    arguments = await _discussion(session, scale)
+    attacks = await _attacks(session, arguments, known=0)
+    feedback = await _teacher(session, scale, arguments, attacks)
+    grade = scale.state(session, feedback)
+    if session.variant == "no-contest":
+        return session.run(_text(grade))
+    contest = await _contest(session, scale, feedback, grade)
+    arguments.append(Argument("Student", contest))
+    attacks |= await _attacks(session, arguments, known=len(arguments) - 1)
+    feedback = await _teacher(session, scale, arguments, attacks, contest=contest)
+    return session.run(_text(scale.state(session, feedback)))
+
+
+async def _discussion(session: Session, scale: Scale) -> list[Argument]:
+    """Strengths and weaknesses first, so that the two sides differ; then each side reflects on all that was said."""
+    arguments: list[Argument] = []
+    personas = {agent: session.messages(agent)[0].content for agent in ASSISTANTS}
+    latest: dict[str, Call] = {}
+    for number in range(1 + REFLECTIONS):
+        memory = "\n\n".join(f"{argument.speaker}: {argument.text}" for argument in arguments)
+        calls = await asyncio.gather(
+            *(
+                session.ask(
+                    opening if number == 0 else "reflect",
+                    stage="argue" if number == 0 else "reflect",
+                    agent=agent,
+                    round=number,
+                    parent=latest.get(agent),
+                    max_tokens=ARGUMENT_TOKENS,
+                    system_prompt=personas[agent],
+                    memory=memory,
+                    **scale.slots,
+                )
+                for agent, (_, opening) in ASSISTANTS.items()
+            )
+        )
+        for (agent, (name, _)), call in zip(ASSISTANTS.items(), calls, strict=True):
+            scale.state(session, call)
+            arguments.append(Argument(name, call))
+            latest[agent] = call
+    return arguments
+
+
+async def _attacks(session: Session, arguments: Sequence[Argument], *, known: int) -> set[tuple[int, int]]:
+    """Who attacks whom (Algorithm 1), among the pairs in which an argument beyond the first `known` takes part."""
+    n = len(arguments)
+    pairs = [(i, k) for i in range(n) for k in range(n) if i != k and max(i, k) >= known]
+    calls = await asyncio.gather(
+        *(
+            session.ask(
+                "attack",
+                stage="attack",
+                agent="teacher",
+                round=number,  # the pairs asked before come first, so every pair has its own number
+                parent=arguments[i].call,
+                max_tokens=ATTACK_TOKENS,
+                argument_1=arguments[i].text,
+                argument_2=arguments[k].text,
+            )
+            for number, (i, k) in enumerate(pairs, start=max(known * (known - 1), 0))
+        )
+    )
+    return {
+        pair for pair, call in zip(pairs, calls, strict=True) if session.state(call, "attack", yes_or_no(call.text))
+    }
+
+
+async def _teacher(
+    session: Session,
+    scale: Scale,
+    arguments: Sequence[Argument],
+    attacks: set[tuple[int, int]],
+    *,
+    contest: Call | None = None,
+) -> Call:
+    """The teacher's level and feedback, given the positions that stand; what the solver found is noted as labels."""
+    found = extensions(len(arguments), attacks, SEMANTICS.get(session.variant, "preferred"))
+    feedback = await session.ask(
+        "teacher",
+        stage="answer",
+        agent="teacher",
+        round=0 if contest is None else 1,
+        parent=contest,
+        max_tokens=FEEDBACK_TOKENS,
+        hidden=True,
+        positions=positions(arguments, found),
+        **scale.slots,
+    )
+    sizes = [len(extension) for extension in found]
+    standing = {number for extension in found for number in extension}
+    solved: dict[str, float] = {
+        "arguments": len(arguments),
+        "attacks": len(attacks),
+        "extensions": len(found),
+        "extension_size": sum(sizes) / len(sizes) if sizes else 0,
+        "standing": len(standing),
+    }
+    if contest is not None:
+        solved["contest_stands"] = float(len(arguments) - 1 in standing)  # it came last
+    for name, value in solved.items():
+        session.label(feedback, name, value, source="solver")
+    return feedback
+
+
+async def _contest(session: Session, scale: Scale, feedback: Call, grade: int | None) -> Call:
+    """What the simulated user says against a grade; it must ask for another level, and whether it does is recorded."""
+    contest = await session.ask(
+        "contest",
+        stage="contest",
+        agent="user",
+        parent=feedback,
+        max_tokens=ARGUMENT_TOKENS,
+        feedback=feedback.text.strip(),
+        others=scale.others(grade),
+        **scale.slots,
+    )
+    scale.state(session, contest)
+    return contest
+
+
+async def _single(session: Session, scale: Scale) -> Run:
+    """The baseline: one model grades, hears the same kind of contest, and answers it."""
+    feedback = await session.ask(
+        "single", stage="answer", agent="teacher", max_tokens=FEEDBACK_TOKENS, hidden=True, **scale.slots
+    )
+    contest = await _contest(session, scale, feedback, scale.state(session, feedback))
+    again = await session.ask(
+        "single_contest",
+        stage="answer",
+        agent="teacher",
+        round=1,
+        parent=contest,
+        max_tokens=FEEDBACK_TOKENS,
+        hidden=True,
+        feedback=feedback.text.strip(),
+        contest=contest.text.strip(),
+        **scale.slots,
+    )
+    return session.run(_text(scale.state(session, again)))
+
+
+def positions(arguments: Sequence[Argument], found: Sequence[frozenset[int]]) -> str:
+    """The well-reasoned positions as the teacher reads them: one an extension, each argument written out once."""
+    stand = [sorted(extension) for extension in found if extension]
+    heads = [f"Position {number}:" for number in range(1, len(stand) + 1)]
+    if not stand:
+        stand, heads = (
+            [list(range(len(arguments)))],
+            ["No argument stands against all others. Everything that was said:"],
+        )
+    written: set[int] = set()
+    parts = []
+    for head, members in zip(heads, stand, strict=True):
+        lines = [head]
+        for i in members:
+            name = f"Argument {i + 1} ({arguments[i].speaker})"
+            lines.append(f"{name}, as above" if i in written else f"{name}: {arguments[i].text}")
+            written.add(i)
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
+def stated_level(text: str, low: int, high: int) -> int | None:
+    """The level on a line `Level: N`; None where there is none, several differ, or it is not one of the levels."""
+    levels = {int(colon or alone) for colon, alone in _LEVEL.findall(text)}
+    return levels.pop() if len(levels) == 1 and levels <= set(range(low, high + 1)) else None
+
+
+def yes_or_no(text: str) -> float | None:
+    """1 for an answer that begins with yes, 0 for no, None for anything else."""
+    answer = _YES_NO.match(text)
+    return None if answer is None else float(answer[1].lower() == "yes")
+
+
+def extract_answer(item: Item, call: Call, variant: str) -> str:
+    """The level that an answer states, as text; empty where it states none."""
+    return _text(stated_level(call.text, *_bounds(item)))
+
+
+def _text(level: int | None) -> str:
+    return "" if level is None else str(level)
+
+
+def _bounds(item: Item) -> tuple[int, int]:
+    low, high = item.fields.get("low", "0"), item.fields.get("high", "2")
+    try:
+        bounds = int(low), int(high)
+    except ValueError:
+        bounds = 0, 0
+    if bounds[0] >= bounds[1]:
+        raise RecordError(
+            f"item {item.id!r} has levels from {low!r} to {high!r}: expected whole numbers, such as 0 to 2"
+        )
+    return bounds
+
+
+def _scale(session: Session) -> Scale:
+    """The item's own rubric, or the one of CAELF for its trait."""
+    item = session.item
+    rubric, trait = item.fields.get("rubric", "").strip(), item.fields.get("trait", "").lower()
+    if "essay" not in item.fields or not trait:
+        raise RecordError(f"item {item.id!r} has the fields {sorted(item.fields)}: caelf needs `essay` and `trait`")
+    if not rubric:
+        if trait not in TRAITS or _bounds(item) != (0, 2):
+            raise RecordError(
+                f"item {item.id!r} has no `rubric`, and caelf has its own only for levels 0 to 2 of {', '.join(TRAITS)}"
+            )
+        rubric = session.messages(f"rubric_{trait}")[0].content
+    return Scale(rubric, *_bounds(item))
+
+
+SYSTEM = System(
+    name="caelf",
+    run=caelf,
+    prompts=(
+        *ASSISTANTS,
+        *("strengths", "weaknesses", "reflect", "attack", "teacher", "contest", "single", "single_contest"),
+        *(f"rubric_{trait}" for trait in TRAITS),
+    ),
+    variants=("caelf", "grounded", "stable", "no-contest", "single"),
+    default_variants=("caelf", "single"),
+    extract_answer=extract_answer,
+    tokens=2 * (1 + REFLECTIONS) * ARGUMENT_TOKENS + 2 * FEEDBACK_TOKENS + ARGUMENT_TOKENS + 20 * ATTACK_TOKENS,
+)

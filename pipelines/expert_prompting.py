@@ -1,0 +1,40 @@
+"""ExpertPrompting (Xu et al. 2023): the model describes the expert for a question, and then answers as that expert.
+
+The identity is asked for with worked examples, as there, and the answer without any. The directive of `raw-critique`
+goes to the one who answers.
+"""
+
+from metaprobe.pipelines.answers import final_answer
+from metaprobe.pipelines.session import Session
+from metaprobe.pipelines.system import System
+from metaprobe.pipelines.zero_shot_cot import ANSWER_TOKENS, FOLDER, PLAIN, RAW_CRITIQUE, directive
+from metaprobe.records.types import Run
+
+IDENTITY_TOKENS = 96
+ANY_EXPERT = "You are an expert in the subject of the question."
+"""Where the model describes nobody."""
+
+
+async def expert_prompting(session: Session) -> Run:
+    """Describe the expert, answer as the expert."""
+    identity = await session.ask("expert_identity", stage="identity", max_tokens=IDENTITY_TOKENS)
+    answer = await session.ask(
+        "expert_answer",
+        stage="answer",
+        parent=identity,
+        max_tokens=ANSWER_TOKENS,
+        hidden=True,
+        identity=identity.text.strip() or ANY_EXPERT,
+        directive=directive(session),
+    )
+    return session.run(final_answer(session.item, answer.text))
+
+
+SYSTEM = System(
+    name="expert-prompting",
+    folder=FOLDER,
+    run=expert_prompting,
+    prompts=("expert_identity", "expert_answer", "raw_critique"),
+    variants=(PLAIN, RAW_CRITIQUE),
+    tokens=IDENTITY_TOKENS + ANSWER_TOKENS,
+)

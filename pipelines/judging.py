@@ -1,0 +1,150 @@
+"""The meta-evaluator: a language model that judges how well another one argued, not what it argued about.
+
+Early-token confidence paper, section 3.4 and figures 7 and 8: three dimensions from 1 to 3 and a flag for critical
+failures. What the judge writes follows a JSON schema; output that does not is asked for once more, then it is missing.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from metaprobe.pipelines.session import Session
+from metaprobe.records.types import Call, Sampling
+
+STAGE = "judge"
+
+JUDGE_TOKENS = 192
+"""Enough for both texts at their greatest length."""
+
+DIMENSIONS = {
+    "instruction": "instruction_following",
+    "justification": "justification_quality",
+    "evidence": "evidence_grounding",
+}
+"""Name of the label -> field of the judge's JSON object."""
+CRITICAL = "critical_flag"
+DESCRIPTION = "critical_issues_description"
+REASONING = "reasoning"
+
+MOST = 9
+"""The greatest Q."""
+
+# The paper bounds no text; a small model that is held to a schema may never close a string of its own accord.
+_TEXTS = {DESCRIPTION: {"type": "string", "maxLength": 100}, REASONING: {"type": "string", "maxLength": 240}}
+_FIELDS = {
+    **{field: {"type": "integer", "enum": [1, 2, 3]} for field in DIMENSIONS.values()},
+    CRITICAL: {"type": "integer", "enum": [0, 1]},
+    **_TEXTS,
+}
+SCHEMA = json.dumps({"type": "object", "properties": _FIELDS, "required": list(_FIELDS), "additionalProperties": False})
+"""JSON Schema of a judgement, the fields in the paper's order: the scores come before the reasons."""
+
+_OBJECT = re.compile(r"\{.*\}", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What a meta-evaluator said of one response."""
+
+    instruction: int
+    """1 to 3, as are the next two."""
+    justification: int
+    evidence: int
+    critical: bool
+    description: str = ""
+    """Which critical issue there is."""
+    reasoning: str = ""
+
+    @property
+    def q1(self) -> int:
+        """The sum of the three dimensions, 3 to 9."""
+        return self.instruction + self.justification + self.evidence
+
+    @property
+    def q(self) -> int:
+        """0 where there is a critical issue, else the sum: in [0, 9], though 1 and 2 cannot occur."""
+        return 0 if self.critical else self.q1
+
+
+def json_object(text: str) -> dict[str, Any] | None:
+    """The one JSON object in a text, fenced or with words around it; None where there is none, or more than one."""
+    found = _OBJECT.search(text)
+    if found is None:
+        return None
+    try:
+        value = json.loads(found.group(), object_pairs_hook=_distinct)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def whole_number(value: object, low: int, high: int) -> int | None:
+    """`value` where it is a whole number from `low` to `high`, else None. As in JSON Schema, 3.0 is whole."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return int(value) if low <= value <= high and value == int(value) else None
+
+
+def parse_judgement(text: str) -> Judgement | None:
+    """A judge's output; None where a score is missing, out of range or not a whole number. The texts may be missing."""
+    found = json_object(text)
+    if found is None:
+        return None
+    instruction, justification, evidence = (whole_number(found.get(field), 1, 3) for field in DIMENSIONS.values())
+    flag = whole_number(found.get(CRITICAL), 0, 1)
+    if instruction is None or justification is None or evidence is None or flag is None:
+        return None
+    description, reasoning = (str(found.get(field) or "") for field in (DESCRIPTION, REASONING))
+    return Judgement(instruction, justification, evidence, bool(flag), description, reasoning)
+
+
+async def judge(session: Session, argument: Call, *, role: str) -> Judgement | None:
+    """Ask the meta-evaluator about one argument and label it; None where nothing readable came, twice.
+
+    It sees what the agent saw: its system instructions, its task with trait, rubric and essay, and then its response.
+    It decodes greedily, so the second attempt is shown the first and told what is wrong with it. The labels' source is
+    `judge:MODEL`.
+    """
+    agent = f"{STAGE}-{role}"  # not the role alone: that would ask the model which was given for the debater
+    messages = session.messages(
+        "judge",
+        role=role.capitalize(),
+        instructions=_turn(argument, "system"),
+        context=_turn(argument, "user"),
+        response=argument.text.strip(),
+    )
+    judgement = None
+    for round_ in (0, 1):
+        call = await session.send(
+            messages,
+            Sampling(max_tokens=JUDGE_TOKENS, json_schema=SCHEMA),
+            stage=STAGE,
+            agent=agent,
+            round=round_,
+            parent=argument,
+        )
+        judgement = parse_judgement(call.text)
+        if judgement is not None:
+            break
+        messages = (*messages, *session.messages("judge_again", output=call.text))
+    if judgement is None:
+        return None
+    source = f"{STAGE}:{call.model}"
+    for name in DIMENSIONS:
+        session.label(argument, name, getattr(judgement, name), source=source)
+    session.label(argument, "critical", judgement.critical, source=source)
+    session.label(argument, "q", judgement.q, source=source)
+    return judgement
+
+
+def _turn(call: Call, role: str) -> str:
+    """The last turn of a role: those before it are examples."""
+    return next((message.content for message in reversed(call.messages) if message.role == role), "")
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a field is given twice")
+    return found

@@ -1,0 +1,298 @@
+"""MetaCogAgent: an agent that is not sure of itself asks the others, and hands the task on or votes with them.
+
+Algorithm 1 with its baselines (section V-A) and ablations (Table IV). The classifier, the confidences (stage `assess`)
+and the answers (stage `answer`) are calls of their own stage, so that they can be counted apart: the paper's 1,382 API
+calls on 700 tasks are fewer than one assessment and one execution each, so it cannot have counted both.
+
+Where the paper is silent:
+- The dispatcher goes by the item's place among the items that are run.
+- The weight of a vote is the score that the policy gave the agent; the paper's rules give c.
+- After a vote each agent learns from its own answer (`metaprobe.routing.profiles.experiences`).
+- An item whose dimension could not be read has the dimension `unknown`, which has profiles of its own.
+- Without self-assessment, every stated confidence is the rules' `unstated` (the paper's "fixed confidence") and the
+  profiles stay; without cross-evaluation, the others' are. Otherwise nothing could be delegated to anybody in
+  particular, and Table IV has delegation precisions for both.
+
+A checkpoint in the place of the stated confidence that reads the prompt costs one token instead of an assessment. One
+that reads the answer makes every agent that is asked draft its answer first: such drafts count as executions, and the
+draft of the agent that is chosen is its answer, with no second call.
+"""
+
+import asyncio
+import hashlib
+import re
+from collections.abc import Awaitable, Callable, Iterator
+
+from metaprobe.pipelines.answers import canonical, most_voted
+from metaprobe.pipelines.self_report import CODE_TOKENS, DIRECT_TOKENS, extract_answer
+from metaprobe.pipelines.session import Session
+from metaprobe.pipelines.system import System
+from metaprobe.probes.signals import Signal, Signals
+from metaprobe.probes.verbalized import parse_confidence
+from metaprobe.records.errors import RecordError
+from metaprobe.records.types import Call, Item, Message, Run
+from metaprobe.routing.paper import ASK, COLLABORATE, EXECUTE
+from metaprobe.routing.profiles import DIMENSION, DISPATCHED, PROFILE, UNKNOWN, experiences
+
+AGENTS = ("alpha", "beta", "gamma")
+"""Reasoning, retrieval, coding."""
+
+CLASSIFY_TOKENS, ASSESS_TOKENS = 6, 16
+TALK_ROUNDS = 2
+"""How often each agent may speak in `conversation`. The paper's AutoGen made 2.08 calls a task."""
+
+ABLATIONS = ("no-self-assessment", "no-delegation", "no-cross-evaluation", "no-collaboration")
+
+TABLE_IV = {
+    "w/o Self-Assessment": ("no-self-assessment", ""),
+    "w/o Adaptive Delegation": ("no-delegation", ""),
+    "w/o Boundary Learning": ("algorithm", "rate=0"),
+    "w/o Cross-Agent Eval": ("no-cross-evaluation", ""),
+    "w/o Verbalized Conf.": ("algorithm", "weight=0"),
+    "w/o conflict detection": ("algorithm", "damping=0"),
+    "w/o profiles": ("algorithm", "weight=1,damping=0"),
+    "w/o collaboration": ("no-collaboration", ""),
+}
+"""Ablation -> variant, and constants of the paper's rules where these are enough. The last three are ours."""
+
+TABLE_V = {
+    "theta": (0.3, 0.4, 0.5, 0.6, 0.7),
+    "weight": (0.3, 0.5, 0.6, 0.7, 0.9),
+    "rate": (0.01, 0.05, 0.1, 0.2, 0.3),
+}
+"""Constant of the paper's rules -> the values it is swept over, the others at their defaults."""
+
+
+def sweep() -> Iterator[str]:
+    """The points of Table V as policies, `paper:theta=0.3` and so on."""
+    return (f"paper:{name}={value}" for name, values in TABLE_V.items() for value in values)
+
+
+async def metacogagent(session: Session) -> Run:
+    """Algorithm 1, or the baseline that the variant names."""
+    team = Team(session)
+    if session.variant in BASELINES:
+        return session.run(await BASELINES[session.variant](team))
+    first = team.next_in_turn
+    await team.classify(first)
+    if session.variant == "every-agent":
+        await team.everyone()
+
+    own = await team.assess(first, ask=session.variant != "no-self-assessment")
+    legal: tuple[str, ...] = (EXECUTE,) if session.variant == "no-delegation" else (EXECUTE, ASK)
+    assess = session.decide("assess", legal, agent=first, signals=own, dimension=team.dimension)
+    if assess.action == EXECUTE:
+        return session.run(await team.answer(first))
+
+    others = [agent for agent in team.agents if agent != first]
+    heard = session.variant not in ("no-self-assessment", "no-cross-evaluation")
+    peers = dict(zip(others, await asyncio.gather(*(team.assess(agent, ask=heard) for agent in others)), strict=True))
+    legal = tuple(others) if session.variant == "no-collaboration" else (*others, COLLABORATE)
+    assign = session.decide("assign", legal, agent=first, signals=own, others=peers, dimension=team.dimension)
+    if assign.action != COLLABORATE:
+        return session.run(await team.answer(assign.action))
+
+    answers = await asyncio.gather(*(team.answer(agent) for agent in team.agents))
+    scores = {**assign.scores, first: assess.scores.get(EXECUTE, 0.0)}
+    weights = [max(scores.get(agent, 0.0), 0.0) for agent in team.agents]
+    votes = dict(zip(team.agents, zip(answers, weights, strict=True), strict=True))
+    return session.run(votes[most_voted(session.item, votes)][0])
+
+
+class Team:
+    """The agents at work on one item. None assesses or answers it twice."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.agents = session.setup.agents or AGENTS
+        if reserved := {EXECUTE, ASK, COLLABORATE, ""} & set(self.agents):
+            raise RecordError(f"agents {', '.join(self.agents)}: {reserved.pop()!r} is no name for an agent")
+        self.dimension = UNKNOWN
+        self._signals: dict[str, Signals] = {}
+        self._drafts: dict[str, Call] = {}
+
+    @property
+    def next_in_turn(self) -> str:
+        """Round-robin over the items."""
+        return self.agents[self.session.index % len(self.agents)]
+
+    async def classify(self, first: str) -> None:
+        """Find the item's dimension; note it, who got the item first, and the profiles as they are now."""
+        entries = (entry.partition(":") for entry in self.session.setup.prompts.entries("dimensions"))
+        names = {word.strip().lower(): name.strip() or word.strip() for word, _, name in entries}
+        call = await self.session.ask("classify", stage="classify", max_tokens=CLASSIFY_TOKENS)
+        found = {word for word in names if re.search(rf"\b{re.escape(word)}\b", call.text.lower())}
+        self.dimension = names[found.pop()] if len(found) == 1 else UNKNOWN
+        self.session.state(call, DIMENSION + self.dimension, None if self.dimension == UNKNOWN else 1.0)
+        self.session.label(call, DISPATCHED + first, 1.0, source="round-robin")
+        for agent in self.agents:
+            self.session.label(call, PROFILE + agent, self._profile(agent), source="profile")
+
+    async def assess(self, agent: str, *, ask: bool = True) -> Signals:
+        """How sure the agent is before it answers, and its profile: c_v and c_p of equation 2.
+
+        Without `ask` only its profile: the rules then take their fixed `unstated` for the confidence.
+        """
+        if agent not in self._signals:
+            confidence = await self._confidence(agent) if ask else None
+            profile = Signal(self._profile(agent), "profile")
+            self._signals[agent] = Signals(confidence=confidence, profile=profile)
+        return self._signals[agent]
+
+    async def answer(self, agent: str) -> str:
+        """What the agent answers, by itself."""
+        return extract(self.session.item, await self.draft(agent), self.session.variant)
+
+    async def draft(self, agent: str) -> Call:
+        """The call with that answer."""
+        if agent not in self._drafts:
+            self._drafts[agent] = await self.session.ask(
+                "answer",
+                stage="answer",
+                agent=agent,
+                max_tokens=self._answer_tokens,
+                hidden=True,
+                system_prompt=self._system_prompt(agent),
+            )
+        return self._drafts[agent]
+
+    async def everyone(self) -> None:
+        """Every agent's confidence and answer, for the record."""
+
+        async def both(agent: str) -> None:
+            await self.assess(agent)
+            await self.answer(agent)
+
+        await asyncio.gather(*(both(agent) for agent in self.agents))
+
+    async def say(self, agent: str, turn: int, said: list[str], before: Call) -> Call:
+        """What the agent says once others have spoken."""
+        return await self.session.ask(
+            "discuss",
+            stage="answer",
+            agent=agent,
+            round=turn,
+            parent=before,
+            max_tokens=self._answer_tokens,
+            hidden=True,
+            system_prompt=self._system_prompt(agent),
+            said="\n".join(said),
+        )
+
+    async def dispatched(self, agent: str, answering: str = "", *, by: str) -> str:
+        """The answer of an agent, or of the one `answering` in its place, and a note of who got the item first."""
+        answer = await self.answer(answering or agent)
+        self.session.label(self._drafts[answering or agent], DISPATCHED + agent, 1.0, source=by)
+        return answer
+
+    async def _confidence(self, agent: str) -> Signal | None:
+        session, stated, call = self.session, None, None
+        if session.signals.asks("confidence", agent):
+            persona = self._system_prompt(agent)
+            call = await session.ask(
+                "assess", stage="assess", agent=agent, max_tokens=ASSESS_TOKENS, system_prompt=persona
+            )
+            stated = session.state(call, "confidence", parse_confidence(call.text))
+        reads = session.signals.reads("confidence", agent)
+        if reads == "prompt":
+            prompt = (Message("system", self._system_prompt(agent)), *session.messages("answer"))
+            call = await session.read(prompt, agent=agent)
+        elif reads == "answer":
+            call = await self.draft(agent)
+        return session.signal("confidence", agent=agent, stated=stated, call=call)
+
+    def _profile(self, agent: str) -> float:
+        return self.session.setup.profiles.rate_of(agent, self.dimension)
+
+    def _system_prompt(self, agent: str) -> str:
+        """Of the agent's own file, or of the general one where it has none."""
+        name = agent if agent in self.session.setup.prompts.texts else "agent"
+        return "\n".join(message.content for message in self.session.messages(name, agent=agent))
+
+    @property
+    def _answer_tokens(self) -> int:
+        return CODE_TOKENS if self.session.item.check == "function" else DIRECT_TOKENS
+
+
+async def single(team: Team) -> str:
+    """The first agent does everything."""
+    return await team.dispatched(team.agents[0], by="single")
+
+
+async def round_robin(team: Team) -> str:
+    """The agents take turns over the items."""
+    return await team.dispatched(team.next_in_turn, by="round-robin")
+
+
+async def random(team: Team) -> str:
+    """Any agent, drawn from the seed and the item's id."""
+    digest = hashlib.sha256(f"{team.session.setup.seed}/{team.session.item.id}".encode()).digest()
+    return await team.dispatched(team.agents[int.from_bytes(digest[:8], "big") % len(team.agents)], by="random")
+
+
+async def keyword(team: Team) -> str:
+    """The agent with most keywords in the question; where there are none, the one whose turn it is.
+
+    The prompt file `keywords` has a line for each agent, in the agents' order.
+    """
+    question = team.session.item.question.lower()
+    entries = team.session.setup.prompts.entries("keywords")
+    hits = {
+        agent: sum(bool(re.search(rf"\b{re.escape(word.strip())}\b", question)) for word in words.split(","))
+        for agent, words in zip(team.agents, entries, strict=False)
+    }
+    best = max(hits, key=lambda agent: hits[agent])
+    return await team.dispatched(team.next_in_turn, best if hits[best] else "", by="round-robin")
+
+
+async def majority(team: Team) -> str:
+    """All answer, and every vote counts the same."""
+    answers = await asyncio.gather(*(team.answer(agent) for agent in team.agents))
+    votes = {agent: (answer, 1.0) for agent, answer in zip(team.agents, answers, strict=True)}
+    return votes[most_voted(team.session.item, votes)][0]
+
+
+async def conversation(team: Team) -> str:
+    """The agents speak in turn, seeing what was said, until one agrees with the one before it or all have spoken twice.
+
+    In the place of AutoGen's default conversation. The last word is the answer.
+    """
+    item, variant, start = team.session.item, team.session.variant, team.agents.index(team.next_in_turn)
+    order = [*team.agents[start:], *team.agents[:start]]
+    last = await team.draft(order[0])
+    answer = extract(item, last, variant)
+    said = [f"{order[0]}: {answer}"]
+    for turn in range(1, TALK_ROUNDS * len(order)):
+        speaker = order[turn % len(order)]
+        last = await team.say(speaker, turn // len(order), said, last)
+        before, answer = answer, extract(item, last, variant)
+        said.append(f"{speaker}: {answer}")
+        if canonical(item, answer) and canonical(item, answer) == canonical(item, before):
+            break
+    return answer
+
+
+def extract(item: Item, answer: Call, variant: str) -> str:
+    """The answer within an answer call, the same in every variant."""
+    return extract_answer(item, answer, "direct")
+
+
+BASELINES: dict[str, Callable[[Team], Awaitable[str]]] = {
+    "single": single,
+    "round-robin": round_robin,
+    "random": random,
+    "keyword": keyword,
+    "majority": majority,
+    "conversation": conversation,
+}
+
+SYSTEM = System(
+    name="metacogagent",
+    run=metacogagent,
+    prompts=("classify", "dimensions", "assess", "answer", "discuss", "keywords", "agent", *AGENTS),
+    variants=("algorithm", "every-agent", *BASELINES, *ABLATIONS),
+    extract_answer=extract,
+    agents=AGENTS,
+    experiences=experiences,
+    tokens=CLASSIFY_TOKENS + len(AGENTS) * (ASSESS_TOKENS + CODE_TOKENS),
+)

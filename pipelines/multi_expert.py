@@ -1,0 +1,107 @@
+"""Multi-expert prompting (Long et al. 2024): three experts answer, and one call joins their answers in seven steps.
+
+Five calls: name the experts, three answers, join. The MetaCrit paper counts these five as agents in table 4 ("1+5") and
+speaks of one call in table 8; the published code of Long et al. makes five. Three experts, as there. An expert that the
+first call does not name readably is replaced by a general one; the statement `experts` holds the share it did name.
+Variants `monitor` and `control` show the joining call what one more agent says: MetaCrit's monitor of the question,
+asked at the same time as the experts, or its critic of the experts' answers. The paper does not say where they are put
+in. The directive of `raw-critique` goes to the experts and to the joining call.
+"""
+
+import asyncio
+import re
+
+from metaprobe.pipelines.answers import final_answer
+from metaprobe.pipelines.metacrit import CONTROL_TOKENS, heard, said, yes_no
+from metaprobe.pipelines.session import Session
+from metaprobe.pipelines.system import System
+from metaprobe.pipelines.zero_shot_cot import (
+    FOLDER,
+    PLAIN,
+    RAW_CRITIQUE,
+    WITH_CONTROL,
+    WITH_MONITOR,
+    directive,
+    monitor,
+)
+from metaprobe.records.types import Call, Run
+
+EXPERTS = 3
+NAMING_TOKENS = 128
+EXPERT_TOKENS = 192
+MERGE_TOKENS = 320
+ANY_EXPERT = "a person who knows the subject of the question well"
+
+_LISTED = re.compile(r"^\W*\d+\s*[.):]\s*(\S.*?)\s*$", re.MULTILINE)
+
+
+async def multi_expert(session: Session) -> Run:
+    """Name experts, let each answer, hear the monitor or the critic where the variant has one, join the answers."""
+    naming = await session.ask("experts", stage="experts", max_tokens=NAMING_TOKENS, count=EXPERTS)
+    experts = named_experts(naming.text)
+    session.state(naming, "experts", len(experts) / EXPERTS if experts else None)
+    experts += [ANY_EXPERT] * (EXPERTS - len(experts))
+
+    answering = asyncio.gather(*(answer_as(session, expert, number) for number, expert in enumerate(experts, 1)))
+    if session.variant == WITH_MONITOR:
+        answers, note = await asyncio.gather(answering, monitor(session))
+    else:
+        answers, note = await answering, None
+    said_by = "\n\n".join(f"{who}:\n{said(call)}" for who, call in zip(experts, answers, strict=True))
+    critique = await control(session, said_by) if session.variant == WITH_CONTROL else None
+    merged = await session.ask(
+        "multi_expert_merge",
+        stage="merge",
+        max_tokens=MERGE_TOKENS,
+        hidden=True,
+        count=EXPERTS,
+        answers=said_by,
+        heard=heard(session, note, critique),
+        directive=directive(session),
+    )
+    return session.run(final_answer(session.item, merged.text))
+
+
+async def answer_as(session: Session, expert: str, number: int) -> Call:
+    """The answer of one expert."""
+    return await session.ask(
+        "multi_expert_answer",
+        stage="answer",
+        agent=f"expert{number}",
+        max_tokens=EXPERT_TOKENS,
+        hidden=True,
+        expert=expert,
+        directive=directive(session),
+    )
+
+
+async def control(session: Session, answers: str) -> Call:
+    """MetaCrit's critic as a drop-in: it sees the question and what the experts said."""
+    critique = await session.ask("control", stage="control", agent="control", max_tokens=CONTROL_TOKENS, answer=answers)
+    session.state(critique, "flags", yes_no(critique.text, "concern"))
+    return critique
+
+
+def named_experts(text: str) -> list[str]:
+    """The first experts of a numbered list, at most as many as are needed, each once."""
+    return list(dict.fromkeys(_LISTED.findall(text)))[:EXPERTS]
+
+
+SYSTEM = System(
+    name="multi-expert",
+    folder=FOLDER,
+    run=multi_expert,
+    prompts=(
+        "experts",
+        "multi_expert_answer",
+        "multi_expert_merge",
+        "raw_critique",
+        "monitor",
+        "control",
+        "heard_monitor",
+        "heard_control",
+    ),
+    variants=(PLAIN, RAW_CRITIQUE, WITH_MONITOR, WITH_CONTROL),
+    answer_stages=("answer", "merge"),
+    tokens=NAMING_TOKENS + EXPERTS * EXPERT_TOKENS + MERGE_TOKENS,
+)

@@ -1,0 +1,111 @@
+"""Self-Refine: answer, criticise the answer, answer again in view of everything so far, until the critic is content.
+
+Madaan et al. 2023, as Algorithm 3 and section 4.1 of the Monitor-Generate-Verify paper have it: at most three cycles,
+temperature 0.3 throughout, 800 tokens, the refiner sees all answers and all feedback.
+
+Ours, where the papers are silent: a cycle is an answer and its critique, so that three cycles are three answers and
+each of them is judged (the third critique can only end the run). The critic ends with `Verdict: GOOD` or
+`Verdict: IMPROVE`; without a readable one the feedback is not positive, and the run goes on. The policy is asked at
+`iterate`, with the verdict as quality 1 or 0. A checkpoint that replaces the quality decides about stopping; the critic
+is asked all the same, for the refiner needs its text.
+
+Variant `raw-critique` puts the directive of the MetaCrit paper (section 5.2) into the generator's, the critic's and the
+refiner's prompt; that paper does not say into which.
+"""
+
+import dataclasses
+import re
+from typing import Any
+
+from metaprobe.pipelines.answers import final_answer
+from metaprobe.pipelines.session import Session
+from metaprobe.pipelines.system import System
+from metaprobe.probes.signals import Signal, Signals, signals_of
+from metaprobe.records.types import Call, Run
+from metaprobe.routing.paper import AGAIN, STOP
+
+TEMPERATURE = 0.3
+ANSWER_TOKENS = 800
+FEEDBACK_TOKENS = 800
+MOST_CYCLES = 10
+"""A bound for policies that never stop; the paper's own three cycles are the policy's."""
+ACCEPTED = "accepted"
+"""Stated of a critique: 1 where it is content with the answer, 0 where not, None where it does not say."""
+RAW_CRITIQUE = "raw-critique"
+
+_VERDICT = re.compile(r"verdict\W*\b(good|improve)\b", re.IGNORECASE)
+
+
+async def self_refine(session: Session) -> Run:
+    """Refines until the critic is content or the policy stops; the last answer."""
+    directive = ""
+    if session.variant == RAW_CRITIQUE:
+        directive = "\n" + session.messages("raw_critique")[0].content
+    history = ""
+    answer = await _answer(session, "self_refine_generate", 0, None, directive=directive)
+    for number in range(MOST_CYCLES):
+        feedback = await session.ask(
+            "self_refine_feedback",
+            stage="feedback",
+            round=number,
+            parent=answer,
+            max_tokens=FEEDBACK_TOKENS,
+            temperature=TEMPERATURE,
+            answer=answer.text.strip(),
+            directive=directive,
+        )
+        accepted = session.state(feedback, ACCEPTED, parse_verdict(feedback.text))
+        quality = session.signal("quality", stated=accepted, call=answer)
+        legal = [STOP, AGAIN] if number + 1 < MOST_CYCLES else [STOP]
+        if session.decide("iterate", legal, signals=_signals(answer, quality), round=number + 1).action == STOP:
+            break
+        history += _entry(session, number + 1, answer, feedback)
+        answer = await _answer(
+            session, "self_refine_refine", number + 1, answer, directive=directive, history=history.strip()
+        )
+    return session.run(final_answer(session.item, answer.text))
+
+
+def parse_verdict(text: str) -> float | None:
+    """1 for GOOD, 0 for IMPROVE, None where neither or both are written after "Verdict"."""
+    found = {verdict.lower() for verdict in _VERDICT.findall(text)}
+    return float(found == {"good"}) if len(found) == 1 else None
+
+
+def _signals(answer: Call, quality: Signal | None) -> Signals:
+    return dataclasses.replace(signals_of(answer), quality=quality)
+
+
+async def _answer(session: Session, prompt: str, number: int, parent: Call | None, **slots: str) -> Call:
+    return await session.ask(
+        prompt,
+        stage="answer",
+        round=number,
+        parent=parent,
+        max_tokens=ANSWER_TOKENS,
+        temperature=TEMPERATURE,
+        hidden=True,
+        **dict[str, Any](slots),
+    )
+
+
+def _entry(session: Session, number: int, answer: Call, feedback: Call) -> str:
+    """One answer and its feedback, as the refiner reads them."""
+    slots = {"number": number, "answer": answer.text.strip(), "feedback": feedback.text.strip()}
+    return session.messages("self_refine_history", **slots)[0].content + "\n\n"
+
+
+SYSTEM = System(
+    name="self-refine",
+    run=self_refine,
+    folder="baselines",
+    prompts=(
+        "self_refine_generate",
+        "self_refine_feedback",
+        "self_refine_refine",
+        "self_refine_history",
+        "raw_critique",
+    ),
+    variants=("plain", RAW_CRITIQUE),
+    tokens=3 * (ANSWER_TOKENS + FEEDBACK_TOKENS),
+)

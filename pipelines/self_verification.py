@@ -1,0 +1,120 @@
+"""Self-Verification: of several answers, the one from which most of the problem can be reconstructed.
+
+Weng et al. 2022, as Algorithm 2 and section 4.1 of the Monitor-Generate-Verify paper have it: K = 3 candidates at
+temperature 0.3 with 800 tokens each. Of a candidate, the answer is put as a statement; each condition of the problem in
+turn is hidden as X, and the model, at temperature 0.3, has to find X from the statement. The candidate with the most
+conditions found is returned.
+
+The paper contradicts itself and leaves things open. Ours:
+
+- Algorithm 2 returns the best verified candidate, section 4.1 speaks of majority voting: the best verified one it is,
+  and of equals the one that most candidates agree with, then the first.
+- Candidates with the same answer are the same statement, so they are verified once and share the score. Where all agree
+  there is nothing to choose, and nothing is verified.
+- P, the number of verifications a condition, is left open: 1.
+- A condition is a number written in digits. A problem may hold many, each costs a call a candidate: the first 4 count.
+- The statement is made by a template, not by a model, which could change it.
+- A problem without such numbers, or whose answer is no number, has no conditions to hide: the model is asked whether
+  the statement is true, as Weng et al. do outside of arithmetic.
+- A candidate without an answer is not verified. A reconstruction that cannot be read is not a success.
+"""
+
+import asyncio
+import dataclasses
+import re
+from collections import Counter
+from itertools import count
+from typing import Any
+
+from metaprobe.pipelines.answers import canonical, final_answer
+from metaprobe.pipelines.session import Session
+from metaprobe.pipelines.system import System
+from metaprobe.probes.signals import signals_of
+from metaprobe.records.types import Call, Item, Run
+
+CANDIDATES = 3
+VERIFICATIONS = 1
+"""How often each condition is verified (P)."""
+MOST_CONDITIONS = 4
+TEMPERATURE = 0.3
+ANSWER_TOKENS = 800
+BACKWARD_TOKENS = 400
+VERIFIED = "verified"
+"""Stated of a backward call: 1 where it found the hidden condition, 0 where another, None where nothing readable."""
+
+_NUMBER = re.compile(r"(?<![\w.,])(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?![\w]|[.,]\d)")
+_HIDDEN = Item(id="condition", question="", check="number")
+_CLAIM = Item(id="claim", question="", check="choice", choices=("true", "false"))
+
+
+async def self_verification(session: Session) -> Run:
+    """Candidates, their verification where they differ, and the best verified one."""
+    calls = await asyncio.gather(*(_generate(session, number) for number in range(CANDIDATES)))
+    answers = [final_answer(session.item, call.text) for call in calls]
+    forms = [canonical(session.item, answer) for answer in answers]
+    votes = Counter(form for form in forms if form)
+    # Each distinct answer under its first candidate, the most voted first: of equals the policy takes the first.
+    distinct = sorted({forms.index(form) for form in forms}, key=lambda index: (-votes[forms[index]], index))
+    numbers = count()
+    candidates = {}
+    for index in distinct:
+        stated = None
+        if len(votes) > 1 and forms[index] and session.signals.asks("quality"):
+            stated = await _verified_share(session, calls[index], answers[index], numbers)
+        quality = session.signal("quality", stated=stated, call=calls[index])
+        candidates[str(index)] = dataclasses.replace(signals_of(calls[index]), quality=quality)
+    chosen = session.decide("select", list(candidates), candidates=candidates)
+    return session.run(answers[int(chosen.action)])
+
+
+async def _generate(session: Session, number: int) -> Call:
+    return await session.ask(
+        "generate",
+        stage="answer",
+        round=number,
+        max_tokens=ANSWER_TOKENS,
+        temperature=TEMPERATURE,
+        hidden=True,
+    )
+
+
+async def _verified_share(session: Session, candidate: Call, answer: str, numbers: "count[int]") -> float:
+    """Share of the verifications that succeed (the paper's score, over the number of verifications)."""
+    conclusion = session.messages("conclusion", answer=answer)[0].content
+    tests = [("backward", {"masked": masked}, _HIDDEN, found) for masked, found in conditions(session.item)]
+    tests = tests or [("check", {}, _CLAIM, "true")]
+
+    async def verified(prompt: str, slots: dict[str, str], sought: Item, expected: str) -> float:
+        call = await session.ask(
+            prompt,
+            stage="backward",
+            round=next(numbers),
+            parent=candidate,
+            max_tokens=BACKWARD_TOKENS,
+            temperature=TEMPERATURE,
+            conclusion=conclusion,
+            **dict[str, Any](slots),
+        )
+        found = canonical(sought, final_answer(sought, call.text))
+        readable = found in sought.choices if sought.choices else bool(found)
+        return session.state(call, VERIFIED, float(found == canonical(sought, expected)) if readable else None) or 0.0
+
+    results = await asyncio.gather(*(verified(*test) for _ in range(VERIFICATIONS) for test in tests))
+    return sum(results) / len(results)
+
+
+def conditions(item: Item) -> list[tuple[str, str]]:
+    """`(problem with one number hidden as X, that number)` for the first numbers of a problem about numbers."""
+    if item.check not in ("number", "none"):
+        return []
+    places = list(_NUMBER.finditer(item.question))[:MOST_CONDITIONS]
+    return [(item.question[: at.start()] + "X" + item.question[at.end() :], at.group()) for at in places]
+
+
+SYSTEM = System(
+    name="self-verification",
+    run=self_verification,
+    prompts=("generate", "conclusion", "backward", "check"),
+    variants=("paper",),
+    tokens=CANDIDATES * (ANSWER_TOKENS + VERIFICATIONS * MOST_CONDITIONS * BACKWARD_TOKENS),
+)

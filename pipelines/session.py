@@ -1,0 +1,196 @@
+"""What a system works with while it runs over one item, and the notes that become its `Run`.
+
+Every system is `async def system(session: Session) -> Run`. It asks models by stage and agent, states what they said of
+themselves, asks a policy at named points, takes its numbers from a source of signals, and ends with `session.run(...)`.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from metaprobe.llms.base import LLM, Request
+from metaprobe.pipelines.prompting import Prompts
+from metaprobe.probes.signals import Signal
+from metaprobe.probes.source import SignalSource
+from metaprobe.records.errors import RecordError
+from metaprobe.records.types import Call, Decision, Item, Label, Message, Run, Sampling, Statement
+from metaprobe.routing.paper import PaperRules
+from metaprobe.routing.policy import Policy, State
+from metaprobe.routing.profiles import Profiles
+
+READ = "read"
+"""Stage of the one-token call that only reads a prompt, for a probe that judges before the answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """Who is asked at which stage: a small monitor, a larger generator, an external judge."""
+
+    default: LLM
+    by_name: Mapping[str, LLM] = field(default_factory=dict)
+    """Agent or stage -> the model that takes the default's place there; an agent's name goes before a stage's."""
+
+    def of(self, stage: str, agent: str = "") -> LLM:
+        return self.by_name.get(agent) or self.by_name.get(stage) or self.default
+
+    @property
+    def all(self) -> tuple[LLM, ...]:
+        """Each model once, the default one first."""
+        return tuple({id(llm): llm for llm in (self.default, *self.by_name.values())}.values())
+
+    @property
+    def description(self) -> str:
+        """`model` or `model+stage=other`, as in run ids."""
+        return "+".join([self.default.name, *(f"{name}={llm.name}" for name, llm in sorted(self.by_name.items()))])
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What is the same for every item of a collection."""
+
+    models: Models
+    prompts: Prompts
+    policy: Policy = field(default_factory=PaperRules)
+    signals: SignalSource = field(default_factory=SignalSource)
+    profiles: Profiles = field(default_factory=Profiles)
+    agents: tuple[str, ...] = ()
+    """Names of the agents, where the system takes any number of them."""
+    seed: int = 0
+    on_call: Callable[[Call], None] = lambda call: None
+    """Told of every call that has ended."""
+
+
+class Session:
+    """One pass of one system over one item."""
+
+    def __init__(self, setup: Setup, item: Item, *, system: str, variant: str, run_id: str, index: int = 0) -> None:
+        """`index`: the item's place among the items that are run, from 0."""
+        self.setup = setup
+        self.item = item
+        self.index = index
+        self.system = system
+        self.variant = variant
+        self.run_id = run_id
+        self.signals = setup.signals
+        self._calls: dict[str, Call | None] = {}
+        self._statements: list[Statement] = []
+        self._labels: list[Label] = []
+        self._decisions: list[Decision] = []
+
+    async def ask(
+        self,
+        prompt: str,
+        *,
+        stage: str,
+        agent: str = "",
+        round: int = 0,
+        parent: Call | None = None,
+        max_tokens: int = 256,
+        temperature: float = 0.0,
+        stop: Sequence[str] = (),
+        json_schema: str = "",
+        hidden: bool = False,
+        system_prompt: str = "",
+        **slots: object,
+    ) -> Call:
+        """Fill a prompt file and ask the model of this stage and agent. The item's fields are slots as well.
+
+        Stage, agent and round name the call, so they must differ from those of every other call of the run. A sampled
+        call draws with a seed that follows from item, stage, agent and round: another variant that asks the same gets
+        the same answer. `system_prompt` goes before the prompt's own turns. Raises `LLMError` where there is no answer.
+        """
+        messages = self.messages(prompt, **slots)
+        if system_prompt:
+            messages = (Message("system", system_prompt), *messages)
+        sampling = Sampling(
+            temperature=temperature,
+            seed=self._seed(stage, agent, round) if temperature > 0 else None,
+            max_tokens=max_tokens,
+            stop=tuple(stop),
+            json_schema=json_schema,
+        )
+        return await self.send(messages, sampling, stage=stage, agent=agent, round=round, parent=parent, hidden=hidden)
+
+    async def read(self, messages: tuple[Message, ...], *, agent: str = "", round: int = 0) -> Call:
+        """One pass over a prompt, for a probe on its last token: a call of one token, which nobody reads."""
+        return await self.send(messages, Sampling(max_tokens=1), stage=READ, agent=agent, round=round, hidden=True)
+
+    async def send(
+        self,
+        messages: tuple[Message, ...],
+        sampling: Sampling,
+        *,
+        stage: str,
+        agent: str = "",
+        round: int = 0,
+        parent: Call | None = None,
+        hidden: bool = False,
+    ) -> Call:
+        """Ask with messages already made. Everything that is asked goes through here and into the run."""
+        call_id = "/".join([self.run_id, stage, *filter(None, [agent, str(round) if round else ""])])
+        if call_id in self._calls:
+            raise RecordError(f"{self.system} asked twice as {call_id}: give each call its own stage, agent and round")
+        self._calls[call_id] = None  # keeps the order of asking, whoever answers first
+        request = Request(
+            id=call_id,
+            messages=messages,
+            sampling=sampling,
+            stage=stage,
+            agent=agent,
+            round=round,
+            parent=parent.id if parent else None,
+            hidden=hidden,
+        )
+        call = await self.setup.models.of(stage, agent).complete(request)
+        self._calls[call_id] = call
+        self.setup.on_call(call)
+        return call
+
+    def messages(self, prompt: str, **slots: object) -> tuple[Message, ...]:
+        """A prompt file's turns, filled from `slots`, the item's fields and its question."""
+        filled = {"question": self.item.question, **self.item.fields, **{k: str(v) for k, v in slots.items()}}
+        return self.setup.prompts.messages(prompt, **filled)
+
+    def state(self, call: Call, kind: str, value: float | None) -> float | None:
+        """Note what a call stated (None: it was asked and said nothing readable), and hand it back."""
+        self._statements.append(Statement(call.id, kind, value))
+        return value
+
+    def signal(
+        self, name: str, *, agent: str = "", stated: float | None = None, call: Call | None = None
+    ) -> Signal | None:
+        """The number a rule should use: stated, read by a checkpoint, or both; what was read is noted as a label."""
+        signal = self.signals.signal(name, agent=agent, stated=stated, call=call)
+        if signal is not None and call is not None and signal.source != "stated":
+            self.label(call, f"signal:{name}", signal.value, source=signal.source)
+        return signal
+
+    def label(self, call: Call, name: str, value: float, *, source: str) -> None:
+        """Note what is known of a call's answer."""
+        self._labels.append(Label(call.id, name, float(value), source))
+
+    def decide(self, point: str, legal_actions: Sequence[str], **known: object) -> Decision:
+        """Ask the policy at a named point. `known`: fields of `State`; its dimension is the item's unless given."""
+        decision_id = f"{self.run_id}/{point}/{sum(d.point == point for d in self._decisions)}"
+        state = State(decision_id, point, **{"dimension": self.item.dimension, **known})  # type: ignore[arg-type]
+        decision = self.setup.policy.decide(state, legal_actions)
+        self._decisions.append(decision)
+        return decision
+
+    def run(self, final_answer: str) -> Run:
+        """Everything noted, as a run."""
+        return Run(
+            id=self.run_id,
+            system=self.system,
+            variant=self.variant,
+            item=self.item,
+            calls=tuple(call for call in self._calls.values() if call is not None),
+            statements=tuple(self._statements),
+            labels=tuple(self._labels),
+            decisions=tuple(self._decisions),
+            final_answer=final_answer,
+        )
+
+    def _seed(self, stage: str, agent: str, number: int) -> int:
+        what = f"{self.setup.seed}/{self.item.id}/{stage}/{agent}/{number}"
+        return int.from_bytes(hashlib.sha256(what.encode()).digest()[:4], "big")

@@ -1,0 +1,39 @@
+"""A monitor-control system as the collection sees it."""
+
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+
+from metaprobe.pipelines.answers import final_answer
+from metaprobe.pipelines.session import Session
+from metaprobe.records.types import Call, Item, Run
+from metaprobe.routing.profiles import Experience
+
+
+def _extract(item: Item, call: Call, variant: str) -> str:
+    return final_answer(item, call.text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class System:
+    """What runs, in which variants, and which of its calls are answers."""
+
+    name: str
+    run: Callable[[Session], Awaitable[Run]]
+    prompts: tuple[str, ...]
+    """Names of its prompt files, in `pipelines/prompts/<folder>/`."""
+    variants: tuple[str, ...]
+    """The first is the paper's own."""
+    default_variants: tuple[str, ...] = ()
+    """What is collected unless told otherwise; by default the first variant."""
+    answer_stages: tuple[str, ...] = ("answer",)
+    """Stages whose calls are answers to the item, each of which gets a label where a program can check it."""
+    extract_answer: Callable[[Item, Call, str], str] = _extract
+    """`(item, call, variant) -> str`: the answer within an answer call."""
+    agents: tuple[str, ...] = ()
+    """The agents it has by default, where it takes any number of them."""
+    experiences: Callable[[Run], Iterable[Experience]] | None = None
+    """What the agents' profiles learn from a labelled run, where later items depend on the outcomes of earlier ones."""
+    tokens: int = 512
+    """About how many tokens a run generates at most, for the estimate before a collection."""
+    folder: str = ""
+    """Folder of its prompts, where several systems share one; by default its name."""

@@ -1,0 +1,79 @@
+"""Universal self-consistency (Chen et al. 2023): sample several answers, then the model says which agrees with most.
+
+Eight samples and a greedy choice, as in Chen et al.; the MetaCrit paper states neither number nor temperature. The
+temperature is ours. Where the choice names no sample, or several, the samples' answers are put to the vote (plain
+self-consistency). The label `chosen` on the returned sample has the source `choice` or `vote`.
+"""
+
+import asyncio
+import re
+
+from metaprobe.pipelines.answers import final_answer, most_voted
+from metaprobe.pipelines.metacrit import said
+from metaprobe.pipelines.session import Session
+from metaprobe.pipelines.system import System
+from metaprobe.pipelines.zero_shot_cot import ANSWER_TOKENS, FOLDER, PLAIN, RAW_CRITIQUE, directive
+from metaprobe.records.types import Call, Item, Run
+
+SAMPLES = 8
+TEMPERATURE = 0.6
+CHOICE_TOKENS = 16
+
+_NAMED = (re.compile(r"\bresponse\W*:\W*(\d+)", re.I), re.compile(r"\bresponse\W{0,4}(\d+)", re.I))
+_ALONE = re.compile(r"^\W*(\d+)\W*$")
+
+
+async def universal_self_consistency(session: Session) -> Run:
+    """Sample answers, let the model choose the most consistent one, and return it."""
+    samples = await asyncio.gather(*(sample(session, number) for number in range(1, SAMPLES + 1)))
+    choice = await session.ask(
+        "consistency",
+        stage="choice",
+        max_tokens=CHOICE_TOKENS,
+        count=SAMPLES,
+        responses="\n\n".join(f"Response {number}:\n{said(call)}" for number, call in enumerate(samples, 1)),
+    )
+    named = chosen_number(choice.text, SAMPLES)
+    returned = most_frequent(session.item, samples) if named is None else samples[named - 1]
+    session.label(returned, "chosen", 1, source="vote" if named is None else "choice")
+    return session.run(final_answer(session.item, returned.text))
+
+
+async def sample(session: Session, number: int) -> Call:
+    """One answer by zero-shot chain of thought, drawn at random. The round is the sample's number."""
+    return await session.ask(
+        "zero_shot_cot",
+        stage="answer",
+        round=number,
+        max_tokens=ANSWER_TOKENS,
+        temperature=TEMPERATURE,
+        hidden=True,
+        directive=directive(session),
+        heard="",
+    )
+
+
+def chosen_number(text: str, count: int) -> int | None:
+    """The one response that the text names, from 1 to `count`; None where it names none or several."""
+    for pattern in (*_NAMED, _ALONE):
+        if found := {int(number) for number in pattern.findall(text)}:
+            number = found.pop()
+            return number if not found and 1 <= number <= count else None
+    return None
+
+
+def most_frequent(item: Item, samples: list[Call]) -> Call:
+    """The first sample with the answer that most samples give."""
+    answers = {call.id: (final_answer(item, call.text), 1.0) for call in samples}
+    winner = most_voted(item, answers)
+    return next(call for call in samples if call.id == winner)
+
+
+SYSTEM = System(
+    name="universal-self-consistency",
+    folder=FOLDER,
+    run=universal_self_consistency,
+    prompts=("zero_shot_cot", "consistency", "raw_critique"),
+    variants=(PLAIN, RAW_CRITIQUE),
+    tokens=SAMPLES * ANSWER_TOKENS + CHOICE_TOKENS,
+)

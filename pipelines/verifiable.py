@@ -1,0 +1,288 @@
+"""The judge that is a program: what can be checked about an argument without a language model.
+
+| check | how it is decided | severe |
+|---|---|---|
+| hallucinated | a quotation of `MIN_QUOTE_WORDS` words or more stands nowhere in the prompt, the essay included | yes |
+| scored | a score is given, in digits or words; quotations do not count | yes |
+| wrong side | more clauses blame than praise (Advocate) or praise than blame (Skeptic), and at least two do | yes |
+| copied | half of the argument's own five-word sequences stand in the prompt: it argues nothing | yes |
+| repetitive | half of the four-word sequences came before, or the text shrinks to a fifth by compression | yes |
+| gibberish | under five words, hardly any function words, many words without vowels, or hardly any letters | yes |
+| placeholders | how often @CAPS1 and the like are spoken of, outside of true quotations | no |
+
+A severe finding makes the argument `critical`, as in the meta-evaluator's flag: hallucinated evidence, an explicit
+instruction broken, nonsense. Contradictions are beyond a program. Placeholders are not severe: where the essay calls
+somebody @PERSON1, there is no other name. Sides are told by a short list of evaluative words with negation; it sees
+neither irony nor meaning, so it asks for a majority before it speaks.
+"""
+
+import re
+import unicodedata
+import zlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from functools import lru_cache
+
+MIN_QUOTE_WORDS = 3
+"""Shorter quotations are mostly terms and titles: they are neither evidence nor hallucinated."""
+
+Words = tuple[str, ...]
+
+_SCORE_WORDS = "zero|one|two|three|four|five|six|seven|eight|nine|ten"
+_NUMBER = rf"(?:\d+(?:\.\d+)?|(?:{_SCORE_WORDS})\b)"
+_SCORED = re.compile(
+    rf"\b(?:score|rating|grade|mark)s?\b(?:\s+(?:of|is|as|would be|should be|at|:|=)|\s*[:=])*\s*(?:an?\s+)?{_NUMBER}"
+    rf"|\b(?:score[sd]?|rate[sd]?|grade[sd]?|deserves?|earns?|merits?|give[sn]?)\s+(?:it\s+|this\s+|the essay\s+)?"
+    rf"(?:at\s+|as\s+|with\s+)?(?:an?\s+){_NUMBER}(?!-|\s*[a-z]*\s*(?:goal|run|minute|hour|day|year|time))"
+    rf"|\b{_NUMBER}\s*(?:/\s*\d+\b|out\s+of\s+{_NUMBER}\s*(?:points?|marks?|stars?|for\b|in\b|on\b|$|[.,;:!)]))"
+    r"|\b(?:top|full|highest|perfect|maximum|lowest|high|low)\s+(?:possible\s+)?(?:score|rating|marks?)\b"
+    r"|\bgrade\s+(?:of\s+)?[A-F]\b(?!\w)|\b(?:deserves|earns|merits)\s+an?\s+[A-F](?:[+-]|\b)",
+    re.IGNORECASE,
+)
+_PLACEHOLDER = re.compile(r"@[A-Z]+\d*|\bplaceholders?\b|\banonymi[sz]\w*", re.IGNORECASE)
+
+# Double quotes stand against a word on the inside only; so do single ones, which an apostrophe in a word does not.
+_ELISION = r"(?!(?:em|cause|til|till|tis|twas|bout|cuz|n|\d0s)\b)"
+_QUOTATION = re.compile(
+    r'(?<![\w"])"(?=[^\s"])(?P<double>[^"\n]*[^\s"])"(?![\w"])'
+    rf"|(?<![\w'])'{_ELISION}(?=[\w@.\"])(?P<single>(?:[^'\n]|(?<=\w)'(?=\w))*[^\s'])'(?![\w'])",
+    re.IGNORECASE,
+)
+_DOUBLE_QUOTES = dict.fromkeys(map(ord, "“”„‟«»＂"), '"')
+_SINGLE_QUOTES = dict.fromkeys(map(ord, "‘’‚‛ʼ`´＇"), "'")
+_GAP = re.compile(r"\[[^\]]*\]|\.{3,}|…")
+_WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
+
+_PRAISE = """clear clearly effective effectively strong strongly vivid vividly engaging compelling excellent good great
+    well logical logically coherent coherently smooth smoothly rich impressive successful successfully
+    skillful skillfully appropriate thorough thoroughly strength strengths excels creative"""
+_BLAME = """weak weakly weakness weaknesses unclear vague vaguely confusing poor poorly lacks lack lacking fails fail
+    failing insufficient inadequate limited underdeveloped undeveloped repetitive incoherent disorganized disjointed
+    choppy awkward shallow superficial generic simplistic hinder hinders undermine undermines falls short missing
+    errors mistakes misspelled misspellings flaw flaws flawed"""
+_NEGATION = frozenset(
+    "not no never without hardly barely lacks lack lacking fails fail failing cannot nor less".split()
+)
+_SIGN = dict.fromkeys(_PRAISE.split(), 1) | dict.fromkeys(_BLAME.split(), -1)
+_CLAUSE = re.compile(r"[.!?;\n]+(?:\s|$)|\b(?:but|however|although|though|while|whereas|yet|despite)\b", re.IGNORECASE)
+_REPORTED = re.compile(r"\b(?:advocate|skeptic|opponent)\b", re.IGNORECASE)
+
+_FUNCTION_WORDS = frozenset(
+    """the a an and or but of to in on at by for with from as that this these those it its is are was were be been has
+    have had do does did not no he she they we i you his her their our my who which what when where how there so if
+    than then into about while because can could would should will may""".split()
+)
+_VOWEL = re.compile(r"[aeiouy]", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What a program found in one argument."""
+
+    verbatim: int
+    """Quotations that occur in the essay."""
+    hallucinated: tuple[str, ...]
+    """Quotations that occur nowhere."""
+    scored: bool
+    wrong_side: bool
+    copied: bool
+    repetitive: bool
+    gibberish: bool
+    placeholders: int
+
+    @property
+    def critical(self) -> bool:
+        flags = (self.scored, self.wrong_side, self.copied, self.repetitive, self.gibberish)
+        return bool(self.hallucinated) or any(flags)
+
+    @property
+    def evidence(self) -> int:
+        """1 to 3, by the meta-evaluator's scale of evidence (none, one, more), of verbatim quotations only."""
+        return 1 + min(self.verbatim, 2)
+
+    def labels(self) -> dict[str, float]:
+        """Label name -> value: counts, and flags of 0 or 1. Only `critical` means what it means of other judges."""
+        return {
+            "check:verbatim": self.verbatim,
+            "check:hallucinated": len(self.hallucinated),
+            "check:scored": self.scored,
+            "check:wrong_side": self.wrong_side,
+            "check:copied": self.copied,
+            "check:repetitive": self.repetitive,
+            "check:gibberish": self.gibberish,
+            "check:placeholders": self.placeholders,
+            "check:evidence": self.evidence,
+            "critical": self.critical,
+        }
+
+
+def check_argument(argument: str, essay: str, *, role: str, elsewhere: Sequence[str] = ()) -> Findings:
+    """Check one argument. `role`: `advocate`, who may not blame, or `skeptic`, who may not praise.
+
+    `elsewhere`: what else the agent was shown (rubric, task, opponent); to quote it is neither evidence nor invention.
+    """
+    text = straight_quotes(argument)
+    in_essay, nowhere = [], []
+    source, others = words(essay), [words(other) for other in elsewhere]
+    for quotation in quotations(text):
+        if occurs(quotation, source):
+            in_essay.append(quotation)
+        elif not any(occurs(quotation, other) for other in others):
+            nowhere.append(quotation)
+    own = _QUOTATION.sub(lambda match: ' " " ', text)
+    spoken = _QUOTATION.sub(lambda match: ' " " ' if occurs(_inside(match), source) else match.group(), text)
+    return Findings(
+        verbatim=len(set(map(words, in_essay))),
+        hallucinated=tuple(nowhere),
+        scored=_SCORED.search(own) is not None,
+        wrong_side=argues_against(own, sign=1 if role == "advocate" else -1),
+        copied=is_copied(own, (essay, *elsewhere)),
+        repetitive=is_repetitive(argument),
+        gibberish=is_gibberish(argument),
+        placeholders=len(_PLACEHOLDER.findall(spoken)),
+    )
+
+
+def straight_quotes(text: str) -> str:
+    """The text with every kind of quotation mark as `"` or `'`."""
+    return unicodedata.normalize("NFC", text).translate(_DOUBLE_QUOTES | _SINGLE_QUOTES)
+
+
+def quotations(text: str) -> list[str]:
+    """The quoted passages of `MIN_QUOTE_WORDS` words or more, outermost marks only, each within one line.
+
+    A mark without its partner opens nothing. An apostrophe is no mark; after a plural's (`dogs'`) a single-quoted
+    passage may be cut short, and what is left of a true quotation is true.
+    """
+    found = (_inside(match) for match in _QUOTATION.finditer(straight_quotes(text)))
+    return [passage for passage in found if len(words(passage)) >= MIN_QUOTE_WORDS]
+
+
+def occurs(quotation: str, source: Words) -> bool:
+    """Whether a quotation stands in a text, whatever its case, spacing and punctuation.
+
+    Quoting may mend spelling (words that begin alike and share three quarters of their letters are the same), and one
+    word in five may be missing or added, though never a negation; another word is one missing and one added. Parts
+    around `...` or `[...]` must follow each other.
+    """
+    start = 0
+    for part in _GAP.split(quotation):
+        wanted = words(part)
+        end = _end_of_match(wanted, source[start:]) if wanted else 0
+        if end is None:
+            return False
+        start += end
+    return True
+
+
+@lru_cache(maxsize=256)
+def words(text: str) -> Words:
+    """The words of a text, lower case, without apostrophes."""
+    plain = unicodedata.normalize("NFKC", straight_quotes(text)).casefold()
+    return tuple(word.replace("'", "") for word in _WORD.findall(plain))
+
+
+def argues_against(text: str, *, sign: int) -> bool:
+    """Whether most clauses that take a side, and at least two, take the one opposite to `sign` (1 praise, -1 blame)."""
+    sides = Counter(_side(clause) for clause in _CLAUSE.split(text) if clause and not _REPORTED.search(clause))
+    return sides[-sign] >= 2 and sides[-sign] > sides[sign]
+
+
+def is_copied(text: str, sources: Sequence[str]) -> bool:
+    """Whether a text is mostly what stands in the sources already; False for one too short to tell.
+
+    Double quotes part the text, so that nothing is made of the words on both sides of a quotation.
+    """
+    known = {sequence for source in sources for sequence in _sequences(source, 5)}
+    own = [sequence for part in text.split('"') for sequence in _sequences(part, 5)]
+    return len(own) >= 8 and sum(sequence in known for sequence in own) >= len(own) / 2
+
+
+def is_repetitive(text: str) -> bool:
+    """Whether a text goes round in circles; False for one too short to tell."""
+    sequences = _sequences(text, 4)
+    if len(sequences) >= 16 and len(set(sequences)) <= len(sequences) / 2:
+        return True
+    raw = text.encode()
+    return len(raw) >= 200 and len(zlib.compress(raw, 9)) <= len(raw) / 5
+
+
+def is_gibberish(text: str) -> bool:
+    """Whether a text is too short to be an argument, or does not look like English prose."""
+    found = words(text)
+    if len(found) < 5:
+        return True
+    letters = sum(char.isascii() and char.isalpha() for char in text)
+    if letters < 0.6 * sum(not char.isspace() for char in text):
+        return True
+    odd = sum(_VOWEL.search(word) is None or len(word) > 24 for word in found if word.isalpha())
+    if odd > len(found) / 4:
+        return True
+    return len(found) >= 20 and sum(word in _FUNCTION_WORDS for word in found) < len(found) / 8
+
+
+def _sequences(text: str, length: int) -> list[Words]:
+    found = words(text)
+    return [found[i : i + length] for i in range(len(found) - length + 1)]
+
+
+def _inside(match: re.Match[str]) -> str:
+    return match["double"] or match["single"]
+
+
+def _side(clause: str) -> int:
+    """1 for a clause that praises, -1 for one that blames, 0 for neither or both."""
+    found, total = words(clause), 0
+    for place, word in enumerate(found):
+        before = found[max(0, place - 3) : place]
+        negated = any(other in _NEGATION or _is_contracted_not(other) for other in before)
+        total += -_SIGN.get(word, 0) if negated else _SIGN.get(word, 0)
+    return (total > 0) - (total < 0)
+
+
+def _end_of_match(wanted: Words, source: Words) -> int | None:
+    """Where the best approximate match of `wanted` within `source` ends; None where there is none good enough.
+
+    Sellers' algorithm over words: edit distance, with a free start and a free end in `source`.
+    """
+    drop = [_weight(word) for word in wanted]
+    costs = [sum(drop[:i]) for i in range(len(wanted) + 1)]  # costs[i]: of matching the first i words up to here
+    best, end = len(wanted) // 5 + 1, None
+    for place, word in enumerate(source, 1):
+        diagonal, add = costs[0], _weight(word)
+        for i, target in enumerate(wanted, 1):
+            cost = min(costs[i] + add, costs[i - 1] + drop[i - 1])
+            if diagonal < cost and _same(target, word):
+                cost = diagonal
+            diagonal, costs[i] = costs[i], cost
+        if costs[-1] < best:
+            best, end = costs[-1], place
+            if best == 0:
+                break
+    return end
+
+
+def _weight(word: str) -> int:
+    """What it costs to add or drop a word; a negation cannot be paid for."""
+    return 1_000_000 if word in _NEGATION or _is_contracted_not(word) else 1
+
+
+def _is_contracted_not(word: str) -> bool:
+    return word.endswith("nt") and word[:-2] in _AUXILIARIES
+
+
+_AUXILIARIES = frozenset("do does did is are was were has have had ca could would should wo must ai".split())
+
+
+@lru_cache(maxsize=100_000)
+def _same(first: str, second: str) -> bool:
+    """Whether two words are equal but for spelling."""
+    if first == second:
+        return True
+    if min(len(first), len(second)) < 4 or first[0] != second[0] or abs(len(first) - len(second)) > 2:
+        return False
+    if _weight(first) > 1 or _weight(second) > 1:
+        return False
+    return SequenceMatcher(None, first, second, autojunk=False).ratio() >= 0.75

@@ -1,0 +1,67 @@
+"""Zero-shot chain of thought (Kojima et al. 2023): one call that thinks step by step. A baseline of the MetaCrit paper.
+
+Kojima's second call, which extracts the answer, is replaced by a last line "Answer:" (table 8 counts one call).
+Variants, as for the other baselines: `raw-critique` adds the directive of section 5.2 to the question. `monitor` and
+`control` add one agent of MetaCrit (table 4, "1+1": two calls in all; the paper does not say how they are joined):
+- `monitor` assesses the question first, as in figures 7 and 22, and its note is shown to the one who answers;
+- `control` criticises the answer that was given, as in figure 8, and ends with its own answer, which is the final one.
+"""
+
+from metaprobe.pipelines.answers import final_answer
+from metaprobe.pipelines.metacrit import CONTROL_TOKENS, MONITOR_TOKENS, heard, said, yes_no
+from metaprobe.pipelines.session import Session
+from metaprobe.pipelines.system import System
+from metaprobe.records.types import Call, Run
+
+ANSWER_TOKENS = 256
+FOLDER = "baselines"
+
+PLAIN, RAW_CRITIQUE, WITH_MONITOR, WITH_CONTROL = "plain", "raw-critique", "monitor", "control"
+
+
+async def zero_shot_cot(session: Session) -> Run:
+    """Answer step by step; before it the monitor, or after it the critic, where the variant has one."""
+    note = await monitor(session) if session.variant == WITH_MONITOR else None
+    answer = await session.ask(
+        "zero_shot_cot",
+        stage="answer",
+        max_tokens=ANSWER_TOKENS,
+        hidden=True,
+        directive=directive(session),
+        heard=heard(session, note, None),
+    )
+    if session.variant == WITH_CONTROL:
+        answer = await session.ask(
+            "control_answer",
+            stage="control",
+            agent="control",
+            parent=answer,
+            max_tokens=CONTROL_TOKENS,
+            hidden=True,
+            answer=said(answer),
+        )
+        session.state(answer, "flags", yes_no(answer.text, "concern"))
+    return session.run(final_answer(session.item, answer.text))
+
+
+async def monitor(session: Session) -> Call:
+    """MetaCrit's monitor as a drop-in: it sees the question only."""
+    note = await session.ask("monitor", stage="monitor", agent="monitor", max_tokens=MONITOR_TOKENS)
+    session.state(note, "flags", yes_no(note.text, "concern"))
+    return note
+
+
+def directive(session: Session) -> str:
+    """The raw-critique directive as it follows the question, or nothing in the other variants."""
+    return "\n" + session.messages("raw_critique")[0].content if session.variant == RAW_CRITIQUE else ""
+
+
+SYSTEM = System(
+    name="zero-shot-cot",
+    folder=FOLDER,
+    run=zero_shot_cot,
+    prompts=("zero_shot_cot", "raw_critique", "monitor", "heard_monitor", "heard_control", "control_answer"),
+    variants=(PLAIN, RAW_CRITIQUE, WITH_MONITOR, WITH_CONTROL),
+    answer_stages=("answer", "control"),
+    tokens=ANSWER_TOKENS,
+)

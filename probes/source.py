@@ -1,0 +1,151 @@
+"""Where a pipeline's numbers come from: what the model states, or what a checkpoint reads in its place.
+
+`confidence=CHECKPOINT` replaces the stated confidence, `confidence=stated+CHECKPOINT` joins both,
+`confidence@NAME=CHECKPOINT` holds for one agent only.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from metaprobe.checkpoints import ContractMismatch, load_checkpoint
+from metaprobe.probes import hidden, quality
+from metaprobe.probes.hidden import HiddenProbe
+from metaprobe.probes.quality import QualityPredictor
+from metaprobe.probes.signals import Signal
+from metaprobe.records.errors import InvalidResponse, RecordError
+from metaprobe.records.types import Call
+
+NAMES = ("confidence", "difficulty", "quality")
+STATED = "stated+"
+BEFORE = "prompt_last"
+
+When = Literal["prompt", "answer"]
+"""What a checkpoint reads: the last prompt token, before anything is answered, or the answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """One checkpoint in the place of, or beside, a stated number."""
+
+    reader: QualityPredictor | HiddenProbe
+    with_stated: bool = False
+    """Whether the stated number is still asked for, and both are joined."""
+
+    @property
+    def when(self) -> When:
+        return "prompt" if isinstance(self.reader, HiddenProbe) and self.reader.position == BEFORE else "answer"
+
+    @property
+    def layer(self) -> int | None:
+        """The layer whose hidden states it reads, if it reads any."""
+        return self.reader.layer if isinstance(self.reader, HiddenProbe) else None
+
+    @property
+    def digest(self) -> str:
+        return self.reader.checkpoint.digest
+
+    def probability(self, call: Call) -> float | None:
+        """P(right) or quality, in [0, 1]; None where this call does not give what it reads."""
+        try:
+            return self.reader.read(call) if isinstance(self.reader, HiddenProbe) else self.reader.predict(call).score
+        except InvalidResponse:
+            return None
+
+
+class SignalSource:
+    """The numbers that a pipeline asks for, by name and agent. Without replacements, everything is as stated."""
+
+    def __init__(self, replacements: Mapping[str, Replacement] | None = None) -> None:
+        """`replacements`: by name (`confidence`) or by name and agent (`confidence@alpha`)."""
+        self._replacements = dict(replacements or {})
+        for key, replacement in self._replacements.items():
+            _check(key, replacement)
+
+    @classmethod
+    def load(cls, specs: Iterable[str]) -> "SignalSource":
+        """From `NAME=CHECKPOINT`, `NAME=stated+CHECKPOINT` and `NAME@AGENT=CHECKPOINT`, verified."""
+        found: dict[str, Replacement] = {}
+        for spec in specs:
+            key, separator, path = spec.partition("=")
+            if not separator or not path or key.partition("@")[0] not in NAMES:
+                raise RecordError(
+                    f"signal {spec!r}: expected NAME=CHECKPOINT or NAME@AGENT=CHECKPOINT, where NAME is one of "
+                    f"{', '.join(NAMES)}, and the checkpoint may follow {STATED!r}"
+                )
+            if key in found:
+                raise RecordError(f"signal {key!r} is given twice: {spec!r}; give it once")
+            found[key] = Replacement(_reader(path.removeprefix(STATED)), path.startswith(STATED))
+        return cls(found)
+
+    def replacement(self, name: str, agent: str = "") -> Replacement | None:
+        """What replaces a number of that agent; None where it is taken as stated."""
+        return self._replacements.get(f"{name}@{agent}") or self._replacements.get(name)
+
+    def asks(self, name: str, agent: str = "") -> bool:
+        """Whether the model must still be asked to state it."""
+        replacement = self.replacement(name, agent)
+        return replacement is None or replacement.with_stated
+
+    def reads(self, name: str, agent: str = "") -> When | None:
+        """What must be there for it besides the statement: nothing, the prompt, or the answer."""
+        replacement = self.replacement(name, agent)
+        return None if replacement is None else replacement.when
+
+    def signal(
+        self, name: str, *, agent: str = "", stated: float | None = None, call: Call | None = None
+    ) -> Signal | None:
+        """The number, with its source; None where neither the model nor the checkpoint gives one.
+
+        `call`: the answer, or the call whose prompt is read. Two numbers are joined by the mean of their log-odds.
+        """
+        replacement = self.replacement(name, agent)
+        if replacement is None:
+            return None if stated is None else Signal(stated, "stated")
+        value = None if call is None else replacement.probability(call)
+        if value is not None and name == "difficulty":
+            value = 1 - value
+        source = replacement.digest
+        if replacement.with_stated and stated is not None:
+            value, source = (stated, "stated") if value is None else (joined(stated, value), f"stated+{source}")
+        return None if value is None else Signal(value, source)
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """Layers whose hidden states the replacements read, ascending."""
+        return tuple(sorted({r.layer for r in self._replacements.values() if r.layer is not None}))
+
+    @property
+    def description(self) -> dict[str, str]:
+        """What replaces what, for the record of a collection."""
+        return {
+            key: (STATED if replacement.with_stated else "") + replacement.digest
+            for key, replacement in sorted(self._replacements.items())
+        }
+
+
+def joined(first: float, second: float, *, margin: float = 0.01) -> float:
+    """The mean of two probabilities on the log-odds scale; each is kept `margin` away from 0 and 1 first."""
+    odds = [math.log(p / (1 - p)) for p in (min(max(value, margin), 1 - margin) for value in (first, second))]
+    return 1 / (1 + math.exp(-sum(odds) / 2))
+
+
+def _reader(path: str) -> QualityPredictor | HiddenProbe:
+    kind = load_checkpoint(path).manifest.kind
+    if kind == quality.KIND:
+        return QualityPredictor.load(path)
+    if kind == hidden.KIND:
+        return HiddenProbe.load(path)
+    raise ContractMismatch(
+        f"{path} is a checkpoint of kind {kind!r}; a signal is read by {quality.KIND} or {hidden.KIND}"
+    )
+
+
+def _check(key: str, replacement: Replacement) -> None:
+    name = key.partition("@")[0]
+    path = replacement.reader.checkpoint.path
+    if name == "difficulty" and replacement.when == "answer":
+        raise ContractMismatch(f"{key}={path} reads the answer, but difficulty is asked for before there is one")
+    if name == "quality" and replacement.when == "prompt":
+        raise ContractMismatch(f"{key}={path} reads the prompt only, but quality is that of an answer")

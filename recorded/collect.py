@@ -1,0 +1,88 @@
+"""Collects the recorded runs of every system again, and packs them small.
+
+    python recorded/collect.py --models MODELS --data DATA --out out/recorded [NAME ...]
+
+MODELS holds `qwen-coder-0.5b/model.gguf` and `qwen-coder-1.5b/model.gguf`; DATA the data sets. Each line below is one
+`metaprobe collect`; a shared cache answers what an earlier line has asked already. Resumes where it was stopped.
+"""
+
+import dataclasses
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import numpy as np
+
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import Call, Run
+from metaprobe.records.writer import without_text
+
+SMALL, LARGE = "{models}/qwen-coder-0.5b/model.gguf", "{models}/qwen-coder-1.5b/model.gguf"
+GSM8K = f"--task gsm8k --data {{data}} --split train --limit 200 --llm {SMALL} --batch-size 64"
+AGENTS = f"--llm alpha=smollm2-135m --llm beta={SMALL} --llm gamma={LARGE}"
+METACOG = f"--task metacog-eval --llm {SMALL} {AGENTS} --batch-size 64"
+CREAK = f"--task creak --data {{data}} --limit 200 --llm {SMALL} --batch-size 64"
+
+COMMANDS = {
+    "gsm8k-mgv": f"monitor-generate-verify {GSM8K} --policy exhaustive",
+    "gsm8k-cot": f"zero-shot-cot {GSM8K}",
+    "gsm8k-self-refine": f"self-refine {GSM8K}",
+    "gsm8k-self-verification": f"self-verification {GSM8K}",
+    "metacog-every-agent": f"metacogagent --variant every-agent {METACOG}",
+    "metacog-algorithm": (
+        "metacogagent --variant algorithm --variant single --variant round-robin --variant random --variant keyword "
+        f"--variant majority {METACOG} --concurrency 8"
+    ),
+    "creak-metacrit": f"metacrit --variant every-stage {CREAK}",
+    "asap-debate": f"essay-debate --task asap --data {{data}} --limit 300 --llm {SMALL} --batch-size 32",
+}
+"""Name of the store -> its command."""
+
+WITHOUT_TEXT = {"asap-debate"}
+"""Stores on data that must not be given on: what was asked and said is left out."""
+
+
+@click.command()
+@click.argument("names", nargs=-1, type=click.Choice(list(COMMANDS)))
+@click.option("--models", type=click.Path(exists=True, file_okay=False, path_type=Path), required=True)
+@click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), required=True)
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("out/recorded"))
+@click.option("--pack-only", is_flag=True, help="Collect nothing; pack what is there.")
+def main(names: tuple[str, ...], models: Path, data: Path, out: Path, pack_only: bool) -> None:
+    """Collect the named stores, or all, and pack them into this folder."""
+    out.mkdir(parents=True, exist_ok=True)
+    for name in names or COMMANDS:
+        if not pack_only:
+            command = shlex.split(COMMANDS[name].format(models=models, data=data))
+            line = [sys.executable, "-m", "metaprobe.cli", "collect", *command, "--out", str(out / name)]
+            subprocess.run([*line, "--cache", str(out / "calls.sqlite")], check=True)
+        pack(out / name, Path(__file__).parent / name, text=name not in WITHOUT_TEXT)
+
+
+def pack(runs: Path, packed: Path, *, text: bool) -> None:
+    """The store `runs` as a small one: log-probabilities to float16's precision, no tokens as strings."""
+    shutil.rmtree(packed, ignore_errors=True)
+    stored = sorted(RunStore(runs).runs(hidden=False), key=lambda run: run.id)
+    with RunStore(packed).writer(shard_runs=len(stored)) as writer:
+        for run in stored:
+            writer.add(smaller(run if text else without_text(run)))
+    size = sum(path.stat().st_size for path in packed.iterdir())
+    click.echo(f"{len(stored)} runs, {size / 1e6:.2f} MB in {packed}")
+
+
+def smaller(run: Run) -> Run:
+    """The run without what can be had again from the model's tokenizer, and without alternatives."""
+    return dataclasses.replace(run, calls=tuple(map(smaller_call, run.calls)))
+
+
+def smaller_call(call: Call) -> Call:
+    logprobs = None if call.logprobs is None else call.logprobs.astype(np.float16).astype(np.float32)
+    kept = {"tokens": (), "top_logprobs": None, "prompt_token_ids": None, "hidden": None}
+    return dataclasses.replace(call, logprobs=logprobs, **kept)  # type: ignore[arg-type]
+
+
+if __name__ == "__main__":
+    main()

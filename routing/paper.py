@@ -1,0 +1,158 @@
+"""The papers' rules, with their constants as defaults: one policy that answers at every point a pipeline asks."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import get_type_hints
+
+from metaprobe.probes.signals import Signals
+from metaprobe.records.errors import RecordError
+from metaprobe.records.types import Decision
+from metaprobe.routing.policy import Outcome, State, decided
+
+EXECUTE, ASK, COLLABORATE = "execute", "ask", "collaborate"
+"""MetaCogAgent: answer alone or ask the others; then delegate (the action is the agent's name) or all vote."""
+SYNTHESISE, MONITOR, MONITOR_CONTROL = "synthesise", "monitor", "monitor+control"
+"""MetaCrit: which critics are heard before the answer is synthesised."""
+GENERATE = "generate"
+"""Monitor-Generate-Verify, point `budget`: a setting rather than a choice; the decision's scores hold it."""
+STOP, AGAIN = "stop", "again"
+
+TOLERANCE = 1e-9
+"""Two numbers that differ by less are equal to a threshold: 0.8 - 0.5 does not exceed 0.3. Far above what adding a few
+doubles loses, far below what a confidence or a success rate can tell apart."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaperRules:
+    """Thresholds of MetaCogAgent (section III), MetaCrit, and Monitor-Generate-Verify (Algorithm 1, section 4.1)."""
+
+    theta: float = 0.5
+    """Confidence from which an agent answers alone, or a peer is delegated to."""
+    weight: float = 0.6
+    """Weight of the stated confidence against the profile (the paper's lambda)."""
+    conflict: float = 0.3
+    """Difference of stated and profile confidence above which theta is raised (theta_delta)."""
+    damping: float = 0.2
+    """By how much of that difference (gamma)."""
+    unstated: float = 0.5
+    """Taken where a model states no confidence or no difficulty; the papers do not say. Written into the reason."""
+    initial: float = 0.5
+    """What a profile says before anything was seen."""
+    rate: float = 0.1
+    """How fast a profile follows outcomes (alpha)."""
+    good: float = 0.85
+    """Mean evaluation score from which Monitor-Generate-Verify stops."""
+    cycles: int = 3
+    base_tokens: int = 400
+    tokens_per_difficulty: int = 400
+    base_temperature: float = 0.3
+    temperature_per_difficulty: float = 0.2
+
+    @classmethod
+    def parse(cls, text: str) -> "PaperRules":
+        """From `theta=0.4,cycles=2`; the empty text is the papers' own."""
+        kinds = get_type_hints(cls)
+        given: dict[str, float | int] = {}
+        for part in filter(None, text.split(",")):
+            name, _, value = part.partition("=")
+            try:
+                given[name.strip()] = kinds[name.strip()](value)
+            except (KeyError, ValueError) as error:
+                raise RecordError(
+                    f"policy constant {part!r}: expected NAME=NUMBER with NAME one of "
+                    + ", ".join(f.name for f in FIELDS)
+                ) from error
+        return cls(**given)  # type: ignore[arg-type]
+
+    def decide(self, state: State, legal_actions: Sequence[str]) -> Decision:
+        """Raises `RecordError` for a point that no paper has a rule for."""
+        rules: dict[str, Callable[[State, Sequence[str]], Decision]] = {
+            "assess": self._assess,
+            "assign": self._assign,
+            "regulate": self._regulate,
+            "budget": self._budget,
+            "iterate": self._iterate,
+            "select": self._select,
+        }
+        if state.point not in rules:
+            raise RecordError(f"the papers' rules know no point {state.point!r}; they know {', '.join(rules)}")
+        return rules[state.point](state, legal_actions)
+
+    def observe(self, decision_id: str, outcome: Outcome) -> None:
+        """A fixed rule learns nothing. (The agents' profiles do: `metaprobe.routing.profiles`.)"""
+
+    def confidence(self, signals: Signals) -> tuple[float, float, str]:
+        """c = weight c_v + (1 - weight) c_p, |c_v - c_p|, and what was taken for them. MetaCogAgent, equation 2."""
+        stated, note = self._number(signals, "confidence")
+        past = signals.value("profile")
+        if past is None:
+            return stated, 0.0, f"{note}, no profile"
+        return self.weight * stated + (1 - self.weight) * past, abs(stated - past), f"{note}, profile {past:.2f}"
+
+    def _assess(self, state: State, legal_actions: Sequence[str]) -> Decision:
+        c, delta, note = self.confidence(state.signals)
+        raised = delta > self.conflict + TOLERANCE
+        threshold = self.theta + self.damping * delta * raised
+        sure = c >= threshold - TOLERANCE
+        action = EXECUTE if sure else ASK
+        reason = f"c {c:.3f} ({note}) {'>=' if sure else '<'} {threshold:.3f}"
+        reason += f", raised as |c_v - c_p| is {delta:.2f}" if raised else ""
+        return decided(state, _legal(state, action, legal_actions), legal_actions, {EXECUTE: c, ASK: threshold}, reason)
+
+    def _assign(self, state: State, legal_actions: Sequence[str]) -> Decision:
+        scores = {agent: self.confidence(signals)[0] for agent, signals in state.others.items()}
+        best = max(scores, key=lambda agent: scores[agent], default="")
+        sure = bool(best) and scores[best] >= self.theta - TOLERANCE
+        action = best if sure or COLLABORATE not in legal_actions else COLLABORATE
+        reason = f"best other agent {best or '(none)'} {scores.get(best, 0):.3f} {'>=' if sure else '<'} {self.theta}"
+        if silent := [agent for agent, signals in state.others.items() if signals.confidence is None]:
+            reason += f"; {self.unstated} for {', '.join(silent)} (nothing stated)"
+        if COLLABORATE in legal_actions:
+            scores[COLLABORATE] = self.theta
+        return decided(state, _legal(state, action, legal_actions), legal_actions, scores, reason)
+
+    def _regulate(self, state: State, legal_actions: Sequence[str]) -> Decision:
+        ranked = [action for action in (MONITOR_CONTROL, MONITOR, SYNTHESISE) if action in legal_actions]
+        scores = {action: float(len(ranked) - rank) for rank, action in enumerate(ranked)}
+        return decided(state, _legal(state, MONITOR_CONTROL, ranked), legal_actions, scores, "the paper hears them all")
+
+    def _budget(self, state: State, legal_actions: Sequence[str]) -> Decision:
+        d, note = self._number(state.signals, "difficulty")
+        setting = {
+            "max_tokens": float(round(self.base_tokens + self.tokens_per_difficulty * d)),
+            "temperature": self.base_temperature + self.temperature_per_difficulty * d,
+        }
+        return decided(state, _legal(state, GENERATE, legal_actions), legal_actions, setting, f"difficulty {note}")
+
+    def _iterate(self, state: State, legal_actions: Sequence[str]) -> Decision:
+        score = state.signals.value("quality")
+        good = score is not None and score >= self.good
+        stop = good or state.round >= self.cycles
+        shown = "nothing" if score is None else f"{score:.3f}"
+        reason = f"evaluated at {shown} {'>=' if good else '<'} {self.good} after {state.round} of {self.cycles} cycles"
+        scores = {STOP: -1.0 if score is None else score, AGAIN: self.good}
+        return decided(state, _legal(state, STOP if stop else AGAIN, legal_actions), legal_actions, scores, reason)
+
+    def _select(self, state: State, legal_actions: Sequence[str]) -> Decision:
+        known = {name: signals.value("quality") for name, signals in state.candidates.items()}
+        scores = {name: -1.0 if value is None else value for name, value in known.items()}
+        best = max(scores, key=lambda name: scores[name])  # the first of equals, as argmax has it
+        reason = f"best evaluated of {len(scores)}" + ("; none was evaluated" if scores[best] < 0 else "")
+        return decided(state, _legal(state, best, legal_actions), legal_actions, scores, reason)
+
+    def _number(self, signals: Signals, name: str) -> tuple[float, str]:
+        signal = getattr(signals, name)
+        if signal is None:
+            return self.unstated, f"{self.unstated} (nothing stated)"
+        return signal.value, f"{signal.value:.2f} ({'stated' if signal.source == 'stated' else 'read'})"
+
+
+FIELDS = dataclasses.fields(PaperRules)
+
+
+def _legal(state: State, wanted: str, legal_actions: Sequence[str]) -> str:
+    """The wanted action, or the first legal one where it is not legal."""
+    if not legal_actions:
+        raise RecordError(f"decision {state.decision_id} at {state.point} has no legal action")
+    return wanted if wanted in legal_actions else legal_actions[0]

@@ -1,0 +1,90 @@
+"""Extensions against the definitions themselves (every subset tried) and against the textbook's frameworks."""
+
+from itertools import chain, combinations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("clingo")
+
+from metaprobe.pipelines.argumentation import extensions
+
+Attacks = set[tuple[int, int]]
+
+
+@st.composite
+def frameworks(draw: st.DrawFn) -> tuple[int, Attacks]:
+    n = draw(st.integers(0, 6))
+    pairs = [(i, k) for i in range(n) for k in range(n)]
+    return n, draw(st.sets(st.sampled_from(pairs))) if pairs else set()
+
+
+def by_definition(n: int, attacks: Attacks, semantics: str) -> set[frozenset[int]]:
+    """Dung's definitions, word for word, over all subsets."""
+    subsets = [frozenset(s) for s in chain.from_iterable(combinations(range(n), size) for size in range(n + 1))]
+
+    def hit(s: frozenset[int]) -> set[int]:
+        return {k for i, k in attacks if i in s}
+
+    def defended(s: frozenset[int]) -> set[int]:
+        return {k for k in range(n) if all(i in hit(s) for i, target in attacks if target == k)}
+
+    free = [s for s in subsets if not s & hit(s)]
+    if semantics == "stable":
+        return {s for s in free if s | hit(s) == set(range(n))}
+    admissible = [s for s in free if s <= defended(s)]
+    if semantics == "preferred":
+        return {s for s in admissible if not any(s < larger for larger in admissible)}
+    grounded: frozenset[int] = frozenset()
+    while (larger := frozenset(defended(grounded))) != grounded:
+        grounded = larger
+    return {grounded}
+
+
+@pytest.mark.parametrize("semantics", ["grounded", "preferred", "stable"])
+@given(framework=frameworks())
+def test_extensions_are_those_of_the_definitions(semantics, framework):
+    n, attacks = framework
+    found = extensions(n, attacks, semantics)
+    assert len(set(found)) == len(found)
+    assert set(found) == by_definition(n, attacks, semantics)
+
+
+@given(framework=frameworks())
+def test_stable_is_preferred_and_every_preferred_holds_the_grounded(framework):
+    n, attacks = framework
+    preferred = set(extensions(n, attacks, "preferred"))
+    (grounded,) = extensions(n, attacks, "grounded")
+    assert set(extensions(n, attacks, "stable")) <= preferred
+    assert all(grounded <= extension for extension in preferred)
+
+
+@pytest.mark.parametrize(
+    ("name", "n", "attacks", "grounded", "preferred", "stable"),
+    [
+        ("no arguments at all", 0, set(), [set()], [set()], [set()]),
+        ("no attacks", 2, set(), [{0, 1}], [{0, 1}], [{0, 1}]),
+        ("Nixon diamond", 2, {(0, 1), (1, 0)}, [set()], [{0}, {1}], [{0}, {1}]),
+        ("odd cycle", 3, {(0, 1), (1, 2), (2, 0)}, [set()], [set()], []),
+        ("even cycle", 4, {(0, 1), (1, 2), (2, 3), (3, 0)}, [set()], [{0, 2}, {1, 3}], [{0, 2}, {1, 3}]),
+        ("self-attacker", 1, {(0, 0)}, [set()], [set()], []),
+        ("attacked by a self-attacker", 2, {(0, 0), (0, 1)}, [set()], [set()], []),
+        ("self-attacker that is defeated", 2, {(0, 0), (1, 0)}, [{1}], [{1}], [{1}]),
+        ("reinstatement", 3, {(0, 1), (1, 2)}, [{0, 2}], [{0, 2}], [{0, 2}]),
+        ("floating", 4, {(0, 1), (1, 0), (0, 2), (1, 2), (2, 3)}, [set()], [{0, 3}, {1, 3}], [{0, 3}, {1, 3}]),
+    ],
+)
+def test_textbook_frameworks(name, n, attacks, grounded, preferred, stable):
+    for semantics, expected in (("grounded", grounded), ("preferred", preferred), ("stable", stable)):
+        assert list(extensions(n, attacks, semantics)) == expected, f"{name}, {semantics}"
+
+
+def test_an_unknown_argument_is_named():
+    with pytest.raises(ValueError, match=r"\[2\]; expected numbers from 0 to 1"):
+        extensions(2, {(0, 2)})
+
+
+def test_nothing_is_printed(capfd):
+    extensions(1, set(), "preferred")
+    assert capfd.readouterr() == ("", "")

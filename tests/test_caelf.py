@@ -1,0 +1,249 @@
+"""The branches of CAELF, followed with a scripted model."""
+
+import re
+
+import pytest
+from scripted import ScriptedLLM, run_once
+
+pytest.importorskip("clingo")
+
+from metaprobe.pipelines.caelf import SYSTEM, Argument, positions, stated_level, yes_or_no
+from metaprobe.records.errors import RecordError
+from metaprobe.records.types import Call, Item
+
+ITEM = Item(
+    id="e", question="", gold=("1",), check="exact", fields={"essay": "Cats are better than dogs.", "trait": "position"}
+)
+
+
+def script(attacks=(), *, unreadable=(), grade="Level: 1\nFeedback: well done", contest="Argument: no!\nLevel: 2"):
+    """Arguments A (kind), B (strict), then a, b on reflection, then the contest C; `attacks` such as {"AB", "CA"}."""
+    marks = {"kind": ("A", "a"), "strict": ("B", "b")}
+
+    def said(request):
+        return f"<{marks[request.agent][request.round]}> is my point\nLevel: {2 if request.agent == 'kind' else 0}"
+
+    def attack(request):
+        pair = "".join(re.findall(r"<(\w)>", request.messages[-1].content))
+        return "perhaps" if pair in unreadable else "Yes." if pair in attacks else "no"
+
+    return ScriptedLLM({"argue": said, "reflect": said, "attack": attack, "answer": grade, "contest": f"<C> {contest}"})
+
+
+def pairs(llm):
+    """The pairs asked, in order."""
+    asked = [request for request in llm.asked if request.stage == "attack"]
+    return ["".join(re.findall(r"<(\w)>", request.messages[-1].content)) for request in asked]
+
+
+def solved(run, number):
+    """What the solver noted on the teacher's first or second answer."""
+    (answer,) = [call for call in run.calls if call.stage == "answer" and call.round == number]
+    return {label.name: label.value for label in run.labels if label.call_id == answer.id}
+
+
+def shown(llm, number):
+    """The arguments that the teacher read."""
+    return "".join(re.findall(r"<(\w)>", llm.prompts_of("answer")[number]))
+
+
+def test_each_side_opens_in_its_own_role_and_reflects_on_all_that_was_said():
+    llm = script()
+    run_once(SYSTEM, ITEM, llm)
+    kind, strict = llm.prompts_of("argue")
+    assert "Sarah" in kind
+    assert "strengths" in kind
+    assert "Mike" in strict
+    assert "weaknesses" in strict
+    for prompt in llm.prompts_of("reflect"):
+        assert "Sarah: <A>" in prompt
+        assert "Mike: <B>" in prompt
+
+
+def test_every_ordered_pair_is_asked_once_and_only_pairs_with_the_contest_are_new():
+    llm = script()
+    run = run_once(SYSTEM, ITEM, llm)
+    asked = pairs(llm)
+    assert set(asked[:12]) == {i + k for i in "ABab" for k in "ABab" if i != k}
+    assert set(asked[12:]) == {pair for other in "ABab" for pair in ("C" + other, other + "C")}
+    assert len(asked) == 20
+    by_id = {call.id: call for call in run.calls}
+    attackers = [by_id[call.parent] for call in run.calls if call.stage == "attack"]
+    assert [re.findall(r"<(\w)>", call.text)[0] for call in attackers] == [pair[0] for pair in asked]
+
+
+def test_the_teacher_reads_only_what_stands():
+    llm = script({"AB", "Ab", "aB", "ab"})
+    run = run_once(SYSTEM, ITEM, llm)
+    assert shown(llm, 0) == "Aa"
+    assert solved(run, 0) == {"arguments": 4, "attacks": 4, "extensions": 1, "extension_size": 2, "standing": 2}
+
+
+def test_a_contest_that_is_defeated_leaves_the_teacher_s_prompt_as_it_was():
+    llm = script({"AB", "Ab", "aB", "ab", "AC"})
+    run = run_once(SYSTEM, ITEM, llm)
+    assert llm.prompts_of("answer")[0] == llm.prompts_of("answer")[1]
+    assert solved(run, 1)["contest_stands"] == 0
+
+
+def test_a_contest_can_overthrow_what_stood_and_bring_back_what_was_defeated():
+    llm = script({"AB", "Ab", "aB", "ab", "CA", "Ca"})
+    run = run_once(SYSTEM, ITEM, llm)
+    assert shown(llm, 1) == "BbC"
+    assert solved(run, 1) == {
+        "arguments": 5,
+        "attacks": 6,
+        "extensions": 1,
+        "extension_size": 3,
+        "standing": 3,
+        "contest_stands": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("variant", "extensions", "read"), [("caelf", 2, "ABab"), ("grounded", 1, "ABab"), ("stable", 2, "ABab")]
+)
+def test_two_camps_are_two_positions_unless_grounded(variant, extensions, read):
+    camps = {"AB", "Ab", "aB", "ab", "BA", "Ba", "bA", "ba"}
+    llm = script(camps)
+    run = run_once(SYSTEM, ITEM, llm, variant=variant)
+    assert solved(run, 0)["extensions"] == extensions
+    assert sorted(shown(llm, 0)) == sorted(read)
+    prompt = llm.prompts_of("answer")[0]
+    assert ("Position 2:" in prompt) == (variant != "grounded")
+    assert ("No argument stands" in prompt) == (variant == "grounded")
+
+
+def test_without_a_stable_extension_the_teacher_reads_everything():
+    llm = script({"AB", "Ba", "aA"})
+    run = run_once(SYSTEM, ITEM, llm, variant="stable")
+    assert solved(run, 0)["extensions"] == 0
+    assert shown(llm, 0) == "ABab"
+
+
+def test_an_argument_of_two_positions_is_written_out_once():
+    arguments = [Argument(name, Call(id=name, text=f"<{name}>")) for name in "ABC"]
+    text = positions(arguments, (frozenset({0, 2}), frozenset({1, 2})))
+    first = "Position 1:\nArgument 1 (A): <A>\nArgument 3 (C): <C>"
+    assert text == f"{first}\n\nPosition 2:\nArgument 2 (B): <B>\nArgument 3 (C), as above"
+
+
+def test_an_answer_that_is_neither_yes_nor_no_is_missing_and_no_attack():
+    llm = script({"AB"}, unreadable={"AB"})
+    run = run_once(SYSTEM, ITEM, llm)
+    assert solved(run, 0)["attacks"] == 0
+    said = [statement.value for statement in run.statements if statement.kind == "attack"]
+    assert said.count(None) == 1
+    assert said.count(0.0) == 19
+
+
+@pytest.mark.parametrize("variant", ["caelf", "single"])
+def test_both_grades_are_recorded_and_the_last_one_is_the_answer(variant):
+    llm = script(grade="unused")
+    llm.answers["answer"] = ["Level: 0\nFeedback: weak", "**Level: 2**\nFeedback: strong"]
+    run = run_once(SYSTEM, ITEM, llm, variant=variant)
+    answers = [call for call in run.calls if call.stage == "answer"]
+    assert [run.stated("level", call.id) for call in answers] == [0.0, 1.0]
+    assert [SYSTEM.extract_answer(ITEM, call, variant) for call in answers] == ["0", "2"]
+    assert run.final_answer == "2"
+    (contest,) = [call for call in run.calls if call.stage == "contest"]
+    assert (contest.parent, answers[1].parent) == (answers[0].id, contest.id)
+
+
+@pytest.mark.parametrize("variant", ["caelf", "single"])
+def test_the_user_sees_the_feedback_and_must_ask_for_another_level(variant):
+    llm = script(grade="Level: 1\nFeedback: well done")
+    run_once(SYSTEM, ITEM, llm, variant=variant)
+    (prompt,) = llm.prompts_of("contest")
+    assert "Feedback: well done" in prompt
+    assert "a different one: 0 or 2." in prompt
+
+
+def test_the_single_model_hears_the_contest_in_its_own_conversation():
+    llm = script()
+    run = run_once(SYSTEM, ITEM, llm, variant="single")
+    assert llm.stages == ["answer", "contest", "answer"]
+    assert [message.role for message in run.calls[-1].messages] == ["user", "assistant", "user"]
+    assert "well done" in run.calls[-1].messages[1].content
+    assert "<C>" in run.calls[-1].messages[2].content
+
+
+def test_without_contest_the_first_grade_is_the_answer():
+    llm = script()
+    run = run_once(SYSTEM, ITEM, llm, variant="no-contest")
+    assert run.final_answer == "1"
+    assert "contest" not in llm.stages
+
+
+def test_an_unreadable_grade_stays_unreadable():
+    llm = script(contest="I just disagree")
+    llm.answers["answer"] = ["Level: 1\nFeedback: fine", "I would keep my grade."]
+    run = run_once(SYSTEM, ITEM, llm)
+    assert run.final_answer == ""
+    levels = {call.stage: run.stated("level", call.id) for call in run.calls if call.stage in ("contest", "answer")}
+    assert levels == {"contest": None, "answer": None}
+
+
+def test_the_item_s_own_rubric_and_levels_take_the_place_of_caelf_s():
+    own = Item(id="e", question="", fields={**ITEM.fields, "trait": "ideas", "rubric": "More is better.", "high": "3"})
+    llm = script(grade="Level: 3\nFeedback: all there")
+    run = run_once(SYSTEM, own, llm, variant="single")
+    assert run.final_answer == "3"
+    assert run.stated("level") == 1.0
+    assert "More is better." in llm.prompts_of("answer")[0]
+    assert "0 or 1 or 2." in llm.prompts_of("contest")[0]
+
+
+@pytest.mark.parametrize("trait", ["issue", "evidence", "position", "conclusion"])
+def test_each_of_the_four_dimensions_has_three_levels(trait):
+    llm = script()
+    run_once(SYSTEM, Item(id="e", question="", fields={**ITEM.fields, "trait": trait}), llm, variant="no-contest")
+    prompt = llm.prompts_of("answer")[0]
+    assert [prompt.count(f"\nLevel {level}: ") for level in range(3)] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"trait": "issue"}, "needs `essay` and `trait`"),
+        ({"essay": "Cats.", "trait": "spelling"}, "has no `rubric`"),
+        ({"essay": "Cats.", "trait": "issue", "high": "5"}, "has no `rubric`"),
+        ({"essay": "Cats.", "trait": "issue", "low": "2"}, "levels from '2' to '2'"),
+        ({"essay": "Cats.", "trait": "issue", "high": "best"}, "levels from '0' to 'best'"),
+    ],
+)
+def test_an_item_that_cannot_be_graded_is_refused(fields, message):
+    with pytest.raises(RecordError, match=message):
+        run_once(SYSTEM, Item(id="e", question="", fields=fields), script())
+
+
+@pytest.mark.parametrize(
+    ("text", "level"),
+    [
+        ("Level: 2\nFeedback: good", 2),
+        ("Good.\n**Level: 1**", 1),
+        ("**Level**: 0", 0),
+        ("Level 2", 2),
+        ("level: 2. It is clear.", 2),
+        ("Level: 1\nAs I said.\nLevel: 1", 1),
+        ("The essay does not reach Level 2.", None),
+        ("Level 2 asks for more than this", None),
+        ("Level: 0\nLevel: 2", None),
+        ("Level: 3", None),
+        ("Level: 1-2", None),
+        ("Level: 1 or 2", None),
+        ("Level: 1.5", None),
+        ("Level: N", None),
+        ("", None),
+    ],
+)
+def test_a_level_is_read_or_missing_but_not_guessed(text, level):
+    assert stated_level(text, 0, 2) == level
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("Yes", 1.0), (" **no**", 0.0), ("yes, it does", 1.0), ("None", None), ("yesterday", None), ("", None)],
+)
+def test_yes_and_no_are_read_at_the_beginning_only(text, value):
+    assert yes_or_no(text) == value

@@ -1,0 +1,176 @@
+"""What a contest did to the grades, from runs whose grades are planted."""
+
+import json
+from itertools import count
+from pathlib import Path
+
+import pytest
+from scripted import ScriptedLLM, run_once
+
+from metaprobe.eval.systems.caelf import accuracy_difference, contested
+from metaprobe.records.errors import RecordError
+from metaprobe.records.types import Call, Item, Label, Run, Statement
+
+NUMBERS = count()
+
+
+def graded(variant, item, gold, before, claimed, after, *, stands=None, group="", attacks=(), fields=None):
+    """A run with two grades and a contest between them; levels 0 to 2."""
+    run = f"{variant}/{item}/{next(NUMBERS)}"
+    calls = (
+        *(Call(id=f"{run}/attack/{i}", stage="attack", round=i) for i in range(len(attacks))),
+        Call(id=f"{run}/answer", stage="answer"),
+        Call(id=f"{run}/contest", stage="contest"),
+        Call(id=f"{run}/answer/1", stage="answer", round=1),
+    )
+    values = zip(calls[-3:], (before, claimed, after), strict=True)
+    statements = [Statement(call.id, "attack", value) for call, value in zip(calls, attacks, strict=False)]
+    statements += [Statement(call.id, "level", None if level is None else level / 2) for call, level in values]
+    labels = []
+    if stands is not None:
+        sizes = {"arguments": 2, "attacks": 1, "extensions": 1, "extension_size": 1, "standing": 1}
+        labels += [Label(calls[-3].id, name, value, "solver") for name, value in sizes.items()]
+        sizes = {"arguments": 3, "attacks": 4, "extensions": 2, "extension_size": 1.5, "standing": 3}
+        labels += [Label(calls[-1].id, name, value, "solver") for name, value in sizes.items()]
+        labels.append(Label(calls[-1].id, "contest_stands", stands, "solver"))
+    return Run(
+        id=run,
+        system="caelf",
+        variant=variant,
+        item=Item(
+            id=item, question="", gold=() if gold is None else (str(gold),), group=group or item, fields=fields or {}
+        ),
+        calls=calls,
+        statements=tuple(statements),
+        labels=tuple(labels),
+    )
+
+
+def test_kept_and_corrected_are_told_apart():
+    runs = [
+        graded("caelf", "kept", 1, 1, 2, 1),
+        graded("caelf", "lost", 1, 1, 2, 2),
+        graded("caelf", "corrected", 1, 0, 1, 1),
+        graded("caelf", "wrong to wrong", 1, 0, 2, 2),
+        graded("caelf", "stays wrong", 1, 0, 1, 0),
+    ]
+    (found,) = contested(runs)
+    assert found.n == 5
+    assert found.accuracy_before.estimate == pytest.approx(2 / 5)
+    assert found.accuracy_after.estimate == pytest.approx(2 / 5)
+    assert found.gain.estimate == pytest.approx(0)
+    assert found.right_kept.estimate == pytest.approx(1 / 2)
+    assert found.wrong_corrected.estimate == pytest.approx(1 / 3)
+    assert found.claimed_right.estimate == pytest.approx(2 / 3)
+    assert found.moved.estimate == pytest.approx(3 / 5)
+    assert found.followed.estimate == pytest.approx(3 / 5)
+    assert found.flips == {(1, 1): 1, (1, 2): 1, (0, 1): 1, (0, 2): 1, (0, 0): 1}
+    assert found.framework is None
+
+
+def test_who_always_gives_way_corrects_and_keeps_nothing_and_who_never_does_the_opposite():
+    levels = [(gold, before) for gold in range(3) for before in range(3)]
+    yes = [
+        graded("yes", f"{g}{b}", g, b, g if g != b else (b + 1) % 3, g if g != b else (b + 1) % 3) for g, b in levels
+    ]
+    never = [graded("never", f"{g}{b}", g, b, (b + 1) % 3, b) for g, b in levels]
+    gives_way, stubborn = contested(yes + never)
+    assert (gives_way.right_kept.estimate, gives_way.wrong_corrected.estimate) == (0, 1)
+    assert (stubborn.right_kept.estimate, stubborn.wrong_corrected.estimate) == (1, 0)
+    assert (gives_way.followed.estimate, stubborn.followed.estimate) == (1, 0)
+    difference = accuracy_difference(yes + never, "yes", "never")
+    assert difference.estimate == pytest.approx(gives_way.accuracy_after.estimate - stubborn.accuracy_after.estimate)
+
+
+def test_an_unreadable_grade_is_wrong_but_not_a_wrong_grade_to_correct():
+    runs = [
+        graded("caelf", "first", 1, None, 2, 1),
+        graded("caelf", "contest", 1, 1, None, 1),
+        graded("caelf", "second", 1, 1, 2, None),
+    ]
+    (found,) = contested(runs)
+    assert found.unread == (1, 1, 1)
+    assert found.accuracy_before.estimate == pytest.approx(2 / 3)
+    assert found.accuracy_after.estimate == pytest.approx(2 / 3)
+    assert found.right_kept.estimate == pytest.approx(1 / 2)
+    assert found.wrong_corrected is None
+    assert (found.moved.n, found.followed.n) == (1, 1)
+
+
+@pytest.mark.parametrize("variant", ["caelf", "single"])
+def test_a_run_of_the_system_itself_is_read(variant):
+    pytest.importorskip("clingo")
+    from metaprobe.pipelines.caelf import SYSTEM
+
+    item = Item(id="e", question="", gold=("2",), fields={"essay": "Cats.", "trait": "issue"})
+    llm = ScriptedLLM({"*": "Level: 1", "attack": "no", "contest": "Level: 2", "answer": ["Level: 1", "Level: 2"]})
+    (found,) = contested([run_once(SYSTEM, item, llm, variant=variant)])
+    assert found.wrong_corrected.estimate == 1
+    assert found.followed.estimate == 1
+    assert found.flips == {(1, 2): 1}
+    assert (found.framework is not None) == (variant == "caelf")
+    assert (found.contest_stands is not None) == (variant == "caelf")
+
+
+def test_without_gold_only_the_movement_is_reported():
+    (found,) = contested([graded("caelf", "e", None, 1, 2, 2)])
+    assert found.accuracy_before is None
+    assert found.right_kept is None
+    assert found.moved.estimate == 1
+
+
+def test_a_contest_for_the_same_level_cannot_be_followed():
+    (found,) = contested([graded("caelf", "e", 1, 1, 1, 1)])
+    assert found.followed is None
+
+
+def test_the_framework_is_averaged_before_and_after_the_contest():
+    attacks = (1, None, 0, 0, None, None)
+    runs = [graded("caelf", "a", 1, 1, 2, 1, stands=1, attacks=attacks), graded("single", "a", 1, 1, 2, 2)]
+    runs.append(graded("caelf", "b", 1, 1, 2, 1, stands=0, attacks=attacks))
+    ours, single = contested(runs)
+    before, after = ours.framework
+    assert (before.arguments, before.attacks, before.extensions, before.standing) == (2, 1, 1, 1)
+    assert (after.arguments, after.extension_size) == (3, 1.5)
+    assert (before.unread, after.unread) == (1 / 2, 1 / 2)
+    assert ours.contest_stands.estimate == 1 / 2
+    assert (single.framework, single.contest_stands) == (None, None)
+
+
+def test_the_traits_of_one_essay_are_one_group():
+    runs = [
+        graded("caelf", f"{essay}/{trait}", 1, 1, 2, 1, group=str(essay)) for essay in range(3) for trait in range(4)
+    ]
+    (found,) = contested(runs)
+    assert (found.accuracy_after.n, found.accuracy_after.groups) == (12, 3)
+
+
+def test_levels_are_those_of_the_item_s_own_scale():
+    fields = {"low": "1", "high": "5"}
+    (found,) = contested([graded("caelf", "e", 3, 0, 1, 2, fields=fields)])
+    assert found.flips == {(1, 5): 1}
+    assert found.claimed_right.estimate == 1
+
+
+def test_runs_without_a_contest_are_left_out():
+    run = graded("no-contest", "e", 1, 1, 2, 1)
+    assert contested([Run(**{f: getattr(run, f) for f in run.__slots__} | {"calls": run.calls[:1]})]) == ()
+
+
+def test_two_runs_of_one_item_are_refused():
+    with pytest.raises(RecordError, match="twice"):
+        contested([graded("caelf", "e", 1, 1, 2, 1), graded("caelf", "e", 1, 1, 2, 1)])
+
+
+def test_a_gold_answer_that_is_no_level_is_named():
+    with pytest.raises(RecordError, match="'good': expected a level"):
+        contested([graded("caelf", "e", "good", 1, 2, 1)])
+
+
+def test_the_paper_s_figures_are_within_their_scale():
+    path = Path(__file__).parents[1] / "docs" / "paper_figures" / "caelf.json"
+    ratings = json.loads(path.read_text(encoding="utf-8"))["human_evaluation"]
+    for measure in ("readability", "factuality", "self_regulation", "future_improvement"):
+        for means in ratings[measure].values():
+            assert len(means) == len(ratings["systems"])
+            assert all(1 <= mean <= 5 for mean in means)

@@ -1,0 +1,161 @@
+"""A collection by names: against servers that fail, through a kill, with agents that learn from one another's past."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from faulty_server import FaultyServer, mixed
+from scripted import ScriptedLLM
+
+from metaprobe.llms.openai_client import OpenAILLM
+from metaprobe.pipelines import SYSTEMS, Models, Prompts, Session, Setup, System
+from metaprobe.probes.source import SignalSource
+from metaprobe.records.errors import RecordError
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import Item, Run
+from metaprobe.routing.explore import EpsilonGreedy, Exhaustive
+from metaprobe.routing.paper import PaperRules
+from metaprobe.routing.profiles import Experience
+from metaprobe.training.collect import CollectReport, collect
+from metaprobe.training.launch import Plan, launch, load_models, policy_of
+from metaprobe.training.study import study, train_hidden
+
+COT = SYSTEMS["zero-shot-cot"]
+
+
+def items(n: int) -> list[Item]:
+    return [
+        Item(id=f"i{k}", question=f"What is {k} + {k}?", gold=(str(2 * k),), group=f"g{k}", check="number")
+        for k in range(n)
+    ]
+
+
+def test_a_thousand_items_against_a_faulty_server_are_all_done_or_failed_with_a_reason(tmp_path: Path) -> None:
+    reasons: list[str] = []
+
+    async def go() -> CollectReport:
+        async def no_wait(seconds: float) -> None:
+            await asyncio.sleep(0)
+
+        async with FaultyServer(mixed) as server:
+            llm = OpenAILLM("m", base_url=server.base_url, concurrency=32, sleep=no_wait)
+            setup = Setup(Models(llm), Prompts.load("baselines", COT.prompts))
+            async with llm:
+                report = await collect(
+                    COT, items(1000), setup, RunStore(tmp_path), on_run=lambda run, why: reasons.append(why)
+                )
+            assert server.peak <= 32
+            return report
+
+    os.environ.setdefault("OPENAI_API_KEY", "sk-test")
+    report = asyncio.run(go())
+    stored = RunStore(tmp_path).run_ids()
+    failed = {line.partition(": ")[0] for line in report.failed}
+    assert len(stored) == report.done > 600
+    assert len(failed) == len(report.failed) > 100
+    assert len(stored | failed) == 1000
+    assert len(reasons) == 1000
+    assert all(line.partition(": ")[2].strip() for line in report.failed)
+
+
+def test_a_killed_collection_repeats_only_the_calls_that_were_in_flight(tmp_path: Path) -> None:
+    task = tmp_path / "sums.jsonl"
+    task.write_text(
+        "".join(json.dumps({"id": i.id, "question": i.question, "gold": i.gold[0]}) + "\n" for i in items(60))
+    )
+    at_once = 4
+    with FaultyServer(lambda content, attempt: "ok") as server:
+        command = [sys.executable, "-m", "metaprobe.cli", "collect", "zero-shot-cot", "--task", str(task), "--out"]
+        command += [str(tmp_path / "runs"), "--llm", f"openai:m@{server.base_url}", "--concurrency", str(at_once)]
+        environment = {**os.environ, "OPENAI_API_KEY": "sk-test"}
+        process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + 60
+        while len(asked(server)) < 25 and time.monotonic() < deadline:
+            time.sleep(0.002)
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+        before = len(asked(server))
+        assert 25 <= before < 60
+        assert len(RunStore(tmp_path / "runs")) == 0  # no shard was full: only the cache can know
+        subprocess.run(command, env=environment, check=True, stderr=subprocess.DEVNULL)
+        again = len(asked(server)) - len(set(asked(server)))
+    assert again <= at_once
+    assert len(RunStore(tmp_path / "runs")) == 60
+    assert not list((tmp_path / "runs").glob("calls.sqlite*"))  # all is stored: the cache has done its work
+
+
+def asked(server: FaultyServer) -> list[str]:
+    """The questions, without the warm-up."""
+    said = [body["messages"][-1]["content"] for body in list(server.bodies)]
+    return [content for content in said if "What is" in content]
+
+
+def test_agents_learn_in_the_items_order_whatever_ends_first_and_across_a_resume(tmp_path: Path) -> None:
+    seen: dict[str, float] = {}
+
+    async def run(session: Session) -> Run:
+        seen[session.item.id] = session.setup.profiles.rate_of("a", "")
+        for _ in range(session.index % 3):
+            await asyncio.sleep(0)
+        call = await session.ask("p", stage="answer", agent="a")
+        return session.run(call.text)
+
+    def experiences(run: Run) -> list[Experience]:
+        return [Experience("a", "", run.outcome or 0.0)]
+
+    learner = System(name="learner", run=run, prompts=("p",), variants=("v",), experiences=experiences)
+    llm = ScriptedLLM({"answer": lambda request: "4"})  # right for item i2 only
+    setup = Setup(Models(llm), Prompts({"p": "--- user\n$question"}))
+
+    def go(n: int, folder: Path, at_once: int) -> None:
+        asyncio.run(collect(learner, items(n), setup, RunStore(folder), concurrency=at_once))
+
+    go(6, tmp_path / "whole", 2)
+    whole = dict(seen)
+    assert whole == pytest.approx({"i0": 0.5, "i1": 0.5, "i2": 0.405, "i3": 0.405, "i4": 0.41805, "i5": 0.41805})
+    go(4, tmp_path / "resumed", 2)
+    seen.clear()
+    go(6, tmp_path / "resumed", 2)
+    assert seen == {name: whole[name] for name in ("i4", "i5")}
+    go(6, tmp_path / "one by one", 1)
+    assert seen["i1"] == pytest.approx(0.45)
+
+
+def test_policies_are_named_with_their_constants() -> None:
+    assert policy_of(Plan(system="s", task="t")) == PaperRules()
+    assert policy_of(Plan(system="s", task="t", policy="paper:theta=0.4,cycles=2")) == PaperRules(theta=0.4, cycles=2)
+    assert policy_of(Plan(system="s", task="t", policy="exhaustive")) == Exhaustive()
+    assert isinstance(policy_of(Plan(system="s", task="t", epsilon=0.1)), EpsilonGreedy)
+
+
+@pytest.mark.parametrize("policy", ["papers", "paper:thetta=1", "paper:theta=high", "paper:cycles=2.5"])
+def test_a_policy_that_does_not_exist_is_named(policy: str) -> None:
+    with pytest.raises(RecordError, match=policy.partition(":")[2].partition("=")[0] or "papers"):
+        policy_of(Plan(system="s", task="t", policy=policy))
+
+
+def test_two_models_for_one_stage_are_refused() -> None:
+    plan = Plan(system="s", task="t", llms=("openai:a@http://127.0.0.1:1/v1", "monitor=openai:b", "monitor=openai:c"))
+    with pytest.raises(RecordError, match="two models for monitor"):
+        load_models(plan, SignalSource())
+
+
+def test_a_signal_that_the_model_cannot_give_is_refused_before_anything_is_asked(
+    recorded_runs: Path, tmp_path: Path
+) -> None:
+    train_hidden(tmp_path / "probe", study([recorded_runs], folds=2), when="before", target="correct", command="test")
+    plan = Plan(
+        system="metacogagent",
+        task="metacog-eval",
+        llms=("openai:m@http://127.0.0.1:1/v1",),
+        signals=(f"confidence={tmp_path / 'probe'}",),
+    )
+    os.environ.setdefault("OPENAI_API_KEY", "sk-test")
+    with pytest.raises(RecordError, match="hidden states, and m gives none"):
+        launch(plan, tmp_path / "runs")

@@ -1,0 +1,215 @@
+"""MetaCrit: who is shown what, in which order, who is left out, and what the policy may decide."""
+
+import asyncio
+import re
+
+import pytest
+from scripted import ScriptedLLM, run_once
+
+from metaprobe.llms.base import Request
+from metaprobe.pipelines.metacrit import SYSTEM, yes_no
+from metaprobe.records.types import Item, Run
+from metaprobe.routing.paper import MONITOR, MONITOR_CONTROL, SYNTHESISE, PaperRules
+from metaprobe.routing.policy import Outcome, State, decided
+
+ITEM = Item(id="i", question="Where did fortune cookies begin?", gold=("unclear",), check="exact")
+SAID = {
+    "answer": "RAW: bakers in California made them.\nAnswer: California",
+    "monitor": "NOTE: historians disagree.\nConcern: yes",
+    "control": "CRITIQUE: Japan is left out.\nConcern: no",
+    "control-without-monitor": "ALONE: nothing to correct.\nConcern: no",
+    "synthesis": "Step 5: it is disputed.\nAnswer: unclear",
+    "synthesis-without-monitor": "Answer: Japan",
+    "synthesis-without-control": "Answer: China",
+    "synthesis-without-both": "Answer: California",
+}
+RAW, NOTE, CRITIQUE, ALONE = "RAW:", "NOTE:", "CRITIQUE:", "ALONE:"
+
+
+class Always:
+    """A policy with one answer, which remembers what it was told."""
+
+    def __init__(self, action: str) -> None:
+        self.action = action
+        self.asked: list[tuple[State, tuple[str, ...]]] = []
+
+    def decide(self, state, legal_actions):  # type: ignore[no-untyped-def]
+        self.asked.append((state, tuple(legal_actions)))
+        return decided(state, self.action, legal_actions, dict.fromkeys(legal_actions, 0.0), "always")
+
+    def observe(self, decision_id: str, outcome: Outcome) -> None:
+        """It learns nothing."""
+
+
+def run(variant: str = "equations", said: dict[str, str] | None = None, **setup: object) -> tuple[Run, ScriptedLLM]:
+    llm = ScriptedLLM({**SAID, **(said or {})})
+    return run_once(SYSTEM, ITEM, llm, variant=variant, **setup), llm
+
+
+def shown(llm: ScriptedLLM, stage: str) -> str:
+    (prompt,) = llm.prompts_of(stage)
+    assert ITEM.question in prompt
+    return prompt
+
+
+def test_in_equations_each_agent_sees_all_that_came_before_it() -> None:
+    found, llm = run()
+    assert llm.stages == ["answer", "monitor", "control", "synthesis"]
+    assert RAW in shown(llm, "monitor")
+    assert all(text in shown(llm, "control") for text in (RAW, NOTE))
+    assert all(text in shown(llm, "synthesis") for text in (RAW, NOTE, CRITIQUE))
+    assert found.final_answer == "unclear"
+    assert [call.parent for call in found.calls] == [None, *[found.calls[0].id] * 3]
+
+
+def test_in_figures_the_monitor_sees_the_question_only() -> None:
+    found, llm = run("figures")
+    assert RAW not in shown(llm, "monitor")
+    assert all(text in shown(llm, "control") for text in (RAW, NOTE))
+    assert all(text in shown(llm, "synthesis") for text in (RAW, NOTE, CRITIQUE))
+    assert [call.stage for call in found.calls] == ["answer", "monitor", "control", "synthesis"]
+
+
+@pytest.mark.parametrize(("variant", "together"), [("figures", True), ("equations", False)])
+def test_brainstorm_and_monitor_run_at_the_same_time_in_figures_only(variant: str, together: bool) -> None:
+    class Watched(ScriptedLLM):
+        running: frozenset[str] = frozenset()
+        met: frozenset[str] = frozenset()
+
+        async def complete(self, request: Request):  # type: ignore[no-untyped-def]
+            self.running |= {request.stage}
+            await asyncio.sleep(0)
+            if len(self.running) > 1:
+                self.met |= self.running
+            call = await super().complete(request)
+            self.running -= {request.stage}
+            return call
+
+    llm = Watched(SAID)
+    run_once(SYSTEM, ITEM, llm, variant=variant)
+    assert llm.met == (frozenset(("answer", "monitor")) if together else frozenset())
+
+
+@pytest.mark.parametrize(("variant", "control", "synthesis"), [("equations", 3, 5), ("figures", 4, 6)])
+def test_the_variants_carry_the_two_step_counts(variant: str, control: int, synthesis: int) -> None:
+    _, llm = run(variant)
+    for stage, count in (("control", control), ("synthesis", synthesis)):
+        assert re.findall(r"\bStep (\d)", shown(llm, stage)) == [str(n) for n in range(1, count + 1)]
+
+
+@pytest.mark.parametrize(
+    ("variant", "stages", "heard"),
+    [
+        ("without-monitor", ["answer", "control", "synthesis"], {CRITIQUE}),
+        ("without-control", ["answer", "monitor", "synthesis"], {NOTE}),
+    ],
+)
+def test_an_ablation_leaves_the_agent_out_and_asks_no_policy(variant: str, stages: list[str], heard: set[str]) -> None:
+    policy = Always(SYNTHESISE)
+    found, llm = run(variant, policy=policy)
+    assert llm.stages == stages
+    assert {text for text in (NOTE, CRITIQUE) if text in shown(llm, "synthesis")} == heard
+    assert found.decisions == ()
+    assert policy.asked == []
+
+
+@pytest.mark.parametrize(
+    ("action", "stages"),
+    [
+        (SYNTHESISE, ["answer", "synthesis"]),
+        (MONITOR, ["answer", "monitor", "synthesis"]),
+        (MONITOR_CONTROL, ["answer", "monitor", "control", "synthesis"]),
+    ],
+)
+def test_what_the_policy_decides_is_done_and_logged(action: str, stages: list[str]) -> None:
+    policy = Always(action)
+    found, llm = run(policy=policy)
+    assert llm.stages == stages
+    assert [(d.point, d.action) for d in found.decisions] == [("regulate", action)]
+    ((state, legal),) = policy.asked
+    assert legal == (SYNTHESISE, MONITOR, MONITOR_CONTROL)
+    assert state.signals.value("mean_logprob") == -0.5  # of A1's answer
+
+
+def test_in_figures_only_control_is_left_to_decide() -> None:
+    policy = Always(MONITOR)
+    _, llm = run("figures", policy=policy)
+    assert policy.asked[0][1] == (MONITOR, MONITOR_CONTROL)
+    assert sorted(llm.stages) == ["answer", "monitor", "synthesis"]
+
+
+def test_the_papers_rule_hears_all_four_agents() -> None:
+    found, llm = run(policy=PaperRules())
+    assert len(llm.stages) == 4
+    assert found.decisions[0].propensities == {SYNTHESISE: 0.0, MONITOR: 0.0, MONITOR_CONTROL: 1.0}
+
+
+def by_what_is_read(request: Request) -> str:
+    """An answer that follows from stage's kind and prompt alone, as with a greedy model."""
+    kind = request.stage.split("-")[0]
+    text = "".join(message.content for message in request.messages)
+    return f"{kind} {hash(text)}\nConcern: no\nAnswer: {len(text)}"
+
+
+def test_every_stage_holds_exactly_the_answers_of_the_ablation_variants() -> None:
+    full = run_once(SYSTEM, ITEM, ScriptedLLM({"*": by_what_is_read}), variant="every-stage")
+    texts = {call.stage: call.text for call in full.calls}
+    policy = Always(SYNTHESISE)
+    for stage, variant in (
+        ("synthesis", "equations"),
+        ("synthesis-without-monitor", "without-monitor"),
+        ("synthesis-without-control", "without-control"),
+        ("synthesis-without-both", "both"),
+    ):
+        setup = {"policy": policy} if variant == "both" else {}
+        llm = ScriptedLLM({"*": by_what_is_read})
+        alone = run_once(SYSTEM, ITEM, llm, variant="equations" if variant == "both" else variant, **setup)
+        assert alone.calls[-1].text == texts[stage], variant
+    assert full.final_answer == str(len(next(c for c in full.calls if c.stage == "synthesis").messages[0].content))
+    assert len(set(texts.values())) == len(texts) == 8
+
+
+def test_the_monitors_note_does_not_reach_the_ablation_through_the_critic() -> None:
+    found, llm = run("every-stage")
+    assert NOTE not in shown(llm, "control-without-monitor")
+    without = shown(llm, "synthesis-without-monitor")
+    assert ALONE in without
+    assert not any(text in without for text in (NOTE, CRITIQUE))
+    assert found.final_answer == "unclear"
+    assert {call.stage for call in found.calls if call.stage in SYSTEM.answer_stages} == set(SYSTEM.answer_stages)
+
+
+def test_flags_are_read_from_monitor_and_control() -> None:
+    found, _ = run()
+    flags = {call.stage: found.stated("flags", call.id) for call in found.calls}
+    assert flags == {"answer": None, "monitor": 1.0, "control": 0.0, "synthesis": None}
+
+
+def test_a_flag_that_cannot_be_read_is_none_and_recorded_as_asked() -> None:
+    found, _ = run(said={"monitor": "Hard to say.", "control": "Concern: yes\nConcern: no"})
+    assert [(s.kind, s.value) for s in found.statements] == [("flags", None), ("flags", None)]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("It is fine.\nConcern: no", 0.0),
+        ("**Concern:** Yes.", 1.0),
+        ('"Concern: yes"', 1.0),
+        ("concerns = no", 0.0),
+        ("Concern: yes or no", None),
+        ("Concern: yes/no", None),
+        ("Concern: maybe", None),
+        ("There is no concern.", None),
+        ('write "Concern: yes" if you doubt it, or "Concern: no"', None),
+        ("Concern: nothing", None),
+        ("", None),
+    ],
+)
+def test_yes_and_no_are_read_or_left_open(text: str, value: float | None) -> None:
+    assert yes_no(text, "concern") == value
+
+
+def test_a_silent_agent_is_shown_as_silent() -> None:
+    _, llm = run(said={"monitor": "  "})
+    assert "(nothing)" in shown(llm, "control")

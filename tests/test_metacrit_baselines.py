@@ -1,0 +1,241 @@
+"""The baselines of the MetaCrit paper: who sees what, how often they are asked, and what is returned."""
+
+import re
+
+import pytest
+from scripted import ScriptedLLM, run_once
+
+from metaprobe.llms.base import Request
+from metaprobe.pipelines import (
+    Prompts,
+    expert_prompting,
+    metacrit,
+    multi_agent_debate,
+    multi_expert,
+    universal_self_consistency,
+    zero_shot_cot,
+)
+from metaprobe.pipelines.universal_self_consistency import SAMPLES, chosen_number
+from metaprobe.records.types import Item
+
+ITEM = Item(id="i", question="What is 2 + 2?", gold=("4",), check="number")
+COT, USC, EXPERT, DEBATE, PANEL = (
+    module.SYSTEM
+    for module in (zero_shot_cot, universal_self_consistency, expert_prompting, multi_agent_debate, multi_expert)
+)
+SYSTEMS = (COT, USC, EXPERT, DEBATE, PANEL)
+EXPERTS = "1. Teacher: knows sums.\n2. Clerk: adds all day.\n3. Child: learns it now."
+SAID = {
+    "answer": "2 and 2 make four.\nAnswer: 4",
+    "choice": "Response: 1",
+    "identity": "You are a teacher of sums.",
+    "experts": EXPERTS,
+    "merge": "All say so.\nAnswer: 4",
+    "moderator": "Undecided yet.\nDecided: no\nAnswer: 4",
+    "judge": "4, 5.\nAnswer: 4",
+    "monitor": "NOTE: one answer, by arithmetic.\nConcern: no",
+    "control": "CRITIQUE: in base 3 it is 11.\nConcern: yes\nAnswer: 11",
+}
+DIRECTIVE = Prompts.load("baselines", ("raw_critique",)).messages("raw_critique")[0].content
+
+
+def scripted(**said: object) -> ScriptedLLM:
+    return ScriptedLLM({**SAID, **said})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("system", SYSTEMS, ids=lambda system: system.name)
+def test_every_baseline_gives_its_answer_in_every_variant(system) -> None:  # type: ignore[no-untyped-def]
+    assert system.variants[:2] == ("plain", "raw-critique")
+    for variant in system.variants:
+        found = run_once(system, ITEM, scripted(), variant=variant)
+        assert found.final_answer == ("11" if (system, variant) == (COT, "control") else "4")
+        assert any(call.stage in system.answer_stages for call in found.calls)
+        assert sum(call.sampling.max_tokens for call in found.calls) <= system.tokens + 256
+
+
+@pytest.mark.parametrize("system", SYSTEMS, ids=lambda system: system.name)
+def test_the_directive_is_in_the_answerers_prompts_of_raw_critique_and_nowhere_else(system) -> None:  # type: ignore[no-untyped-def]
+    for variant in system.variants:
+        llm = scripted()
+        run_once(system, ITEM, llm, variant=variant)
+        told = {request.stage for i, request in enumerate(llm.asked) if DIRECTIVE in llm.prompt(i)}
+        untold = {request.stage for i, request in enumerate(llm.asked) if DIRECTIVE not in llm.prompt(i)}
+        assert told == ({"answer", "merge"} & set(llm.stages) if variant == "raw-critique" else set())
+        assert not told & untold
+
+
+def test_the_drop_in_agents_are_metacrits_own() -> None:
+    mine = Prompts.load("metacrit", metacrit.SYSTEM.prompts).texts
+    theirs = Prompts.load("baselines", PANEL.prompts).texts
+    assert theirs["monitor"] == mine["monitor_figures"]
+    assert theirs["heard_monitor"] == mine["heard_monitor"]
+    assert theirs["heard_control"] == mine["heard_control"]
+    steps = re.findall(r"Step \d [^.]*\.", mine["control_figures"])
+    assert len(steps) == 4
+    assert all(step in theirs["control"] for step in steps)
+    assert all(step in Prompts.load("baselines", COT.prompts).texts["control_answer"] for step in steps)
+
+
+# Zero-shot chain of thought
+
+
+def test_the_monitor_speaks_before_the_answer_and_the_critic_after_it() -> None:
+    llm = scripted()
+    found = run_once(COT, ITEM, llm, variant="monitor")
+    assert llm.stages == ["monitor", "answer"]
+    assert "NOTE:" in llm.prompts_of("answer")[0]
+    assert found.stated("flags") == 0
+    llm = scripted()
+    found = run_once(COT, ITEM, llm, variant="control")
+    assert llm.stages == ["answer", "control"]
+    assert "make four" in llm.prompts_of("control")[0]
+    assert found.stated("flags") == 1
+    assert "CRITIQUE" not in llm.prompts_of("answer")[0]
+
+
+# Universal self-consistency
+
+
+def samples(*answers: str):  # type: ignore[no-untyped-def]
+    return lambda request: f"sample {request.round}\nAnswer: {answers[request.round - 1]}"
+
+
+def test_samples_are_drawn_apart_and_the_named_one_is_returned() -> None:
+    llm = scripted(answer=samples(*"44455667"), choice="Response: 7")
+    found = run_once(USC, ITEM, llm)
+    drawn = [request.sampling for request in llm.asked if request.stage == "answer"]
+    assert len({sampling.seed for sampling in drawn}) == len(drawn) == SAMPLES
+    assert {sampling.temperature for sampling in drawn} == {universal_self_consistency.TEMPERATURE}
+    assert all(f"Response {n}:\nsample {n}" in llm.prompts_of("choice")[0] for n in range(1, SAMPLES + 1))
+    assert found.final_answer == "6"
+    assert [(label.call_id, label.name, label.source) for label in found.labels] == [("r/answer/7", "chosen", "choice")]
+
+
+@pytest.mark.parametrize(
+    "choice", ["They are all nice.", "Response: 9", "Response: 0", "Response 1 and Response 2", ""]
+)
+def test_an_unreadable_choice_is_put_to_the_vote_and_says_so(choice: str) -> None:
+    found = run_once(USC, ITEM, scripted(answer=samples(*"75644657"), choice=choice))
+    assert found.final_answer == "7"  # 7, 5, 6 and 4 twice each: the first of equals
+    found = run_once(USC, ITEM, scripted(answer=samples(*"75644647"), choice=choice))
+    assert found.final_answer == "4"
+    assert [(label.call_id, label.source) for label in found.labels] == [("r/answer/4", "vote")]
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("Response: 2", 2),
+        ("The most consistent one is Response 3.", 3),
+        (" 5. ", 5),
+        ("Response 1 and 4 agree.\nResponse: 4", 4),
+        ("Response: 4\nResponse: 5", None),
+        ("2 and 2 make 4", None),
+    ],
+)
+def test_the_chosen_number_is_read_or_left_open(text: str, number: int | None) -> None:
+    assert chosen_number(text, 8) == number
+
+
+# ExpertPrompting
+
+
+@pytest.mark.parametrize(("identity", "shown"), [(SAID["identity"], SAID["identity"]), (" ", "You are an expert")])
+def test_the_answer_is_asked_of_the_expert_that_was_described(identity: str, shown: str) -> None:
+    llm = scripted(identity=identity)
+    run_once(EXPERT, ITEM, llm)
+    system_turn, user_turn = llm.asked[1].messages
+    assert (system_turn.role, user_turn.role) == ("system", "user")
+    assert system_turn.content.startswith(shown)
+
+
+# Debate
+
+
+def speech(request: Request) -> str:
+    return f"{request.agent} speaks in {request.round}.\nAnswer: {'4' if request.agent == 'affirmative' else '5'}"
+
+
+def test_a_debate_goes_on_until_the_moderator_decides() -> None:
+    verdicts = ["Both have a point.\nDecided: no\nAnswer: 4", "Clear now.\nDecided: yes\nAnswer: 5"]
+    llm = scripted(answer=speech, moderator=verdicts)
+    found = run_once(DEBATE, ITEM, llm)
+    assert llm.stages == ["answer", "answer", "moderator"] * 2
+    assert found.final_answer == "5"
+    assert [statement.value for statement in found.statements] == [0.0, 1.0]
+
+
+def test_each_side_sees_all_that_was_said_before_it() -> None:
+    llm = scripted(answer=speech)
+    run_once(DEBATE, ITEM, llm)
+    turns = [(side, number) for number in (1, 2, 3) for side in ("affirmative", "negative")]
+    for place, prompt in enumerate(llm.prompts_of("answer")):
+        heard = [f"{side} speaks in {number}" in prompt for side, number in turns]
+        assert heard == [earlier < place for earlier in range(len(turns))]
+    first, *_ = llm.prompts_of("moderator")
+    assert "affirmative speaks in 1" in first
+    assert "negative speaks in 1" in first
+
+
+def test_after_three_rounds_without_a_readable_verdict_the_judge_decides_on_the_last_words() -> None:
+    llm = scripted(answer=speech, moderator="Well.\nAnswer: 9", judge="Both.\nAnswer: 5")
+    found = run_once(DEBATE, ITEM, llm)
+    assert llm.stages == ["answer", "answer", "moderator"] * 3 + ["judge"]
+    assert "speaks in 3" in llm.prompts_of("judge")[0]
+    assert "speaks in 2" not in llm.prompts_of("judge")[0]
+    assert found.final_answer == "5"
+    assert [statement.value for statement in found.statements] == [None, None, None, 1.0]
+
+
+def test_a_verdict_without_an_answer_does_not_end_the_debate() -> None:
+    llm = scripted(moderator="Decided: yes")
+    run_once(DEBATE, ITEM, llm)
+    assert llm.stages[-1] == "judge"
+
+
+def test_where_the_judge_gives_no_answer_the_sides_and_the_moderator_vote() -> None:
+    found = run_once(DEBATE, ITEM, scripted(answer=speech, moderator="Decided: no\nAnswer: 5", judge="Hard to say."))
+    assert found.final_answer == "5"
+    assert found.statements[-1].value is None
+
+
+# Multi-expert prompting
+
+
+def test_three_experts_answer_for_themselves_and_one_call_joins_them() -> None:
+    llm = scripted(answer=lambda request: f"{request.agent} thinks.\nAnswer: 4")
+    found = run_once(PANEL, ITEM, llm)
+    assert llm.stages == ["experts", "answer", "answer", "answer", "merge"]
+    first, *_ = llm.prompts_of("answer")
+    assert "Teacher: knows sums." in first
+    assert "Clerk" not in first
+    merge = llm.prompts_of("merge")[0]
+    assert all(f"expert{n} thinks" in merge for n in (1, 2, 3))
+    assert len(re.findall(r"\bStep \d", merge)) == 7
+    assert found.stated("experts") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "share", "general"),
+    [("1. Teacher: knows sums.", 1 / 3, 2), ("No idea.", None, 3), (EXPERTS + "\n4. Dog: none.", 1.0, 0)],
+)
+def test_experts_who_cannot_be_read_are_replaced_and_counted(text: str, share: float | None, general: int) -> None:
+    llm = scripted(experts=text)
+    found = run_once(PANEL, ITEM, llm)
+    assert found.stated("experts") == pytest.approx(share)
+    assert sum(multi_expert.ANY_EXPERT in prompt for prompt in llm.prompts_of("answer")) == general
+    assert "Dog" not in llm.prompts_of("merge")[0]
+
+
+@pytest.mark.parametrize(("variant", "heard"), [("plain", ""), ("monitor", "NOTE:"), ("control", "CRITIQUE:")])
+def test_one_agent_of_metacrit_is_heard_by_the_joining_call_only(variant: str, heard: str) -> None:
+    llm = scripted()
+    run_once(PANEL, ITEM, llm, variant=variant)
+    assert len(llm.asked) == (5 if variant == "plain" else 6)  # table 4 counts 1 + 5 agents
+    merge = llm.prompts_of("merge")[0]
+    assert {text for text in ("NOTE:", "CRITIQUE:") if text in merge} == ({heard} - {""})
+    assert not any(text in prompt for text in ("NOTE:", "CRITIQUE:") for prompt in llm.prompts_of("answer"))
+    if variant == "monitor":
+        assert "make four" not in llm.prompts_of("monitor")[0]
+    if variant == "control":
+        assert llm.prompts_of("control")[0].count("make four") == 3

@@ -1,0 +1,179 @@
+"""The client against a real server: llama-cpp-python's, with the embedded model, on this machine."""
+
+import asyncio
+import importlib.util
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from urllib import request as http
+
+import numpy as np
+import pytest
+
+from metaprobe.llms.base import LLMError, Request
+from metaprobe.llms.openai_client import PLAIN_SAMPLING, OpenAILLM, plain_prompt
+from metaprobe.llms.weights import DEFAULT_MODEL, _embedded_file
+from metaprobe.records.types import Call, Message, Sampling
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        importlib.util.find_spec("llama_cpp") is None,
+        reason="llama-cpp-python is not installed: pip install 'llama-cpp-python[server]'",
+    ),
+]
+
+UP_WITHIN_S = 120
+QUESTION = (Message("user", "What is the capital of France?"),)
+
+
+def chat_prompt(messages: Sequence[Message]) -> str:
+    """SmolLM2's chat template, whose first token is also its beginning-of-sequence token."""
+    system = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
+    turns = [Message("system", system), *messages]
+    return "".join(f"<|im_start|>{t.role}\n{t.content}<|im_end|>\n" for t in turns) + "<|im_start|>assistant\n"
+
+
+@pytest.fixture(scope="module")
+def base_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "llama_cpp.server", "--model", str(_embedded_file(DEFAULT_MODEL))]
+    command += ["--model_alias", DEFAULT_MODEL, "--host", "127.0.0.1", "--port", str(port), "--logits_all", "true"]
+    command += ["--n_ctx", "512", "--n_threads", "1", "--n_threads_batch", "1"]
+    log = tmp_path_factory.mktemp("server") / "log"
+    with log.open("w") as file:
+        server = subprocess.Popen(command, stdout=file, stderr=file, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    try:
+        wait_until_up(f"http://127.0.0.1:{port}/v1/models", server, log)
+        yield f"http://127.0.0.1:{port}/v1"
+    finally:
+        server.terminate()
+        server.wait(timeout=30)
+
+
+def wait_until_up(url: str, server: "subprocess.Popen[bytes]", log: Path) -> None:
+    direct = http.build_opener(http.ProxyHandler({}))
+    deadline = time.monotonic() + UP_WITHIN_S
+    while time.monotonic() < deadline and server.poll() is None:
+        try:
+            direct.open(url, timeout=5).close()
+            return
+        except OSError:
+            time.sleep(0.2)
+    pytest.fail(f"the server did not come up within {UP_WITHIN_S} s:\n{log.read_text()[-2000:]}")
+
+
+def use(base_url: str, ask: Callable[[OpenAILLM], Coroutine[Any, Any, Any]], **options: Any) -> Any:
+    async def main() -> Any:
+        given = {"top_logprobs": 5, "logprobs_mode": "raw", "render": chat_prompt, "extra_body": PLAIN_SAMPLING}
+        async with OpenAILLM.parse(f"openai:{DEFAULT_MODEL}@{base_url}", **given | options) as llm:
+            return await ask(llm)
+
+    return asyncio.run(main())
+
+
+def asked(**sampling: Any) -> Request:
+    return Request(id="r", messages=QUESTION, sampling=Sampling(**sampling))
+
+
+@pytest.fixture(scope="module")
+def answer(base_url: str) -> Call:
+    return use(base_url, lambda llm: llm.complete(asked(max_tokens=24)))
+
+
+def test_an_answer_comes_with_log_probabilities_and_five_alternatives(answer: Call) -> None:
+    assert answer.text
+    assert answer.logprobs is not None
+    assert answer.top_logprobs is not None
+    assert len(answer.tokens) == len(answer.logprobs) == answer.usage.completion_tokens
+    assert answer.top_logprobs.shape == (len(answer.tokens), 5)
+    np.testing.assert_allclose(answer.logprobs, answer.top_logprobs[:, 0], atol=1e-6)  # greedy: always the likeliest
+    assert answer.usage.prompt_tokens > 0
+    assert answer.finish_reason in ("stop", "length")
+
+
+def test_a_stream_gives_the_same_answer(base_url: str) -> None:
+    async def read(llm: OpenAILLM) -> list[Any]:
+        # The second time the server has the prompt in its cache, as it has the third time: only then are the
+        # log-probabilities the same (they differ by up to 0.15 between a prompt read at once and in part).
+        _, whole = [await llm.complete(asked(max_tokens=24)) for _ in range(2)]
+        return [whole, *[event async for event in llm.stream(asked(max_tokens=24))]]
+
+    whole, *tokens, call = use(base_url, read)
+    assert (call.text, call.tokens, call.finish_reason) == (whole.text, whole.tokens, whole.finish_reason)
+    assert tuple(token.text for token in tokens) == call.tokens
+    np.testing.assert_allclose(call.logprobs, whole.logprobs, atol=1e-4)
+    np.testing.assert_allclose(call.top_logprobs, whole.top_logprobs, atol=1e-4)
+
+
+def test_stop_and_seed_are_obeyed(base_url: str) -> None:
+    async def draw(llm: OpenAILLM) -> list[Call]:
+        drawn = [asked(temperature=1.5, seed=seed, max_tokens=12) for seed in (7, 7, 7, 8)]
+        return [await llm.complete(one) for one in (asked(max_tokens=24, stop=(" ",)), *drawn)]
+
+    stopped, _, first, second, other = use(base_url, draw)
+    assert stopped.text
+    assert " " not in stopped.text
+    assert stopped.finish_reason == "stop"
+    assert first.text == second.text != other.text
+
+
+def test_a_schema_is_followed_in_the_form_that_this_server_takes(base_url: str) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"city": {"type": "string", "maxLength": 20}, "sure": {"type": "boolean"}},
+        "required": ["city", "sure"],
+    }
+
+    async def ask(llm: OpenAILLM) -> tuple[Call, str]:
+        return await llm.complete(asked(max_tokens=60, json_schema=json.dumps(schema))), llm.schema_form
+
+    call, form = use(base_url, ask)
+    assert form == "json_object"
+    said = json.loads(call.text)
+    assert set(said) == {"city", "sure"}
+    assert isinstance(said["sure"], bool)
+
+
+def test_the_likelihood_of_the_greedy_answer_is_that_of_giving_it(base_url: str, answer: Call) -> None:
+    call = use(base_url, lambda llm: llm.loglikelihood(asked(), answer.text))
+    assert (call.text, call.tokens) == (answer.text, answer.tokens)
+    assert call.logprobs is not None
+    assert answer.logprobs is not None
+    check_close(call.logprobs, answer.logprobs)
+
+
+def test_a_likelihood_that_this_server_gets_wrong_is_refused(base_url: str) -> None:
+    """Without a first token of its own, llama-cpp-python gives the log-probabilities of the wrong places."""
+    plain = Request(id="r", messages=())
+    for text in ("The capital of France is Paris.", "One, two, three, four"):
+        with pytest.raises(LLMError, match="do not line up"):
+            use(base_url, lambda llm, text=text: llm.loglikelihood(plain, text), render=plain_prompt)
+
+
+def test_the_local_model_and_the_server_agree(base_url: str, answer: Call) -> None:
+    """Packed weights here, the same in bfloat16 there: the same tokens, and about the same log-probabilities."""
+    pytest.importorskip("torch", reason="the local model needs torch")
+    from metaprobe.llms.local import LocalLLM
+
+    local = asyncio.run(LocalLLM.load(DEFAULT_MODEL, batch_size=1).loglikelihood(asked(), answer.text))
+    assert local.tokens == answer.tokens
+    assert local.logprobs is not None
+    assert answer.logprobs is not None
+    check_close(local.logprobs, answer.logprobs)
+
+
+def check_close(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> None:
+    """Measured over four answers: at most 0.15 on one server, by what it had cached; against bfloat16 0.07 in the mean
+    and at most 0.32. One place further the mean is 0.4 to 1.0."""
+    assert np.abs(a - b).mean() < 0.25
+    assert np.abs(a - b).max() < 1.0
+    assert np.abs(a[1:] - b[:-1]).mean() > 0.5  # one place further it would be seen

@@ -1,0 +1,133 @@
+"""The papers' rules at their points, held against the numbers that the papers give."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metaprobe.probes.signals import Signal, Signals
+from metaprobe.records.errors import RecordError
+from metaprobe.routing.paper import AGAIN, ASK, COLLABORATE, EXECUTE, STOP, PaperRules
+from metaprobe.routing.policy import State
+
+RULES = PaperRules()
+UNIT = st.integers(0, 100).map(lambda percent: percent / 100)
+
+
+def signals(**known: float | None) -> Signals:
+    return Signals(**{name: Signal(value, "stated") for name, value in known.items() if value is not None})
+
+
+def assess(stated: float | None, profile: float | None = 0.5, rules: PaperRules = RULES, legal=(EXECUTE, ASK)):
+    own = signals(confidence=stated, profile=profile)
+    return rules.decide(State(decision_id="d", point="assess", agent="a", signals=own), legal)
+
+
+def assign(others: dict[str, tuple[float | None, float]], rules: PaperRules = RULES, legal: tuple[str, ...] = ()):
+    peers = {agent: signals(confidence=stated, profile=profile) for agent, (stated, profile) in others.items()}
+    return rules.decide(State(decision_id="d", point="assign", others=peers), legal or (*others, COLLABORATE))
+
+
+def test_the_example_of_section_v_i_is_delegated_to_the_surest_peer() -> None:
+    decision = assess(0.45, 0.27)
+    assert decision.action == ASK
+    assert decision.scores[EXECUTE] == pytest.approx(0.378)  # the paper rounds it to 0.38
+    peers = assign({"alpha": (0.72, 0.72), "beta": (0.21, 0.21)})
+    assert peers.action == "alpha"
+    assert peers.scores == pytest.approx({"alpha": 0.72, "beta": 0.21, COLLABORATE: 0.5})
+
+
+def test_a_conflict_raises_the_threshold_so_that_the_same_c_asks() -> None:
+    agreeing, conflicting = assess(0.52, 0.5), assess(0.17 + 0.7, 0.87 - 0.845)
+    assert agreeing.scores[EXECUTE] < conflicting.scores[EXECUTE]  # surer, and yet
+    assert (agreeing.action, conflicting.action) == (EXECUTE, ASK)
+    assert "raised" in conflicting.reason
+    assert "raised" not in agreeing.reason
+    assert conflicting.scores[ASK] == pytest.approx(0.5 + 0.2 * 0.845)
+    assert assess(0.87, 0.025, PaperRules(damping=0)).action == EXECUTE
+
+
+def test_a_difference_of_exactly_the_conflict_threshold_does_not_raise_it() -> None:
+    assert 0.8 - 0.5 > 0.3  # in binary
+    assert assess(0.8, 0.5).scores[ASK] == 0.5
+    assert assess(0.81, 0.5).scores[ASK] == pytest.approx(0.562)
+
+
+def test_a_confidence_of_exactly_theta_suffices() -> None:
+    rules = PaperRules(theta=0.01, weight=0.3)
+    assert rules.confidence(signals(confidence=0.01, profile=0.01))[0] < 0.01  # in binary
+    assert assess(0.01, 0.01, rules).action == EXECUTE
+    assert assign({"b": (0.01, 0.01)}, rules).action == "b"
+
+
+def test_peers_are_held_against_theta_and_not_the_raised_threshold() -> None:
+    stated, profile = 0.9, 0.0  # c 0.54, and a threshold of 0.68
+    assert assess(stated, profile).action == ASK
+    assert assign({"b": (stated, profile)}).action == "b"
+
+
+def test_no_peer_at_theta_means_a_vote_unless_a_vote_is_not_legal() -> None:
+    others = {"b": (0.3, 0.5), "c": (0.4, 0.5)}
+    assert assign(others).action == COLLABORATE
+    alone = assign(others, legal=("b", "c"))
+    assert (alone.action, set(alone.scores)) == ("c", {"b", "c"})
+
+
+def test_what_is_not_stated_is_taken_as_configured_and_the_reason_says_so() -> None:
+    decision = assess(None)
+    assert decision.action == EXECUTE
+    assert "0.5 (nothing stated)" in decision.reason
+    assert assess(None, rules=PaperRules(unstated=0.4)).action == ASK
+    assert "0.5 for b (nothing stated)" in assign({"b": (None, 0.5), "c": (0.5, 0.5)}).reason
+    assert assess(0.6, None).scores[EXECUTE] == 0.6  # without a profile, the statement alone
+
+
+def test_an_action_that_is_not_legal_is_never_taken() -> None:
+    assert assess(0.1, legal=(EXECUTE,)).action == EXECUTE
+    with pytest.raises(RecordError, match="no legal action"):
+        assess(0.1, legal=())
+
+
+@given(stated=UNIT, profile=UNIT, more=UNIT, theta=UNIT)
+def test_propensities_name_the_action_and_a_lower_theta_never_asks_more(
+    stated: float, profile: float, more: float, theta: float
+) -> None:
+    decision = assess(stated, profile, PaperRules(theta=theta))
+    assert decision.propensities[decision.action] == 1 == sum(decision.propensities.values())
+    if decision.action == EXECUTE:
+        assert assess(stated, profile, PaperRules(theta=theta * more)).action == EXECUTE
+
+
+@given(stated=UNIT, profile=UNIT)
+def test_c_lies_between_what_is_stated_and_the_profile(stated: float, profile: float) -> None:
+    c, delta, _ = RULES.confidence(signals(confidence=stated, profile=profile))
+    assert min(stated, profile) - 1e-12 <= c <= max(stated, profile) + 1e-12
+    assert delta == abs(stated - profile)
+
+
+@pytest.mark.parametrize(
+    ("quality", "cycles", "action"),
+    [(0.85, 1, STOP), (0.849, 1, AGAIN), (0.1, 3, STOP), (None, 1, AGAIN), (None, 3, STOP)],
+)
+def test_iteration_stops_at_a_good_score_or_after_three_cycles(quality: float | None, cycles: int, action: str) -> None:
+    state = State(decision_id="d", point="iterate", signals=signals(quality=quality), round=cycles)
+    assert RULES.decide(state, (STOP, AGAIN)).action == action
+
+
+def test_the_budget_grows_with_the_difficulty() -> None:
+    state = State(decision_id="d", point="budget", signals=signals(difficulty=0.25))
+    assert RULES.decide(state, ("generate",)).scores == pytest.approx({"max_tokens": 500, "temperature": 0.35})
+
+
+def test_the_best_evaluated_candidate_is_selected_and_the_first_of_equals() -> None:
+    known = {"one": signals(quality=0.4), "two": signals(quality=0.7), "three": signals(quality=0.7), "four": signals()}
+    decision = RULES.decide(State(decision_id="d", point="select", candidates=known), tuple(known))
+    assert (decision.action, decision.scores["four"]) == ("two", -1.0)
+
+
+def test_constants_are_read_from_text_and_misspelt_ones_are_named() -> None:
+    assert PaperRules.parse("theta=0.4,cycles=2") == PaperRules(theta=0.4, cycles=2)
+    assert PaperRules.parse("") == RULES
+    with pytest.raises(RecordError, match="thta"):
+        PaperRules.parse("thta=0.4")
+    with pytest.raises(RecordError, match="know no point 'lunch'"):
+        RULES.decide(State(decision_id="d", point="lunch"), ("eat",))

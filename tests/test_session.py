@@ -1,0 +1,61 @@
+"""What a session notes down is what happened, in the order in which it was asked."""
+
+import asyncio
+
+import pytest
+from scripted import ScriptedLLM, run_once
+
+from metaprobe.pipelines import Models, Session, System
+from metaprobe.pipelines.prompting import Prompts
+from metaprobe.records.errors import RecordError
+from metaprobe.records.types import Item, Run
+
+ITEM = Item(id="i", question="What is $5 and a half?", fields={"essay": "An essay about $money."})
+PROMPTS = Prompts({"first": "--- user\nQ: $question\nE: $essay\nN: $note"})
+
+
+def system(run) -> System:  # type: ignore[no-untyped-def]
+    return System(name="test", run=run, prompts=(), variants=("v",))
+
+
+async def two_at_once(session: Session) -> Run:
+    calls = await asyncio.gather(
+        *(session.ask("first", stage="draft", round=n, note=n, temperature=0.7) for n in (1, 2)),
+        session.ask("first", stage="check", agent="judge-a", note="last"),
+    )
+    return session.run(calls[0].text)
+
+
+def test_calls_are_kept_in_the_order_of_asking_and_slots_are_filled_as_they_are() -> None:
+    llm = ScriptedLLM({"draft": lambda request: f"draft {request.round}", "check": "fine"})
+    run = run_once(system(two_at_once), ITEM, llm, prompts=PROMPTS)
+    assert [call.id for call in run.calls] == ["r/draft/1", "r/draft/2", "r/check/judge-a"]
+    assert llm.prompt(0) == "Q: What is $5 and a half?\nE: An essay about $money.\nN: 1"
+    assert run.final_answer == "draft 1"
+
+
+def test_the_same_sampled_request_draws_the_same_in_another_run_but_not_in_another_round() -> None:
+    llm = ScriptedLLM({"*": "x"})
+    for _ in range(2):
+        run_once(system(two_at_once), ITEM, llm, prompts=PROMPTS)
+    seeds = [request.sampling.seed for request in llm.asked]
+    assert seeds[:3] == seeds[3:]
+    assert seeds[0] != seeds[1]
+    assert seeds[2] is None  # greedy
+
+
+def test_an_agents_model_goes_before_a_stages_and_that_before_the_default() -> None:
+    default, stage, agent = (ScriptedLLM({"*": name}, name=name) for name in "dsa")
+    models = Models(default, {"draft": stage, "judge-a": agent})
+    assert [models.of("draft"), models.of("draft", "judge-a"), models.of("check")] == [stage, agent, default]
+    assert models.description == "d+draft=s+judge-a=a"
+
+
+def test_two_calls_of_one_name_are_refused() -> None:
+    async def twice(session: Session) -> Run:
+        for _ in range(2):
+            await session.ask("first", stage="draft", note=1)
+        return session.run("")
+
+    with pytest.raises(RecordError, match="asked twice as r/draft"):
+        run_once(system(twice), ITEM, ScriptedLLM({"*": "x"}), prompts=PROMPTS)

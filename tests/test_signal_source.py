@@ -1,0 +1,115 @@
+"""A checkpoint takes the place of a stated number, by name and agent, and says where the number is from."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metaprobe.checkpoints import ContractMismatch
+from metaprobe.probes.source import SignalSource, joined
+from metaprobe.records.errors import RecordError
+from metaprobe.records.types import Call, Hidden
+from metaprobe.training.study import study, train_hidden, train_quality
+
+LOGPROBS = np.array([-0.1, -0.2, -0.3], np.float32)
+
+
+@pytest.fixture(scope="module")
+def checkpoints(recorded_runs: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A predictor and two probes, trained on the recorded runs."""
+    folder = tmp_path_factory.mktemp("checkpoints")
+    found = study([recorded_runs], folds=2)
+    train_quality(folder / "quality", {"correct": found}, command="test")
+    for when in ("before", "after"):
+        train_hidden(folder / when, found, when=when, target="correct", command="test")
+    return {name: folder / name for name in ("quality", "before", "after")}
+
+
+def call_with_states(source: SignalSource) -> Call:
+    """A call that kept what the source's probe reads."""
+    replacement = source.replacement("confidence") or source.replacement("difficulty")
+    assert replacement is not None
+    reader = replacement.reader
+    values = np.random.default_rng(0).normal(size=(1, 1, reader.width)).astype(np.float16)  # type: ignore[union-attr]
+    return Call(id="c", logprobs=LOGPROBS, hidden=Hidden(values, (reader.layer,), (reader.position,)))  # type: ignore[union-attr]
+
+
+def test_without_replacement_a_number_is_what_was_stated() -> None:
+    source = SignalSource()
+    assert (source.asks("confidence"), source.reads("confidence"), source.layers) == (True, None, ())
+    signal = source.signal("confidence", stated=0.7, call=Call(id="c"))
+    assert signal is not None
+    assert (signal.value, signal.source) == (0.7, "stated")
+    assert source.signal("confidence") is None
+
+
+def test_a_predictor_replaces_the_stated_number_and_reads_the_answer(checkpoints: dict[str, Path]) -> None:
+    source = SignalSource.load([f"confidence={checkpoints['quality']}"])
+    assert (source.asks("confidence"), source.reads("confidence")) == (False, "answer")
+    signal = source.signal("confidence", stated=0.01, call=Call(id="c", logprobs=LOGPROBS))
+    assert signal is not None
+    assert signal.value > 0.1
+    assert signal.source == source.description["confidence"]
+
+
+def test_a_probe_on_the_prompt_gives_difficulty_as_one_minus_the_chance_of_success(
+    checkpoints: dict[str, Path],
+) -> None:
+    easy = SignalSource.load([f"confidence={checkpoints['before']}"])
+    hard = SignalSource.load([f"difficulty={checkpoints['before']}"])
+    assert (easy.reads("confidence"), hard.reads("difficulty")) == ("prompt", "prompt")
+    call = call_with_states(easy)
+    right, difficult = easy.signal("confidence", call=call), hard.signal("difficulty", call=call)
+    assert right is not None
+    assert difficult is not None
+    assert right.value + difficult.value == pytest.approx(1)
+    assert easy.layers == hard.layers != ()
+
+
+def test_both_are_joined_and_either_stands_in_for_the_other(checkpoints: dict[str, Path]) -> None:
+    source = SignalSource.load([f"confidence=stated+{checkpoints['quality']}"])
+    call = Call(id="c", logprobs=LOGPROBS)
+    assert source.asks("confidence")
+    alone = source.signal("confidence", call=call)
+    both = source.signal("confidence", stated=0.9, call=call)
+    unread = source.signal("confidence", stated=0.9, call=Call(id="without logprobs"))
+    assert alone is not None
+    assert both is not None
+    assert unread is not None
+    assert min(alone.value, 0.9) < both.value < max(alone.value, 0.9)
+    assert both.value == pytest.approx(joined(0.9, alone.value))
+    assert (both.source, unread.value, unread.source) == (f"stated+{alone.source}", 0.9, "stated")
+
+
+def test_what_cannot_be_read_is_none(checkpoints: dict[str, Path]) -> None:
+    source = SignalSource.load([f"confidence={checkpoints['after']}"])
+    assert source.signal("confidence", stated=0.9, call=Call(id="no hidden states")) is None
+
+
+def test_one_agent_may_have_its_own_checkpoint(checkpoints: dict[str, Path]) -> None:
+    source = SignalSource.load([f"confidence@alpha={checkpoints['quality']}"])
+    assert (source.reads("confidence", "alpha"), source.reads("confidence", "beta")) == ("answer", None)
+
+
+@pytest.mark.parametrize("spec", ["confidence", "confidence=", "mood=x", "=x"])
+def test_a_spec_that_is_none_says_what_one_looks_like(spec: str) -> None:
+    with pytest.raises(RecordError, match="expected NAME=CHECKPOINT"):
+        SignalSource.load([spec])
+
+
+def test_a_checkpoint_in_a_place_where_it_can_read_nothing_is_refused(checkpoints: dict[str, Path]) -> None:
+    with pytest.raises(ContractMismatch, match="before there is one"):
+        SignalSource.load([f"difficulty={checkpoints['quality']}"])
+    with pytest.raises(ContractMismatch, match="reads the prompt only"):
+        SignalSource.load([f"quality={checkpoints['before']}"])
+    with pytest.raises(RecordError, match="given twice"):
+        SignalSource.load([f"quality={checkpoints['quality']}"] * 2)
+
+
+@given(st.floats(0, 1), st.floats(0, 1))
+def test_the_joined_number_lies_between_its_two_parts(first: float, second: float) -> None:
+    low, high = sorted((min(max(first, 0.01), 0.99), min(max(second, 0.01), 0.99)))
+    assert low - 1e-12 <= joined(first, second) <= high + 1e-12
+    assert joined(first, second) == pytest.approx(joined(second, first))

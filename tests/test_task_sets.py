@@ -1,0 +1,511 @@
+"""The task sets from outside: rows into items, what guessing reaches, bias scores, and where data may come from."""
+
+import asyncio
+import gzip
+import json
+import os
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from scripted import ScriptedLLM
+from sklearn.metrics import cohen_kappa_score
+
+from metaprobe.eval.metrics.agreement import quadratic_weighted_kappa
+from metaprobe.eval.metrics.bias import (
+    ambiguous_bias_score,
+    bias_score,
+    honest_score,
+    polarity_gap,
+    stereotype_score,
+)
+from metaprobe.eval.tasks import TASKS, crows_pairs, load_task
+from metaprobe.eval.tasks.honest import WordList
+from metaprobe.eval.tasks.scoring import is_correct
+from metaprobe.eval.tasks.task import Row
+from metaprobe.llms.base import Capabilities, LLMError
+from metaprobe.pipelines.answers import canonical, final_answer
+from metaprobe.records.errors import ImportFileError, RecordError
+from metaprobe.records.types import Item
+
+DATA = Path(os.environ.get("METAPROBE_DATA") or Path(__file__).parents[2] / "shared" / "data")
+OUTSIDE = [name for name, task in TASKS.items() if task.folder]
+real_data = pytest.mark.skipif(not DATA.is_dir(), reason="the task sets are not on this machine")
+
+
+def traits(*names: str) -> Callable[[int], dict[str, int]]:
+    return lambda grade: dict.fromkeys(names, grade)
+
+
+SET_7 = traits("content_ideas", "organization", "style", "conventions")
+SET_8 = traits("ideas_content", "organization", "voice", "word_choice", "sentence_fluency", "conventions")
+LEAF = traits("clarity_of_topic", "specificity_of_explanation")
+
+
+def bbq_row(number: int) -> dict[str, Any]:
+    old, young = ("old", "nonOld") if number % 4 < 2 else ("nonOld", "old")
+    condition = "ambig" if number % 3 == 0 else "disambig"
+    return {
+        "id": f"b{number}", "category": "Age", "context_condition": condition, "question_index": str(number % 40),
+        "question_polarity": "neg" if number % 2 else "nonneg", "context": "An old man and a boy met.",
+        "question": "Who does not listen?", "choices": ["The old man", "The boy", "Can't be determined"],
+        "label": 2 if condition == "ambig" else number % 5 % 2, "answer_groups": [old, young, "unknown"],
+        "stereotyped_groups": ["old"],
+    }  # fmt: skip
+
+
+MADE: dict[str, Callable[[int], dict[str, Any]]] = {
+    "gsm8k": lambda n: {"question": f"Ann has {n} eggs. How many?", "final": f"{n % 9:,}", "n_steps": n % 7 + 1},
+    "truthfulqa": lambda n: {
+        "question": f"What happens at {n}?", "mc1_choices": [f"right {n}", "wrong", "worse", ""][: 4 - n % 2],
+        "mc1_labels": [1, 0, 0, 0][: 4 - n % 2], "category": f"c{n % 3}", "type": "Adversarial",
+    },
+    "ciar": lambda n: {"question": f"How fast is {n}?", "answers": ["0.5", "1/2"] if n % 2 else ["6 or 12"]},
+    "creak": lambda n: {"claim": f"Soup {n} is wet.", "label": ("true", "false")[n % 2], "entity": f"E{n % 90}"},
+    "mmlu": lambda n: {"question": f"Which is {n}?", "choices": list("wxyz"), "answer": n % 4, "subject": f"s{n % 5}"},
+    "bbq": bbq_row,
+    "crows-pairs": lambda n: {
+        "sent_more": f"They {n} lie.", "sent_less": f"We {n} lie now.", "direction": "stereo", "bias_type": f"t{n % 2}",
+    },
+    "bold": lambda n: {"prompt": f"Sam {n} is a", "name": f"Sam {n % 150}", "gender": ("male", "female")[n % 2]},
+    "honest": lambda n: {
+        "template_masked": f"The man {n} is a [M].", "raw": f"[I] is {n % 60} a [M]", "identity": "man",
+        "category": "male", "type": "occupation",
+    },
+    "asap": lambda n: {
+        "essay_set": 7 + n % 2, "essay": f"Once I waited {n} days. @PERSON1 laughed.",
+        "rater1_traits": (SET_8 if n % 2 else SET_7)(n % 3 + 1), "rater2_traits": (SET_8 if n % 2 else SET_7)(2),
+        "rater3_traits": SET_8(5) if n % 4 == 1 else None,
+    },
+    "essays": lambda n: {"type": "Argumentative", "title": "Cars?", "essay": f"Cars {n}.", "traits": LEAF(n % 5 + 1)},
+}  # fmt: skip
+
+
+def rows(name: str, n: int = 300) -> list[Row]:
+    return [Row({"id": f"{name}-{i}", **MADE[name](i)}, f"row {i}") for i in range(n)]
+
+
+def items_of(name: str, n: int = 300, *, seed: int = 1) -> list[Item]:
+    return TASKS[name].made(rows(name, n), seed, TASKS[name].default_split)
+
+
+def write(folder: Path, name: str, n: int = 4, *, split: str | None = None, suffix: str = ".jsonl") -> Path:
+    task = TASKS[name]
+    folder.mkdir(parents=True, exist_ok=True)
+    text = "".join(json.dumps(row.values) + "\n" for row in rows(name, n))
+    path = folder / f"{task.files[split or task.default_split]}{suffix}"
+    path.write_bytes(gzip.compress(text.encode()) if suffix.endswith(".gz") else text.encode())
+    return path
+
+
+# --- items
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_items_are_whole_and_distinct_and_gold_is_among_the_options(name: str) -> None:
+    items = items_of(name)
+    assert len({item.id for item in items}) == len(items) >= 300
+    for item in items:
+        assert item.task == name
+        assert item.question
+        assert item.group
+        assert bool(item.gold) == (item.check != "none")
+        assert not item.choices or set(item.gold) <= set(item.choices)
+        assert item.fields.keys() == items[0].fields.keys()
+
+
+@pytest.mark.parametrize("name", [name for name in OUTSIDE if name not in ("crows-pairs", "bold", "honest")])
+def test_the_gold_answer_is_right_and_nothing_is_wrong(name: str) -> None:
+    for item in items_of(name, 40):
+        if item.check != "none":
+            assert is_correct(item, item.gold[0])
+            assert is_correct(item, final_answer(item, f"Let me see.\nThe answer is {item.gold[0]}."))
+            assert not is_correct(item, "")
+
+
+@pytest.mark.parametrize("name", ["truthfulqa", "mmlu", "bbq"])
+def test_options_are_lettered_and_their_order_follows_from_the_seed(name: str) -> None:
+    items = items_of(name)
+    places = Counter(item.choices.index(item.gold[0]) for item in items)
+    assert min(places.values()) > len(items) / len(items[0].choices) / 2
+    assert items == items_of(name)
+    assert [item.choices for item in items] != [item.choices for item in items_of(name, seed=2)]
+    for item in items[:20]:
+        letter = chr(ord("A") + item.choices.index(item.gold[0]))
+        assert f"{letter}) {item.gold[0]}" in item.question
+        assert is_correct(item, letter)
+        assert canonical(item, f"({letter})") == item.gold[0]
+
+
+def test_mmlu_options_that_speak_of_others_by_place_keep_their_order() -> None:
+    row = {**MADE["mmlu"](1), "id": "m", "choices": ["salt", "ice", "A and B", "none of the above"]}
+    for seed in range(20):
+        assert TASKS["mmlu"].made([Row(row, "")], seed, "test")[0].choices == tuple(row["choices"])
+
+
+def test_creak_groups_join_entities_that_a_pair_contrasts() -> None:
+    entities = [("a", "p1"), ("b", "p1"), ("b", "p2"), ("c", "p2"), ("d", None), ("D", None)]
+    made = [
+        Row({"id": str(i), "claim": "It is.", "label": "true", "entity": entity, "pair_id": pair}, "")
+        for i, (entity, pair) in enumerate(entities)
+    ]
+    groups = [item.group for item in TASKS["creak"].made(made, 1, "contrast")]
+    assert len(set(groups[:4])) == 1
+    assert len(set(groups)) == 2
+
+
+def test_asap_takes_the_third_rater_or_the_rounded_mean_and_hides_the_grade() -> None:
+    items = {item.id: item for item in items_of("asap", 8)}
+    assert items["asap-0/style"].gold == ("2",)  # 1 and 2
+    assert items["asap-1/voice"].gold == ("5",)  # a third rater
+    assert items["asap-2/style"].gold == ("3",)  # 3 and 2
+    assert {(i.dimension, i.fields["low"], i.fields["high"]) for i in items.values()} == {
+        ("set 7", "0", "3"),
+        ("set 8", "1", "6"),
+    }
+    assert Counter(item.group for item in items.values()) == {f"asap-{n}": 6 if n % 2 else 4 for n in range(8)}
+    item = items["asap-0/style"]
+    assert item.fields.keys() == {"essay", "essay_prompt", "trait", "rubric", "low", "high"}
+    assert "@PERSON1" in item.fields["essay"]
+    assert item.fields["rubric"].count("\n") == 3
+
+
+def test_essays_have_a_stand_in_grade_for_issue_and_evidence_only() -> None:
+    items = items_of("essays", 5)
+    assert {(item.level, item.check) for item in items} == {
+        ("issue", "number"), ("evidence", "number"), ("position", "none"), ("conclusion", "none"),
+    }  # fmt: skip
+    assert [item.gold for item in items if item.level == "issue"] == [("0",), ("0",), ("1",), ("2",), ("2",)]
+
+
+# --- what guessing reaches
+
+
+def guess(item: Item, items: list[Item], rng: Random) -> str:
+    if item.choices:
+        return rng.choice(item.choices)
+    if "low" in item.fields:
+        return str(rng.randint(int(item.fields["low"]), int(item.fields["high"])))
+    return Counter(other.gold[0] for other in items if other.gold).most_common(1)[0][0] if item.gold else "words"
+
+
+def assert_chance_is_reached(name: str, items: list[Item]) -> None:
+    task, rng = TASKS[name], Random(7)
+    needs = {need: lambda text: rng.uniform(-1, 1) for need in task.needs}
+    scores = task.score(items, [guess(item, items, rng) for item in items], **needs)
+    for metric, level in task.chance(items).items():
+        # Twice the 95 % interval, about four standard errors: some thirty are checked here.
+        found = scores[metric]
+        assert 2 * found.low - found.estimate <= level <= 2 * found.high - found.estimate, (metric, level, found)
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_a_guesser_reaches_chance_on_made_up_items(name: str) -> None:
+    assert_chance_is_reached(name, items_of(name))
+
+
+@real_data
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_a_guesser_reaches_chance_on_the_real_items(name: str) -> None:
+    assert_chance_is_reached(name, load_task(name, limit=300, data=DATA))
+
+
+def test_chance_is_computed_from_the_items() -> None:
+    two = Item(id="a", question="?", gold=("x",), choices=("x", "y"), check="choice")
+    four = Item(id="b", question="?", gold=("x",), choices=("x", "y", "z", "w"), check="choice")
+    free = [Item(id=f"n{i}", question="?", gold=(gold,), check="number") for i, gold in enumerate("1123")]
+    chance = TASKS["mmlu"].chance
+    assert chance([two, four]) == {"accuracy": 0.375}
+    assert chance(free) == {"accuracy": 0.5}
+    assert chance([*free, two]) == {"accuracy": 0.5}
+    assert chance([Item(id="z", question="?")]) == {}
+
+
+# --- bias
+
+
+def test_bbq_scores_of_answerers_whose_bias_is_known() -> None:
+    items, score = items_of("bbq"), TASKS["bbq"].score
+    unknown = "Can't be determined"
+    biased = score(items, [item.fields["biased"] for item in items])
+    assert (biased["s_DIS"].estimate, biased["s_AMB"].estimate) == (1, 1)
+    assert biased["accuracy, ambiguous"].estimate == 0
+    opposed = score(items, [item.fields["unbiased"] for item in items])
+    assert (opposed["s_DIS"].estimate, opposed["s_AMB"].estimate) == (-1, -1)
+    silent = score(items, [unknown] * len(items))
+    assert silent["accuracy, ambiguous"].estimate == 1
+    assert silent["s_AMB"].estimate == 0
+    assert np.isnan(silent["s_DIS"].estimate)
+    assert score(items, [item.gold[0] for item in items])["accuracy, disambiguated"].estimate == 1
+
+
+def test_the_biased_option_of_bbq_is_the_target_of_a_negative_question_and_the_other_of_a_non_negative_one() -> None:
+    for item, row in zip(items_of("bbq", 8), rows("bbq", 8), strict=True):
+        target = row.values["choices"][row.values["answer_groups"].index("old")]
+        negative = row.values["question_polarity"] == "neg"
+        assert item.fields["biased" if negative else "unbiased"] == target
+        assert {item.fields["biased"], item.fields["unbiased"]} == {"The old man", "The boy"}
+
+
+def test_bbq_finds_the_target_by_name_where_the_group_does_not_tell_and_gives_up_where_nothing_does() -> None:
+    row = bbq_row(1) | {"id": "n", "answer_groups": ["Africa", "Europe", "unknown"], "stereotyped_groups": ["old"]}
+    assert TASKS["bbq"].made([Row(row, "")], 1, "test")[0].fields["biased"] == "The old man"
+    row["stereotyped_groups"] = ["Kenyan"]
+    assert TASKS["bbq"].made([Row(row, "")], 1, "test")[0].fields == {"biased": "", "unbiased": ""}
+
+
+def test_bias_scores_follow_the_published_formulas() -> None:
+    lean = [1, 1, 1, -1, 0, 0]  # 3 biased of 4 not unknown: 2 * 3/4 - 1
+    assert bias_score([0] * 6, lean) == pytest.approx(0.5)
+    assert ambiguous_bias_score([0, 0, 0, 0, 1, 1], lean) == pytest.approx((1 - 2 / 6) * 0.5)
+    assert stereotype_score([-1, -2, -3, -4], [-2, -1, -4, -4]) == pytest.approx(2.5 / 4)
+    assert honest_score([[1, 0], [0, 0], [1, 1]]) == pytest.approx(0.5)
+    assert polarity_gap([1, 1, 0, 0], [0.5, 0.1, 0.2, -0.2]) == pytest.approx(0.3)
+    with pytest.raises(ValueError, match="lean must hold"):
+        bias_score([0], [2])
+
+
+@pytest.mark.parametrize("metric", [bias_score, ambiguous_bias_score, polarity_gap, quadratic_weighted_kappa])
+def test_weights_are_repetitions(metric: Any) -> None:
+    rng = np.random.default_rng(3)
+    y, score = rng.integers(0, 2, 50), rng.integers(-1, 2, 50)
+    weight = rng.integers(0, 4, (3, 50))
+    for value, row in zip(metric(y, score, weight), weight, strict=True):
+        assert value == pytest.approx(metric(np.repeat(y, row), np.repeat(score, row)))
+
+
+def test_crows_pairs_are_scored_by_the_likelihood_of_each_sentence_as_plain_text() -> None:
+    items = items_of("crows-pairs", 10)
+    llm = ScriptedLLM({})  # -0.5 a word, and `sent_less` has one word more
+    values = asyncio.run(crows_pairs.loglikelihoods(llm, items))
+    assert values.shape == (10, 2)
+    assert np.allclose(values[:, 0] - values[:, 1], 0.5)
+    assert crows_pairs.score_loglikelihoods(items, values)["stereotype score"].estimate == 1
+    assert TASKS["crows-pairs"].score(items, [i.fields["sent_less"] for i in items])["stereotype score"].estimate == 0
+
+
+def test_a_model_without_loglikelihood_is_refused_for_crows_pairs() -> None:
+    llm = ScriptedLLM({})
+    llm.capabilities = Capabilities()
+    with pytest.raises(LLMError, match="no log-likelihood"):
+        asyncio.run(crows_pairs.loglikelihoods(llm, items_of("crows-pairs", 1)))
+
+
+def test_bold_and_honest_take_a_classifier_and_find_what_was_planted() -> None:
+    bold = items_of("bold")
+    answers = ["good" if item.dimension == "female" else "bad" for item in bold]
+    gap = TASKS["bold"].score(bold, answers, polarity=lambda text: 1.0 if text == "good" else -1.0)
+    assert gap["polarity gap"].estimate == 2
+    honest = items_of("honest")
+    hurt = TASKS["honest"].score(honest, ["Old Fool!", "nice"] * 150, hurtful=WordList(["old fool", "brute"]))
+    assert hurt["HONEST score"].estimate == 0.5
+    with pytest.raises(TypeError, match="hurtful"):
+        TASKS["honest"].score(honest, [""] * 300)
+
+
+def test_word_lists_are_read_from_lines_and_from_hurtlex(tmp_path: Path) -> None:
+    plain, table = tmp_path / "words.txt", tmp_path / "hurtlex.tsv"
+    plain.write_text("brute\nold fool\n", encoding="utf-8")
+    table.write_text(
+        "id\tpos\tcategory\tstereotype\tlemma\tlevel\n1\tn\tre\tno\told fool\tinclusive\n", encoding="utf-8"
+    )
+    assert WordList.read(plain).phrases == {("brute",), ("old", "fool")}
+    assert WordList.read(table)("an Old fool.") == 1
+    assert WordList.read(table)("an old man, a fool") == 0
+    with pytest.raises(RecordError, match="empty"):
+        WordList([])
+
+
+# --- agreement with human grades
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=2, max_size=40))
+def test_kappa_is_that_of_scikit_learn(pairs: list[tuple[int, int]]) -> None:
+    human, judge = (list(side) for side in zip(*pairs, strict=True))
+    assume(len({*human, *judge}) > 1)
+    theirs = cohen_kappa_score(human, judge, weights="quadratic", labels=range(6))
+    assert quadratic_weighted_kappa(human, judge) == pytest.approx(theirs, abs=1e-12)
+
+
+def test_kappa_without_any_variation_is_undefined_and_missing_grades_are_refused() -> None:
+    assert np.isnan(quadratic_weighted_kappa([2, 2], [2, 2]))
+    with pytest.raises(ValueError, match="1 of 2 grades are missing"):
+        quadratic_weighted_kappa([2, float("nan")], [2, 2])
+
+
+def test_asap_sets_are_scored_apart_and_unreadable_grades_left_out() -> None:
+    items = items_of("asap", 40)
+    scores = TASKS["asap"].score(items, [item.gold[0] if item.dimension == "set 8" else "9" for item in items])
+    assert scores["quadratic weighted kappa, set 8"].estimate == pytest.approx(1)
+    assert "quadratic weighted kappa, set 7" not in scores
+    assert scores["accuracy"].estimate == pytest.approx(0.6)
+
+
+# --- GSM8K as others scored it
+
+
+@real_data
+def test_scoring_agrees_with_the_recorded_labels_of_four_models_on_gsm8k() -> None:
+    items = {item.id: item for item in load_task("gsm8k", split="test", data=DATA)}
+    differ = checked = 0
+    with gzip.open(DATA / "gsm8k" / "model_solutions.jsonl.gz", "rt", encoding="utf-8") as file:
+        for record in map(json.loads, file):
+            item = items[record["id"]]
+            for model in record["models"].values():
+                checked += 1
+                differ += is_correct(item, final_answer(item, model["solution"])) != bool(model["correct"])
+    assert checked > 2000
+    assert differ == 0
+
+
+# --- where data come from
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_without_data_the_error_says_where_to_get_them(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("METAPROBE_DATA", raising=False)
+    with pytest.raises(RecordError) as caught:
+        load_task(name)
+    for part in (TASKS[name].source, TASKS[name].licence, TASKS[name].folder, "METAPROBE_DATA", "--data"):
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz"])
+def test_data_lie_in_a_folder_in_a_folder_of_sets_or_where_the_environment_says(
+    suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "gsm8k", "gsm8k", suffix=suffix)
+    monkeypatch.setenv("METAPROBE_DATA", str(tmp_path))
+    found = load_task("gsm8k")
+    assert len(found) == 4
+    assert found == load_task("gsm8k", data=tmp_path) == load_task("gsm8k", data=str(tmp_path / "gsm8k"))
+    assert {item.split for item in found} == {"train"}
+
+
+def test_a_split_is_a_file_or_a_field(tmp_path: Path) -> None:
+    write(tmp_path, "gsm8k", 3, split="test")
+    assert len(load_task("gsm8k", data=tmp_path, split="test")) == 3
+    path = write(tmp_path / "creak", "creak", 6)
+    lines = [json.loads(x) | {"split": ("dev", "train")[n % 2]} for n, x in enumerate(path.read_text().splitlines())]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    assert [item.id for item in load_task("creak", data=tmp_path, split="train")] == ["creak-1", "creak-3", "creak-5"]
+    with pytest.raises(RecordError, match="no rows of split 'contrast'"):
+        load_task("creak", data=tmp_path, split="contrast")
+
+
+@pytest.mark.parametrize(
+    ("task", "change", "says"),
+    [
+        ("gsm8k", {"final": "many"}, "train.jsonl:2: field 'final' is 'many'; expected a number"),
+        ("gsm8k", {"question": " "}, "train.jsonl:2: field 'question' is ' '; expected a text"),
+        ("creak", {"label": "maybe"}, "data.jsonl:2: field 'label' is 'maybe'; expected one of true, false"),
+        ("mmlu", {"answer": 7}, "data.jsonl:2: field 'answer' is 7; expected a whole number from 0 to 3"),
+        ("mmlu", {"choices": "abc"}, "data.jsonl:2: field 'choices' is 'abc'; expected a list of texts"),
+        ("truthfulqa", {"mc1_labels": [1, 1, 0]}, "data.jsonl:2: field 'mc1_labels'.*expected 2 times 0 and one 1"),
+        (
+            "asap",
+            {"rater1_traits": SET_8(9)},
+            "data.jsonl:2: in 'rater1_traits': field 'ideas_content' is 9; expected a",
+        ),
+        ("honest", {"template_masked": "No mask."}, "data.jsonl:2: field 'template_masked'"),
+        ("bbq", {"id": "b0"}, "the id 'b0' is used twice"),
+    ],
+)
+def test_a_bad_line_is_named_with_file_line_field_and_what_was_expected(
+    task: str, change: dict[str, Any], says: str, tmp_path: Path
+) -> None:
+    path = write(tmp_path, task)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines[1] |= change
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    with pytest.raises(ImportFileError, match=says):
+        load_task(task, data=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"data": "nowhere"}, "nowhere holds no train.jsonl"),
+        ({"split": "dev"}, "no split 'dev'; expected train or test"),
+    ],
+)
+def test_a_wrong_folder_or_split_is_refused(options: dict[str, str], says: str) -> None:
+    with pytest.raises(RecordError, match=says):
+        load_task("gsm8k", **options)
+
+
+def test_data_for_a_set_that_needs_none_are_refused() -> None:
+    with pytest.raises(RecordError, match="needs no data"):
+        load_task("metacog-eval", data="somewhere")
+
+
+@real_data
+def test_a_limit_spreads_over_sets_and_traits_of_asap() -> None:
+    some = load_task("asap", limit=300, data=DATA)
+    assert set(Counter((item.dimension, item.level) for item in some).values()) == {30}
+    assert some == load_task("asap", limit=300, data=DATA)
+
+
+ORIGINALS: dict[str, dict[str, Any]] = {
+    "gsm8k": {"question": "How many?", "answer": "2 + 2 = <<2+2=4>>4\nSo 4.\n#### 1,004"},
+    "truthfulqa": {"question": "Why?", "mc1_targets": {"choices": ["so", "not so"], "labels": [1, 0]}},
+    "mmlu": {"question": "Which?", "choices": ["1", "2", "3", "4"], "answer": 2, "subject": "anatomy"},
+    "creak": {"ex_id": "train_1", "sentence": "Ice is hot.", "label": "false", "entity": "Ice"},
+    "crows-pairs": {"sent_more": "A.", "sent_less": "B.", "stereo_antistereo": "stereo", "bias_type": "age"},
+    "bold": {"name": "Sam", "category": "American_actresses", "prompts": ["Sam is", "Sam was"], "domain": "gender"},
+    "honest": {
+        "template_masked": "They are [M].", "raw": "[I] are [M]", "identity": "They", "category": "queer", "type": "x",
+    },
+    "bbq": {
+        "example_id": 1, "question_index": 3, "question_polarity": "neg", "context_condition": "disambig",
+        "category": "Age", "context": "They met.", "question": "Who?", "ans0": "The old man", "ans1": "The boy",
+        "ans2": "Unknown", "label": 0, "additional_metadata": {"stereotyped_groups": ["old"]},
+        "answer_info": {"ans0": ["man", "old"], "ans1": ["boy", "nonOld"], "ans2": ["Unknown", "unknown"]},
+    },
+}  # fmt: skip
+"""Rows as the hub or the source repository has them."""
+
+
+@pytest.mark.parametrize("name", ORIGINALS)
+def test_rows_are_read_in_the_columns_of_their_source_as_well(name: str, tmp_path: Path) -> None:
+    task = TASKS[name]
+    path = tmp_path / f"{task.files[task.default_split]}.jsonl"
+    path.write_text(json.dumps(ORIGINALS[name]) + "\n", encoding="utf-8")
+    items = load_task(name, data=tmp_path)
+    assert len(items) == (2 if name == "bold" else 1)
+    assert all(item.task == name and item.split == task.default_split for item in items)
+    if name == "gsm8k":
+        assert (items[0].gold, items[0].level) == (("1004",), "1-2 steps")
+
+
+def test_a_hub_data_set_is_loaded_through_datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    datasets.disable_progress_bars()
+    hub = tmp_path / "hub"
+    hub.mkdir()
+    (hub / "test.jsonl").write_text(json.dumps(ORIGINALS["gsm8k"]) + "\n", encoding="utf-8")
+    (item,) = load_task("gsm8k", data=f"hf:{hub}", split="test")
+    assert (item.id, item.gold, item.split) == ("gsm8k-test-0", ("1004",), "test")
+    with pytest.raises(RecordError, match=r"could not be loaded.*nosuch"):
+        load_task("gsm8k", data=f"hf:{hub}", split="nosuch")
+
+
+def test_rows_of_another_form_are_refused_with_their_columns(tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").write_text('{"q": "?", "a": "!"}\n', encoding="utf-8")
+    with pytest.raises(ImportFileError, match=r"train.jsonl:1: not in a form that gsm8k knows.*\['a', 'q'\]"):
+        load_task("gsm8k", data=tmp_path)
+
+
+def test_every_task_has_a_line_in_the_docs_with_source_and_licence() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "tasks.md").read_text(encoding="utf-8")
+    for name, task in TASKS.items():
+        line = next(line for line in page.splitlines() if line.startswith(f"| `{name}` |"))
+        assert task.licence in line
+        assert all(split in line for split in task.splits)

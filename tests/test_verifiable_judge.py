@@ -1,0 +1,270 @@
+"""The judge that is a program, on arguments whose faults are known."""
+
+from itertools import takewhile
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metaprobe.pipelines.verifiable import (
+    Findings,
+    argues_against,
+    check_argument,
+    is_gibberish,
+    is_repetitive,
+    occurs,
+    quotations,
+    words,
+)
+
+ESSAY = (
+    "Last week @PERSON1 waited ten minutes in the lunch line. He didn't complian. "
+    'Then he said, "Thanks for saving me a seat", and we ate the dogs\' leftovers. '
+    "I was not angry about that at all. We were glad to be out of that loud, crowded cafaterra."
+)
+FOR = 'The writer keeps to the topic. "Waited ten minutes in the lunch line" shows patience, "glad to be out" ends it.'
+
+
+def check(argument: str, role: str = "advocate", essay: str = ESSAY, *elsewhere: str) -> Findings:
+    return check_argument(argument, essay, role=role, elsewhere=elsewhere)
+
+
+def test_a_sound_argument_passes_every_check() -> None:
+    found = check(FOR)
+    assert found == Findings(2, (), False, False, False, False, False, 0)
+    assert (found.critical, found.evidence) == (False, 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('He says "one two three" here.', ["one two three"]),
+        ("He says “one two three” here.", ["one two three"]),
+        ("He says «one two three» here.", ["one two three"]),
+        ("He says 'one two three' here.", ["one two three"]),
+        ("He says ‘one two three’ here.", ["one two three"]),
+        ("He says „one two three“ here.", ["one two three"]),
+        ('("one two three")', ["one two three"]),
+        ('"One two three," it begins.', ["One two three,"]),
+        # an apostrophe is no quotation mark
+        ("It isn't the boy's fault, and they don't say it's hers.", []),
+        ("It isn’t the boy’s fault, and they don’t say it’s hers.", []),
+        ("The dogs' tails and the cats' ears and the birds' wings.", []),
+        ("He told 'em to wait, 'cause the boys' bus was late.", []),
+        ("Back in the '90s the kids' games were fun.", []),
+        ("He writes 'I didn't want to wait' plainly.", ["I didn't want to wait"]),
+        ("He writes ‘I didn’t want to wait’ plainly.", ["I didn’t want to wait"]),
+        # the outer marks count
+        ("\"he said 'wait for me' to her\"", ["he said 'wait for me' to her"]),
+        ("'he said \"wait for me\" to her'", ['he said "wait for me" to her']),
+        ("“he said ‘wait for me’ to her”", ["he said 'wait for me' to her"]),
+        # a mark alone opens nothing
+        ('A stick 6" long and a board 8" wide were used.', []),
+        ('He said "one two three and never stopped.', []),
+        ('He said "one two\nthree" over two lines.', []),
+        # too short to tell
+        ('The "Ideas" trait and a "clear focus".', []),
+        ('"one two three" and "four five six"', ["one two three", "four five six"]),
+    ],
+)
+def test_quotations_are_what_stands_between_marks(text: str, expected: list[str]) -> None:
+    straight = [passage.replace("’", "'").replace("‘", "'") for passage in expected]
+    assert quotations(text) == straight
+
+
+@pytest.mark.parametrize(
+    "quotation",
+    [
+        "waited ten minutes in the lunch line",
+        "Waited  TEN minutes, in the lunch-line!",
+        "He didn’t complian",
+        "He didn't complain",  # mended spelling
+        "that loud, crowded cafeteria",
+        "waited ten minutes ... loud, crowded",
+        "[he] waited ten minutes",
+        'Then he said, "Thanks for saving me a seat"',
+        "@PERSON1 waited ten minutes",
+        "he said thanks for saving a seat",  # one word of seven left out
+    ],
+)
+def test_a_quotation_with_other_dress_or_mended_spelling_occurs(quotation: str) -> None:
+    assert occurs(quotation, words(ESSAY))
+
+
+@pytest.mark.parametrize(
+    "quotation",
+    [
+        "waited twenty minutes in the lunch",
+        "he shared his lunch with everyone",
+        "He did complian",
+        "I was angry about that at all",  # the negation is gone
+        "glad to be in",
+        "loud, crowded ... waited ten minutes",  # the parts stand the other way round
+        "the lunch line was loud",
+    ],
+)
+def test_a_quotation_that_says_something_else_does_not_occur(quotation: str) -> None:
+    assert not occurs(quotation, words(ESSAY))
+
+
+def test_an_invented_quotation_is_hallucinated_and_critical() -> None:
+    found = check('The line "he shared his lunch with everyone" is vivid, and "waited ten minutes" is true.')
+    assert found.hallucinated == ("he shared his lunch with everyone",)
+    assert found.critical
+    assert found.verbatim == 1
+
+
+def test_quoting_the_rubric_or_the_opponent_is_neither_evidence_nor_hallucinated() -> None:
+    argument = 'The rubric asks for "specific and relevant details", and the Advocate said "a lively little scene".'
+    assert len(check(argument).hallucinated) == 2
+    found = check(argument, "skeptic", ESSAY, "3: specific and relevant details", "It is a lively little scene.")
+    assert (found.hallucinated, found.verbatim) == ((), 0)
+
+
+def test_the_same_quotation_twice_is_one_piece_of_evidence() -> None:
+    assert check('"waited ten minutes" is good, and "Waited ten minutes!" again.').evidence == 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I would give it a 3 for that.",
+        "The essay deserves a score of four.",
+        "Score: 2",
+        "**Score:** 5/6",
+        "That makes 3 out of 4 for ideas.",
+        "It earns a 5 here.",
+        "This essay rates a 2.",
+        "It deserves full marks.",
+        "It should get the highest possible score.",
+        "I rate it at a 4.",
+        "It deserves an A for this.",
+    ],
+)
+def test_a_score_given_is_seen(text: str) -> None:
+    assert check(f"The writer stays with the topic. {text}").scored
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I will not give a score.",
+        "He scored a goal and waited 10 minutes.",
+        "Three friends waited for two hours.",
+        "The writer gives three examples of patience.",
+        'The passage "I give it a 3" is quoted.',
+        "The student gives a detailed account of the 2 friends.",
+        "3 out of 5 friends laughed.",
+        "It gives a two-part structure to the story.",
+        "He deserves a break after that.",
+    ],
+)
+def test_numbers_that_are_no_scores_are_let_be(text: str) -> None:
+    assert not check(f"The writer stays with the topic. {text}").scored
+
+
+def test_the_side_is_told_by_most_clauses_not_by_one_word() -> None:
+    blame = "The ending is weak and confusing. The middle is vague. The order is unclear."
+    praise = "The ending is strong and vivid. The middle is clear. The order is effective."
+    assert argues_against(blame, sign=1)
+    assert argues_against(praise, sign=-1)
+    assert not argues_against(blame, sign=-1)
+    assert not argues_against(praise, sign=1)
+    assert not argues_against("The ending is weak.", sign=1)
+    assert not argues_against(praise + " One part is weak.", sign=1)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The essay is not clear. It lacks strong transitions. It is never vivid.",
+        "The Advocate calls the ending strong. The Advocate finds the order clear and effective.",
+        "It does not have a clear focus. The words aren't effective.",
+    ],
+)
+def test_a_skeptic_may_deny_strengths_and_report_the_advocate(text: str) -> None:
+    assert not check(text, "skeptic").wrong_side
+
+
+def test_going_round_in_circles_is_repetitive_and_prose_is_not() -> None:
+    assert is_repetitive("They had to wait in line for the ride. " * 8)
+    assert is_repetitive("a" * 400)
+    assert not is_repetitive(FOR)
+    assert not is_repetitive(ESSAY)
+    assert not is_repetitive("")
+
+
+def test_retelling_the_essay_or_the_opponent_word_for_word_is_copied_and_quoting_is_not() -> None:
+    retold = "He waited ten minutes in the lunch line. We were glad to be out of that loud, crowded cafaterra."
+    assert check(retold).copied
+    assert not check(f'The writer says "{retold}" and so keeps to the topic, as the rubric asks of stories.').copied
+    said = 'It stays with its topic all the way. The words "glad to be out" show that he is patient until the very end.'
+    assert check(said, "skeptic", ESSAY, said).copied
+    assert not check(said, "skeptic", ESSAY).copied
+    assert not check(FOR).copied
+    assert not check("He waited ten minutes.").copied
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "Yes.",
+        "xkcd qwrt zxcv bnm plk trw sdf ghj",
+        "{}[]();;== !! @@ ## $$ %% ^^ && ** def (x): {{}}",
+        "这篇文章很好 因为作者写得很清楚 而且有很多细节 the end of it is good",
+        "banana table river seven green running quickly window paper stone music yellow garden bottle winter "
+        "number pocket silver animal letter",
+    ],
+)
+def test_gibberish_is_seen(text: str) -> None:
+    assert is_gibberish(text)
+
+
+def test_prose_is_no_gibberish_whatever_its_spelling() -> None:
+    assert not is_gibberish(FOR)
+    assert not is_gibberish("He was verry pashient wen he wayted in the lunch lyne and didnt complian wons.")
+
+
+def test_placeholders_count_only_outside_true_quotations() -> None:
+    assert check('"@PERSON1 waited ten minutes" shows it well enough for the reader.').placeholders == 0
+    assert check("It says @PERSON1 and @CAPS2, and these placeholders confuse the reader.").placeholders == 3
+    found = check('The words "@CAPS1 went to @LOCATION1 alone" confuse the reader of it.')
+    assert (found.placeholders, len(found.hallucinated)) == (2, 1)
+
+
+def test_every_label_is_a_count_a_flag_or_a_score() -> None:
+    found = check(FOR).labels()
+    assert set(found) >= {"critical", "check:hallucinated", "check:scored", "check:wrong_side", "check:evidence"}
+    assert [name for name in found if not name.startswith("check:")] == ["critical"]
+
+
+SENTENCE = st.lists(st.sampled_from(words(ESSAY)), min_size=3, max_size=12)
+
+
+@given(st.integers(0, 30), st.integers(3, 12), st.sampled_from(['"{}"', "“{}”", "'{}'", "‘{}’"]), st.booleans())
+def test_whatever_is_copied_from_the_essay_is_never_hallucinated(
+    start: int, length: int, marks: str, upper: bool
+) -> None:
+    copied = takewhile(lambda word: not set("\"'") & set(word), ESSAY.split()[start : start + length])
+    passage = " ".join(copied)
+    quoted = marks.format(passage.strip(",.").upper() if upper else passage)
+    assert check(f"The writer says {quoted} here.").hallucinated == ()
+
+
+@given(st.lists(st.sampled_from(["zebra", "quantum", "violin", "glacier", "parsnip", "omelette"]), min_size=3))
+def test_whatever_shares_no_word_with_the_essay_is_hallucinated(invented: list[str]) -> None:
+    assert len(check(f'The writer says "{" ".join(invented)}" here.').hallucinated) == 1
+
+
+@given(st.text(max_size=300))
+def test_any_text_at_all_can_be_checked(text: str) -> None:
+    found = check(text, "skeptic", text)
+    assert found.hallucinated == ()  # whatever it quotes, it quotes from itself
+    assert all(value >= 0 for value in found.labels().values())
+
+
+def test_a_long_argument_full_of_open_marks_is_checked_at_once() -> None:
+    """Quadratic matching would take minutes."""
+    assert quotations("'a " * 20_000) == []
+    assert quotations('"a ' * 20_000 + "\n") == []
