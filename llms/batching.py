@@ -16,7 +16,7 @@ Answered = TypeVar("Answered")
 class _Waiting(Generic[Asked, Answered]):
     asked: Asked
     kind: int
-    """Only requests of one kind share a batch: here the tokens they may generate."""
+    """Only requests of one kind share a batch: here those that may generate about as many tokens."""
     length: int
     answer: "asyncio.Future[Answered]"
 
@@ -94,3 +94,12 @@ class BatchQueue(Generic[Asked, Answered]):
         taken = {id(waiting) for waiting in batch}
         self._waiting = [waiting for waiting in self._waiting if id(waiting) not in taken]
         return batch
+
+
+def bucket(max_tokens: int) -> int:
+    """Requests of one bucket share a batch: 1, up to 4, 16, 64, 256, 1024, ... tokens.
+
+    Finished rows leave the batch, so unequal limits cost little; but one long answer among many short ones would soon
+    be generated alone.
+    """
+    return (max(max_tokens - 1, 0).bit_length() + 1) // 2

@@ -191,10 +191,13 @@ class CachedLLM:
         llm, sampling = self._llm, request.sampling
         drawn = continuation is None and sampling.temperature > 0 and sampling.seed is None
         hidden = repr(getattr(llm, "capture", None)) if request.hidden and llm.capabilities.hidden else None
+        # Two servers may give the same name to other weights.
+        endpoint = (getattr(llm, "endpoint", ""), repr(getattr(llm, "extra_body", None)))
+        whose = [llm.name, llm.revision, getattr(llm, "dtype", ""), *(endpoint if endpoint[0] else ())]
         return question_key(
             request.messages,
             sampling,
-            [llm.name, llm.revision, getattr(llm, "dtype", ""), llm.capabilities.top_logprobs, hidden],
+            [*whose, llm.capabilities.top_logprobs, hidden],
             continuation,
             request.id if drawn else None,
         )

@@ -11,16 +11,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from metaprobe.llms import grammar
 from metaprobe.llms.base import Capabilities, LLMError, Request, Token
-from metaprobe.llms.batching import BatchQueue
+from metaprobe.llms.batching import BatchQueue, bucket
+from metaprobe.llms.generation import generate
 from metaprobe.llms.grammar import Grammars
 from metaprobe.llms.hidden import Capture, RowStates, StateReader, chosen_layers
-from metaprobe.llms.prefix import padded, prefix_cache, shareable, shared_length
-from metaprobe.llms.recorder import BatchRecorder, Cancelled, Row, RowsDone
+from metaprobe.llms.prefix import shareable
+from metaprobe.llms.recorder import BatchRecorder, Cancelled, Row
 from metaprobe.llms.scoring import Scored, score
 from metaprobe.llms.stopping import StopTexts
 from metaprobe.llms.weights import DEFAULT_MODEL, Weights, resolve
@@ -167,7 +167,8 @@ class LocalLLM:
         """The call whose answer would be `continuation`, teacher-forced: its tokens with their raw log-probabilities.
 
         The prompt is that of `complete`, so a text that `complete` gave has the same log-probabilities here, where the
-        tokenizer splits it as the model did. Without messages, `continuation` is plain text from its beginning, after
+        tokenizer splits it as the model did: to 1e-4 in float32; in bfloat16 they differ by some 0.1 nats, as they do
+        between batches. Without messages, `continuation` is plain text from its beginning, after
         the beginning-of-sequence token, or after the end-of-sequence token where the tokenizer has no other. The end of
         the answer is not scored, nor are hidden states kept. Raises `LLMError` where prompt and continuation exceed the
         model's context.
@@ -244,46 +245,20 @@ class LocalLLM:
             reader=reader,
             cancel=abandoned,
         )
-        prompts = [job.prompt for job in batch]
-        shared = shared_length(prompts) if self._shareable else 0
-        ids, mask = padded(prompts, self._tokenizer.pad_token_id, shared, self._model.device)
         started = time.perf_counter()
-        with torch.inference_mode():
-            past = prefix_cache(self._model, ids[:1, :shared], len(batch)) if shared else None
-            with reader.hooks(self._model) if reader else nullcontext():
-                self._decode(recorder, ids, mask, past)
+        with reader.hooks(self._model) if reader else nullcontext():
+            generate(
+                self._model,
+                recorder,
+                [job.prompt for job in batch],
+                eos_ids=self._eos_ids,
+                pad=self._tokenizer.pad_token_id,
+                share_prefix=self._shareable,
+            )
         return [
             row.error or self._call(job, row, ((row.ended or started) - started) * 1000)
             for job, row in zip(batch, rows, strict=True)
         ]
-
-    def _decode(self, recorder: BatchRecorder, ids: Tensor, mask: Tensor, past: Any) -> None:
-        """Generate until every row has ended, going on with a smaller batch when many have."""
-        while True:
-            # A model's own generation defaults (repetition penalty, top-k) would change what is recorded as raw.
-            config = GenerationConfig(  # type: ignore[no-untyped-call]
-                max_new_tokens=recorder.remaining,
-                do_sample=False,
-                eos_token_id=self._eos_ids,
-                pad_token_id=self._tokenizer.pad_token_id,
-                return_dict_in_generate=True,
-            )
-            generated = self._model.generate(
-                input_ids=ids,
-                attention_mask=mask,
-                past_key_values=past,
-                generation_config=config,
-                logits_processor=[recorder],
-                stopping_criteria=[RowsDone(recorder)],
-            )
-            places = recorder.shrink()
-            if not places:
-                return
-            kept = torch.tensor(places, device=ids.device)
-            new = generated.sequences.shape[1] - ids.shape[1]
-            ids, past = generated.sequences[kept], generated.past_key_values
-            mask = torch.cat([mask, mask.new_ones(mask.shape[0], new)], dim=1)[kept]
-            past.batch_select_indices(kept)
 
     def _row(self, job: _Job) -> Row:
         request, sampling = job.request, job.request.sampling
@@ -375,15 +350,6 @@ class LocalLLM:
             logprobs_mode="raw",
             **answer,
         )
-
-
-def bucket(max_tokens: int) -> int:
-    """Requests of one bucket share a batch: 1, up to 4, 16, 64, 256, 1024, ... tokens.
-
-    Finished rows leave the batch, so unequal limits cost little; but one long answer among many short ones would soon
-    be generated alone.
-    """
-    return (max(max_tokens - 1, 0).bit_length() + 1) // 2
 
 
 @cache

@@ -107,7 +107,7 @@ class OpenAILLM:
         self._logprobs_mode: LogprobsMode = logprobs_mode
         self._render = render
         self._price = price_of(model, self._endpoint.host, prices)
-        self._extra = dict(extra_body or {})
+        self.extra_body = dict(extra_body or {})
         self._has_warned = False
 
     @classmethod
@@ -157,7 +157,7 @@ class OpenAILLM:
 
             async def ask(body: dict[str, Any]) -> Call:
                 started = time.perf_counter()
-                answer = await post(client, CHAT, body | self._extra)
+                answer = await post(client, CHAT, body | self.extra_body)
                 return self._call(request, answer, _since(started))
 
             return await self._answer(request, ask)
@@ -170,7 +170,7 @@ class OpenAILLM:
         async with self._endpoint.slot() as client:
 
             async def begin(body: dict[str, Any]) -> OpenStream:
-                return await OpenStream.begin(client, body | self._extra)
+                return await OpenStream.begin(client, body | self.extra_body)
 
             stream = await self._answer(request, begin)
             try:
@@ -202,7 +202,7 @@ class OpenAILLM:
 
             async def ask() -> Call:
                 started = time.perf_counter()
-                answer = await post(client, TEXT, body | self._extra)
+                answer = await post(client, TEXT, body | self.extra_body)
                 return self._call(request, echoed(answer, prompt, continuation), _since(started))
 
             return await self._endpoint.ask(ask, _named(request))

@@ -19,6 +19,7 @@ import asyncio
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from metaprobe.pipelines.argumentation import Semantics, extensions
 from metaprobe.pipelines.session import Session
@@ -62,7 +63,7 @@ class Scale:
         return " or ".join(str(other) for other in range(self.low, self.high + 1) if other != level)
 
     @property
-    def slots(self) -> dict[str, object]:
+    def slots(self) -> dict[str, Any]:
         return {"rubric": self.rubric, "low": self.low, "high": self.high}
 
 

@@ -5,6 +5,7 @@ goes to the one who answers.
 """
 
 from metaprobe.pipelines.answers import final_answer
+from metaprobe.pipelines.metacrit import answer_form
 from metaprobe.pipelines.session import Session
 from metaprobe.pipelines.system import System
 from metaprobe.pipelines.zero_shot_cot import ANSWER_TOKENS, FOLDER, PLAIN, RAW_CRITIQUE, directive
@@ -26,6 +27,7 @@ async def expert_prompting(session: Session) -> Run:
         hidden=True,
         identity=identity.text.strip() or ANY_EXPERT,
         directive=directive(session),
+        form=answer_form(session.item),
     )
     return session.run(final_answer(session.item, answer.text))
 

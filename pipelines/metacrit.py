@@ -28,13 +28,15 @@ from metaprobe.pipelines.answers import final_answer
 from metaprobe.pipelines.session import Session
 from metaprobe.pipelines.system import System
 from metaprobe.probes.signals import signals_of
-from metaprobe.records.types import Call, Decision, Run
+from metaprobe.records.types import Call, Decision, Item, Run
 from metaprobe.routing.paper import MONITOR, MONITOR_CONTROL, SYNTHESISE
 
 BRAINSTORM_TOKENS = 256
 MONITOR_TOKENS = 128
 CONTROL_TOKENS = 256
 SYNTHESIS_TOKENS = 320
+LISTED_CHARACTERS = 60
+"""Up to this length, choices are repeated where the answer is asked for."""
 
 EQUATIONS, FIGURES, EVERY_STAGE = "equations", "figures", "every-stage"
 SETTLED = {"without-monitor": "control", "without-control": MONITOR, EVERY_STAGE: MONITOR_CONTROL}
@@ -64,8 +66,14 @@ async def metacrit(session: Session) -> Run:
 
 async def brainstorm(session: Session) -> Call:
     """A1: R, the raw answer. Equation 1."""
-    prompt = _prompt(session, "brainstorm")
-    return await session.ask(prompt, stage="answer", agent="brainstormer", max_tokens=BRAINSTORM_TOKENS, hidden=True)
+    return await session.ask(
+        _prompt(session, "brainstorm"),
+        stage="answer",
+        agent="brainstormer",
+        max_tokens=BRAINSTORM_TOKENS,
+        hidden=True,
+        form=answer_form(session.item),
+    )
 
 
 async def monitor(session: Session, answer: Call | None = None) -> Call:
@@ -110,6 +118,7 @@ async def synthesise(
         hidden=True,
         answer=said(answer),
         heard=heard(session, note, critique),
+        form=answer_form(session.item),
     )
 
 
@@ -135,6 +144,18 @@ def heard(session: Session, note: Call | None, critique: Call | None) -> str:
     """What the critics said, each under its heading and after an empty line; empty where none is heard."""
     texts = [("heard_monitor", note), ("heard_control", critique)]
     return "".join("\n\n" + session.messages(name, text=said(call))[0].content for name, call in texts if call)
+
+
+def answer_form(item: Item) -> str:
+    """What the last line may hold; small models need to be told, and what is told must not depend on the answer."""
+    if item.check == "number":
+        return "a number"
+    if item.check == "function":
+        return "the code"
+    if not item.choices:
+        return "in as few words as possible"
+    listed = f"{', '.join(item.choices[:-1])} or {item.choices[-1]}"
+    return listed if len(listed) <= LISTED_CHARACTERS else "one of the given choices"
 
 
 def said(call: Call) -> str:

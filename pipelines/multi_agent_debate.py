@@ -11,7 +11,7 @@ The directive of `raw-critique` goes to the two sides.
 import re
 
 from metaprobe.pipelines.answers import final_answer, most_voted
-from metaprobe.pipelines.metacrit import said, yes_no
+from metaprobe.pipelines.metacrit import answer_form, said, yes_no
 from metaprobe.pipelines.session import Session
 from metaprobe.pipelines.system import System
 from metaprobe.pipelines.zero_shot_cot import FOLDER, PLAIN, RAW_CRITIQUE, directive
@@ -44,6 +44,7 @@ async def multi_agent_debate(session: Session) -> Run:
             number=number,
             affirmative=said(affirmative),
             negative=said(negative),
+            form=answer_form(item),
         )
         decided = session.state(moderator, "decided", yes_no(moderator.text, "decided"))
         if decided == 1 and _ANSWERED.search(moderator.text):
@@ -56,6 +57,7 @@ async def multi_agent_debate(session: Session) -> Run:
         hidden=True,
         affirmative=said(affirmative),
         negative=said(negative),
+        form=answer_form(item),
     )
     answered = session.state(judge, "decided", 1 if _ANSWERED.search(judge.text) else None)
     if answered:
@@ -79,6 +81,7 @@ async def speak(session: Session, side: str, number: int, debate: list[Call]) ->
         side=side,
         transcript=transcript,
         directive=directive(session),
+        form=answer_form(session.item),
     )
 
 

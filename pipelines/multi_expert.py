@@ -12,7 +12,7 @@ import asyncio
 import re
 
 from metaprobe.pipelines.answers import final_answer
-from metaprobe.pipelines.metacrit import CONTROL_TOKENS, heard, said, yes_no
+from metaprobe.pipelines.metacrit import CONTROL_TOKENS, answer_form, heard, said, yes_no
 from metaprobe.pipelines.session import Session
 from metaprobe.pipelines.system import System
 from metaprobe.pipelines.zero_shot_cot import (
@@ -58,6 +58,7 @@ async def multi_expert(session: Session) -> Run:
         answers=said_by,
         heard=heard(session, note, critique),
         directive=directive(session),
+        form=answer_form(session.item),
     )
     return session.run(final_answer(session.item, merged.text))
 
@@ -72,6 +73,7 @@ async def answer_as(session: Session, expert: str, number: int) -> Call:
         hidden=True,
         expert=expert,
         directive=directive(session),
+        form=answer_form(session.item),
     )
 
 

@@ -9,7 +9,7 @@ import asyncio
 import re
 
 from metaprobe.pipelines.answers import final_answer, most_voted
-from metaprobe.pipelines.metacrit import said
+from metaprobe.pipelines.metacrit import answer_form, said
 from metaprobe.pipelines.session import Session
 from metaprobe.pipelines.system import System
 from metaprobe.pipelines.zero_shot_cot import ANSWER_TOKENS, FOLDER, PLAIN, RAW_CRITIQUE, directive
@@ -50,6 +50,7 @@ async def sample(session: Session, number: int) -> Call:
         hidden=True,
         directive=directive(session),
         heard="",
+        form=answer_form(session.item),
     )
 
 

@@ -42,9 +42,9 @@ _NUMBER = re.compile(r"(?<![\w.])-?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:
 _WORD = re.compile(r"-?\d+(?:\.\d+)?|[^\W_]+(?:'[^\W_]+)*")
 _SCALED = re.compile(r"\d\s*(?:(?:and\s+)?an?\s+)?(hundred|thousand|million|billion|dozen|half|third|quarter)", re.I)
 
-_TO_LETTER = r"""\W*(?:(?:so|therefore|thus|hence)\b\W*)?(?:i\s+(?:would\s+)?(?:choose|pick|say|select|think)\s+)?
-    (?:the\s+)?(?:(?:correct|right|best|final)\s+)?(?:(?:option|choice|answer|letter)\b\s*(?:is\b)?\W*)?
-    (?:option\s+)?\W*"""
+_TO_LETTER = r"""\W{0,8}(?:(?:so|therefore|thus|hence)\b\W{0,8})?
+    (?:i\s+(?:would\s+)?(?:choose|pick|say|select|think)\s+)?(?:the\s+)?(?:(?:correct|right|best|final)\s+)?(?:(?:option|choice|answer|letter)\b\s*(?:is\b)?\W{0,8})?
+    (?:option\s+)?\W{0,8}"""
 _LETTER = re.compile(
     rf"(?i:{_TO_LETTER})(?:([A-Z])(?=\s*[).:,;/\n–—-]|\W*$|\s+(?:is|was|because|since|as|and|or)\b)"
     r"|([a-z])(?=\s*[).:]|\W*$))(?!')",

@@ -6,7 +6,7 @@ from threading import Event
 
 import pytest
 
-from metaprobe.llms.batching import BatchQueue
+from metaprobe.llms.batching import BatchQueue, bucket
 
 
 def echo(batches: list[list[int]]) -> BatchQueue[int, int]:
@@ -83,3 +83,11 @@ def test_a_cancelled_queue_tells_its_batch_that_nobody_waits() -> None:
 
     asyncio.run(ask())
     assert seen == [True]
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "together"),
+    [(400, 800, True), (300, 1000, True), (8, 24, False), (24, 400, False), (1, 2, False), (5, 16, True)],
+)
+def test_limits_within_a_factor_of_four_may_share_a_batch(left: int, right: int, together: bool) -> None:
+    assert (bucket(left) == bucket(right)) is together

@@ -23,7 +23,7 @@ from metaprobe.routing.explore import EpsilonGreedy, Exhaustive
 from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.profiles import Experience
 from metaprobe.training.collect import CollectReport, collect
-from metaprobe.training.launch import Plan, launch, load_models, policy_of
+from metaprobe.training.launch import Plan, api_options, launch, load_models, policy_of
 from metaprobe.training.study import study, train_hidden
 
 COT = SYSTEMS["zero-shot-cot"]
@@ -138,6 +138,13 @@ def test_policies_are_named_with_their_constants() -> None:
 def test_a_policy_that_does_not_exist_is_named(policy: str) -> None:
     with pytest.raises(RecordError, match=policy.partition(":")[2].partition("=")[0] or "papers"):
         policy_of(Plan(system="s", task="t", policy=policy))
+
+
+def test_options_of_an_endpoint_are_read_as_json_or_text() -> None:
+    given = ["logprobs_mode=raw", 'extra_body={"repeat_penalty": 1.0}', "attempts=3"]
+    assert api_options(given) == {"logprobs_mode": "raw", "extra_body": {"repeat_penalty": 1.0}, "attempts": 3}
+    with pytest.raises(RecordError, match="api option 'api_key=x'"):
+        api_options(["api_key=x"])
 
 
 def test_two_models_for_one_stage_are_refused() -> None:

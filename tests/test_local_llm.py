@@ -14,7 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from metaprobe.llms import grammar
 from metaprobe.llms.base import Capabilities, LLMError, Request, Token
 from metaprobe.llms.hidden import Capture, chosen_layers
-from metaprobe.llms.local import PLAIN_TEMPLATE, LocalLLM, bucket
+from metaprobe.llms.local import PLAIN_TEMPLATE, LocalLLM
 from metaprobe.llms.prefix import shared_length
 from metaprobe.llms.recorder import BatchRecorder, Cancelled, Row, nucleus
 from metaprobe.llms.scoring import score
@@ -293,14 +293,6 @@ def test_rows_that_end_leave_the_batch_and_change_nothing(network, tokenizer) ->
         assert (one.hidden is None) == (other.hidden is None)
         if one.hidden is not None:
             np.testing.assert_allclose(one.hidden.values, other.hidden.values, rtol=1e-2, atol=1e-2)
-
-
-@pytest.mark.parametrize(
-    ("left", "right", "together"),
-    [(400, 800, True), (300, 1000, True), (8, 24, False), (24, 400, False), (1, 2, False), (5, 16, True)],
-)
-def test_limits_within_a_factor_of_four_may_share_a_batch(left: int, right: int, together: bool) -> None:
-    assert (bucket(left) == bucket(right)) is together
 
 
 def test_an_answer_ends_before_a_stop_text(network, tokenizer) -> None:

@@ -7,7 +7,7 @@ import pytest
 from scripted import ScriptedLLM, run_once
 
 from metaprobe.llms.base import Request
-from metaprobe.pipelines.metacrit import SYSTEM, yes_no
+from metaprobe.pipelines.metacrit import SYSTEM, answer_form, yes_no
 from metaprobe.records.types import Item, Run
 from metaprobe.routing.paper import MONITOR, MONITOR_CONTROL, SYNTHESISE, PaperRules
 from metaprobe.routing.policy import Outcome, State, decided
@@ -213,3 +213,21 @@ def test_yes_and_no_are_read_or_left_open(text: str, value: float | None) -> Non
 def test_a_silent_agent_is_shown_as_silent() -> None:
     _, llm = run(said={"monitor": "  "})
     assert "(nothing)" in shown(llm, "control")
+
+
+@pytest.mark.parametrize(
+    ("item", "form"),
+    [
+        (ITEM, "in as few words as possible"),
+        (Item(id="n", question="2 + 2?", check="number"), "a number"),
+        (Item(id="c", question="?", check="choice", choices=("true", "false")), "true or false"),
+        (Item(id="c", question="?", check="choice", choices=("A", "B", "C")), "A, B or C"),
+        (Item(id="l", question="?", check="choice", choices=("a long answer " * 5, "no")), "one of the given choices"),
+    ],
+)
+def test_the_answer_is_asked_for_in_the_form_that_the_item_takes(item: Item, form: str) -> None:
+    assert answer_form(item) == form
+    llm = ScriptedLLM(SAID)
+    run_once(SYSTEM, item, llm)
+    asked = [i for i in range(len(llm.asked)) if f"({form})" in llm.prompt(i)]
+    assert [llm.asked[i].stage for i in asked] == ["answer", "synthesis"]

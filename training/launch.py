@@ -1,13 +1,14 @@
 """A collection by names, as the command line gives them: from specifications to models, policy, signals, and runs."""
 
 import asyncio
+import json
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from metaprobe.eval.tasks.loading import DEFAULT_SEED, load_task
 from metaprobe.llms.base import LLM, Request
@@ -26,6 +27,17 @@ from metaprobe.training.collect import CollectReport, OnRun, collect, run_id
 
 CACHE_FILE = "calls.sqlite"
 JUDGE = "judge"
+API_OPTIONS = (
+    "logprobs_mode",
+    "schema_form",
+    "extra_body",
+    "revision",
+    "timeout_s",
+    "attempts",
+    "max_wait_s",
+    "prices",
+)
+"""Options of `OpenAILLM` that a command may set; `prices` is a file (`metaprobe.llms.pricing.read_prices`)."""
 
 T = TypeVar("T")
 
@@ -43,6 +55,8 @@ class Plan:
     `openai:MODEL`, or `openai:MODEL@BASE_URL`."""
     judge: str | None = None
     """`L` for every stage called `judge`."""
+    api: tuple[str, ...] = ()
+    """`KEY=VALUE` for every `openai:` model, of `API_OPTIONS`; values as JSON or plain text."""
     policy: str = "paper"
     """`paper` or `exhaustive`, with constants after a colon: `paper:theta=0.4,cycles=2`."""
     epsilon: float = 0.0
@@ -232,11 +246,30 @@ def _load(spec: str, plan: Plan, layers: str | None) -> LLM:
         require("openai", "api")
         from metaprobe.llms.openai_client import OpenAILLM  # not above: a local collection needs no client
 
-        return OpenAILLM.parse(spec, top_logprobs=plan.top_logprobs, concurrency=plan.concurrency)
+        options = api_options(plan.api)
+        return OpenAILLM.parse(spec, top_logprobs=plan.top_logprobs, concurrency=plan.concurrency, **options)
     require("torch", "train")
     from metaprobe.llms.local import LocalLLM  # not above: a collection over an API needs no torch
 
     return LocalLLM.load(spec, batch_size=plan.batch_size, top_logprobs=plan.top_logprobs, layers=layers)
+
+
+def api_options(given: Sequence[str]) -> dict[str, Any]:
+    """`KEY=VALUE` texts as options of `OpenAILLM`. Raises `RecordError` for one that is none."""
+    options: dict[str, Any] = {}
+    for text in given:
+        key, separator, value = text.partition("=")
+        if not separator or key not in API_OPTIONS:
+            raise RecordError(f"api option {text!r}: expected KEY=VALUE with KEY one of {', '.join(API_OPTIONS)}")
+        try:
+            options[key] = json.loads(value)
+        except ValueError:
+            options[key] = value
+    if "prices" in options:
+        from metaprobe.llms.pricing import read_prices
+
+        options["prices"] = read_prices(options["prices"])
+    return options
 
 
 def _layers(capture: str | None, needed: Iterable[int]) -> str | None:

@@ -97,6 +97,11 @@ def demo(out: Path, model: str, limit: int | None, batch_size: int, folds: int, 
 )
 @click.option("--judge", help="Model of every stage called 'judge'.")
 @click.option(
+    "--api",
+    multiple=True,
+    help="KEY=VALUE for openai: models, such as logprobs_mode=raw or extra_body={...}; repeatable.",
+)
+@click.option(
     "--policy", default="paper", show_default=True, help="'paper' or 'exhaustive'; 'paper:theta=0.4' sets constants."
 )
 @click.option(

@@ -1,0 +1,54 @@
+"""The loop around transformers' `generate`: a batch goes on with fewer rows when many have ended."""
+
+from collections.abc import Sequence
+
+import torch
+from transformers import GenerationConfig, PreTrainedModel
+
+from metaprobe.llms.prefix import padded, prefix_cache, shared_length
+from metaprobe.llms.recorder import BatchRecorder, RowsDone
+
+
+@torch.inference_mode()
+def generate(
+    model: PreTrainedModel,
+    recorder: BatchRecorder,
+    prompts: Sequence[list[int]],
+    *,
+    eos_ids: Sequence[int],
+    pad: int,
+    share_prefix: bool = True,
+) -> None:
+    """Answer every prompt (token ids), until the recorder says that its row has ended.
+
+    A finished row costs as much as any other until it leaves the batch. On SmolLM2-135M with 32 answers of 2 to 363
+    tokens, generation takes half the time when finished rows leave.
+    """
+    shared = shared_length(prompts) if share_prefix else 0
+    ids, mask = padded(prompts, pad, shared, model.device)
+    past = prefix_cache(model, ids[:1, :shared], len(prompts)) if shared else None
+    while True:
+        # A model's own generation defaults (repetition penalty, top-k) would change what is recorded as raw.
+        config = GenerationConfig(  # type: ignore[no-untyped-call]
+            max_new_tokens=recorder.remaining,
+            do_sample=False,
+            eos_token_id=list(eos_ids),
+            pad_token_id=pad,
+            return_dict_in_generate=True,
+        )
+        generated = model.generate(
+            input_ids=ids,
+            attention_mask=mask,
+            past_key_values=past,
+            generation_config=config,
+            logits_processor=[recorder],
+            stopping_criteria=[RowsDone(recorder)],
+        )
+        places = recorder.shrink()
+        if not places:
+            return
+        kept = torch.tensor(places, device=ids.device)
+        new = generated.sequences.shape[1] - ids.shape[1]
+        ids, past = generated.sequences[kept], generated.past_key_values
+        mask = torch.cat([mask, mask.new_ones(mask.shape[0], new)], dim=1)[kept]
+        past.batch_select_indices(kept)
