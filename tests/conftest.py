@@ -1,15 +1,26 @@
 """What several files share: the recorded runs, and answers with planted signals."""
 
+import importlib.util
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from urllib import request as http
 
 import numpy as np
 import pytest
 
 from metaprobe.checkpoints import Generator
 from metaprobe.eval.table import AnswerTable
+from metaprobe.llms.weights import DEFAULT_MODEL, _embedded_file
 from metaprobe.probes.features import features, schema
 from metaprobe.records.activations import Activations
 from metaprobe.training.methods import Evidence
+
+UP_WITHIN_S = 120
 
 
 @pytest.fixture(scope="session")
@@ -67,3 +78,38 @@ def made_up(n: int = 600, *, signal: float = 1.5, seed: int = 0) -> Evidence:
         generator=Generator(model="m", logprobs_mode="raw"),
         fingerprint="f",
     )
+
+
+@pytest.fixture(scope="session")
+def llama_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Base URL of llama-cpp-python's server with the embedded model, on this machine."""
+    if importlib.util.find_spec("llama_cpp") is None:
+        pytest.skip("llama-cpp-python is not installed: pip install 'llama-cpp-python[server]'")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "llama_cpp.server", "--model", str(_embedded_file(DEFAULT_MODEL))]
+    command += ["--model_alias", DEFAULT_MODEL, "--host", "127.0.0.1", "--port", str(port), "--logits_all", "true"]
+    command += ["--n_ctx", "4096", "--n_threads", "1", "--n_threads_batch", "1"]
+    log = tmp_path_factory.mktemp("server") / "log"
+    with log.open("w") as file:
+        server = subprocess.Popen(command, stdout=file, stderr=file, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    try:
+        wait_until_up(f"http://127.0.0.1:{port}/v1/models", server, log)
+        os.environ.setdefault("OPENAI_API_KEY", "none")
+        yield f"http://127.0.0.1:{port}/v1"
+    finally:
+        server.terminate()
+        server.wait(timeout=30)
+
+
+def wait_until_up(url: str, server: "subprocess.Popen[bytes]", log: Path) -> None:
+    direct = http.build_opener(http.ProxyHandler({}))
+    deadline = time.monotonic() + UP_WITHIN_S
+    while time.monotonic() < deadline and server.poll() is None:
+        try:
+            direct.open(url, timeout=5).close()
+            return
+        except OSError:
+            time.sleep(0.2)
+    pytest.fail(f"the server did not come up within {UP_WITHIN_S} s:\n{log.read_text()[-2000:]}")

@@ -3,22 +3,15 @@
 import asyncio
 import importlib.util
 import json
-import os
-import socket
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
-from urllib import request as http
 
 import numpy as np
 import pytest
 
 from metaprobe.llms.base import LLMError, Request
 from metaprobe.llms.openai_client import PLAIN_SAMPLING, OpenAILLM, plain_prompt
-from metaprobe.llms.weights import DEFAULT_MODEL, _embedded_file
+from metaprobe.llms.weights import DEFAULT_MODEL
 from metaprobe.records.types import Call, Message, Sampling
 
 pytestmark = [
@@ -29,7 +22,6 @@ pytestmark = [
     ),
 ]
 
-UP_WITHIN_S = 120
 QUESTION = (Message("user", "What is the capital of France?"),)
 
 
@@ -41,34 +33,8 @@ def chat_prompt(messages: Sequence[Message]) -> str:
 
 
 @pytest.fixture(scope="module")
-def base_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "llama_cpp.server", "--model", str(_embedded_file(DEFAULT_MODEL))]
-    command += ["--model_alias", DEFAULT_MODEL, "--host", "127.0.0.1", "--port", str(port), "--logits_all", "true"]
-    command += ["--n_ctx", "512", "--n_threads", "1", "--n_threads_batch", "1"]
-    log = tmp_path_factory.mktemp("server") / "log"
-    with log.open("w") as file:
-        server = subprocess.Popen(command, stdout=file, stderr=file, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    try:
-        wait_until_up(f"http://127.0.0.1:{port}/v1/models", server, log)
-        yield f"http://127.0.0.1:{port}/v1"
-    finally:
-        server.terminate()
-        server.wait(timeout=30)
-
-
-def wait_until_up(url: str, server: "subprocess.Popen[bytes]", log: Path) -> None:
-    direct = http.build_opener(http.ProxyHandler({}))
-    deadline = time.monotonic() + UP_WITHIN_S
-    while time.monotonic() < deadline and server.poll() is None:
-        try:
-            direct.open(url, timeout=5).close()
-            return
-        except OSError:
-            time.sleep(0.2)
-    pytest.fail(f"the server did not come up within {UP_WITHIN_S} s:\n{log.read_text()[-2000:]}")
+def base_url(llama_server: str) -> str:
+    return llama_server
 
 
 def use(base_url: str, ask: Callable[[OpenAILLM], Coroutine[Any, Any, Any]], **options: Any) -> Any:
