@@ -11,7 +11,7 @@ import io
 import json
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -122,6 +122,10 @@ class CallCache:
                 ) from error
 
 
+OnCall = Callable[[Call, bool], None]
+"""Told of a call, and whether it was kept from before."""
+
+
 class CachedLLM:
     """The same model, asked only what it was not asked before.
 
@@ -130,9 +134,11 @@ class CachedLLM:
     without a seed must also have the same id, so that two draws stay two. Errors are not kept.
     """
 
-    def __init__(self, llm: LLM, cache: CallCache) -> None:
+    def __init__(self, llm: LLM, cache: CallCache, *, on_call: OnCall = lambda call, kept: None) -> None:
+        """`on_call`: told of every call that has ended."""
         self._llm = llm
         self._cache = cache
+        self._on_call = on_call
         self._asking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     @property
@@ -150,14 +156,21 @@ class CachedLLM:
         """What the model gives."""
         return self._llm.capabilities
 
+    @property
+    def asked_how(self) -> str:
+        """Where and how an endpoint is asked; empty for a model of this machine."""
+        return str(getattr(self._llm, "asked_how", ""))
+
     async def complete(self, request: Request) -> Call:
         """The call as it was kept, or else asked. Of requests alike that wait at once, one is asked."""
         key = self.key(request)
         async with self._turn(key):
             call = self._cache.get(key)
+            kept = call is not None
             if call is None:
                 call = await self._llm.complete(request)
                 self._keep(key, call)
+        self._on_call(call, kept)
         return under(request, call)
 
     async def stream(self, request: Request) -> AsyncIterator[Token | Call]:
@@ -181,9 +194,11 @@ class CachedLLM:
         key = self.key(request, continuation)
         async with self._turn(key):
             call = self._cache.get(key)
+            kept = call is not None
             if call is None:
                 call = await self._llm.loglikelihood(request, continuation)
                 self._keep(key, call)
+        self._on_call(call, kept)
         return under(request, call)
 
     def key(self, request: Request, continuation: str | None = None) -> str:
@@ -191,9 +206,9 @@ class CachedLLM:
         llm, sampling = self._llm, request.sampling
         drawn = continuation is None and sampling.temperature > 0 and sampling.seed is None
         hidden = repr(getattr(llm, "capture", None)) if request.hidden and llm.capabilities.hidden else None
-        # Two servers may give the same name to other weights.
-        endpoint = (getattr(llm, "endpoint", ""), repr(getattr(llm, "extra_body", None)))
-        whose = [llm.name, llm.revision, getattr(llm, "dtype", ""), *(endpoint if endpoint[0] else ())]
+        # Two servers may give the same name to other weights, and record other log-probabilities.
+        asked_how = [how] if (how := self.asked_how) else []
+        whose = [llm.name, llm.revision, getattr(llm, "dtype", ""), *asked_how]
         return question_key(
             request.messages,
             sampling,

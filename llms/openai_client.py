@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, Self, TypeVar
@@ -91,6 +92,7 @@ class OpenAILLM:
             raise LLMError(f"extra_body holds {', '.join(sorted(taken))}: a call would be recorded with other values")
         self.name = model
         self.revision = revision
+        self._given_form = schema_form
         self.schema_form: SchemaForm = schema_form
         """How a JSON Schema is sent; `auto` until the endpoint has taken one."""
         self._endpoint = Endpoint(
@@ -115,7 +117,7 @@ class OpenAILLM:
         """From `openai:MODEL`, or `openai:MODEL@http://host:port/v1`; `options` as in `OpenAILLM`."""
         scheme, _, rest = spec.partition(":")
         model, at, url = rest.partition("@http")
-        if scheme != "openai" or not model:
+        if scheme != "openai" or not model or re.search(r"@[\w.-]+(:\d|/)", model):  # an address without http://
             raise LLMError(f"model {spec!r}: expected openai:MODEL or openai:MODEL@http://host:port/v1")
         return cls(model, base_url=f"http{url}" if at else None, **options)
 
@@ -126,6 +128,12 @@ class OpenAILLM:
     def endpoint(self) -> str:
         """The address, without anything secret."""
         return self._endpoint.address
+
+    @property
+    def asked_how(self) -> str:
+        """Where and how it is asked, as far as answers and their records depend on it; nothing secret."""
+        how = [self.endpoint, self.extra_body, self._logprobs, self._logprobs_mode, self._given_form]
+        return json.dumps(how, sort_keys=True)
 
     @property
     def capabilities(self) -> Capabilities:

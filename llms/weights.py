@@ -16,6 +16,8 @@ from pathlib import Path
 from metaprobe.llms.base import LLMError
 from metaprobe.records.extras import require
 
+NAMELESS = ("model", "ggml-model")
+
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
@@ -57,7 +59,8 @@ def resolve(model: str) -> Weights:
     if path.suffix == ".gguf":
         if not path.is_file():
             raise LLMError(f"no such GGUF file: {path}")
-        return _dense(path.stem, path)
+        # A file that is called "model" says less than its folder.
+        return _dense(path.resolve().parent.name if path.stem.lower() in NAMELESS else path.stem, path)
     if path.is_dir():
         if not (path / "config.json").is_file():
             raise LLMError(f"{path} holds no config.json: expected a folder written by transformers' save_pretrained")

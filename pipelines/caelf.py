@@ -305,6 +305,9 @@ SYSTEM = System(
     ),
     variants=("caelf", "grounded", "stable", "no-contest", "single"),
     default_variants=("caelf", "single"),
+    stages=("argue", "reflect", "attack", "answer", "contest"),
+    roles=(*ASSISTANTS, "teacher", "user"),
+    fields=("essay", "trait"),
     extract_answer=extract_answer,
     tokens=2 * (1 + REFLECTIONS) * ARGUMENT_TOKENS + 2 * FEEDBACK_TOKENS + ARGUMENT_TOKENS + 20 * ATTACK_TOKENS,
 )

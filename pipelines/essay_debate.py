@@ -11,6 +11,7 @@ nothing. Here: temperature 1 and no truncation for the debaters, greedy for the 
 import json
 
 from metaprobe.pipelines.judging import MOST, json_object, judge, whole_number
+from metaprobe.pipelines.judging import STAGE as JUDGE_STAGE
 from metaprobe.pipelines.session import Session
 from metaprobe.pipelines.system import System
 from metaprobe.pipelines.verifiable import check_argument
@@ -116,6 +117,10 @@ SYSTEM = System(
     run=essay_debate,
     prompts=("advocate", "skeptic", "score", "judge", "judge_again"),
     variants=("paper", NO_JUDGE),
+    stages=(ARGUMENT_STAGE, SCORE_STAGE, JUDGE_STAGE),
+    roles=(ADVOCATE, SKEPTIC),
+    fields=("essay", "trait", "rubric", "essay_prompt", "low", "high"),
+    signals={"quality": ARGUMENT_STAGE},
     answer_stages=(SCORE_STAGE,),
     extract_answer=extract_answer,
     tokens=2 * ARGUMENT_TOKENS + SCORE_TOKENS + 2 * 100,

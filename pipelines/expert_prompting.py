@@ -38,5 +38,6 @@ SYSTEM = System(
     run=expert_prompting,
     prompts=("expert_identity", "expert_answer", "raw_critique"),
     variants=(PLAIN, RAW_CRITIQUE),
+    stages=("identity", "answer"),
     tokens=IDENTITY_TOKENS + ANSWER_TOKENS,
 )

@@ -196,7 +196,7 @@ class Team:
         reads = session.signals.reads("confidence", agent)
         if reads == "prompt":
             prompt = (Message("system", self._system_prompt(agent)), *session.messages("answer"))
-            call = await session.read(prompt, agent=agent)
+            call = await session.read(prompt, agent=agent, model_of="answer")
         elif reads == "answer":
             call = await self.draft(agent)
         return session.signal("confidence", agent=agent, stated=stated, call=call)
@@ -291,6 +291,8 @@ SYSTEM = System(
     run=metacogagent,
     prompts=("classify", "dimensions", "assess", "answer", "discuss", "keywords", "agent", *AGENTS),
     variants=("algorithm", "every-agent", *BASELINES, *ABLATIONS),
+    stages=("classify", "assess", "answer"),
+    signals={"confidence": "answer"},
     extract_answer=extract,
     agents=AGENTS,
     experiences=experiences,

@@ -98,6 +98,7 @@ async def control(session: Session, answer: Call, note: Call | None, *, stage: s
         agent="control",
         parent=answer,
         max_tokens=CONTROL_TOKENS,
+        model_of="control",
         answer=said(answer),
         heard=heard(session, note, None),
     )
@@ -115,6 +116,7 @@ async def synthesise(
         agent="synthesiser",
         parent=answer,
         max_tokens=SYNTHESIS_TOKENS,
+        model_of="synthesis",
         hidden=True,
         answer=said(answer),
         heard=heard(session, note, critique),
@@ -181,6 +183,8 @@ SYSTEM = System(
     run=metacrit,
     prompts=(*AGENT_PROMPTS, *(f"{name}_figures" for name in AGENT_PROMPTS), "heard_monitor", "heard_control"),
     variants=(EQUATIONS, FIGURES, "without-monitor", "without-control", EVERY_STAGE),
+    stages=("answer", "monitor", "control", "synthesis"),
+    signals=dict.fromkeys(("difficulty", "confidence", "quality"), "answer"),
     answer_stages=(
         "answer",
         "synthesis",

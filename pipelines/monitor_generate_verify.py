@@ -113,7 +113,7 @@ async def _monitor(session: Session, number: int, previous: Cycle | None) -> tup
     read = None
     if session.signals.reads("difficulty") == "prompt":
         prompt, slots = _solving(previous, NEUTRAL_STRATEGY)
-        read = await session.read(session.messages(prompt, **slots), round=number)
+        read = await session.read(session.messages(prompt, **slots), round=number, model_of="answer")
     return features, session.signal("difficulty", stated=stated, call=read)
 
 
@@ -246,5 +246,7 @@ SYSTEM = System(
         "verify",
     ),
     variants=("paper",),
+    stages=("monitor", "strategy", "answer", "verify"),
+    signals={"difficulty": "answer", "quality": "answer"},
     tokens=3 * (MONITOR_TOKENS + STRATEGY_TOKENS + 600 + VERIFY_TOKENS),
 )

@@ -98,6 +98,7 @@ SYSTEM = System(
         "raw_critique",
     ),
     variants=(PLAIN, RAW_CRITIQUE),
+    stages=("answer", "moderator", "judge"),
     answer_stages=("answer", "moderator", "judge"),
     tokens=ROUNDS * (2 * SIDE_TOKENS + MODERATOR_TOKENS) + JUDGE_TOKENS,
 )

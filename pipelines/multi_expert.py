@@ -104,6 +104,7 @@ SYSTEM = System(
         "heard_control",
     ),
     variants=(PLAIN, RAW_CRITIQUE, WITH_MONITOR, WITH_CONTROL),
+    stages=("experts", "answer", "monitor", "control", "merge"),
     answer_stages=("answer", "merge"),
     tokens=NAMING_TOKENS + EXPERTS * EXPERT_TOKENS + MERGE_TOKENS,
 )

@@ -33,7 +33,8 @@ ACCEPTED = "accepted"
 """Stated of a critique: 1 where it is content with the answer, 0 where not, None where it does not say."""
 RAW_CRITIQUE = "raw-critique"
 
-_VERDICT = re.compile(r"verdict\W*\b(good|improve)\b", re.IGNORECASE)
+# "GOOD or IMPROVE" repeats the question.
+_VERDICT = re.compile(r"verdict\W*\b(good|improve)\b(?!\W+(?:or\W+)?(?:good|improve))", re.IGNORECASE)
 
 
 async def self_refine(session: Session) -> Run:
@@ -107,5 +108,7 @@ SYSTEM = System(
         "raw_critique",
     ),
     variants=("plain", RAW_CRITIQUE),
+    stages=("answer", "feedback"),
+    signals={"quality": "answer"},
     tokens=3 * (ANSWER_TOKENS + FEEDBACK_TOKENS),
 )

@@ -61,6 +61,7 @@ SYSTEM = System(
     run=self_report,
     prompts=("difficulty", "direct", "step_by_step", "confidence"),
     variants=("direct", "step-by-step"),
+    stages=("difficulty", "answer", "confidence"),
     default_variants=("direct", "step-by-step"),
     extract_answer=extract_answer,
     tokens=80,

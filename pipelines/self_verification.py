@@ -116,5 +116,7 @@ SYSTEM = System(
     run=self_verification,
     prompts=("generate", "conclusion", "backward", "check"),
     variants=("paper",),
+    stages=("answer", "backward"),
+    signals={"quality": "answer"},
     tokens=CANDIDATES * (ANSWER_TOKENS + VERIFICATIONS * MOST_CONDITIONS * BACKWARD_TOKENS),
 )

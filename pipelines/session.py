@@ -5,7 +5,7 @@ themselves, asks a policy at named points, takes its numbers from a source of si
 """
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from metaprobe.llms.base import LLM, Request
@@ -18,6 +18,8 @@ from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.policy import Policy, State
 from metaprobe.routing.profiles import Profiles
 
+UNREAD = "unread:"
+"""Prefix of the label of a call that a checkpoint should have read and could not."""
 READ = "read"
 """Stage of the one-token call that only reads a prompt, for a probe that judges before the answer."""
 
@@ -56,8 +58,6 @@ class Setup:
     agents: tuple[str, ...] = ()
     """Names of the agents, where the system takes any number of them."""
     seed: int = 0
-    on_call: Callable[[Call], None] = lambda call: None
-    """Told of every call that has ended."""
 
 
 class Session:
@@ -91,13 +91,15 @@ class Session:
         json_schema: str = "",
         hidden: bool = False,
         system_prompt: str = "",
+        model_of: str = "",
         **slots: object,
     ) -> Call:
         """Fill a prompt file and ask the model of this stage and agent. The item's fields are slots as well.
 
         Stage, agent and round name the call, so they must differ from those of every other call of the run. A sampled
         call draws with a seed that follows from item, stage, agent and round: another variant that asks the same gets
-        the same answer. `system_prompt` goes before the prompt's own turns. Raises `LLMError` where there is no answer.
+        the same answer. `system_prompt` goes before the prompt's own turns. `model_of`: the stage whose model is asked,
+        where it is another one than `stage`. Raises `LLMError` where there is no answer.
         """
         messages = self.messages(prompt, **slots)
         if system_prompt:
@@ -109,11 +111,18 @@ class Session:
             stop=tuple(stop),
             json_schema=json_schema,
         )
-        return await self.send(messages, sampling, stage=stage, agent=agent, round=round, parent=parent, hidden=hidden)
+        return await self.send(
+            messages, sampling, stage=stage, agent=agent, round=round, parent=parent, hidden=hidden, model_of=model_of
+        )
 
-    async def read(self, messages: tuple[Message, ...], *, agent: str = "", round: int = 0) -> Call:
-        """One pass over a prompt, for a probe on its last token: a call of one token, which nobody reads."""
-        return await self.send(messages, Sampling(max_tokens=1), stage=READ, agent=agent, round=round, hidden=True)
+    async def read(self, messages: tuple[Message, ...], *, model_of: str, agent: str = "", round: int = 0) -> Call:
+        """One pass over a prompt, for a probe on its last token: a call of one token, which nobody reads.
+
+        `model_of`: the stage that would answer this prompt, whose model it therefore is.
+        """
+        return await self.send(
+            messages, Sampling(max_tokens=1), stage=READ, agent=agent, round=round, hidden=True, model_of=model_of
+        )
 
     async def send(
         self,
@@ -125,6 +134,7 @@ class Session:
         round: int = 0,
         parent: Call | None = None,
         hidden: bool = False,
+        model_of: str = "",
     ) -> Call:
         """Ask with messages already made. Everything that is asked goes through here and into the run."""
         call_id = "/".join([self.run_id, stage, *filter(None, [agent, str(round) if round else ""])])
@@ -141,9 +151,8 @@ class Session:
             parent=parent.id if parent else None,
             hidden=hidden,
         )
-        call = await self.setup.models.of(stage, agent).complete(request)
+        call = await self.setup.models.of(model_of or stage, agent).complete(request)
         self._calls[call_id] = call
-        self.setup.on_call(call)
         return call
 
     def messages(self, prompt: str, **slots: object) -> tuple[Message, ...]:
@@ -159,10 +168,17 @@ class Session:
     def signal(
         self, name: str, *, agent: str = "", stated: float | None = None, call: Call | None = None
     ) -> Signal | None:
-        """The number a rule should use: stated, read by a checkpoint, or both; what was read is noted as a label."""
+        """The number a rule should use: stated, read by a checkpoint, or both.
+
+        What a checkpoint read of `call` is noted as the label `signal:NAME`, and that it could not as `unread:NAME`.
+        """
         signal = self.signals.signal(name, agent=agent, stated=stated, call=call)
-        if signal is not None and call is not None and signal.source != "stated":
-            self.label(call, f"signal:{name}", signal.value, source=signal.source)
+        replacement = self.signals.replacement(name, agent)
+        if replacement is not None and call is not None:
+            if signal is not None and signal.source != "stated":
+                self.label(call, f"signal:{name}", signal.value, source=signal.source)
+            else:
+                self.label(call, UNREAD + name, 1.0, source=replacement.digest)
         return signal
 
     def label(self, call: Call, name: str, value: float, *, source: str) -> None:

@@ -1,7 +1,7 @@
 """A monitor-control system as the collection sees it."""
 
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 
 from metaprobe.pipelines.answers import final_answer
 from metaprobe.pipelines.session import Session
@@ -25,6 +25,14 @@ class System:
     """The first is the paper's own."""
     default_variants: tuple[str, ...] = ()
     """What is collected unless told otherwise; by default the first variant."""
+    stages: tuple[str, ...]
+    """Every stage it asks at, except `read`: each may have a model of its own."""
+    roles: tuple[str, ...] = ()
+    """Its agents where they are fixed: each may have a model of its own."""
+    fields: tuple[str, ...] = ()
+    """`Item.fields` that its prompts need."""
+    signals: Mapping[str, str] = field(default_factory=dict)
+    """Name of a number that a checkpoint may replace -> the stage whose model it reads."""
     answer_stages: tuple[str, ...] = ("answer",)
     """Stages whose calls are answers to the item, each of which gets a label where a program can check it."""
     extract_answer: Callable[[Item, Call, str], str] = _extract

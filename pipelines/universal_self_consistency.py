@@ -76,5 +76,6 @@ SYSTEM = System(
     run=universal_self_consistency,
     prompts=("zero_shot_cot", "consistency", "raw_critique"),
     variants=(PLAIN, RAW_CRITIQUE),
+    stages=("answer", "choice"),
     tokens=SAMPLES * ANSWER_TOKENS + CHOICE_TOKENS,
 )

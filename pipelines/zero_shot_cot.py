@@ -64,6 +64,7 @@ SYSTEM = System(
     run=zero_shot_cot,
     prompts=("zero_shot_cot", "raw_critique", "monitor", "heard_monitor", "heard_control", "control_answer"),
     variants=(PLAIN, RAW_CRITIQUE, WITH_MONITOR, WITH_CONTROL),
+    stages=("answer", "monitor", "control"),
     answer_stages=("answer", "control"),
     tokens=ANSWER_TOKENS,
 )

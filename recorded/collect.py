@@ -31,17 +31,16 @@ COMMANDS = {
     "gsm8k-cot": f"zero-shot-cot {GSM8K}",
     "gsm8k-self-refine": f"self-refine {GSM8K}",
     "gsm8k-self-verification": f"self-verification {GSM8K}",
-    "metacog-every-agent": f"metacogagent --variant every-agent {METACOG}",
-    "metacog-algorithm": (
-        "metacogagent --variant algorithm --variant single --variant round-robin --variant random --variant keyword "
-        f"--variant majority {METACOG} --concurrency 8"
-    ),
+    "metacog-every-agent": f"metacogagent --variant every-agent {METACOG} --wave 64",
     "creak-metacrit": f"metacrit --variant every-stage {CREAK}",
+    "creak-cot": f"zero-shot-cot --variant plain --variant raw-critique --variant monitor --variant control {CREAK}",
     "asap-debate": f"essay-debate --task asap --data {{data}} --limit 300 --llm {SMALL} --batch-size 32",
+    "essays-caelf": f"caelf --task essays --data {{data}} --limit 60 --llm {SMALL} --batch-size 32",
 }
-"""Name of the store -> its command."""
+"""Name of the store -> its command. The other variants of MetaCogAgent follow from `every-agent` without a model
+(benchmarks/systems.py replays it)."""
 
-WITHOUT_TEXT = {"asap-debate"}
+WITHOUT_TEXT = {"asap-debate", "essays-caelf"}
 """Stores on data that must not be given on: what was asked and said is left out."""
 
 
@@ -64,11 +63,17 @@ def main(names: tuple[str, ...], models: Path, data: Path, out: Path, pack_only:
 
 def pack(runs: Path, packed: Path, *, text: bool) -> None:
     """The store `runs` as a small one: log-probabilities to float16's precision, no tokens as strings."""
-    shutil.rmtree(packed, ignore_errors=True)
     stored = sorted(RunStore(runs).runs(hidden=False), key=lambda run: run.id)
-    with RunStore(packed).writer(shard_runs=len(stored)) as writer:
+    if not stored:
+        raise click.ClickException(f"{runs} holds no runs: collect them first; {packed} is left as it is")
+    beside = packed.with_name(packed.name + ".partial")
+    shutil.rmtree(beside, ignore_errors=True)
+    with RunStore(beside).writer(shard_runs=len(stored)) as writer:
         for run in stored:
             writer.add(smaller(run if text else without_text(run)))
+    shutil.copy(runs / "collection.json", beside)
+    shutil.rmtree(packed, ignore_errors=True)
+    beside.rename(packed)
     size = sum(path.stat().st_size for path in packed.iterdir())
     click.echo(f"{len(stored)} runs, {size / 1e6:.2f} MB in {packed}")
 

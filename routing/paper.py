@@ -1,6 +1,7 @@
 """The papers' rules, with their constants as defaults: one policy that answers at every point a pipeline asks."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import get_type_hints
@@ -48,6 +49,17 @@ class PaperRules:
     tokens_per_difficulty: int = 400
     base_temperature: float = 0.3
     temperature_per_difficulty: float = 0.2
+
+    def __post_init__(self) -> None:
+        for field in FRACTIONS:
+            if not 0 <= getattr(self, field) <= 1:
+                raise RecordError(f"policy constant {field} is {getattr(self, field)}; expected a number from 0 to 1")
+        for field in ("base_tokens", "cycles"):
+            if getattr(self, field) < 1:
+                raise RecordError(f"policy constant {field} is {getattr(self, field)}; expected at least 1")
+        for field in ("tokens_per_difficulty", "base_temperature", "temperature_per_difficulty"):
+            if not 0 <= getattr(self, field) < math.inf:
+                raise RecordError(f"policy constant {field} is {getattr(self, field)}; expected a number of at least 0")
 
     @classmethod
     def parse(cls, text: str) -> "PaperRules":
@@ -127,7 +139,7 @@ class PaperRules:
 
     def _iterate(self, state: State, legal_actions: Sequence[str]) -> Decision:
         score = state.signals.value("quality")
-        good = score is not None and score >= self.good
+        good = score is not None and score >= self.good - TOLERANCE
         stop = good or state.round >= self.cycles
         shown = "nothing" if score is None else f"{score:.3f}"
         reason = f"evaluated at {shown} {'>=' if good else '<'} {self.good} after {state.round} of {self.cycles} cycles"
@@ -148,6 +160,7 @@ class PaperRules:
         return signal.value, f"{signal.value:.2f} ({'stated' if signal.source == 'stated' else 'read'})"
 
 
+FRACTIONS = ("theta", "weight", "conflict", "damping", "unstated", "initial", "rate", "good")
 FIELDS = dataclasses.fields(PaperRules)
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import json
 from pathlib import Path
 
 import numpy as np
@@ -101,7 +102,7 @@ def test_a_changed_question_is_another_item_though_its_id_is_the_same(tmp_path: 
 
 def test_a_store_is_not_continued_with_another_capture(tmp_path: Path) -> None:
     for capture in ("all", "all", None):
-        going = collect(SYSTEM, ITEMS[:1], setup(Adder()), RunStore(tmp_path), capture=capture)
+        going = collect(SYSTEM, ITEMS[:1], setup(Adder()), RunStore(tmp_path), settings={"capture": capture})
         if capture is None:
             with pytest.raises(StoreMismatch, match="capture 'all', now None"):
                 asyncio.run(going)
@@ -109,10 +110,27 @@ def test_a_store_is_not_continued_with_another_capture(tmp_path: Path) -> None:
             asyncio.run(going)
 
 
-def test_an_item_that_cannot_be_checked_is_a_plain_error_and_no_group_of_them(tmp_path: Path) -> None:
-    bad = [dataclasses.replace(ITEMS[0], gold=("Paris",))]
-    with pytest.raises(RecordError, match="Paris"):
-        asyncio.run(collect(SYSTEM, bad, setup(Adder()), RunStore(tmp_path)))
+def test_one_bad_item_is_reported_with_its_reason_and_harms_no_other(tmp_path: Path) -> None:
+    items = [dataclasses.replace(ITEMS[0], gold=("Paris",)), *ITEMS[1:4]]
+    report = asyncio.run(collect(SYSTEM, items, setup(Adder()), RunStore(tmp_path)))
+    assert (report.done, len(report.failed)) == (6, 2)
+    assert all("Paris" in line for line in report.failed)
+    noted = [json.loads(line) for line in (tmp_path / "failed.jsonl").read_text().splitlines()]
+    assert [line["reason"] for line in noted] == [line.partition(": ")[2] for line in report.failed]
+    asyncio.run(collect(SYSTEM, ITEMS[:4], setup(Adder()), RunStore(tmp_path)))
+    assert not (tmp_path / "failed.jsonl").exists()
+
+
+def test_an_item_with_other_fields_is_another_item(tmp_path: Path) -> None:
+    for essay, done in (("one", 2), ("one", 0), ("two", 2)):
+        item = dataclasses.replace(ITEMS[0], fields={"essay": essay})
+        assert asyncio.run(collect(SYSTEM, [item], setup(Adder()), RunStore(tmp_path))).done == done
+
+
+def test_damaged_settings_are_named(tmp_path: Path) -> None:
+    (tmp_path / "collection.json").write_text("{")
+    with pytest.raises(StoreMismatch, match=r"collection\.json is damaged"):
+        gather(RunStore(tmp_path), Adder())
 
 
 def test_an_interrupted_collection_keeps_what_was_done(tmp_path: Path) -> None:
@@ -144,7 +162,12 @@ def test_an_interrupted_collection_keeps_what_was_done(tmp_path: Path) -> None:
     [
         ("nonsense", "metacog-eval", (), "no system 'nonsense'; there are: self-report"),
         ("self-report", "nonsense", (), "no task 'nonsense'"),
-        ("self-report", "metacog-eval", ("sideways",), "no variant of self-report 'sideways'; there are: direct, step-by-step"),
+        (
+            "self-report",
+            "metacog-eval",
+            ("sideways",),
+            "no variant of self-report 'sideways'; there are: direct, step-by-step",
+        ),
     ],
 )
 def test_unknown_names_list_the_known_ones(

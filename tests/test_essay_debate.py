@@ -9,8 +9,7 @@ from scripted import Answer, ScriptedLLM, run_once
 from metaprobe.pipelines import Models
 from metaprobe.pipelines.essay_debate import NO_JUDGE, SYSTEM, extract_answer, score_schema
 from metaprobe.pipelines.judging import SCHEMA, Judgement, json_object, parse_judgement
-from metaprobe.probes.signals import Signal
-from metaprobe.probes.source import SignalSource
+from metaprobe.probes.source import Replacement, SignalSource
 from metaprobe.records.types import Call, Item, Run
 
 ESSAY = "My friend waited ten minutes in the lunch line, and he did not complain once."
@@ -68,22 +67,28 @@ def labels(run: Run, role: str, source: str) -> dict[str, float]:
     return {label.name: label.value for label in run.labels if (label.call_id, label.source) == (call.id, source)}
 
 
+class Reader:
+    """What stands where a checkpoint would: it knows the skeptic's quality and cannot read the advocate's."""
+
+    when, layer, digest = "answer", None, "checkpoint"
+
+    def __init__(self, *, with_stated: bool = False) -> None:
+        self.with_stated = with_stated
+
+    def probability(self, call: Call) -> float | None:
+        return 0.7 if call.agent == "skeptic" else None
+
+
 class Reads(SignalSource):
-    """A checkpoint in the place of the judge, without the checkpoint."""
+    """A source with that reader in the place of the judge."""
 
     def __init__(self, *, with_stated: bool = False) -> None:
         super().__init__()
-        self.with_stated = with_stated
-        self.stated: list[float | None] = []
+        self.reader = Reader(with_stated=with_stated)
 
-    def asks(self, name: str, agent: str = "") -> bool:
-        return self.with_stated
-
-    def signal(
-        self, name: str, *, agent: str = "", stated: float | None = None, call: Call | None = None
-    ) -> Signal | None:
-        self.stated.append(stated)
-        return Signal(0.7, "checkpoint")
+    def replacement(self, name: str, agent: str = "") -> Replacement | None:
+        assert name == "quality"
+        return self.reader  # type: ignore[return-value]
 
 
 def test_a_run_argues_for_then_against_then_scores_then_judges_both() -> None:
@@ -184,13 +189,20 @@ def test_a_checkpoint_for_quality_takes_the_place_of_the_model_and_not_of_the_pr
     assert llm.stages == ["argument", "argument", "score"]
     assert labels(run, "skeptic", "checkpoint") == {"signal:quality": 0.7}
     assert labels(run, "skeptic", "program")
+    assert "signal:quality" not in labels(run, "advocate", "checkpoint")
 
 
 def test_both_are_joined_where_both_are_asked_for() -> None:
-    signals = Reads(with_stated=True)
-    run = run_once(SYSTEM, ITEM, debate(judge=[judgement(3, 3, 3), "?", "?"]), signals=signals)
-    assert signals.stated == [1.0, None]
-    assert sum(call.stage == "judge" for call in run.calls) == 3
+    llm = debate(judge=[judgement(3, 3, 3), judgement(1, 1, 1)])
+    run = run_once(SYSTEM, ITEM, llm, signals=Reads(with_stated=True))
+    assert llm.stages.count("judge") == 2
+    assert labels(run, "skeptic", "stated+checkpoint") == {"signal:quality": pytest.approx(joined(3 / 9, 0.7))}
+    assert "signal:quality" not in {label.name for label in run.labels if label.source == "stated"}
+
+
+def test_a_missing_judgement_leaves_the_checkpoint_alone() -> None:
+    run = run_once(SYSTEM, ITEM, debate(judge=[judgement(), "?", "?"]), signals=Reads(with_stated=True))
+    assert labels(run, "skeptic", "checkpoint") == {"signal:quality": 0.7}
 
 
 def test_without_the_judge_the_program_remains() -> None:

@@ -1,6 +1,7 @@
 """A collection by names: against servers that fail, through a kill, with agents that learn from one another's past."""
 
 import asyncio
+import dataclasses
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from faulty_server import FaultyServer, mixed
@@ -16,7 +18,6 @@ from scripted import ScriptedLLM
 
 from metaprobe.llms.openai_client import OpenAILLM
 from metaprobe.pipelines import SYSTEMS, Models, Prompts, Session, Setup, System
-from metaprobe.probes.source import SignalSource
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Item, Run
@@ -24,7 +25,8 @@ from metaprobe.routing.explore import EpsilonGreedy, Exhaustive
 from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.profiles import Experience
 from metaprobe.training.collect import CollectReport, collect
-from metaprobe.training.launch import Plan, api_options, launch, load_models, policy_of
+from metaprobe.training.launch import Plan, launch, policy_of
+from metaprobe.training.models import api_options, named_models
 from metaprobe.training.study import study, train_hidden
 
 COT = SYSTEMS["zero-shot-cot"]
@@ -113,12 +115,14 @@ def test_agents_learn_in_the_items_order_whatever_ends_first_and_across_a_resume
     def experiences(run: Run) -> list[Experience]:
         return [Experience("a", "", run.outcome or 0.0)]
 
-    learner = System(name="learner", run=run, prompts=("p",), variants=("v",), experiences=experiences)
+    learner = System(
+        name="learner", run=run, prompts=("p",), variants=("v",), stages=("answer",), experiences=experiences
+    )
     llm = ScriptedLLM({"answer": lambda request: "4"})  # right for item i2 only
     setup = Setup(Models(llm), Prompts({"p": "--- user\n$question"}))
 
     def go(n: int, folder: Path, at_once: int) -> None:
-        asyncio.run(collect(learner, items(n), setup, RunStore(folder), concurrency=at_once))
+        asyncio.run(collect(learner, items(n), setup, RunStore(folder), wave=at_once))
 
     go(6, tmp_path / "whole", 2)
     whole = dict(seen)
@@ -132,13 +136,18 @@ def test_agents_learn_in_the_items_order_whatever_ends_first_and_across_a_resume
 
 
 def test_policies_are_named_with_their_constants() -> None:
-    assert policy_of(Plan(system="s", task="t")) == PaperRules()
-    assert policy_of(Plan(system="s", task="t", policy="paper:theta=0.4,cycles=2")) == PaperRules(theta=0.4, cycles=2)
-    assert policy_of(Plan(system="s", task="t", policy="exhaustive")) == Exhaustive()
-    assert isinstance(policy_of(Plan(system="s", task="t", epsilon=0.1)), EpsilonGreedy)
+    assert policy_of(Plan(system="s", task="t")) == (PaperRules(), PaperRules())
+    assert policy_of(Plan(system="s", task="t", policy="paper:theta=0.4,cycles=2"))[1] == PaperRules(
+        theta=0.4, cycles=2
+    )
+    assert policy_of(Plan(system="s", task="t", policy="exhaustive"))[0] == Exhaustive()
+    assert isinstance(policy_of(Plan(system="s", task="t", epsilon=0.1))[0], EpsilonGreedy)
 
 
-@pytest.mark.parametrize("policy", ["papers", "paper:thetta=1", "paper:theta=high", "paper:cycles=2.5"])
+@pytest.mark.parametrize(
+    "policy",
+    ["papers", "paper:thetta=1", "paper:theta=high", "paper:cycles=2.5", "paper:theta=nan", "paper:base_tokens=-9"],
+)
 def test_a_policy_that_does_not_exist_is_named(policy: str) -> None:
     with pytest.raises(RecordError, match=policy.partition(":")[2].partition("=")[0] or "papers"):
         policy_of(Plan(system="s", task="t", policy=policy))
@@ -147,14 +156,58 @@ def test_a_policy_that_does_not_exist_is_named(policy: str) -> None:
 def test_options_of_an_endpoint_are_read_as_json_or_text() -> None:
     given = ["logprobs_mode=raw", 'extra_body={"repeat_penalty": 1.0}', "attempts=3"]
     assert api_options(given) == {"logprobs_mode": "raw", "extra_body": {"repeat_penalty": 1.0}, "attempts": 3}
-    with pytest.raises(RecordError, match="api option 'api_key=x'"):
-        api_options(["api_key=x"])
 
 
-def test_two_models_for_one_stage_are_refused() -> None:
-    plan = Plan(system="s", task="t", llms=("openai:a@http://127.0.0.1:1/v1", "monitor=openai:b", "monitor=openai:c"))
+@pytest.mark.parametrize(
+    "option", ["api_key=x", "attempts", "timeout_s=abc", "attempts=1.5", "extra_body=5", "logprobs_mode=zzz"]
+)
+def test_an_option_that_is_none_is_named(option: str) -> None:
+    with pytest.raises(RecordError, match=f"api option '{option}'"):
+        api_options([option])
+
+
+MGV = SYSTEMS["monitor-generate-verify"]
+
+
+def test_models_are_for_stages_and_agents_that_there_are() -> None:
+    named = named_models(["small", "verify=large"], None, MGV, ())
+    assert named == {"": "small", "verify": "large"}
+    assert named_models(["answer=a"], None, MGV, ()) == {"": "a", "answer": "a"}
+    assert named_models(["alpha=a", "b"], None, SYSTEMS["metacogagent"], ("alpha",))["alpha"] == "a"
+    with pytest.raises(RecordError, match="no such stage or agent; it has monitor, strategy, answer, verify"):
+        named_models(["verfy=L"], None, MGV, ())
+    with pytest.raises(RecordError, match="'judge'"):
+        named_models(["L"], "J", MGV, ())
     with pytest.raises(RecordError, match="two models for monitor"):
-        load_models(plan, SignalSource())
+        named_models(["a", "monitor=b", "monitor=c"], None, MGV, ())
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"agents": ("x", "y")}, "takes no agents of your own"),
+        ({"capture": "all"}, "gives no hidden states"),
+        ({"system": "essay-debate"}, "no field essay, trait"),
+        ({"llms": ("openai:m@localhost:99",)}, "expected openai:MODEL"),
+    ],
+)
+def test_what_cannot_work_together_is_refused_and_leaves_nothing_behind(
+    tmp_path: Path, change: dict[str, Any], said: str
+) -> None:
+    os.environ.setdefault("OPENAI_API_KEY", "sk-test")
+    plan = {"system": "zero-shot-cot", "task": "metacog-eval", "llms": ("openai:m@http://127.0.0.1:1/v1",), **change}
+    with pytest.raises(RecordError, match=said):
+        launch(Plan(**plan), tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_server_that_refuses_even_the_warm_up_gives_reasons_run_by_run(tmp_path: Path) -> None:
+    os.environ.setdefault("OPENAI_API_KEY", "sk-test")
+    with FaultyServer(lambda content, attempt: "400") as server:
+        plan = Plan(system="zero-shot-cot", task="metacog-eval", llms=(f"openai:m@{server.base_url}",), limit=3)
+        report = launch(plan, tmp_path / "runs")
+    assert (report.done, len(report.failed)) == (0, 3)
+    assert len((tmp_path / "runs" / "failed.jsonl").read_text().splitlines()) == 3
 
 
 def test_a_signal_that_the_model_cannot_give_is_refused_before_anything_is_asked(
@@ -170,3 +223,7 @@ def test_a_signal_that_the_model_cannot_give_is_refused_before_anything_is_asked
     os.environ.setdefault("OPENAI_API_KEY", "sk-test")
     with pytest.raises(RecordError, match="hidden states, and m gives none"):
         launch(plan, tmp_path / "runs")
+    for name, said in (("difficulty", "has no such number"), ("confidence@nobody", "no agent 'nobody'")):
+        other = dataclasses.replace(plan, signals=(f"{name}={tmp_path / 'probe'}",))
+        with pytest.raises(RecordError, match=said):
+            launch(other, tmp_path / "runs")

@@ -362,17 +362,23 @@ def streamed(llm: LocalLLM, asked: Request) -> tuple[list[Token], Call]:
     return [token for token in tokens if isinstance(token, Token)], call
 
 
-@pytest.mark.parametrize("stop", [(), ("Assistant User",), ("x",)])
-def test_what_is_streamed_is_what_complete_gives(network, tokenizer, stop: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("stopping", [False, True])
+def test_what_is_streamed_is_what_complete_gives(network, tokenizer, stopping: bool) -> None:
     llm = llm_of(network, tokenizer, top_logprobs=2)
+    dropped = 0
     for i, prompt in enumerate(PROMPTS):
-        asked = request(prompt, i, temperature=1.0, seed=i, max_tokens=20, stop=stop)
+        asked = request(prompt, i, temperature=1.0, seed=i, max_tokens=20)
+        if stopping:  # at a text of two tokens, the first of which must not be streamed before the second is known
+            free = answers(llm, [asked])[0]
+            asked = request(prompt, i, temperature=1.0, seed=i, max_tokens=20, stop=(" " + " ".join(free.tokens[4:6]),))
+            dropped += asked.sampling.stop[0] in free.text
         tokens, call = streamed(llm, asked)
         plain = answers(llm, [asked])[0]
         assert (call.text, call.tokens, call.finish_reason) == (plain.text, plain.tokens, plain.finish_reason)
         assert tuple(token.text for token in tokens) == call.tokens
         assert [token.logprob for token in tokens] == call.logprobs.tolist() == plain.logprobs.tolist()
         assert np.array_equal(np.array([token.top_logprobs for token in tokens]).reshape(-1, 2), call.top_logprobs)
+    assert (dropped > 1) is stopping
 
 
 def test_who_stops_listening_stops_the_generation(network, tokenizer) -> None:
@@ -386,10 +392,13 @@ def test_who_stops_listening_stops_the_generation(network, tokenizer) -> None:
     llm = llm_of(network, tokenizer)
 
     async def listen() -> None:
-        async for _ in llm.stream(request("a b c", max_tokens=40, temperature=1.0, seed=3)):
-            break
-        await asyncio.sleep(0)  # the stream is closed in its own task
+        async with contextlib.aclosing(llm.stream(request("a b c", max_tokens=40, temperature=1.0, seed=3))) as stream:
+            await anext(stream)
+        for _ in range(5):  # until the cancelled task has had its turn
+            await asyncio.sleep(0)
         left.set()
+        assert llm._queue._worker is not None
+        await llm._queue._worker  # the batch comes to its end, though the loop goes on
 
     handle = network.register_forward_pre_hook(wait)
     try:

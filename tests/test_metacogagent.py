@@ -256,6 +256,9 @@ class StubSource:
     def reads(self, name: str, agent: str = "") -> str:
         return self.when
 
+    def replacement(self, name: str, agent: str = "") -> object:
+        return object()
+
     def signal(self, name: str, *, agent: str = "", stated: float | None = None, call: Call | None = None) -> Signal:
         assert call is not None
         assert call.stage == {"prompt": "read", "answer": "answer"}[self.when]
@@ -325,7 +328,7 @@ def test_a_collection_learns_from_stored_runs_without_texts_when_it_goes_on(tmp_
 
     def collected(limit: int) -> dict[str, Run]:
         store = RunStore(tmp_path)
-        asyncio.run(collect(SYSTEM, items[:limit], setup, store, concurrency=1, text=False))
+        asyncio.run(collect(SYSTEM, items[:limit], setup, store, wave=1, text=False))
         return {found.item.id: found for found in store.runs()}
 
     collected(7)

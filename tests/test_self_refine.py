@@ -78,6 +78,8 @@ def test_the_raw_critique_variant_adds_its_directive_to_every_prompt_and_nothing
         ("**Verdict:** improve", 0.0),
         ('All is well.\n"Verdict: GOOD".', 1.0),
         ("Verdict: GOOD or Verdict: IMPROVE", None),
+        ("Verdict: IMPROVE or GOOD", None),
+        ("Verdict: good / improve", None),
         ("Good work.", None),
         ("Verdict: goodness", None),
         ("", None),

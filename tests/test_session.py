@@ -15,7 +15,7 @@ PROMPTS = Prompts({"first": "--- user\nQ: $question\nE: $essay\nN: $note"})
 
 
 def system(run) -> System:  # type: ignore[no-untyped-def]
-    return System(name="test", run=run, prompts=(), variants=("v",))
+    return System(name="test", run=run, prompts=(), variants=("v",), stages=("draft", "check"))
 
 
 async def two_at_once(session: Session) -> Run:

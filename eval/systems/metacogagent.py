@@ -17,10 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.eval.metrics import Interval, brier_skill, cluster_weights, ece, ece_debiased, interval, mean_interval
-from metaprobe.probes.signals import Signal, Signals
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Run
-from metaprobe.routing.paper import PaperRules
+from metaprobe.routing.paper import EXECUTE
 from metaprobe.routing.profiles import PROFILE, answered_correctly, classified, dispatched, executing
 
 ANSWER = "answer"
@@ -91,23 +90,20 @@ class OutcomeMatrix:
     """(items, agents), c_p when the item was dispatched."""
 
 
-def evaluate(
-    runs: Iterable[Run], *, rules: PaperRules | None = None, resamples: int = RESAMPLES, seed: int = 0
-) -> MetaCogAgentResult:
+def evaluate(runs: Iterable[Run], *, resamples: int = RESAMPLES, seed: int = 0) -> MetaCogAgentResult:
     """The figures of runs of one variant, over all and by level and dimension; intervals by a bootstrap over groups.
 
-    `rules`: those that the runs were collected with, which make c of what was stated. Raises `RecordError` for no run.
+    Raises `RecordError` for no run.
     """
     found = list(runs)
-    rules = rules or PaperRules()
 
     def split(names: Sequence[str]) -> dict[str, MetaCogAgentResult]:
         return {
-            name: _evaluate([run for run, own in zip(found, names, strict=True) if own == name], rules, resamples, seed)
+            name: _evaluate([run for run, own in zip(found, names, strict=True) if own == name], resamples, seed)
             for name in dict.fromkeys(names)
         }
 
-    whole = _evaluate(found, rules, resamples, seed)
+    whole = _evaluate(found, resamples, seed)
     levels, dimensions = split([run.item.level for run in found]), split([run.item.dimension for run in found])
     return dataclasses.replace(whole, by_level=levels, by_dimension=dimensions)
 
@@ -157,7 +153,7 @@ def outcomes(runs: Iterable[Run], *, by_classifier: bool = False) -> Iterator[di
         }
 
 
-def _evaluate(runs: list[Run], rules: PaperRules, resamples: int, seed: int) -> MetaCogAgentResult:
+def _evaluate(runs: list[Run], resamples: int, seed: int) -> MetaCogAgentResult:
     if not runs:
         raise RecordError("no run to evaluate: give the runs of one variant of metacogagent")
     first = [dispatched(run) for run in runs]
@@ -191,7 +187,7 @@ def _evaluate(runs: list[Run], rules: PaperRules, resamples: int, seed: int) -> 
         for agent in executing(run)
         if (stated := _confidence(run, agent)) is not None
         and (right := answered_correctly(run, agent)) is not None
-        and (c := _competence(run, agent, rules)) is not None
+        and (c := _competence(run, agent)) is not None
     ]
     weights = cluster_weights([group for *_, group in judged], resamples, seed) if judged else None
     calls = Counter(call.stage for run in runs for call in run.calls)
@@ -242,11 +238,10 @@ def _profile(run: Run, agent: str) -> float | None:
     return next((label.value for label in run.labels if label.name == PROFILE + agent), None)
 
 
-def _competence(run: Run, agent: str, rules: PaperRules) -> float | None:
-    stated, past = _confidence(run, agent), _profile(run, agent)
-    if stated is None or past is None:
-        return None
-    return rules.confidence(Signals(confidence=Signal(stated, "stated"), profile=Signal(past, "profile")))[0]
+def _competence(run: Run, agent: str) -> float | None:
+    """The score that the policy gave the agent: c of equation 2 under the paper's rules."""
+    point, action = ("assess", EXECUTE) if agent == dispatched(run) else ("assign", agent)
+    return next((d.scores[action] for d in run.decisions if d.point == point and action in d.scores), None)
 
 
 def _last_answer(run: Run, agent: str) -> Call:

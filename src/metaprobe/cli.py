@@ -223,10 +223,9 @@ def compare(
 @click.argument("runs", type=RUNS, nargs=-1, required=True)
 def summarize(runs: tuple[Path, ...]) -> None:
     """The figures of collected systems as JSON: accuracy by stage, cost, and what each one's paper reports of it."""
-    from metaprobe.eval.systems.summary import summarize as summary_of
-    from metaprobe.records.store import RunStore
+    from metaprobe.training.summary import summarize_stores
 
-    click.echo(json.dumps(summary_of(run for folder in runs for run in RunStore(folder)), indent=1))
+    click.echo(json.dumps(summarize_stores(runs), indent=1))
 
 
 @main.command()

@@ -33,7 +33,7 @@ class Live:
 
     def __init__(self, bar: Any) -> None:
         self._bar = bar
-        self._failed = self._tokens = 0
+        self._failed = self._tokens = self._kept = 0
         self._cost = 0.0
 
     def on_estimate(self, estimate: Any) -> None:
@@ -49,9 +49,12 @@ class Live:
         self._bar.total = total
         self._bar.refresh()
 
-    def on_call(self, call: Any) -> None:
-        self._tokens += call.usage.completion_tokens
-        self._cost += call.cost_usd or 0.0
+    def on_call(self, call: Any, kept: bool) -> None:
+        if kept:  # it was paid for before
+            self._kept += 1
+        else:
+            self._tokens += call.usage.completion_tokens
+            self._cost += call.cost_usd or 0.0
         self._show()
 
     def on_run(self, run: object, reason: str) -> None:
@@ -62,6 +65,7 @@ class Live:
     def _show(self) -> None:
         rate = self._tokens / max(self._bar.format_dict["elapsed"], 1e-9)
         cost = f", ${self._cost:.4f}" if self._cost else ""
+        cost += f", {self._kept:,} calls kept from before" if self._kept else ""
         self._bar.set_postfix_str(f"{self._failed} failed, {self._tokens:,} tokens, {rate:.0f} tokens/s{cost}", False)
 
 
@@ -92,7 +96,9 @@ def say_collected(report: Any) -> None:
     for failure in report.failed[:10]:
         click.echo(f"failed: {failure}", err=True)
     if len(report.failed) > 10:
-        click.echo(f"... and {len(report.failed) - 10} more", err=True)
+        click.echo(f"... and {len(report.failed) - 10} more; all of them stand in failed.jsonl", err=True)
+    for name, count in report.unread.items():
+        click.echo(f"signal {name} could not be read of {count} calls; the rules' fallback was taken there", err=True)
 
 
 def say_checkpoint(checkpoint: Any) -> None:

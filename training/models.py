@@ -1,0 +1,195 @@
+"""The models of a collection: from their specifications to what answers at each stage."""
+
+import asyncio
+import json
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+from metaprobe.llms.base import LLM, Request
+from metaprobe.pipelines import Models, System
+from metaprobe.probes.source import Replacement, SignalSource
+from metaprobe.records.errors import RecordError
+from metaprobe.records.extras import require
+from metaprobe.records.types import LogprobsMode, Message, Sampling
+
+JUDGE = "judge"
+API = "openai:"
+
+_NAMED = re.compile(r"([A-Za-z][\w-]*)=(.+)")
+_POSITIVE: Callable[[Any], bool] = lambda value: isinstance(value, int | float) and value > 0  # noqa: E731
+
+API_OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "logprobs_mode": (lambda value: value in get_args(LogprobsMode), f"one of {', '.join(get_args(LogprobsMode))}"),
+    "schema_form": (
+        lambda value: value in ("auto", "json_schema", "json_object", "none"),
+        "one of auto, json_schema, json_object, none",
+    ),
+    "extra_body": (lambda value: isinstance(value, dict), "a JSON object"),
+    "revision": (lambda value: isinstance(value, str), "a text"),
+    "timeout_s": (_POSITIVE, "a number above 0"),
+    "max_wait_s": (_POSITIVE, "a number above 0"),
+    "attempts": (lambda value: isinstance(value, int) and value > 0, "a whole number above 0"),
+    "prices": (lambda value: isinstance(value, str), "a file (see metaprobe.llms.pricing.read_prices)"),
+}
+"""Options of `OpenAILLM` that a command may set: whether a value is one, and what is."""
+
+
+def named_models(llms: Sequence[str], judge: str | None, system: System, agents: Sequence[str]) -> dict[str, str]:
+    """Specifications by the stage or agent that they are for, "" for the default.
+
+    Raises `RecordError` for a stage or agent that the system does not have, and for two models for one.
+    """
+    known = (*system.stages, *system.roles, *agents)
+    found: dict[str, str] = {}
+    for spec in (*llms, *([f"{JUDGE}={judge}"] if judge else [])):
+        match = None if Path(spec).exists() or spec.startswith(API) else _NAMED.fullmatch(spec)
+        name, model = match.groups() if match else ("", spec)
+        if name and name not in known:
+            raise RecordError(
+                f"model {spec!r} is for {name!r}, and {system.name} has no such stage or agent; it has "
+                f"{', '.join(known)}"
+            )
+        if name in found:
+            raise RecordError(f"two models for {name or 'the default'}: {found[name]!r} and {model!r}; give one")
+        found[name] = model
+    # Where every model is named, whatever is left is asked of the first.
+    return {"": next(iter(found.values())), **found}
+
+
+def load_models(
+    named: dict[str, str],
+    system: System,
+    signals: SignalSource,
+    agents: Sequence[str],
+    *,
+    api: Sequence[str] = (),
+    capture: str | None = None,
+    top_logprobs: int = 0,
+    batch_size: int = 32,
+    concurrency: int = 128,
+) -> Models:
+    """Each model once. Raises `RecordError` where a checkpoint reads what its model does not give."""
+    read = list(readings(system, signals, agents))
+    needed: dict[str, set[int]] = {model: set() for model in named.values()}
+    for stage, agent, replacement in read:
+        if replacement.layer is not None:
+            needed[named.get(agent) or named.get(stage) or named[""]].add(replacement.layer)
+    if capture is not None and (remote := [model for model in needed if model.startswith(API)]):
+        raise RecordError(
+            f"capture {capture!r}: {remote[0]} gives no hidden states; leave it out, or use a local model"
+        )
+    options = api_options(api)
+    loaded: dict[str, LLM] = {}
+    for model, layers in needed.items():
+        if model.startswith(API):
+            require("openai", "api")
+            from metaprobe.llms.openai_client import OpenAILLM  # not above: a local collection needs no client
+
+            loaded[model] = OpenAILLM.parse(model, top_logprobs=top_logprobs, concurrency=concurrency, **options)
+        else:
+            require("torch", "train")
+            from metaprobe.llms.local import LocalLLM  # not above: a collection over an API needs no torch
+
+            loaded[model] = LocalLLM.load(
+                model, batch_size=batch_size, top_logprobs=top_logprobs, layers=_layers(capture, layers)
+            )
+    models = Models(loaded[named[""]], {name: loaded[model] for name, model in named.items() if name})
+    for stage, agent, replacement in read:
+        _check_reading(models.of(stage, agent), replacement)
+    return models
+
+
+def readings(system: System, signals: SignalSource, agents: Sequence[str]) -> Iterator[tuple[str, str, Replacement]]:
+    """(stage, agent, checkpoint) of all that is read. Raises `RecordError` for a signal that nobody would ask for."""
+    everyone = (*agents, *system.roles)
+    for key in signals.description:
+        name, _, agent = key.partition("@")
+        if name not in system.signals:
+            has = f"it takes {', '.join(system.signals)}" if system.signals else "it takes none"
+            raise RecordError(
+                f"signal {key!r}: {system.name} has no such number that a checkpoint could replace; {has}"
+            )
+        if agent and agent not in everyone:
+            raise RecordError(f"signal {key!r}: {system.name} has no agent {agent!r}; it has {', '.join(everyone)}")
+    for name, stage in system.signals.items():
+        for agent in everyone or ("",):
+            if replacement := signals.replacement(name, agent):
+                yield stage, agent, replacement
+
+
+async def tokens_per_second(models: Models, *, at_once: int, tokens: int = 16) -> float:
+    """Of the slowest model, from `at_once` short requests to each."""
+    messages = (Message("user", "Count slowly upwards from one, one number a line."),)
+
+    async def ask(llm: LLM, number: int) -> int:
+        sampling = Sampling(temperature=1.0, seed=number, max_tokens=tokens)
+        call = await llm.complete(Request(id=f"warm-up/{number}", messages=messages, sampling=sampling))
+        return call.usage.completion_tokens
+
+    rates = []
+    for llm in models.all:
+        await ask(llm, at_once)  # the first call of all pays for what is set up once
+        started = time.perf_counter()
+        made = sum(await asyncio.gather(*(ask(llm, number) for number in range(at_once))))
+        rates.append(max(made, 1) / (time.perf_counter() - started))
+    return min(rates)
+
+
+def api_options(given: Sequence[str]) -> dict[str, Any]:
+    """`KEY=VALUE` texts as options of `OpenAILLM`. Raises `RecordError` for one that is none."""
+    options: dict[str, Any] = {}
+    for text in given:
+        key, separator, said = text.partition("=")
+        if not separator or key not in API_OPTIONS:
+            raise RecordError(f"api option {text!r}: expected KEY=VALUE with KEY one of {', '.join(API_OPTIONS)}")
+        fits, expected = API_OPTIONS[key]
+        value = _json_or_text(said)
+        if not fits(value):
+            raise RecordError(f"api option {text!r}: expected {expected}")
+        options[key] = value
+    if "prices" in options:
+        from metaprobe.llms.pricing import read_prices
+
+        options["prices"] = read_prices(options["prices"])
+    return options
+
+
+def _json_or_text(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _check_reading(llm: LLM, replacement: Replacement) -> None:
+    """A checkpoint that could never be read would leave every decision to its fallback."""
+    trained_on = replacement.reader.checkpoint.manifest.generator
+    if replacement.layer is not None and not llm.capabilities.hidden:
+        raise RecordError(
+            f"{replacement.reader.checkpoint.path} reads hidden states, and {llm.name} gives none: use a local model, "
+            f"or a checkpoint on log-probabilities"
+        )
+    if replacement.layer is not None and trained_on is not None and trained_on.model != llm.name:
+        raise RecordError(
+            f"{replacement.reader.checkpoint.path} reads hidden states of {trained_on.model}, not of {llm.name}: train "
+            f"one on this model's runs, or name the agent it is for, as in confidence@NAME=CHECKPOINT"
+        )
+    if not llm.capabilities.logprobs:
+        raise RecordError(f"{replacement.reader.checkpoint.path} reads log-probabilities, and {llm.name} gives none")
+
+
+def _layers(capture: str | None, needed: set[int]) -> str | None:
+    """The layers of a capture and those that checkpoints read, as `LocalLLM.load` takes them."""
+    wanted = ",".join(map(str, sorted(needed)))
+    if capture is None or not needed:
+        return capture or wanted or None
+    if capture == "all":
+        return capture
+    if not re.fullmatch(r"\d+(,\d+)*", capture):
+        raise RecordError(
+            f"capture {capture!r} beside signals that read layers {wanted}: give all, or numbers such as these"
+        )
+    return ",".join(map(str, sorted({*map(int, capture.split(",")), *needed})))
