@@ -3,7 +3,9 @@
 python benchmarks/systems.py
 """
 
+import asyncio
 import json
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,20 +15,30 @@ from demo_results import markdown, write
 from metaprobe.eval.metrics import Interval
 from metaprobe.eval.systems import caelf, essay_debate, metacogagent, metacrit, mgv
 from metaprobe.eval.systems.metacrit import SystemCost
+from metaprobe.llms.replay import ReplayLLM
+from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup
+from metaprobe.pipelines.metacogagent import TABLE_IV, TABLE_V
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Run
+from metaprobe.routing.paper import PaperRules
+from metaprobe.routing.profiles import Profiles
+from metaprobe.training.collect import collect
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "systems.md"
 Lines = list[str]
+REPLAYED = ("single", "round-robin", "random", "keyword", "majority", "algorithm")
 
 
 def main() -> None:
     """Rewrite each section whose store is there."""
     for name, (stores, section) in SECTIONS.items():
         runs = [run for store in stores for run in recorded(store)]
+        missing = [store for store in stores if not recorded(store)]
+        lines = [f"Not recorded yet: {', '.join(missing)} (`python recorded/collect.py`).", ""] if missing else []
         if runs:
-            write(PAGE, name, [*about(runs), "", *section(runs, paper_of(name)), ""])
+            lines = [*about(runs), "", *lines, *section(runs, paper_of(name)), ""]
+        write(PAGE, name, lines)
 
 
 def recorded(name: str) -> list[Run]:
@@ -66,14 +78,22 @@ def monitor_generate_verify(runs: Sequence[Run], paper: dict[str, Any]) -> Lines
     if cot:
         rows.append(["zero-shot-cot", "-", share(cot.accuracy), "1", f"{cot.tokens or 0:.0f} (with the prompt)"])
     own = reports["monitor-generate-verify"]
+    (stopped,) = [stop for stop in own.thresholds if stop.threshold == 0.85]
+    theirs = paper["systems"]["monitor-generate-verify"]
+    rows[list(reports).index("monitor-generate-verify")] = [
+        "monitor-generate-verify, stopped at 0.85 (from all cycles)",
+        f"{theirs['accuracy']:.1%}, {theirs['attempts']} attempts",
+        *(share(stopped.accuracy), number(stopped.attempts), number(stopped.tokens, "{:.0f}")),
+    ]
     cycles = [[str(number_ + 1), share(accuracy)] for number_, accuracy in enumerate(own.by_cycle)]
     stops = [
         [f"{stop.threshold}", share(stop.accuracy), number(stop.attempts), number(stop.tokens, "{:.0f}")]
         for stop in own.thresholds
     ]
     told = [
-        f"Evaluation given in {own.quality_given:.0%} of the answers, difficulty in {own.difficulty_given:.0%} of the first. "
-        f"AUROC against correctness: evaluation {number(own.quality_auroc)}, stated ease {number(own.difficulty_auroc)}. "
+        f"Evaluation given in {own.quality_given:.0%} of the answers, difficulty in {own.difficulty_given:.0%} of the "
+        f"first. AUROC against correctness: evaluation {number(own.quality_auroc)}, stated ease "
+        f"{number(own.difficulty_auroc)}. "
         f"Returning the best-evaluated answer against the first: {points(own.selection.over_first)}; against the last: "
         f"{points(own.selection.over_last)}; an oracle over the cycles: {share(own.selection.oracle)}."
     ]
@@ -93,33 +113,69 @@ def monitor_generate_verify(runs: Sequence[Run], paper: dict[str, Any]) -> Lines
 
 
 def metacog(runs: Sequence[Run], paper: dict[str, Any]) -> Lines:
-    """Table II, the agents alone, and the flow."""
-    by_variant: dict[str, list[Run]] = {}
-    for run in runs:
-        by_variant.setdefault(run.variant, []).append(run)
-    rows = []
-    for variant, members in by_variant.items():
-        theirs = paper["table 2"].get(variant, [None] * 4)
-        ours = metacogagent.evaluate(members)
-        rows.append(
-            [
-                variant,
-                " / ".join("-" if value is None else str(value) for value in theirs),
-                share(ours.accuracy),
-                share(ours.asked),
-                share(ours.precision),
-                number(ours.calibration.ece if ours.calibration else None),
-                ", ".join(f"{count} {stage}" for stage, count in sorted(ours.calls.items())),
-            ]
-        )
-    head = ["variant", "paper: accuracy % / precision / ECE / calls (GPT-4)", "accuracy", "asked others"]
-    lines = markdown([*head, "delegation precision", "ECE of c", "calls"], rows)
-    if everyone := by_variant.get("every-agent"):
-        matrix = metacogagent.outcome_matrix(everyone)
-        right = [f"{agent} {matrix.correct[:, i].mean():.1%}" for i, agent in enumerate(matrix.agents)]
-        oracle = f"{matrix.correct.max(axis=1).mean():.1%}"
-        lines += ["", f"Each agent alone, on every item: {', '.join(right)}; an oracle that picks the agent: {oracle}."]
-    return lines
+    """Table II, the agents alone, the ablations and the sweeps. All but the recorded variant are replayed from it."""
+    matrix = metacogagent.outcome_matrix(runs)
+    alone = [f"{agent} {matrix.correct[:, i].mean():.1%}" for i, agent in enumerate(matrix.agents)]
+    models = {call.agent: call.model for run in runs[:1] for call in run.calls if call.stage == "answer"}
+    rows = [outcome_row(name, replayed(runs, name), paper["table 2"].get(name)) for name in REPLAYED]
+    head = ["variant", "paper: accuracy %, precision, ECE, calls (GPT-4)", "accuracy", "asked others"]
+    head += ["delegation precision", "ECE of c", "calls"]
+    ablations = [
+        outcome_row(name, replayed(runs, variant, constants), paper["table 4"].get(name))
+        for name, (variant, constants) in TABLE_IV.items()
+    ]
+    sweeps = []
+    for constant, values in TABLE_V.items():
+        for value in values:
+            ours = metacogagent.evaluate(replayed(runs, "algorithm", f"{constant}={value}"))
+            theirs = str(paper["table 5"][constant][str(value)])
+            sweeps.append([f"{constant} = {value}", theirs, share(ours.accuracy), share(ours.asked)])
+    return [
+        f"Agents: {', '.join(f'{agent} is {model}' for agent, model in models.items())}. Alone, on every item: "
+        f"{', '.join(alone)}; an oracle that picks the agent: {matrix.correct.max(axis=1).mean():.1%}. The items ran one "
+        "after another, as in the paper.",
+        "",
+        *markdown(head, rows),
+        "",
+        "Ablations (table IV, and three of ours):",
+        "",
+        *markdown(["without", "paper: accuracy %, difference, precision", *head[2:]], ablations),
+        "",
+        "Sweeps (table V):",
+        "",
+        *markdown(["constant", "paper: accuracy %", "accuracy", "asked others"], sweeps),
+    ]
+
+
+def outcome_row(name: str, runs: Sequence[Run], theirs: Sequence[float | None] | None) -> list[str]:
+    """One variant beside the paper's."""
+    ours = metacogagent.evaluate(runs)
+    return [
+        name,
+        ", ".join("-" if value is None else str(value) for value in theirs) if theirs else "-",
+        share(ours.accuracy),
+        share(ours.asked),
+        share(ours.precision),
+        number(ours.calibration.ece if ours.calibration else None),
+        ", ".join(f"{count} {stage}" for stage, count in sorted(ours.calls.items())),
+    ]
+
+
+def replayed(runs: Sequence[Run], variant: str, constants: str = "") -> list[Run]:
+    """What another variant, or other constants, would have done: every call it asks for is recorded."""
+    rules = PaperRules.parse(constants)
+    system = SYSTEMS["metacogagent"]
+    prompts = Prompts.load(system.name, system.prompts, optional=system.agents)
+    profiles = Profiles(initial=rules.initial, rate=rules.rate)
+    llm = ReplayLLM.from_runs(runs)
+    setup = Setup(Models(llm), prompts, policy=rules, profiles=profiles, agents=system.agents)
+    items = [run.item for run in sorted(runs, key=lambda run: run.item.id)]
+    with tempfile.TemporaryDirectory() as folder:
+        store = RunStore(Path(folder))
+        report = asyncio.run(collect(system, items, setup, store, variants=[variant], wave=1))
+        if report.failed:
+            raise RuntimeError(f"{variant} {constants}: {report.failed[0]}")
+        return list(store)
 
 
 def metacrit_section(runs: Sequence[Run], paper: dict[str, Any]) -> Lines:
@@ -166,8 +222,16 @@ def debate(runs: Sequence[Run], paper: dict[str, Any]) -> Lines:
         for row in essay_debate.score_agreement(runs)
     ]
     verdicts = [
-        [row.essay_set, row.role, str(row.asked), str(row.retried), str(row.missing), number(row.q, "{:.2f}")]
-        + [share(row.critical), ", ".join(f"{name} {top.estimate:.0%}" for name, top in row.top.items())]
+        [
+            row.essay_set,
+            row.role,
+            str(row.asked),
+            str(row.retried),
+            str(row.missing),
+            number(row.q, "{:.2f}"),
+            share(row.critical),
+            ", ".join(f"{name} {top.estimate:.0%}" for name, top in row.top.items()),
+        ]
         for row in essay_debate.verdicts(runs)
     ]
     checks = [
@@ -183,9 +247,16 @@ def debate(runs: Sequence[Run], paper: dict[str, Any]) -> Lines:
         for line in reversed(paper["tables 3 and 4"]["rows"])
     }
     features = [
-        [row.essay_set, row.role, row.judge, row.target, str(row.n)]
-        + [f"{row.best[0].feature} {number(row.best[0].score)}" if row.best else "-", f"{row.held_out:.3f}"]
-        + [theirs.get((row.essay_set, row.role, row.target), "-")]
+        [
+            row.essay_set,
+            row.role,
+            row.judge,
+            row.target,
+            str(row.n),
+            f"{row.best[0].feature} {number(row.best[0].score)}" if row.best else "-",
+            f"{row.held_out:.3f}",
+            theirs.get((row.essay_set, row.role, row.target), "-"),
+        ]
         for row in essay_debate.feature_associations(runs)
     ]
     return [
@@ -205,8 +276,8 @@ def debate(runs: Sequence[Run], paper: dict[str, Any]) -> Lines:
         "",
         *markdown(["set", "role", "critical", "evidence", "n"], judges),
         "",
-        "The log-probability feature that goes best with each target: rho, for the critical flag AUROC. It is chosen on the",
-        "data it is shown on, as in the paper; held out is what it reaches on essays that it was not chosen on.",
+        "The log-probability feature that goes best with each target: rho, for the critical flag AUROC. It is chosen on",
+        "the data it is shown on, as in the paper; held out is what it reaches on essays that it was not chosen on.",
         "",
         *markdown(["set", "role", "judge", "target", "n", "best here", "held out", "best in the paper"], features),
     ]
@@ -275,8 +346,8 @@ SECTIONS = {
         ("gsm8k-mgv", "gsm8k-self-refine", "gsm8k-self-verification", "gsm8k-cot"),
         monitor_generate_verify,
     ),
-    "metacogagent": (("metacog-every-agent", "metacog-variants"), metacog),
-    "metacrit": (("creak-metacrit", "creak-baselines"), metacrit_section),
+    "metacogagent": (("metacog-every-agent",), metacog),
+    "metacrit": (("creak-metacrit", "creak-cot"), metacrit_section),
     "essay-debate": (("asap-debate",), debate),
     "caelf": (("essays-caelf",), contest),
 }

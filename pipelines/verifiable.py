@@ -37,6 +37,7 @@ _SCORED = re.compile(
     rf"|\b(?:score[sd]?|rate[sd]?|grade[sd]?|deserves?|earns?|merits?|give[sn]?)\s+(?:it\s+|this\s+|the essay\s+)?"
     rf"(?:at\s+|as\s+|with\s+)?(?:an?\s+){_NUMBER}(?!-|\s*[a-z]*\s*(?:goal|run|minute|hour|day|year|time))"
     rf"|\b{_NUMBER}\s*(?:/\s*\d+\b|out\s+of\s+{_NUMBER}\s*(?:points?|marks?|stars?|for\b|in\b|on\b|$|[.,;:!)]))"
+    rf"|\b(?:giv|deserv|earn|award|merit)\w*\s+(?:[\w']+\s+){{0,3}}{_NUMBER}\s+(?:points?|marks?|stars?)\b"
     r"|\b(?:top|full|highest|perfect|maximum|lowest|high|low)\s+(?:possible\s+)?(?:score|rating|marks?)\b"
     r"|\bgrade\s+(?:of\s+)?[A-F]\b(?!\w)|\b(?:deserves|earns|merits)\s+an?\s+[A-F](?:[+-]|\b)",
     re.IGNORECASE,

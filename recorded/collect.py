@@ -25,6 +25,7 @@ GSM8K = f"--task gsm8k --data {{data}} --split train --limit 200 --llm {SMALL} -
 AGENTS = f"--llm alpha=smollm2-135m --llm beta={SMALL} --llm gamma={LARGE}"
 METACOG = f"--task metacog-eval --llm {SMALL} {AGENTS} --batch-size 64"
 CREAK = f"--task creak --data {{data}} --limit 200 --llm {SMALL} --batch-size 64"
+ESSAYS = f"--data {{data}} --llm {SMALL} --batch-size 32"
 
 COMMANDS = {
     "gsm8k-mgv": f"monitor-generate-verify {GSM8K} --policy exhaustive",
@@ -34,8 +35,8 @@ COMMANDS = {
     "metacog-every-agent": f"metacogagent --variant every-agent {METACOG} --wave 64",
     "creak-metacrit": f"metacrit --variant every-stage {CREAK}",
     "creak-cot": f"zero-shot-cot --variant plain --variant raw-critique --variant monitor --variant control {CREAK}",
-    "asap-debate": f"essay-debate --task asap --data {{data}} --limit 300 --llm {SMALL} --batch-size 32",
-    "essays-caelf": f"caelf --task essays --data {{data}} --limit 60 --llm {SMALL} --batch-size 32",
+    "asap-debate": f"essay-debate --task asap --limit 300 {ESSAYS} --judge {LARGE}",
+    "essays-caelf": f"caelf --task essays --limit 60 {ESSAYS}",
 }
 """Name of the store -> its command. The other variants of MetaCogAgent follow from `every-agent` without a model
 (benchmarks/systems.py replays it)."""

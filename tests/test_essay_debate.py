@@ -9,7 +9,7 @@ from scripted import Answer, ScriptedLLM, run_once
 from metaprobe.pipelines import Models
 from metaprobe.pipelines.essay_debate import NO_JUDGE, SYSTEM, extract_answer, score_schema
 from metaprobe.pipelines.judging import SCHEMA, Judgement, json_object, parse_judgement
-from metaprobe.probes.source import Replacement, SignalSource
+from metaprobe.probes.source import Replacement, SignalSource, joined
 from metaprobe.records.types import Call, Item, Run
 
 ESSAY = "My friend waited ten minutes in the lunch line, and he did not complain once."

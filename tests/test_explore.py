@@ -52,5 +52,5 @@ def test_a_resumed_collection_draws_what_it_drew() -> None:
 
 
 def test_epsilon_is_a_probability() -> None:
-    with pytest.raises(RecordError, match="epsilon is 1.5"):
+    with pytest.raises(RecordError, match=r"epsilon is 1\.5"):
         EpsilonGreedy(PaperRules(), epsilon=1.5)

@@ -268,3 +268,15 @@ def test_a_long_argument_full_of_open_marks_is_checked_at_once() -> None:
     """Quadratic matching would take minutes."""
     assert quotations("'a " * 20_000) == []
     assert quotations('"a ' * 20_000 + "\n") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "scored"),
+    [
+        ("I would give this essay five points for ideas.", True),
+        ("It deserves 3 marks.", True),
+        ("The essay makes two points about patience, and gives three reasons.", False),
+    ],
+)
+def test_points_given_are_a_score_and_points_made_are_none(text: str, scored: bool) -> None:
+    assert check_argument(text, "My essay.", role="advocate").scored is scored
