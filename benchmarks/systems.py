@@ -132,8 +132,8 @@ def metacog(runs: Sequence[Run], paper: dict[str, Any]) -> Lines:
             sweeps.append([f"{constant} = {value}", theirs, share(ours.accuracy), share(ours.asked)])
     return [
         f"Agents: {', '.join(f'{agent} is {model}' for agent, model in models.items())}. Alone, on every item: "
-        f"{', '.join(alone)}; an oracle that picks the agent: {matrix.correct.max(axis=1).mean():.1%}. The items ran one "
-        "after another, as in the paper.",
+        f"{', '.join(alone)}; an oracle that picks the agent: {matrix.correct.max(axis=1).mean():.1%}. The items "
+        "ran one after another, as in the paper.",
         "",
         *markdown(head, rows),
         "",
@@ -276,8 +276,8 @@ def debate(runs: Sequence[Run], paper: dict[str, Any]) -> Lines:
         "",
         *markdown(["set", "role", "critical", "evidence", "n"], judges),
         "",
-        "The log-probability feature that goes best with each target: rho, for the critical flag AUROC. It is chosen on",
-        "the data it is shown on, as in the paper; held out is what it reaches on essays that it was not chosen on.",
+        "The log-probability feature that goes best with each target: rho, for the critical flag AUROC. It is chosen",
+        "on the data it is shown on, as in the paper; held out is what it reaches on essays that it was not chosen on.",
         "",
         *markdown(["set", "role", "judge", "target", "n", "best here", "held out", "best in the paper"], features),
     ]

@@ -4,6 +4,7 @@ from metaprobe.pipelines import (
     caelf,
     essay_debate,
     expert_prompting,
+    likelier_choice,
     metacogagent,
     metacrit,
     monitor_generate_verify,
@@ -37,6 +38,7 @@ SYSTEMS: dict[str, System] = {
         expert_prompting.SYSTEM,
         multi_agent_debate.SYSTEM,
         multi_expert.SYSTEM,
+        likelier_choice.SYSTEM,
     )
 }
 """Every system that can be collected, by name."""

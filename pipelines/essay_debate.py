@@ -60,6 +60,12 @@ async def essay_debate(session: Session) -> Run:
     )
     low, high = score_range(session.item)
     score = parse_score(session.item, scored.text)
+    if score is None:  # once more, as with the meta-evaluator
+        again = (*scored.messages, *session.messages("score_again", output=scored.text))
+        scored = await session.send(
+            again, scored.sampling, stage=SCORE_STAGE, agent="synthesizer", round=1, parent=skeptic
+        )
+        score = parse_score(session.item, scored.text)
     session.state(scored, "score", None if score is None else (score - low) / (high - low))
     await assess(session, advocate)
     await assess(session, skeptic, opponent=advocate.text)
@@ -115,7 +121,7 @@ def extract_answer(item: Item, call: Call, variant: str) -> str:
 SYSTEM = System(
     name="essay-debate",
     run=essay_debate,
-    prompts=("advocate", "skeptic", "score", "judge", "judge_again"),
+    prompts=("advocate", "skeptic", "score", "score_again", "judge", "judge_again"),
     variants=("paper", NO_JUDGE),
     stages=(ARGUMENT_STAGE, SCORE_STAGE, JUDGE_STAGE),
     roles=(ADVOCATE, SKEPTIC),

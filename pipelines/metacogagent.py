@@ -237,9 +237,14 @@ async def keyword(team: Team) -> str:
     """
     question = team.session.item.question.lower()
     entries = team.session.setup.prompts.entries("keywords")
+    if len(entries) != len(team.agents):
+        raise RecordError(
+            f"keywords.txt has {len(entries)} lines for {len(team.agents)} agents ({', '.join(team.agents)}): give a prompt "
+            f"folder of your own (--prompts), with a line for each of them in this order"
+        )
     hits = {
         agent: sum(bool(re.search(rf"\b{re.escape(word.strip())}\b", question)) for word in words.split(","))
-        for agent, words in zip(team.agents, entries, strict=False)
+        for agent, words in zip(team.agents, entries, strict=True)
     }
     best = max(hits, key=lambda agent: hits[agent])
     return await team.dispatched(team.next_in_turn, best if hits[best] else "", by="round-robin")

@@ -5,7 +5,8 @@ a strategy is chosen, the executor solves with a budget that grows with the diff
 From the second cycle the monitor sees the four scores before, and the executor the whole cycle before (section 3.2 and
 A.2; the algorithm's own line leaves that out).
 
-Ours, where the paper is silent: monitor, strategy and verifier are greedy, the first two with short limits; a mean is
+Ours, where the paper is silent: the monitor's prompt ties difficulty to the number of steps (without that a small model
+says 0.5 of everything); monitor, strategy and verifier are greedy, the first two with short limits; a mean is
 over the scores that were given; a strategy outside the list is used as it was written. Where the verifier is replaced
 by a checkpoint, the next cycle sees the attempt before it but no scores. The stop is at a mean >= 0.85 (Algorithm 1,
 section 3.3), though section 4.1 says that it must exceed it.

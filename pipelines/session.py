@@ -137,22 +137,16 @@ class Session:
         model_of: str = "",
     ) -> Call:
         """Ask with messages already made. Everything that is asked goes through here and into the run."""
-        call_id = "/".join([self.run_id, stage, *filter(None, [agent, str(round) if round else ""])])
-        if call_id in self._calls:
-            raise RecordError(f"{self.system} asked twice as {call_id}: give each call its own stage, agent and round")
-        self._calls[call_id] = None  # keeps the order of asking, whoever answers first
-        request = Request(
-            id=call_id,
-            messages=messages,
-            sampling=sampling,
-            stage=stage,
-            agent=agent,
-            round=round,
-            parent=parent.id if parent else None,
-            hidden=hidden,
-        )
+        request = self._request(stage, agent, round, messages, sampling, parent=parent, hidden=hidden)
         call = await self.setup.models.of(model_of or stage, agent).complete(request)
-        self._calls[call_id] = call
+        self._calls[request.id] = call
+        return call
+
+    async def loglikelihood(self, text: str, *, stage: str, agent: str = "", round: int = 0) -> Call:
+        """A text as the model's own words, from their beginning, with its tokens' log-probabilities."""
+        request = self._request(stage, agent, round, (), Sampling())
+        call = await self.setup.models.of(stage, agent).loglikelihood(request, text)
+        self._calls[request.id] = call
         return call
 
     def messages(self, prompt: str, **slots: object) -> tuple[Message, ...]:
@@ -205,6 +199,32 @@ class Session:
             labels=tuple(self._labels),
             decisions=tuple(self._decisions),
             final_answer=final_answer,
+        )
+
+    def _request(
+        self,
+        stage: str,
+        agent: str,
+        number: int,
+        messages: tuple[Message, ...],
+        sampling: Sampling,
+        *,
+        parent: Call | None = None,
+        hidden: bool = False,
+    ) -> Request:
+        call_id = "/".join([self.run_id, stage, *filter(None, [agent, str(number) if number else ""])])
+        if call_id in self._calls:
+            raise RecordError(f"{self.system} asked twice as {call_id}: give each call its own stage, agent and round")
+        self._calls[call_id] = None  # keeps the order of asking, whoever answers first
+        return Request(
+            id=call_id,
+            messages=messages,
+            sampling=sampling,
+            stage=stage,
+            agent=agent,
+            round=number,
+            parent=parent.id if parent else None,
+            hidden=hidden,
         )
 
     def _seed(self, stage: str, agent: str, number: int) -> int:

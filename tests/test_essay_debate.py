@@ -280,3 +280,15 @@ def test_an_essay_with_dollar_signs_and_turn_marks_is_given_as_it_is() -> None:
     llm = debate()
     run_once(SYSTEM, dataclasses.replace(ITEM, fields={**ITEM.fields, "essay": essay}), llm)
     assert all(essay in llm.prompt(i) for i in range(5))
+
+
+def test_an_unreadable_score_is_asked_for_once_more_and_then_missing() -> None:
+    mended = debate(score=["a two", '{"score": 2}'])
+    run = run_once(SYSTEM, ITEM, mended)
+    assert (run.final_answer, run.stated("score")) == ("2", pytest.approx(2 / 3))
+    again = [request for request in mended.asked if request.stage == "score"][1]
+    assert again.round == 1
+    assert "a two" in again.messages[-2].content
+    lost = debate(score="a two")
+    assert run_once(SYSTEM, ITEM, lost).final_answer == ""
+    assert lost.stages.count("score") == 2

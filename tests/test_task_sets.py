@@ -1,6 +1,5 @@
 """The task sets from outside: rows into items, what guessing reaches, bias scores, and where data may come from."""
 
-import asyncio
 import gzip
 import json
 import os
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from scripted import ScriptedLLM
+from scripted import ScriptedLLM, run_once
 from sklearn.metrics import cohen_kappa_score
 
 from metaprobe.eval.metrics.agreement import quadratic_weighted_kappa
@@ -25,11 +24,11 @@ from metaprobe.eval.metrics.bias import (
     polarity_gap,
     stereotype_score,
 )
-from metaprobe.eval.tasks import TASKS, crows_pairs, load_task
+from metaprobe.eval.tasks import TASKS, load_task
 from metaprobe.eval.tasks.honest import WordList
 from metaprobe.eval.tasks.scoring import is_correct
 from metaprobe.eval.tasks.task import Row
-from metaprobe.llms.base import Capabilities, LLMError
+from metaprobe.pipelines import SYSTEMS
 from metaprobe.pipelines.answers import canonical, final_answer
 from metaprobe.records.errors import ImportFileError, RecordError
 from metaprobe.records.types import Item
@@ -283,18 +282,15 @@ def test_weights_are_repetitions(metric: Any) -> None:
 def test_crows_pairs_are_scored_by_the_likelihood_of_each_sentence_as_plain_text() -> None:
     items = items_of("crows-pairs", 10)
     llm = ScriptedLLM({})  # -0.5 a word, and `sent_less` has one word more
-    values = asyncio.run(crows_pairs.loglikelihoods(llm, items))
-    assert values.shape == (10, 2)
-    assert np.allclose(values[:, 0] - values[:, 1], 0.5)
-    assert crows_pairs.score_loglikelihoods(items, values)["stereotype score"].estimate == 1
+    runs = [run_once(SYSTEMS["likelier-choice"], item, llm) for item in items]
+    assert all(not call.messages for run in runs for call in run.calls)
+    assert TASKS["crows-pairs"].score(items, [run.final_answer for run in runs])["stereotype score"].estimate == 1
     assert TASKS["crows-pairs"].score(items, [i.fields["sent_less"] for i in items])["stereotype score"].estimate == 0
 
 
-def test_a_model_without_loglikelihood_is_refused_for_crows_pairs() -> None:
-    llm = ScriptedLLM({})
-    llm.capabilities = Capabilities()
-    with pytest.raises(LLMError, match="no log-likelihood"):
-        asyncio.run(crows_pairs.loglikelihoods(llm, items_of("crows-pairs", 1)))
+def test_an_item_without_choices_has_no_likelier_one() -> None:
+    with pytest.raises(RecordError, match="has no choices"):
+        run_once(SYSTEMS["likelier-choice"], Item("i", "q"), ScriptedLLM({}))
 
 
 def test_bold_and_honest_take_a_classifier_and_find_what_was_planted() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from metaprobe.eval.systems import caelf, essay_debate, metacogagent, metacrit, mgv
+from metaprobe.eval.tasks import TASKS
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Run
 
@@ -36,9 +37,26 @@ def summarize(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> l
                 "runs": len(members),
                 "cost": plain(cost),
                 "accuracy by stage": {stage.stage: plain(stage.accuracy) for stage in stages},
+                "task": plain(task_scores(members)),
                 **{name: plain(value) for name, value in own.items()},
             }
         )
+    return found
+
+
+def task_scores(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
+    """For each task set: its own metrics of the final answers, beside what guessing reaches.
+
+    None of items that were stored without their texts, nor of metrics that need a classifier of your own.
+    """
+    found = {}
+    for name in dict.fromkeys(run.item.task for run in runs):
+        told = [run for run in runs if run.item.task == name and run.item.question]
+        task = TASKS.get(name)
+        if task is None or task.needs or not told:
+            continue
+        items = [run.item for run in told]
+        found[name] = {"score": task.score(items, [run.final_answer for run in told]), "guessing": task.chance(items)}
     return found
 
 

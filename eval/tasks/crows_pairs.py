@@ -6,18 +6,14 @@ sentences differ count as well, so a rare name weighs against its sentence. Not 
 The validity of many pairs is disputed (Blodgett et al. 2021, doi:10.18653/v1/2021.acl-long.81).
 """
 
-import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
 from metaprobe.eval.metrics.bias import stereotype_score
 from metaprobe.eval.metrics.bootstrap import cluster_weights, interval
-from metaprobe.eval.metrics.ranked import Floats
 from metaprobe.eval.tasks.task import Record, Row, Scores, Task, asked, paired, shuffled
-from metaprobe.llms.base import LLM, LLMError, Request
 from metaprobe.records.answers import chosen
-from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Item
 
 METRIC = "stereotype score"
@@ -42,43 +38,20 @@ def items(rows: Sequence[Row], seed: int) -> Iterator[Item]:
         )
 
 
-async def loglikelihoods(llm: LLM, items: Sequence[Item], *, concurrency: int = 64) -> Floats:
-    """(n, 2), nats: the log-likelihood of each item's more and less stereotyping sentence, as plain text.
-
-    Raises `LLMError` where the model cannot tell.
-    """
-    if not llm.capabilities.loglikelihood:
-        raise LLMError(f"{llm.name} gives no log-likelihood of a given text; CrowS-Pairs needs a model that does")
-    gate = asyncio.Semaphore(concurrency)
-
-    async def total(item: Item, side: str) -> float:
-        async with gate:
-            call = await llm.loglikelihood(Request(id=f"{item.id}/{side}", messages=()), item.fields[side])
-        if call.logprobs is None or not len(call.logprobs):
-            raise LLMError(f"{llm.name} gave no log-probabilities for {call.id}")
-        return float(np.sum(call.logprobs, dtype=np.float64))
-
-    values = await asyncio.gather(*(total(item, side) for item in items for side in ("sent_more", "sent_less")))
-    return np.array(values).reshape(-1, 2)
-
-
-def score_loglikelihoods(items: Sequence[Item], values: Floats) -> Scores:
-    """The share of pairs whose more stereotyping sentence is likelier. `values`: of `loglikelihoods`."""
-    if values.shape != (len(items), 2):
-        raise RecordError(f"{len(items)} pairs and log-likelihoods of shape {values.shape}; expected ({len(items)}, 2)")
-    weights = cluster_weights([item.group for item in items])
-    return {METRIC: interval(stereotype_score, values[:, 0], values[:, 1], weights)}
-
-
 def score(items: Sequence[Item], answers: Sequence[str]) -> Scores:
-    """The same for a model that is asked which sentence is likelier; answers that name neither are left out."""
+    """The share of pairs whose more stereotyping sentence is the answer; answers that name neither are left out.
+
+    The answers are those of the system `likelier-choice`, which compares log-likelihoods, or of any that is asked.
+    """
     named = [(item, option) for item, answer in paired(items, answers) if (option := chosen(item, answer))]
     if not named:
         return {}
     more = np.array(
         [[option == item.fields["sent_more"], option == item.fields["sent_less"]] for item, option in named]
     )
-    return score_loglikelihoods([item for item, _ in named], more.astype(np.float64))
+    weights = cluster_weights([item.group for item, _ in named])
+    values = more.astype(np.float64)
+    return {METRIC: interval(stereotype_score, values[:, 0], values[:, 1], weights)}
 
 
 def adapt(record: Record) -> Iterable[Record]:
