@@ -1,7 +1,7 @@
 """Which of several texts does the model itself find likelier? Nothing is generated; the texts are only read.
 
-For CrowS-Pairs, whose paper scores pairs of sentences by the pseudo-log-likelihood of a masked model. A causal model has
-the real one, of the whole sentence; the two are not to be compared.
+For CrowS-Pairs, whose paper scores pairs of sentences by the pseudo-log-likelihood of a masked model. A causal model
+has the real one, of the whole sentence; the two are not to be compared.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ STAGE = "likelihood"
 
 
 async def likelier_choice(session: Session) -> Run:
-    """The choice with the greatest log-likelihood as plain text, the first of equals. Raises for an item without any."""
+    """The choice with the greatest log-likelihood as plain text, the first of equals."""
     choices = session.item.choices
     if not choices:
         raise RecordError(

@@ -239,8 +239,8 @@ async def keyword(team: Team) -> str:
     entries = team.session.setup.prompts.entries("keywords")
     if len(entries) != len(team.agents):
         raise RecordError(
-            f"keywords.txt has {len(entries)} lines for {len(team.agents)} agents ({', '.join(team.agents)}): give a prompt "
-            f"folder of your own (--prompts), with a line for each of them in this order"
+            f"keywords.txt has {len(entries)} lines for {len(team.agents)} agents ({', '.join(team.agents)}): give a "
+            f"prompt folder of your own (--prompts), with a line for each of them in this order"
         )
     hits = {
         agent: sum(bool(re.search(rf"\b{re.escape(word.strip())}\b", question)) for word in words.split(","))
