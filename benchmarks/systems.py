@@ -31,7 +31,8 @@ REPLAYED = ("single", "round-robin", "random", "keyword", "majority", "algorithm
 
 
 def main() -> None:
-    """Rewrite each section whose store is there."""
+    """Rewrite the table of systems, and each section."""
+    write(PAGE, "systems", [*table_of_systems(), ""])
     for name, (stores, section) in SECTIONS.items():
         runs = [run for store in stores for run in recorded(store)]
         missing = [store for store in stores if not recorded(store)]
@@ -39,6 +40,25 @@ def main() -> None:
         if runs:
             lines = [*about(runs), "", *lines, *section(runs, paper_of(name)), ""]
         write(PAGE, name, lines)
+
+
+def table_of_systems() -> Lines:
+    """Variants, stages, agents and replaceable numbers, as the code has them."""
+    rows = []
+    for system in SYSTEMS.values():
+        agents = ", ".join(f"`{name}`" for name in (*system.agents, *system.roles)) or "-"
+        rows.append(
+            [
+                f"`{system.name}`",
+                ", ".join(f"`{variant}`" for variant in system.variants),
+                ", ".join(f"`{stage}`" for stage in system.stages),
+                f"{agents} (or your own)" if system.agents else agents,
+                ", ".join(f"`{name}`" for name in system.signals) or "-",
+                ", ".join(f"`{name}`" for name in system.fields) or "-",
+            ]
+        )
+    head = ["system", "variants (the first is the default)", "stages", "agents", "`--signal`", "fields an item needs"]
+    return markdown(head, rows)
 
 
 def recorded(name: str) -> list[Run]:

@@ -90,10 +90,10 @@ def llama_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "llama_cpp.server", "--model", str(_embedded_file(DEFAULT_MODEL))]
     command += ["--model_alias", DEFAULT_MODEL, "--host", "127.0.0.1", "--port", str(port), "--logits_all", "true"]
-    command += ["--n_ctx", "4096", "--n_threads", "1", "--n_threads_batch", "1"]
+    command += ["--n_ctx", "4096", "--n_threads", "2", "--n_threads_batch", "2"]
     log = tmp_path_factory.mktemp("server") / "log"
     with log.open("w") as file:
-        server = subprocess.Popen(command, stdout=file, stderr=file, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        server = subprocess.Popen(command, stdout=file, stderr=file, env={**os.environ, "OMP_NUM_THREADS": "2"})
     try:
         wait_until_up(f"http://127.0.0.1:{port}/v1/models", server, log)
         os.environ.setdefault("OPENAI_API_KEY", "none")

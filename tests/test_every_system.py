@@ -1,16 +1,19 @@
 """Every system and baseline runs, in every variant, on the local model, and by its command on a real server."""
 
 import asyncio
+import dataclasses
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from metaprobe.llms.base import LLM, Request, Token
 from metaprobe.llms.local import LocalLLM
 from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.store import RunStore
-from metaprobe.records.types import Item, Run
+from metaprobe.records.types import Call, Item, Run
 from metaprobe.training.collect import collect
 from metaprobe.training.launch import Plan, launch
 from metaprobe.training.study import study, train_hidden, train_quality
@@ -32,16 +35,43 @@ ESSAY = Item(
         "high": "3",
     },
 )
-ITEM_OF = {"essay-debate": ESSAY, "caelf": ESSAY}
+PAIR = Item(
+    id="pair",
+    question="?",
+    gold=("The sky is blue.",),
+    choices=("The sky is blue.", "Sky the blue is."),
+    check="choice",
+)
+ITEM_OF = {"essay-debate": ESSAY, "caelf": ESSAY, "likelier-choice": PAIR}
 VARIANTS = [(name, variant) for name, system in SYSTEMS.items() for variant in system.variants]
 
 
+class Brief:
+    """A model whose answers are cut early: that a system runs is shown by short answers as well."""
+
+    def __init__(self, llm: LLM, tokens: int = 40) -> None:
+        self._llm = llm
+        self._tokens = tokens
+        self.name, self.revision, self.capabilities = llm.name, llm.revision, llm.capabilities
+
+    async def complete(self, request: Request) -> Call:
+        few = min(request.sampling.max_tokens, self._tokens)
+        sampling = dataclasses.replace(request.sampling, max_tokens=few)
+        return await self._llm.complete(dataclasses.replace(request, sampling=sampling))
+
+    def stream(self, request: Request) -> AsyncIterator[Token | Call]:
+        return self._llm.stream(request)
+
+    async def loglikelihood(self, request: Request, continuation: str) -> Call:
+        return await self._llm.loglikelihood(request, continuation)
+
+
 @pytest.fixture(scope="module")
-def llm() -> LocalLLM:
-    return LocalLLM.load(batch_size=8, layers="9,15")
+def llm() -> LLM:
+    return Brief(LocalLLM.load(batch_size=8, layers="9,15"))
 
 
-def run_of(llm: LocalLLM, name: str, variant: str, folder: Path, **setup: object) -> Run:
+def run_of(llm: LLM, name: str, variant: str, folder: Path, **setup: object) -> Run:
     system = SYSTEMS[name]
     prompts = Prompts.load(system.folder or name, system.prompts, optional=system.agents)
     given = Setup(Models(llm), prompts, agents=system.agents, **setup)  # type: ignore[arg-type]
@@ -53,15 +83,15 @@ def run_of(llm: LocalLLM, name: str, variant: str, folder: Path, **setup: object
 
 @pytest.mark.parametrize(("name", "variant"), VARIANTS, ids=lambda value: str(value))
 def test_a_variant_runs_on_the_local_model_and_records_every_call(
-    llm: LocalLLM, tmp_path: Path, name: str, variant: str
+    llm: LLM, tmp_path: Path, name: str, variant: str
 ) -> None:
     run = run_of(llm, name, variant, tmp_path)
     answers = [call for call in run.calls if call.stage in SYSTEMS[name].answer_stages]
-    assert answers
+    assert answers or name == "likelier-choice"
     for call in run.calls:
         assert call.logprobs is not None
-        assert len(call.logprobs) == call.usage.completion_tokens
-        assert call.messages
+        assert name == "likelier-choice" or len(call.logprobs) == call.usage.completion_tokens
+        assert name == "likelier-choice" or call.messages
         assert call.model == "smollm2-135m"
     assert {label.call_id for label in run.labels if label.name == "correct"} >= {call.id for call in answers}
     assert run.outcome in (0.0, 1.0)
@@ -73,7 +103,7 @@ def test_a_system_runs_by_its_command_on_an_openai_compatible_server(
 ) -> None:
     item = ITEM_OF.get(name, SUM)
     task = tmp_path / "task.jsonl"
-    fields = {"id": item.id, "question": item.question, "gold": item.gold, "check": item.check, "fields": item.fields}
+    fields = {name: getattr(item, name) for name in ("id", "question", "gold", "check", "fields", "choices")}
     task.write_text(json.dumps(fields) + "\n")
     plan = Plan(system=name, task=str(task), llms=(f"openai:smollm2-135m@{llama_server}",), concurrency=4)
     report = launch(plan, tmp_path / "runs")
@@ -81,7 +111,18 @@ def test_a_system_runs_by_its_command_on_an_openai_compatible_server(
     for run in RunStore(tmp_path / "runs"):
         for call in run.calls:
             assert call.logprobs is not None
-            assert call.usage.completion_tokens > 0
+            assert len(call.logprobs) > 0
+
+
+@pytest.fixture(scope="module")
+def checkpoints(recorded_runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A predictor and two probes, trained as the main job trains them."""
+    folder = tmp_path_factory.mktemp("checkpoints")
+    found = study([recorded_runs], folds=2)
+    train_quality(folder / "quality", {"correct": found}, command="test")
+    for when in ("before", "after"):
+        train_hidden(folder / when, found, when=when, target="correct", command="test")
+    return folder
 
 
 @pytest.mark.parametrize(
@@ -97,15 +138,10 @@ def test_a_system_runs_by_its_command_on_an_openai_compatible_server(
     ],
 )
 def test_a_checkpoint_of_the_main_job_replaces_the_heuristic_by_a_flag_alone(
-    llm: LocalLLM, recorded_runs: Path, tmp_path: Path, name: str, signal: str, when: str, without: str | None
+    llm: LLM, checkpoints: Path, tmp_path: Path, name: str, signal: str, when: str, without: str | None
 ) -> None:
-    found = study([recorded_runs], folds=2)
-    if when == "quality":
-        train_quality(tmp_path / when, {"correct": found}, command="test")
-    else:
-        train_hidden(tmp_path / when, found, when=when, target="correct", command="test")
-    implicit = SignalSource.load([f"{signal}={tmp_path / when}"])
-    both = SignalSource.load([f"{signal}=stated+{tmp_path / when}"])
+    implicit = SignalSource.load([f"{signal}={checkpoints / when}"])
+    both = SignalSource.load([f"{signal}=stated+{checkpoints / when}"])
     variant = SYSTEMS[name].variants[0]
     runs = {
         kind: run_of(llm, name, variant, tmp_path / kind, signals=source)
