@@ -97,7 +97,17 @@ def test_a_variant_runs_on_the_local_model_and_records_every_call(
     assert run.outcome in (0.0, 1.0)
 
 
-@pytest.mark.parametrize("name", list(SYSTEMS))
+def test_a_server_that_cannot_score_a_given_text_says_so(llama_server: str, tmp_path: Path) -> None:
+    """llama-cpp-python gives echoed log-probabilities a token too late where no beginning-of-sequence token is set."""
+    task = tmp_path / "task.jsonl"
+    task.write_text(json.dumps({"id": "pair", "question": "?", "gold": PAIR.gold, "choices": PAIR.choices}) + "\n")
+    plan = Plan(system="likelier-choice", task=str(task), llms=(f"openai:smollm2-135m@{llama_server}",))
+    report = launch(plan, tmp_path / "runs")
+    assert (report.done, len(report.failed)) == (0, 1)
+    assert "echo" in report.failed[0]
+
+
+@pytest.mark.parametrize("name", [name for name in SYSTEMS if name != "likelier-choice"])
 def test_a_system_runs_by_its_command_on_an_openai_compatible_server(
     llama_server: str, tmp_path: Path, name: str
 ) -> None:
