@@ -88,7 +88,7 @@ def quiet_libraries() -> None:
     with suppress(ImportError):  # a collection over an API needs none
         import transformers
 
-        transformers.utils.logging.disable_progress_bar()
+        transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 def say_collected(report: Any) -> None:
