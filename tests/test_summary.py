@@ -43,3 +43,14 @@ def test_what_json_does_not_know_is_made_plain() -> None:
     made = plain(value)
     assert made == {"a": {"x -> y": 0.5}, "b": [[1, 2], None, None, True]}
     json.dumps(made, allow_nan=False)
+
+
+def test_all_recorded_stores_read_and_are_small() -> None:
+    folder = Path(__file__).parent.parent / "recorded"
+    stores = [path for path in folder.iterdir() if path.is_dir() and any(path.glob("*.parquet"))]
+    assert stores
+    for store in stores:
+        runs = list(RunStore(store))
+        assert runs
+        assert all(call.logprobs is not None for run in runs for call in run.calls)
+    assert sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) < 20e6
