@@ -57,7 +57,14 @@ def table_of_systems() -> Lines:
                 ", ".join(f"`{name}`" for name in system.fields) or "-",
             ]
         )
-    head = ["system", "variants (the first is the default)", "stages", "agents", "`--signal`", "fields an item needs"]
+    head = [
+        "system",
+        "variants (the first is the default; of `self-report` and `caelf` two are)",
+        "stages",
+        "agents",
+        "`--signal`",
+        "fields an item needs",
+    ]
     return markdown(head, rows)
 
 

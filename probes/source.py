@@ -112,11 +112,6 @@ class SignalSource:
         return None if value is None else Signal(value, source)
 
     @property
-    def layers(self) -> tuple[int, ...]:
-        """Layers whose hidden states the replacements read, ascending."""
-        return tuple(sorted({r.layer for r in self._replacements.values() if r.layer is not None}))
-
-    @property
     def description(self) -> dict[str, str]:
         """What replaces what, for the record of a collection."""
         return {

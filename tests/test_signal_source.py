@@ -38,7 +38,7 @@ def call_with_states(source: SignalSource) -> Call:
 
 def test_without_replacement_a_number_is_what_was_stated() -> None:
     source = SignalSource()
-    assert (source.asks("confidence"), source.reads("confidence"), source.layers) == (True, None, ())
+    assert (source.asks("confidence"), source.reads("confidence")) == (True, None)
     signal = source.signal("confidence", stated=0.7, call=Call(id="c"))
     assert signal is not None
     assert (signal.value, signal.source) == (0.7, "stated")
@@ -65,7 +65,6 @@ def test_a_probe_on_the_prompt_gives_difficulty_as_one_minus_the_chance_of_succe
     assert right is not None
     assert difficult is not None
     assert right.value + difficult.value == pytest.approx(1)
-    assert easy.layers == hard.layers != ()
 
 
 def test_both_are_joined_and_either_stands_in_for_the_other(checkpoints: dict[str, Path]) -> None:
