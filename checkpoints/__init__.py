@@ -14,6 +14,7 @@ from metaprobe.checkpoints.errors import (
     NotACheckpoint,
     TamperedCheckpoint,
     UnsafeModel,
+    UntrustedCheckpoint,
 )
 from metaprobe.checkpoints.manifest import (
     Audit,
@@ -23,6 +24,7 @@ from metaprobe.checkpoints.manifest import (
     Generator,
     Manifest,
     Metric,
+    Severity,
     TensorSpec,
     Training,
 )
@@ -44,10 +46,12 @@ __all__ = [
     "Manifest",
     "Metric",
     "NotACheckpoint",
+    "Severity",
     "TamperedCheckpoint",
     "TensorSpec",
     "Training",
     "UnsafeModel",
+    "UntrustedCheckpoint",
     "check_model",
     "describe",
     "load_checkpoint",

@@ -4,12 +4,19 @@ import hashlib
 import os
 import re
 import stat
+import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from metaprobe.checkpoints import golden
-from metaprobe.checkpoints.errors import ContractMismatch, NotACheckpoint, TamperedCheckpoint, UnsafeModel
-from metaprobe.checkpoints.manifest import GOLDEN, MANIFEST, MODEL, Manifest, TensorSpec, parse_manifest
+from metaprobe.checkpoints.errors import (
+    ContractMismatch,
+    NotACheckpoint,
+    TamperedCheckpoint,
+    UnsafeModel,
+    UntrustedCheckpoint,
+)
+from metaprobe.checkpoints.manifest import GOLDEN, LISTED, MANIFEST, MODEL, Manifest, TensorSpec, parse_manifest
 from metaprobe.checkpoints.session import Arrays, Session, outputs_agree
 
 
@@ -26,6 +33,10 @@ class Limits:
         return {MANIFEST: self.manifest_bytes, MODEL: self.model_bytes}.get(name, self.file_bytes)
 
 
+LIMITS_OF_KIND = {"adapter": Limits(model_bytes=(1 << 31) - 1, file_bytes=64 << 20)}
+"""Kinds that are a whole language model: 2 GB are as much as one ONNX file can hold, tokenizers have up to 40 MB."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Checkpoint:
     """A verified checkpoint, ready to run; may be shared by threads."""
@@ -35,6 +46,13 @@ class Checkpoint:
     digest: str
     """SHA-256 of manifest.json, which pins every other file: what to hand to those who should trust this one."""
     session: Session = field(repr=False)
+    extra: dict[str, bytes] = field(repr=False)
+    """Other files that the manifest lists, such as a tokenizer, by name: the bytes that were verified."""
+
+    @property
+    def trustworthy(self) -> bool:
+        """Whether its figures passed every audit."""
+        return self.manifest.trustworthy
 
     def run(self, inputs: Arrays) -> Arrays:
         """Outputs by name, for arrays of exactly the manifest's input names, types and shapes.
@@ -56,20 +74,38 @@ def load_checkpoint(
     The hashes in the manifest show that nothing was damaged. They do not show who made it: whoever can write the folder
     can write the hashes too. For that, give `sha256`: the `digest` of the checkpoint you mean, from its author.
 
+    `limits`: by default those of the checkpoint's kind.
+
+    Warns with `UntrustedCheckpoint` where the figures failed an audit: it runs, but may not be what it seems.
+
     Raises a `CheckpointError`: see `metaprobe.checkpoints.errors` for the kinds.
     """
-    folder, limits = Path(path), limits or Limits()
+    checkpoint = verified_checkpoint(Path(path), sha256=sha256, limits=limits)
+    if not checkpoint.trustworthy:
+        warnings.warn(
+            f"the checkpoint {path} is NOT TRUSTWORTHY: {checkpoint.manifest.distrust}. "
+            f"`metaprobe inspect {path}` shows the audits",
+            UntrustedCheckpoint,
+            stacklevel=2,
+        )
+    return checkpoint
+
+
+def verified_checkpoint(folder: Path, *, sha256: str | None = None, limits: Limits | None = None) -> Checkpoint:
+    """As `load_checkpoint`, without the warning: for who has just written it."""
     if not folder.is_dir():
         raise NotACheckpoint(f"{folder} is not a folder; a checkpoint is a folder that holds {MANIFEST}")
-    manifest_data = _read(folder / MANIFEST, limits)
+    manifest_data = _read(folder / MANIFEST, limits or Limits())
     digest = hashlib.sha256(manifest_data).hexdigest()
     _check_digest(folder, digest, sha256)
     manifest = parse_manifest(manifest_data)
+    limits = limits or LIMITS_OF_KIND.get(manifest.kind, Limits())
     files = {name: _verified(folder / name, manifest, limits) for name in manifest.files}
     session = Session(files[MODEL])
     _check_contract(manifest, session)
     golden.replay(files[GOLDEN], session)
-    return Checkpoint(folder, manifest, digest, session)
+    extra = {name: data for name, data in files.items() if name not in LISTED}
+    return Checkpoint(folder, manifest, digest, session, extra)
 
 
 def _read(path: Path, limits: Limits) -> bytes:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from metaprobe.checkpoints.checkpoint import Checkpoint
-from metaprobe.checkpoints.manifest import Manifest, TensorSpec
+from metaprobe.checkpoints.manifest import Manifest, TensorSpec, printable
 
 MAX_VALUE = 100
 """Characters shown of a value of the contract or the support."""
@@ -13,9 +13,11 @@ MAX_VALUE = 100
 
 def describe(checkpoint: Checkpoint) -> str:
     """A readable summary, some dozens of lines; failed audits stand out. Text from the file cannot steer a terminal."""
-    lines = [f"{checkpoint.manifest.kind} checkpoint {checkpoint.path}", f"digest      {checkpoint.digest}"]
-    lines += _lines(checkpoint.manifest)
-    return "\n".join(_printable(line) for line in lines)
+    manifest = checkpoint.manifest
+    lines = [] if manifest.trustworthy else [f"NOT TRUSTWORTHY: {manifest.distrust}", ""]
+    lines += [f"{manifest.kind} checkpoint {checkpoint.path}", f"digest      {checkpoint.digest}"]
+    lines += _lines(manifest)
+    return "\n".join(printable(line) for line in lines)
 
 
 def _lines(manifest: Manifest) -> Iterator[str]:
@@ -45,7 +47,10 @@ def _lines(manifest: Manifest) -> Iterator[str]:
     failed = sum(not audit.passed for audit in manifest.audits.values())
     yield from _section(
         "audits",
-        [f"{'pass' if audit.passed else 'FAIL'}  {name}: {audit.detail}" for name, audit in manifest.audits.items()],
+        [
+            f"{'pass' if audit.passed else f'FAIL ({audit.severity})'}  {name}: {audit.detail}"
+            for name, audit in manifest.audits.items()
+        ],
         f"{failed} FAILED" if failed else "all passed",
     )
     yield from _section("versions", [f"{name} {version}" for name, version in manifest.versions.items()])
@@ -68,7 +73,3 @@ def _short(value: Any) -> str:
         return f"{len(value)} values, {_short(value[:3])} ... {_short(value[-1:])}"
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= MAX_VALUE else f"{text[:MAX_VALUE]}..."
-
-
-def _printable(line: str) -> str:
-    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in line)

@@ -7,6 +7,8 @@ CheckpointError             a ValueError; the message names what came, what was 
 |-- ContractMismatch        format version, manifest fields, or names, types and shapes of inputs and outputs
 |-- GoldenMismatch          the graph gives other numbers than were recorded, or, when saving, than the original
 `-- CheckpointExists        saving would replace something
+
+UntrustedCheckpoint         a UserWarning: it is whole and runs, but failed audits of its figures
 """
 
 
@@ -36,3 +38,7 @@ class GoldenMismatch(CheckpointError):
 
 class CheckpointExists(CheckpointError):
     """Saving would replace something."""
+
+
+class UntrustedCheckpoint(UserWarning):
+    """The checkpoint that was loaded failed audits; the message names them. See the audits in its README.md."""

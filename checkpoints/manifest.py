@@ -1,12 +1,17 @@
 """What manifest.json says. Its fields are the fields of `Manifest`, all of them, under the same names."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
 from metaprobe.checkpoints import strict_json
 from metaprobe.checkpoints.errors import ContractMismatch, UnsafeModel
+
+Severity = Literal["invalid", "weak"]
+"""What a failed audit means. `invalid`: the figures cannot be believed (a leak, labels that say nothing). `weak`: they
+are real, but something simpler explains them, or they hold for less than it seems."""
 
 FORMAT_VERSION = 1
 
@@ -85,6 +90,8 @@ class Training:
 class Audit:
     passed: bool
     detail: str
+    severity: Severity = field(default="weak", metadata=strict_json.OPTIONAL)
+    """What it means where it failed. Absent from older manifests, all of whose audits were of the weak kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +127,34 @@ class Draft:
     def __post_init__(self) -> None:
         if not self.kind:
             raise ContractMismatch("kind is empty; expected what the outputs mean, such as 'quality' or 'hidden'")
+
+    @property
+    def trustworthy(self) -> bool:
+        """Whether every audit passed; also where none was made, which says nothing against it."""
+        return not self.distrust
+
+    @property
+    def distrust(self) -> str:
+        """What its failed audits mean, and which they are, as a clause; empty where none failed."""
+        return meaning_of({name: audit.severity for name, audit in self.audits.items() if not audit.passed})
+
+
+MEANING: dict[Severity, str] = {
+    "invalid": "its figures cannot be believed",
+    "weak": "its figures are weaker than they look",
+}
+"""The worse kind first."""
+
+
+def meaning_of(failed: Mapping[str, Severity]) -> str:
+    """What these failed audits mean, as a clause for a warning, a card or a summary; it cannot steer a terminal."""
+    named = {kind: ", ".join(printable(name) for name, found in failed.items() if found == kind) for kind in MEANING}
+    return "; ".join(f"{MEANING[kind]} (failed: {names})" for kind, names in named.items() if names)
+
+
+def printable(text: str) -> str:
+    """Text of a file with its control characters spelled out."""
+    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

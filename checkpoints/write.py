@@ -5,12 +5,13 @@ import hashlib
 import os
 import secrets
 import shutil
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from metaprobe.checkpoints import golden
-from metaprobe.checkpoints.checkpoint import Checkpoint, load_checkpoint
+from metaprobe.checkpoints.checkpoint import Checkpoint, verified_checkpoint
 from metaprobe.checkpoints.errors import CheckpointError, CheckpointExists, ContractMismatch, GoldenMismatch
 from metaprobe.checkpoints.manifest import (
     CARD,
@@ -35,14 +36,18 @@ def save_checkpoint(
     golden_inputs: Arrays,
     expected: Arrays,
     card: str,
+    extra: Mapping[str, bytes] | None = None,
     tolerance: float = 1e-5,
     overwrite: bool = False,
 ) -> Checkpoint:
     """Writes the folder `path` and returns it loaded, so that what was written is known to verify.
 
     `expected` is what the model before its export gave for all rows of `golden_inputs`, under the graph's output names.
-    The first 16 rows are kept. There is never a part of a checkpoint at `path`. A kill between the two renames of a
-    replacement leaves nothing there; the old and the new one are then whole beside it, in `.NAME.*.old` and `.tmp`.
+    The first 16 rows are kept. `extra`: further files of the checkpoint, by name. There is never a part of a checkpoint
+    at `path`. A kill between the two renames of a replacement leaves nothing there; the old and the new one are then
+    whole beside it, in `.NAME.*.old` and `.tmp`.
+
+    A checkpoint that failed audits is written all the same, and says so whenever it is loaded.
 
     Raises `UnsafeModel` where the guard refuses the graph, `GoldenMismatch` where it differs from `expected` by more
     than `tolerance` (absolute up to 1, relative beyond; at most 1e-4), `ContractMismatch` where names, types or shapes
@@ -53,12 +58,15 @@ def save_checkpoint(
     session = Session(model)
     _check_parity(session, golden_inputs, expected, tolerance)
     files = {MODEL: model, GOLDEN: golden.record(session, golden_inputs, tolerance), CARD: card.encode()}
+    if extra and (taken := extra.keys() & {*files, MANIFEST}):
+        raise ContractMismatch(f"extra files cannot be called {', '.join(sorted(taken))}; give them other names")
+    files |= extra or {}
     manifest = _manifest(draft, session, files)
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = _sibling(target, "tmp")
     try:
         _write(temporary, {**files, MANIFEST: manifest_bytes(manifest)})
-        checkpoint = load_checkpoint(temporary)
+        checkpoint = verified_checkpoint(temporary)
         _publish(temporary, target)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)  # gone already where it was published

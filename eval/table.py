@@ -30,6 +30,8 @@ class AnswerTable:
     """In [0, 1]; NaN where the model stated none."""
     stated_confidence: NDArray[np.float64]
     """In [0, 1]; NaN where the model stated none."""
+    p_true: NDArray[np.float64]
+    """Probability of the model calling its answer true, in [0, 1]; NaN where it was not asked."""
     logprobs: NDArray[np.object_]
     """Each entry float32 (T,), nats."""
     tokens: NDArray[np.int64]
@@ -88,6 +90,7 @@ def answer_table(
                     "y": int(y),
                     "stated_difficulty": _number(run.stated("difficulty")),
                     "stated_confidence": _number(run.stated("confidence")),
+                    "p_true": _number(run.stated("p_true")),
                     "logprobs": call.logprobs,
                     "tokens": len(call.logprobs),
                     "cut": call.finish_reason == "length",

@@ -1,7 +1,7 @@
 """Which hidden states are kept while a model answers, and how they are read: by hooks, without keeping the others."""
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from metaprobe.llms.base import LLMError
-from metaprobe.records.types import POSITIONS, Hidden
+from metaprobe.records.types import LIVE_POSITIONS, Hidden
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +26,11 @@ class Capture:
     positions: tuple[str, ...] = ("prompt_last", "answer_last", "answer_mean")
 
     def __post_init__(self) -> None:
-        if unknown := set(self.positions) - set(POSITIONS):
-            raise LLMError(f"unknown positions {sorted(unknown)}; known: {', '.join(POSITIONS)}")
+        if unknown := set(self.positions) - set(LIVE_POSITIONS):
+            raise LLMError(
+                f"positions {sorted(unknown)} are not known while a model answers; there are then "
+                f"{', '.join(LIVE_POSITIONS)}"
+            )
         if not self.layers or sorted(set(self.layers)) != list(self.layers):
             raise LLMError(f"layers must be ascending and distinct, got {self.layers}")
 
@@ -46,29 +49,40 @@ class StateReader:
     @contextmanager
     def hooks(self, model: PreTrainedModel) -> Iterator[None]:
         """While open, every forward pass is read."""
-        blocks, layers = decoder_blocks(model), self.capture.layers
-        if layers[-1] > len(blocks):
-            raise LLMError(f"layer {layers[-1]} asked for; this model has layers 0 to {len(blocks)}")
-        handles = [
-            blocks[0].register_forward_pre_hook(self._before_first_block, with_kwargs=True)
-            if layer == 0
-            else blocks[layer - 1].register_forward_hook(self._after_block(layer))
-            for layer in layers
-        ]
-        try:
+        with layer_hooks(model, self.capture.layers, self._keep):
             yield
-        finally:
-            for handle in handles:
-                handle.remove()
 
-    def _before_first_block(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._seen[0] = _last_position(args[0] if args else kwargs["hidden_states"])
+    def _keep(self, layer: int, hidden: Tensor) -> None:
+        # (B, D): left padding puts every row's newest token last. A view would keep the whole prompt's states alive.
+        self._seen[layer] = hidden[:, -1].to(torch.float32, copy=True)
 
-    def _after_block(self, layer: int) -> Callable[[nn.Module, Any, Any], None]:
-        def hook(_: nn.Module, __: Any, output: Any) -> None:
-            self._seen[layer] = _last_position(output[0] if isinstance(output, tuple) else output)
 
-        return hook
+@contextmanager
+def layer_hooks(
+    model: PreTrainedModel, layers: Sequence[int], on_layer: Callable[[int, Tensor], None]
+) -> Iterator[None]:
+    """While open, every forward pass tells `on_layer` of these layers, ascending, with their states (B, S, D)."""
+    blocks = decoder_blocks(model)
+    if layers[-1] > len(blocks):
+        raise LLMError(f"layer {layers[-1]} asked for; this model has layers 0 to {len(blocks)}")
+
+    def before_first(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        on_layer(0, args[0] if args else kwargs["hidden_states"])
+
+    def after(layer: int) -> Callable[[nn.Module, Any, Any], None]:
+        return lambda _, __, output: on_layer(layer, output[0] if isinstance(output, tuple) else output)
+
+    handles = [
+        blocks[0].register_forward_pre_hook(before_first, with_kwargs=True)
+        if layer == 0
+        else blocks[layer - 1].register_forward_hook(after(layer))
+        for layer in layers
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 class RowStates:
@@ -105,7 +119,7 @@ class RowStates:
     def hidden(self) -> Hidden:
         """The positions asked for, float16, (layers, positions, width)."""
         assert self._prompt is not None
-        values = dict.fromkeys(POSITIONS, self._prompt)
+        values = dict.fromkeys(LIVE_POSITIONS, self._prompt)
         if self._count:
             assert self._first is not None
             assert self._sum is not None
@@ -143,7 +157,3 @@ def chosen_layers(choice: str, model: PreTrainedModel) -> tuple[int, ...]:
         if layers[-1] <= last:
             return layers
     raise LLMError(f"layers {choice!r}: expected 'all', 'every:N', or numbers from 0 to {last} such as 0,{last // 2}")
-
-
-def _last_position(hidden: Tensor) -> Tensor:
-    return hidden[:, -1].float()  # (B, D): left padding puts every row's newest token last

@@ -81,8 +81,9 @@ class LocalLLM:
             stream=True,
             loglikelihood=True,
         )
-        self._model = model.eval()
-        self._tokenizer = tokenizer
+        self.model = model.eval()
+        """The transformers model; `replay_states` reads it too."""
+        self.tokenizer = tokenizer
         self._queue = BatchQueue[_Job, Call](self._answer, batch_size=batch_size)
         self._computing = _computing(str(model.device))
         self._eos_ids = _eos_ids(model, tokenizer)
@@ -90,7 +91,8 @@ class LocalLLM:
         self._grammars = Grammars(tokenizer, vocabulary=text_config.vocab_size, eos_ids=self._eos_ids)
         self._shareable = shareable(model)
         self._context = getattr(text_config, "max_position_embeddings", None) or 1 << 30
-        self._piece = cache(lambda token: str(tokenizer.decode([token])))
+        self.piece = cache(lambda token: str(tokenizer.decode([token])))
+        """A token's own text."""
 
     @classmethod
     def load(
@@ -132,8 +134,8 @@ class LocalLLM:
     def encode(self, messages: Sequence[Message]) -> list[int]:
         """Prompt token ids, by the model's chat template."""
         chat = [{"role": message.role, "content": message.content} for message in messages]
-        text = self._tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
-        return [int(token) for token in self._tokenizer(text, add_special_tokens=False).input_ids]
+        text = self.tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+        return [int(token) for token in self.tokenizer(text, add_special_tokens=False).input_ids]
 
     async def complete(self, request: Request) -> Call:
         """The finished call.
@@ -175,7 +177,7 @@ class LocalLLM:
         """
         prompt = self._prompt(request)
         if not prompt:
-            beginning = self._tokenizer.bos_token_id, self._tokenizer.eos_token_id
+            beginning = self.tokenizer.bos_token_id, self.tokenizer.eos_token_id
             prompt = [int(token) for token in beginning if token is not None][:1]
             if not prompt:
                 raise LLMError(f"{self.name} has no token for the beginning of a text: give a message before it")
@@ -206,7 +208,7 @@ class LocalLLM:
         return self.encode(request.messages) if request.messages else []
 
     def _ids(self, text: str) -> list[int]:
-        return [int(token) for token in self._tokenizer(text, add_special_tokens=False).input_ids]
+        return [int(token) for token in self.tokenizer(text, add_special_tokens=False).input_ids]
 
     def _check_room(self, request: Request, prompt: int, more: int, what: str) -> None:
         if prompt + more > self._context:
@@ -240,19 +242,19 @@ class LocalLLM:
         recorder = BatchRecorder(
             rows,
             eos_ids=self._eos_ids,
-            device=self._model.device,
+            device=self.model.device,
             top_logprobs=self.capabilities.top_logprobs,
             reader=reader,
             cancel=abandoned,
         )
         started = time.perf_counter()
-        with reader.hooks(self._model) if reader else nullcontext():
+        with reader.hooks(self.model) if reader else nullcontext():
             generate(
-                self._model,
+                self.model,
                 recorder,
                 [job.prompt for job in batch],
                 eos_ids=self._eos_ids,
-                pad=self._tokenizer.pad_token_id,
+                pad=self.tokenizer.pad_token_id,
                 share_prefix=self._shareable,
             )
         return [
@@ -281,7 +283,7 @@ class LocalLLM:
             nonlocal told
             for i in range(told, count):
                 top = row.top[i] if row.top else None
-                on_token(Token(self._piece(row.tokens[i]), row.logprobs[i], top))
+                on_token(Token(self.piece(row.tokens[i]), row.logprobs[i], top))
             told = max(told, count)
 
         return tell
@@ -289,9 +291,9 @@ class LocalLLM:
     def _scored(self, batch: Sequence[_Job]) -> list[Call | Exception]:
         started = time.perf_counter()
         scored = score(
-            self._model,
+            self.model,
             [(job.prompt, job.continuation[1]) for job in batch if job.continuation is not None],
-            pad=self._tokenizer.pad_token_id,
+            pad=self.tokenizer.pad_token_id,
             top_logprobs=self.capabilities.top_logprobs,
             share_prefix=self._shareable,
         )
@@ -299,7 +301,7 @@ class LocalLLM:
         return [self._scored_call(job, said, latency_ms) for job, said in zip(batch, scored, strict=True)]
 
     def _text(self, ids: Sequence[int]) -> str:
-        return str(self._tokenizer.decode(ids, skip_special_tokens=True))
+        return str(self.tokenizer.decode(ids, skip_special_tokens=True))
 
     def _call(self, job: _Job, row: Row, latency_ms: float) -> Call:
         return self._made(
@@ -344,7 +346,7 @@ class LocalLLM:
             model_dtype=self.dtype,
             messages=request.messages,
             prompt_token_ids=np.asarray(job.prompt, dtype=np.int32),
-            tokens=tuple(self._piece(token) for token in ids),
+            tokens=tuple(self.piece(token) for token in ids),
             token_ids=np.asarray(ids, dtype=np.int32),
             sampling=request.sampling,
             logprobs_mode="raw",

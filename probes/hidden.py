@@ -2,9 +2,10 @@
 
 import os
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint, ContractMismatch, load_checkpoint
 from metaprobe.probes.contract import OnMismatch, checked, mismatch
@@ -13,17 +14,23 @@ from metaprobe.records.types import Call, FloatArray
 
 KIND = "hidden"
 INPUT = "hidden"
+FOLLOWED = ("prompt_last", "answer_first", "answer_last", "answer_mean")
+"""Positions whose state is known while the answer grows."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HiddenProbe:
-    """Reads one layer at one position. `DifficultyProbe` and `ConfidenceProbe` say what of."""
+    """Reads one layer, or several together, at one position. `DifficultyProbe` and `ConfidenceProbe` say what of.
+
+    A state is an array (width,); where several layers are read (layers, width) in their order, or the same flattened.
+    """
 
     checkpoint: Checkpoint
-    layer: int
+    layers: tuple[int, ...]
     """0 is the embeddings' output, i the output of block i."""
     position: str
     width: int
+    """Of one layer."""
     on_mismatch: OnMismatch = "warn"
 
     @classmethod
@@ -36,33 +43,119 @@ class HiddenProbe:
         manifest = checkpoint.manifest
         if manifest.kind != KIND:
             raise ContractMismatch(f"{path} is a checkpoint of kind {manifest.kind!r}; expected {KIND!r}")
-        layer, position, width = (manifest.contract.get(key) for key in ("layer", "position", "width"))
-        if not isinstance(layer, int) or not isinstance(position, str) or not isinstance(width, int):
-            raise ContractMismatch(f"{path}: contract needs layer, position and width, has {sorted(manifest.contract)}")
-        return cls(checkpoint, layer, position, width, checked(on_mismatch))
+        contract = manifest.contract
+        position, width, layers = contract.get("position"), contract.get("width"), _layers(contract)
+        if not isinstance(position, str) or not isinstance(width, int) or not layers:
+            raise ContractMismatch(
+                f"{path}: the contract of a probe needs layer (a number) or layers (a list of different ones), "
+                f"position and width; this one says {dict(contract)}"
+            )
+        if [spec.shape for spec in manifest.inputs] != [(None, width * len(layers))]:
+            raise ContractMismatch(
+                f"{path}: layers {list(layers)} of width {width} make an input (any, {width * len(layers)}); "
+                f"the graph has {', '.join(str(spec.shape) for spec in manifest.inputs)}"
+            )
+        return cls(checkpoint, layers, position, width, checked(on_mismatch))
+
+    @property
+    def layer(self) -> int:
+        """The layer it reads. Raises `ContractMismatch` for a probe of several: those are its `layers`."""
+        if len(self.layers) > 1:
+            raise ContractMismatch(f"this probe reads layers {list(self.layers)}, not one: use `layers`")
+        return self.layers[0]
 
     def probability(self, hidden: FloatArray) -> FloatArray:
-        """P(right), calibrated, (n,), from hidden states (n, width) of this probe's layer and position."""
-        if hidden.ndim != 2 or hidden.shape[1] != self.width:
-            raise InvalidResponse(f"hidden states have shape {hidden.shape}; this probe reads (n, {self.width})")
-        if not np.isfinite(hidden).all():
-            raise InvalidResponse("hidden states hold NaN or infinity: capture them again, in bfloat16 or float32")
+        """P(right), calibrated, (n,), from n states of this probe's layers and position."""
         name = self.checkpoint.manifest.outputs[0].name
-        return self.checkpoint.run({INPUT: np.ascontiguousarray(hidden, dtype=np.float32)})[name][:, 0]
+        inputs = np.ascontiguousarray(self._flat(hidden), dtype=np.float32)
+        return self.checkpoint.run({INPUT: inputs})[name][:, 0]
 
     def read(self, call: Call) -> float:
         """P(right) of one call that kept its hidden states. Raises `InvalidResponse` where it kept others, or none."""
         generator = self.checkpoint.manifest.generator
         mismatch(generator, model=call.model, on_mismatch=self.on_mismatch, stacklevel=3)
         hidden = call.hidden
-        if hidden is None or self.layer not in hidden.layers or self.position not in hidden.positions:
+        if hidden is None or not {*self.layers} <= {*hidden.layers} or self.position not in hidden.positions:
             kept = "none" if hidden is None else f"layers {hidden.layers}, positions {hidden.positions}"
+            asked = ", ".join(f"layer {layer}" for layer in self.layers)
             raise InvalidResponse(
-                f"call {call.id}: this probe reads layer {self.layer} at {self.position}; kept were {kept}. "
-                f"Ask with a capture of that layer and position"
+                f"call {call.id}: this probe reads {asked} at {self.position}; kept were {kept}. "
+                f"Ask with a capture of that"
             )
-        at = hidden.values[hidden.layers.index(self.layer), hidden.positions.index(self.position)]
-        return float(self.probability(at[None])[0])
+        at = [hidden.layers.index(layer) for layer in self.layers]
+        return float(self.probability(hidden.values[None, at, hidden.positions.index(self.position)])[0])
+
+    def running(self, states: FloatArray, *, prompt: FloatArray | None = None) -> FloatArray:
+        """P(right) after each of T answer tokens, (T,): what `read` would give, had the answer ended there.
+
+        `states` are those of the answer's tokens, in order. A probe on `answer_last` reads the newest, one on
+        `answer_mean` the mean so far, one on `answer_first` always the first. One on `prompt_last` reads `prompt`, the
+        state of the last prompt token, which the others do not look at.
+
+        Raises `ContractMismatch` for a probe on any other position (`before_exact`: where the exact answer begins is
+        known only once it is there), `InvalidResponse` where `prompt` is needed and missing.
+        """
+        fixed = self._decided(prompt)
+        states = self._flat(states)
+        if self.position == "answer_first" and len(states):
+            fixed = float(self.probability(states[:1])[0])
+        if fixed is not None:
+            return np.full(len(states), fixed, dtype=np.float32)
+        if self.position == "answer_mean":
+            states = np.cumsum(states, axis=0, dtype=np.float64) / np.arange(1, len(states) + 1)[:, None]
+        return self.probability(states)
+
+    def follow(self, prompt: FloatArray | None = None) -> "RunningEstimate":
+        """The same as `running`, a token at a time. Raises what it raises, here and now."""
+        return RunningEstimate(self, self._decided(prompt))
+
+    def _flat(self, hidden: FloatArray) -> FloatArray:
+        """n states as (n, layers * width). Raises `InvalidResponse` for another shape, NaN or infinity."""
+        flat = len(self.layers) * self.width
+        if hidden.shape[1:] not in ((flat,), (len(self.layers), self.width)):
+            layered = f" or (n, {len(self.layers)}, {self.width})" if len(self.layers) > 1 else ""
+            raise InvalidResponse(f"hidden states have shape {hidden.shape}; this probe reads (n, {flat}){layered}")
+        if not np.isfinite(hidden).all():
+            raise InvalidResponse("hidden states hold NaN or infinity: capture them again, in bfloat16 or float32")
+        return hidden.reshape(len(hidden), flat)
+
+    def _decided(self, prompt: FloatArray | None) -> float | None:
+        """P(right) where the prompt decides it. Raises `ContractMismatch` where no running estimate can be given."""
+        if self.position not in FOLLOWED:
+            raise ContractMismatch(
+                f"this probe reads {self.position!r}, which is known only when the answer is finished: it gives no "
+                f"running estimate. Use `read` then, or a probe on {' or '.join(FOLLOWED)}"
+            )
+        if self.position != "prompt_last":
+            return None
+        if prompt is None:
+            raise InvalidResponse("this probe reads the last prompt token: give its state as `prompt`")
+        return float(self.probability(prompt[None])[0])
+
+
+class RunningEstimate:
+    """P(right) of one answer as it grows. A token costs the same wherever it stands; at most one state is kept."""
+
+    def __init__(self, probe: HiddenProbe, fixed: float | None = None) -> None:
+        """Made by `HiddenProbe.follow`. `fixed`: what it will be whatever tokens come, where that is known."""
+        self._probe = probe
+        self._fixed = fixed
+        self._tokens = 0
+        self._sum: NDArray[np.float64] | None = None
+
+    def push(self, state: FloatArray) -> float:
+        """P(right) now that the next answer token, of this state, has been read."""
+        if self._fixed is not None:
+            return self._fixed
+        if self._probe.position == "answer_mean":
+            flat = self._probe._flat(state[None])[0]
+            self._tokens += 1
+            self._sum = flat.astype(np.float64) if self._sum is None else self._sum + flat
+            state = self._sum / self._tokens
+        value = float(self._probe.probability(state[None])[0])
+        if self._probe.position == "answer_first":
+            self._fixed = value
+        return value
 
 
 class ConfidenceProbe(HiddenProbe):
@@ -72,6 +165,15 @@ class ConfidenceProbe(HiddenProbe):
         """P(right), in [0, 1]."""
         return self.read(call)
 
+    def token_confidence(self, states: FloatArray) -> FloatArray:
+        """Each of T tokens read by itself, (T,): P(right) as if its state were all there is of the answer.
+
+        It shows where in a long answer confidence falls or rises. For a linear probe on `answer_mean` with a Platt
+        calibrator, the log-odds of the answer are the mean of these tokens' log-odds. Elsewhere only the token at the
+        probe's own position is one it was fitted on; the others are for comparing with each other.
+        """
+        return self.probability(states)
+
 
 class DifficultyProbe(HiddenProbe):
     """A probe on the last prompt token: before anything is answered."""
@@ -79,3 +181,12 @@ class DifficultyProbe(HiddenProbe):
     def difficulty(self, call: Call) -> float:
         """1 - P(right), in [0, 1]."""
         return 1 - self.read(call)
+
+
+def _layers(contract: Any) -> tuple[int, ...]:
+    """The layers a contract names, in the order in which they are read; empty where it names none that make sense."""
+    layers = contract.get("layers", [contract.get("layer")])
+    if not isinstance(layers, list | tuple) or len(set(map(str, layers))) != len(layers):
+        return ()
+    whole = all(isinstance(layer, int) and not isinstance(layer, bool) and layer >= 0 for layer in layers)
+    return tuple(layers) if whole else ()

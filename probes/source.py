@@ -7,9 +7,11 @@
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
-from metaprobe.checkpoints import ContractMismatch, load_checkpoint
+from metaprobe.checkpoints import ContractMismatch
+from metaprobe.checkpoints.checkpoint import verified_checkpoint
 from metaprobe.probes import hidden, quality
 from metaprobe.probes.hidden import HiddenProbe
 from metaprobe.probes.quality import QualityPredictor
@@ -38,9 +40,9 @@ class Replacement:
         return "prompt" if isinstance(self.reader, HiddenProbe) and self.reader.position == BEFORE else "answer"
 
     @property
-    def layer(self) -> int | None:
-        """The layer whose hidden states it reads, if it reads any."""
-        return self.reader.layer if isinstance(self.reader, HiddenProbe) else None
+    def layers(self) -> tuple[int, ...]:
+        """The layers whose hidden states it reads, none for a predictor on log-probabilities."""
+        return self.reader.layers if isinstance(self.reader, HiddenProbe) else ()
 
     @property
     def digest(self) -> str:
@@ -127,7 +129,7 @@ def joined(first: float, second: float, *, margin: float = 0.01) -> float:
 
 
 def _reader(path: str) -> QualityPredictor | HiddenProbe:
-    kind = load_checkpoint(path).manifest.kind
+    kind = verified_checkpoint(Path(path)).manifest.kind  # what reads it warns, where there is something to warn of
     if kind == quality.KIND:
         return QualityPredictor.load(path)
     if kind == hidden.KIND:

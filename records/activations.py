@@ -1,8 +1,13 @@
-"""Hidden states of recorded calls: a safetensors file beside each shard of runs.
+"""Hidden states of recorded calls: safetensors files beside the shards of runs.
 
 `runs-X.safetensors` holds the tensor `hidden`, float16, (calls, layers, positions, width), of those calls of
-`runs-X.parquet` whose hidden states were kept. It is written before its shard takes its name, so every run that can be
-read has its activations, and a file without a shard is the leftover of a kill.
+`runs-X.parquet` whose hidden states were kept while they were answered. It is written before its shard takes its name,
+so every run that can be read has its activations, and a file without a shard is the leftover of a kill.
+
+`states-REQUEST-CALLS.safetensors` holds the same of calls that were read afterwards (`metaprobe extract`). REQUEST is a
+digest of what was asked (layers, positions, model) and CALLS one of the calls in it, so no two requests share a file.
+`tokens-REQUEST-CALLS.safetensors` holds every answer token of these calls: `hidden`, float16, (tokens of all calls,
+layers, width), and `lengths`, int64, (calls,).
 """
 
 import json
@@ -20,6 +25,7 @@ from metaprobe.records.types import FloatArray, Hidden
 
 CONVENTION = "index 0 = embeddings output, index i = output of block i"
 SUFFIX = ".safetensors"
+STATES, TOKENS = "states-", "tokens-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +38,16 @@ class Layout:
 
     def __str__(self) -> str:
         return f"layers {list(self.layers)}, positions {list(self.positions)}, width {self.width}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenStates:
+    """Hidden states at every answer token of one call."""
+
+    call_id: str
+    values: FloatArray
+    """float16, shape (T, layers, width)."""
+    layers: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,23 +80,46 @@ def check_layout(layout: Layout, stored: Layout, whose: str) -> None:
         )
 
 
-def activation_bytes(hidden: dict[str, Hidden]) -> bytes:
-    """The content of an activation file: call id -> hidden states, all of one layout.
+def to_float16(values: FloatArray) -> NDArray[np.float16]:
+    """Rounded, and held at the largest float16 where beyond it, as a few channels of some models are.
 
-    Wider numbers are rounded to float16, and held at its largest value where they are beyond it (a few channels of some
-    models are): an infinity would spoil every mean it enters.
+    An infinity would spoil every mean it enters.
     """
     largest = np.finfo(np.float16).max
-    values = np.stack([np.clip(h.values, -largest, largest).astype(np.float16) for h in hidden.values()])
+    return np.clip(values, -largest, largest).astype(np.float16)
+
+
+def activation_bytes(hidden: dict[str, Hidden], *, model: str = "") -> bytes:
+    """The content of an activation file: call id -> hidden states, all of one layout.
+
+    `model`: which one read them, where it is another than the one that answered.
+    """
     first = next(iter(hidden.values()))
-    metadata = {
-        "call_ids": json.dumps(list(hidden)),
-        "layers": json.dumps([int(layer) for layer in first.layers]),
-        "positions": json.dumps(list(first.positions)),
-        "convention": CONVENTION,
-    }
+    # safetensors writes the memory as it lies, and what was cut out by index may lie in another order.
+    values = np.ascontiguousarray(np.stack([to_float16(h.values) for h in hidden.values()]))
+    metadata = {**_metadata(list(hidden), first.layers, model), "positions": json.dumps(list(first.positions))}
     content: bytes = require("safetensors.numpy", "train").save({"hidden": values}, metadata=metadata)
     return content
+
+
+def token_bytes(states: dict[str, FloatArray], layers: Sequence[int], *, model: str = "") -> bytes:
+    """The content of a token file: call id -> the states of its T answer tokens, (T, layers, width)."""
+    tensors = {
+        "hidden": np.ascontiguousarray(np.concatenate([to_float16(values) for values in states.values()])),
+        "lengths": np.array([len(values) for values in states.values()], dtype=np.int64),
+    }
+    metadata = _metadata(list(states), layers, model)
+    content: bytes = require("safetensors.numpy", "train").save(tensors, metadata=metadata)
+    return content
+
+
+def _metadata(call_ids: list[str], layers: Sequence[int], model: str) -> dict[str, str]:
+    return {
+        "call_ids": json.dumps(call_ids),
+        "layers": json.dumps([int(layer) for layer in layers]),
+        "convention": CONVENTION,
+        **({"model": model} if model else {}),
+    }
 
 
 class ActivationFile:
@@ -88,11 +127,13 @@ class ActivationFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with self._open() as file:
+        with _opened(path) as file:
             metadata = file.metadata() or {}
             shape = file.get_slice("hidden").get_shape()
         self.call_ids: tuple[str, ...] = tuple(json.loads(metadata["call_ids"]))
         self.layout = Layout(tuple(json.loads(metadata["layers"])), tuple(json.loads(metadata["positions"])), shape[3])
+        self.model: str = metadata.get("model", "")
+        """Which model read them, where it is another than the one that answered."""
         expected = [len(self.call_ids), len(self.layout.layers), len(self.layout.positions), self.layout.width]
         if shape != expected:
             raise ValueError(f"the tensor has shape {shape}, its header speaks of {expected}")
@@ -100,7 +141,7 @@ class ActivationFile:
     def read(self, rows: NDArray[np.intp], layers: Sequence[int], positions: Sequence[int]) -> NDArray[np.float16]:
         """(rows, layers, positions, width), all three by index. Only these layers and positions are read."""
         out = np.empty((len(rows), len(layers), len(positions), self.layout.width), dtype=np.float16)
-        with self._open() as file:
+        with _opened(self.path) as file:
             tensor = file.get_slice("hidden")
             if (len(layers), len(positions)) == (len(self.layout.layers), len(self.layout.positions)):
                 return np.asarray(tensor[:][rows][:, layers][:, :, positions], dtype=np.float16)
@@ -109,8 +150,39 @@ class ActivationFile:
                     out[:, i, j] = tensor[:, layer, position][rows]
         return out
 
-    def _open(self) -> Any:
-        return require("safetensors", "train").safe_open(self.path, framework="numpy")
+
+class TokenFile:
+    """One file of answer tokens. Opening it reads the header and the lengths."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with _opened(path) as file:
+            metadata = file.metadata() or {}
+            lengths = file.get_tensor("lengths")
+            total, _, self.width = file.get_slice("hidden").get_shape()
+        self.call_ids: tuple[str, ...] = tuple(json.loads(metadata["call_ids"]))
+        self.layers: tuple[int, ...] = tuple(json.loads(metadata["layers"]))
+        self.model: str = metadata.get("model", "")
+        self._ends = np.cumsum(lengths)
+        self._lengths = lengths
+        if len(lengths) != len(self.call_ids) or int(lengths.sum()) != total:
+            raise ValueError(f"{total} tokens, but lengths {lengths.tolist()} for {len(self.call_ids)} calls")
+
+    def read(self, row: int, layers: Sequence[int]) -> NDArray[np.float16]:
+        """(T, layers, width) of one call, layers by index; nothing else is read from the disk."""
+        length = int(self._lengths[row])
+        end = int(self._ends[row])
+        out = np.empty((length, len(layers), self.width), dtype=np.float16)
+        if length:  # an empty slice is an error to safetensors
+            with _opened(self.path) as file:
+                tensor = file.get_slice("hidden")
+                for i, layer in enumerate(layers):
+                    out[:, i] = tensor[end - length : end, layer]
+        return out
+
+
+def _opened(path: Path) -> Any:
+    return require("safetensors", "train").safe_open(path, framework="numpy")
 
 
 def gather(
@@ -119,18 +191,20 @@ def gather(
     *,
     layers: Sequence[int] | None = None,
     positions: Sequence[str] | None = None,
+    model: str | None = None,
 ) -> Activations:
     """The hidden states of these calls, in this order; of every call, of every layer and at every position by default.
 
-    Raises `RecordError` naming the calls, layers or positions that are not stored, `StoreMismatch` where files differ.
+    Where files hold different layers or positions, those are read that hold all that is asked for. Raises `RecordError`
+    naming the calls, layers or positions that are not stored, and `StoreMismatch` where the answer would not be one:
+    where files that differ in what was left open all hold what was asked for.
     """
     files = list(files)
     if not files:
         raise RecordError("the store holds no hidden states; collect with layers to keep, or run `metaprobe extract`")
-    layout = files[0].layout
+    files = _fitting(files, call_ids, layers, positions, model)
     where: dict[str, tuple[int, int]] = {}
     for number, file in enumerate(files):
-        check_layout(file.layout, layout, str(file.path))
         for row, call_id in enumerate(file.call_ids):
             where.setdefault(call_id, (number, row))  # a call that was stored twice: the first one, as for runs
     wanted = list(where) if call_ids is None else list(call_ids)
@@ -139,20 +213,62 @@ def gather(
             f"no hidden states are stored for {len(missing)} of {len(wanted)} calls, such as {missing[:5]};"
             " leave them out, or run `metaprobe extract`"
         )
-    layers = layout.layers if layers is None else tuple(layers)
-    positions = layout.positions if positions is None else tuple(positions)
-    layer_indices = _indices(layers, layout.layers, "layer")
-    position_indices = _indices(positions, layout.positions, "position")
+    layers = files[0].layout.layers if layers is None else tuple(layers)
+    positions = files[0].layout.positions if positions is None else tuple(positions)
     places = np.array([where[call_id] for call_id in wanted], dtype=np.intp).reshape(-1, 2)
-    values = np.empty((len(wanted), len(layers), len(positions), layout.width), dtype=np.float16)
+    values = np.empty((len(wanted), len(layers), len(positions), files[0].layout.width), dtype=np.float16)
     for number in np.unique(places[:, 0]):
         here = np.flatnonzero(places[:, 0] == number)
-        values[here] = files[number].read(places[here, 1], layer_indices, position_indices)
+        layout = files[number].layout
+        at = [layout.layers.index(i) for i in layers], [layout.positions.index(p) for p in positions]
+        values[here] = files[number].read(places[here, 1], *at)
     return Activations(tuple(wanted), values, layers, positions)
 
 
-def _indices(wanted: Sequence[Any], stored: Sequence[Any], what: str) -> list[int]:
+def _fitting(
+    files: list[ActivationFile],
+    call_ids: Sequence[str] | None,
+    layers: Sequence[int] | None,
+    positions: Sequence[str] | None,
+    model: str | None,
+) -> list[ActivationFile]:
+    """The files that can answer, all with one answer to what was left open."""
+    calls = set(call_ids or ())
+    fitting: dict[tuple[Any, ...], list[ActivationFile]] = {}
+    for file in files:
+        have = file.layout
+        holds = set(layers or ()) <= set(have.layers) and set(positions or ()) <= set(have.positions)
+        if holds and model in (None, file.model) and (not calls or not calls.isdisjoint(file.call_ids)):
+            answer = (
+                have.layers if layers is None else None,
+                have.positions if positions is None else None,
+                have.width,
+                file.model,
+            )
+            fitting.setdefault(answer, []).append(file)
+    if len(fitting) == 1:
+        return next(iter(fitting.values()))
+    kinds: dict[tuple[Layout, str], ActivationFile] = {}
+    for file in files:
+        kinds.setdefault((file.layout, file.model), file)
+    if len(kinds) == 1:
+        [(have, found)] = kinds
+        _check_held(layers or (), have.layers, "layer")
+        _check_held(positions or (), have.positions, "position")
+        if model not in (None, found):
+            read_by = found or "the model that answered"
+            raise RecordError(f"no hidden states of the store were read by {model!r}; they were by {read_by}")
+        return files  # then the calls are missing
+    listed = "; ".join(
+        f"{layout}{f', read by {by}' if by else ''} (such as {file.path.name})" for (layout, by), file in kinds.items()
+    )
+    raise StoreMismatch(
+        f"{'several' if fitting else 'none'} of the kinds of hidden states in the store hold what is asked for:"
+        f" {listed}. Say which calls, layers, positions and model"
+    )
+
+
+def _check_held(wanted: Sequence[Any], stored: Sequence[Any], what: str) -> None:
     for name in wanted:
         if name not in stored:
             raise RecordError(f"{what} {name!r} was not kept; the store holds {what}s {list(stored)}")
-    return [stored.index(name) for name in wanted]

@@ -1,13 +1,22 @@
 """The run store: a folder of Parquet shards, one row a run, that DuckDB, Polars and `datasets` read as they are."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-from metaprobe.records.activations import SUFFIX, ActivationFile, Activations, gather
-from metaprobe.records.errors import DamagedShard, RecordError
+from metaprobe.records.activations import (
+    STATES,
+    SUFFIX,
+    TOKENS,
+    ActivationFile,
+    Activations,
+    TokenFile,
+    TokenStates,
+    gather,
+)
+from metaprobe.records.errors import DamagedShard, RecordError, StoreMismatch
 from metaprobe.records.extras import require
 from metaprobe.records.schema import check_format, table_to_runs
 from metaprobe.records.types import Hidden, Run
@@ -15,6 +24,8 @@ from metaprobe.records.writer import RunWriter, shard_paths
 
 pa = require("pyarrow", "train")
 pq = require("pyarrow.parquet", "train")
+
+T = TypeVar("T")
 
 
 class RunStore:
@@ -37,7 +48,11 @@ class RunStore:
         return len(self.run_ids())
 
     def runs(self, *, hidden: bool = False) -> Iterator[Run]:
-        """Every run once, oldest shard first, a shard in memory at a time; `Call.hidden` is filled only on request."""
+        """Every run once, oldest shard first, a shard in memory at a time.
+
+        `Call.hidden` is filled only on request, with what was kept while the call was answered; what was extracted
+        afterwards is read by `activations`.
+        """
         seen: set[str] = set()
         for shard in self.shards():
             runs: list[Run] = []
@@ -77,16 +92,58 @@ class RunStore:
         *,
         layers: Sequence[int] | None = None,
         positions: Sequence[str] | None = None,
+        model: str | None = None,
     ) -> Activations:
         """Hidden states of these calls in this order, by default of all; only layers and positions asked for are read.
 
-        Raises `RecordError` naming the calls, layers or positions that are not stored.
+        Kept while answering or extracted afterwards. Where a store holds several kinds (other layers, other positions),
+        the kind that holds all that is asked for is read, so name layers and positions. `model`: which one read them,
+        "" for the one that answered; needed only where `extract --other-model` made a second reading of the same calls.
+        Raises `RecordError` naming the calls, layers or positions that are not stored, and `StoreMismatch` where
+        several kinds would answer differently.
         """
-        return gather(self._activation_files(self.shards()), call_ids, layers=layers, positions=positions)
+        files = self._activation_files(self.shards(), extracted=True)
+        return gather(files, call_ids, layers=layers, positions=positions, model=model)
 
     def has_activations(self) -> bool:
         """Whether hidden states of any call are stored."""
-        return next(iter(self._activation_files(self.shards())), None) is not None
+        return next(iter(self._activation_files(self.shards(), extracted=True)), None) is not None
+
+    def activation_files(self) -> list[ActivationFile]:
+        """Whose hidden states are stored, and which: the headers of all files, those kept while answering first."""
+        return list(self._activation_files(self.shards(), extracted=True))
+
+    def token_files(self) -> list[TokenFile]:
+        """The same of files that hold every answer token."""
+        return list(self._files(sorted(self.path.glob(f"{TOKENS}*{SUFFIX}")), TokenFile))
+
+    def token_states(
+        self,
+        call_ids: Sequence[str] | None = None,
+        *,
+        layers: Sequence[int] | None = None,
+        model: str | None = None,
+    ) -> Iterator[TokenStates]:
+        """States at every answer token, one call in memory at a time, in this order; of all calls by default.
+
+        They are there after `metaprobe extract --tokens`. `layers`: all that were kept, by default; only these are
+        read. Raises `RecordError` naming the calls or layers that are not stored.
+        """
+        files = [f for f in self.token_files() if set(layers or ()) <= set(f.layers) and model in (None, f.model)]
+        where = {call_id: (file, row) for file in reversed(files) for row, call_id in enumerate(file.call_ids)}
+        of = f" of layers {list(layers)}" if layers is not None else ""
+        if not where:
+            raise RecordError(f"the store holds no states of every answer token{of}; run `metaprobe extract --tokens`")
+        wanted = list(where) if call_ids is None else list(call_ids)
+        if missing := [call_id for call_id in wanted if call_id not in where]:
+            raise RecordError(
+                f"no states of every answer token{of} are stored for {len(missing)} of {len(wanted)} calls, such as"
+                f" {missing[:5]}; run `metaprobe extract --tokens`"
+            )
+        kinds = {(where[call][0].layers if layers is None else None, where[call][0].model) for call in wanted}
+        if len(kinds) > 1:
+            raise StoreMismatch(f"these calls' tokens are of several layers or models, {kinds}; say which")
+        return (_token_states(call_id, *where[call_id], layers) for call_id in wanted)
 
     def writer(self, *, shard_runs: int = 64, text: bool = True) -> RunWriter:
         """What runs are added to, in a `with` block.
@@ -115,15 +172,20 @@ class RunStore:
             check_format(file.schema_arrow.metadata, str(shard))
             return file.read(columns=columns, use_threads=False)
 
-    def _activation_files(self, shards: Iterable[Path]) -> Iterator[ActivationFile]:
-        for shard in shards:
-            path = shard.with_suffix(SUFFIX)
-            if path.exists():
-                file = None
-                with self._guard(path):
-                    file = ActivationFile(path)
-                if file is not None:
-                    yield file
+    def _activation_files(self, shards: Iterable[Path], *, extracted: bool = False) -> Iterator[ActivationFile]:
+        yield from self._files(
+            (path for shard in shards if (path := shard.with_suffix(SUFFIX)).exists()), ActivationFile
+        )
+        if extracted:
+            yield from self._files(sorted(self.path.glob(f"{STATES}*{SUFFIX}")), ActivationFile)
+
+    def _files(self, paths: Iterable[Path], kind: Callable[[Path], T]) -> Iterator[T]:
+        for path in paths:
+            file = None
+            with self._guard(path):
+                file = kind(path)
+            if file is not None:
+                yield file
 
     def _with_hidden(self, runs: list[Run], shard: Path) -> list[Run]:
         states: dict[str, Hidden] = {}
@@ -149,8 +211,14 @@ class RunStore:
                     self.damaged.append(path.name)
                 return
             others = len(self._shards()) - (path.suffix != SUFFIX)
+            again = "extract" if path.name.startswith((STATES, TOKENS)) else "collect"
             raise DamagedShard(
                 f"{path} is damaged ({str(error).strip() or type(error).__name__}); restore it from a copy, or delete"
-                f" it and collect again what it held; the other {others} shards are not touched by this:"
+                f" it and {again} again what it held; the other {others} shards are not touched by this:"
                 " RunStore(path, damaged='skip') reads them"
             ) from error
+
+
+def _token_states(call_id: str, file: TokenFile, row: int, layers: Sequence[int] | None) -> TokenStates:
+    chosen = file.layers if layers is None else tuple(layers)
+    return TokenStates(call_id, file.read(row, [file.layers.index(layer) for layer in chosen]), chosen)

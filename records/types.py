@@ -15,8 +15,11 @@ IntArray = NDArray[np.integer[Any]]
 LogprobsMode = Literal["raw", "processed", "unknown"]
 Check = Literal["exact", "choice", "number", "function", "none"]
 
-POSITIONS = ("prompt_last", "answer_first", "answer_last", "answer_mean")
-"""Token positions at which hidden states can be kept. `prompt_last` is known before anything is answered."""
+LIVE_POSITIONS = ("prompt_last", "answer_first", "answer_last", "answer_mean")
+"""Token positions at which hidden states can be kept while a model answers. `prompt_last` comes before any answer."""
+
+POSITIONS = (*LIVE_POSITIONS, "before_exact")
+"""All of them. `before_exact`, the token just before the exact answer begins, is known only once the answer is read."""
 
 
 @dataclass(frozen=True, slots=True)

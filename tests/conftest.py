@@ -19,6 +19,7 @@ from metaprobe.llms.weights import DEFAULT_MODEL, _embedded_file
 from metaprobe.probes.features import features, schema
 from metaprobe.records.activations import Activations
 from metaprobe.training.methods import Evidence
+from metaprobe.training.states import InMemory
 
 UP_WITHIN_S = 120
 
@@ -62,6 +63,7 @@ def made_up(n: int = 600, *, signal: float = 1.5, seed: int = 0) -> Evidence:
         y=y,
         stated_difficulty=rng.uniform(size=n),
         stated_confidence=np.where(rng.uniform(size=n) < 0.2, np.nan, rng.uniform(size=n)),
+        p_true=np.full(n, np.nan),
         logprobs=logprobs,
         tokens=lengths,
         cut=np.zeros(n, dtype=bool),
@@ -72,8 +74,8 @@ def made_up(n: int = 600, *, signal: float = 1.5, seed: int = 0) -> Evidence:
         features=features(full, list(logprobs)),
         feature_names=full.names,
         schema="full",
-        activations=Activations(
-            tuple(calls.tolist()), hidden.astype(np.float16), (0, 1, 2), ("prompt_last", "answer_last")
+        states=InMemory(
+            Activations(tuple(calls.tolist()), hidden.astype(np.float16), (0, 1, 2), ("prompt_last", "answer_last"))
         ),
         generator=Generator(model="m", logprobs_mode="raw"),
         fingerprint="f",

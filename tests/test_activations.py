@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
+from metaprobe.records.activations import activation_bytes, token_bytes
 from metaprobe.records.errors import DamagedShard, RecordError, StoreMismatch
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Hidden, Item, Run
@@ -142,3 +143,78 @@ def test_a_damaged_file_is_named_and_the_rest_still_reads(store: RunStore) -> No
 def test_a_run_stored_twice_has_the_hidden_states_of_the_first(store: RunStore) -> None:
     store.append([run(0, states(99))])
     np.testing.assert_array_equal(store.activations(["call-0-0"]).values[0], states(0).values)
+
+
+def test_states_cut_out_by_index_are_stored_as_they_read(tmp_path: Path) -> None:
+    """NumPy lays out such a cut in another order than it reads, and safetensors writes memory."""
+    everything = np.arange(4 * 3 * WIDTH, dtype=np.float16).reshape(4, 3, WIDTH)
+    cut = everything[[1, 3]][:, [0, 2]]
+    assert not cut.flags.c_contiguous
+    store = RunStore(tmp_path)
+    store.append([run(0, Hidden(cut, (1, 3), POSITIONS))])
+    np.testing.assert_array_equal(store.activations().values[0], cut)
+    (store.path / "tokens-a-b.safetensors").write_bytes(token_bytes({"call-0-0": cut}, (0, 1)))
+    np.testing.assert_array_equal(next(store.token_states()).values, cut)
+
+
+@pytest.fixture
+def extracted(store: RunStore) -> RunStore:
+    """Beside the three shards: other layers and positions of all twelve calls, and every token of three of them."""
+    ids = [f"call-{i}-{j}" for i in range(6) for j in range(2)]
+    others = {
+        call_id: Hidden(np.full((2, 2, WIDTH), i, np.float16), (2, 3), ("answer_mean", "before_exact"))
+        for i, call_id in enumerate(ids)
+    }
+    (store.path / "states-a-b.safetensors").write_bytes(activation_bytes(others))
+    tokens = {call_id: np.full((i, 2, WIDTH), i, np.float16) for i, call_id in enumerate(ids[:3])}
+    (store.path / "tokens-a-b.safetensors").write_bytes(token_bytes(tokens, (2, 3)))
+    return store
+
+
+def test_the_kind_that_holds_what_is_asked_for_is_read(extracted: RunStore) -> None:
+    assert extracted.activations(layers=(2,)).values.shape == (12, 1, 2, WIDTH)
+    assert extracted.activations(positions=("prompt_last",)).values.shape == (6, 3, 1, WIDTH)
+    assert extracted.activations(["call-3-1"]).layers == (2, 3)  # only the one kind holds it
+    both = extracted.activations(layers=(3,), positions=("answer_mean",))
+    assert len(both.call_ids) == 12
+    for i in range(6):  # what was kept while answering comes first
+        np.testing.assert_array_equal(both.values[i, 0, 0], states(i).values[1, 1])
+    assert [file.layout.layers for file in extracted.activation_files()] == [LAYERS] * 3 + [(2, 3)]
+    assert all(
+        call.hidden is None or call.hidden.layers == LAYERS for r in extracted.runs(hidden=True) for call in r.calls
+    )
+
+
+def test_what_several_kinds_would_answer_differently_is_refused(extracted: RunStore) -> None:
+    with pytest.raises(StoreMismatch, match=r"several of the kinds.*layers \[0, 3, 7\].*states-a-b"):
+        extracted.activations()
+    with pytest.raises(StoreMismatch, match="several of the kinds"):
+        extracted.activations(layers=(3,))
+    with pytest.raises(StoreMismatch, match="none of the kinds"):
+        extracted.activations(layers=(0, 2))
+    with pytest.raises(StoreMismatch, match="none of the kinds"):
+        extracted.activations(model="other")
+    with extracted.writer() as writer:  # collecting goes on with what it kept before
+        writer.add(run(10, states(10)))
+
+
+def test_every_token_is_read_a_call_at_a_time(extracted: RunStore) -> None:
+    for i, found in enumerate(extracted.token_states()):
+        np.testing.assert_array_equal(found.values, np.full((i, 2, WIDTH), i, np.float16))
+    [one] = extracted.token_states(["call-1-0"], layers=(3,))
+    assert (one.values.shape, one.layers) == ((2, 1, WIDTH), (3,))
+    with pytest.raises(RecordError, match=r"for 1 of 2 calls, such as \['call-5-0'\]"):
+        extracted.token_states(["call-0-0", "call-5-0"])
+    with pytest.raises(RecordError, match=r"no states of every answer token of layers \[9\]"):
+        extracted.token_states(layers=(9,))
+
+
+def test_a_damaged_extracted_file_is_named(extracted: RunStore) -> None:
+    for name in ("states-a-b.safetensors", "tokens-a-b.safetensors"):
+        path = extracted.path / name
+        path.write_bytes(path.read_bytes()[:-3])
+    with pytest.raises(DamagedShard, match=r"states-a-b.safetensors is damaged"):
+        extracted.activations()
+    with pytest.raises(DamagedShard, match=r"tokens-a-b.safetensors is damaged"):
+        extracted.token_states()
+    assert len(RunStore(extracted.path, damaged="skip").activations().call_ids) == 6

@@ -18,7 +18,11 @@ from metaprobe.training.collect import collect
 from metaprobe.training.launch import Plan, launch
 from metaprobe.training.study import study, train_hidden, train_quality
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    # Whether so little data passes every audit is not the subject here.
+    pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint"),
+]
 
 SUM = Item(id="sum", question="Tom has 3 apples and buys 4 more. How many apples has he?", gold=("7",), check="number")
 ESSAY = Item(

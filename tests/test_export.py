@@ -21,8 +21,12 @@ from metaprobe.training.crossfit import crossfit
 from metaprobe.training.graphs import linear_graph, trees_graph
 from metaprobe.training.methods import Evidence, standard_methods
 from metaprobe.training.roles import final_roles
+from metaprobe.training.states import InMemory
 from metaprobe.training.study import Study, train_hidden, train_quality
 from metaprobe.training.trees import fit_trees
+
+# Whether so little data passes every audit is not the subject here.
+pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
 
 HEAVY = {"torch", "transformers", "sklearn", "scipy", "pyarrow", "lightgbm", "onnx", "safetensors"}
 
@@ -158,8 +162,8 @@ def test_scoring_a_file_gives_a_line_for_each_line(quality: Path, tmp_path: Path
 
 def test_the_probe_reads_its_layer_and_refuses_others(confidence: Path, evidence: Evidence) -> None:
     probe = ConfidenceProbe.load(confidence)
-    activations = evidence.activations
-    assert activations is not None
+    assert isinstance(evidence.states, InMemory)
+    activations = evidence.states.activations
     assert (probe.layer, probe.position) == (2, "answer_last")
     hidden = activations.values[:, 2, 1]
     p = probe.probability(hidden.astype(np.float32))
@@ -181,7 +185,7 @@ def test_the_probe_reads_its_layer_and_refuses_others(confidence: Path, evidence
 
 
 def test_a_probe_needs_hidden_states(found: Study, tmp_path: Path) -> None:
-    bare = dataclasses.replace(found, evidence=dataclasses.replace(found.evidence, activations=None))
+    bare = dataclasses.replace(found, evidence=dataclasses.replace(found.evidence, states=None))
     with pytest.raises(RecordError, match="no hidden states"):
         train_hidden(tmp_path / "x", bare, when="after", target="correct", command="")
 
@@ -225,7 +229,8 @@ from metaprobe import QualityPredictor
 verdict = QualityPredictor.load({str(quality)!r}).predict({chat([-0.1, -0.2, -0.3])!r})
 print(verdict.score)
 """
-    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-W", "error", "-W", "ignore:the checkpoint:UserWarning", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert 0 < float(done.stdout) < 1
 

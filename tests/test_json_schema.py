@@ -89,7 +89,7 @@ def test_logprobs_are_those_of_the_unmasked_model(llm: LocalLLM) -> None:
     call = answers(llm, [request(1)])[0]
     ids = torch.tensor([[*call.prompt_token_ids.tolist(), *call.token_ids.tolist()]])
     with torch.inference_mode():
-        logits = llm._model(ids).logits[0, len(call.prompt_token_ids) - 1 : -1].float()
+        logits = llm.model(ids).logits[0, len(call.prompt_token_ids) - 1 : -1].float()
     expected = torch.log_softmax(logits, -1).gather(1, ids[0, len(call.prompt_token_ids) :, None])[:, 0]
     np.testing.assert_allclose(call.logprobs, expected, atol=1e-4)
     assert (call.logprobs < call.top_logprobs[:, -1] - 1e-3).any()  # the schema forbade what the model would have said

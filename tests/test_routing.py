@@ -14,6 +14,9 @@ from metaprobe.routing.ask_again import ACCEPT, AGAIN, LearnedChoice, StatedThre
 from metaprobe.routing.policy import Outcome, Policy, State
 from metaprobe.training.choice import _best_threshold, evaluate_choice, export_choice, paired_answers
 
+# Whether so little data passes every audit is not the subject here.
+pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
+
 LEGAL = (ACCEPT, AGAIN)
 
 

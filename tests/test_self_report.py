@@ -3,13 +3,14 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from scripted import ScriptedLLM, run_once
 
 from metaprobe.llms.base import LLMError
 from metaprobe.llms.replay import ReplayLLM
 from metaprobe.pipelines import SYSTEMS, PromptError, Prompts
-from metaprobe.pipelines.self_report import extract_answer
+from metaprobe.pipelines.self_report import extract_answer, p_true
 from metaprobe.records.types import Call, Item, Run
 
 SYSTEM = SYSTEMS["self-report"]
@@ -25,13 +26,23 @@ def run(llm: ScriptedLLM, variant: str = "direct", item: Item = ITEM) -> Run:
 
 
 @pytest.mark.parametrize("variant", SYSTEM.variants)
-def test_a_run_has_three_calls_and_what_was_stated(variant: str) -> None:
-    llm = scripted(answer="2 and 2 make four.\nAnswer: 4" if variant != "direct" else "4")
+def test_a_run_has_its_calls_and_what_was_stated(variant: str) -> None:
+    llm = scripted(answer="2 and 2 make four.\nAnswer: 4" if variant == "step-by-step" else "4", p_true="True")
     found = run(llm, variant)
-    assert [call.stage for call in found.calls] == ["difficulty", "answer", "confidence"]
+    stages = ["difficulty", "answer", "confidence", *(["p_true"] if variant == "p-true" else [])]
+    assert [call.stage for call in found.calls] == stages
     assert (found.stated("difficulty"), found.stated("confidence"), found.final_answer) == (0.2, 0.9, "4")
     assert found.calls[2].parent == found.calls[1].id
-    assert len({call.id for call in found.calls}) == 3
+    assert len({call.id for call in found.calls}) == len(stages)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("True", 0.8), (" true.", 0.8), ("False", 0.2), ("Maybe", None), ("", None)]
+)
+def test_p_true_is_the_probability_of_the_first_token(text: str, expected: float | None) -> None:
+    logprobs = np.log([0.8, 0.5]).astype(np.float32)
+    assert p_true(Call(id="c", text=text, logprobs=logprobs)) == (expected and pytest.approx(expected))
+    assert p_true(Call(id="c", text=text)) is None
 
 
 def test_what_cannot_be_read_is_none_and_not_a_guess() -> None:

@@ -13,6 +13,9 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Hidden
 from metaprobe.training.study import study, train_hidden, train_quality
 
+# Whether so little data passes every audit is not the subject here.
+pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
+
 LOGPROBS = np.array([-0.1, -0.2, -0.3], np.float32)
 
 

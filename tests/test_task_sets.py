@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +29,7 @@ from metaprobe.eval.tasks import TASKS, load_task
 from metaprobe.eval.tasks.honest import WordList
 from metaprobe.eval.tasks.scoring import is_correct
 from metaprobe.eval.tasks.task import Row
+from metaprobe.eval.tasks.true_false import subject
 from metaprobe.pipelines import SYSTEMS
 from metaprobe.pipelines.answers import canonical, final_answer
 from metaprobe.records.errors import ImportFileError, RecordError
@@ -81,6 +83,15 @@ MADE: dict[str, Callable[[int], dict[str, Any]]] = {
         "essay_set": 7 + n % 2, "essay": f"Once I waited {n} days. @PERSON1 laughed.",
         "rater1_traits": (SET_8 if n % 2 else SET_7)(n % 3 + 1), "rater2_traits": (SET_8 if n % 2 else SET_7)(2),
         "rater3_traits": SET_8(5) if n % 4 == 1 else None,
+    },
+    "places": lambda n: {
+        "name": f"Mount {n}", "question": f"In which country is Mount {n} located?", "entity_type": "natural_place",
+        "country": ("Peru", "England", "China")[n % 3], "popularity_decile": n % 10,
+    },
+    "true-false": lambda n: {"statement": f"The city of Ub{n} is in Peru.", "label": n % 2, "subset": "cities"},
+    "factual-qa": lambda n: {
+        "question": f"Who was number {n}?", "answer": "Ann Lee", "aliases": ["A. Lee"] if n % 2 else None,
+        "dataset": ("triviaqa", "simpleqa")[n % 2],
     },
     "essays": lambda n: {"type": "Argumentative", "title": "Cars?", "essay": f"Cars {n}.", "traits": LEAF(n % 5 + 1)},
 }  # fmt: skip
@@ -497,6 +508,39 @@ def test_rows_of_another_form_are_refused_with_their_columns(tmp_path: Path) -> 
     (tmp_path / "train.jsonl").write_text('{"q": "?", "a": "!"}\n', encoding="utf-8")
     with pytest.raises(ImportFileError, match=r"train.jsonl:1: not in a form that gsm8k knows.*\['a', 'q'\]"):
         load_task("gsm8k", data=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("statement", "about"),
+    [
+        ("The city of Rio de Janeiro is in Brazil.", "rio de janeiro"),
+        ("It is the case either that the city of Baku is in India or that Ub is in Peru.", "baku"),
+        ("The Spanish word 'con' does not mean 'to speak'.", "con"),
+        ("Fifty-one is larger than sixty-one.", "fifty-one"),
+        ("The platypus uses swimming for locomotion.", "platypus uses"),
+        ("Edwin Herbert Hall lived in U.S.", "edwin herbert hall"),
+    ],
+)
+def test_statements_about_one_subject_are_one_group(statement: str, about: str) -> None:
+    assert subject(statement) == about
+
+
+def test_a_country_has_more_than_one_name() -> None:
+    england = items_of("places")[1]
+    assert all(is_correct(england, answer) for answer in ("England", "It is in the United Kingdom.", "UK"))
+    assert not is_correct(england, "Ireland")
+
+
+def test_arithmetic_is_right_and_graded_by_digits() -> None:
+    items = load_task("arithmetic", seed=3)
+    for item in items:
+        a, sign, b = re.fullmatch(r"What is (\d+) ([+*-]) (\d+)\?", item.question).groups()  # type: ignore[union-attr]
+        value = {"+": int(a) + int(b), "-": int(a) - int(b), "*": int(a) * int(b)}[sign]
+        assert item.gold == (str(value),)
+        assert item.level == f"{len(a)} digits" == f"{len(b)} digits"
+        assert not is_correct(item, str(value + 1))
+    assert len({item.question for item in items}) == len(items) == 1300
+    assert items != load_task("arithmetic", seed=4)
 
 
 def test_every_task_has_a_line_in_the_docs_with_source_and_licence() -> None:

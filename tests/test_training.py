@@ -8,21 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metaprobe.eval.metrics import auroc
-from metaprobe.records.activations import Activations
 from metaprobe.records.errors import RecordError
-from metaprobe.training.calibrate import fit_platt, flag_threshold, sigmoid
-from metaprobe.training.crossfit import BEST_BASELINE, crossfit
-from metaprobe.training.linear import fit_linear_probe
+from metaprobe.training.crossfit import BEST_BASELINE, blend_weights, crossfit
 from metaprobe.training.methods import BLEND, STATED, TREES, CellTable, Evidence, standard_methods
-from metaprobe.training.roles import Roles, final_roles, outer_folds
+from metaprobe.training.roles import final_roles, outer_folds
 from metaprobe.training.trees import fit_trees, round_down
-
-
-def learning(evidence: Evidence) -> tuple[np.ndarray, list[str], Roles]:
-    """Labels, groups and roles, as `fit_linear_probe` takes them."""
-    groups = evidence.table.groups.tolist()
-    return evidence.table.y, groups, final_roles(groups, evidence.table.y)
-
 
 groups_and_labels = st.integers(0, 1000).map(
     lambda seed: (
@@ -70,52 +60,6 @@ def test_shuffled_labels_leave_nothing_to_find(evidence: Evidence) -> None:
         assert abs(float(auroc(y, method.probability)) - 0.5) < 0.1, method.name
 
 
-def test_the_probe_chooses_the_planted_layer_and_points_along_the_planted_direction(evidence: Evidence) -> None:
-    assert evidence.activations is not None
-    probe = fit_linear_probe(evidence.activations, *learning(evidence), positions=("prompt_last", "answer_last"))
-    assert (probe.layer, probe.position) == (2, "answer_last")
-    assert int(np.argmax(np.abs(probe.weights))) == 5
-    assert len(probe.sweep) == 6
-
-
-def test_a_layer_that_never_varies_teaches_nothing_and_breaks_nothing(evidence: Evidence) -> None:
-    assert evidence.activations is not None
-    values = evidence.activations.values.copy()
-    values[:, 0] = 3.0
-    constant = Activations(evidence.activations.call_ids, values, (0, 1, 2), ("prompt_last", "answer_last"))
-    probe = fit_linear_probe(constant, *learning(evidence), positions=("answer_last",))
-    assert probe.layer == 2
-    assert [point.auroc for point in probe.sweep if point.layer == 0] == [0.5]
-
-
-def test_ridge_agrees_with_scikit_learn(evidence: Evidence) -> None:
-    from sklearn.linear_model import Ridge
-
-    from metaprobe.training.linear import PENALTIES, _ridge_path
-
-    X, y = np.asarray(evidence.activations.values[:, 2, 1], dtype=np.float64), evidence.table.y  # type: ignore[union-attr]
-    Z = (X - X.mean(0)) / X.std(0)
-    path = _ridge_path(Z.T @ Z, Z.T @ (y - y.mean()), PENALTIES)
-    unit = float(np.linalg.eigvalsh(Z.T @ Z).mean())
-    for weights, penalty in zip(path.T, PENALTIES, strict=True):
-        np.testing.assert_allclose(weights, Ridge(alpha=penalty * unit).fit(Z, y).coef_, atol=1e-8)
-
-
-def test_hidden_states_with_nan_are_refused(evidence: Evidence) -> None:
-    assert evidence.activations is not None
-    values = evidence.activations.values.copy()
-    values[3, 1, 0, 0] = np.nan
-    broken = Activations(evidence.activations.call_ids, values, (0, 1, 2), ("prompt_last", "answer_last"))
-    with pytest.raises(RecordError, match="layer 1, prompt_last: 1 of"):
-        fit_linear_probe(broken, *learning(evidence), positions=("prompt_last",))
-
-
-def test_an_absent_position_is_named(evidence: Evidence) -> None:
-    assert evidence.activations is not None
-    with pytest.raises(RecordError, match="answer_mean"):
-        fit_linear_probe(evidence.activations, *learning(evidence), positions=("answer_mean",))
-
-
 @pytest.mark.parametrize(
     ("y", "said"),
     [
@@ -127,42 +71,9 @@ def test_an_absent_position_is_named(evidence: Evidence) -> None:
 def test_labels_that_cannot_be_split_say_so(evidence: Evidence, y: list[int], said: str) -> None:
     table = evidence.table.rows(np.arange(40))
     table = dataclasses.replace(table, y=np.array(y), groups=np.array([f"g{i}" for i in range(40)]))
-    small = dataclasses.replace(evidence, table=table, features=evidence.features[:40], activations=None)
+    small = dataclasses.replace(evidence, table=table, features=evidence.features[:40], states=None)
     with pytest.raises(RecordError, match=said):
         crossfit(small, [CellTable()])
-
-
-def test_platt_recovers_a_planted_line() -> None:
-    rng = np.random.default_rng(0)
-    score = rng.normal(3, 2, 20_000)
-    y = (rng.uniform(size=20_000) < sigmoid(0.7 * score - 1)).astype(np.int64)
-    platt = fit_platt(score, y)
-    assert (platt.slope, platt.intercept) == (pytest.approx(0.7, abs=0.05), pytest.approx(-1, abs=0.1))
-    with pytest.raises(RecordError, match="both classes"):
-        fit_platt(score, np.ones(20_000, dtype=np.int64))
-
-
-def test_the_flag_threshold_keeps_its_promise_in_expectation() -> None:
-    rng = np.random.default_rng(0)
-    missed, trivial = [], []
-    for _ in range(400):
-        p = rng.uniform(size=240)
-        y = (rng.uniform(size=240) < p).astype(np.int64)
-        threshold = flag_threshold(p[:120], y[:120], miss_rate=0.1)
-        wrong = p[120:][y[120:] == 0]
-        missed.append(float((wrong >= threshold).mean()))
-        trivial.append(float((p[120:][y[120:] == 1] < threshold).mean()))
-    # Three standard errors of the mean over 400 repetitions.
-    assert np.mean(missed) <= 0.1 + 3 * np.std(missed) / 20
-    assert np.mean(missed) > 0.06  # not by flagging everything
-    assert np.mean(trivial) < 0.9
-
-
-def test_a_tie_of_wrong_answers_is_flagged_together() -> None:
-    p = np.array([0.2] * 15 + [0.7] * 15)
-    threshold = flag_threshold(p, np.zeros(30, dtype=np.int64), miss_rate=0.4)
-    assert 0.7 < threshold < 0.7001
-    assert (np.float32(p) < threshold).all()
 
 
 def test_a_statement_that_is_confident_the_wrong_way_round_is_shown_as_such(evidence: Evidence) -> None:
@@ -194,10 +105,6 @@ def test_what_was_never_stated_is_left_out(evidence: Evidence) -> None:
     assert TREES in names
 
 
-def test_too_few_wrong_answers_flag_everything() -> None:
-    assert flag_threshold(np.array([0.2, 0.9]), np.array([0, 1]), miss_rate=0.1) == float("inf")
-
-
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1))
 def test_thresholds_rounded_down_split_float32_numbers_as_before(values: list[float]) -> None:
     thresholds = np.array(values)
@@ -219,3 +126,15 @@ def test_rounding_thresholds_changes_no_prediction(evidence: Evidence) -> None:
 
     np.testing.assert_allclose(float32_thresholds(plain).predict(X), plain.predict(X), atol=1e-12)
     assert trees.score(X).shape == y.shape
+
+
+def test_a_blend_weighs_its_parts_by_what_they_add_and_equally_where_little_is_known() -> None:
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 3000)
+    good, noise = 2 * (2 * y - 1) + rng.normal(size=3000) * 2, rng.normal(size=3000)
+    logits = np.array([good, good + 0.01 * noise, noise])
+    weights = blend_weights(logits, y)
+    assert weights[2] < 0.05
+    assert weights[0] == pytest.approx(weights[1], abs=0.1)
+    assert weights.min() >= 0
+    np.testing.assert_allclose(blend_weights(0.1 * logits[:, :8], y[:8]), 1 / 3, atol=0.05)

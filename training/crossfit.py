@@ -4,16 +4,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from metaprobe.eval.compare import BEST_BASELINE, Judged
 from metaprobe.eval.report.model import Family
 from metaprobe.eval.table import usable_groups
-from metaprobe.training.calibrate import fit_platt
+from metaprobe.records.extras import require
+from metaprobe.training.calibrate import choose_calibrator, sigmoid
 from metaprobe.training.methods import BLEND, Evidence, Method, Scores
-from metaprobe.training.roles import outer_folds
+from metaprobe.training.roles import Roles, Rows, outer_folds
 
 BASELINES: tuple[Family, ...] = ("log-probability", "plain")
 """Families among which the best plain baseline is chosen."""
+
+
+BLEND_PRIOR = 20.0
+"""Answers' worth of the belief that all parts of a blend weigh the same."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,6 +29,8 @@ class CrossFit:
     methods: tuple[Judged, ...]
     best_baseline: tuple[str, ...]
     """The plain baseline that each fold chose on its selection rows."""
+    roles: tuple[Roles, ...]
+    """Of each fold."""
 
     def __getitem__(self, name: str) -> Judged:
         return next(method for method in self.methods if method.name == name)
@@ -37,11 +45,10 @@ def crossfit(
     blend: Sequence[str] = (),
     on_step: Callable[[str], None] = lambda what: None,
 ) -> CrossFit:
-    """Fit and calibrate every method in every outer fold, by group.
+    """Fit and calibrate every method in every outer fold, by group; the calibrator is chosen on calibration rows.
 
     Adds the best plain baseline (chosen in each fold on its selection rows) and, where `blend` names at least two
-    methods, their blend: the mean of their calibrated log-odds, calibrated again. Raises `RecordError` where the groups
-    do not suffice.
+    methods, their blend (`blend_weights`), calibrated again. Raises `RecordError` where the groups do not suffice.
     """
     table = evidence.table
     usable_groups(list(table.groups), table.y, folds=folds)
@@ -55,7 +62,13 @@ def crossfit(
     selected: dict[str, list[float]] = {method.name: [] for method in methods}
     coverage: dict[str, float] = {name: 1.0 for name, _ in columns}
     chosen_baselines = []
-    for number, roles in enumerate(outer_folds(list(table.groups), table.y, folds=folds, seed=seed)):
+
+    def calibrated(scores: Scores, rows: Rows) -> Scores:
+        found = choose_calibrator(scores[rows], table.y[rows], table.groups[rows], seed=seed)
+        return found.calibrator.logit(scores)
+
+    splits = tuple(outer_folds(list(table.groups), table.y, folds=folds, seed=seed))
+    for number, roles in enumerate(splits):
         logits: dict[str, Scores] = {}
         for method in methods:
             on_step(f"fold {number + 1}: {method.name}")
@@ -67,16 +80,38 @@ def crossfit(
             if not method.fitted:
                 ranking[method.name] = scores
             rows = roles.calibration if method.fitted else roles.seen
-            logits[method.name] = fit_platt(scores[rows], table.y[rows]).logit(scores)
+            logits[method.name] = calibrated(scores, rows)
             selected[method.name].append(fitted.selection_auroc)
         if (BEST_BASELINE, "plain") in extra:
             best = max((m for m in methods if m.family in BASELINES), key=lambda m: selected[m.name][-1]).name
             chosen_baselines.append(best)
             logits[BEST_BASELINE] = logits[best]
         if len(blend) > 1:
-            mean = np.mean([logits[name] for name in blend], axis=0)
-            logits[BLEND] = fit_platt(mean[roles.calibration], table.y[roles.calibration]).logit(mean)
+            parts, rows = np.array([logits[name] for name in blend]), roles.calibration
+            logits[BLEND] = calibrated(blend_weights(parts[:, rows], table.y[rows]) @ parts, rows)
         for name, logit in logits.items():
             probability[name][roles.test] = 1 / (1 + np.exp(-logit[roles.test]))
     results = tuple(Judged(name, family, probability[name], ranking[name], coverage[name]) for name, family in columns)
-    return CrossFit(methods=results, best_baseline=tuple(chosen_baselines))
+    return CrossFit(methods=results, best_baseline=tuple(chosen_baselines), roles=splits)
+
+
+def blend_weights(logits: NDArray[np.float64], y: NDArray[np.int64]) -> NDArray[np.float64]:
+    """(k,) weights of k methods' calibrated log-odds (k, n): logistic regression, none negative, shrunk to equal ones.
+
+    With few answers the blend is the mean of the log-odds; with many, what adds nothing loses its weight (stacking,
+    Breiman 1996, with the prior of a plain average).
+    """
+    optimize = require("scipy.optimize", "train")
+    k, n = logits.shape
+
+    def loss(parameters: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        weights, shift = parameters[:k], parameters[k]
+        z = weights @ logits + shift
+        error, away = sigmoid(z) - y, weights - 1 / k
+        value = np.logaddexp(0, z).sum() - y @ z + BLEND_PRIOR * away @ away
+        return float(value / n), np.r_[logits @ error + 2 * BLEND_PRIOR * away, error.sum()] / n
+
+    bounds = [(0, None)] * k + [(None, None)]
+    start = np.r_[np.full(k, 1 / k), 0.0]
+    found = optimize.minimize(loss, start, jac=True, method="SLSQP", bounds=bounds, options={"ftol": 1e-12})
+    return np.asarray(found.x[:k], dtype=np.float64)

@@ -7,16 +7,21 @@ from pathlib import Path
 import numpy as np
 
 from metaprobe.checkpoints import Generator
-from metaprobe.eval.table import AnswerTable, answer_table
+from metaprobe.eval.audits import labels_by_source
+from metaprobe.eval.table import answer_table
 from metaprobe.probes.features import features, schema
-from metaprobe.records.activations import Activations
+from metaprobe.records.activations import Layout
 from metaprobe.records.errors import RecordError
 from metaprobe.records.fingerprint import fingerprint
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Run
 from metaprobe.training.methods import Evidence
+from metaprobe.training.states import OnDisk, States
 
 SCHEMA = "full"
+
+IN_MEMORY = 2 << 30
+"""Bytes of hidden states that are held at once."""
 
 
 def load_evidence(
@@ -38,31 +43,62 @@ def load_evidence(
     wanted = set(table.call_ids.tolist())
     calls = [call for run in runs for call in run.calls if call.id in wanted]
     computed = schema(SCHEMA)
-    activations, without = _activations(opened, table) if hidden else (None, len(table))
+    states, without = load_states(opened, table.call_ids.tolist()) if hidden else (None, len(table))
     return Evidence(
         table=table,
         features=features(computed, list(table.logprobs)),
         feature_names=computed.names,
         schema=computed.name,
-        activations=activations,
+        states=states,
         without_hidden=without,
         generator=generator_of(calls),
         fingerprint=fingerprint(runs),
+        labels_by_source=labels_by_source(runs, table.call_ids.tolist(), target),
     )
 
 
-def _activations(stores: Sequence[RunStore], table: AnswerTable) -> tuple[Activations | None, int]:
-    """Hidden states in the order of the table, None unless every answer has them; and how many have none."""
-    kept = [store.activations() for store in stores if store.has_activations()]
-    if not kept:
-        return None, len(table)
-    if len({(a.layers, a.positions, a.values.shape[-1]) for a in kept}) > 1:
-        raise RecordError("the stores hold hidden states of different layers, positions or width: train on one of them")
-    row = {call_id: i for i, call_id in enumerate(itertools.chain.from_iterable(a.call_ids for a in kept))}
-    if without := sum(call_id not in row for call_id in table.call_ids.tolist()):
-        return None, without
-    values = np.concatenate([a.values for a in kept])[[row[call_id] for call_id in table.call_ids.tolist()]]
-    return Activations(tuple(table.call_ids.tolist()), values, kept[0].layers, kept[0].positions), 0
+def load_states(stores: Sequence[RunStore], call_ids: Sequence[str]) -> tuple[States | None, int]:
+    """Hidden states of these calls, None unless every one has them; and how many have none.
+
+    Stores may hold several kinds (other layers, positions, or another model's reading): the kind that has every call,
+    and of several the one with most layers and positions. They are read into memory where they take at most
+    `IN_MEMORY`, else block by block from the disk.
+    """
+    kinds: dict[tuple[Layout, str], dict[RunStore, dict[str, None]]] = {}
+    for store in stores:
+        for file in store.activation_files():
+            held = kinds.setdefault((file.layout, file.model), {}).setdefault(store, {})
+            held |= dict.fromkeys(file.call_ids)
+    wanted, fewest = set(call_ids), len(call_ids)
+    chosen: tuple[Layout, str] | None = None
+    for kind, by_store in kinds.items():
+        missing = len(wanted.difference(*by_store.values())) if by_store else len(wanted)
+        fewest = min(fewest, missing)
+        if not missing and (chosen is None or _size(kind[0]) > _size(chosen[0])):
+            chosen = kind
+    if chosen is None:
+        if fewest == 0 or len(kinds) < 2 or len({layout for layout, _ in kinds}) < 2:
+            return None, fewest
+        raise RecordError(
+            f"the stores hold hidden states of different layers, positions or width "
+            f"({'; '.join(sorted(str(layout) for layout, _ in kinds))}), and no kind has all {len(wanted)} calls: "
+            "train on one store, or run `metaprobe extract` on all of them alike"
+        )
+    layout, model = chosen
+    parts: dict[RunStore, tuple[str, ...]] = {}
+    for store, ids in kinds[chosen].items():
+        here = tuple(call_id for call_id in ids if call_id in wanted)
+        wanted.difference_update(here)
+        if here:
+            parts[store] = here
+    row = {call_id: i for i, call_id in enumerate(itertools.chain.from_iterable(parts.values()))}
+    order = np.array([row[call_id] for call_id in call_ids], dtype=np.intp)
+    stored = OnDisk(tuple(parts), tuple(parts.values()), order, layout.layers, layout.positions, model)
+    return (stored if 2 * len(call_ids) * _size(layout) > IN_MEMORY else stored.loaded()), 0
+
+
+def _size(layout: Layout) -> int:
+    return len(layout.layers) * len(layout.positions) * layout.width
 
 
 def generator_of(calls: Sequence[Call]) -> Generator | None:

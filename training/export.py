@@ -10,7 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Audit, Calibration, Checkpoint, Draft, Generator, Metric, Training, save_checkpoint
+from metaprobe.checkpoints.manifest import meaning_of
 from metaprobe.eval.metrics import Interval
+from metaprobe.eval.report.model import Audit as Finding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,10 +35,17 @@ class Export:
     calibration: str
     calibrated_on: str = "calibration rows, by group; never the held-out ones"
     metrics: Mapping[str, Interval]
-    audits: Sequence[tuple[str, bool, str]] = ()
+    audits: Sequence[Finding | tuple[str, bool, str]] = ()
+    """A tuple stands for a finding of weak severity."""
+    not_audited: Sequence[str] = ()
+    """Audits that could not be made, and why."""
     thresholds: Mapping[str, float] = field(default_factory=dict)
     support: Mapping[str, Any] = field(default_factory=dict)
     packages: Sequence[str] = ("scikit-learn",)
+
+    @property
+    def findings(self) -> list[Finding]:
+        return [Finding(*audit) if isinstance(audit, tuple) else audit for audit in self.audits]
 
 
 def write_checkpoint(path: str | Path, export: Export) -> Checkpoint:
@@ -50,7 +59,7 @@ def write_checkpoint(path: str | Path, export: Export) -> Checkpoint:
         calibration=Calibration(export.calibration, export.calibrated_on),
         metrics=metrics,
         training=export.training,
-        audits={name: Audit(passed, detail) for name, passed, detail in export.audits},
+        audits={a.name: Audit(a.passed, a.detail, a.severity) for a in export.findings},
         support=dict(export.support),
         versions={package: version(package) for package in export.packages},
     )
@@ -66,13 +75,15 @@ def write_checkpoint(path: str | Path, export: Export) -> Checkpoint:
 
 
 def model_card(export: Export) -> str:
-    """The README.md of a checkpoint."""
-    generator = export.generator
-    failed = [name for name, passed, _ in export.audits if not passed]
-    lines = [f"# {export.title}", "", export.summary, ""]
-    if failed:
-        lines += [f"> **Not trustworthy as it is: failed {', '.join(failed)}.** See the audits below.", ""]
+    """The README.md of a checkpoint. A failed audit is its first line."""
+    generator, findings = export.generator, export.findings
+    distrust = meaning_of({a.name: a.severity for a in findings if not a.passed})
+    lines = [f"> **NOT TRUSTWORTHY: {distrust}.** See the audits below.", ""] if distrust else []
     lines += [
+        f"# {export.title}",
+        "",
+        export.summary,
+        "",
         "## Contract",
         "",
         f"- answers of: {f'{generator.model} ({generator.revision})' if generator else 'several models'}",
@@ -92,9 +103,8 @@ def model_card(export: Export) -> str:
     ]
     if export.thresholds:
         lines += ["", "## Thresholds", "", *(f"- {name}: {value:.4f}" for name, value in export.thresholds.items())]
-    if export.audits:
+    if findings or export.not_audited:
         lines += ["", "## Audits", ""]
-        lines += [
-            f"- {'passed' if passed else '**FAILED**'}: {name}: {detail}" for name, passed, detail in export.audits
-        ]
+        lines += [f"- {'passed' if a.passed else f'**FAILED ({a.severity})**'}: {a.name}: {a.detail}" for a in findings]
+        lines += [f"- not made: {audit}" for audit in export.not_audited]
     return "\n".join(lines) + "\n"

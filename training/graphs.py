@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.records.extras import require
-from metaprobe.training.calibrate import Platt
+from metaprobe.training.calibrators import Calibrator
 from metaprobe.training.trees import Trees
 
 OPSET = {"": 15, "ai.onnx.ml": 1}
@@ -23,11 +23,13 @@ def linear_graph(
     weights: NDArray[np.float64],
     intercept: NDArray[np.float64],
     outputs: Sequence[str],
+    calibrator: Calibrator | None = None,
     impute: bool = False,
 ) -> bytes:
     """sigmoid(((x - mean) / scale) @ weights + intercept): (n, d) float32 in, one (n, 1) probability per output name.
 
-    `weights` is (d, heads), `intercept` (heads,), both with the calibrator multiplied in. With `impute`, NaN inputs
+    `weights` is (d, heads), `intercept` (heads,). With a `calibrator`, for one output, its map takes the place of the
+    sigmoid. With `impute`, NaN inputs
     take the training mean, that is 0 once standardised.
     """
     onnx = require("onnx", "train")
@@ -55,8 +57,15 @@ def linear_graph(
         helper.make_node("MatMul", [standardised, "weights"], ["weighted"]),
         helper.make_node("Add", ["weighted", "intercept"], ["logits"]),
     ]
-    nodes += _split_and_squash(helper, "logits", outputs, constants)
-    return _model(onnx, nodes, input_name, d, outputs, [numpy_helper.from_array(v, k) for k, v in constants.items()])
+    calibrated: list[Any] = []
+    if calibrator is None:
+        nodes += _split_and_squash(helper, "logits", outputs, constants)
+    else:
+        [output] = outputs
+        more, calibrated = calibrator.onnx_nodes("logits", output, f"{output}_calibrator")
+        nodes += more
+    initializers = [*(numpy_helper.from_array(v, k) for k, v in constants.items()), *calibrated]
+    return _model(onnx, nodes, input_name, d, outputs, initializers)
 
 
 def _split_and_squash(helper: Any, logits: str, outputs: Sequence[str], constants: dict[str, Any]) -> list[Any]:
@@ -70,30 +79,22 @@ def _split_and_squash(helper: Any, logits: str, outputs: Sequence[str], constant
     ]
 
 
-def trees_graph(heads: Mapping[str, tuple[Trees, Platt]], *, width: int, input_name: str = "features") -> bytes:
+def trees_graph(heads: Mapping[str, tuple[Trees, Calibrator]], *, width: int, input_name: str = "features") -> bytes:
     """Calibrated boosters on one input: (n, width) float32 features in, one (n, 1) probability per head.
 
-    Each head is a tree ensemble that gives log-odds, then Platt's line, then a sigmoid. NaN features go the way
+    Each head is a tree ensemble that gives log-odds, then its calibrator. NaN features go the way
     LightGBM sends them.
     """
     onnx = require("onnx", "train")
-    helper, numpy_helper = onnx.helper, onnx.numpy_helper
     nodes, constants = [], []
-    for name, (trees, platt) in heads.items():
+    for name, (trees, calibrator) in heads.items():
         ensemble = _tree_ensemble(trees.booster, width)
         ensemble.input[:] = [input_name]
         ensemble.output[:] = [f"{name}_raw"]
         ensemble.name = name
-        nodes += [
-            ensemble,
-            helper.make_node("Mul", [f"{name}_raw", f"{name}_slope"], [f"{name}_scaled"]),
-            helper.make_node("Add", [f"{name}_scaled", f"{name}_intercept"], [f"{name}_logit"]),
-            helper.make_node("Sigmoid", [f"{name}_logit"], [name]),
-        ]
-        constants += [
-            numpy_helper.from_array(np.array([platt.slope], dtype=np.float32), f"{name}_slope"),
-            numpy_helper.from_array(np.array([platt.intercept], dtype=np.float32), f"{name}_intercept"),
-        ]
+        more, initializers = calibrator.onnx_nodes(f"{name}_raw", name, f"{name}_calibrator")
+        nodes += [ensemble, *more]
+        constants += initializers
     return _model(onnx, nodes, input_name, width, list(heads), constants)
 
 

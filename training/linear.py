@@ -1,130 +1,76 @@
-"""Linear probes on hidden states: all penalties of one layer and position from one decomposition."""
+"""Linear probes on one block of hidden states, of three kinds, with one shape: fit, or score folds held out."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.metrics import auroc
-from metaprobe.records.activations import Activations
-from metaprobe.records.errors import RecordError
-from metaprobe.records.types import FloatArray
-from metaprobe.training.roles import Roles, Rows, group_folds
+from metaprobe.training.moments import Direction, Moments, direction, mass_mean, ridge
+from metaprobe.training.states import Block, chunks
 
-PENALTIES = tuple(10.0**k for k in np.arange(-1, 2.6, 0.5))
-"""Ridge penalties, in units of the mean eigenvalue of the standardised hidden states' Gram matrix."""
-INNER_FOLDS = 4
+Floats = NDArray[np.float64]
+Kind = Literal["logistic", "ridge", "mass-mean"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
-@dataclass(frozen=True, slots=True)
-class SweepPoint:
-    """What one layer and position reached."""
-
-    layer: int
-    position: str
-    penalty: float
-    auroc: float
-    """On rows of the learning part that the probe was not fitted on."""
+def fit_linear(block: Block, y: Floats, kind: Kind, penalties: Sequence[float]) -> Direction:
+    """The direction of each penalty, for raw states. `y` (n,) in [0, 1]; mass-mean takes 0 and 1, and no penalty."""
+    if kind == "logistic":
+        return _logistic(block, y, np.ones((1, len(y)), dtype=bool), penalties)[0][0]
+    return _from_moments(kind, _moments(block, y), penalties)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LinearProbe:
-    """score = ((h - mean) / scale) @ weights + intercept, for hidden states h of one layer and position."""
+def held_out_scores(block: Block, y: Floats, fold: NDArray[np.intp], kind: Kind, penalties: Sequence[float]) -> Floats:
+    """(n, P): each row's score by the probe that was fitted on the rows of all other folds.
 
-    layer: int
-    position: str
-    penalty: float
-    mean: NDArray[np.float64]
-    scale: NDArray[np.float64]
-    weights: NDArray[np.float64]
-    intercept: float
-    sweep: tuple[SweepPoint, ...] = ()
-    """Every layer and position tried, at its best penalty."""
-
-    def score(self, hidden: FloatArray) -> NDArray[np.float64]:
-        """(n, width) -> (n,), higher is likelier to be right; not yet a probability."""
-        return ((hidden.astype(np.float64) - self.mean) / self.scale) @ self.weights + self.intercept
-
-
-def fit_linear_probe(
-    activations: Activations,
-    y: NDArray[np.int64],
-    groups: Sequence[str],
-    roles: Roles,
-    *,
-    positions: Sequence[str],
-    seed: int = 0,
-) -> LinearProbe:
-    """Least-squares probe with the layer, position and penalty that rank held-out rows of the learning part best.
-
-    Row i of `activations` belongs to y[i]. Hundreds of combinations are tried, so a single selection part of some
-    hundred rows would mostly select noise: every learning row takes its turn, in `INNER_FOLDS` folds by group.
-    For two classes, ridge regression on the label gives the direction of regularised linear discriminant analysis; the
-    scale of its score is left to the calibrator.
+    `fold` (n,): each row's number, from 0. States are standardised by the moments of all rows, which know no labels
+    (logistic), or by those of the rows learned from.
     """
-    if absent := [p for p in positions if p not in activations.positions]:
-        raise RecordError(f"positions {absent} were not captured; there are: {', '.join(activations.positions)}")
-    pool = roles.learning
-    inner = [part for _, part in group_folds(pool, groups, y, INNER_FOLDS, seed + 2)]
-    sweep = []
-    for position in positions:
-        for layer in activations.layers:
-            scores = np.empty((len(y), len(PENALTIES)))
-            for part, held_out in _held_out(_states(activations, layer, position), y, pool, inner):
-                scores[part] = held_out
-            found = [float(auroc(y[pool], column)) for column in scores[pool].T]
-            best = int(np.argmax(found))
-            sweep.append(SweepPoint(layer, position, PENALTIES[best], found[best]))
-    chosen = max(sweep, key=lambda point: point.auroc)
-    hidden = _states(activations, chosen.layer, chosen.position)[pool]
-    mean, scale = _moments(hidden)
-    Z, centre = (hidden - mean) / scale, float(y[pool].mean())
-    weights = _ridge_path(Z.T @ Z, Z.T @ (y[pool] - centre), (chosen.penalty,))[:, 0]
-    return LinearProbe(chosen.layer, chosen.position, chosen.penalty, mean, scale, weights, centre, tuple(sweep))
+    folds = int(fold.max()) + 1
+    if kind == "logistic":
+        learns = fold != np.arange(folds)[:, None]  # (F, n)
+        scores = _logistic(block, y, learns, penalties)[1]  # (F, P, n)
+        return scores.transpose(0, 2, 1)[fold, np.arange(len(y))]
+    parts = [_moments(block[fold == number], y[fold == number]) for number in range(folds)]
+    whole = Moments.total(parts)
+    directions = [_from_moments(kind, whole.without(part), penalties) for part in parts]
+    out = np.empty((len(y), len(penalties)))
+    for rows, X in chunks(block):
+        for number, learned in enumerate(directions):
+            here = fold[rows] == number
+            out[rows][here] = learned.score(X[here])
+    return out
 
 
-def _states(activations: Activations, layer: int, position: str) -> NDArray[np.float64]:
-    """(n, D). Raises `RecordError` where some are not finite."""
-    at = activations.layers.index(layer), activations.positions.index(position)
-    hidden = activations.values[:, at[0], at[1]].astype(np.float64)
-    if bad := int((~np.isfinite(hidden)).any(axis=1).sum()):
-        raise RecordError(
-            f"layer {layer}, {position}: {bad} of {len(hidden)} hidden states are not finite: capture again"
-        )
-    return hidden
+def _moments(block: Block, y: Floats) -> Moments:
+    found = Moments.none(block.shape[1])
+    for rows, X in chunks(block):
+        found.add(X, y[rows])
+    return found
 
 
-def _held_out(
-    hidden: NDArray[np.float64], y: NDArray[np.int64], pool: Rows, inner: Sequence[Rows]
-) -> Iterator[tuple[Rows, NDArray[np.float64]]]:
-    """For each inner fold: its rows, and their scores (rows, penalties) by probes fitted on the other folds.
-
-    Gram matrices add up over rows, so each fold's is taken from that of the pool. Mean and scale are the pool's.
-    """
-    mean, scale = _moments(hidden[pool])
-    Z, target = (hidden - mean) / scale, y - y[pool].mean()
-    gram, moment = Z[pool].T @ Z[pool], Z[pool].T @ target[pool]
-    for part in inner:
-        out = Z[part]
-        yield part, out @ _ridge_path(gram - out.T @ out, moment - out.T @ target[part], PENALTIES)
+def _from_moments(kind: Kind, moments: Moments, penalties: Sequence[float]) -> Direction:
+    return ridge(moments, penalties) if kind == "ridge" else mass_mean(moments)
 
 
-def _moments(hidden: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    mean, scale = hidden.mean(axis=0), hidden.std(axis=0)
-    # A constant unit carries nothing: its standardised value is 0. Rounding leaves it a spread of about 1e-16.
-    return mean, np.where(scale > 1e-9 * np.maximum(np.abs(mean), 1.0), scale, 1.0)
+def _logistic(
+    block: Block, y: Floats, learns: NDArray[np.bool_], penalties: Sequence[float]
+) -> tuple[list[Direction], Floats]:
+    """(a direction for each fold, scores (F, P, n)); `learns` (F, n): whether a fold learns from a row."""
+    import torch  # takes seconds to load, and the other kinds do without
 
+    from metaprobe.training.solve import solve_logistic, standardised
 
-def _ridge_path(
-    gram: NDArray[np.float64], moment: NDArray[np.float64], penalties: Sequence[float]
-) -> NDArray[np.float64]:
-    """(D, penalties): (Z'Z + a I)^-1 Z't for every penalty a, from one eigendecomposition of Z'Z."""
-    values, vectors = np.linalg.eigh(gram)
-    values = np.maximum(values, 0)
-    # Where all rows are the same (layer 0 at the last prompt token, always the same one), nothing is learned.
-    unit = float(values.mean()) or 1.0
-    path: NDArray[np.float64] = vectors @ (
-        (vectors.T @ moment)[:, None] / (values[:, None] + unit * np.asarray(penalties))
+    Z, mean, scale = standardised(torch.from_numpy(block.astype(np.float32))[None])
+    solved = solve_logistic(
+        Z,
+        torch.from_numpy(y).float(),
+        torch.from_numpy(learns).float(),
+        torch.tensor(penalties, dtype=torch.float32),
     )
-    return path
+    directions = [
+        direction(w.T, mean[0].double().numpy(), scale[0].double().numpy(), b)
+        for w, b in zip(solved.weights[0].double().numpy(), solved.intercept[0].double().numpy(), strict=True)
+    ]
+    return directions, solved.scores[0].double().numpy()

@@ -4,9 +4,9 @@ Higher scores mean likelier right. A method that learns nothing (`fitted=False`)
 rows; one that learns is calibrated on rows it has not seen.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +17,11 @@ from metaprobe.eval.metrics import auroc
 from metaprobe.eval.report.model import Family
 from metaprobe.eval.table import AnswerTable
 from metaprobe.probes.baselines import baseline_scores
-from metaprobe.records.activations import Activations
 from metaprobe.records.extras import require
-from metaprobe.training.linear import LinearProbe, fit_linear_probe
+from metaprobe.training.hidden import LinearProbe, fit_linear_probe
+from metaprobe.training.linear import KINDS, Kind
 from metaprobe.training.roles import Roles, Rows
+from metaprobe.training.states import States
 from metaprobe.training.trees import fit_trees
 
 MEAN_LOGPROB = "mean log-probability"
@@ -42,12 +43,14 @@ class Evidence:
     """(n, d) of the `full` schema."""
     feature_names: tuple[str, ...]
     schema: str
-    activations: Activations | None = None
-    """Row i belongs to row i of the table."""
+    states: States | None = None
+    """Hidden states; row i belongs to row i of the table."""
     generator: Generator | None = None
     """None where the answers are of several models."""
     fingerprint: str = ""
     """Of the runs."""
+    labels_by_source: Mapping[str, Scores] = field(default_factory=dict)
+    """Source -> its labels (n,), NaN where it gave none."""
     without_hidden: int = 0
     """Answers whose hidden states are not stored; the probes are left out unless it is 0."""
 
@@ -178,30 +181,63 @@ class HiddenProbe:
 
     name: str
     positions: tuple[str, ...]
+    kind: Kind = "logistic"
     family: Family = "learned"
     fitted: bool = True
     probes: list[LinearProbe] = field(default_factory=list)
     """The probe of each fold, in order."""
 
+    def probe(self, evidence: Evidence, roles: Roles, *, seed: int) -> LinearProbe:
+        """The probe that these roles give."""
+        states, table = evidence.states, evidence.table
+        assert states is not None, "offered only where hidden states were captured"
+        groups = table.groups.tolist()
+        return fit_linear_probe(states, table.y, groups, roles, positions=self.positions, kind=self.kind, seed=seed)
+
     def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
-        activations = evidence.activations
-        assert activations is not None, "offered only where activations were captured"
-        table = evidence.table
-        probe = fit_linear_probe(
-            activations, table.y, table.groups.tolist(), roles, positions=self.positions, seed=seed
-        )
-        self.probes.append(probe)
-        layer, position = activations.layers.index(probe.layer), activations.positions.index(probe.position)
-        selected = max(point.auroc for point in probe.sweep)
-        return Fitted(lambda rows: probe.score(activations.values[rows, layer, position]), selected)
+        return _fitted_probe(self, evidence, roles, seed)
 
 
-def standard_methods(evidence: Evidence) -> list[Method]:
-    """The methods of the comparison, in its order. Hidden-state probes only where activations were captured."""
+@dataclass(slots=True)
+class LowRankProbe:
+    """A probe over all layers at once; position, rank and penalty are chosen on the selection rows."""
+
+    name: str
+    positions: tuple[str, ...]
+    family: Family = "learned"
+    fitted: bool = True
+    probes: list[LinearProbe] = field(default_factory=list)
+
+    def probe(self, evidence: Evidence, roles: Roles, *, seed: int) -> LinearProbe:
+        """The probe that these roles give."""
+        from metaprobe.training.lowrank import fit_low_rank_probe  # loads torch
+
+        states = evidence.states
+        assert states is not None, "offered only where hidden states were captured"
+        return fit_low_rank_probe(states, evidence.table.y, roles, positions=self.positions)
+
+    def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
+        return _fitted_probe(self, evidence, roles, seed)
+
+
+def _fitted_probe(method: HiddenProbe | LowRankProbe, evidence: Evidence, roles: Roles, seed: int) -> Fitted:
+    states, probe = evidence.states, method.probe(evidence, roles, seed=seed)
+    assert states is not None, "offered only where hidden states were captured"
+    method.probes.append(probe)
+    return Fitted(lambda rows: probe.score(states, rows), max(point.auroc for point in probe.sweep))
+
+
+ProbeKind = Literal[Kind, "low-rank"]
+PROBE_KINDS: tuple[ProbeKind, ...] = (*KINDS, "low-rank")
+
+
+def standard_methods(evidence: Evidence, *, kind: ProbeKind = "logistic") -> list[Method]:
+    """The methods of the comparison, in its order. Probes, of that kind, only where hidden states were captured."""
     table = evidence.table
     methods: list[Method] = [
         GivenScore(STATED, "explicit", lambda t: t.stated_confidence),
         GivenScore("stated ease", "explicit", lambda t: 1 - t.stated_difficulty),
+        GivenScore("P(true)", "log-probability", lambda t: t.p_true),
         GivenScore(MEAN_LOGPROB, "log-probability", lambda t: _baseline(t, "mean_logprob")),
         GivenScore("minimum log-probability", "log-probability", lambda t: _baseline(t, "min_logprob")),
         GivenScore("first log-probability", "log-probability", lambda t: _baseline(t, "first_logprob")),
@@ -215,12 +251,12 @@ def standard_methods(evidence: Evidence) -> list[Method]:
         ),
         FeatureTrees(),
     ]
-    if evidence.activations is not None:
-        positions = evidence.activations.positions
-        if "prompt_last" in positions:
-            methods.append(HiddenProbe(BEFORE, ("prompt_last",)))
-        if answer := tuple(p for p in positions if p != "prompt_last"):
-            methods.append(HiddenProbe(AFTER, answer))
+    if evidence.states is not None:
+        positions = evidence.states.positions
+        answer = tuple(position for position in positions if position != "prompt_last")
+        for name, read in ((BEFORE, ("prompt_last",) if "prompt_last" in positions else ()), (AFTER, answer)):
+            if read:
+                methods.append(LowRankProbe(name, read) if kind == "low-rank" else HiddenProbe(name, read, kind))
     # What was never stated, and questions that were not stored, have no figures.
     if not any(question.strip() for question in table.questions.tolist()):
         methods = [m for m in methods if not isinstance(m, PromptTfidf)]

@@ -75,8 +75,7 @@ def load_models(
     read = list(readings(system, signals, agents))
     needed: dict[str, set[int]] = {model: set() for model in named.values()}
     for stage, agent, replacement in read:
-        if replacement.layer is not None:
-            needed[named.get(agent) or named.get(stage) or named[""]].add(replacement.layer)
+        needed[named.get(agent) or named.get(stage) or named[""]].update(replacement.layers)
     if capture is not None and (remote := [model for model in needed if model.startswith(API)]):
         raise RecordError(
             f"capture {capture!r}: {remote[0]} gives no hidden states; leave it out, or use a local model"
@@ -167,12 +166,12 @@ def _json_or_text(text: str) -> Any:
 def _check_reading(llm: LLM, replacement: Replacement) -> None:
     """A checkpoint that could never be read would leave every decision to its fallback."""
     trained_on = replacement.reader.checkpoint.manifest.generator
-    if replacement.layer is not None and not llm.capabilities.hidden:
+    if replacement.layers and not llm.capabilities.hidden:
         raise RecordError(
             f"{replacement.reader.checkpoint.path} reads hidden states, and {llm.name} gives none: use a local model, "
             f"or a checkpoint on log-probabilities"
         )
-    if replacement.layer is not None and trained_on is not None and trained_on.model != llm.name:
+    if replacement.layers and trained_on is not None and trained_on.model != llm.name:
         raise RecordError(
             f"{replacement.reader.checkpoint.path} reads hidden states of {trained_on.model}, not of {llm.name}: train "
             f"one on this model's runs, or name the agent it is for, as in confidence@NAME=CHECKPOINT"

@@ -11,13 +11,13 @@ from metaprobe.eval.compare import (
     BEST_BASELINE,
     STATED,
     accuracy_rows,
-    audits,
     auroc_gain,
     method_results,
     trajectories,
 )
 from metaprobe.eval.metrics import Interval
 from metaprobe.eval.report.model import Comparison, LayerSweep, MethodResult, PolicyResult
+from metaprobe.training.audit import audited
 from metaprobe.training.crossfit import CrossFit
 from metaprobe.training.fit import ENOUGH_FOR_ECE
 from metaprobe.training.methods import BLEND, MEAN_LOGPROB, TREES, Evidence, HiddenProbe, Method
@@ -52,7 +52,14 @@ def comparison(
         ),
         trajectories=trajectories(table),
         choices=choices,
-        audits=audits(table, results, fits.methods),
+        audits=tuple(
+            dict.fromkeys(
+                audit
+                for method in methods
+                if method.family == "learned"
+                for audit in audited(evidence, fits, method, refits=False, seed=seed).audits
+            )
+        ),
         notes=(
             *notes,
             *(
@@ -119,7 +126,7 @@ def _sweep(method: HiddenProbe, result: MethodResult) -> LayerSweep:
         for point in probe.sweep:
             at = layers.index(point.layer), positions.index(point.position)
             grid[at] += point.auroc / len(method.probes)
-    chosen = [(probe.layer, probe.position) for probe in method.probes]
+    chosen = [(probe.layers[0], probe.position) for probe in method.probes]
     layer, position = max(set(chosen), key=lambda choice: (chosen.count(choice), choice))
     return LayerSweep(
         probe=method.name,

@@ -15,7 +15,18 @@ from metaprobe.training.choice import evaluate_choice, export_choice, paired_ans
 from metaprobe.training.crossfit import CrossFit, crossfit
 from metaprobe.training.evidence import load_evidence, load_runs
 from metaprobe.training.fit import Head, export_hidden, export_quality
-from metaprobe.training.methods import AFTER, BEFORE, MEAN_LOGPROB, TREES, Evidence, Method, standard_methods
+from metaprobe.training.methods import (
+    AFTER,
+    BEFORE,
+    MEAN_LOGPROB,
+    TREES,
+    Evidence,
+    HiddenProbe,
+    LowRankProbe,
+    Method,
+    ProbeKind,
+    standard_methods,
+)
 from metaprobe.training.report import comparison
 
 BLENDED = (MEAN_LOGPROB, TREES, BEFORE, AFTER)
@@ -47,11 +58,22 @@ def study(
     folds: int = 5,
     seed: int = 0,
     hidden: bool = True,
+    kind: ProbeKind = "logistic",
     on_step: OnStep = _quiet,
 ) -> Study:
-    """Cross-fit every standard method on the labelled answers of these stores; `hidden=False` leaves out the probes."""
+    """Cross-fit every standard method on the labelled answers of these stores.
+
+    `hidden=False` leaves out the probes, which are of the given kind.
+    """
     evidence = load_evidence(stores, target=target, stage=stage, agent=agent, hidden=hidden)
-    methods = tuple(standard_methods(evidence))
+    return study_of(evidence, folds=folds, seed=seed, kind=kind, on_step=on_step)
+
+
+def study_of(
+    evidence: Evidence, *, folds: int = 5, seed: int = 0, kind: ProbeKind = "logistic", on_step: OnStep = _quiet
+) -> Study:
+    """The same, of evidence that is loaded."""
+    methods = tuple(standard_methods(evidence, kind=kind))
     blend = [name for name in BLENDED if name in {method.name for method in methods}]
     fits = crossfit(evidence, methods, folds=folds, seed=seed, blend=blend, on_step=on_step)
     return Study(evidence, methods, fits, seed)
@@ -60,24 +82,33 @@ def study(
 def train_quality(path: str | Path, studies: dict[str, Study], *, command: str) -> Checkpoint:
     """The quality predictor with one head a target, from one study a target."""
     heads = {target: Head(s.evidence, s.fits) for target, s in studies.items()}
-    return export_quality(path, heads, method=TREES, seed=next(iter(studies.values())).seed, command=command)
+    return export_quality(path, heads, seed=next(iter(studies.values())).seed, command=command)
 
 
 def train_hidden(path: str | Path, of: Study, *, when: str, target: str, command: str) -> Checkpoint:
-    """The probe `before` the answer (difficulty) or `after` it (confidence)."""
-    activations = of.evidence.activations
-    if activations is None:
+    """The probe `before` the answer (difficulty) or `after` it (confidence), of the kind the study was made with."""
+    positions = positions_of(of.evidence, when)
+    name = BEFORE if when == "before" else AFTER
+    for method in of.methods:
+        if isinstance(method, HiddenProbe | LowRankProbe) and method.name == name:
+            return export_hidden(
+                path, of.evidence, of.fits, method=method, target=target, seed=of.seed, command=command
+            )
+    raise AssertionError(f"no method reads {positions}")
+
+
+def positions_of(evidence: Evidence, when: str) -> tuple[str, ...]:
+    """Positions captured `before` or `after` the answer. Raises `RecordError` where there are none."""
+    states = evidence.states
+    if states is None:
         raise RecordError(
-            f"{of.evidence.without_hidden} of {len(of.evidence.table)} labelled answers have no hidden states: collect "
-            f"them with a local model and --capture"
+            f"{evidence.without_hidden} of {len(evidence.table)} labelled answers have no hidden states: collect them "
+            f"with a local model and --capture, or run `metaprobe extract`"
         )
-    positions = tuple(p for p in activations.positions if (p == "prompt_last") == (when == "before"))
+    positions = tuple(p for p in states.positions if (p == "prompt_last") == (when == "before"))
     if not positions:
-        raise RecordError(f"no position {when} the answer was captured; there are: {', '.join(activations.positions)}")
-    method = BEFORE if when == "before" else AFTER
-    return export_hidden(
-        path, of.evidence, of.fits, method=method, positions=positions, target=target, seed=of.seed, command=command
-    )
+        raise RecordError(f"no position {when} the answer was captured; there are: {', '.join(states.positions)}")
+    return positions
 
 
 def train_choice(

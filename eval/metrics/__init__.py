@@ -3,6 +3,7 @@
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, mean_interval, paired_difference
 from metaprobe.eval.metrics.calibration import ReliabilityBin, brier, brier_skill, ece, ece_debiased, reliability_table
 from metaprobe.eval.metrics.discrimination import auprc, auroc
+from metaprobe.eval.metrics.ordinal import kendall, spearman
 from metaprobe.eval.metrics.selective import RiskCoverage, aurc, excess_aurc, risk_coverage
 
 __all__ = [
@@ -19,8 +20,10 @@ __all__ = [
     "ece_debiased",
     "excess_aurc",
     "interval",
+    "kendall",
     "mean_interval",
     "paired_difference",
     "reliability_table",
     "risk_coverage",
+    "spearman",
 ]

@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from metaprobe.checkpoints import Severity
 from metaprobe.eval.metrics import Interval, ReliabilityBin
 from metaprobe.eval.report.trajectory import TrajectoryBands
 
@@ -102,6 +103,8 @@ class Audit:
     name: str
     passed: bool
     detail: str
+    severity: Severity = "weak"
+    """What it means where it failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -94,7 +94,10 @@ def tables_csv(comparison: Comparison) -> dict[str, str]:
             }
             for c in comparison.choices
         ],
-        "audits.csv": [{"name": a.name, "passed": int(a.passed), "detail": a.detail} for a in comparison.audits],
+        "audits.csv": [
+            {"name": a.name, "passed": int(a.passed), "severity": a.severity, "detail": a.detail}
+            for a in comparison.audits
+        ],
         "provenance.csv": [{"key": key, "value": value} for key, value in comparison.provenance.items()],
     }
     return {name: _csv(rows) for name, rows in tables.items() if rows}

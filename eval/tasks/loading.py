@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from metaprobe.eval.tasks import (
+    arithmetic,
     asap,
     bbq,
     bold,
@@ -14,9 +15,12 @@ from metaprobe.eval.tasks import (
     creak,
     crows_pairs,
     essays,
+    factual_qa,
     gsm8k,
     honest,
     mmlu,
+    places,
+    true_false,
     truthfulqa,
 )
 from metaprobe.eval.tasks.metacog_eval import metacog_eval
@@ -49,6 +53,10 @@ TASKS = {
         honest.TASK,
         asap.TASK,
         essays.TASK,
+        places.TASK,
+        true_false.TASK,
+        factual_qa.TASK,
+        arithmetic.TASK,
         METACOG_EVAL,
     )
 }

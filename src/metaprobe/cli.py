@@ -2,6 +2,7 @@
 
 import json
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import click
 
 from metaprobe import __version__
 from metaprobe.checkpoints import CheckpointError
+from metaprobe.extract_cli import extract
 from metaprobe.records.errors import MissingExtra, RecordError
 from metaprobe.terminal import (
     FILE,
@@ -44,6 +46,8 @@ class Command(click.Group):
 @click.version_option(__version__)
 def main() -> None:
     """How good is a language model's answer? Learned models on the signals it already gives off."""
+    # Ours speak to the user, not about the line of code that raised them.
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
 
 
 @main.command()
@@ -233,12 +237,15 @@ def summarize(runs: tuple[Path, ...]) -> None:
 @click.option("--sha256", help="Digest to hold it against.")
 def inspect(checkpoint: Path, sha256: str | None) -> None:
     """What a checkpoint is: contract, figures with intervals, audits, digest. Verifies it first."""
-    from metaprobe.checkpoints import describe, load_checkpoint
+    from metaprobe.checkpoints import UntrustedCheckpoint, describe, load_checkpoint
 
-    click.echo(describe(load_checkpoint(checkpoint, sha256=sha256)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UntrustedCheckpoint)  # its first line says it
+        click.echo(describe(load_checkpoint(checkpoint, sha256=sha256)))
 
 
 main.add_command(train)
+main.add_command(extract)
 
 
 if __name__ == "__main__":

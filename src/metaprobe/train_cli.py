@@ -1,9 +1,11 @@
 """`metaprobe train`: from stored runs to a checkpoint."""
 
 from pathlib import Path
+from typing import Literal
 
 import click
 
+from metaprobe.adapter_cli import train_adapter_command
 from metaprobe.terminal import (
     FOLDER,
     RUNS,
@@ -20,7 +22,7 @@ from metaprobe.terminal import (
 
 @click.group()
 def train() -> None:
-    """Train on stored runs and write a checkpoint: quality, hidden, choice."""
+    """Train on stored runs and write a checkpoint: quality, hidden, adapter, choice."""
 
 
 @train.command("quality")
@@ -57,13 +59,23 @@ def train_quality_command(
 @train.command("hidden")
 @click.argument("runs", type=RUNS, nargs=-1, required=True)
 @click.option("--out", type=FOLDER, required=True, help="Checkpoint folder to write.")
-@click.option("--target", default="correct", show_default=True, help="Label to predict.")
+@click.option(
+    "--target",
+    default="correct",
+    show_default=True,
+    help="Label to predict; success-rate or level for a graded difficulty, read before the answer.",
+)
 @click.option(
     "--when",
     type=click.Choice(["before", "after"]),
-    default="after",
+    help="Read the last prompt token (will it be right?) or the answer (is it?).  [default: after]",
+)
+@click.option(
+    "--probe",
+    type=click.Choice(["logistic", "ridge", "mass-mean", "low-rank"]),
+    default="logistic",
     show_default=True,
-    help="Read the last prompt token (difficulty) or the answer (confidence).",
+    help="Kind of probe; low-rank reads all layers at once.",
 )
 @stage_option
 @agent_option
@@ -73,19 +85,39 @@ def train_hidden_command(
     runs: tuple[Path, ...],
     out: Path,
     target: str,
-    when: str,
+    when: Literal["before", "after"] | None,
+    probe: Literal["logistic", "ridge", "mass-mean", "low-rank"],
     stage: str | None,
     agent: str | None,
     folds: int,
     seed: int,
 ) -> None:
-    """A linear probe on hidden states; the layer is chosen on selection data."""
-    from metaprobe.training.study import study, train_hidden
+    """A probe on hidden states; the layer is chosen on rows that it was not fitted on."""
+    from metaprobe.training.difficulty import LEVEL, SUCCESS_RATE, train_difficulty
+    from metaprobe.training.evidence import load_evidence
+    from metaprobe.training.study import positions_of, study_of, train_hidden
 
-    with steps() as on_step:
-        found = study(runs, target=target, stage=stage, agent=agent, folds=folds, seed=seed, on_step=on_step)
-        checkpoint = train_hidden(out, found, when=when, target=target, command=command_line())
+    graded = target in (SUCCESS_RATE, LEVEL)
+    if graded and (when == "after" or probe != "logistic"):
+        raise click.UsageError(f"--target {target} is read before the answer, by a logistic probe")
+    evidence = load_evidence(runs, target="correct" if graded else target, stage=stage, agent=agent)
+    when = when or ("before" if graded else "after")
+    positions_of(evidence, when)  # before minutes of fitting
+    if graded:
+        checkpoint, found = train_difficulty(
+            out, evidence, target=target, folds=folds, seed=seed, command=command_line()
+        )
+        for ranked in found:
+            r = ranked.spearman
+            click.echo(f"{ranked.name:22} Spearman {r.estimate:+.3f} [{r.low:+.3f}, {r.high:+.3f}]", err=True)
+    else:
+        with steps() as on_step:
+            study = study_of(evidence, folds=folds, seed=seed, kind=probe, on_step=on_step)
+            checkpoint = train_hidden(out, study, when=when, target=target, command=command_line())
     say_checkpoint(checkpoint)
+
+
+train.add_command(train_adapter_command)
 
 
 @train.command("choice")

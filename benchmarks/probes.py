@@ -1,0 +1,275 @@
+"""What tells right answers from wrong ones, per model and task: collects, measures, and writes docs/probes.md.
+
+    python benchmarks/probes.py collect --models MODELS --data DATA
+    python benchmarks/probes.py measure
+    python benchmarks/probes.py page
+
+MODELS holds `qwen-coder-0.5b/model.gguf`; SmolLM2-135M comes with its wheel. `collect` resumes where it was stopped.
+`measure` keeps its figures in docs/measured/probes.json, from which `page` makes the tables, so that no number there is
+typed by hand.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from demo_results import markdown, write
+
+from metaprobe.eval.audits import transfer_matrix
+from metaprobe.eval.compare import BEST_BASELINE, STATED, auroc_gain, method_results
+from metaprobe.eval.metrics import Interval
+from metaprobe.records.store import RunStore
+from metaprobe.training.crossfit import crossfit
+from metaprobe.training.evidence import load_evidence
+from metaprobe.training.linear import KINDS, fit_linear
+from metaprobe.training.methods import AFTER, BEFORE, BLEND, MEAN_LOGPROB, HiddenProbe, LowRankProbe, standard_methods
+from metaprobe.training.study import BLENDED
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "probes.md"
+FIGURES = ROOT / "docs" / "measured" / "probes.json"
+
+MODELS = {"smollm2-135m": "smollm2-135m", "qwen-coder-0.5b": "{models}/qwen-coder-0.5b/model.gguf"}
+TASKS = {
+    "places": 1200,
+    "arithmetic": 1300,
+    "true-false": 1200,
+    "creak": 1200,
+    "factual-qa": 1200,
+}
+"""Task set -> items asked about, spread evenly over its dimensions and levels."""
+MADE_HERE = ("arithmetic",)
+SHOWN = (
+    STATED,
+    "P(true)",
+    MEAN_LOGPROB,
+    "minimum log-probability",
+    "first log-probability",
+    "length",
+    "prompt TF-IDF",
+    "dimension x level table",
+    "LightGBM on logprobs",
+    BEFORE,
+    AFTER,
+    BLEND,
+    BEST_BASELINE,
+)
+ENOUGH_FOR_ECE = 1000
+CHANCE = (0.2, 0.8)
+"""Accuracy outside which there is little to predict."""
+
+
+@click.group()
+def main() -> None:
+    """Collect, measure, write the page."""
+
+
+@main.command("collect")
+@click.argument("names", nargs=-1)
+@click.option("--models", type=click.Path(exists=True, file_okay=False, path_type=Path), required=True)
+@click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), required=True)
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("out/probes"))
+def collect_command(names: tuple[str, ...], models: Path, data: Path, out: Path) -> None:
+    """Collect MODEL-TASK stores: those named, or all."""
+    for model, where in MODELS.items():
+        for task, limit in TASKS.items():
+            if names and f"{model}-{task}" not in names:
+                continue
+            line = [sys.executable, "-m", "metaprobe.cli", "collect", "self-report", "--variant", "p-true"]
+            line += ["--task", task, "--limit", str(limit), "--llm", where.format(models=models)]
+            line += ["--capture", "every:2"]
+            line += [] if task in MADE_HERE else ["--data", str(data)]
+            line += ["--batch-size", "64", "--concurrency", "256", "--out", str(out / f"{model}-{task}")]
+            subprocess.run(line, check=True)
+
+
+@main.command("measure")
+@click.argument("names", nargs=-1)
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("out/probes"))
+def measure_command(names: tuple[str, ...], out: Path) -> None:
+    """Cross-fit every method on every store; judge each task by what was learned on another."""
+    figures: dict[str, Any] = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
+    for model in MODELS:
+        stores = {task: out / f"{model}-{task}" for task in TASKS if (out / f"{model}-{task}").is_dir()}
+        for task, store in stores.items():
+            if names and f"{model}-{task}" not in names:
+                continue
+            click.echo(f"{model} on {task}", err=True)
+            figures[f"{model}/{task}"] = measured(store)
+        if len(stores) > 1 and not names:
+            figures[f"{model}/transfer"] = transferred(stores)
+        FIGURES.parent.mkdir(exist_ok=True)
+        FIGURES.write_text(json.dumps(figures, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+@main.command("page")
+def page_command() -> None:
+    """Write the tables of docs/probes.md from the figures."""
+    figures = json.loads(FIGURES.read_text())
+    rows = {key: value for key, value in figures.items() if "methods" in value}
+    setting = ", ".join(f"{key.replace('/', ' on ')} ({row['tokens']:,} tokens)" for key, row in rows.items())
+    write(
+        PAGE, "setting", [f"Measured: {setting}. System `self-report`, variant `p-true`, every second layer kept.", ""]
+    )
+    write(PAGE, "discrimination", [*discrimination(rows), ""])
+    write(PAGE, "calibration", [*calibration(rows), ""])
+    write(PAGE, "kinds", [*kinds(rows), ""])
+    write(PAGE, "transfer", [*transfer({k: v for k, v in figures.items() if "auroc" in v}), ""])
+
+
+def measured(store: Path) -> dict[str, Any]:
+    """Figures of one model on one task."""
+    evidence = load_evidence([store])
+    assert evidence.states is not None, f"{store} holds no hidden states"
+    after = tuple(p for p in evidence.states.positions if p != "prompt_last")
+    methods = [
+        *standard_methods(evidence),
+        *(HiddenProbe(f"answer, {kind}", after, kind) for kind in KINDS if kind != "logistic"),
+        LowRankProbe("answer, low-rank", after),
+    ]
+    blend = [name for name in BLENDED if name in {method.name for method in methods}]
+    fits = crossfit(evidence, methods, blend=blend, on_step=lambda what: click.echo(f"  {what}", err=True))
+    table = evidence.table
+    results = {result.name: result for result in method_results(table, fits.methods)}
+    probes = {m.name: m for m in methods if isinstance(m, HiddenProbe)}
+    return {
+        "n": len(table),
+        "groups": len(set(table.groups.tolist())),
+        "accuracy": float(table.y.mean()),
+        "fingerprint": evidence.fingerprint,
+        "methods": {
+            name: {
+                "coverage": result.coverage,
+                "auroc": packed(result.auroc),
+                "ece": packed(result.ece),
+                "brier_skill": packed(result.brier_skill),
+                "aurc": packed(result.aurc),
+                "over_baseline": None if result.diff_baseline is None else packed(result.diff_baseline),
+            }
+            for name, result in results.items()
+        },
+        "over_mean_logprob": packed(auroc_gain(table, fits[BLEND], fits[MEAN_LOGPROB])),
+        "best_baseline": sorted(set(fits.best_baseline)),
+        "chosen": {
+            name: sorted({f"layer {p.layers[0]} at {p.position}" for p in probe.probes})
+            for name, probe in probes.items()
+            if name in (BEFORE, AFTER)
+        },
+        "selected": {
+            name: float(np.mean([max(point.auroc for point in p.sweep) for p in probe.probes]))
+            for name, probe in probes.items()
+            if name in (BEFORE, AFTER)
+        },
+        "tokens": int(sum(call.usage.completion_tokens for run in RunStore(store) for call in run.calls)),
+    }
+
+
+def transferred(stores: dict[str, Path]) -> dict[str, Any]:
+    """AUROC of an answer probe (middle layer, logistic) trained on one task and used on the others."""
+    evidence = load_evidence(list(stores.values()))
+    assert evidence.states is not None
+    table, states = evidence.table, evidence.states
+    layer, position = states.layers[2 * len(states.layers) // 3], "answer_last"
+    block, y = states.read(layer, position), table.y.astype(np.float64)
+    tasks = np.array([group.split("/")[0] for group in table.groups.tolist()])
+    sets = {task: np.flatnonzero(tasks == task) for task in stores}
+
+    def fit(rows: np.ndarray) -> Any:
+        learned = fit_linear(block[rows], y[rows], "logistic", (1.0,))
+        return lambda others: learned.score(block[others].astype(np.float64))[:, 0]
+
+    found = transfer_matrix(table, sets, fit)
+    return {
+        "layer": layer,
+        "position": position,
+        "names": list(found.names),
+        "auroc": [[packed(interval) for interval in row] for row in found.intervals],
+        "elsewhere": None if found.elsewhere is None else packed(found.elsewhere),
+    }
+
+
+def discrimination(rows: dict[str, Any]) -> list[str]:
+    """AUROC of every method."""
+    names = [name for name in SHOWN if any(name in row["methods"] for row in rows.values())]
+    head = ["model, task", "n (groups)", "accuracy", *names, "blend over best baseline", "blend over mean logprob"]
+    lines = []
+    for key, row in rows.items():
+        found = row["methods"]
+        low, high = CHANCE
+        lines.append(
+            [
+                key.replace("/", ", "),
+                f"{row['n']} ({row['groups']})",
+                f"{row['accuracy']:.1%}" + ("" if low <= row["accuracy"] <= high else " (!)"),
+                *(shown(found[name]["auroc"]) if name in found else "-" for name in names),
+                shown(found[BLEND]["over_baseline"], signed=True),
+                shown(row["over_mean_logprob"], signed=True),
+            ]
+        )
+    return markdown(head, lines)
+
+
+def calibration(rows: dict[str, Any]) -> list[str]:
+    """ECE, Brier skill and AURC of the methods named beforehand."""
+    names = (STATED, MEAN_LOGPROB, AFTER, BLEND)
+    head = ["model, task", *(f"{name}: {what}" for name in names for what in ("ECE", "Brier skill", "AURC"))]
+    lines = []
+    for key, row in rows.items():
+        cells = [key.replace("/", ", ")]
+        for name in names:
+            found = row["methods"].get(name)
+            for what in ("ece", "brier_skill", "aurc"):
+                enough = what != "ece" or row["n"] >= ENOUGH_FOR_ECE
+                cells.append(shown(found[what]) if found and enough else "-")
+        lines.append(cells)
+    return markdown(head, lines)
+
+
+def kinds(rows: dict[str, Any]) -> list[str]:
+    """Kinds of probe on the same answers, and which layers were chosen."""
+    names = [AFTER, "answer, ridge", "answer, mass-mean", "answer, low-rank"]
+    head = ["model, task", *names, "chosen over the folds (logistic)", "its AUROC when chosen, in inner folds"]
+    lines = [
+        [
+            key.replace("/", ", "),
+            *(shown(row["methods"][name]["auroc"]) for name in names),
+            "; ".join(row["chosen"][AFTER]),
+            f"{row['selected'][AFTER]:.3f}",
+        ]
+        for key, row in rows.items()
+    ]
+    return markdown(head, lines)
+
+
+def transfer(matrices: dict[str, Any]) -> list[str]:
+    """One matrix a model."""
+    lines = []
+    for key, found in matrices.items():
+        model = key.partition("/")[0]
+        lines += [f"{model}, layer {found['layer']} at {found['position']}:", ""]
+        rows = [
+            [f"learned on {name}", *(shown(cell) for cell in row)]
+            for name, row in zip(found["names"], found["auroc"], strict=True)
+        ]
+        lines += [*markdown(["", *(f"on {name}" for name in found["names"])], rows), ""]
+        if found["elsewhere"]:
+            lines += [f"Mean off the diagonal: {shown(found['elsewhere'])}.", ""]
+    return lines
+
+
+def packed(interval: Interval) -> list[float]:
+    return [round(interval.estimate, 4), round(interval.low, 4), round(interval.high, 4)]
+
+
+def shown(interval: list[float], *, signed: bool = False) -> str:
+    style = "+.2f" if signed else ".2f"
+    estimate, low, high = interval
+    return f"{estimate:{style}} [{low:{style}}, {high:{style}}]"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""Are the figures what they seem? Checks of the data, of what was learned, and of where it holds.
+
+report = run_audits(AuditInputs(name="probe", table=table, score=held_out, splits=folds))
+report.trustworthy, report.audits, report.skipped
+"""
+
+from metaprobe.eval.audits.controls import (
+    beats_controls,
+    layers_tried,
+    length_controls,
+    permuted_by_group,
+    random_features,
+    shuffled_labels,
+)
+from metaprobe.eval.audits.data import (
+    Split,
+    auroc_ceiling,
+    class_balance,
+    group_overlap,
+    label_noise,
+    labels_by_source,
+    near_duplicates,
+    repeated_questions,
+)
+from metaprobe.eval.audits.run import AuditInputs, AuditReport, run_audits
+from metaprobe.eval.audits.transfer import TransferResult, transfer_matrix, transfers
+
+__all__ = [
+    "AuditInputs",
+    "AuditReport",
+    "Split",
+    "TransferResult",
+    "auroc_ceiling",
+    "beats_controls",
+    "class_balance",
+    "group_overlap",
+    "label_noise",
+    "labels_by_source",
+    "layers_tried",
+    "length_controls",
+    "near_duplicates",
+    "permuted_by_group",
+    "random_features",
+    "repeated_questions",
+    "run_audits",
+    "shuffled_labels",
+    "transfer_matrix",
+    "transfers",
+]

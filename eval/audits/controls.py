@@ -1,0 +1,163 @@
+"""Is what was learned what it seems? Simpler predictors, recipes that learn from nothing, the price of choosing."""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.eval.metrics import Interval, auroc, cluster_weights, paired_difference
+from metaprobe.eval.report.model import Audit
+from metaprobe.eval.table import AnswerTable
+
+Scores = NDArray[np.float64]
+
+LEVEL = 0.99
+"""Of the intervals around chance: an honest recipe is taken for a leaking one about once in 200 audits."""
+OPTIMISM = 0.05
+"""AUROC by which the selection may promise more than the test can give."""
+RESAMPLES = 1000
+
+
+def beats_controls(
+    y: NDArray[np.int64],
+    score: Scores,
+    controls: Mapping[str, Scores],
+    weights: NDArray[np.integer],
+    *,
+    name: str,
+) -> list[Audit]:
+    """One line a control: the method's AUROC exceeds the control's, by the paired interval over groups.
+
+    `score` and each control are held-out scores (n,), higher for likelier right; `weights` as from `cluster_weights`.
+    """
+    audits = []
+    for control, values in controls.items():
+        gain = paired_difference(auroc, y, score, values, weights)
+        detail = (
+            f"AUROC {auroc(y, score):.3f} against {auroc(y, values):.3f}, gain {gain.estimate:+.3f} "
+            f"[{gain.low:+.3f}, {gain.high:+.3f}]"
+        )
+        audits.append(Audit(f"{name} beats {control}", bool(gain.low > 0), detail))
+    return audits
+
+
+def length_controls(table: AnswerTable) -> dict[str, Scores]:
+    """Tokens of the answer, and characters of the question where questions are stored, as scores.
+
+    Whether long is right or wrong is read off these same answers: the control is given every chance.
+    """
+    lengths = {"length of the answer": table.tokens}
+    if has_questions(table):
+        lengths["length of the question"] = np.char.str_len(table.questions)
+    return {
+        name: np.where(auroc(table.y, length) >= 0.5, 1.0, -1.0) * length.astype(np.float64)
+        for name, length in lengths.items()
+    }
+
+
+def has_questions(table: AnswerTable) -> bool:
+    """Whether the questions were stored."""
+    return any(question.strip() for question in table.questions.tolist())
+
+
+def shuffled_labels(
+    refit: Callable[[NDArray[np.int64]], Scores],
+    y: NDArray[np.int64],
+    score: Scores,
+    groups: NDArray[np.str_],
+    *,
+    permutations: int = 5,
+    seed: int = 0,
+) -> Audit:
+    """With labels permuted by group, the whole recipe is at chance on held-out answers: nothing looks at test labels.
+
+    `refit` takes labels (n,) and returns the held-out scores (n,) that everything, from feature selection to blending,
+    gives for them. `score` are those of the true labels. Fails where the interval of the mean AUROC over the
+    permutations lies above 0.5. Below is no fault: out-of-fold scores of pure noise fall somewhat under 0.5, for a fold
+    with many ones leaves few for learning.
+    """
+    rng = np.random.default_rng(seed)
+    shuffled = [permuted_by_group(y, groups, rng) for _ in range(permutations)]
+    aurocs, mean = _mean_auroc([(labels, refit(labels)) for labels in shuffled], groups, seed)
+    true = float(auroc(y, score))
+    rank = (1 + int(np.sum(aurocs >= true))) / (permutations + 1)
+    detail = (
+        f"mean AUROC {_shown(mean)} over {permutations} permutations by group; {true:.3f} with the true labels "
+        f"(p = {rank:.2f}, at best {1 / (permutations + 1):.2f})"
+    )
+    return Audit("shuffled labels are at chance", not mean.low > 0.5, detail, "invalid")
+
+
+def random_features(
+    refit: Callable[[NDArray[np.float32]], Scores],
+    y: NDArray[np.int64],
+    shape: tuple[int, ...],
+    groups: NDArray[np.str_],
+    *,
+    draws: int = 3,
+    seed: int = 0,
+) -> Audit:
+    """With Gaussian noise of this shape (n, ...) for features, the whole recipe is at chance on held-out answers."""
+    rng = np.random.default_rng(seed)
+    _, mean = _mean_auroc([(y, refit(rng.standard_normal(shape, np.float32))) for _ in range(draws)], groups, seed)
+    detail = f"mean AUROC {_shown(mean)} over {draws} draws of noise of shape {shape}"
+    return Audit("random features are at chance", not mean.low > 0.5, detail, "invalid")
+
+
+def permuted_by_group(y: NDArray[np.int64], groups: NDArray[np.str_], rng: np.random.Generator) -> NDArray[np.int64]:
+    """The labels dealt out anew, group by group: what stood together in one group stays together.
+
+    The rows, sorted by group, are filled with the groups' runs of labels in random order. Where all groups have one
+    size, whole groups exchange their labels; else the runs are laid across the borders of the groups.
+    """
+    order = np.argsort(groups, kind="stable")
+    borders = np.flatnonzero(groups[order][1:] != groups[order][:-1]) + 1
+    runs = np.split(y[order], borders)
+    out = np.empty_like(y)
+    out[order] = np.concatenate([runs[i] for i in rng.permutation(len(runs))])
+    return out
+
+
+def layers_tried(selection_auroc: NDArray[np.floating], test: Interval, *, name: str) -> Audit:
+    """The test AUROC keeps what the best of all combinations tried (layer, position, penalty) promised on selection.
+
+    `selection_auroc` of any shape, NaN where nothing was fitted. Fails where the upper end of the test's interval is
+    more than 0.05 below the promise. The test figure itself stands: nothing was chosen by it.
+    """
+    tried = selection_auroc[np.isfinite(selection_auroc)]
+    if tried.size == 0:
+        raise ValueError("selection_auroc holds no finite value: the sweep that chose the probe is needed")
+    best = float(tried.max())
+    detail = (
+        f"best of {tried.size} combinations {best:.3f} on selection (median {float(np.median(tried)):.3f}), "
+        f"{_shown(test)} on test: optimism {best - test.estimate:+.3f}"
+    )
+    return Audit(f"{name} keeps what selection promised", not test.high < best - OPTIMISM, detail)
+
+
+def _mean_auroc(
+    runs: list[tuple[NDArray[np.int64], Scores]], groups: NDArray[np.str_], seed: int
+) -> tuple[Scores, Interval]:
+    """AUROC of each run, and their mean with its interval by a bootstrap over groups."""
+    weights = cluster_weights(groups.tolist(), RESAMPLES, seed)
+    estimates = np.array([auroc(y, score) for y, score in runs])
+    means = np.mean([resampled_auroc(y, score, weights) for y, score in runs], axis=0)
+    return estimates, interval_of(float(estimates.mean()), means, weights, level=LEVEL)
+
+
+def resampled_auroc(y: NDArray[np.int64], score: Scores, weights: NDArray[np.integer]) -> Scores:
+    """(resamples,), NaN where a resample has one class; block by block, so that memory stays bounded."""
+    rows = max(1, 2**21 // len(y))
+    return np.concatenate([np.asarray(auroc(y, score, weights[at : at + rows])) for at in range(0, len(weights), rows)])
+
+
+def interval_of(estimate: float, values: Scores, weights: NDArray[np.integer], *, level: float = 0.95) -> Interval:
+    """The percentile interval of resampled values, those that are undefined left out."""
+    known = values[np.isfinite(values)]
+    low, high = np.quantile(known, [(1 - level) / 2, (1 + level) / 2]) if known.size else (np.nan, np.nan)
+    groups = int(np.unique(weights[:64], axis=1).shape[1])  # members of one group occur together
+    return Interval(estimate, float(low), float(high), weights.shape[1], groups, level)
+
+
+def _shown(figure: Interval) -> str:
+    return f"{figure.estimate:.3f} [{figure.low:.3f}, {figure.high:.3f}]"

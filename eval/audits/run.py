@@ -1,0 +1,113 @@
+"""All audits of one trained method, in one call."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.eval.audits.controls import (
+    RESAMPLES,
+    Scores,
+    beats_controls,
+    has_questions,
+    layers_tried,
+    length_controls,
+    random_features,
+    shuffled_labels,
+)
+from metaprobe.eval.audits.data import (
+    FEW_SHARED,
+    Split,
+    class_balance,
+    group_overlap,
+    label_noise,
+    near_duplicates,
+    repeated_questions,
+)
+from metaprobe.eval.audits.transfer import TransferResult, transfers
+from metaprobe.eval.metrics import auroc, cluster_weights, interval
+from metaprobe.eval.report.model import Audit
+from metaprobe.eval.table import AnswerTable
+
+PROMPT = "prompt TF-IDF"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class AuditInputs:
+    """What is known of one trained method. An audit whose input is None (or empty) is skipped."""
+
+    name: str
+    """The method's, as it is to be called in the card."""
+    table: AnswerTable
+    score: Scores
+    """(n,): held-out scores, higher for likelier right."""
+    splits: Sequence[Split] = ()
+    """Role -> row indices, for each outer fold."""
+    controls: Mapping[str, Scores] = field(default_factory=dict)
+    """Held-out scores (n,) of what explains the figures more simply, such as `prompt TF-IDF`; lengths are added."""
+    refit_labels: Callable[[NDArray[np.int64]], Scores] | None = None
+    """Labels (n,) -> held-out scores (n,), by the whole recipe."""
+    refit_features: Callable[[NDArray[np.float32]], Scores] | None = None
+    """Features -> held-out scores (n,), by the whole recipe."""
+    features_shape: tuple[int, ...] | None = None
+    """Shape of what `refit_features` takes."""
+    labels: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+    """Source -> labels (n,) of 0, 1 and NaN, as from `labels_by_source`."""
+    transfer: TransferResult | None = None
+    selection_auroc: NDArray[np.floating] | None = None
+    """Of every combination tried, any shape."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditReport:
+    """What was looked at, and what was not."""
+
+    audits: tuple[Audit, ...]
+    skipped: tuple[str, ...]
+    """Audits that could not be made, each with what they need."""
+
+    @property
+    def trustworthy(self) -> bool:
+        """Whether every audit that was made passed."""
+        return all(audit.passed for audit in self.audits)
+
+
+def run_audits(inputs: AuditInputs, *, seed: int = 0) -> AuditReport:
+    """Every audit whose input is there. The refits cost 5 and 3 times the recipe; the others take seconds."""
+    name, table, score, splits = inputs.name, inputs.table, inputs.score, inputs.splits
+    y, groups, questions = table.y, table.groups, table.questions
+    weights = cluster_weights(groups.tolist(), RESAMPLES, seed)
+    found, skipped = [class_balance(y)], []
+    if splits:
+        found.append(group_overlap(groups, splits))
+    else:
+        skipped.append("group overlap: needs the splits")
+    if splits and has_questions(table):
+        found += [repeated_questions(questions, splits), near_duplicates(questions, splits, seed=seed)]
+    else:
+        skipped.append("repeated questions and near-duplicates: need the splits and the questions' texts")
+    if noise := label_noise(inputs.labels, groups, seed=seed):
+        found += noise
+    else:
+        skipped.append(f"label noise: needs {FEW_SHARED} answers labelled by two sources")
+    found += beats_controls(y, score, length_controls(table) | dict(inputs.controls), weights, name=name)
+    if PROMPT not in inputs.controls:
+        skipped.append(f"{PROMPT}: needs its held-out scores")
+    if inputs.refit_labels is not None:
+        found.append(shuffled_labels(inputs.refit_labels, y, score, groups, seed=seed))
+    else:
+        skipped.append("shuffled labels: needs the recipe")
+    if inputs.refit_features is not None and inputs.features_shape is not None:
+        found.append(random_features(inputs.refit_features, y, inputs.features_shape, groups, seed=seed))
+    else:
+        skipped.append("random features: needs the recipe and the features' shape")
+    if inputs.transfer is not None and inputs.transfer.elsewhere is not None:
+        found.append(transfers(inputs.transfer, name=name))
+    else:
+        skipped.append("transfer: needs at least two sets of answers")
+    if inputs.selection_auroc is not None:
+        found.append(layers_tried(inputs.selection_auroc, interval(auroc, y, score, weights), name=name))
+    else:
+        skipped.append("layers tried: needs the sweep that chose the probe")
+    return AuditReport(tuple(found), tuple(skipped))

@@ -1,0 +1,106 @@
+"""Does what was learned on one set of answers hold on another?"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.eval.audits.controls import Scores, interval_of, resampled_auroc
+from metaprobe.eval.metrics import Interval, auroc, cluster_weights
+from metaprobe.eval.report.model import Audit
+from metaprobe.eval.table import AnswerTable
+
+Rows = NDArray[np.int64]
+Scorer = Callable[[Rows], Scores]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TransferResult:
+    """AUROC of learning on set i (row) and judging set j (column)."""
+
+    names: tuple[str, ...]
+    auroc: NDArray[np.float64]
+    """(k, k); NaN where set j has one class. The diagonal is from folds by group."""
+    intervals: tuple[tuple[Interval, ...], ...]
+    """Of each entry, by a bootstrap over groups."""
+    elsewhere: Interval | None
+    """Mean of the entries off the diagonal, all on the same resamples; None for a single set."""
+
+
+def transfer_matrix(
+    table: AnswerTable,
+    sets: Mapping[str, Rows],
+    fit: Callable[[Rows], Scorer],
+    *,
+    folds: int = 5,
+    resamples: int = 1000,
+    seed: int = 0,
+) -> TransferResult:
+    """Learn on each set, judge each set. `fit` takes rows of the table and returns what scores any rows of it.
+
+    No answer is judged by what saw its group: where the two sets share groups, as on the diagonal, set j is judged fold
+    by fold, by a fit on set i without the groups of that fold. Scores of several fits are then pooled: let them be
+    log-odds or probabilities. Takes k fits, and `folds` more for each two sets that share groups.
+    """
+    weights = cluster_weights(table.groups.tolist(), resamples, seed)
+    whole: dict[str, Scorer] = {}
+
+    def held_out(source: str, target: str) -> Scores:
+        learn, judge = sets[source], sets[target]
+        shared = np.intersect1d(table.groups[learn], table.groups[judge])
+        if not len(shared):
+            if source not in whole:
+                whole[source] = fit(learn)
+            return np.asarray(whole[source](judge), dtype=np.float64)
+        fold = _fold_of(table.groups[judge], folds, seed)
+        scores = np.full(len(judge), np.nan)
+        for number in range(folds):
+            if (part := fold == number).any():
+                rest = learn[~np.isin(table.groups[learn], table.groups[judge[part]])]
+                scores[part] = fit(rest)(judge[part])
+        return scores
+
+    estimates = np.full((len(sets), len(sets)), np.nan)
+    resampled = np.full((len(sets), len(sets), resamples), np.nan)
+    for i, source in enumerate(sets):
+        for j, target in enumerate(sets):
+            y, scores = table.y[sets[target]], held_out(source, target)
+            estimates[i, j] = auroc(y, scores)
+            resampled[i, j] = resampled_auroc(y, scores, weights[:, sets[target]])
+    off = ~np.eye(len(sets), dtype=bool)
+    return TransferResult(
+        names=tuple(sets),
+        auroc=estimates,
+        intervals=tuple(
+            tuple(
+                interval_of(float(estimates[i, j]), resampled[i, j], weights[:, rows])
+                for j, rows in enumerate(sets.values())
+            )
+            for i in range(len(sets))
+        ),
+        elsewhere=(
+            interval_of(float(estimates[off].mean()), resampled[off].mean(axis=0), weights) if off.any() else None
+        ),
+    )
+
+
+def transfers(result: TransferResult, *, name: str) -> Audit:
+    """What is learned on one set tells right from wrong on others: the mean AUROC off the diagonal is above 0.5."""
+    elsewhere = result.elsewhere
+    if elsewhere is None:
+        raise ValueError(f"there is one set only ({result.names[0]}): transfer needs at least two")
+    off = np.where(np.eye(len(result.names), dtype=bool), np.nan, result.auroc)
+    i, j = np.unravel_index(int(np.nanargmin(off)), off.shape)
+    detail = (
+        f"mean AUROC {elsewhere.estimate:.3f} [{elsewhere.low:.3f}, {elsewhere.high:.3f}] on the other sets, "
+        f"{float(np.diagonal(result.auroc).mean()):.3f} at home; lowest {off[i, j]:.3f}, {result.names[i]} to "
+        f"{result.names[j]}"
+    )
+    return Audit(f"{name} transfers", bool(elsewhere.low > 0.5), detail)
+
+
+def _fold_of(groups: NDArray[np.str_], folds: int, seed: int) -> NDArray[np.int64]:
+    """Fold of each row: groups dealt out in random order."""
+    distinct, number = np.unique(groups, return_inverse=True)
+    return (np.random.default_rng(seed).permutation(len(distinct)) % folds)[number]

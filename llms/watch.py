@@ -1,0 +1,199 @@
+"""A running estimate while transformers' `generate` writes, which may end a row: hooks and a stopping criterion.
+
+    with watch(model, layers=probe.layers, read=probe.follow, stop_below=0.2, after=10) as watcher:
+        model.generate(**inputs, stopping_criteria=[watcher])
+    watcher.confidence[row][i]  # once answer token i of that row had been read
+
+Which tokens an estimate knows. `generate` draws answer token t, appends it, asks the stopping criteria, and only its
+next forward pass reads token t. So the estimate after token t is there one token later, and a row that is ended
+because of it holds token t + 1 too, unread. The last token of an answer that `max_new_tokens` cut is never read, and
+has no estimate; an answer that ended by itself has one for each of its tokens, the end-of-sequence token not counted.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, StoppingCriteria
+
+from metaprobe.llms.base import LLMError
+from metaprobe.llms.hidden import Capture, StateReader, decoder_blocks
+from metaprobe.records.types import FloatArray
+
+Stop = Callable[[int, Sequence[float]], bool]
+"""(row, its confidences so far) -> whether to end it."""
+
+
+class Estimate(Protocol):
+    """What follows one answer, as the running estimate of a hidden-state probe does."""
+
+    def push(self, state: FloatArray, /) -> float:
+        """The estimate now that the next answer token, of this state, has been read."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class _Row:
+    estimate: Estimate
+    confidence: list[float] = field(default_factory=list)
+    length: int = 0
+    ended: bool = False
+    stopped: bool = False
+
+
+class Watcher(StoppingCriteria):
+    """Follows the rows of one `generate`, greedy or sampling; `watch` makes it."""
+
+    def __init__(
+        self,
+        reader: StateReader,
+        layers: Sequence[int],
+        read: Callable[[FloatArray], Estimate],
+        *,
+        stop: Stop | None,
+        after: int,
+        end_ids: Collection[int],
+    ) -> None:
+        self._reader = reader
+        self._order = [reader.capture.layers.index(layer) for layer in layers]
+        self._read = read
+        self._stop = stop
+        self._after = after
+        self._end_ids = frozenset(end_ids)
+        self._rows: list[_Row] = []
+        self._seen = 0
+
+    @property
+    def confidence(self) -> list[list[float]]:
+        """Of each row: the estimate once answer token 0 had been read, token 1, and so on."""
+        return [row.confidence for row in self._rows]
+
+    @property
+    def stopped(self) -> list[bool]:
+        """Of each row: whether it was ended here."""
+        return [row.stopped for row in self._rows]
+
+    @property
+    def lengths(self) -> list[int]:
+        """Of each row: how many tokens its answer has, without the end-of-sequence token.
+
+        What `generate` returns is as long as the longest row. Behind a row that ended stand padding tokens; where the
+        model has no end-of-sequence token, `generate` goes on writing there until all rows have ended.
+        """
+        return [row.length for row in self._rows]
+
+    def __call__(self, input_ids: Tensor, scores: Any, **_: Any) -> Tensor:
+        """Which rows are to end, bool, (B,). `input_ids`: prompts and answers, (B, S)."""
+        states = self._states(input_ids)  # (B, layers * width): of the last token but one
+        if not self._rows:
+            self._check(states, "the last prompt token")
+            self._rows = [_Row(self._read(state)) for state in states]
+        else:
+            self._follow(states)
+        for number, (row, token) in enumerate(zip(self._rows, input_ids[:, -1].tolist(), strict=True)):
+            if row.ended:
+                continue
+            if token in self._end_ids:
+                row.ended = True
+                continue
+            row.length += 1
+            if self._stop is not None and len(row.confidence) >= self._after:
+                row.ended = row.stopped = bool(self._stop(number, row.confidence))
+        return torch.tensor(self.stopped, device=input_ids.device)
+
+    def _follow(self, states: FloatArray) -> None:
+        going = [number for number, row in enumerate(self._rows) if not row.ended]
+        if going:
+            self._check(states[going], f"answer token {self._rows[going[0]].length - 1}")
+        for number in going:
+            row = self._rows[number]
+            row.confidence.append(float(row.estimate.push(states[number])))
+
+    def _states(self, input_ids: Tensor) -> FloatArray:
+        """What the latest forward pass read last, (B, layers * width)."""
+        rows, length = input_ids.shape
+        try:
+            latest = self._reader.latest()
+        except KeyError:
+            raise LLMError("the watched model has not run: give the watcher to that model's own generate") from None
+        if latest.shape[1] != rows:
+            raise LLMError(
+                f"{rows} sequences came from a forward pass of {latest.shape[1]}: beams change places and cannot be "
+                f"watched; use num_beams=1"
+            )
+        if self._rows and (len(self._rows) != rows or length != self._seen + 1):
+            raise LLMError(
+                f"expected {len(self._rows)} sequences of {self._seen + 1} tokens, got {rows} of {length}: a watcher "
+                f"follows one generate, a token at a time; open another `watch`, and use no assistant model"
+            )
+        self._seen = length
+        states: FloatArray = latest[self._order].transpose(0, 1).flatten(1).cpu().numpy()
+        return states
+
+    def _check(self, states: FloatArray, where: str) -> None:
+        if not np.isfinite(states).all():
+            layers = [self._reader.capture.layers[place] for place in self._order]
+            raise LLMError(
+                f"hidden states of layers {layers} hold NaN or infinity at {where}: load the model in bfloat16 or "
+                f"float32, and check its weights"
+            )
+
+
+@contextmanager
+def watch(
+    model: PreTrainedModel,
+    *,
+    layers: Sequence[int],
+    read: Callable[[FloatArray], Estimate],
+    stop_below: float | None = None,
+    stop: Stop | None = None,
+    after: int = 1,
+    end_ids: Collection[int] | None = None,
+) -> Iterator[Watcher]:
+    """A stopping criterion for one `generate` of this model. The hooks are gone when the block is left, however.
+
+    `layers`: which states are read, with the indices of `Capture`; of several, one state holds them in this order,
+    flattened. Nothing is kept of them but the latest. Batches are padded on the left, as `generate` wants them.
+    `read`: called for each row with the state of its last prompt token, gives what follows the row: `probe.follow`.
+    `stop_below`, or `stop`: what ends a row, once the estimates of at least `after` of its tokens are known; neither
+    ends none. Where nothing is ended, the output is that of a `generate` without a watcher.
+    `end_ids`: the tokens that end an answer, and the padding token; by default those of the model's generation
+    settings. To be given where `generate` is told others.
+
+    Raises `LLMError` for a layer that the model does not have, and within `generate` for beam search, an assistant
+    model, a second `generate`, and states that are NaN or infinite.
+    """
+    last = len(decoder_blocks(model))
+    if not layers or len(set(layers)) != len(layers) or not all(0 <= layer <= last for layer in layers):
+        raise LLMError(f"layers {list(layers)}: expected different numbers from 0 to {last}, the layers of this model")
+    if after < 1:
+        raise LLMError(
+            f"after is {after}: expected at least 1, for nothing is known of an answer before its first token"
+        )
+    if stop_below is not None and stop is not None:
+        raise LLMError("stop_below and stop were both given: give one of them")
+    if stop_below is not None and not 0 <= stop_below <= 1:
+        raise LLMError(f"stop_below is {stop_below}: expected a probability")
+    reader = StateReader(Capture(tuple(sorted(layers))))
+    ends = _end_ids(model) if end_ids is None else end_ids
+    with reader.hooks(model):
+        yield Watcher(
+            reader, layers, read, stop=stop if stop_below is None else _below(stop_below), after=after, end_ids=ends
+        )
+
+
+def _below(least: float) -> Stop:
+    return lambda _, confidence: confidence[-1] < least
+
+
+def _end_ids(model: PreTrainedModel) -> set[int]:
+    """End-of-sequence and padding tokens: `generate` writes padding behind a row that has ended."""
+    config: Any = model.generation_config
+    if config is None:
+        return set()
+    ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
+    return {int(token) for token in [*ends, config.pad_token_id] if token is not None}

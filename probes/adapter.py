@@ -1,0 +1,163 @@
+"""The adapter probe: a small language model with a confidence head, exported. Texts in, P(right) out, without torch.
+
+It reads a plain layout of its own, whatever chat template the answer was generated with: `prompt` is the text of the
+last user message, `answer` the text of the answer. So nothing but the tokenizer stored in the checkpoint is needed.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.checkpoints import Checkpoint, ContractMismatch, GoldenMismatch, NotACheckpoint, load_checkpoint
+from metaprobe.probes.contract import OnMismatch, checked, mismatch
+from metaprobe.records.errors import InvalidResponse
+from metaprobe.records.extras import require
+from metaprobe.records.types import Call, Message
+
+KIND = "adapter"
+EXTRA = "adapter"
+IDS, MASK = "input_ids", "attention_mask"
+BATCH_SIZE = 8
+"""Texts that are read at once. More need more memory and save no time on one thread."""
+TOKENIZER = "tokenizer.json"
+
+When = Literal["before", "after"]
+"""What is judged: whether an answer will be right, from the question; whether a given one is, from both."""
+
+LAYOUT: dict[When, str] = {
+    "before": "{prompt}\n\nWill the answer be right?",
+    "after": "{prompt}\n\nAnswer: {answer}\n\nIs the answer right?",
+}
+"""What the model reads. It ends the same way in every row, so that the head always reads the same token."""
+
+SAMPLE = 'What is 3 + 4?\n\nAnswer: "7", naïve – 日本 \t{x}\n\nIs the answer right?'
+"""A text whose token ids are in the contract: another version of `tokenizers` must read it in the same way."""
+
+
+def layout(prompt: str, answer: str | None) -> str:
+    """The text that is judged; without an answer, the text before there is one."""
+    return (
+        LAYOUT["before"].format(prompt=prompt)
+        if answer is None
+        else LAYOUT["after"].format(prompt=prompt, answer=answer)
+    )
+
+
+def prompt_of(messages: Sequence[Message]) -> str | None:
+    """The text of the last user message; None where there is none."""
+    return next((message.content for message in reversed(messages) if message.role == "user"), None)
+
+
+class Encoder:
+    """Texts to token ids, by the `tokenizers` package; of long texts the end is kept."""
+
+    def __init__(self, tokenizer: bytes, *, max_length: int) -> None:
+        """`tokenizer`: the bytes of a tokenizer.json. Raises `ContractMismatch` where they are not one."""
+        tokenizers = require("tokenizers", EXTRA)
+        try:
+            self._tokenizer: Any = tokenizers.Tokenizer.from_buffer(tokenizer)
+        except ValueError as error:
+            raise ContractMismatch(f"{TOKENIZER} cannot be read by tokenizers {tokenizers.__version__}: {error}") from (
+                error
+            )
+        self._tokenizer.no_padding()
+        self._tokenizer.enable_truncation(max_length, direction="left")
+
+    def ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """The token ids of each text."""
+        return [encoding.ids for encoding in self._tokenizer.encode_batch(list(texts))]
+
+
+def batches(
+    ids: Sequence[Sequence[int]], batch_size: int
+) -> Iterator[tuple[NDArray[np.intp], dict[str, NDArray[np.int64]]]]:
+    """Rows of like length together: their numbers, and `input_ids` and `attention_mask` (n, T), padded on the right."""
+    order = np.argsort([len(row) for row in ids], kind="stable")
+    for start in range(0, len(order), batch_size):
+        rows = order[start : start + batch_size]
+        lengths = np.array([len(ids[row]) for row in rows])
+        mask = (np.arange(lengths.max()) < lengths[:, None]).astype(np.int64)
+        tokens = np.zeros_like(mask)
+        tokens[mask == 1] = np.concatenate([ids[row] for row in rows])
+        yield rows, {IDS: tokens, MASK: mask}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AdapterProbe:
+    """P(right) from texts; may be shared by threads."""
+
+    checkpoint: Checkpoint
+    when: tuple[When, ...]
+    """What it was trained to judge."""
+    target: str
+    """The label it predicts."""
+    encoder: Encoder = field(repr=False)
+    on_mismatch: OnMismatch = "warn"
+
+    @classmethod
+    def load(
+        cls, path: str | os.PathLike[str], *, sha256: str | None = None, on_mismatch: OnMismatch = "warn"
+    ) -> "AdapterProbe":
+        """The probe in a checkpoint folder, verified. `sha256`: the digest its author gave you.
+
+        `on_mismatch`: what `read` does with a call of another model than it was trained on. Raises a `CheckpointError`,
+        and `MissingExtra` where the `tokenizers` package is absent.
+        """
+        checkpoint = load_checkpoint(path, sha256=sha256)
+        manifest = checkpoint.manifest
+        if manifest.kind != KIND:
+            raise ContractMismatch(f"{path} is a checkpoint of kind {manifest.kind!r}; expected {KIND!r}")
+        if TOKENIZER not in checkpoint.extra:
+            raise NotACheckpoint(f"{path} holds no {TOKENIZER}; copy the whole folder")
+        contract = manifest.contract
+        stated, max_length, target = (contract.get(key) for key in ("layout", "max_length", "target"))
+        if not isinstance(stated, dict) or not isinstance(max_length, int) or not isinstance(target, str):
+            raise ContractMismatch(f"{path}: contract needs layout, max_length and target, has {sorted(contract)}")
+        when = tuple(name for name in LAYOUT if name in stated)
+        if stated != {name: LAYOUT[name] for name in when} or {o.name for o in manifest.outputs} != set(when):
+            raise ContractMismatch(
+                f"{path} was made for another layout of prompt and answer than this version writes: train it again, or "
+                f"use the version of metaprobe it names"
+            )
+        encoder = Encoder(checkpoint.extra[TOKENIZER], max_length=max_length)
+        if encoder.ids([SAMPLE])[0] != contract.get("sample_ids"):
+            raise GoldenMismatch(
+                f"{path}: the installed version of tokenizers reads a sample text in another way than the one it was "
+                f"trained with ({manifest.versions.get('tokenizers', 'unknown')}): install that one"
+            )
+        return cls(checkpoint, when, target, encoder, checked(on_mismatch))
+
+    def probability(self, prompts: Sequence[str], answers: Sequence[str] | None = None) -> NDArray[np.float64]:
+        """P(right), calibrated, (n,): of these answers to these prompts, or, without answers, of any answer to come.
+
+        `prompts`: the last user message of each; of long texts the end is read. Raises `InvalidResponse`.
+        """
+        when: When = "before" if answers is None else "after"
+        if isinstance(prompts, str) or isinstance(answers, str):
+            raise InvalidResponse("got one text; expected a list of prompts, and of answers: [prompt], [answer]")
+        if answers is not None and len(answers) != len(prompts):
+            raise InvalidResponse(f"got {len(prompts)} prompts and {len(answers)} answers; expected as many")
+        if when not in self.when:
+            remedy = "give the answers" if answers is None else "leave the answers out"
+            raise InvalidResponse(
+                f"{self.checkpoint.path} was trained to judge {' and '.join(self.when)} the answer only: {remedy}, or "
+                f"train it with --when both"
+            )
+        given: Sequence[str | None] = [None] * len(prompts) if answers is None else answers
+        texts = [layout(prompt, answer) for prompt, answer in zip(prompts, given, strict=True)]
+        found = np.full(len(texts), np.nan)
+        for rows, inputs in batches(self.encoder.ids(texts), BATCH_SIZE):
+            found[rows] = self.checkpoint.run(dict(inputs))[when][:, 0]
+        return found
+
+    def read(self, call: Call, *, when: When = "after") -> float:
+        """P(right) of one recorded call. Raises `InvalidResponse` where its texts were not kept."""
+        mismatch(self.checkpoint.manifest.generator, model=call.model, on_mismatch=self.on_mismatch, stacklevel=3)
+        prompt = prompt_of(call.messages)
+        if prompt is None:
+            raise InvalidResponse(f"call {call.id} has no user message: this probe reads texts")
+        return float(self.probability([prompt], [call.text] if when == "after" else None)[0])

@@ -1,0 +1,61 @@
+"""`metaprobe extract`: hidden states of recorded calls."""
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+from tqdm import tqdm
+
+from metaprobe.records.types import POSITIONS
+from metaprobe.terminal import RUNS, agent_option, quiet_libraries, stage_option
+
+
+@click.command()
+@click.argument("runs", type=RUNS)
+@click.option("--llm", required=True, help="The model that answered: embedded name, folder, GGUF file or hub id.")
+@click.option("--layers", default="all", show_default=True, help="'all', 'every:N', or numbers such as '0,8,16'.")
+@click.option(
+    "--position",
+    "positions",
+    multiple=True,
+    type=click.Choice(POSITIONS),
+    help="Token position to keep; repeatable. By default those that collecting keeps.",
+)
+@click.option("--tokens", is_flag=True, help="Keep every answer token besides.")
+@stage_option
+@agent_option
+@click.option("--batch-size", default=32, show_default=True, type=click.IntRange(1), help="Calls read at once.")
+@click.option("--chunk", default=64, show_default=True, type=click.IntRange(1), help="Calls written to one file.")
+@click.option(
+    "--other-model", is_flag=True, help="Read calls of whatever model, and leave out the check that it is one."
+)
+def extract(runs: Path, llm: str, positions: tuple[str, ...], **options: Any) -> None:
+    """Read recorded calls again with a model and keep its hidden states beside the RUNS.
+
+    What is there already is passed over, so a killed extraction goes on. Under `accelerate launch` or `torchrun` the
+    processes share the work.
+    """
+    from metaprobe.training.extract import Watch, launch_extract
+
+    quiet_libraries()
+    with tqdm(desc="extract", unit=" calls", file=sys.stderr, smoothing=0.05) as bar:
+        tokens = 0
+
+        def on_total(calls: int) -> None:
+            bar.reset(calls)  # loading is no part of the rate
+
+        def on_chunk(calls: int, read: int) -> None:
+            nonlocal tokens
+            tokens += read
+            rate = tokens / max(bar.format_dict["elapsed"], 1e-9)
+            bar.set_postfix_str(f"{tokens:,} tokens, {rate:.0f} tokens/s", False)
+            bar.update(calls)
+
+        report, processes = launch_extract(
+            runs, llm, watch=Watch(on_total, on_chunk), positions=positions or None, **options
+        )
+    if report is not None:
+        click.echo(json.dumps({**dataclasses.asdict(report), "processes": processes}))

@@ -1,0 +1,358 @@
+"""The adapter probe on a tiny random model: it learns what was planted, resumes exactly, and runs without torch."""
+
+import json
+import shutil
+import subprocess
+import sys
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from tokenizers import Tokenizer, models, pre_tokenizers
+from torch import nn
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from metaprobe.checkpoints import (
+    Checkpoint,
+    ContractMismatch,
+    Draft,
+    TamperedCheckpoint,
+    check_model,
+    load_checkpoint,
+    save_checkpoint,
+)
+from metaprobe.checkpoints.session import Session
+from metaprobe.cli import main
+from metaprobe.eval.metrics import auroc
+from metaprobe.llms.base import LLMError
+from metaprobe.probes.adapter import AdapterProbe, Encoder, batches, layout
+from metaprobe.records.errors import InvalidResponse, RecordError
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import Call, Item, Label, Message, Run
+from metaprobe.training.adapter import adapter_scores, load_base, train_adapter
+from metaprobe.training.adapter_data import adapter_roles, examples, load_adapter_data
+from metaprobe.training.adapter_export import adapter_graph, quantised
+from metaprobe.training.adapter_fit import STATE, Scorer, Settings, fit_adapter, log_odds
+from metaprobe.training.calibrate import Platt, sigmoid
+from metaprobe.training.graphs import linear_graph
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+WORDS = [
+    "<pad>",
+    "<eos>",
+    "<unk>",
+    *LETTERS,
+    "good",
+    "easy",
+    "Answer",
+    "Is",
+    "Will",
+    "the",
+    "answer",
+    "be",
+    "right",
+    "?",
+    ":",
+]
+QUICK = Settings(epochs=8, batch_size=16, lr=1e-2, rank=4, max_length=24, evaluations=1, patience=8)
+
+
+def tiny(*, seed: int = 0) -> LlamaForCausalLM:
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=len(WORDS),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=64,
+        initializer_range=0.2,
+        pad_token_id=0,
+        bos_token_id=None,
+        eos_token_id=1,
+    )
+    return LlamaForCausalLM(config)
+
+
+def tiny_tokenizer() -> Tokenizer:
+    made = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<unk>"))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    return made
+
+
+def run_of(i: int, rng: np.random.Generator, *, y: int | None = None, text: bool = True) -> Run:
+    """Right is what holds the word "good"; that is likely where the question begins with "easy"."""
+    question, answer = (rng.choice(list(LETTERS), n).tolist() for n in (6, int(rng.integers(2, 6))))
+    easy = bool(rng.integers(0, 2))
+    if easy:
+        question[0] = "easy"
+    label = int(rng.random() < (0.9 if easy else 0.1)) if y is None else y
+    if label:
+        answer[int(rng.integers(0, len(answer)))] = "good"
+    call = Call(
+        id=f"c{i:04}",
+        stage="answer",
+        model="m",
+        messages=(Message("system", "q"), Message("user", " ".join(question))) if text else (),
+        text=" ".join(answer) if text else "",
+        logprobs=-rng.uniform(0.1, 2, len(answer)).astype(np.float32),
+    )
+    item = Item(f"i{i}", " ".join(question), group=f"g{i // 2}", task="planted")
+    return Run(f"r{i}", "direct", "direct", item, (call,), labels=(Label(call.id, "correct", label, "program"),))
+
+
+def stored(path: Path, n: int = 320, **options: object) -> Path:
+    rng = np.random.default_rng(0)
+    RunStore(path).append([run_of(i, rng, **options) for i in range(n)])  # type: ignore[arg-type]
+    return path
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return stored(tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    tiny().save_pretrained(folder)
+    PreTrainedTokenizerFast(
+        tokenizer_object=tiny_tokenizer(), pad_token="<pad>", eos_token="<eos>", unk_token="<unk>"
+    ).save_pretrained(folder)
+    return str(folder)
+
+
+@dataclass(frozen=True)
+class Exported:
+    checkpoint: Checkpoint
+    scorer: Scorer
+    platts: dict[str, Platt]
+    graph: bytes
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory, runs: Path, base: str) -> Exported:
+    """What `train_adapter` made, and what it made it of: tracing the model is by far the slowest part."""
+    out = tmp_path_factory.mktemp("adapter") / "probe"
+    made: list[tuple[Scorer, dict[str, Platt], bytes]] = []
+
+    def keep(scorer: Scorer, platts: dict[str, Platt]) -> bytes:
+        made.append((scorer, platts, adapter_graph(scorer, platts)))  # type: ignore[arg-type]
+        return made[0][-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("metaprobe.training.adapter.adapter_graph", keep)
+        checkpoint = train_adapter(out, [runs], llm=base, settings=QUICK, command="test")
+    assert checkpoint is not None
+    assert not Path(f"{out}.work").exists()  # nothing is left to go on with
+    return Exported(checkpoint, *made[0])
+
+
+@pytest.fixture
+def trained(exported: Exported) -> Checkpoint:
+    return exported.checkpoint
+
+
+def random_ids(seed: int = 0, n: int = 9) -> list[list[int]]:
+    rng = np.random.default_rng(seed)
+    return [rng.integers(3, len(WORDS), rng.integers(1, 20)).tolist() for _ in range(n)]
+
+
+def test_planted_rules_are_learned_from_questions_and_better_from_answers(trained: Checkpoint) -> None:
+    before, after = (trained.manifest.metrics[f"{when}.auroc"].estimate for when in ("before", "after"))
+    assert after > 0.95
+    assert 0.7 < before < 0.95  # 0.9 where all is learned that the question tells
+    assert trained.trustworthy
+
+
+def test_the_figures_are_of_the_exported_graph_on_rows_it_never_saw(trained: Checkpoint, runs: Path) -> None:
+    data = load_adapter_data([runs])
+    roles = adapter_roles(data.table)
+    scores = adapter_scores(trained.path, data, rows=roles.test)
+    assert float(auroc(data.table.y[roles.test], scores)) == trained.manifest.metrics["after.auroc"].estimate
+    assert trained.manifest.contract["parts"]["test"] == len(scores) == trained.manifest.metrics["after.auroc"].n
+    card = (trained.path / "README.md").read_text()
+    assert "Of the exported graph itself" in card
+    assert "float32 graph against the trained model" in card
+
+
+def test_texts_are_scored_alone_as_together_and_in_their_order(trained: Checkpoint) -> None:
+    probe = AdapterProbe.load(trained.path)
+    prompts = ["easy b c", "d", "easy f g h i j", "k"]
+    answers = ["x good y", "x y z", "good", "w v u t s r"]
+    together = probe.probability(prompts, answers)
+    assert (together > 0.5).tolist() == [True, False, True, False]
+    alone = [probe.probability([p], [a])[0] for p, a in zip(prompts, answers, strict=True)]
+    np.testing.assert_allclose(together, alone, atol=1e-5)
+    call = Call(id="c", model="m", messages=(Message("user", prompts[0]),), text=answers[0])
+    assert probe.read(call) == pytest.approx(together[0], abs=1e-5)
+    assert probe.probability(prompts).shape == (4,)
+    assert probe.probability([], []).shape == (0,)
+
+
+def test_it_runs_without_torch_or_transformers(trained: Checkpoint) -> None:
+    code = f"""
+        import sys
+        from metaprobe.probes.adapter import AdapterProbe
+        print(AdapterProbe.load({str(trained.path)!r}).probability(["a b"], ["c good"])[0])
+        assert not {{"torch", "transformers", "jinja2", "peft", "onnx"}} & set(sys.modules)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) == pytest.approx(
+        AdapterProbe.load(trained.path).probability(["a b"], ["c good"])[0], abs=1e-6
+    )
+
+
+def test_the_graph_gives_what_the_model_gives_at_any_batch_and_length(exported: Exported) -> None:
+    ids = random_ids()
+    log = log_odds(exported.scorer, ids, 1)
+    session = Session(exported.graph)
+    for size in (1, 4, len(ids)):
+        for rows, inputs in batches(ids, size):
+            found = session.run(dict(inputs))
+            for name, platt in exported.platts.items():
+                np.testing.assert_allclose(found[name][:, 0], platt.probability(log[rows]), atol=1e-5)
+    assert log.std() > 0.1  # or anything would agree
+
+
+def test_a_quantised_graph_is_smaller_safe_and_near_and_judges_each_text_alone(exported: Exported) -> None:
+    small = quantised(exported.graph)
+    check_model(small)
+    assert len(small) < len(exported.graph)
+    ids, platt = random_ids(), exported.platts["after"]
+    session = Session(small)
+    [(order, together)] = batches(ids, len(ids))
+    found = session.run(dict(together))["after"][:, 0]
+    alone = [session.run(dict(inputs))["after"][0, 0] for _, inputs in batches([ids[i] for i in order], 1)]
+    np.testing.assert_allclose(found, alone, atol=1e-5)
+    difference = np.abs(found - platt.probability(log_odds(exported.scorer, ids, 1))[order])
+    assert 1e-5 < difference.max() < 0.1
+    assert difference.mean() < 0.02
+
+
+def test_padding_changes_no_score() -> None:
+    scorer = Scorer(tiny(seed=2).base_model, nn.Linear(32, 1)).eval()
+    ids = random_ids(3)
+    np.testing.assert_allclose(log_odds(scorer, ids, 1), log_odds(scorer, ids, len(ids)), atol=1e-5)
+
+
+class Killed(Exception):
+    pass
+
+
+def test_interrupted_and_resumed_gives_the_same_as_uninterrupted(runs: Path, tmp_path: Path) -> None:
+    data = load_adapter_data([runs])
+    roles = adapter_roles(data.table)
+    texts = examples(data, ["after"], Encoder(tiny_tokenizer().to_str().encode(), max_length=24))
+    settings = Settings(epochs=2, batch_size=8, accumulate=2, lr=1e-2, rank=2, max_length=24, evaluations=3)
+
+    def fit(work: Path, kill_at: int | None = None) -> Scorer:
+        told = 0
+
+        def on_step(what: str) -> None:
+            nonlocal told
+            told += 1
+            if told == kill_at:
+                raise Killed
+
+        decoder = tiny().base_model
+        return fit_adapter(decoder, texts, data.table.y, roles, settings, work=work, on_step=on_step).scorer
+
+    whole = fit(tmp_path / "whole")
+    for kill_at in (2, 2):
+        with pytest.raises(Killed):
+            fit(tmp_path / "killed", kill_at)
+    resumed = fit(tmp_path / "killed")
+    for name, value in whole.state_dict().items():
+        torch.testing.assert_close(resumed.state_dict()[name], value, atol=1e-5, rtol=0)
+    untrained = tiny().base_model.state_dict()["layers.0.mlp.up_proj.weight"]
+    assert (whole.state_dict()["decoder.layers.0.mlp.up_proj.weight"] - untrained).abs().max() > 1e-3
+
+    other = Settings(epochs=3, batch_size=8, max_length=24)
+    with pytest.raises(RecordError, match="other settings"):
+        fit_adapter(tiny().base_model, texts, data.table.y, roles, other, work=tmp_path / "whole")
+    (tmp_path / "whole" / STATE).write_bytes(b"not a state")
+    with pytest.raises(RecordError, match="cannot be read"):
+        fit_adapter(tiny().base_model, texts, data.table.y, roles, settings, work=tmp_path / "whole")
+
+
+def test_of_a_long_text_the_end_is_read() -> None:
+    encoder = Encoder(tiny_tokenizer().to_str().encode(), max_length=6)
+    [ids] = encoder.ids([layout("a b c d e f", None)])
+    assert [WORDS[i] for i in ids] == ["Will", "the", "answer", "be", "right", "?"]
+    assert layout("{x} {answer}", "{y}").startswith("{x} {answer}\n\nAnswer: {y}\n")
+
+
+def test_labels_of_one_class_and_stores_without_texts_are_refused(tmp_path: Path, base: str) -> None:
+    one = stored(tmp_path / "one", 40, y=1)
+    with pytest.raises(RecordError, match="nothing to tell apart"):
+        train_adapter(tmp_path / "out", [one], llm=base)
+    bare = stored(tmp_path / "bare", 40, text=False)
+    with pytest.raises(RecordError, match="no text of a user message"):
+        train_adapter(tmp_path / "out", [bare], llm=base)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_base_that_cannot_read_as_much_or_is_none_is_refused(runs: Path, tmp_path: Path, base: str) -> None:
+    with pytest.raises(RecordError, match="exceeds the 64 tokens that tiny can read"):
+        train_adapter(tmp_path / "out", [runs], llm=base, settings=Settings(max_length=65))
+    with pytest.raises(LLMError, match="no such file or folder"):
+        load_base(str(tmp_path / "nothing"))
+
+
+def test_misuse_is_named(trained: Checkpoint, tmp_path: Path) -> None:
+    probe = AdapterProbe.load(trained.path)
+    with pytest.raises(InvalidResponse, match="2 prompts and 1 answers"):
+        probe.probability(["a", "b"], ["c"])
+    with pytest.raises(InvalidResponse, match="expected a list"):
+        probe.probability("a", "b")
+    linear = linear_graph(
+        input_name="x",
+        mean=np.zeros(1),
+        scale=np.ones(1),
+        weights=np.ones((1, 1)),
+        intercept=np.zeros(1),
+        outputs=["p"],
+    )
+    x = np.zeros((1, 1), np.float32)
+    save_checkpoint(
+        tmp_path / "c", Draft(kind="hidden"), model=linear, golden_inputs={"x": x}, expected={"p": sigmoid(x)}, card=""
+    )
+    with pytest.raises(ContractMismatch, match="kind 'hidden'; expected 'adapter'"):
+        AdapterProbe.load(tmp_path / "c")
+
+
+def test_the_tokenizer_is_verified_with_the_rest(trained: Checkpoint, tmp_path: Path) -> None:
+    assert json.loads(load_checkpoint(trained.path).extra["tokenizer.json"])["model"]["type"] == "WordLevel"
+    copy = shutil.copytree(trained.path, tmp_path / "copy")
+    tokenizer = (copy / "tokenizer.json").read_text()
+    (copy / "tokenizer.json").write_text(tokenizer.replace("good", "evil"))
+    with pytest.raises(TamperedCheckpoint, match=r"tokenizer\.json has SHA-256"):
+        AdapterProbe.load(copy)
+
+
+def test_another_layout_than_this_versions_is_refused(trained: Checkpoint, tmp_path: Path) -> None:
+    copy = shutil.copytree(trained.path, tmp_path / "copy")
+    manifest = json.loads((copy / "manifest.json").read_text())
+    manifest["contract"]["layout"]["after"] = "{prompt} {answer}"
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(ContractMismatch, match="another layout"):
+        AdapterProbe.load(copy)
+
+
+@pytest.mark.slow
+def test_the_real_model_is_trained_and_exported_by_the_command(recorded_runs: Path, tmp_path: Path) -> None:
+    out = tmp_path / "adapter"
+    options = ["--when", "after", "--epochs", "1", "--batch-size", "4", "--max-length", "48", "--int8"]
+    done = CliRunner().invoke(main, ["train", "adapter", str(recorded_runs), "--out", str(out), *options])
+    assert done.exit_code == 0, done.output
+    assert "adapter checkpoint" in done.output
+    assert "int8 weights against float32" in (out / "README.md").read_text()
+    [p] = AdapterProbe.load(out).probability(["What is 5 + 1?"], ["5 + 1 = 6"])
+    assert 0 < p < 1

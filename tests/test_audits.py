@@ -1,0 +1,353 @@
+"""Every audit catches the fault it is for, where one is planted, and passes where there is none."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from conftest import made_up
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metaprobe.eval.audits import (
+    AuditInputs,
+    auroc_ceiling,
+    beats_controls,
+    class_balance,
+    group_overlap,
+    label_noise,
+    labels_by_source,
+    layers_tried,
+    length_controls,
+    near_duplicates,
+    permuted_by_group,
+    random_features,
+    repeated_questions,
+    run_audits,
+    shuffled_labels,
+    transfer_matrix,
+    transfers,
+)
+from metaprobe.eval.audits.similar import normalised, similar_pairs
+from metaprobe.eval.metrics import Interval, auroc, cluster_weights
+from metaprobe.records.types import Call, Item, Label, Run
+
+N = 300
+WORDS = np.array([f"{a}{b}{c}" for a in "bdfgk" for b in "aeiou" for c in "lmnrst"])
+
+
+def questions(n=N, words=12, seed=0):
+    """Different questions of random words, without numbers."""
+    return np.array([" ".join(row) for row in np.random.default_rng(seed).choice(WORDS, (n, words))])
+
+
+def folds(groups, k=3):
+    """k splits by group, of three roles."""
+    number = np.unique(groups, return_inverse=True)[1] % k
+    rows = np.arange(len(groups))
+    return [
+        {
+            "train": rows[(number - f) % k == 1],
+            "selection": rows[(number - f) % k == 2],
+            "test": rows[(number - f) % k == 0],
+        }
+        for f in range(k)
+    ]
+
+
+def out_of_fold(X, y, groups, k=3):
+    """The difference of class means as a score, fitted in folds by group: an honest recipe."""
+    scores = np.empty(len(y))
+    for split in folds(groups, k):
+        learn = np.concatenate([split["train"], split["selection"]])
+        direction = X[learn][y[learn] == 1].mean(axis=0) - X[learn][y[learn] == 0].mean(axis=0)
+        scores[split["test"]] = (X[split["test"]] - X[learn].mean(axis=0)) @ direction
+    return scores
+
+
+def planted(n=N, width=40, signal=1.0, seed=0):
+    """Features of which the first knows y; two answers a group, which share half of what they are."""
+    rng = np.random.default_rng(seed)
+    truth = np.repeat(rng.normal(size=n // 2), 2) + rng.normal(size=n)
+    X = rng.normal(size=(n, width))
+    X[:, 0] += signal * truth
+    return X, (truth > 0).astype(np.int64), np.array([f"g{i // 2}" for i in range(n)])
+
+
+# The data
+
+
+def test_a_group_in_two_roles_is_found_and_folds_by_group_pass():
+    groups = np.array([f"g{i // 2}" for i in range(N)])
+    splits = folds(groups)
+    assert group_overlap(groups, splits).passed
+    leak = [*splits[:2], {**splits[2], "test": np.append(splits[2]["test"], splits[2]["train"][0])}]
+    audit = group_overlap(groups, leak)
+    assert not audit.passed
+    assert audit.severity == "invalid"
+    assert "in train and test" in audit.detail
+
+
+@pytest.mark.parametrize(("copies", "severity"), [(1, "weak"), (30, "invalid")])
+def test_the_same_question_under_another_group_is_a_leak(copies, severity):
+    asked, groups = questions(), np.array([f"g{i}" for i in range(N)])
+    assert repeated_questions(asked, folds(groups)).passed
+    asked = asked.astype("U200")
+    splits = folds(groups)
+    # As someone would type it again: other case and spacing, under a group that lies in another fold.
+    test, train = splits[0]["test"][:copies], splits[0]["train"][:copies]
+    asked[test] = [f"  {text.upper()}?" for text in asked[train].tolist()]
+    audit = repeated_questions(asked, splits)
+    assert (audit.passed, audit.severity) == (False, severity)
+    assert group_overlap(groups, splits).passed
+    assert near_duplicates(asked, splits).passed == (copies == 1)
+
+
+def test_near_duplicates_are_found_in_words_but_not_in_numbers():
+    groups = np.array([f"g{i}" for i in range(N)])
+    splits = folds(groups)
+    arithmetic = np.array([f"What is {i} + {7 * i}?" for i in range(N)])
+    audit = near_duplicates(arithmetic, splits)
+    assert audit.passed
+    assert "100.0% share their template" in audit.detail
+    asked = questions(words=30).astype("U400")
+    honest = near_duplicates(asked, splits)
+    assert honest.passed
+    assert "0 of 300" in honest.detail
+    test, train = splits[0]["test"][:20], splits[0]["train"][:20]
+    asked[test] = [text.rsplit(" ", 1)[0] + " indeed" for text in asked[train].tolist()]
+    audit = near_duplicates(asked, splits)
+    assert not audit.passed
+    assert audit.severity == "invalid"
+    # Each of the 20 pairs lies across the folds, so that either side is tested with the other one seen.
+    assert audit.detail.startswith("40 of 300")
+    assert " indeed" in audit.detail
+
+
+@given(
+    st.lists(st.lists(st.sampled_from("abc"), max_size=9).map(" ".join), min_size=1, max_size=25),
+    st.sampled_from([0.5, 0.8, 1.0]),
+)
+def test_prefix_filtering_misses_no_pair(texts, threshold):
+    def grams(text):
+        words = text.split()
+        return {tuple(words[i : i + 3]) for i in range(max(len(words) - 2, 1))} if words else set()
+
+    expected = {
+        (i, j)
+        for i, a in enumerate(map(grams, texts))
+        for j, b in enumerate(map(grams, texts))
+        if i != j and a and b and len(a & b) >= threshold * len(a | b) - 1e-9
+    }
+    blocks = list(similar_pairs(texts, threshold))
+    assert {pair for _, i, j in blocks for pair in zip(i.tolist(), j.tolist(), strict=True)} == expected
+
+
+def test_normalised_text_keeps_operators():
+    assert normalised("What is  3 + 5?") == normalised("what is 3+5")
+    assert normalised("3 + 5") != normalised("3 - 5")
+
+
+def test_a_rare_class_is_named():
+    assert class_balance(np.array([0, 1] * 50)).passed
+    assert not class_balance(np.array([1] * 96 + [0] * 4)).passed
+
+
+# Judges
+
+
+def test_labels_of_each_source_come_from_the_records():
+    labels = (Label("a", "correct", 1, "program"), Label("a", "correct", 0, "judge"), Label("b", "correct", 1, "judge"))
+    run = Run("r", "s", "v", Item("i", "q"), (Call(id="a"), Call(id="b")), labels=labels)
+    found = labels_by_source([run], ["b", "a"], "correct")
+    np.testing.assert_array_equal(found["program"], [np.nan, 1])
+    np.testing.assert_array_equal(found["judge"], [1, 0])
+
+
+def test_judges_who_disagree_fail_and_those_who_agree_pass():
+    rng = np.random.default_rng(0)
+    truth = rng.integers(0, 2, N).astype(float)
+    groups = np.array([f"g{i}" for i in range(N)])
+
+    def judge(error):
+        return np.abs(truth - (rng.uniform(size=N) < error))
+
+    [good] = label_noise({"program": truth, "judge": judge(0.05)}, groups)
+    [bad] = label_noise({"program": truth, "judge": judge(0.4)}, groups)
+    assert good.passed
+    assert not bad.passed
+    assert bad.severity == "invalid"
+    assert not label_noise({"program": truth, "judge": np.where(np.arange(N) < 20, truth, np.nan)}, groups)
+    assert label_noise({"a": np.ones(N), "b": np.ones(N)}, groups)[0].passed
+
+
+@pytest.mark.parametrize(("error", "base"), [(0.0, 0.3), (0.1, 0.5), (0.2, 0.7)])
+def test_the_ceiling_is_what_the_truth_reaches_against_an_erring_judge(error, base):
+    rng = np.random.default_rng(0)
+    truth = rng.uniform(size=200_000) < base
+    first, second = (truth ^ (rng.uniform(size=truth.size) < error) for _ in range(2))
+    ceiling = auroc_ceiling(float(np.mean(first == second)), float(first.mean()))
+    # Four standard errors of the simulated AUROC are about 0.005; the estimated error rate adds as much.
+    assert ceiling == pytest.approx(auroc(first.astype(int), truth.astype(float)), abs=0.01)
+
+
+# Simpler predictors
+
+
+def test_a_planted_length_confound_is_found_whichever_way_it_points():
+    table = made_up(400).table
+    weights = cluster_weights(table.groups.tolist(), 300)
+    rng = np.random.default_rng(0)
+    honest = table.y + rng.normal(size=len(table))
+    assert all(a.passed for a in beats_controls(table.y, honest, length_controls(table), weights, name="probe"))
+    for sign in (1, -1):
+        tokens = (50 + sign * 20 * table.y + rng.integers(0, 20, len(table))).astype(np.int64)
+        confounded = dataclasses.replace(table, tokens=tokens)
+        score = sign * tokens + rng.normal(size=len(table))
+        by_tokens, by_question = beats_controls(table.y, score, length_controls(confounded), weights, name="probe")
+        assert (by_tokens.name, by_tokens.passed, by_tokens.severity) == (
+            "probe beats length of the answer",
+            False,
+            "weak",
+        )
+        assert by_question.passed
+
+
+# Recipes
+
+
+def test_an_honest_recipe_is_at_chance_on_shuffled_labels_and_on_noise():
+    X, y, groups = planted()
+    score = out_of_fold(X, y, groups)
+    assert auroc(y, score) > 0.7
+    shuffled = shuffled_labels(lambda labels: out_of_fold(X, labels, groups), y, score, groups)
+    assert shuffled.passed
+    assert "p = 0.17" in shuffled.detail
+    assert random_features(lambda noise: out_of_fold(noise, y, groups), y, X.shape, groups).passed
+
+
+def test_a_recipe_that_peeks_at_test_labels_is_caught():
+    X, y, groups = planted()
+
+    def peeking(X, y):
+        """Chooses the five features that go best with all labels, those of the test rows too, and only then folds."""
+        best = np.argsort(-np.abs(np.corrcoef(X.T, y)[-1, :-1]))[:5]
+        return out_of_fold(X[:, best], y, groups)
+
+    shuffled = shuffled_labels(lambda labels: peeking(X, labels), y, peeking(X, y), groups)
+    noise = random_features(lambda noise: peeking(noise, y), y, (len(y), 300), groups)
+    assert (shuffled.passed, shuffled.severity) == (False, "invalid")
+    assert (noise.passed, noise.severity) == (False, "invalid")
+
+
+def test_leaked_labels_among_the_features_are_caught_by_shuffling_only_if_they_follow_the_labels():
+    """What shuffling cannot see: a feature made of the true labels is honest work on shuffled ones."""
+    X, y, groups = planted()
+    X[:, 1] = 5 * y
+    assert shuffled_labels(lambda v: out_of_fold(X, v, groups), y, out_of_fold(X, y, groups), groups).passed
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=30), st.integers(0, 9))
+def test_permuting_by_group_keeps_the_labels_and_equal_groups_whole(numbers, seed):
+    groups = np.repeat([f"g{i:02}" for i in range(len(numbers))], 2)
+    y = np.repeat(numbers, 2)
+    out = permuted_by_group(y, groups, np.random.default_rng(seed))
+    assert sorted(out) == sorted(y)
+    assert (out[::2] == out[1::2]).all()
+
+
+def test_the_best_of_many_layers_must_hold_on_test():
+    rng = np.random.default_rng(0)
+    sweep = rng.normal(0.5, 0.08, (12, 3, 2))
+    sweep[0, 0, 0] = np.nan
+    lucky = layers_tried(sweep, Interval(0.52, 0.47, 0.57, 300, 150), name="probe")
+    assert (lucky.passed, lucky.severity) == (False, "weak")
+    assert "best of 71" in lucky.detail
+    assert layers_tried(sweep - sweep[1:].max() + 0.6, Interval(0.58, 0.53, 0.63, 300, 150), name="probe").passed
+    with pytest.raises(ValueError, match="no finite value"):
+        layers_tried(np.array([np.nan]), Interval(0.5, 0.4, 0.6, 9, 9), name="probe")
+
+
+# Transfer
+
+
+def fit_on(X, y):
+    def fit(rows):
+        direction = X[rows][y[rows] == 1].mean(axis=0) - X[rows][y[rows] == 0].mean(axis=0)
+        return lambda judged: X[judged] @ direction
+
+    return fit
+
+
+def test_what_holds_everywhere_transfers_and_what_turns_round_does_not():
+    table = made_up(400).table
+    X = np.random.default_rng(0).normal(size=(400, 5))
+    X[:, 0] += 1.5 * table.y
+    first = np.isin(table.groups, np.unique(table.groups)[::2])
+    sets = {"a": np.flatnonzero(first), "b": np.flatnonzero(~first)}
+    same = transfer_matrix(table, sets, fit_on(X, table.y), resamples=200)
+    assert transfers(same, name="probe").passed
+    assert (same.auroc > 0.75).all()
+    assert all(cell.low <= cell.estimate <= cell.high for row in same.intervals for cell in row)
+    X[~first, 0] *= -1
+    turned = transfer_matrix(table, sets, fit_on(X, table.y), resamples=200)
+    audit = transfers(turned, name="probe")
+    assert (audit.passed, audit.severity) == (False, "weak")
+    assert np.diagonal(turned.auroc).min() > 0.75
+    again = transfer_matrix(table, sets, fit_on(X, table.y), resamples=200)
+    assert again.elsewhere == turned.elsewhere
+
+
+def test_no_answer_is_judged_by_what_saw_its_group():
+    table = made_up(200).table
+    # "b" shares half its groups with "a": off the diagonal, too, what they share must be left out.
+    sets = {"a": np.arange(0, 120), "b": np.arange(80, 200)}
+
+    def fit(rows):
+        seen = set(table.groups[rows].tolist())
+
+        def score(judged):
+            assert not seen & set(table.groups[judged].tolist())
+            return np.zeros(len(judged))
+
+        return score
+
+    result = transfer_matrix(table, sets, fit, resamples=50)
+    np.testing.assert_array_equal(result.auroc, 0.5)
+
+
+# All of them
+
+
+def test_the_runner_makes_what_it_has_the_means_for_and_names_the_rest():
+    table = made_up(300).table
+    X = np.random.default_rng(2).normal(size=(300, 12))
+    X[:, 0] += 1.2 * table.y
+    score = out_of_fold(X, table.y, table.groups)
+    bare = run_audits(AuditInputs(name="probe", table=table, score=score))
+    assert {a.name for a in bare.audits} == {
+        "both classes are common",
+        "probe beats length of the answer",
+        "probe beats length of the question",
+    }
+    assert len(bare.skipped) == 8
+    asked = dataclasses.replace(table, questions=questions(300))
+    sets = {"a": np.arange(150), "b": np.arange(150, 300)}
+    full = AuditInputs(
+        name="probe",
+        table=asked,
+        score=score,
+        splits=folds(table.groups),
+        controls={"prompt TF-IDF": np.random.default_rng(1).normal(size=300)},
+        refit_labels=lambda y: out_of_fold(X, y, table.groups),
+        refit_features=lambda noise: out_of_fold(noise, table.y, table.groups),
+        features_shape=X.shape,
+        labels={"program": table.y.astype(float), "human": table.y.astype(float)},
+        transfer=transfer_matrix(table, sets, fit_on(X, table.y), resamples=200),
+        selection_auroc=np.array([0.6, 0.7]),
+    )
+    report = run_audits(full)
+    assert report.skipped == ()
+    assert report.trustworthy, [a for a in report.audits if not a.passed]
+    assert len({a.name for a in report.audits}) == len(report.audits) == 12
+    assert run_audits(full) == report
+    assert not run_audits(dataclasses.replace(full, score=-score)).trustworthy

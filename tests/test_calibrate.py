@@ -1,0 +1,445 @@
+"""Calibrators find what was planted and say the same in ONNX; thresholds keep their promises."""
+
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from onnx import helper
+
+from metaprobe.records.errors import RecordError
+from metaprobe.training.calibrate import (
+    FITTERS,
+    ISOTONIC_ROWS,
+    PARITY,
+    STEEPEST,
+    Calibrator,
+    Platt,
+    choose_calibrator,
+    fit_beta,
+    fit_isotonic,
+    fit_platt,
+    fit_temperature,
+    sigmoid,
+)
+from metaprobe.training.guarantees import accept_threshold, flag_threshold
+
+Arrays = tuple[NDArray[np.float64], NDArray[np.int64]]
+REPETITIONS = 300
+
+
+def drawn(probability: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.int64]:
+    return (rng.uniform(size=probability.shape) < probability).astype(np.int64)
+
+
+def planted(n: int, seed: int, log_odds: Callable[[NDArray[np.float64]], NDArray[np.float64]]) -> Arrays:
+    """Scores, and labels with these log-odds of the score."""
+    rng = np.random.default_rng(seed)
+    score = rng.normal(size=n)
+    return score, drawn(sigmoid(log_odds(score)), rng)
+
+
+small_samples = st.tuples(
+    st.integers(0, 10_000), st.integers(8, 80), st.sampled_from([1e-3, 1.0, 50.0]), st.sampled_from([0.0, 1.0, 30.0])
+)
+
+
+def sample(seed: int, n: int, scale: float, slope: float) -> Arrays:
+    """Scores with ties on some scale, both labels there, without a signal up to separated classes."""
+    rng = np.random.default_rng(seed)
+    z = np.round(rng.normal(size=n), 1)
+    y = drawn(sigmoid(slope * z), rng)
+    y[:2] = 0, 1
+    return scale * z, y
+
+
+# Calibrators
+
+
+def test_platt_recovers_a_planted_line() -> None:
+    rng = np.random.default_rng(0)
+    score = rng.normal(3, 2, 20_000)
+    platt = fit_platt(score, drawn(sigmoid(0.7 * score - 1), rng))
+    assert (platt.slope, platt.intercept) == (pytest.approx(0.7, abs=0.05), pytest.approx(-1, abs=0.1))
+
+
+def test_temperature_recovers_a_planted_temperature() -> None:
+    log_odds, y = planted(20_000, 0, lambda x: 1.5 * x)
+    assert fit_temperature(2.5 * 1.5 * log_odds, y).temperature == pytest.approx(2.5, abs=0.15)
+
+
+def test_temperature_agrees_with_scikit_learn() -> None:
+    from sklearn.calibration import CalibratedClassifierCV
+    from sklearn.frozen import FrozenEstimator
+    from sklearn.linear_model import LogisticRegression
+
+    score, y = planted(5000, 1, lambda x: x)
+    given_score = LogisticRegression().fit(score[:, None], y)
+    given_score.coef_[:], given_score.intercept_[:] = 3.0, 0.0
+    theirs = CalibratedClassifierCV(FrozenEstimator(given_score), method="temperature").fit(score[:, None], y)
+    ours = fit_temperature(3 * score, y).probability(3 * score)
+    np.testing.assert_allclose(ours, theirs.predict_proba(score[:, None])[:, 1], atol=2e-3)  # for Platt's targets
+
+
+def test_beta_changes_nothing_where_scores_are_calibrated() -> None:
+    log_odds, y = planted(40_000, 2, lambda x: x)
+    beta = fit_beta(log_odds, y)
+    x = np.linspace(-2.5, 2.5, 50)
+    np.testing.assert_allclose(beta.probability(x), sigmoid(x), atol=0.02)
+
+
+def test_beta_recovers_a_planted_bend_that_platt_cannot_follow() -> None:
+    def bend(x: NDArray[np.float64]) -> NDArray[np.float64]:
+        return 3 * np.logaddexp(0, x) - 0.5 * np.logaddexp(0, -x) - 2
+
+    score, y = planted(40_000, 3, bend)
+    beta, platt = fit_beta(score, y), fit_platt(score, y)
+    assert (beta.a, beta.b, beta.c) == (
+        pytest.approx(0.5, abs=0.3),
+        pytest.approx(3, abs=0.3),
+        pytest.approx(-2, abs=0.3),
+    )
+    x = np.linspace(-2, 2, 40)
+    error = {found.name: float(np.abs(found.probability(x) - sigmoid(bend(x))).max()) for found in (beta, platt)}
+    assert error["beta"] < 0.02 < error["platt"]
+
+
+def test_isotonic_follows_a_shape_that_no_sigmoid_has() -> None:
+    score, y = planted(20_000, 4, lambda x: np.where(np.abs(x) < 0.7, 0.0, 2 * np.sign(x)))
+    x = np.array([-1.5, -0.3, 0.3, 1.5])
+    np.testing.assert_allclose(fit_isotonic(score, y).probability(x), sigmoid(np.array([-2, 0, 0, 2])), atol=0.04)
+
+
+def test_isotonic_gives_a_pure_end_what_its_own_rows_allow() -> None:
+    score = np.repeat([0.0, 1.0, 2.0, 3.0], 50)
+    y = np.concatenate([np.zeros(50), np.tile([0, 1], 50), np.ones(50)]).astype(np.int64)
+    np.testing.assert_allclose(fit_isotonic(score, y).probability(np.array([-1.0, 4.0])), [1 / 52, 51 / 52])
+
+
+@pytest.mark.parametrize("fit", FITTERS.values(), ids=FITTERS)
+@settings(max_examples=20, deadline=None)
+@given(drawing=small_samples)
+def test_every_calibrator_is_monotone_finite_and_blind_to_the_order_of_rows(
+    fit: Callable[..., Calibrator], drawing: tuple[int, int, float, float]
+) -> None:
+    score, y = sample(*drawing)
+    calibrator = fit(score, y)
+    assert np.isfinite(calibrator.logit(100 * score)).all()
+    x = np.linspace(score.min(), score.max(), 101)
+    p, logit = calibrator.probability(x), calibrator.logit(x)
+    assert ((p > 0) & (p < 1)).all()
+    np.testing.assert_allclose(sigmoid(logit), p, atol=1e-12)
+    falls = isinstance(calibrator, Platt) and calibrator.slope < 0
+    assert (np.diff(p) * (-1 if falls else 1) >= -1e-12).all()
+    shuffled = np.random.default_rng(0).permutation(len(y))
+    np.testing.assert_allclose(fit(score[shuffled], y[shuffled]).probability(x), p, atol=1e-6)
+
+
+@given(drawing=small_samples)
+@settings(max_examples=20, deadline=None)
+def test_isotonic_is_never_steeper_than_float32_scores_can_bear(drawing: tuple[int, int, float, float]) -> None:
+    score, y = sample(*drawing)
+    isotonic = fit_isotonic(score, y)
+    steepest = (np.diff(isotonic.probabilities) / np.diff(isotonic.scores)).max() * score.std()
+    assert steepest <= STEEPEST * (1 + 1e-4)  # knots are rounded to float32
+
+
+def answered(calibrator: Calibrator, score: NDArray[np.float64]) -> NDArray[np.float32]:
+    nodes, constants = calibrator.onnx_nodes("score", "p", "here")
+    number = onnx.TensorProto.FLOAT
+    graph = helper.make_graph(
+        nodes,
+        "calibrator",
+        [helper.make_tensor_value_info("score", number, [None, 1])],
+        [helper.make_tensor_value_info("p", number, [None, 1])],
+        initializer=constants,
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 15)], ir_version=8)
+    onnx.checker.check_model(model, full_check=True)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    [p] = session.run(["p"], {"score": score.astype(np.float32)[:, None]})
+    assert p.shape == (len(score), 1)
+    return np.asarray(p[:, 0])
+
+
+@pytest.mark.parametrize("fit", FITTERS.values(), ids=FITTERS)
+@pytest.mark.parametrize(
+    "log_odds", [lambda x: 0.7 * x - 1, lambda x: 40 * x, lambda x: -x], ids=["soft", "hard", "off"]
+)
+def test_the_graph_gives_what_numpy_gives(
+    fit: Callable[..., Calibrator], log_odds: Callable[[NDArray[np.float64]], NDArray[np.float64]]
+) -> None:
+    score, y = planted(2000, 5, log_odds)
+    calibrator = fit(score, y)
+    x = np.concatenate([score, np.linspace(-30, 30, 500)])  # float64: the graph's own rounding of scores is counted
+    np.testing.assert_allclose(answered(calibrator, x), calibrator.probability(x), atol=PARITY / 2)
+
+
+def test_the_graph_of_an_isotonic_map_agrees_at_its_knots() -> None:
+    score, y = planted(3000, 6, lambda x: x)
+    isotonic = fit_isotonic(score, y)
+    np.testing.assert_allclose(answered(isotonic, isotonic.scores), isotonic.probabilities, atol=1e-6)
+
+
+@pytest.mark.parametrize("fit", FITTERS.values(), ids=FITTERS)
+@pytest.mark.parametrize(
+    ("score", "y", "said"),
+    [
+        ([0.1, 0.2, 0.3], [1, 1, 1], "3 of label 1 and 0 of label 0"),
+        ([0.1, np.nan, 0.3], [0, 1, 1], "1 of 3 that are not"),
+        ([0.1, np.inf, 0.3], [0, 1, 1], "finite"),
+        ([0.1, 0.2], [0, 1, 1], r"\(2,\) and \(3,\)"),
+        ([0.1, 0.2, 0.3], [0, 1, 2], "among 3 rows"),
+    ],
+)
+def test_rows_that_cannot_be_calibrated_are_refused(
+    fit: Callable[..., Calibrator], score: list[float], y: list[int], said: str
+) -> None:
+    with pytest.raises(RecordError, match=said):
+        fit(np.array(score), np.array(y))
+
+
+# The choice among them
+
+
+def in_groups(n: int, of: int = 2) -> list[str]:
+    return [f"g{i // of}" for i in range(n)]
+
+
+def test_the_simplest_is_chosen_where_it_is_right() -> None:
+    score, y = planted(2000, 7, lambda x: 1.3 * x - 0.4)
+    chosen = choose_calibrator(score, y, in_groups(2000))
+    assert chosen.calibrator == fit_platt(*sorted_rows(score, y))
+    assert [found.name for found in chosen.compared] == ["platt", "beta", "isotonic"]
+    assert min(found.se for found in chosen.compared) == 0
+
+
+def sorted_rows(score: NDArray[np.float64], y: NDArray[np.int64]) -> Arrays:
+    order = np.lexsort((y, score, np.asarray(in_groups(len(y)))))
+    return score[order], y[order]
+
+
+def test_isotonic_is_chosen_where_no_sigmoid_fits() -> None:
+    score, y = planted(3000, 8, lambda x: np.where(np.abs(x) < 1, 0.0, 3 * np.sign(x)))
+    chosen = choose_calibrator(score, y, in_groups(3000))
+    assert chosen.calibrator.name == "isotonic"
+    loss = {found.name: found.loss for found in chosen.compared}
+    assert loss["isotonic"] < loss["platt"]
+
+
+def test_isotonic_is_not_offered_few_rows() -> None:
+    score, y = planted(ISOTONIC_ROWS - 1, 9, lambda x: x)
+    chosen = choose_calibrator(score, y, in_groups(len(y)))
+    assert [found.name for found in chosen.compared] == ["platt", "beta"]
+    with pytest.raises(RecordError, match="500 rows, got 499"):
+        choose_calibrator(score, y, in_groups(len(y)), candidates=["isotonic"])
+
+
+def test_the_choice_does_not_depend_on_the_order_of_rows() -> None:
+    score, y = planted(600, 10, lambda x: x)
+    groups = np.array(in_groups(600, of=3))
+    first = choose_calibrator(score, y, groups, seed=4)
+    shuffled = np.random.default_rng(1).permutation(600)
+    again = choose_calibrator(score[shuffled], y[shuffled], groups[shuffled], seed=4)
+    assert again.compared == first.compared
+    assert again.calibrator == first.calibrator
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_fewer_groups_than_folds_still_give_a_calibrator(count: int) -> None:
+    score, y = planted(90, 11, lambda x: x)
+    chosen = choose_calibrator(score, y, [f"g{i % count}" for i in range(90)])
+    assert len(chosen.compared) == (0 if count == 1 else 2)
+    assert chosen.calibrator.name in FITTERS
+
+
+def test_a_class_that_is_in_one_group_only_leaves_the_first_candidate() -> None:
+    score, y = np.arange(40.0), np.array([1] * 10 + [0] * 30)
+    chosen = choose_calibrator(score, y, [f"g{i // 10}" for i in range(40)], candidates=["temperature", "platt"])
+    assert (chosen.calibrator.name, chosen.compared) == ("temperature", ())
+
+
+def test_an_unknown_candidate_is_named() -> None:
+    with pytest.raises(RecordError, match="spline; there are platt, temperature, beta, isotonic"):
+        choose_calibrator(np.arange(4.0), np.array([0, 1, 0, 1]), list("abcd"), candidates=["platt", "spline"])
+
+
+# Flag so that most wrong answers are caught
+
+
+def test_the_flag_threshold_keeps_its_promise_in_expectation() -> None:
+    rng = np.random.default_rng(0)
+    missed, trivial = [], []
+    for _ in range(400):
+        p = rng.uniform(size=240)
+        y = drawn(p, rng)
+        threshold = flag_threshold(p[:120], y[:120], miss_rate=0.1)
+        wrong = p[120:][y[120:] == 0]
+        missed.append(float((wrong >= threshold).mean()))
+        trivial.append(float((p[120:][y[120:] == 1] < threshold).mean()))
+    # Three standard errors of the mean over 400 repetitions.
+    assert np.mean(missed) <= 0.1 + 3 * np.std(missed) / 20
+    assert np.mean(missed) > 0.06  # not by flagging everything
+    assert np.mean(trivial) < 0.9
+
+
+def test_a_tie_of_wrong_answers_is_flagged_together() -> None:
+    p = np.array([0.2] * 15 + [0.7] * 15)
+    threshold = flag_threshold(p, np.zeros(30, dtype=np.int64), miss_rate=0.4)
+    assert 0.7 < threshold < 0.7001
+    assert (np.float32(p) < threshold).all()
+
+
+def test_too_few_wrong_answers_flag_everything() -> None:
+    assert flag_threshold(np.array([0.2, 0.9]), np.array([0, 1]), miss_rate=0.1) == float("inf")
+
+
+def test_a_question_asked_many_times_counts_once() -> None:
+    rng = np.random.default_rng(2)
+    missed: dict[bool, list[float]] = {True: [], False: []}
+    for _ in range(REPETITIONS):
+        # 12 questions, 20 wrong answers each that all but agree; a new question stands for the next one.
+        level = rng.uniform(size=13)
+        p = np.repeat(level[:12], 20) + rng.uniform(0, 1e-4, 240)
+        y = np.zeros(240, dtype=np.int64)
+        groups = np.repeat([f"q{i}" for i in range(12)], 20)
+        for grouped in (True, False):
+            threshold = flag_threshold(np.minimum(p, 1), y, miss_rate=0.1, groups=groups if grouped else None)
+            missed[grouped].append(float(level[12] >= threshold))
+    margin = 3 * np.sqrt(0.1 * 0.9 / REPETITIONS)
+    assert np.mean(missed[True]) <= 0.1 + margin
+    assert np.mean(missed[False]) > np.mean(missed[True])
+
+
+# Accept so that most accepted answers are right
+
+
+def by_hand(p: NDArray[np.float64], y: NDArray[np.int64], error: float) -> float:
+    """The loosest threshold with so few wrong ones among these very rows: what must not be called a guarantee."""
+    order = np.argsort(-p)
+    share = np.cumsum(y[order] == 0) / np.arange(1, len(p) + 1)
+    fine = np.flatnonzero(share <= error)
+    return float(p[order][fine[-1]]) if len(fine) else float("inf")
+
+
+def beta_world(rng: np.random.Generator, n: int) -> Arrays:
+    p = rng.beta(2.5, 1.0, n)
+    return p, drawn(p, rng)
+
+
+def uneven_world(rng: np.random.Generator, n: int) -> Arrays:
+    """The share of wrong ones among the accepted rises above 10 % as the threshold falls, then falls, then rises."""
+    p = rng.uniform(0.4, 1, n)
+    right = np.select([p > 0.9, p > 0.85, p > 0.6], [0.97, 0.75, 0.95], 0.3)
+    return p, drawn(right, rng)
+
+
+@pytest.mark.parametrize("world", [beta_world, uneven_world])
+@pytest.mark.parametrize("n", [150, 600])
+def test_the_accepted_are_right_as_often_as_promised(world: Callable[..., Arrays], n: int) -> None:
+    rng = np.random.default_rng(n)
+    p, y = world(rng, 200_000)
+    order = np.argsort(p)
+    accepted = np.arange(len(p), 0, -1)
+    error_from = np.cumsum((y[order] == 0)[::-1])[::-1] / accepted  # true share of wrong ones from the i-th p upwards
+
+    def violated(threshold: float) -> bool:
+        at = int(np.searchsorted(p[order], threshold))
+        return at < len(p) and bool(error_from[at] > 0.1)
+
+    found = np.array(
+        [
+            [f(*rows) for f in (accept_threshold, lambda p, y: by_hand(p, y, 0.1))]
+            for rows in (world(rng, n) for _ in range(REPETITIONS))
+        ]
+    )
+    held, naive = np.vectorize(violated)(found).mean(axis=0)
+    assert held <= 0.1 + 3 * np.sqrt(0.1 * 0.9 / REPETITIONS)
+    assert naive > 0.25
+    assert np.isfinite(found[:, 0]).mean() > (0.15 if n == 150 else 0.5)  # not by accepting nothing
+
+
+def test_an_accept_threshold_agrees_with_mapie() -> None:
+    control = pytest.importorskip("mapie.risk_control")
+    grid = np.arange(0.9, 0.05, -0.01)
+    rng = np.random.default_rng(0)
+    equal = 0
+    for _ in range(20):
+        p, y = beta_world(rng, 400)
+        p = p.astype(np.float32).astype(np.float64)
+        theirs = control.BinaryClassificationController(
+            lambda p: np.stack([1 - p, p], axis=1),
+            "precision",
+            0.9,
+            confidence_level=0.9,
+            list_predict_params=grid,
+            fwer_method="fixed_sequence",
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it says so where nothing is controlled, or the risk is not monotone
+            found = theirs.calibrate(p, y).valid_predict_params
+        ours = accept_threshold(p, y, grid=grid)
+        # It counts n * (1 - precision) errors, rounded up: often one more than there are, so it may stop earlier.
+        assert ours <= min(found, default=np.inf)
+        equal += ours == min(found, default=np.inf)
+    assert equal >= 10
+
+
+def test_nothing_is_accepted_on_too_few_answers() -> None:
+    p, y = np.full(22, 0.95), np.ones(22, dtype=np.int64)
+    assert accept_threshold(p, y) < 0.02  # 0.9^22 < 0.1: from 22 answers on, and then all the way down
+    assert accept_threshold(p[:21], y[:21]) == float("inf")
+
+
+def test_the_sequence_stops_at_the_first_failure() -> None:
+    p = np.concatenate([np.full(50, 0.95), np.full(20, 0.805), np.full(2000, 0.5)])
+    y = np.concatenate([np.ones(50), np.zeros(20), np.ones(2000)]).astype(np.int64)
+    threshold = accept_threshold(p, y)
+    assert 0.805 < threshold < 0.82  # though 20 wrong among 2,070 would do
+
+
+def test_one_answer_a_group_is_kept_whatever_the_order_of_rows() -> None:
+    rng = np.random.default_rng(3)
+    p, y = beta_world(rng, 400)
+    groups = np.repeat([f"q{i}" for i in range(200)], 2)
+    shuffled = rng.permutation(400)
+    for threshold in (accept_threshold, flag_threshold):
+        first = threshold(p, y, groups=groups, seed=1)
+        assert threshold(p[shuffled], y[shuffled], groups=groups[shuffled], seed=1) == first
+        assert len({threshold(p, y, groups=groups, seed=seed) for seed in range(10)}) > 1
+    alike = np.full(400, 0.95), np.ones(400, dtype=np.int64)
+    assert accept_threshold(*alike, groups=["the only one"] * 400) == float("inf")
+
+
+@pytest.mark.parametrize("threshold", [flag_threshold, accept_threshold])
+@pytest.mark.parametrize(
+    ("p", "y", "said"),
+    [
+        ([0.1, np.nan], [0, 1], "1 of 2 that are NaN"),
+        ([0.1, 1.5], [0, 1], "outside"),
+        ([0.1, 0.5, 0.6], [0, 1], r"\(3,\) and \(2,\)"),
+        ([0.1, 0.5], [0, 2], r"labels 0 and 1, got \[0, 2\]"),
+    ],
+)
+def test_rows_that_can_give_no_threshold_are_refused(
+    threshold: Callable[..., float], p: list[float], y: list[int], said: str
+) -> None:
+    with pytest.raises(RecordError, match=said):
+        threshold(np.array(p), np.array(y))
+
+
+def test_rates_grids_and_groups_that_promise_nothing_are_refused() -> None:
+    p, y = np.array([0.1, 0.9]), np.array([0, 1])
+    with pytest.raises(RecordError, match="error must lie between 0 and 1, got 0"):
+        accept_threshold(p, y, error=0.0)
+    with pytest.raises(RecordError, match="miss_rate must lie between 0 and 1, got 1"):
+        flag_threshold(p, y, miss_rate=1.0)
+    with pytest.raises(RecordError, match="falls, strictest first"):
+        accept_threshold(p, y, grid=[0.5, 0.9])
+    with pytest.raises(RecordError, match="one group a label, got 1 and 2"):
+        accept_threshold(p, y, groups=["a"])

@@ -1,0 +1,105 @@
+"""Difficulty as a number: success rates and graded levels, predicted from the prompt's states."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import made_up
+from scipy.stats import kendalltau, spearmanr
+
+from metaprobe.eval.metrics import cluster_weights, kendall, spearman
+from metaprobe.probes.hidden import DifficultyProbe
+from metaprobe.records.activations import Activations
+from metaprobe.records.errors import RecordError
+from metaprobe.training.difficulty import ease_of, evaluate_difficulty, graded, train_difficulty
+from metaprobe.training.methods import Evidence
+from metaprobe.training.states import InMemory
+
+
+def sampled(items: int = 400, samples: int = 6, seed: int = 0) -> Evidence:
+    """Items answered several times each; one direction of layer 2 before the answer knows their success rate."""
+    rng = np.random.default_rng(seed)
+    evidence = made_up(items * samples, seed=seed)
+    item = np.repeat(np.arange(items), samples)
+    ease = rng.normal(size=items)
+    hidden = rng.normal(size=(items, 3, 2, 12))
+    hidden[:, 2, 0, 5] += 2 * ease
+    levels = np.where(ease < -0.5, "5 digits", np.where(ease < 0.5, "3 digits", "1 digits"))
+    table = dataclasses.replace(
+        evidence.table,
+        items=np.char.add("i", item.astype(str)),
+        groups=np.char.add("g", item.astype(str)),
+        y=(rng.uniform(size=len(item)) < 1 / (1 + np.exp(-1.5 * ease[item]))).astype(np.int64),
+        questions=np.char.add("question ", item.astype(str)),
+        levels=levels[item],
+    )
+    states = Activations(
+        tuple(table.call_ids.tolist()), hidden[item].astype(np.float16), (0, 1, 2), ("prompt_last", "answer_last")
+    )
+    return dataclasses.replace(evidence, table=table, states=InMemory(states))
+
+
+def test_rank_correlations_agree_with_scipy_and_with_copied_rows() -> None:
+    rng = np.random.default_rng(0)
+    y, score = rng.integers(0, 4, 60), rng.normal(size=60)
+    assert spearman(y, score) == pytest.approx(spearmanr(y, score).statistic)
+    assert kendall(y, score) == pytest.approx(kendalltau(y, score).statistic)
+    weights = cluster_weights(list(range(60)), 3)
+    for found, counts in zip(np.atleast_1d(spearman(y, score, weights)), weights, strict=True):
+        assert found == pytest.approx(spearmanr(np.repeat(y, counts), np.repeat(score, counts)).statistic)
+    assert np.isnan(spearman(y, np.ones(60)))
+
+
+def test_the_success_rate_is_that_of_an_items_samples() -> None:
+    evidence = sampled(items=30, samples=4)
+    items = ease_of(evidence.table, "success-rate")
+    assert len(items) == 30
+    assert items.samples.tolist() == [4] * 30
+    for ease, row in zip(items.ease, items.rows, strict=True):
+        assert ease == evidence.table.y[evidence.table.items == evidence.table.items[row]].mean()
+
+
+def test_levels_are_ordered_by_their_number_or_their_name() -> None:
+    assert graded(["3 digits", "1 digits", "12 digits"]).tolist() == [0.5, 1.0, 0.0]
+    assert graded(["hard", "easy", "medium"]).tolist() == [0.0, 1.0, 0.5]
+    assert graded(["popularity 0", "popularity 9"]).tolist() == [0.0, 1.0]
+    with pytest.raises(RecordError, match="cannot be ordered"):
+        graded(["north", "south"])
+
+
+@pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")  # the level table knows the ease too
+@pytest.mark.parametrize("target", ["success-rate", "level"])
+def test_a_planted_difficulty_is_found_and_exported(target: str, tmp_path: Path) -> None:
+    evidence = sampled()
+    checkpoint, found = train_difficulty(tmp_path / "d", evidence, target=target, command="test")
+    by_name = {ranked.name: ranked for ranked in found}
+    assert by_name["probe"].spearman.estimate > 0.65
+    for name in ("prompt TF-IDF", "length of the prompt", "stated ease"):
+        assert abs(by_name[name].spearman.estimate) < 0.2
+        assert by_name[name].gain is not None
+        assert by_name[name].gain.low > 0
+    assert checkpoint.manifest.contract["layer"] == 2
+    assert checkpoint.manifest.contract["position"] == "prompt_last"
+    probe = DifficultyProbe.load(tmp_path / "d")
+    states = evidence.states
+    assert states is not None
+    ease = probe.probability(states.read(2, "prompt_last").astype(np.float32))
+    right = np.array([evidence.table.y[evidence.table.items == item].mean() for item in evidence.table.items])
+    assert spearman(right, ease) > 0.65
+
+
+def test_shuffled_difficulty_is_not_found() -> None:
+    evidence = sampled()
+    items = ease_of(evidence.table, "success-rate")
+    shuffled = dataclasses.replace(items, ease=np.random.default_rng(1).permutation(items.ease))
+    [probe, *_] = evaluate_difficulty(evidence, shuffled)
+    assert probe.spearman.low < 0 < probe.spearman.high
+
+
+def test_items_that_are_all_alike_are_refused() -> None:
+    evidence = sampled(items=30)
+    with pytest.raises(RecordError, match="nothing to order"):
+        ease_of(dataclasses.replace(evidence.table, y=np.ones(len(evidence.table), dtype=np.int64)), "success-rate")
+    with pytest.raises(RecordError, match="expected 'success-rate' or 'level'"):
+        ease_of(evidence.table, "hardness")

@@ -1,0 +1,222 @@
+"""Hidden-state probes at inference: whole calls, single tokens, and a running estimate that never sees the future."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from metaprobe.checkpoints import Calibration, Checkpoint, ContractMismatch, Draft, Training, save_checkpoint
+from metaprobe.probes.hidden import FOLLOWED, KIND, ConfidenceProbe, DifficultyProbe, HiddenProbe
+from metaprobe.records.errors import InvalidResponse
+from metaprobe.records.types import POSITIONS, Call, Hidden
+from metaprobe.training.graphs import linear_graph
+
+WIDTH = 6
+TOLERANCE = 1e-6
+"""Between a token at a time and all at once: both are float32 in the graph, and add up in another order."""
+
+
+def hidden_checkpoint(
+    path: Path,
+    *,
+    layers: Sequence[int] = (2,),
+    position: str = "answer_last",
+    width: int = WIDTH,
+    says: Mapping[str, object] | None = None,
+) -> Checkpoint:
+    """sigmoid(x @ w + 0.1) with w = -0.5 .. 0.5, over these layers one after the other. `says`: what is not true."""
+    flat = len(layers) * width
+    weights = np.linspace(-0.5, 0.5, flat)
+    x = np.random.default_rng(0).normal(size=(4, flat)).astype(np.float32)
+    graph = linear_graph(
+        input_name="hidden",
+        mean=np.zeros(flat),
+        scale=np.ones(flat),
+        weights=weights[:, None],
+        intercept=np.array([0.1]),
+        outputs=["correct"],
+    )
+    which = {"layer": layers[0]} if len(layers) == 1 else {"layers": list(layers)}
+    draft = Draft(
+        kind=KIND,
+        contract={**which, "position": position, "width": width, **(says or {})},
+        generator=None,
+        calibration=Calibration("platt", "a test"),
+        training=Training("sha256:0", 4, 4, 0, "a test"),
+    )
+    p = 1 / (1 + np.exp(-(x.astype(np.float64) @ weights + 0.1)))
+    return save_checkpoint(
+        path,
+        draft,
+        model=graph,
+        golden_inputs={"hidden": x},
+        expected={"correct": p[:, None].astype(np.float32)},
+        card="A test.",
+        overwrite=True,
+    )
+
+
+@cache
+def probe(position: str, layers: tuple[int, ...] = (2,)) -> ConfidenceProbe:
+    with TemporaryDirectory() as folder:
+        hidden_checkpoint(Path(folder) / "p", layers=layers, position=position)
+        return ConfidenceProbe.load(Path(folder) / "p")
+
+
+def logit(p: np.ndarray) -> np.ndarray:
+    p = np.asarray(p, np.float64)
+    return np.log(p / (1 - p))
+
+
+def states(tokens: int, flat: int = WIDTH, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(tokens, flat)).astype(np.float32)
+
+
+answers = hnp.arrays(
+    np.float32, st.tuples(st.integers(0, 30), st.just(WIDTH)), elements=st.floats(-8, 8, width=32, allow_nan=False)
+)
+
+
+@settings(deadline=None, max_examples=50)  # a busy machine
+@given(answer=answers, position=st.sampled_from(FOLLOWED))
+def test_a_token_at_a_time_gives_what_all_tokens_give(answer: np.ndarray, position: str) -> None:
+    followed, prompt = probe(position).follow(np.ones(WIDTH, np.float32)), np.ones(WIDTH, np.float32)
+    pushed = [followed.push(state) for state in answer]
+    np.testing.assert_allclose(pushed, probe(position).running(answer, prompt=prompt), rtol=0, atol=TOLERANCE)
+
+
+@settings(deadline=None, max_examples=50)  # a busy machine
+@given(answer=answers.filter(len), position=st.sampled_from(FOLLOWED))
+def test_the_running_estimate_is_what_a_call_cut_there_would_get(answer: np.ndarray, position: str) -> None:
+    answer, prompt = answer.astype(np.float16), np.ones(WIDTH, np.float16)
+    running = probe(position).running(answer, prompt=prompt)
+    assert running.shape == (len(answer),)
+    for count in {1, len(answer)}:
+        at = [prompt, answer[0], answer[count - 1], answer[:count].astype(np.float64).mean(0)]
+        call = Call(id="c", hidden=Hidden(np.stack(at)[None], (2,), POSITIONS[:4]))
+        assert probe(position).read(call) == pytest.approx(running[count - 1], abs=TOLERANCE)
+
+
+def test_a_later_token_changes_no_earlier_estimate() -> None:
+    one, other = states(9), states(9)
+    other[6:, 5] += 3
+    for position in FOLLOWED:
+        a, b = (probe(position).running(x, prompt=one[0]) for x in (one, other))
+        np.testing.assert_allclose(a[:6], b[:6], rtol=0, atol=TOLERANCE)
+        assert (a[-1] != b[-1]) == (position in ("answer_last", "answer_mean"))
+
+
+def test_the_mean_of_the_tokens_log_odds_is_the_answers() -> None:
+    answer = states(40)
+    mean = probe("answer_mean")
+    assert logit(mean.running(answer)[-1]) == pytest.approx(logit(mean.token_confidence(answer)).mean(), abs=1e-5)
+
+
+def test_token_confidence_reads_each_token_by_itself() -> None:
+    answer = states(7)
+    each = [probe("answer_last").probability(state[None])[0] for state in answer]
+    np.testing.assert_allclose(probe("answer_last").token_confidence(answer), each, rtol=0, atol=TOLERANCE)
+    assert probe("answer_last").token_confidence(answer[:0]).shape == (0,)
+
+
+def test_following_keeps_one_state_however_long_the_answer() -> None:
+    for position in FOLLOWED:
+        followed, answer = probe(position).follow(states(1)[0]), states(50)
+        kept = []
+        for state in answer:
+            followed.push(state)
+            values = [v for v in vars(followed).values() if not isinstance(v, HiddenProbe)]
+            kept.append(sum(np.size(v) for v in values if v is not None))
+        assert len(set(kept[1:])) == 1
+        assert kept[-1] <= WIDTH + 2
+
+
+def test_a_mean_over_a_long_answer_does_not_drift() -> None:
+    answer = states(20_000, seed=1) + np.float32(100)
+    followed = probe("answer_mean").follow()
+    for state in answer[:-1]:
+        followed._sum = state.astype(np.float64) if followed._sum is None else followed._sum + state
+        followed._tokens += 1
+    exact = answer.astype(np.longdouble).mean(0).astype(np.float64)
+    assert followed.push(answer[-1]) == pytest.approx(probe("answer_mean").probability(exact[None])[0], abs=TOLERANCE)
+
+
+def test_where_the_exact_answer_begins_is_not_known_while_it_is_written(tmp_path: Path) -> None:
+    hidden_checkpoint(tmp_path / "p", position="before_exact")
+    found = ConfidenceProbe.load(tmp_path / "p")
+    for ask in (lambda: found.running(states(3)), found.follow):
+        with pytest.raises(ContractMismatch, match="'before_exact', which is known only when the answer is finished"):
+            ask()
+    assert found.token_confidence(states(3)).shape == (3,)
+
+
+def test_a_probe_on_the_prompt_needs_its_state() -> None:
+    for ask in (lambda: probe("prompt_last").running(states(3)), probe("prompt_last").follow):
+        with pytest.raises(InvalidResponse, match="give its state as `prompt`"):
+            ask()
+
+
+def test_several_layers_are_read_in_the_order_of_the_contract() -> None:
+    found, several = probe("answer_last", (4, 1)), states(5, 2 * WIDTH)
+    assert found.layers == (4, 1)
+    p = found.probability(several)
+    np.testing.assert_array_equal(p, found.probability(several.reshape(5, 2, WIDTH)))
+    np.testing.assert_allclose(found.running(several.reshape(5, 2, WIDTH)), p, rtol=0, atol=TOLERANCE)
+    assert found.follow().push(several[0].reshape(2, WIDTH)) == pytest.approx(p[0], abs=TOLERANCE)
+    kept = np.zeros((3, 1, WIDTH), np.float32)
+    kept[2, 0], kept[0, 0] = several[0, :WIDTH], several[0, WIDTH:]  # layer 4, then layer 1
+    call = Call(id="c", hidden=Hidden(kept, (1, 3, 4), ("answer_last",)))
+    assert found.confidence(call) == pytest.approx(p[0], abs=TOLERANCE)
+    with pytest.raises(ContractMismatch, match=r"reads layers \[4, 1\], not one"):
+        _ = found.layer
+    with pytest.raises(InvalidResponse, match="reads layer 4, layer 1 at answer_last"):
+        found.read(dataclasses.replace(call, hidden=Hidden(kept[:2], (1, 3), ("answer_last",))))
+
+
+def test_difficulty_is_one_minus_the_probability_of_being_right(tmp_path: Path) -> None:
+    hidden_checkpoint(tmp_path / "p", position="prompt_last")
+    found = DifficultyProbe.load(tmp_path / "p")
+    assert (found.layer, found.layers) == (2, (2,))
+    x = states(1)
+    call = Call(id="c", hidden=Hidden(x[None], (2,), ("prompt_last",)))
+    assert found.difficulty(call) == pytest.approx(1 - float(found.probability(x)[0]), abs=TOLERANCE)
+    np.testing.assert_allclose(found.running(states(4), prompt=x[0]), 1 - found.difficulty(call), atol=TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"layer": None}, {"layer": True}, {"layer": -1}, {"layers": []}, {"layers": [3, 3]}, {"width": "6"}]
+)
+def test_a_contract_that_does_not_say_what_is_read_is_refused(wrong: dict[str, object], tmp_path: Path) -> None:
+    hidden_checkpoint(tmp_path / "p", says=wrong)
+    with pytest.raises(ContractMismatch, match=r"needs layer \(a number\) or layers"):
+        ConfidenceProbe.load(tmp_path / "p")
+
+
+def test_a_contract_that_does_not_fit_its_graph_is_refused(tmp_path: Path) -> None:
+    hidden_checkpoint(tmp_path / "p", layers=(1, 2, 3), says={"layers": [1, 2]})
+    with pytest.raises(ContractMismatch, match=r"make an input \(any, 12\); the graph has \(None, 18\)"):
+        ConfidenceProbe.load(tmp_path / "p")
+
+
+@pytest.mark.parametrize("bad", [np.zeros((3, WIDTH + 1)), np.zeros(WIDTH), np.zeros((3, 2, WIDTH)), np.array(1.0)])
+def test_states_of_another_shape_are_refused(bad: np.ndarray) -> None:
+    for read in (probe("answer_mean").token_confidence, probe("answer_mean").running):
+        with pytest.raises(InvalidResponse, match=r"have shape .*this probe reads \(n, 6\)"):
+            read(bad)
+
+
+@pytest.mark.parametrize("position", ["answer_last", "answer_mean", "answer_first"])
+def test_a_state_that_is_not_finite_is_refused(position: str) -> None:
+    answer = states(4)
+    answer[0, 3] = np.inf
+    with pytest.raises(InvalidResponse, match="NaN or infinity"):
+        probe(position).running(answer)
+    with pytest.raises(InvalidResponse, match="NaN or infinity"):
+        probe(position).follow().push(answer[0])

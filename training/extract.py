@@ -1,0 +1,279 @@
+"""Hidden states of recorded calls: a model reads them again, a chunk at a time, over any number of processes."""
+
+import hashlib
+import itertools
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+
+from metaprobe.llms.local import LocalLLM
+from metaprobe.llms.replay_states import Reading, StateReplay
+from metaprobe.records.activations import STATES, SUFFIX, TOKENS, activation_bytes, token_bytes
+from metaprobe.records.atomic import atomic_write
+from metaprobe.records.errors import RecordError, StoreMismatch
+from metaprobe.records.extras import require
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import Call, Run
+
+CHUNK = 64
+"""Calls whose states are in memory at once, and in one file."""
+CHECKED_CALLS = 4
+TOLERANCE = 0.2
+"""Nats a token, mean absolute, over the checked calls. SmolLM2-135M in bfloat16 is 0.02 to 0.03 off what it recorded in
+other batches; with another chat template it is 1.3 to 1.8 off."""
+LONGEST = timedelta(days=30)
+"""So long does a process wait for the others, which may have had longer calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Which part of the work is this process's: chunks `index`, `index + count`, ..."""
+
+    index: int = 0
+    count: int = 1
+    wait: Callable[[], None] = lambda: None
+    """Returns when every process has come here."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExtractReport:
+    """What an extraction did."""
+
+    calls: int
+    """Read now."""
+    tokens: int
+    """Of their prompts and answers."""
+    stored_before: int
+    """Calls that had the states asked for, and were not read again."""
+    failed_calls: int
+    """Calls that had ended in an error, and hold nothing to read."""
+    rebuilt: int
+    """Calls read whose token ids were not recorded: chat template and tokenizer made them from messages and text."""
+    without_exact: int
+    """Calls read whose answer does not hold the run's final answer; there `before_exact` is `answer_last`."""
+    disagreement: float | None
+    """Mean absolute difference from the recorded log-probabilities, nats a token, of a few calls. None: none to hold
+    against."""
+
+    def __add__(self, other: "ExtractReport") -> "ExtractReport":
+        """Of two processes of one extraction."""
+        own = {name: getattr(self, name) + getattr(other, name) for name in _OWN}
+        return ExtractReport(**{**{f.name: getattr(self, f.name) for f in fields(self)}, **own})
+
+
+_OWN = ("calls", "tokens", "rebuilt", "without_exact")
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Who is told how an extraction goes, in this process."""
+
+    on_total: Callable[[int], None] = lambda calls: None
+    on_chunk: Callable[[int, int], None] = lambda calls, tokens: None
+    """Told of every chunk that is on the disk."""
+
+
+def extract(
+    store: RunStore,
+    llm: LocalLLM,
+    *,
+    layers: str = "all",
+    positions: Sequence[str] | None = None,
+    tokens: bool = False,
+    stage: str | None = None,
+    agent: str | None = None,
+    batch_size: int = 32,
+    chunk: int = CHUNK,
+    other_model: bool = False,
+    share: Share = Share(),
+    watch: Watch = Watch(),
+) -> ExtractReport:
+    """Reads the calls of a store that lack these states, and writes the states beside the runs, float16.
+
+    Chunks are `chunk` calls in the store's order, whatever the number of processes; each is a file that appears whole,
+    and holds the same whoever wrote it. A call that has the states asked for, from answering or from an extraction
+    before, is passed over: that is how a killed extraction goes on. `layers`, `positions`: see `StateReplay`; `tokens`
+    keeps every answer token besides. `other_model` reads calls of whatever model, as text that this model is shown.
+
+    Raises `RecordError` before anything is read where a call cannot be, where no call is chosen, where the calls are of
+    another model, and where the model gives their tokens other log-probabilities than were recorded.
+    """
+    if min(batch_size, chunk) < 1:
+        raise RecordError(f"batch size {batch_size}, chunk {chunk}: expected at least 1")
+    replay = StateReplay(llm, layers=layers, positions=positions, tokens=tokens)
+    model = f"{llm.name}@{llm.revision}" if other_model else ""
+    todo, sample, stored, failed = _plan(store, llm, replay, stage, agent, model, tokens, other_model, chunk)
+    disagreement = replay.disagreement(sample)
+    if disagreement is not None and disagreement > TOLERANCE and not other_model:
+        raise StoreMismatch(
+            f"{llm.name} gives the recorded tokens other log-probabilities: {disagreement:.2f} nats a token off, where "
+            f"{TOLERANCE} is the most that rounding explains. Weights, tokenizer or chat template are not those that "
+            f"answered: load these, or read the calls as another model would with --other-model"
+        )
+    share.wait()  # nobody writes before everybody has seen what is there: else the chunks would differ
+    watch.on_total(_own_calls(len(todo), chunk, share))
+    request = _digest(replay.layers, replay.positions, llm.name, llm.revision, llm.dtype, model)
+    report = ExtractReport(0, 0, stored, failed, 0, 0, disagreement)
+    for readings in _chunks(_readings(store, replay, todo), chunk, share):
+        _write(store.path, request, replay, readings, model=model, tokens=tokens, batch_size=batch_size)
+        read = sum(r.tokens for r in readings)
+        rebuilt, without = sum(r.rebuilt for r in readings), sum(r.exact is None for r in readings)
+        report += ExtractReport(len(readings), read, 0, 0, rebuilt, without, None)
+        watch.on_chunk(len(readings), read)
+    share.wait()
+    return report
+
+
+def launch_extract(
+    runs: Path, model: str, *, watch: Watch = Watch(), **options: object
+) -> tuple[ExtractReport | None, int]:
+    """`extract` by names, in each process that `accelerate launch` or `torchrun` started; and how many there are.
+
+    The report is of all processes together, in the first of them, and None in the others.
+    """
+    torch = require("torch", "train")
+    accelerate = require("accelerate", "train")
+    state = accelerate.PartialState(cpu=not torch.cuda.is_available(), timeout=LONGEST)
+    try:
+        share = Share(state.process_index, state.num_processes, state.wait_for_everyone)
+        llm = LocalLLM.load(model, device=str(state.device))
+        own = extract(RunStore(runs), llm, share=share, watch=watch, **options)  # type: ignore[arg-type]
+        reports = accelerate.utils.gather_object([own])
+    finally:
+        state.destroy_process_group()
+    return (sum(reports[1:], start=reports[0]) if share.index == 0 else None), share.count
+
+
+def _plan(
+    store: RunStore,
+    llm: LocalLLM,
+    replay: StateReplay,
+    stage: str | None,
+    agent: str | None,
+    model: str,
+    tokens: bool,
+    other_model: bool,
+    chunk: int,
+) -> tuple[set[str], list[Reading], int, int]:
+    """Ids of the calls to read, a few of the first chunk to check, how many were stored before, how many had failed.
+
+    Every call is looked at, so that what cannot be read is said before hours have gone.
+    """
+    done = _stored(store, replay, model, tokens)
+    todo: dict[str, None] = {}
+    sample: list[Reading] = []
+    stored: set[str] = set()
+    failed = 0
+    seen: set[tuple[str, str]] = set()
+    others: dict[str, int] = {}
+    for run, call in _calls(store):
+        seen.add((call.stage, call.agent))
+        if (stage is not None and call.stage != stage) or (agent is not None and call.agent != agent):
+            continue
+        if call.error is not None:
+            failed += 1
+        elif call.id in done:
+            stored.add(call.id)
+        elif call.id not in todo:
+            if other := _other(call, llm):
+                others[other] = others.get(other, 0) + 1
+            if not others or other_model:
+                reading = replay.reading(call, run.final_answer)
+                todo[call.id] = None
+                if len(todo) <= chunk and reading.logprobs is not None:
+                    sample.append(reading)
+    if others and not other_model:
+        raise StoreMismatch(
+            f"{', '.join(f'{count} calls are of {name}' for name, count in others.items())}; loaded is {llm.name} "
+            f"({llm.revision}): load the model that answered, choose its calls by stage or agent, or read them all the "
+            f"same with --other-model"
+        )
+    if not todo and not stored:
+        raise RecordError(
+            f"no call of stage {stage or 'any'} by agent {agent or 'any'} that holds an answer ({failed} had failed); "
+            f"stages found: {_listed(s for s, _ in seen)}; agents found: {_listed(a for _, a in seen)}"
+        )
+    sample.sort(key=lambda r: (-len(r.answer), r.call_id))
+    return set(todo), sample[:CHECKED_CALLS], len(stored), failed
+
+
+def _stored(store: RunStore, replay: StateReplay, model: str, tokens: bool) -> set[str]:
+    """Calls that have all that is asked for."""
+    layers, positions = set(replay.layers), set(replay.positions)
+    done = {
+        call_id
+        for file in store.activation_files()
+        if layers <= set(file.layout.layers) and positions <= set(file.layout.positions) and file.model == model
+        for call_id in file.call_ids
+    }
+    if tokens:
+        files = [file for file in store.token_files() if layers <= set(file.layers) and file.model == model]
+        done &= {call_id for file in files for call_id in file.call_ids}
+    return done
+
+
+def _other(call: Call, llm: LocalLLM) -> str:
+    """The call's model where it is known to be another than the loaded one, else nothing."""
+    if call.model and call.model != llm.name:
+        return call.model
+    unknown = ("", "unknown")
+    if call.model_revision not in unknown and llm.revision not in unknown and call.model_revision != llm.revision:
+        return f"{call.model} ({call.model_revision})"
+    return ""
+
+
+def _calls(store: RunStore) -> Iterator[tuple[Run, Call]]:
+    return ((run, call) for run in store.runs() for call in run.calls)
+
+
+def _readings(store: RunStore, replay: StateReplay, todo: set[str]) -> Iterator[Callable[[], Reading]]:
+    """Each call to read, once, made into token ids only when it is this process's turn to read it."""
+    left = set(todo)
+    for run, call in _calls(store):
+        if call.id in left:
+            left.remove(call.id)
+            yield partial(replay.reading, call, run.final_answer)
+
+
+def _chunks(readings: Iterator[Callable[[], Reading]], size: int, share: Share) -> Iterator[list[Reading]]:
+    for number in itertools.count():
+        together = list(itertools.islice(readings, size))
+        if not together:
+            return
+        if number % share.count == share.index:
+            yield sorted((reading() for reading in together), key=lambda r: r.call_id)
+
+
+def _own_calls(total: int, size: int, share: Share) -> int:
+    return sum(min(size, total - start) for start in range(share.index * size, total, share.count * size))
+
+
+def _write(
+    folder: Path,
+    request: str,
+    replay: StateReplay,
+    readings: Sequence[Reading],
+    *,
+    model: str,
+    tokens: bool,
+    batch_size: int,
+) -> None:
+    states = dict(zip((r.call_id for r in readings), replay.read(readings, batch_size=batch_size), strict=True))
+    name = f"{request}-{_digest(list(states))}{SUFFIX}"
+    if tokens:
+        each = {call_id: read.tokens for call_id, read in states.items() if read.tokens is not None}
+        with atomic_write(folder / f"{TOKENS}{name}") as file:
+            file.write(token_bytes(each, replay.layers, model=model))
+    with atomic_write(folder / f"{STATES}{name}") as file:
+        file.write(activation_bytes({call_id: read.hidden for call_id, read in states.items()}, model=model))
+
+
+def _digest(*what: object) -> str:
+    return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:12]
+
+
+def _listed(names: Iterator[str]) -> str:
+    return ", ".join(sorted(set(filter(None, names)))) or "none"
