@@ -1,6 +1,7 @@
-"""What all prompts of a batch begin with is read once: instructions and worked examples are most of a short prompt."""
+"""What prompts of a batch begin with is read once: instructions, worked examples, a text that several ask about."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -28,12 +29,84 @@ def shared_length(prompts: Sequence[Sequence[int]]) -> int:
     return length if length >= WORTHWHILE else 0
 
 
-def padded(prompts: Sequence[list[int]], pad: int, shared: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Token ids and attention mask, (B, longest): padding stands after the shared tokens, before the rest."""
-    longest = max(map(len, prompts))
-    ids = [prompt[:shared] + [pad] * (longest - len(prompt)) + prompt[shared:] for prompt in prompts]
-    mask = [[1] * shared + [0] * (longest - len(prompt)) + [1] * (len(prompt) - shared) for prompt in prompts]
+@dataclass(frozen=True, slots=True)
+class Prefixes:
+    """What the prompts of a batch begin with, in groups that share a beginning."""
+
+    lengths: tuple[int, ...]
+    """Of each prompt: tokens that are read with its group, less than all of it. All 0: nothing is read apart."""
+    group: tuple[int, ...]
+    """Of each prompt."""
+    first: tuple[int, ...]
+    """A prompt of each group."""
+
+
+def prefixes(prompts: Sequence[Sequence[int]]) -> Prefixes:
+    """The grouping that leaves fewest tokens to read, padding counted.
+
+    Either one group, of what all prompts begin with, or groups of prompts that share half of their tokens and more:
+    questions about one long text, or samples of one prompt.
+    """
+    whole, rows = shared_length(prompts), len(prompts)
+    together = Prefixes((whole,) * rows, (0,) * rows, (0,))
+    chains: list[list[int]] = []
+    for row in sorted(range(rows), key=lambda row: list(prompts[row])):
+        near = chains and _common(prompts[chains[-1][-1]], prompts[row]) >= max(WORTHWHILE, len(prompts[row]) // 2)
+        chains[-1].append(row) if near else chains.append([row])
+    # In sorted order the first and the last share what all between them share.
+    shared = [
+        min(_common(prompts[chain[0]], prompts[chain[-1]]), *(len(prompts[row]) - 1 for row in chain))
+        for chain in chains
+    ]
+    several = [(chain, length) for chain, length in zip(chains, shared, strict=True) if len(chain) > 1]
+    if not several:
+        return together
+    rest = max(len(prompts[row]) - length for chain, length in several for row in chain)
+    group, lengths = [0] * rows, [0] * rows
+    for number, (chain, length) in enumerate(zip(chains, shared, strict=True)):
+        for row in chain:
+            # A prompt of its own is cut where no other has more left to read.
+            lengths[row] = length if len(chain) > 1 else max(len(prompts[row]) - rest, 0)
+            group[row] = number
+    apart = Prefixes(tuple(lengths), tuple(group), tuple(chain[0] for chain in chains))
+    return min(together, apart, key=lambda found: _to_read(prompts, found))
+
+
+def _common(one: Sequence[int], other: Sequence[int]) -> int:
+    """Tokens that both begin with."""
+    shortest = min(len(one), len(other))
+    return next((i for i in range(shortest) if one[i] != other[i]), shortest)
+
+
+def _to_read(prompts: Sequence[Sequence[int]], found: Prefixes) -> int:
+    rests = max(len(prompt) - length for prompt, length in zip(prompts, found.lengths, strict=True))
+    return len(found.first) * max(found.lengths) + len(prompts) * rests
+
+
+def padded(prompts: Sequence[list[int]], pad: int, found: Prefixes, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Token ids and attention mask, (B, longest prefix + longest rest): padding stands before each prefix and rest."""
+    before = max(found.lengths)
+    after = max(len(prompt) - length for prompt, length in zip(prompts, found.lengths, strict=True))
+    ids, mask = [], []
+    for prompt, length in zip(prompts, found.lengths, strict=True):
+        first, second = before - length, after - (len(prompt) - length)
+        ids.append([pad] * first + prompt[:length] + [pad] * second + prompt[length:])
+        mask.append([0] * first + [1] * length + [0] * second + [1] * (len(prompt) - length))
     return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
+
+
+def grouped_cache(model: PreTrainedModel, ids: Tensor, mask: Tensor, found: Prefixes) -> Any:
+    """Keys and values of each group's prefix, computed once and copied to its rows; None where there is none."""
+    length = max(found.lengths)
+    if not length:
+        return None
+    first = torch.tensor(found.first, device=ids.device)
+    read, seen = ids[first, :length], mask[first, :length]
+    cache = DynamicCache(config=model.config)
+    positions = (seen.cumsum(dim=1) - 1).clamp_min(0)
+    model(read, attention_mask=seen, position_ids=positions, past_key_values=cache, use_cache=True, logits_to_keep=1)
+    cache.batch_select_indices(torch.tensor(found.group, device=ids.device))
+    return cache
 
 
 def prefix_cache(model: PreTrainedModel, prefix: Tensor, rows: int) -> Any:

@@ -8,6 +8,8 @@ from threading import Barrier, BrokenBarrierError, Event
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -15,7 +17,7 @@ from metaprobe.llms import grammar
 from metaprobe.llms.base import Capabilities, LLMError, Request, Token
 from metaprobe.llms.hidden import Capture, chosen_layers
 from metaprobe.llms.local import PLAIN_TEMPLATE, LocalLLM
-from metaprobe.llms.prefix import shared_length
+from metaprobe.llms.prefix import padded, prefixes, shared_length
 from metaprobe.llms.recorder import BatchRecorder, Cancelled, Row, nucleus
 from metaprobe.llms.scoring import score
 from metaprobe.records.types import Call, Message, Sampling
@@ -142,6 +144,35 @@ def test_a_shared_beginning_read_once_changes_nothing(network, tokenizer) -> Non
 )
 def test_the_shared_beginning_leaves_every_prompt_a_token(prompts: list[list[int]], shared: int) -> None:
     assert shared_length(prompts) == shared
+
+
+def test_long_beginnings_of_several_groups_are_read_once_each_and_change_nothing(network, tokenizer) -> None:
+    texts = ("a b c d e f g h i j k l m n o p q r s t u v ", "v u t s r q p o n m l k j i h g f e d c ")
+    asked = [texts[i % 2] + p for i, p in enumerate([*PROMPTS[:4], "a b", "c"])] + ["e f g h"]
+    requests = [request(p, i, hidden=True) for i, p in enumerate(asked)]
+    together = answers(llm_of(network, tokenizer, capture=Capture(LAYERS)), requests)
+    found = prefixes([call.prompt_token_ids.tolist() for call in together])
+    assert len(found.first) == 3
+    assert max(found.lengths) >= 16
+    for call, wanted in zip(together, requests, strict=True):
+        alone = answers(llm_of(network, tokenizer, capture=Capture(LAYERS)), [wanted])[0]
+        assert call.token_ids.tolist() == alone.token_ids.tolist()
+        np.testing.assert_allclose(call.logprobs, teacher_forced(network, call)[0], atol=TOLERANCE)
+        np.testing.assert_allclose(call.hidden.values, alone.hidden.values, rtol=1e-2, atol=1e-2)
+
+
+@given(st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=60), min_size=1, max_size=8))
+@settings(deadline=None)
+def test_rows_of_a_group_begin_alike_and_no_more_is_read_than_without(prompts: list[list[int]]) -> None:
+    found = prefixes(prompts)
+    for row, (prompt, length) in enumerate(zip(prompts, found.lengths, strict=True)):
+        first = found.first[found.group[row]]
+        assert 0 <= length < len(prompt)
+        assert prompt[:length] == prompts[first][:length]
+    ids, mask = padded(prompts, 9, found, torch.device("cpu"))
+    assert [row[keep == 1].tolist() for row, keep in zip(ids, mask, strict=True)] == prompts
+    cost = len(found.first) * max(found.lengths) + len(prompts) * (ids.shape[1] - max(found.lengths))
+    assert cost <= len(prompts) * max(map(len, prompts))
 
 
 def test_recorded_logprobs_are_raw_whatever_the_temperature(network, tokenizer) -> None:
