@@ -167,11 +167,17 @@ def shows_letters(item: Item) -> bool:
     )
 
 
+_NEGATED = re.compile(r"(?:(?<=\w)n't|\s*\bnot)\s+(true|false)\b|\s*\buntrue\b", re.IGNORECASE)
+"""What is not true is false: the one pair of options of which a negation names the other."""
+
+
 def chosen(item: Item, answer: str) -> str | None:
     """The one option that an answer names, or None where it names none or several, hedges, or takes it back.
 
     Where the question shows letters, one at the start ("B", "(b)", "B) ...", "option B is right") goes before words.
     """
+    if {choice.casefold() for choice in item.choices} == {"true", "false"}:
+        answer = _NEGATED.sub(lambda found: " false" if (found[1] or "true").casefold() == "true" else " true", answer)
     text = undressed(answer)
     literal = {choice for choice in item.choices if _bare(choice) == _bare(text)}
     if len(literal) == 1 and not (shows_letters(item) and len(_bare(text)) == 1):

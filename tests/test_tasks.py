@@ -15,6 +15,7 @@ from metaprobe.eval.tasks.facts import accepted, cross, own, table
 from metaprobe.eval.tasks.metacog_eval import MAX_GROUP, metacog_eval, solutions
 from metaprobe.eval.tasks.sandbox import run_assertions
 from metaprobe.eval.tasks.scoring import is_correct
+from metaprobe.records.answers import chosen
 from metaprobe.records.errors import ImportFileError, RecordError
 from metaprobe.records.types import Item
 
@@ -263,3 +264,23 @@ GOOD = {"id": "a", "question": "q?", "gold": "g"}
 def test_a_bad_line_is_named_by_file_and_number(tmp_path: Path, bad: object, says: str) -> None:
     with pytest.raises(ImportFileError, match=says):
         load_task(_file(tmp_path, GOOD, bad))
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ("The claim is not true.", "false"),
+        ("The statement isn't true", "false"),
+        ("Not true", "false"),
+        ("It is untrue.", "false"),
+        ("The claim is not false.", "true"),
+        ("The claim is not true. The claim is false.", "false"),
+        ("True", "true"),
+        ("The claim is not entirely true.", None),
+        ("It is true, not false.", "true"),
+        ("It is true. No, it is not true.", None),
+    ],
+)
+def test_what_is_not_true_is_false(answer: str, said: str | None) -> None:
+    claim = Item(id="c", question="Claim: x.\n\nTrue or false?", gold=("true",), choices=("true", "false"), check="choice")
+    assert chosen(claim, answer) == said
