@@ -100,10 +100,15 @@ def measure_command(names: tuple[str, ...], out: Path) -> None:
                 continue
             click.echo(f"{model} on {task}", err=True)
             figures[f"{model}/{task}"] = measured(store)
-        if len(stores) > 1 and not names:
+            keep(figures)
+        if len(stores) > 1 and (not names or f"{model}-transfer" in names):
             figures[f"{model}/transfer"] = transferred(stores)
-        FIGURES.parent.mkdir(exist_ok=True)
-        FIGURES.write_text(json.dumps(figures, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+            keep(figures)
+
+
+def keep(figures: dict[str, Any]) -> None:
+    FIGURES.parent.mkdir(exist_ok=True)
+    FIGURES.write_text(json.dumps(figures, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
 @main.command("page")
@@ -175,7 +180,7 @@ def transferred(stores: dict[str, Path]) -> dict[str, Any]:
     table, states = evidence.table, evidence.states
     layer, position = states.layers[2 * len(states.layers) // 3], "answer_last"
     block, y = states.read(layer, position), table.y.astype(np.float64)
-    tasks = np.array([group.split("/")[0] for group in table.groups.tolist()])
+    tasks = np.array([call_id.split("/")[3] for call_id in table.call_ids.tolist()])  # system/variant/model/task/...
     sets = {task: np.flatnonzero(tasks == task) for task in stores}
 
     def fit(rows: np.ndarray) -> Any:

@@ -19,15 +19,12 @@ from metaprobe.eval.metrics import (
     paired_difference,
     reliability_table,
 )
-from metaprobe.eval.report.model import Accuracy, AccuracyRow, Audit, Family, MethodResult, PolicyResult, Trajectories
+from metaprobe.eval.report.model import Accuracy, AccuracyRow, Family, MethodResult, PolicyResult, Trajectories
 from metaprobe.eval.report.trajectory import trajectory_bands
 from metaprobe.eval.table import AnswerTable
 
 STATED = "stated confidence"
 BEST_BASELINE = "best plain baseline"
-CONTROLS = ("length", "cut by max_tokens", "prompt TF-IDF", "run identity")
-"""What a learned method must beat to be more than a confound."""
-
 LEVELS = ("easy", "medium", "hard", "cross")
 
 RESAMPLES = 1000
@@ -149,31 +146,3 @@ def auroc_gain(table: AnswerTable, method: Judged, other: Judged, *, seed: int =
     """AUROC of one method minus that of another, paired, by a bootstrap over groups."""
     weights = cluster_weights(list(table.groups), RESAMPLES, seed)
     return paired_difference(auroc, table.y, method.ranking, other.ranking, weights)
-
-
-def audits(table: AnswerTable, results: Sequence[MethodResult], judged: Sequence[Judged]) -> tuple[Audit, ...]:
-    """Could the figures of the learned methods be a confound? One line for each check."""
-    by_name = {method.name: method for method in judged}
-    share = float(table.y.mean())
-    found = [
-        Audit(
-            "both classes are common",
-            0.1 <= share <= 0.9,
-            f"{share:.0%} of {len(table)} answers are right; below 10 % or above 90 % there is little to learn from",
-        )
-    ]
-    for result in results:
-        if result.family != "learned":
-            continue
-        for control in CONTROLS:
-            if control not in by_name:
-                continue
-            gain = auroc_gain(table, by_name[result.name], by_name[control])
-            found.append(
-                Audit(
-                    f"{result.name} beats {control}",
-                    gain.low > 0,
-                    f"AUROC {result.auroc.estimate:.3f}, gain {gain.estimate:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}]",
-                )
-            )
-    return tuple(found)

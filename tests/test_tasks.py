@@ -282,5 +282,5 @@ def test_a_bad_line_is_named_by_file_and_number(tmp_path: Path, bad: object, say
     ],
 )
 def test_what_is_not_true_is_false(answer: str, said: str | None) -> None:
-    claim = Item(id="c", question="Claim: x.\n\nTrue or false?", gold=("true",), choices=("true", "false"), check="choice")
+    claim = Item(id="c", question="True or false?", gold=("true",), choices=("true", "false"), check="choice")
     assert chosen(claim, answer) == said

@@ -1,5 +1,6 @@
 """The adapter probe from stored runs to a checkpoint: split, fit, calibrate, export, measure what was exported."""
 
+import dataclasses
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,8 @@ from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Audit, Calibration, Checkpoint, Draft, Metric, Training, save_checkpoint
 from metaprobe.checkpoints.session import Session
-from metaprobe.eval.compare import Judged, audits, auroc_gain, method_results
+from metaprobe.eval.audits import AuditInputs, group_overlap, near_duplicates, repeated_questions, run_audits
+from metaprobe.eval.compare import Judged, auroc_gain, method_results
 from metaprobe.eval.metrics import Interval
 from metaprobe.llms.base import LLMError
 from metaprobe.llms.weights import resolve
@@ -22,7 +24,7 @@ from metaprobe.records.extras import require
 from metaprobe.training.adapter_data import AdapterData, Examples, adapter_roles, examples, load_adapter_data
 from metaprobe.training.adapter_export import adapter_card, adapter_graph, quantised
 from metaprobe.training.adapter_fit import Fitted, Settings, fit_adapter, log_odds
-from metaprobe.training.calibrate import Platt, fit_platt, sigmoid
+from metaprobe.training.calibrate import Platt, fit_platt
 from metaprobe.training.roles import Roles, Rows
 
 PARITY = 1e-3
@@ -241,12 +243,9 @@ def _loss_of_int8(
 def _measured(
     data: AdapterData, roles: Roles, probability: Mapping[When, NDArray[np.float64]]
 ) -> tuple[dict[str, Metric], dict[str, Audit]]:
-    """Figures and audits on the test rows, beside two plain baselines that need no selection."""
+    """Figures and audits on the test rows, beside the mean log-probability, which needs no selection."""
     table = data.table.rows(roles.test)
-    lengths = data.table.tokens.astype(np.float64)
-    length = fit_platt(lengths[roles.calibration], data.table.y[roles.calibration]).logit(lengths)[roles.test]
     mean = np.array([np.mean(values) for values in table.logprobs])
-    plain = {"length": Judged("length", "plain", sigmoid(length), length, 1.0)}
     metrics: dict[str, Interval] = {}
     checks: dict[str, Audit] = {}
     for name, values in probability.items():
@@ -264,8 +263,15 @@ def _measured(
         }
         if len(table) >= ENOUGH_FOR_ECE:
             metrics[f"{prefix}ece_debiased"] = found.ece
-        for audit in audits(table, [found], [judged, plain["length"]]):
-            checks[f"{audit.name}"] = Audit(audit.passed, audit.detail, audit.severity)
+        splits = [{field.name: getattr(roles, field.name) for field in dataclasses.fields(roles)}]
+        report = run_audits(AuditInputs(name=judged.name, table=table, score=values))
+        overlap = [
+            group_overlap(data.table.groups, splits),
+            repeated_questions(data.table.questions, splits),
+            near_duplicates(data.table.questions, splits),
+        ]
+        for audit in (*report.audits, *overlap):
+            checks[audit.name] = Audit(audit.passed, audit.detail, audit.severity)
     stated = {name: Metric(estimate=m.estimate, low=m.low, high=m.high, n=m.n) for name, m in metrics.items()}
     return stated, checks
 

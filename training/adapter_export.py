@@ -80,10 +80,10 @@ def adapter_graph(scorer: Scorer, platts: Mapping[When, Platt]) -> bytes:
 def quantised(graph: bytes) -> bytes:
     """The same graph with int8 weights, one scale a column (a row of the embeddings): a quarter of the size.
 
-    Only the weights. `quantize_dynamic` of ONNX Runtime rounds the activations too, with one scale for a whole batch,
-    and a decoder has a few that are a thousand times larger than the others: on SmolLM2-135M its log-odds correlated
-    with the unrounded ones by 0.38 (0.995 here), and changed with what else was in the batch. `Cast` and `Mul` rather
-    than `DequantizeLinear`, which ONNX Runtime fuses into kernels that round activations again. They are folded when
+    Only the weights. `quantize_dynamic` of ONNX Runtime rounds the activations too, with one scale for a whole batch:
+    on 15 texts and SmolLM2-135M with an untrained head, probabilities correlated with the unrounded ones by 0.38, and
+    changed with what else was in the batch; log-odds made as here by 0.995. `Cast` and `Mul` rather than
+    `DequantizeLinear`, which ONNX Runtime fuses into kernels that round activations again. They are folded when
     the graph is loaded, so it needs the memory and the time of the float32 one.
     """
     onnx = require("onnx", "train")

@@ -12,8 +12,8 @@ from metaprobe.records.activations import Activations
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 
-Block = NDArray[np.float16]
-"""(n, D): the states of all answers, in the order of their table, at one layer and position."""
+Block = NDArray[np.floating]
+"""float16, (n, D): the states of all answers, in the order of their table, at one layer and position."""
 
 
 class States(Protocol):

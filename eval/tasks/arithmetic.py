@@ -30,6 +30,7 @@ def items(rows: Sequence[Row], seed: int) -> Iterator[Item]:
                     group=f"{min(a, b)} {sign} {max(a, b)}",
                     dimension=name,
                     level=f"{digits} digits",
+                    task="arithmetic",
                     check="number",
                 )
 
