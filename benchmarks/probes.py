@@ -180,7 +180,8 @@ def transferred(stores: dict[str, Path]) -> dict[str, Any]:
     table, states = evidence.table, evidence.states
     layer, position = states.layers[2 * len(states.layers) // 3], "answer_last"
     block, y = states.read(layer, position), table.y.astype(np.float64)
-    tasks = np.array([call_id.split("/")[3] for call_id in table.call_ids.tolist()])  # system/variant/model/task/...
+    task_of = {call.id: task for task, store in stores.items() for run in RunStore(store) for call in run.calls}
+    tasks = np.array([task_of[call_id] for call_id in table.call_ids.tolist()])
     sets = {task: np.flatnonzero(tasks == task) for task in stores}
 
     def fit(rows: np.ndarray) -> Any:
