@@ -67,4 +67,7 @@ def test_every_command_line_of_the_docs_has_commands_and_options_that_exist() ->
 
 def test_every_file_that_the_readme_links_exists() -> None:
     for link in re.findall(r"\]\(((?!http)[^)]+)\)", README):
-        assert (ROOT / link).exists(), link
+        page, _, anchor = link.partition("#")
+        assert (ROOT / page).exists(), link
+        headings = re.findall(r"^#+ (.+)$", (ROOT / page).read_text(encoding="utf-8"), re.M) if anchor else []
+        assert not anchor or anchor in {re.sub(r"[^\w -]", "", h).lower().replace(" ", "-") for h in headings}, link
