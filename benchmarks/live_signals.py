@@ -87,8 +87,8 @@ def main() -> None:
     write(PAGE, "live", lines)
     accuracy = {row[0]: row[1].split(" (n")[0] for row in rows}
     sentence = (
-        "In MetaCogAgent over three small models, a quality predictor on log-probabilities in the place of the stated "
-        f"confidence takes accuracy on {len(runs)} items from {accuracy['explicit']} to {accuracy['implicit']}, that is "
+        "In MetaCogAgent over three small models, a quality predictor on log-probabilities in the place of the "
+        f"stated confidence takes accuracy on {len(runs)} items from {accuracy['explicit']} to {accuracy['implicit']}, that is "
         f"{rows[1][2]} points; both joined give {accuracy['both']} "
         "([docs/systems.md](docs/systems.md#explicit-implicit-both))."
     )
