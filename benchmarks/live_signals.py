@@ -87,9 +87,9 @@ def main() -> None:
     write(PAGE, "live", lines)
     accuracy = {row[0]: row[1].split(" (n")[0] for row in rows}
     sentence = (
-        "In MetaCogAgent over three small models, a quality predictor on log-probabilities in the place of the "
-        f"stated confidence takes accuracy on {len(runs)} items from {accuracy['explicit']} to {accuracy['implicit']}, that is "
-        f"{rows[1][2]} points; both joined give {accuracy['both']} "
+        "In MetaCogAgent over three small models, a quality predictor on log-probabilities in the place of the stated "
+        f"confidence takes accuracy on {len(runs)} items from {accuracy['explicit']} to {accuracy['implicit']}, that "
+        f"is {rows[1][2]} points; both joined give {accuracy['both']} "
         "([docs/systems.md](docs/systems.md#explicit-implicit-both))."
     )
     write(ROOT / "README.md", "live", [sentence, ""])

@@ -1,6 +1,6 @@
 """Writes the measured figures into docs/systems.md, paper beside ours, from the stores in recorded/.
 
-python benchmarks/systems.py
+python benchmarks/systems.py [SECTION ...]
 """
 
 import asyncio
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import click
 from demo_results import markdown, write
 
 from metaprobe.eval.metrics import Interval
@@ -30,10 +31,14 @@ Lines = list[str]
 REPLAYED = ("single", "round-robin", "random", "keyword", "majority", "algorithm")
 
 
-def main() -> None:
-    """Rewrite the table of systems, and each section."""
+@click.command()
+@click.argument("names", nargs=-1)
+def main(names: tuple[str, ...]) -> None:
+    """Rewrite the table of systems, and each section, or those named."""
     write(PAGE, "systems", [*table_of_systems(), ""])
     for name, (stores, section) in SECTIONS.items():
+        if names and name not in names:
+            continue
         runs = [run for store in stores for run in recorded(store)]
         missing = [store for store in stores if not recorded(store)]
         lines = [f"Not recorded yet: {', '.join(missing)} (`python recorded/collect.py`).", ""] if missing else []
@@ -97,13 +102,10 @@ def monitor_generate_verify(runs: Sequence[Run], paper: dict[str, Any]) -> Lines
     """Table 1, and what it leaves out."""
     rows = []
     reports = {report.system: report for report in mgv.cycle_reports(runs)}
-    (cot,) = [cost for cost in metacrit.cost_table(runs) if cost.system == "zero-shot-cot"] or [None]
     for system, report in reports.items():
         theirs = paper["systems"].get(system, {})
         shown = f"{theirs['accuracy']:.1%}, {theirs['attempts']} attempts" if theirs else "-"
         rows.append([system, shown, share(report.accuracy), number(report.attempts), number(report.tokens, "{:.0f}")])
-    if cot:
-        rows.append(["zero-shot-cot", "-", share(cot.accuracy), "1", f"{cot.tokens or 0:.0f} (with the prompt)"])
     own = reports["monitor-generate-verify"]
     (stopped,) = [stop for stop in own.thresholds if stop.threshold == 0.85]
     theirs = paper["systems"]["monitor-generate-verify"]
