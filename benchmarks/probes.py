@@ -122,8 +122,35 @@ def page_command() -> None:
     )
     write(PAGE, "discrimination", [*discrimination(rows), ""])
     write(PAGE, "calibration", [*calibration(rows), ""])
+    write(PAGE, "speed", [*speed(), ""])
     write(PAGE, "kinds", [*kinds(rows), ""])
     write(PAGE, "transfer", [*transfer({k: v for k, v in figures.items() if "auroc" in v}), ""])
+
+
+def speed() -> list[str]:
+    """What the two speed benchmarks found, where they were run."""
+    lines = []
+    folder = FIGURES.parent
+    if (folder / "probes_speed.json").exists():
+        found = json.loads((folder / "probes_speed.json").read_text())
+        rows, layers, width = found["states"]
+        lines += [
+            f"- All layers' probes on ({rows}, {layers}, {width}), 5 folds x 3 penalties: {max(found['batched_s'])} s "
+            f"against {found['scikit_learn_s']} s of scikit-learn layer by layer, {found['ratio']} times as fast "
+            f"({found['ratio_scaled_once']} times where scikit-learn need not scale in each fold), AUROC within "
+            f"{found['largest_auroc_difference']:.4f}; {found['threads']} thread(s), machine busy."
+        ]
+    if (folder / "capture.json").exists():
+        found = json.loads((folder / "capture.json").read_text())
+        times = ", ".join(f"{name} {found[name]['time']}" for name in ("plain again", "4 layers", "all layers"))
+        peaks = ", ".join(f"{name} {found[name]['peak_mb']} MB" for name in ("plain", "4 layers", "all layers"))
+        lines += [
+            f"- Keeping hidden states while generating ({found['model']}, batch {found['batch']}, prompts of about "
+            f"{found['prompt']} tokens, {found['rounds']} rounds): time relative to plain: {times}; peak memory: "
+            f"{peaks}, "
+            f"transformers' own `output_hidden_states` {found['output_hidden_states']['peak_mb']} MB."
+        ]
+    return lines
 
 
 def measured(store: Path) -> dict[str, Any]:
