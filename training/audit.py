@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from metaprobe.eval.audits import AuditInputs, AuditReport, run_audits
 from metaprobe.records.activations import Activations
+from metaprobe.records.errors import RecordError
 from metaprobe.training.calibrate import fit_platt
 from metaprobe.training.crossfit import CrossFit
 from metaprobe.training.methods import (
@@ -28,7 +29,20 @@ REFIT_FOLDS = 2
 
 
 def audited(evidence: Evidence, fits: CrossFit, method: Method, *, refits: bool = True, seed: int = 0) -> AuditReport:
-    """Every audit of this method that can be made; `refits=False` leaves out those that fit it anew."""
+    """Every audit of this method that can be made; `refits=False` leaves out those that fit it anew.
+
+    Where the answers are too few for refits in two folds, these audits are named as not made, with the reason.
+    """
+    if refits:
+        try:
+            return _audited(evidence, fits, method, refits=True, seed=seed)
+        except RecordError as error:
+            report = _audited(evidence, fits, method, refits=False, seed=seed)
+            return dataclasses.replace(report, skipped=(*report.skipped, f"refits: {error}"))
+    return _audited(evidence, fits, method, refits=False, seed=seed)
+
+
+def _audited(evidence: Evidence, fits: CrossFit, method: Method, *, refits: bool, seed: int) -> AuditReport:
     judged = fits[method.name]
     known = {found.name for found in fits.methods}
     shape = _noise_shape(evidence, method)
