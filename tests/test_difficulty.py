@@ -103,3 +103,11 @@ def test_items_that_are_all_alike_are_refused() -> None:
         ease_of(dataclasses.replace(evidence.table, y=np.ones(len(evidence.table), dtype=np.int64)), "success-rate")
     with pytest.raises(RecordError, match="expected 'success-rate' or 'level'"):
         ease_of(evidence.table, "hardness")
+
+
+def test_a_store_without_texts_is_judged_by_what_is_left() -> None:
+    evidence = sampled(items=120)
+    silent = dataclasses.replace(evidence.table, questions=np.full(len(evidence.table), ""))
+    items = ease_of(silent, "success-rate")
+    found = {ranked.name for ranked in evaluate_difficulty(dataclasses.replace(evidence, table=silent), items)}
+    assert found == {"probe", "level table", "stated ease"}

@@ -17,7 +17,6 @@ from metaprobe.checkpoints import Checkpoint, Training
 from metaprobe.eval.metrics import Interval, cluster_weights, interval, kendall, paired_difference, spearman
 from metaprobe.eval.table import AnswerTable
 from metaprobe.probes import hidden as hidden_probe
-from metaprobe.records.activations import CONVENTION
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 from metaprobe.training.calibrate import sigmoid
@@ -121,13 +120,18 @@ def evaluate_difficulty(evidence: Evidence, items: Items, *, folds: int = 5, see
     groups = table.groups[at].tolist()
     halves = (items.ease > np.median(items.ease)).astype(np.int64)
     states = _ItemStates(evidence, items)
-    scores = {name: np.full(len(items), np.nan) for name in ("probe", "prompt TF-IDF", "level table")}
+    texts = table.questions[at]
+    asked = any(text.strip() for text in texts.tolist())  # a store without texts has nothing to count words of
+    names = ("probe", "level table", *(["prompt TF-IDF"] if asked else []))
+    scores = {name: np.full(len(items), np.nan) for name in names}
     for roles in outer_folds(groups, halves, folds=folds, seed=seed):
         probe = fit_difficulty(evidence, items, roles, seed=seed)
         scores["probe"][roles.test] = probe.score(states, roles.test)
-        scores["prompt TF-IDF"][roles.test] = _tfidf(table.questions[at], items.ease, roles)
         scores["level table"][roles.test] = _levels(items, roles)
-    scores["length of the prompt"] = -np.char.str_len(table.questions[at].astype(str)).astype(np.float64)
+        if asked:
+            scores["prompt TF-IDF"][roles.test] = _tfidf(texts, items.ease, roles)
+    if asked:
+        scores["length of the prompt"] = -np.char.str_len(texts.astype(str)).astype(np.float64)
     stated = 1 - table.stated_difficulty[at]
     if np.isfinite(stated).any():
         scores["stated ease"] = np.where(np.isfinite(stated), stated, np.nanmedian(stated))
@@ -177,13 +181,7 @@ def train_difficulty(
             input_name=hidden_probe.INPUT,
             inputs=hidden,
             expected={name: sigmoid(probe.score_of(hidden))},
-            contract={
-                "layer": probe.layers[0],
-                "position": probe.position,
-                "width": hidden.shape[1],
-                "convention": CONVENTION,
-                "target": name,
-            },
+            contract=probe.contract(name),
             generator=evidence.generator,
             training=Training(evidence.fingerprint, len(items), len(set(groups)), seed, command),
             calibration="none: cross-entropy to the rate",

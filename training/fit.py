@@ -15,7 +15,6 @@ from metaprobe.eval.report.model import Audit
 from metaprobe.eval.table import AnswerTable
 from metaprobe.probes import hidden as hidden_probe
 from metaprobe.probes import quality
-from metaprobe.records.activations import CONVENTION
 from metaprobe.records.errors import RecordError
 from metaprobe.training.audit import audited
 from metaprobe.training.calibrate import PARITY, Calibrator, choose_calibrator, fit_platt, sigmoid
@@ -153,13 +152,7 @@ def export_hidden(
             input_name=hidden_probe.INPUT,
             inputs=hidden,
             expected={target: calibrator.probability(scores)},
-            contract={
-                **({"layer": probe.layers[0]} if len(probe.layers) == 1 else {"layers": list(probe.layers)}),
-                "position": probe.position,
-                "width": hidden.shape[1] // len(probe.layers),
-                "convention": CONVENTION,
-                "target": target,
-            },
+            contract=probe.contract(target),
             generator=evidence.generator,
             training=_training(evidence, seed, command),
             calibration=calibrator.name,

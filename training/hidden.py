@@ -5,12 +5,14 @@ What is chosen is chosen on rows of the learning part that the probe was not fit
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.eval.metrics import auroc
 from metaprobe.eval.metrics.ranked import Metric
+from metaprobe.records.activations import CONVENTION
 from metaprobe.records.types import FloatArray
 from metaprobe.training.linear import Kind, fit_linear, held_out_scores
 from metaprobe.training.roles import Roles, Rows, group_folds
@@ -52,6 +54,16 @@ class LinearProbe:
     """Every layer and position tried."""
     tried: int = 1
     """Combinations of layer, position and penalty among which it was chosen."""
+
+    def contract(self, target: str) -> dict[str, Any]:
+        """What its checkpoint says that it reads and gives."""
+        return {
+            **({"layer": self.layers[0]} if len(self.layers) == 1 else {"layers": list(self.layers)}),
+            "position": self.position,
+            "width": len(self.weights) // len(self.layers),
+            "convention": CONVENTION,
+            "target": target,
+        }
 
     def score(self, states: States, rows: Rows | None = None) -> Floats:
         """(rows,), higher is likelier to be right; not yet a probability."""

@@ -40,22 +40,23 @@ def fit_low_rank_probe(
     Holds all layers of one position in memory as float32. Raises `RecordError` where a position was not captured.
     """
     check_captured(states, (), positions)
-    target = torch.from_numpy(y.astype(np.float32))
+    learn = roles.learning
+    target = torch.from_numpy(y[learn].astype(np.float32))
+    train, selection = np.searchsorted(learn, roles.train), np.searchsorted(learn, roles.selection)
     best, chosen, tried = -1.0, (positions[0], ranks[0], penalties[0]), []
     for position in positions:
-        Z, _, _ = standardised(_blocks(states, position))  # (L, n, D)
+        Z, _, _ = standardised(_blocks(states, position)[:, learn])  # (L, n, D)
         for rank in ranks:
-            fits = _alternate(Z, target, roles.train, rank, penalties)
+            fits = _alternate(Z, target, train, rank, penalties)
             for penalty, (weights, _) in zip(penalties, fits, strict=True):
-                scores = torch.einsum("lnd,ld->n", Z[:, roles.selection], weights).numpy()
+                scores = torch.einsum("lnd,ld->n", Z[:, selection], weights).numpy()
                 found = float(auroc(y[roles.selection], scores))
                 tried.append(SweepPoint(-1, f"{position}, rank {rank}", penalty, found))
                 if found > best:
                     best, chosen = found, (position, rank, penalty)
     position, rank, penalty = chosen
-    learn = roles.learning
     Z, mean, scale = standardised(_blocks(states, position)[:, learn])
-    [(weights, intercept)] = _alternate(Z, target[learn], np.arange(len(learn)), rank, (penalty,))
+    [(weights, intercept)] = _alternate(Z, target, np.arange(len(learn)), rank, (penalty,))
     constant = scale.isinf()
     return LinearProbe(
         kind=f"low-rank ({rank})",
