@@ -14,14 +14,13 @@ from metaprobe.probes.contract import OnMismatch, checked, mismatch
 from metaprobe.probes.features import Schema, features, schema
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.openai_format import ParsedResponse, parse_response
-from metaprobe.records.types import Call
 
 KIND = "quality"
 INPUT = "features"
 MOST_OUTSIDE = 0.25
 """Share of features outside their training range beyond which nothing is in support, however few were trained on."""
 MAIN_HEADS = ("correct", "quality")
-"""Heads that give the score, the first that is there."""
+"""Heads that give the score, the first that is there: a probability, or Q from 0 to 9."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +28,11 @@ class Verdict:
     """What a predictor says of one response."""
 
     score: float | None
-    """Calibrated probability that the response is good, in [0, 1]; None where the predictor abstains."""
+    """How good the response is, in [0, 1]: a calibrated probability where the main head gives one, else its place on
+    its scale. None where the predictor abstains."""
     heads: dict[str, float]
-    """Every head's calibrated probability."""
+    """Every head's value: a calibrated probability, or the expected level on the scale that the contract states
+    (`instruction`, `justification`, `evidence` from 1 to 3, `quality`, which is Q, from 0 to 9)."""
     critical: float | None
     """Probability of a critical failure; None where the checkpoint has no such head."""
     flagged: bool | None
@@ -54,13 +55,17 @@ class QualityPredictor:
                 f"{checkpoint.path} is a checkpoint of kind {checkpoint.manifest.kind!r}; expected {KIND!r}"
             )
         self.checkpoint = checkpoint
-        self.schema: Schema = schema(str(checkpoint.manifest.contract.get("schema")))
-        if tuple(checkpoint.manifest.contract.get("features", ())) != self.schema.names:
+        contract = checkpoint.manifest.contract
+        self.schema: Schema = schema(str(contract.get("schema")))
+        if tuple(contract.get("features", ())) != self.schema.names:
             raise ContractMismatch(
                 f"{checkpoint.path} was made for other {self.schema.name!r} features than this version computes: train "
                 f"it again, or use the version of metaprobe it names"
             )
         self._on_mismatch = checked(on_mismatch)
+        self._scales: dict[str, tuple[float, float]] = {
+            name: (float(low), float(high)) for name, (low, high) in contract.get("scales", {}).items()
+        }
         self._support = Support.from_manifest(checkpoint.manifest.support)
         # One feature of many, but an answer of another length is another kind of answer.
         self._length = self.schema.names.index("length") if "length" in self.schema.names else None
@@ -88,7 +93,7 @@ class QualityPredictor:
                 parsed.append(parse_response(response))
             except InvalidResponse as error:
                 raise InvalidResponse(f"response {number}: {error}") from error
-            notes.append(self._mismatch(parsed[-1], response))
+            notes.append(self._mismatch(parsed[-1]))
         if not parsed:
             return []
         top = [p.top_logprobs for p in parsed] if self.schema.uses_top else None
@@ -100,7 +105,7 @@ class QualityPredictor:
         ]
 
     def _verdict(self, heads: dict[str, float], in_support: bool | None, note: str) -> Verdict:
-        score = next((heads[name] for name in MAIN_HEADS if name in heads), None)
+        score = next((self._share(name, heads[name]) for name in MAIN_HEADS if name in heads), None)
         threshold = self.checkpoint.manifest.thresholds.get("flag")
         if in_support is False:
             note = "; ".join(filter(None, [note, "unlike the training data"]))
@@ -114,11 +119,16 @@ class QualityPredictor:
             reason=note,
         )
 
-    def _mismatch(self, parsed: ParsedResponse, response: object) -> str:
+    def _share(self, name: str, value: float) -> float:
+        """Where a head's value lies on its scale, in [0, 1]; a probability is its own."""
+        low, high = self._scales.get(name, (0.0, 1.0))
+        return (value - low) / (high - low)
+
+    def _mismatch(self, parsed: ParsedResponse) -> str:
         return mismatch(
             self.checkpoint.manifest.generator,
             model=parsed.model,
-            logprobs_mode=response.logprobs_mode if isinstance(response, Call) else "unknown",
+            logprobs_mode=parsed.logprobs_mode,
             on_mismatch=self._on_mismatch,
             stacklevel=4,
         )

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.types import Call, FloatArray, Usage
+from metaprobe.records.types import Call, FloatArray, LogprobsMode, Usage
 
 _HUGE_COUNT = 1 << 40  # no usage; stored as 64-bit integers
 
@@ -38,6 +38,10 @@ class ParsedResponse:
     finish_reason: str = ""
     model: str = ""
     usage: Usage = field(default_factory=Usage)
+    logprobs_mode: LogprobsMode = "unknown"
+    """`raw` before temperature and truncation, `processed` after them; chat completions do not say."""
+    temperature: float | None = None
+    """At which the tokens were drawn, where the source says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +182,8 @@ def _from_call(call: Call) -> ParsedResponse:
         call.finish_reason,
         call.model,
         call.usage,
+        call.logprobs_mode,
+        call.sampling.temperature,
     )
 
 
