@@ -58,8 +58,8 @@ def _audited(evidence: Evidence, fits: CrossFit, method: Method, *, refits: bool
             features_shape=shape if refits else None,
             labels=evidence.labels_by_source,
             selection_auroc=(
-                np.array([[point.auroc for point in probe.sweep] for probe in method.probes])
-                if isinstance(method, HiddenProbe | LowRankProbe) and method.probes
+                np.array([[point.auroc for point in probe.sweep] for probe in fits.probes[method.name]])
+                if method.name in fits.probes
                 else None
             ),
         ),
@@ -100,8 +100,6 @@ def _refitted(evidence: Evidence, method: Method) -> Scores:
     """Held-out log-odds (n,) of the recipe in `REFIT_FOLDS` folds."""
     table = evidence.table
     scores = np.full(len(table), np.nan)
-    if isinstance(method, HiddenProbe | LowRankProbe):
-        method = dataclasses.replace(method, probes=[])
     for roles in outer_folds(table.groups.tolist(), table.y, folds=REFIT_FOLDS):
         found = method.fit(evidence, roles, seed=0).score(np.arange(len(table)))
         rows = roles.calibration

@@ -1,6 +1,6 @@
 """Out-of-fold probabilities of every method on the same answers: the ground of each comparison and of each card."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,9 @@ from metaprobe.eval.report.model import Family
 from metaprobe.eval.table import usable_groups
 from metaprobe.records.extras import require
 from metaprobe.training.calibrate import choose_calibrator, sigmoid
+from metaprobe.training.hidden import LinearProbe
 from metaprobe.training.methods import BLEND, Evidence, Method, Scores
+from metaprobe.training.progress import Progress
 from metaprobe.training.roles import Roles, Rows, outer_folds
 
 BASELINES: tuple[Family, ...] = ("log-probability", "plain")
@@ -31,6 +33,8 @@ class CrossFit:
     """The plain baseline that each fold chose on its selection rows."""
     roles: tuple[Roles, ...]
     """Of each fold."""
+    probes: Mapping[str, tuple[LinearProbe, ...]]
+    """Of each method on hidden states, the probe of every fold."""
 
     def __getitem__(self, name: str) -> Judged:
         return next(method for method in self.methods if method.name == name)
@@ -43,12 +47,14 @@ def crossfit(
     folds: int = 5,
     seed: int = 0,
     blend: Sequence[str] = (),
+    progress: Progress | None = None,
     on_step: Callable[[str], None] = lambda what: None,
 ) -> CrossFit:
     """Fit and calibrate every method in every outer fold, by group; the calibrator is chosen on calibration rows.
 
     Adds the best plain baseline (chosen in each fold on its selection rows) and, where `blend` names at least two
-    methods, their blend (`blend_weights`), calibrated again. Raises `RecordError` where the groups do not suffice.
+    methods, their blend (`blend_weights`), calibrated again. `progress`: where finished folds are kept for the next
+    start. Raises `RecordError` where the groups do not suffice.
     """
     table = evidence.table
     usable_groups(list(table.groups), table.y, folds=folds)
@@ -60,6 +66,8 @@ def crossfit(
     probability = {name: np.full(n, np.nan) for name, _ in columns}
     ranking = dict(probability)  # the same arrays, but for given scores
     selected: dict[str, list[float]] = {method.name: [] for method in methods}
+    probes: dict[str, list[LinearProbe]] = {}
+    progress = progress or Progress()
     coverage: dict[str, float] = {name: 1.0 for name, _ in columns}
     chosen_baselines = []
 
@@ -72,8 +80,10 @@ def crossfit(
         logits: dict[str, Scores] = {}
         for method in methods:
             on_step(f"fold {number + 1}: {method.name}")
-            fitted = method.fit(evidence, roles, seed=seed)
-            scores = fitted.score(np.arange(n))
+            fitted = progress.fold(evidence, method, roles, seed=seed)
+            if fitted.probe is not None:
+                probes.setdefault(method.name, []).append(fitted.probe)
+            scores = fitted.scores
             known = np.isfinite(scores)
             coverage[method.name] = float(known.mean())
             scores = np.where(known, scores, np.median(scores[known]) if known.any() else 0.0)
@@ -92,7 +102,12 @@ def crossfit(
         for name, logit in logits.items():
             probability[name][roles.test] = 1 / (1 + np.exp(-logit[roles.test]))
     results = tuple(Judged(name, family, probability[name], ranking[name], coverage[name]) for name, family in columns)
-    return CrossFit(methods=results, best_baseline=tuple(chosen_baselines), roles=splits)
+    return CrossFit(
+        methods=results,
+        best_baseline=tuple(chosen_baselines),
+        roles=splits,
+        probes={name: tuple(found) for name, found in probes.items()},
+    )
 
 
 def blend_weights(logits: NDArray[np.float64], y: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -62,6 +62,8 @@ class Fitted:
     score: Scorer
     selection_auroc: float
     """On rows that it had not learned from when its hyper-parameters were chosen."""
+    probe: LinearProbe | None = None
+    """Where the method is a probe on hidden states."""
 
 
 class Method(Protocol):
@@ -175,7 +177,7 @@ class FeatureTrees:
         return Fitted(lambda rows: trees.score(evidence.features[rows]), trees.selection_auroc)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class HiddenProbe:
     """A linear probe; layer and position are chosen on rows it was not fitted on."""
 
@@ -184,8 +186,6 @@ class HiddenProbe:
     kind: Kind = "logistic"
     family: Family = "learned"
     fitted: bool = True
-    probes: list[LinearProbe] = field(default_factory=list)
-    """The probe of each fold, in order."""
 
     def probe(self, evidence: Evidence, roles: Roles, *, seed: int) -> LinearProbe:
         """The probe that these roles give."""
@@ -198,7 +198,7 @@ class HiddenProbe:
         return _fitted_probe(self, evidence, roles, seed)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class LowRankProbe:
     """A probe over all layers at once; position, rank and penalty are chosen on the selection rows."""
 
@@ -206,7 +206,6 @@ class LowRankProbe:
     positions: tuple[str, ...]
     family: Family = "learned"
     fitted: bool = True
-    probes: list[LinearProbe] = field(default_factory=list)
 
     def probe(self, evidence: Evidence, roles: Roles, *, seed: int) -> LinearProbe:
         """The probe that these roles give."""
@@ -223,8 +222,7 @@ class LowRankProbe:
 def _fitted_probe(method: HiddenProbe | LowRankProbe, evidence: Evidence, roles: Roles, seed: int) -> Fitted:
     states, probe = evidence.states, method.probe(evidence, roles, seed=seed)
     assert states is not None, "offered only where hidden states were captured"
-    method.probes.append(probe)
-    return Fitted(lambda rows: probe.score(states, rows), max(point.auroc for point in probe.sweep))
+    return Fitted(lambda rows: probe.score(states, rows), max(point.auroc for point in probe.sweep), probe)
 
 
 ProbeKind = Literal[Kind, "low-rank"]

@@ -20,6 +20,7 @@ from metaprobe.eval.report.model import Comparison, LayerSweep, MethodResult, Po
 from metaprobe.training.audit import audited
 from metaprobe.training.crossfit import CrossFit
 from metaprobe.training.fit import ENOUGH_FOR_ECE
+from metaprobe.training.hidden import LinearProbe
 from metaprobe.training.methods import BLEND, MEAN_LOGPROB, TREES, Evidence, HiddenProbe, Method
 
 
@@ -46,7 +47,7 @@ def comparison(
         best_baseline=BEST_BASELINE,
         accuracy=accuracy_rows(table),
         sweeps=tuple(
-            _sweep(method, next(r for r in results if r.name == method.name))
+            _sweep(fits.probes[method.name], next(r for r in results if r.name == method.name))
             for method in methods
             if isinstance(method, HiddenProbe)
         ),
@@ -116,20 +117,20 @@ def _verdict(interval: Interval, nothing: float) -> str:
     return "not to be told from chance" if nothing else "so this sample does not settle which is better"
 
 
-def _sweep(method: HiddenProbe, result: MethodResult) -> LayerSweep:
+def _sweep(probes: Sequence[LinearProbe], result: MethodResult) -> LayerSweep:
     """Selection AUROC, averaged over the folds; the layer chosen most often."""
-    first = method.probes[0].sweep
+    first = probes[0].sweep
     layers = tuple(dict.fromkeys(point.layer for point in first))
     positions = tuple(dict.fromkeys(point.position for point in first))
     grid = np.zeros((len(layers), len(positions)))
-    for probe in method.probes:
+    for probe in probes:
         for point in probe.sweep:
             at = layers.index(point.layer), positions.index(point.position)
-            grid[at] += point.auroc / len(method.probes)
-    chosen = [(probe.layers[0], probe.position) for probe in method.probes]
+            grid[at] += point.auroc / len(probes)
+    chosen = [(probe.layers[0], probe.position) for probe in probes]
     layer, position = max(set(chosen), key=lambda choice: (chosen.count(choice), choice))
     return LayerSweep(
-        probe=method.name,
+        probe=result.name,
         layers=layers,
         positions=positions,
         selection_auroc=grid,

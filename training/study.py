@@ -27,6 +27,7 @@ from metaprobe.training.methods import (
     ProbeKind,
     standard_methods,
 )
+from metaprobe.training.progress import Progress
 from metaprobe.training.report import comparison
 
 BLENDED = (MEAN_LOGPROB, TREES, BEFORE, AFTER)
@@ -70,12 +71,18 @@ def study(
 
 
 def study_of(
-    evidence: Evidence, *, folds: int = 5, seed: int = 0, kind: ProbeKind = "logistic", on_step: OnStep = _quiet
+    evidence: Evidence,
+    *,
+    folds: int = 5,
+    seed: int = 0,
+    kind: ProbeKind = "logistic",
+    progress: Progress | None = None,
+    on_step: OnStep = _quiet,
 ) -> Study:
-    """The same, of evidence that is loaded."""
+    """The same, of evidence that is loaded. `progress`: where finished folds are kept for the next start."""
     methods = tuple(standard_methods(evidence, kind=kind))
     blend = [name for name in BLENDED if name in {method.name for method in methods}]
-    fits = crossfit(evidence, methods, folds=folds, seed=seed, blend=blend, on_step=on_step)
+    fits = crossfit(evidence, methods, folds=folds, seed=seed, blend=blend, progress=progress, on_step=on_step)
     return Study(evidence, methods, fits, seed)
 
 

@@ -92,9 +92,10 @@ def train_hidden_command(
     folds: int,
     seed: int,
 ) -> None:
-    """A probe on hidden states; the layer is chosen on rows that it was not fitted on."""
+    """A probe on hidden states; the layer is chosen on rows that it was not fitted on. Resumes where it was stopped."""
     from metaprobe.training.difficulty import LEVEL, SUCCESS_RATE, train_difficulty
     from metaprobe.training.evidence import load_evidence
+    from metaprobe.training.progress import kept_beside
     from metaprobe.training.study import positions_of, study_of, train_hidden
 
     graded = target in (SUCCESS_RATE, LEVEL)
@@ -111,8 +112,8 @@ def train_hidden_command(
             r = ranked.spearman
             click.echo(f"{ranked.name:22} Spearman {r.estimate:+.3f} [{r.low:+.3f}, {r.high:+.3f}]", err=True)
     else:
-        with steps() as on_step:
-            study = study_of(evidence, folds=folds, seed=seed, kind=probe, on_step=on_step)
+        with kept_beside(out) as progress, steps() as on_step:
+            study = study_of(evidence, folds=folds, seed=seed, kind=probe, progress=progress, on_step=on_step)
             checkpoint = train_hidden(out, study, when=when, target=target, command=command_line())
     say_checkpoint(checkpoint)
 

@@ -1,0 +1,97 @@
+"""What a stopped training keeps."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from metaprobe.eval.report.model import Family
+from metaprobe.training.crossfit import crossfit
+from metaprobe.training.methods import AFTER, Evidence, Fitted, GivenScore, HiddenProbe, Method
+from metaprobe.training.progress import Progress, kept_beside
+from metaprobe.training.roles import Roles
+
+MEAN = GivenScore("mean", "log-probability", lambda table: np.array([x.mean() for x in table.logprobs]))
+PROBE = HiddenProbe(AFTER, ("answer_last",))
+
+
+class Stopped(BaseException):
+    """As Ctrl-C, or the end of the machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counting:
+    """The probe, which counts its fits and is stopped in one of them."""
+
+    inner: HiddenProbe = PROBE
+    stop_at: int = field(default=0, repr=False)
+    fits: list[str] = field(default_factory=list, repr=False)
+
+    @property
+    def name(self) -> str:
+        return self.inner.name
+
+    @property
+    def family(self) -> Family:
+        return self.inner.family
+
+    @property
+    def fitted(self) -> bool:
+        return True
+
+    def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
+        self.fits.append(self.name)
+        if len(self.fits) == self.stop_at:
+            raise Stopped
+        return self.inner.fit(evidence, roles, seed=seed)
+
+
+def _figures(evidence: Evidence, method: Method, progress: Progress | None = None) -> tuple[np.ndarray, list[object]]:
+    fits = crossfit(evidence, [MEAN, method], folds=3, progress=progress)
+    probes = [(p.layers, p.position, p.penalty, p.sweep, p.tried, p.weights.tolist()) for p in fits.probes[AFTER]]
+    return fits[AFTER].probability, list(probes)
+
+
+def test_a_stopped_training_continues_and_ends_as_if_it_had_not_been(evidence: Evidence, tmp_path: Path) -> None:
+    expected, expected_probes = _figures(evidence, Counting())
+    stopped, again = Counting(stop_at=3), Counting()
+
+    with pytest.raises(Stopped), kept_beside(tmp_path / "probe") as progress:
+        _figures(evidence, stopped, progress)
+    with kept_beside(tmp_path / "probe") as progress:
+        found, probes = _figures(evidence, again, progress)
+
+    assert len(again.fits) == 1, "two folds of three were done"
+    np.testing.assert_array_equal(found, expected)
+    assert probes == expected_probes
+    assert list(tmp_path.iterdir()) == [], "nothing is left beside a finished checkpoint"
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        lambda evidence: (evidence, Counting(HiddenProbe(AFTER, ("answer_last",), "ridge")), 0),
+        lambda evidence: (evidence, Counting(), 1),
+    ],
+    ids=["kind", "seed"],
+)
+def test_what_was_kept_of_another_training_is_not_taken(
+    evidence: Evidence, tmp_path: Path, changed: Callable[[Evidence], tuple[Evidence, Counting, int]]
+) -> None:
+    crossfit(evidence, [MEAN, Counting()], folds=3, progress=Progress(tmp_path))
+    other, method, seed = changed(evidence)
+    crossfit(other, [MEAN, method], folds=3, seed=seed, progress=Progress(tmp_path))
+    assert len(method.fits) == 3
+
+
+@pytest.mark.parametrize("damage", [b"", b"PK\x03\x04 cut", b"\x80\x05."], ids=["empty", "cut", "a pickle"])
+def test_a_damaged_fold_is_fitted_again(evidence: Evidence, tmp_path: Path, damage: bytes) -> None:
+    expected, _ = _figures(evidence, Counting(), Progress(tmp_path))
+    for path in tmp_path.iterdir():
+        path.write_bytes(damage)
+    again = Counting()
+    found, _ = _figures(evidence, again, Progress(tmp_path))
+    assert len(again.fits) == 3
+    np.testing.assert_array_equal(found, expected)
