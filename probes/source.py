@@ -12,7 +12,8 @@ from typing import Literal
 
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.checkpoints.checkpoint import verified_checkpoint
-from metaprobe.probes import hidden, quality
+from metaprobe.probes import adapter, hidden, quality
+from metaprobe.probes.adapter import AdapterProbe
 from metaprobe.probes.hidden import HiddenProbe
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.signals import Signal
@@ -27,17 +28,27 @@ When = Literal["prompt", "answer"]
 """What a checkpoint reads: the last prompt token, before anything is answered, or the answer."""
 
 
+Reader = QualityPredictor | HiddenProbe | AdapterProbe
+
+
 @dataclass(frozen=True, slots=True)
 class Replacement:
     """One checkpoint in the place of, or beside, a stated number."""
 
-    reader: QualityPredictor | HiddenProbe
+    reader: Reader
     with_stated: bool = False
     """Whether the stated number is still asked for, and both are joined."""
+    name: str = "confidence"
+    """The number it replaces. An adapter probe may read either; of a difficulty it reads the prompt."""
 
     @property
     def when(self) -> When:
-        return "prompt" if isinstance(self.reader, HiddenProbe) and self.reader.position == BEFORE else "answer"
+        if isinstance(self.reader, HiddenProbe):
+            return "prompt" if self.reader.position == BEFORE else "answer"
+        if isinstance(self.reader, AdapterProbe):
+            before = "after" not in self.reader.when or (self.name == "difficulty" and "before" in self.reader.when)
+            return "prompt" if before else "answer"
+        return "answer"
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -51,6 +62,8 @@ class Replacement:
     def probability(self, call: Call) -> float | None:
         """P(right) or quality, in [0, 1]; None where this call does not give what it reads."""
         try:
+            if isinstance(self.reader, AdapterProbe):
+                return self.reader.read(call, when="before" if self.when == "prompt" else "after")
             return self.reader.read(call) if isinstance(self.reader, HiddenProbe) else self.reader.predict(call).score
         except InvalidResponse:
             return None
@@ -78,7 +91,8 @@ class SignalSource:
                 )
             if key in found:
                 raise RecordError(f"signal {key!r} is given twice: {spec!r}; give it once")
-            found[key] = Replacement(_reader(path.removeprefix(STATED)), path.startswith(STATED))
+            name = key.partition("@")[0]
+            found[key] = Replacement(_reader(path.removeprefix(STATED)), path.startswith(STATED), name)
         return cls(found)
 
     def replacement(self, name: str, agent: str = "") -> Replacement | None:
@@ -128,14 +142,16 @@ def joined(first: float, second: float, *, margin: float = 0.01) -> float:
     return 1 / (1 + math.exp(-sum(odds) / 2))
 
 
-def _reader(path: str) -> QualityPredictor | HiddenProbe:
+def _reader(path: str) -> Reader:
     kind = verified_checkpoint(Path(path)).manifest.kind  # what reads it warns, where there is something to warn of
     if kind == quality.KIND:
         return QualityPredictor.load(path)
     if kind == hidden.KIND:
         return HiddenProbe.load(path)
+    if kind == adapter.KIND:
+        return AdapterProbe.load(path)
     raise ContractMismatch(
-        f"{path} is a checkpoint of kind {kind!r}; a signal is read by {quality.KIND} or {hidden.KIND}"
+        f"{path} is a checkpoint of kind {kind!r}; a signal is read by {quality.KIND}, {hidden.KIND} or {adapter.KIND}"
     )
 
 

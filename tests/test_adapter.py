@@ -30,6 +30,7 @@ from metaprobe.cli import main
 from metaprobe.eval.metrics import auroc
 from metaprobe.llms.base import LLMError
 from metaprobe.probes.adapter import AdapterProbe, Encoder, batches, layout
+from metaprobe.probes.source import SignalSource
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Message, Run
@@ -330,6 +331,18 @@ def test_misuse_is_named(trained: Checkpoint, tmp_path: Path) -> None:
     )
     with pytest.raises(ContractMismatch, match="kind 'hidden'; expected 'adapter'"):
         AdapterProbe.load(tmp_path / "c")
+
+
+def test_it_stands_in_for_a_stated_number_and_reads_the_prompt_of_a_difficulty(trained: Checkpoint) -> None:
+    probe = AdapterProbe.load(trained.path)
+    source = SignalSource.load([f"confidence={trained.path}", f"difficulty={trained.path}"])
+    call = Call(id="c", messages=(Message("user", "low w3"),), text="w7 yes")
+    confidence, difficulty = (source.signal(name, call=call) for name in ("confidence", "difficulty"))
+    assert confidence is not None
+    assert difficulty is not None
+    assert (source.reads("confidence"), source.reads("difficulty")) == ("answer", "prompt")
+    assert confidence.value == probe.read(call, when="after")
+    assert difficulty.value == pytest.approx(1 - probe.read(call, when="before"))
 
 
 def test_the_tokenizer_is_verified_with_the_rest(trained: Checkpoint, tmp_path: Path) -> None:

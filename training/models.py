@@ -10,6 +10,7 @@ from typing import Any, get_args
 
 from metaprobe.llms.base import LLM, Request
 from metaprobe.pipelines import Models, System
+from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.source import Replacement, SignalSource
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
@@ -176,7 +177,7 @@ def _check_reading(llm: LLM, replacement: Replacement) -> None:
             f"{replacement.reader.checkpoint.path} reads hidden states of {trained_on.model}, not of {llm.name}: train "
             f"one on this model's runs, or name the agent it is for, as in confidence@NAME=CHECKPOINT"
         )
-    if not llm.capabilities.logprobs:
+    if isinstance(replacement.reader, QualityPredictor) and not llm.capabilities.logprobs:
         raise RecordError(f"{replacement.reader.checkpoint.path} reads log-probabilities, and {llm.name} gives none")
 
 
