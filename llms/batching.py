@@ -25,7 +25,7 @@ class BatchQueue(Generic[Asked, Answered]):
     """`await queue.submit(request)` from many tasks; `run` answers them in batches, in a worker thread.
 
     A batch is taken when every task that can submit has done so. It holds requests of one kind, the kind with most
-    waiting; within it, neighbours in length, so that little is padded.
+    waiting; of more than fit, the longest, so that little is padded, or those that `choose` names.
     """
 
     def __init__(
@@ -33,10 +33,15 @@ class BatchQueue(Generic[Asked, Answered]):
         run: Callable[[Sequence[Asked], Event], Sequence[Answered | Exception]],
         *,
         batch_size: int,
+        choose: Callable[[Sequence[Asked], int], Sequence[int]] | None = None,
     ) -> None:
-        """`run` gets an event beside the batch, which is set when nobody waits for the batch any more: it may stop."""
+        """`run` gets an event beside the batch, which is set when nobody waits for the batch any more: it may stop.
+
+        `choose`: of requests in the order of their lengths, which so many to answer together.
+        """
         self._run = run
         self._batch_size = batch_size
+        self._choose = choose
         self._waiting: list[_Waiting[Asked, Answered]] = []
         self._worker: asyncio.Task[None] | None = None
         # One thread, always the same: each new one would keep memory of its own for tensors it has long freed.
@@ -90,7 +95,10 @@ class BatchQueue(Generic[Asked, Answered]):
         if not self._waiting:
             return []
         kind, _ = Counter(waiting.kind for waiting in self._waiting).most_common(1)[0]
-        batch = sorted((w for w in self._waiting if w.kind == kind), key=lambda w: w.length)[-self._batch_size :]
+        batch = sorted((w for w in self._waiting if w.kind == kind), key=lambda w: w.length)
+        if len(batch) > self._batch_size and self._choose is not None:
+            batch = [batch[i] for i in self._choose([w.asked for w in batch], self._batch_size)]
+        batch = batch[-self._batch_size :]
         taken = {id(waiting) for waiting in batch}
         self._waiting = [waiting for waiting in self._waiting if id(waiting) not in taken]
         return batch

@@ -19,7 +19,7 @@ from metaprobe.llms.batching import BatchQueue, bucket
 from metaprobe.llms.generation import generate
 from metaprobe.llms.grammar import Grammars
 from metaprobe.llms.hidden import Capture, RowStates, StateReader, chosen_layers
-from metaprobe.llms.prefix import shareable
+from metaprobe.llms.prefix import companions, shareable
 from metaprobe.llms.recorder import BatchRecorder, Cancelled, Row
 from metaprobe.llms.scoring import Scored, score
 from metaprobe.llms.stopping import StopTexts
@@ -84,12 +84,14 @@ class LocalLLM:
         self.model = model.eval()
         """The transformers model; `replay_states` reads it too."""
         self.tokenizer = tokenizer
-        self._queue = BatchQueue[_Job, Call](self._answer, batch_size=batch_size)
+        self._shareable = shareable(model)
+        self._queue = BatchQueue[_Job, Call](
+            self._answer, batch_size=batch_size, choose=_companions if self._shareable else None
+        )
         self._computing = _computing(str(model.device))
         self._eos_ids = _eos_ids(model, tokenizer)
         text_config = model.config.get_text_config()
         self._grammars = Grammars(tokenizer, vocabulary=text_config.vocab_size, eos_ids=self._eos_ids)
-        self._shareable = shareable(model)
         self._context = getattr(text_config, "max_position_embeddings", None) or 1 << 30
         self.piece = cache(lambda token: str(tokenizer.decode([token])))
         """A token's own text."""
@@ -352,6 +354,10 @@ class LocalLLM:
             logprobs_mode="raw",
             **answer,
         )
+
+
+def _companions(jobs: Sequence[_Job], size: int) -> list[int]:
+    return companions([job.prompt for job in jobs], size)
 
 
 @cache

@@ -72,6 +72,22 @@ def prefixes(prompts: Sequence[Sequence[int]]) -> Prefixes:
     return min(together, apart, key=lambda found: _to_read(prompts, found))
 
 
+def companions(prompts: Sequence[Sequence[int]], size: int) -> list[int]:
+    """Which `size` of these prompts, given in the order of their lengths, to read together.
+
+    The longest, as they need least padding, or the first in the order of their tokens, where prompts about one text
+    stand side by side: whichever have more of their tokens read for them by others.
+    """
+    longest = list(range(len(prompts)))[-size:]
+    alike = sorted(range(len(prompts)), key=lambda row: list(prompts[row]))[:size]
+
+    def share_read(rows: Sequence[int]) -> float:
+        chosen = [prompts[row] for row in rows]
+        return _to_read(chosen, prefixes(chosen)) / sum(map(len, chosen))
+
+    return min(longest, alike, key=share_read)
+
+
 def _common(one: Sequence[int], other: Sequence[int]) -> int:
     """Tokens that both begin with."""
     shortest = min(len(one), len(other))

@@ -28,6 +28,21 @@ def test_each_gets_its_own_answer_in_batches_of_one_kind_and_like_length() -> No
     assert sorted(sorted(batch) for batch in batches) == [[0, 2], [1, 3], [4, 6, 8, 10], [5, 7, 9, 11]]
 
 
+def test_of_more_than_fit_those_that_are_chosen_go_first() -> None:
+    batches: list[list[int]] = []
+
+    def run(batch: Sequence[int], abandoned: Event) -> list[int | Exception]:
+        batches.append(list(batch))
+        return list(batch)
+
+    async def ask() -> None:
+        queue = BatchQueue[int, int](run, batch_size=2, choose=lambda asked, size: range(size))
+        await asyncio.gather(*(queue.submit(i, kind=0, length=i) for i in range(5)))
+
+    asyncio.run(ask())
+    assert batches == [[0, 1], [2, 3], [4]]
+
+
 def test_a_failed_request_fails_alone() -> None:
     async def ask() -> list[int | BaseException]:
         queue = echo([])

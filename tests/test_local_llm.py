@@ -17,7 +17,7 @@ from metaprobe.llms import grammar
 from metaprobe.llms.base import Capabilities, LLMError, Request, Token
 from metaprobe.llms.hidden import Capture, chosen_layers
 from metaprobe.llms.local import PLAIN_TEMPLATE, LocalLLM
-from metaprobe.llms.prefix import padded, prefixes, shared_length
+from metaprobe.llms.prefix import companions, padded, prefixes, shared_length
 from metaprobe.llms.recorder import BatchRecorder, Cancelled, Row, nucleus
 from metaprobe.llms.scoring import score
 from metaprobe.records.types import Call, Message, Sampling
@@ -173,6 +173,16 @@ def test_rows_of_a_group_begin_alike_and_no_more_is_read_than_without(prompts: l
     assert [row[keep == 1].tolist() for row, keep in zip(ids, mask, strict=True)] == prompts
     cost = len(found.first) * max(found.lengths) + len(prompts) * (ids.shape[1] - max(found.lengths))
     assert cost <= len(prompts) * max(map(len, prompts))
+
+
+def test_questions_about_one_text_are_read_together_and_strangers_by_length() -> None:
+    texts = [[100 + i] * 40 for i in range(4)]
+    about = [texts[i % 4] + [j] * (3 + i) for i, j in zip(range(16), range(16), strict=True)]
+    prompts = sorted(about, key=len)
+    chosen = companions(prompts, 8)
+    assert sorted({prompts[row][0] for row in chosen}) == [100, 101], "two whole texts, not four halves"
+    strangers = [[i] * (5 + i) for i in range(16)]
+    assert companions(strangers, 4) == [12, 13, 14, 15]
 
 
 def test_recorded_logprobs_are_raw_whatever_the_temperature(network, tokenizer) -> None:

@@ -108,13 +108,15 @@ def permuted_by_group(y: NDArray[np.int64], groups: NDArray[np.str_], rng: np.ra
     """The labels dealt out anew, group by group: what stood together in one group stays together.
 
     The rows, sorted by group, are filled with the groups' runs of labels in random order. Where all groups have one
-    size, whole groups exchange their labels; else the runs are laid across the borders of the groups.
+    size, whole groups exchange their labels; else the runs are laid across the borders of the groups. Inside a run the
+    order is drawn too: else rows that stand at one place in every group (a stage, a way of asking) would keep what that
+    place tells of the label.
     """
     order = np.argsort(groups, kind="stable")
     borders = np.flatnonzero(groups[order][1:] != groups[order][:-1]) + 1
     runs = np.split(y[order], borders)
     out = np.empty_like(y)
-    out[order] = np.concatenate([runs[i] for i in rng.permutation(len(runs))])
+    out[order] = np.concatenate([rng.permutation(runs[i]) for i in rng.permutation(len(runs))])
     return out
 
 
