@@ -16,7 +16,8 @@ from metaprobe.checkpoints.errors import (
     UnsafeModel,
     UntrustedCheckpoint,
 )
-from metaprobe.checkpoints.manifest import GOLDEN, LISTED, MANIFEST, MODEL, Manifest, TensorSpec, parse_manifest
+from metaprobe.checkpoints.manifest import GOLDEN, LISTED, MANIFEST, MODEL, RAW, Manifest, TensorSpec, parse_manifest
+from metaprobe.checkpoints.onnx_guard import check_model
 from metaprobe.checkpoints.session import Arrays, Session, outputs_agree
 
 
@@ -26,11 +27,13 @@ class Limits:
 
     manifest_bytes: int = 1 << 20
     model_bytes: int = 256 << 20
+    """Of model.onnx, and of raw.onnx."""
     file_bytes: int = 8 << 20
     """Of golden.json, README.md and any other listed file."""
 
     def of(self, name: str) -> int:
-        return {MANIFEST: self.manifest_bytes, MODEL: self.model_bytes}.get(name, self.file_bytes)
+        sizes = {MANIFEST: self.manifest_bytes, MODEL: self.model_bytes, RAW: self.model_bytes}
+        return sizes.get(name, self.file_bytes)
 
 
 LIMITS_OF_KIND = {"adapter": Limits(model_bytes=(1 << 31) - 1, file_bytes=64 << 20)}
@@ -47,7 +50,8 @@ class Checkpoint:
     """SHA-256 of manifest.json, which pins every other file: what to hand to those who should trust this one."""
     session: Session = field(repr=False)
     extra: dict[str, bytes] = field(repr=False)
-    """Other files that the manifest lists, such as a tokenizer, by name: the bytes that were verified."""
+    """Other files that the manifest lists, such as a tokenizer, by name: the bytes that were verified, and for ONNX
+    files held to the guard."""
 
     @property
     def trustworthy(self) -> bool:
@@ -60,6 +64,21 @@ class Checkpoint:
         Raises `ContractMismatch`, saying what came and what was expected, for anything else.
         """
         return self.session.run(inputs)
+
+    def raw_session(self) -> Session:
+        """A new session on raw.onnx, which takes `logprobs` float32 (n, T), padded, and `lengths` int64 (n,).
+
+        Its outputs are those of `run`. Raises `ContractMismatch` where the checkpoint has no such file, or it gives
+        other outputs.
+        """
+        if RAW not in self.extra:
+            raise ContractMismatch(f"{self.path} holds no {RAW}; train it again with `--raw-graph`")
+        session = Session(self.extra[RAW])
+        if not outputs_agree(self.manifest.outputs, session.outputs):
+            raise ContractMismatch(
+                f"{MODEL} has outputs {_listed(self.manifest.outputs)}; {RAW} has {_listed(session.outputs)}"
+            )
+        return session
 
 
 def load_checkpoint(
@@ -101,10 +120,13 @@ def verified_checkpoint(folder: Path, *, sha256: str | None = None, limits: Limi
     manifest = parse_manifest(manifest_data)
     limits = limits or LIMITS_OF_KIND.get(manifest.kind, Limits())
     files = {name: _verified(folder / name, manifest, limits) for name in manifest.files}
+    extra = {name: data for name, data in files.items() if name not in LISTED}
+    for name, data in extra.items():
+        if name.lower().endswith(".onnx"):
+            _guard(folder / name, data)
     session = Session(files[MODEL])
     _check_contract(manifest, session)
     golden.replay(files[GOLDEN], session)
-    extra = {name: data for name, data in files.items() if name not in LISTED}
     return Checkpoint(folder, manifest, digest, session, extra)
 
 
@@ -132,6 +154,13 @@ def _verified(path: Path, manifest: Manifest, limits: Limits) -> bytes:
     if found != entry.sha256:
         raise TamperedCheckpoint(f"{path} has SHA-256 {found}, the manifest says {entry.sha256}. Copy it again")
     return data
+
+
+def _guard(path: Path, data: bytes) -> None:
+    try:
+        check_model(data)
+    except UnsafeModel as error:
+        raise UnsafeModel(f"{path}: {error}") from error
 
 
 def _check_digest(folder: Path, digest: str, sha256: str | None) -> None:

@@ -18,6 +18,8 @@ FORMAT_VERSION = 1
 MANIFEST, MODEL, GOLDEN, CARD = "manifest.json", "model.onnx", "golden.json", "README.md"
 LISTED = (MODEL, GOLDEN, CARD)
 """Files every manifest lists."""
+RAW = "raw.onnx"
+"""An extra file of some checkpoints: the same outputs from other inputs, the features computed inside."""
 MAX_FILES = 16
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")

@@ -1,13 +1,15 @@
 """Numbers that describe a finished or begun response: windows x statistics over its token log-probabilities.
 
-`WINDOWS` and `STATISTICS` are the definition; the batch reader below and `metaprobe.probes.incremental` both read it.
-The windows are those of early-token confidence estimation (first, last, fractional), more densely.
+`WINDOWS` and `STATISTICS` are the definition. The readers below give the same numbers to the bit, for one response or
+many; `metaprobe.probes.incremental` reads a prefix token by token. The windows are those of early-token confidence
+estimation (first, last, fractional), more densely.
 
 Log-probabilities are rounded to float32 first, as they are recorded: what a server sends as JSON and what the run store
 gives back then have the same features. All arithmetic after that is in float64; results are float32.
 """
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from typing import Any
@@ -15,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from metaprobe.probes.window_statistics import STATISTICS, Plan, Reader, plan, prepare
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.types import FloatArray
 
@@ -23,7 +26,6 @@ PERCENTS = (10, 25, 50)
 
 Series = Sequence[float] | FloatArray
 """One number a token, (T,)."""
-Value = float | NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,38 +49,6 @@ WINDOWS = (
     *(Window(f"{side}{p}%", side == "last", percent=p) for side in ("first", "last") for p in PERCENTS),
     Window("full", percent=100),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """All that the statistics need to know of a window: floats for one window, arrays for many."""
-
-    width: Value
-    low: Value
-    median: Value
-    high: Value
-    mean: Value
-    variance: Value
-    covariance: Value
-    """Of value and token index, divided by the width."""
-
-
-def _slope(window: Summary) -> Value:
-    # w consecutive indices have variance (w^2 - 1) / 12; a slope needs two tokens
-    index_variance = (window.width**2 - 1) / 12
-    return window.covariance / np.where(index_variance > 0, index_variance, np.nan)
-
-
-STATISTICS: dict[str, Callable[[Summary], Value]] = {
-    "mean": lambda window: window.mean,
-    "median": lambda window: window.median,
-    "min": lambda window: window.low,
-    "max": lambda window: window.high,
-    "var": lambda window: window.variance,
-    "std": lambda window: window.variance**0.5,
-    "range": lambda window: window.high - window.low,
-    "slope": _slope,
-}
 
 TOP_SERIES = ("entropy", "margin")
 
@@ -146,10 +116,11 @@ def features(
         length, k = shapes[group[0]].tolist()
         seen = min(length, schema.limit or length)
         rows = max(1, 2**15 // (4 * seen))
+        prepared: Prepared = {}
         for part in (group[i : i + rows] for i in range(0, len(group), rows)):
             x = np.concatenate([logprobs[i][:seen] for i in part], dtype=np.float32).reshape(len(part), seen)
             top = np.stack([tops[i][:seen] for i in part]) if k else None
-            result[part] = _dense(schema, x, top)
+            result[part] = _dense(schema, x, top, prepared)
     return result
 
 
@@ -197,75 +168,66 @@ def _checked_shape(i: int, logprobs: Series, top: FloatArray | None) -> tuple[in
     return length, top.shape[1]
 
 
-def _dense(schema: Schema, logprobs: NDArray[np.float32], top: NDArray[np.float32] | None) -> NDArray[np.float32]:
+Prepared = dict[tuple[int, str], Reader]
+"""Readers of n responses of one length and type, for one batch."""
+
+
+def _dense(
+    schema: Schema,
+    logprobs: NDArray[np.float32],
+    top: NDArray[np.float32] | None,
+    prepared: Prepared | None = None,
+) -> NDArray[np.float32]:
     """Features of n responses that all have T tokens: (n, T) and (n, T, k) -> (n, len(schema.names))."""
-    n, T = logprobs.shape
-    spans = _spans(schema, T) if T <= 1024 else _spans.__wrapped__(schema, T)
-    series: dict[int, FloatArray] = {0: logprobs}  # first column of the series' block -> values (n, T)
+    known = _read(schema, logprobs, prepared)
+    if not schema.uses_top:
+        return known
+    result = np.full((len(logprobs), len(schema.names)), np.nan, np.float32)
+    result[:, : known.shape[1]] = known
     if top is not None:
-        series[len(schema.names) - 2 * schema.block] = entropy(top)
-        series[len(schema.names) - schema.block] = margin(top)
-    result = np.full((n, len(schema.names)), np.nan, np.float32)
-    for start, values in series.items():
-        block = result[:, start : start + schema.block].reshape(n, len(schema.windows), len(STATISTICS))  # a view
-        block[:, spans.defined] = _statistics(spans, values)
-    if schema.limit is None:
-        result[:, schema.block] = T
+        for i, series in enumerate((entropy(top), margin(top))):
+            start = known.shape[1] + i * schema.block
+            result[:, start : start + schema.block] = _read(schema, series, prepared)[:, : schema.block]
     return result
 
 
-def _statistics(spans: "_Spans", values: FloatArray) -> NDArray[np.float64]:
-    """(n, T) -> (n, windows defined at T, statistics). Windows lie side by side in one row, so few calls serve all."""
-    row = values.take(spans.tokens, axis=1)  # (n, L), L the sum of all widths
-    exact = row.astype(np.float64)
-    for start, stop in spans.bounds:
-        row[:, start:stop].sort(axis=1)
-    low, below, above, high = row.take(spans.ranks, axis=1).astype(np.float64).transpose(1, 0, 2)  # (n, windows) each
-    mean = np.add.reduceat(exact, spans.starts, axis=1) / spans.widths
-    exact -= mean.repeat(spans.repeats, axis=1)
-    covariance = np.add.reduceat(exact * spans.index, spans.starts, axis=1) / spans.widths
-    variance = np.add.reduceat(np.square(exact, out=exact), spans.starts, axis=1) / spans.widths
-    summary = Summary(spans.widths, low, (below + above) / 2, high, mean, variance, covariance)
-    result = np.stack([statistic(summary) for statistic in STATISTICS.values()], axis=-1)
-    result[np.isnan(mean)] = np.nan  # a value in the window is not known: then neither is its median
+def _read(schema: Schema, values: FloatArray, prepared: Prepared | None) -> NDArray[np.float32]:
+    """(n, T) -> the features of one series, and the length where the schema has it."""
+    n, T = values.shape
+    kept = _kept(schema.name, T) if T <= LONGEST_KEPT else _kept.__wrapped__(schema.name, T)
+    if kept.plan is None:
+        return np.full((n, schema.block), np.nan, np.float32)
+    if prepared is not None:
+        key = (n, values.dtype.char)
+        reader = prepared.get(key) or prepared.setdefault(key, prepare(kept.plan, n, values.dtype))
+    else:
+        try:
+            reader = kept.spare[values.dtype.char].pop()
+        except IndexError:
+            reader = prepare(kept.plan, n, values.dtype)
+    result = reader(values)
+    if prepared is None:
+        kept.spare[values.dtype.char].append(reader)
     return result
 
 
-@dataclass(frozen=True, slots=True)
-class _Spans:
-    """Where the windows of a T-token response lie when written one after the other into a row of L numbers."""
+LONGEST_KEPT, MOST_KEPT = 1024, 8
+"""What is prepared for a response of at most so many tokens is kept for the next one, for so many threads: 60 kB at 512
+tokens, and so some 30 MB where responses have hundreds of different lengths."""
 
-    defined: NDArray[np.intp]
-    """Which of the schema's windows there are."""
-    widths: NDArray[np.float64]
-    repeats: NDArray[np.intp]
-    """The widths again, as counts."""
-    starts: NDArray[np.intp]
-    bounds: list[tuple[int, int]]
-    tokens: NDArray[np.intp]
-    """(L,) Which token stands where."""
-    index: NDArray[np.float64]
-    """(L,) Token index counted from the window's middle."""
-    ranks: NDArray[np.intp]
-    """(4, windows) Places of minimum, lower and upper middle, and maximum once each window is sorted."""
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Kept:
+    plan: Plan | None
+    """None where the response is too short for any window."""
+    spare: dict[str, deque[Reader]]
+    """Readers of one response, by type, that no thread is using."""
 
 
 @lru_cache(maxsize=512)
-def _spans(schema: Schema, length: int) -> _Spans:
-    widths = np.array([w.width(length) for w in schema.windows], np.intp)
-    defined = np.flatnonzero(widths)
-    widths = widths[defined]
-    stops = np.cumsum(widths)
-    starts = stops - widths
-    first = [length - w if schema.windows[i].from_end else 0 for i, w in zip(defined, widths, strict=True)]
-    place = np.arange(widths.sum()) - starts.repeat(widths)  # 0, 1, ... within each window
-    return _Spans(
-        defined=defined,
-        widths=widths.astype(np.float64),
-        repeats=widths,
-        starts=starts,
-        bounds=list(zip(starts.tolist(), stops.tolist(), strict=True)),
-        tokens=place + np.array(first, np.intp).repeat(widths),
-        index=place - ((widths - 1) / 2).repeat(widths),
-        ranks=np.stack([starts, starts + (widths - 1) // 2, starts + widths // 2, stops - 1]),
-    )
+def _kept(name: str, length: int) -> _Kept:
+    windows = schema(name).windows
+    spare = {kind: deque[Reader](maxlen=MOST_KEPT) for kind in "fd"}
+    widths = [window.width(length) for window in windows]
+    ends = [window.from_end for window in windows]
+    return _Kept(plan(length, widths, ends, with_length=schema(name).limit is None) if any(widths) else None, spare)

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.probes.features import STATISTICS, Schema, Summary
+from metaprobe.probes.features import Schema
+from metaprobe.probes.window_statistics import LARGEST, STATISTICS, index_variance
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.openai_format import ROUNDING
 from metaprobe.records.types import FloatArray
@@ -31,7 +32,7 @@ class PrefixReader:
         """Take in one token's log-probability and its k likeliest, descending. Does nothing beyond the schema's k."""
         if self.tokens_seen >= self._limit:
             return
-        if not -math.inf < logprob <= ROUNDING:
+        if not -LARGEST <= logprob <= ROUNDING:
             raise InvalidResponse(
                 f"token {self.tokens_seen}: log-probability {logprob}, expected a finite number of nats, at most 0"
             )
@@ -45,9 +46,7 @@ class PrefixReader:
         if column is not None:
             for i, prefix in enumerate(self._series):
                 start = i * self.schema.block + column
-                summary = prefix.summary()
-                if summary is not None:
-                    self._vector[start : start + len(STATISTICS)] = [f(summary) for f in STATISTICS.values()]
+                self._vector[start : start + len(STATISTICS)] = prefix.statistics()
 
     def vector(self) -> NDArray[np.float32]:
         """The features as far as they are known, (len(schema.names),); NaN where a window is not yet complete."""
@@ -77,21 +76,17 @@ class _Prefix:
         self._products += distance * count
         insort(self._sorted, value)
 
-    def summary(self) -> Summary | None:
-        """None where a value was NaN, that is, not known."""
+    def statistics(self) -> tuple[float, ...]:
+        """In the order of `STATISTICS`; NaN where a value was NaN, that is, not known."""
         if math.isnan(self._total):
-            return None
+            return (math.nan,) * len(STATISTICS)
         values, w = self._sorted, len(self._sorted)
-        shift = self._total / w
-        return Summary(
-            width=w,
-            low=values[0],
-            median=(values[(w - 1) // 2] + values[w // 2]) / 2,
-            high=values[-1],
-            mean=self._first + shift,
-            variance=max(0.0, self._squares / w - shift * shift),
-            covariance=self._products / w - shift * (w - 1) / 2,
-        )
+        low, high, shift = values[0], values[-1], self._total / w
+        median = (values[(w - 1) // 2] + values[w // 2]) / 2
+        variance = min(max(0.0, self._squares / w - shift * shift), LARGEST)
+        covariance = self._products / w - shift * (w - 1) / 2
+        slope = covariance / index_variance(w)
+        return self._first + shift, median, low, high, variance, math.sqrt(variance), high - low, slope
 
 
 def _top_values(top: list[float]) -> tuple[float, float]:

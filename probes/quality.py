@@ -3,7 +3,7 @@
 import os
 import warnings
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint, ContractMismatch, load_checkpoint
 from metaprobe.probes.contract import OnMismatch, checked, mismatch
-from metaprobe.probes.features import Schema, features, schema
+from metaprobe.probes.features import Schema, features, features_one, schema
 from metaprobe.records.errors import InvalidResponse
+from metaprobe.records.float_list import float_list
 from metaprobe.records.openai_format import ParsedResponse, parse_response
+from metaprobe.records.raw_body import parse_body
 
 KIND = "quality"
 INPUT = "features"
@@ -21,6 +23,7 @@ MOST_OUTSIDE = 0.25
 """Share of features outside their training range beyond which nothing is in support, however few were trained on."""
 MAIN_HEADS = ("correct", "quality")
 """Heads that give the score, the first that is there: a probability, or Q from 0 to 9."""
+UNLIKE = "unlike the training data"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,9 @@ class QualityPredictor:
             name: (float(low), float(high)) for name, (low, high) in contract.get("scales", {}).items()
         }
         self._support = Support.from_manifest(checkpoint.manifest.support)
+        names = [output.name for output in checkpoint.manifest.outputs]
+        self._main = next((name for name in MAIN_HEADS if name in names), None)
+        self._threshold = checkpoint.manifest.thresholds.get("flag")
         # One feature of many, but an answer of another length is another kind of answer.
         self._length = self.schema.names.index("length") if "length" in self.schema.names else None
 
@@ -78,19 +84,27 @@ class QualityPredictor:
         return cls(load_checkpoint(path, sha256=sha256), on_mismatch=on_mismatch)
 
     def predict(self, response: object) -> Verdict:
-        """The verdict on an OpenAI chat completion (dict, JSON or client object), a `Call`, or a list of logprobs.
+        """The verdict on a response in any of the formats of `parse_response`, a list of log-probabilities being one.
+
+        JSON text or bytes, such as the body of an HTTP response, are read much faster where msgspec is installed (it is
+        in the extra `serve`).
 
         Raises `InvalidResponse` for a response that cannot be scored, and `ContractMismatch` for one of another model
         where `on_mismatch="refuse"`.
         """
-        return self.predict_many([response])[0]
+        plain = float_list(response) if type(response) is list else None
+        if plain is not None:  # says nothing of its model
+            return self._one(features_one(self.schema, plain), "")
+        parsed = self._parsed(response)
+        note = self._mismatch(parsed)
+        return self._one(features_one(self.schema, parsed.logprobs, parsed.top_logprobs), note)
 
     def predict_many(self, responses: Iterable[object]) -> list[Verdict]:
         """One verdict a response, in order. An error names the response, counted from 0."""
         parsed, notes = [], []
         for number, response in enumerate(responses):
             try:
-                parsed.append(parse_response(response))
+                parsed.append(self._parsed(response))
             except InvalidResponse as error:
                 raise InvalidResponse(f"response {number}: {error}") from error
             notes.append(self._mismatch(parsed[-1]))
@@ -98,26 +112,29 @@ class QualityPredictor:
             return []
         top = [p.top_logprobs for p in parsed] if self.schema.uses_top else None
         X = features(self.schema, [p.logprobs for p in parsed], top)
-        outputs = {name: values[:, 0] for name, values in self.checkpoint.run({INPUT: X}).items()}
+        outputs = {name: values.ravel().tolist() for name, values in self.checkpoint.run({INPUT: X}).items()}
         supported = self._support.contains(X, decisive=self._length)
         return [
-            self._verdict({n: float(v[i]) for n, v in outputs.items()}, supported[i], notes[i]) for i in range(len(X))
+            self._verdict({name: values[i] for name, values in outputs.items()}, supported[i], note)
+            for i, note in enumerate(notes)
         ]
 
+    def _parsed(self, response: object) -> ParsedResponse:
+        if isinstance(response, (str, bytes, bytearray)):
+            return parse_body(response, top=self.schema.uses_top)
+        return parse_response(response)
+
+    def _one(self, row: NDArray[np.float32], note: str) -> Verdict:
+        """From features (d,)."""
+        heads = {name: value.item() for name, value in self.checkpoint.run({INPUT: row[None]}).items()}
+        return self._verdict(heads, self._support.contains_one(row, decisive=self._length), note)
+
     def _verdict(self, heads: dict[str, float], in_support: bool | None, note: str) -> Verdict:
-        score = next((self._share(name, heads[name]) for name in MAIN_HEADS if name in heads), None)
-        threshold = self.checkpoint.manifest.thresholds.get("flag")
+        score = self._share(self._main, heads[self._main]) if self._main is not None else None
         if in_support is False:
-            note = "; ".join(filter(None, [note, "unlike the training data"]))
-        return Verdict(
-            score=score,
-            heads=heads,
-            critical=heads.get("critical"),
-            flagged=None if threshold is None or score is None else score < threshold,
-            in_support=in_support,
-            checkpoint=self.checkpoint.digest,
-            reason=note,
-        )
+            note = f"{note}; {UNLIKE}" if note else UNLIKE
+        flagged = None if self._threshold is None or score is None else score < self._threshold
+        return Verdict(score, heads, heads.get("critical"), flagged, in_support, self.checkpoint.digest, note)
 
     def _share(self, name: str, value: float) -> float:
         """Where a head's value lies on its scale, in [0, 1]; a probability is its own."""
@@ -130,7 +147,7 @@ class QualityPredictor:
             model=parsed.model,
             logprobs_mode=parsed.logprobs_mode,
             on_mismatch=self._on_mismatch,
-            stacklevel=4,
+            stacklevel=3,
         )
 
 
@@ -143,6 +160,13 @@ class Support:
     """Per feature, the range that holds 99 % of the training rows (NaN where a feature was never defined)."""
     allowed: float
     """Share of defined features that may lie outside: what 99 % of the calibration rows keep to."""
+    _low: NDArray[np.float32] = field(init=False, repr=False)
+    _high: NDArray[np.float32] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        never = np.isnan(self.low)  # defined in training: then every value is outside
+        object.__setattr__(self, "_low", np.where(never, np.float32(np.inf), self.low))
+        object.__setattr__(self, "_high", np.where(never, np.float32(np.inf), self.high))
 
     @classmethod
     def fit(cls, train: NDArray[np.float32], calibration: NDArray[np.float32]) -> "Support":
@@ -181,8 +205,16 @@ class Support:
         """Whether each row is like the training data: few features outside, and the decisive one inside."""
         inside = self.outside(X) <= self.allowed
         if decisive is not None:
-            inside &= (self.low[decisive] <= X[:, decisive]) & (X[:, decisive] <= self.high[decisive])
+            inside &= ~((X[:, decisive] < self._low[decisive]) | (X[:, decisive] > self._high[decisive]))
         return [bool(value) for value in inside]
+
+    def contains_one(self, row: NDArray[np.float32], *, decisive: int | None = None) -> bool | None:
+        """As `contains`, for the features of one response, (d,)."""
+        below, above = row < self._low, row > self._high
+        if decisive is not None and (below[decisive] or above[decisive]):
+            return False
+        outside = np.count_nonzero(below) + np.count_nonzero(above)
+        return not outside or bool(outside / np.count_nonzero(row == row) <= self.allowed)
 
 
 class NoSupport:
@@ -191,3 +223,7 @@ class NoSupport:
     def contains(self, X: NDArray[np.float32], *, decisive: int | None = None) -> list[bool | None]:
         """None for every row."""
         return [None] * len(X)
+
+    def contains_one(self, row: NDArray[np.float32], *, decisive: int | None = None) -> bool | None:
+        """None."""
+        return None

@@ -10,7 +10,7 @@ import gzip
 import json
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -169,14 +169,14 @@ def _object(raw: bytes) -> dict[str, Any]:
 
 
 def run_of_line(record: dict[str, Any], default_id: str) -> Run:
-    """The run that one line tells of. A bare chat completion, or a line of Batch output, will do as well.
+    """The run that one line tells of. A bare completion or response, or a line of Batch output, will do as well.
 
     Raises `ImportFileError` or `InvalidResponse` without file and line, which only the caller knows.
     """
-    if "response" not in record and "choices" in record:
+    if "response" not in record and ("choices" in record or record.get("object") == "response"):
         record = {"id": record.get("id"), "response": record}
     batch = record.get("response")
-    if isinstance(batch, dict) and "choices" not in batch and isinstance(batch.get("body"), dict):
+    if isinstance(batch, dict) and isinstance(batch.get("body"), dict):
         # A line of OpenAI's Batch output: the completion is the body, and `custom_id` is the user's own id.
         record = {**record, "id": record.get("custom_id", record.get("id")), "response": batch["body"]}
     for key in sorted(record.keys() - set(KEYS)):
@@ -190,6 +190,9 @@ def run_of_line(record: dict[str, Any], default_id: str) -> Run:
     response = parse_response(record["response"])
     line_id, run_id, id = _ids(record, default_id)
     messages = _messages(record.get("messages"))
+    sampling = _sampling(record.get("sampling"))
+    if response.temperature is not None and not record.get("sampling"):
+        sampling = replace(sampling, temperature=response.temperature)
     labels = _labels(record.get("labels"), id)
     return Run(
         id=id,
@@ -212,8 +215,8 @@ def run_of_line(record: dict[str, Any], default_id: str) -> Run:
                 tokens=response.tokens,
                 logprobs=response.logprobs,
                 top_logprobs=response.top_logprobs,
-                sampling=_sampling(record.get("sampling")),
-                logprobs_mode=_mode(record.get("logprobs_mode")),
+                sampling=sampling,
+                logprobs_mode=_mode(record.get("logprobs_mode"), response.logprobs_mode),
                 finish_reason=response.finish_reason,
                 usage=response.usage,
             ),
@@ -311,12 +314,12 @@ def _sampling(sampling: object) -> Sampling:
     return Sampling(**given)
 
 
-def _mode(mode: object) -> LogprobsMode:
+def _mode(mode: object, unstated: LogprobsMode) -> LogprobsMode:
+    if mode is None:
+        return unstated
     for known in get_args(LogprobsMode):
         if mode == known:
             return known  # type: ignore[no-any-return]
-    if mode is None:
-        return "unknown"
     raise ImportFileError(f'"logprobs_mode" is {_named(mode)}; expected one of {", ".join(get_args(LogprobsMode))}')
 
 

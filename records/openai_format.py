@@ -1,21 +1,22 @@
-"""Reads an OpenAI chat completion, from any server that speaks that format, into arrays.
+"""Reads an answer with its log-probabilities into arrays: the door for every format, and OpenAI's chat completions.
 
 Standard library and NumPy only: this is on the way of every score in the base install.
 """
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any, NoReturn
+from operator import attrgetter, itemgetter
+from typing import Any, NoReturn, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.types import Call, FloatArray, LogprobsMode, Usage
-
-_HUGE_COUNT = 1 << 40  # no usage; stored as 64-bit integers
+from metaprobe.records.reading import fields, fields_of_each, known_temperature, listed, text, usage
+from metaprobe.records.text_format import columns
+from metaprobe.records.types import FloatArray, LogprobsMode, Usage
 
 ROUNDING = 1e-4
 """Log-probabilities up to this far above 0 are rounding (a softmax in half precision) and become 0."""
@@ -55,36 +56,67 @@ class ParsedText:
     usage: Usage = field(default_factory=Usage)
 
 
-def parse_response(response: object, *, choice: int = 0) -> ParsedResponse:
-    """What a response says about itself. Raises `InvalidResponse` for one that cannot be scored.
+def parse_response(
+    response: object, *, choice: int = 0, logprobs_mode: LogprobsMode | None = None, temperature: float | None = None
+) -> ParsedResponse:
+    """What a response says about itself. Raises `InvalidResponse` for one that cannot be scored, and nothing else.
 
-    `response` is a chat completion (a dict, JSON text or bytes, or a client's object with `model_dump()`), a `Call`, or
-    a plain sequence of log-probabilities. OpenAI gives -9999.0 for a sampled token outside of the likeliest 20; it is
-    kept as it came, being finite and meaning what it says, and so it weighs in a mean.
+    `response`, recognised by its shape, is one of:
+
+    - an OpenAI chat completion, text completion or Responses API response, of any server: a client's object, a
+      dictionary, JSON text or bytes;
+    - the chunks or events of a stream of these, as a list or iterator, also where the stream was cut;
+    - vLLM's `RequestOutput` or `CompletionOutput`; SGLang's or llama.cpp's native answer; what transformers' `generate`
+      returns with `return_dict_in_generate` and `output_logits` or `output_scores` (`records/transformers_format.py`
+      says how padding is left out);
+    - a `Call`, a `ParsedResponse`, or a sequence or one-dimensional array of log-probabilities.
+
+    `choice`: which of several answers. `logprobs_mode` and `temperature` state what the caller knows; they count for
+    more than what the source says or is assumed to do, and where nobody says they are "unknown" and None. Assumed are
+    the engines' defaults: raw for vLLM (`logprobs_mode` of the engine) and llama.cpp (`post_sampling_probs` changes
+    it, and shows), processed for SGLang (`SGLANG_RETURN_ORIGINAL_LOGPROB` changes it). The APIs do not say.
+
+    OpenAI gives -9999.0 for a sampled token outside of the likeliest 20; it is kept as it came, being finite and
+    meaning what it says, and so it weighs in a mean.
     """
+    parsed = _parsed(response, choice)
+    if logprobs_mode is not None:
+        if logprobs_mode not in get_args(LogprobsMode):
+            raise ValueError(
+                f"logprobs_mode is {logprobs_mode!r}; expected one of {', '.join(get_args(LogprobsMode))}, or None"
+            )
+        parsed = replace(parsed, logprobs_mode=logprobs_mode)
+    if temperature is not None:
+        if known_temperature(temperature) is None:
+            raise ValueError(f"temperature is {temperature!r}; expected a number of at least 0, or None")
+        parsed = replace(parsed, temperature=float(temperature))
+    return parsed
+
+
+def _parsed(response: object, choice: int) -> ParsedResponse:
     if isinstance(response, ParsedResponse):
         return response
-    if isinstance(response, Call):
-        return _from_call(response)
-    if isinstance(response, (str, bytes, bytearray)):
-        response = _from_json(response)
-    elif not isinstance(response, Mapping) and hasattr(response, "model_dump"):
-        response = response.model_dump()
-    if not isinstance(response, Mapping):
-        return ParsedResponse(text="", tokens=(), logprobs=check_logprobs(response))
-    return _from_completion(response, choice)
+    try:
+        if isinstance(response, np.ndarray) or (type(response) is list and response and type(response[0]) is float):
+            return ParsedResponse("", (), check_logprobs(response))
+        from metaprobe.records.formats import read  # the formats are built on what is below
+
+        return read(response, choice)
+    except RecursionError as error:
+        raise InvalidResponse("the response is nested too deeply; expected one answer as its API gives it") from error
 
 
 def parse_text(response: object, *, choice: int = 0) -> ParsedText:
-    """What a chat completion (a dict, JSON text or bytes) says, with or without log-probabilities.
+    """What a chat completion (a dict, a client's object, JSON text or bytes) says, with or without log-probabilities.
 
     Raises `InvalidResponse` for one that holds no answer.
     """
     if isinstance(response, (str, bytes, bytearray)):
-        response = _from_json(response)
-    if not isinstance(response, Mapping):
+        response = from_json(response)
+    held = fields(response)
+    if held is None:
         raise InvalidResponse(f"the response came as {type(response).__name__}; expected a chat completion")
-    return _said(response, choice)
+    return _said(held, choice)[0]
 
 
 def check_logprobs(values: object) -> NDArray[np.float32]:
@@ -112,11 +144,97 @@ def content_text(content: object) -> str:
     """The text of a message's `content`: a string, a list of parts (of which the text ones count), or None."""
     if isinstance(content, str):
         return content
-    if isinstance(content, Sequence):
-        return "".join(
-            part["text"] for part in content if isinstance(part, Mapping) and isinstance(part.get("text"), str)
+    return "".join(text((fields(part) or {}).get("text")) for part in listed(content) or ())
+
+
+def from_json(body: str | bytes | bytearray) -> object:
+    """What a body of JSON holds. Raises `InvalidResponse` where it is none."""
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError) as error:  # ValueError: bad JSON, bad UTF-8, a number of 5000 digits
+        raise InvalidResponse(
+            f"the response ({len(body)} long) is not JSON ({error}); expected a whole answer: was it cut off?"
+        ) from error
+
+
+def read_completion(response: Mapping[str, Any], choice: int) -> ParsedResponse:
+    """What a chat or text completion says, whichever of the two shapes its log-probabilities have."""
+    said, chosen = _said(response, choice)
+    given = fields(chosen.get("logprobs")) or {}
+    rest: dict[str, Any] = {
+        "text": said.text,
+        "finish_reason": said.finish_reason,
+        "model": said.model,
+        "usage": said.usage,
+    }
+    # Those of a refusal stand under a key of their own.
+    entries = given.get("content") if given.get("content") is not None else given.get("refusal")
+    if entries is not None:
+        return parsed_entries(entries, f"choices[{choice}].logprobs.content", **rest)
+    if given.get("token_logprobs") is None:
+        raise InvalidResponse(
+            f"the response holds no log-probabilities (choices[{choice}].logprobs.content is missing); {_ASK}"
         )
-    return ""
+    tokens, logprobs, rows = columns(given, said.usage)
+    if tokens and len(logprobs) < len(given["token_logprobs"]):
+        rest["text"] = "".join(tokens)  # the prompt was echoed
+    return ParsedResponse(tokens=tokens, logprobs=check_logprobs(logprobs), top_logprobs=alternatives(rows), **rest)
+
+
+def parsed_entries(given: object, where: str, **rest: Any) -> ParsedResponse:
+    """A response from its entries {token, logprob, top_logprobs}, one a token; `rest`: its other fields."""
+    values = listed(given)
+    held = fields_of_each(values) if values else []
+    entries = [entry for entry in held if entry is not None]
+    if values is None or len(entries) < len(values):
+        raise InvalidResponse(
+            f"{where} is not a list of objects; expected {{token, logprob, top_logprobs}} for each token"
+        )
+    return ParsedResponse(
+        tokens=tuple([text(entry.get("token")) for entry in entries]),
+        logprobs=check_logprobs([entry.get("logprob") for entry in entries]),
+        top_logprobs=alternatives([entry.get("top_logprobs") for entry in entries]),
+        **rest,
+    )
+
+
+def alternatives(rows: Sequence[Any]) -> NDArray[np.float32] | None:
+    """(T, k), descending, from a row a token; None where none has any. Padded with NaN.
+
+    A row holds numbers, or {token, logprob} as dictionaries or objects. Those that the sampler ruled out (-inf) count
+    as not given.
+    """
+    try:
+        rows = [row or () for row in rows]
+        lengths = np.fromiter(map(len, rows), dtype=np.intp, count=len(rows))
+        width = int(lengths.max(initial=0))
+        if not width:
+            return None
+        padded = np.full((len(rows), width), np.nan, dtype=np.float32)
+        flat = np.array(_numbers_of(rows))
+        if flat.dtype.kind not in "fiu" or flat.ndim != 1:
+            raise TypeError("a logprob among them is no number")
+        with np.errstate(over="ignore"):
+            padded[np.arange(width) < lengths[:, None]] = flat
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
+        raise InvalidResponse(
+            f"top_logprobs cannot be read ({type(error).__name__}: {error});"
+            " expected a list of {token, logprob} for each token"
+        ) from error
+    if np.any(padded > ROUNDING):
+        token = int(np.argwhere(padded > ROUNDING)[0, 0])
+        raise InvalidResponse(f"token {token} has an alternative with a log-probability above 0; expected at most 0")
+    padded[np.isneginf(padded)] = np.nan
+    return -np.sort(-np.minimum(padded, np.float32(0)), axis=1)  # NumPy sorts NaN last
+
+
+def _numbers_of(rows: list[Any]) -> list[Any]:
+    """All alternatives in one list; the first tells what they are, for there may be thousands."""
+    first = next(chain.from_iterable(rows))
+    if isinstance(first, (float, int)):
+        return list(chain.from_iterable(rows))
+    read = itemgetter("logprob") if isinstance(first, Mapping) else attrgetter("logprob")
+    return list(map(read, chain.from_iterable(rows)))
 
 
 def _numbers(values: object) -> NDArray[Any]:
@@ -162,112 +280,28 @@ def _refuse(given: NDArray[Any], logprobs: NDArray[np.float32]) -> NoReturn:
     raise InvalidResponse(f"the log-probability of token {index} (of {given.size}) {why}, or leave this response out")
 
 
-def _from_json(text: str | bytes | bytearray) -> object:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:  # ValueError: bad JSON, bad UTF-8, a number of 5000 digits
-        raise InvalidResponse(
-            f"the response ({len(text)} long) is not JSON ({error}); expected a whole chat completion: was it cut off?"
-        ) from error
-
-
-def _from_call(call: Call) -> ParsedResponse:
-    if call.logprobs is None:
-        raise InvalidResponse(f"call {call.id!r} was recorded without log-probabilities; {_ASK}")
-    return ParsedResponse(
-        call.text,
-        call.tokens,
-        check_logprobs(call.logprobs),
-        call.top_logprobs,
-        call.finish_reason,
-        call.model,
-        call.usage,
-        call.logprobs_mode,
-        call.sampling.temperature,
-    )
-
-
-def _from_completion(response: Mapping[str, Any], choice: int) -> ParsedResponse:
-    said = _said(response, choice)
-    entries = _token_entries(response["choices"][choice].get("logprobs"), choice)
-    return ParsedResponse(
-        text=said.text,
-        tokens=tuple([str(entry.get("token") or "") for entry in entries]),
-        logprobs=check_logprobs([entry.get("logprob") for entry in entries]),
-        top_logprobs=_alternatives(entries),
-        finish_reason=said.finish_reason,
-        model=said.model,
-        usage=said.usage,
-    )
-
-
-def _said(response: Mapping[str, Any], choice: int) -> ParsedText:
-    choices = response.get("choices")
-    if not isinstance(choices, Sequence) or not 0 <= choice < len(choices):
+def _said(response: Mapping[str, Any], choice: int) -> tuple[ParsedText, Mapping[str, Any]]:
+    """(what the choice says, the choice)."""
+    choices = listed(response.get("choices"))
+    if choices is None or not 0 <= choice < len(choices):
         came = (
-            f"{len(choices)} choices" if isinstance(choices, Sequence) else f"the keys {sorted(map(str, response))[:8]}"
+            f"the keys {[key[:40] for key in sorted(map(str, response))[:8]]}"
+            if choices is None
+            else f"{len(choices)} choices"
         )
         raise InvalidResponse(f"the response has {came}; expected a chat completion with choices[{choice}]")
-    chosen = choices[choice]
-    message = chosen.get("message") if isinstance(chosen, Mapping) else None
-    if not isinstance(message, Mapping):
+    chosen = fields(choices[choice]) or {}
+    message = fields(chosen.get("message"))
+    if message is None and not isinstance(chosen.get("text"), str):
         raise InvalidResponse(
-            f"choices[{choice}] has no message; expected a whole chat completion:"
-            " join the chunks of a stream first, and use chat completions rather than the older text completions"
+            f"choices[{choice}] has neither message nor text; expected a whole completion:"
+            " join the chunks of a stream first, or pass the list of all of them"
         )
-    return ParsedText(
-        text=content_text(message.get("content")),
-        finish_reason=str(chosen.get("finish_reason") or ""),
-        model=str(response.get("model") or ""),
-        usage=_usage(response.get("usage")),
+    counted = fields(response.get("usage")) or {}
+    said = ParsedText(
+        text=content_text(message.get("content")) if message is not None else chosen["text"],
+        finish_reason=text(chosen.get("finish_reason")),
+        model=text(response.get("model")),
+        usage=usage(counted.get("prompt_tokens"), counted.get("completion_tokens")),
     )
-
-
-def _token_entries(logprobs: object, choice: int) -> Sequence[Mapping[str, Any]]:
-    """The entries of the generated tokens; those of a refusal stand under a key of their own."""
-    entries = None
-    if isinstance(logprobs, Mapping):
-        entries = logprobs.get("content") if logprobs.get("content") is not None else logprobs.get("refusal")
-    if entries is None:
-        raise InvalidResponse(
-            f"the response holds no log-probabilities (choices[{choice}].logprobs.content is missing); {_ASK}"
-        )
-    if not isinstance(entries, Sequence) or not all(isinstance(entry, Mapping) for entry in entries):
-        raise InvalidResponse(
-            f"choices[{choice}].logprobs.content is not a list of objects;"
-            " expected {token, logprob, top_logprobs} for each token"
-        )
-    return entries
-
-
-def _alternatives(entries: Sequence[Mapping[str, Any]]) -> NDArray[np.float32] | None:
-    """(T, k), descending. Alternatives that the sampler ruled out (-inf) count as not given."""
-    try:
-        rows = [[alternative["logprob"] for alternative in entry.get("top_logprobs") or ()] for entry in entries]
-        lengths = np.fromiter(map(len, rows), dtype=np.intp, count=len(rows))
-        width = int(lengths.max())
-        if not width:
-            return None
-        padded = np.full((len(rows), width), np.nan, dtype=np.float32)
-        flat = np.array(list(chain.from_iterable(rows)))
-        if flat.dtype.kind not in "fiu":
-            raise TypeError("a logprob among them is no number")
-        with np.errstate(over="ignore"):
-            padded[np.arange(width) < lengths[:, None]] = flat
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise InvalidResponse(
-            f"top_logprobs cannot be read ({type(error).__name__}: {error});"
-            " expected a list of {token, logprob} for each token"
-        ) from error
-    if np.any(padded > ROUNDING):
-        token = int(np.argwhere(padded > ROUNDING)[0, 0])
-        raise InvalidResponse(f"token {token} has an alternative with a log-probability above 0; expected at most 0")
-    padded[np.isneginf(padded)] = np.nan
-    return -np.sort(-np.minimum(padded, np.float32(0)), axis=1)  # NumPy sorts NaN last
-
-
-def _usage(usage: object) -> Usage:
-    if not isinstance(usage, Mapping):
-        return Usage()
-    counts = (usage.get("prompt_tokens"), usage.get("completion_tokens"))
-    return Usage(*(count if isinstance(count, int) and 0 <= count < _HUGE_COUNT else 0 for count in counts))
+    return said, chosen

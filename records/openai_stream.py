@@ -1,4 +1,4 @@
-"""Puts the chunks of a streamed chat completion together again.
+"""Puts the chunks of a streamed chat or text completion together again.
 
 Standard library only, as `openai_format`, which reads the result.
 """
@@ -8,19 +8,20 @@ from typing import Any
 
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.openai_format import content_text
+from metaprobe.records.reading import fields, listed, text
 
 _LASTING = ("id", "model", "system_fingerprint", "prompt_token_ids", "usage")
+_COLUMNS = ("tokens", "token_logprobs", "top_logprobs")
 
 
-class StreamedCompletion:
-    """`add` every chunk as it comes; `completion()` is then what the same request gives without streaming."""
+class _Streamed:
+    """What the chunks of both kinds have in common."""
 
-    def __init__(self) -> None:
+    def __init__(self, choice: int = 0) -> None:
+        """`choice`: which answer to follow, where the chunks are of several."""
+        self._choice = choice
         self._known: dict[str, Any] = {}
         self._text: list[str] = []
-        self._entries: list[Any] = []
-        self._token_ids: list[Any] = []
-        self._has_logprobs = False
         self._finish_reason: str | None = None
 
     @property
@@ -28,30 +29,52 @@ class StreamedCompletion:
         """Whether the server has said how the answer ended; without that it was cut."""
         return self._finish_reason is not None
 
+    def _chosen(self, chunk: object) -> Mapping[str, Any]:
+        """What the chunk brings of the answer that is followed; empty where it brings the usage or another answer's."""
+        held = fields(chunk)
+        if held is None:
+            raise InvalidResponse(f"a chunk of the stream came as {type(chunk).__name__}; expected an object")
+        self._known.update({key: held[key] for key in _LASTING if held.get(key) is not None})
+        for given in listed(held.get("choices")) or ():
+            choice = fields(given)
+            if choice is not None and choice.get("index", self._choice) == self._choice:
+                self._finish_reason = text(choice.get("finish_reason")) or self._finish_reason
+                return choice
+        return {}
+
+
+class StreamedCompletion(_Streamed):
+    """`add` every chunk as it comes; `completion()` is then what the same request gives without streaming."""
+
+    def __init__(self, choice: int = 0) -> None:
+        super().__init__(choice)
+        self._entries: list[Mapping[str, Any]] = []
+        self._token_ids: list[Any] = []
+        self._has_logprobs = False
+
     def add(self, chunk: object) -> tuple[str, Sequence[Mapping[str, Any]]]:
         """The text that this chunk brings, and the entries (token, logprob, top_logprobs) of its tokens.
 
-        Raises `InvalidResponse` for what is no chunk. Only the first choice is read.
+        Raises `InvalidResponse` for what is no chunk.
         """
-        if not isinstance(chunk, Mapping):
-            raise InvalidResponse(f"a chunk of the stream came as {type(chunk).__name__}; expected an object")
-        self._known.update({key: chunk[key] for key in _LASTING if chunk.get(key) is not None})
-        choices = chunk.get("choices")
-        choice = choices[0] if isinstance(choices, Sequence) and choices else None
-        if not isinstance(choice, Mapping):
-            return "", ()  # the last chunk holds only the usage
-        delta, logprobs = choice.get("delta"), choice.get("logprobs")
-        text = content_text(delta.get("content")) if isinstance(delta, Mapping) else ""
+        choice = self._chosen(chunk)
+        delta, logprobs = fields(choice.get("delta")), fields(choice.get("logprobs"))
+        brought = content_text(delta.get("content")) if delta is not None else ""
         entries: Sequence[Mapping[str, Any]] = ()
-        if isinstance(logprobs, Mapping):
-            given = logprobs.get("content") or logprobs.get("refusal") or ()
-            entries = [entry for entry in given if isinstance(entry, Mapping)] if isinstance(given, Sequence) else ()
+        if logprobs is not None:
+            given = listed(logprobs.get("content") or logprobs.get("refusal") or ())
+            held = [fields(entry) for entry in given] if given is not None else [None]
+            entries = [entry for entry in held if entry is not None]
+            if len(entries) < len(held):
+                raise InvalidResponse(
+                    "the log-probabilities of a chunk are not a list of objects; expected {token, logprob,"
+                    " top_logprobs} for each token"
+                )
             self._has_logprobs = True
-        self._text.append(text)
+        self._text.append(brought)
         self._entries.extend(entries)
-        self._token_ids.extend(choice.get("token_ids") or ())
-        self._finish_reason = choice.get("finish_reason") or self._finish_reason
-        return text, entries
+        self._token_ids.extend(listed(choice.get("token_ids")) or ())
+        return brought, entries
 
     def completion(self) -> dict[str, Any]:
         """The chat completion that the chunks so far amount to."""
@@ -61,5 +84,37 @@ class StreamedCompletion:
             "logprobs": {"content": self._entries} if self._has_logprobs else None,
             "finish_reason": self._finish_reason,
             "token_ids": self._token_ids or None,
+        }
+        return {**self._known, "choices": [choice]}
+
+
+class StreamedText(_Streamed):
+    """The same for text completions, whose log-probabilities come as columns, or as entries from llama.cpp's server."""
+
+    def __init__(self, choice: int = 0) -> None:
+        super().__init__(choice)
+        self._columns: dict[str, list[Any]] = {}
+
+    def add(self, chunk: object) -> str:
+        """The text that this chunk brings. Raises `InvalidResponse` for what is no chunk."""
+        choice = self._chosen(chunk)
+        brought = text(choice.get("text"))
+        self._text.append(brought)
+        for name, column in (fields(choice.get("logprobs")) or {}).items():
+            if name in (*_COLUMNS, "content") and column is not None:
+                if listed(column) is None:
+                    raise InvalidResponse(
+                        f"logprobs.{name} of a chunk came as {type(column).__name__}; expected a list"
+                    )
+                self._columns.setdefault(name, []).extend(column)
+        return brought
+
+    def completion(self) -> dict[str, Any]:
+        """The text completion that the chunks so far amount to."""
+        choice = {
+            "index": 0,
+            "text": "".join(self._text),
+            "logprobs": self._columns or None,
+            "finish_reason": self._finish_reason,
         }
         return {**self._known, "choices": [choice]}

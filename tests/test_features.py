@@ -142,7 +142,41 @@ def test_batch_agrees_with_plain_definition_on_alternatives(responses, k, seed):
 def test_one_response_reads_the_same_alone_and_in_a_batch(responses, seed, name):
     tops = [tops_for(x, 3, seed) for x in responses]
     alone = [features_one(schema(name), x.tolist(), top) for x, top in zip(responses, tops, strict=True)]
-    np.testing.assert_allclose(features(schema(name), responses, tops), alone, **TOLERANCE)
+    np.testing.assert_array_equal(features(schema(name), responses, tops), alone)
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 49, 50, 51, 100, 255, 512, 1023, 1024, 1025, 1100])
+@pytest.mark.parametrize("kind", ["ordinary", "hard to tell apart", "far off", "far off first", "far off last"])
+def test_extreme_values_agree_with_plain_definition_at_every_length(length, kind):
+    rng = np.random.default_rng(length)
+    x = -rng.exponential(0.5, length)
+    if kind == "hard to tell apart":
+        x = -5 - 1e-6 * rng.integers(0, 2, length)
+    elif kind.startswith("far off"):
+        x[{"far off": rng.random(length) < 0.2, "far off first": 0, "far off last": -1}[kind]] = -9999.0
+    x = x.astype(np.float32)
+    full = schema("full")
+    np.testing.assert_allclose(features_one(full, x), plain(full.names, x), **TOLERANCE)
+    np.testing.assert_array_equal(features(full, [x, x[:1], x])[[0, 2]], [features_one(full, x)] * 2)
+
+
+def test_numbers_at_the_end_of_the_range_give_finite_features():
+    x = [-1e38, -0.5, -3e38, 0.0]
+    known = features_one(schema("full"), x)
+    assert np.isfinite(known[~np.isnan(known)]).all()
+    reader = PrefixReader(schema("prefix-3"))
+    for value in x:
+        reader.push(value)
+    np.testing.assert_allclose(reader.vector(), features_one(schema("prefix-3"), x), **TOLERANCE)
+
+
+def test_threads_read_the_same_length_at_once():
+    from concurrent.futures import ThreadPoolExecutor
+
+    responses = [-np.random.default_rng(i).exponential(1, 30).astype(np.float32) for i in range(300)]
+    with ThreadPoolExecutor(8) as pool:
+        rows = list(pool.map(lambda x: features_one(schema("full"), x), responses))
+    np.testing.assert_array_equal(rows, features(schema("full"), responses))
 
 
 @settings(deadline=None)
@@ -232,7 +266,7 @@ def test_bad_responses_are_refused_by_number():
         features(full, [[-0.5]], [None, None])
 
 
-@pytest.mark.parametrize("bad", [np.nan, -np.inf, 0.1])
+@pytest.mark.parametrize("bad", [np.nan, -np.inf, -1e39, 0.1])
 def test_stream_refuses_what_is_no_log_probability(bad):
     reader = PrefixReader(schema("prefix-3"))
     with pytest.raises(InvalidResponse, match="token 0"):

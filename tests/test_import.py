@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from answer_formats import CORPUS
 
 from metaprobe.records.errors import ImportFileError
-from metaprobe.records.importer import ImportReport, import_file, iter_json_lines, read_openai_lines
+from metaprobe.records.importer import ImportReport, import_file, iter_json_lines, read_openai_lines, run_of_line
+from metaprobe.records.openai_format import parse_response
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Label, Message, Sampling, Statement
 
@@ -197,3 +199,20 @@ def test_a_line_of_batch_output_is_read_under_the_users_own_id(tmp_path: Path) -
     path = tmp_path / "batch.jsonl"
     path.write_text(json.dumps(line))
     assert [run.id for run in read_openai_lines(path)] == ["mine"]
+
+
+def test_a_line_of_a_file_may_be_a_bare_response_or_one_in_batch_output() -> None:
+    response = CORPUS["openai_response"]
+    bare = run_of_line(response, "line-1").calls[0]
+    batch = run_of_line({"custom_id": "mine", "response": {"status_code": 200, "body": response}}, "line-1").calls[0]
+    assert bare.logprobs is not None
+    assert batch.logprobs is not None
+    assert bare.logprobs.tolist() == batch.logprobs.tolist() == parse_response(response).logprobs.tolist()
+    assert batch.id == "mine"
+
+
+def test_an_imported_line_keeps_the_mode_that_its_format_tells_unless_it_states_one() -> None:
+    response = CORPUS["llama_cpp_completion"]
+    assert run_of_line({"response": response}, "line-1").calls[0].logprobs_mode == "raw"
+    stated = run_of_line({"response": response, "logprobs_mode": "processed"}, "line-1").calls[0]
+    assert stated.logprobs_mode == "processed"

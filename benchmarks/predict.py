@@ -1,0 +1,326 @@
+"""How fast responses are judged, against what one would use instead; equal answers are asserted, in the same run.
+
+    python benchmarks/predict.py
+    pip install --no-deps --target PEERS artefactual uqlm skops beartype
+    python benchmarks/predict.py --peers PEERS --json predict.json
+
+Random log-probabilities, nothing from outside. The model has 300 trees of up to 31 leaves on the full schema, trained
+here (needs the extra `train`). One thread; set OMP_NUM_THREADS=1. Two calls that are compared are timed in turns, and
+each one's best median of the turns counts. artefactual also needs scikit-learn and pydantic, uqlm's scorers SciPy; the
+rest of uqlm (torch, langchain) is not loaded. What is absent is skipped, and says so.
+"""
+
+import argparse
+import importlib
+import itertools
+import json
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import onnxruntime
+from features import best_seconds, naive, push_times_us
+
+from metaprobe.checkpoints import Draft, save_checkpoint
+from metaprobe.checkpoints.session import Session
+from metaprobe.probes.features import entropy, features, features_one, schema
+from metaprobe.probes.quality import QualityPredictor, Support
+from metaprobe.probes.wepr import Wepr
+from metaprobe.records.openai_format import alternatives
+
+TOKENS, RANKS, RESPONSES = 512, 15, 64
+FULL = schema("full")
+Call = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Row:
+    what: str
+    ours_us: float
+    """Median."""
+    ours_p99_us: float
+    other: str
+    other_us: float
+    ratio: float
+    """How many times faster than the other; below 1 where slower."""
+    target: str
+
+
+def rounds(*calls: Call, turns: int, calls_a_turn: int) -> list[tuple[float, float]]:
+    """(median, 99th percentile) in microseconds of each call, timed in turns; the turn with the best median counts."""
+    best = [(np.inf, np.inf)] * len(calls)
+    for _ in range(turns):
+        for i, call in enumerate(calls):
+            times = []
+            for _ in range(calls_a_turn):
+                start = time.perf_counter_ns()
+                call()
+                times.append(time.perf_counter_ns() - start)
+            p50, p99 = np.percentile(times, [50, 99]) / 1e3
+            best[i] = min(best[i], (float(p50), float(p99)))
+    return best
+
+
+def compared(what: str, ours: Call, other: str, theirs: Call, target: str, *, turns: int, calls: int) -> Row:
+    (mine, p99), (they, _) = rounds(ours, theirs, turns=turns, calls_a_turn=calls)
+    return Row(what, mine, p99, other, they, they / mine, target)
+
+
+def predictor(folder: Path) -> QualityPredictor:
+    """300 trees of up to 31 leaves on random responses, saved and loaded as a checkpoint."""
+    import lightgbm
+
+    from metaprobe.training.calibrate import Platt
+    from metaprobe.training.graphs import trees_graph
+    from metaprobe.training.trees import Trees, float32_thresholds
+
+    rng = np.random.default_rng(0)
+    X = features(FULL, [(-rng.exponential(0.5, n)).astype(np.float32) for n in rng.integers(20, 600, 3000).tolist()])
+    y = (rng.random(len(X)) < 1 / (1 + np.exp(-X[:, 0]))).astype(int)
+    parameters = {"num_leaves": 31, "objective": "binary", "verbosity": -1, "num_threads": 1}
+    booster = lightgbm.train(parameters, lightgbm.Dataset(X, y), 300)
+    trees = Trees(float32_thresholds(booster), {}, 0.5)
+    model = trees_graph({"correct": (trees, Platt(1.0, 0.0))}, width=X.shape[1])
+    draft = Draft(
+        kind="quality",
+        contract={"schema": "full", "features": list(FULL.names)},
+        thresholds={"flag": 0.5},
+        support=Support.fit(X[:2000], X[2000:]).to_manifest(),
+    )
+    inputs = {"features": X[:64]}
+    save_checkpoint(folder, draft, model=model, golden_inputs=inputs, expected=Session(model).run(inputs), card="bench")
+    return QualityPredictor.load(folder)
+
+
+def completion(logprobs: list[float], seed: int) -> dict[str, Any]:
+    """A chat completion with the likeliest 15 at each token, as OpenAI spells it."""
+    rng = np.random.default_rng(seed)
+    words = [f" w{i}" for i in range(500)]
+    tops = -np.sort(rng.exponential(2, (len(logprobs), RANKS)), axis=1)
+
+    def entry(logprob: float) -> dict[str, Any]:
+        token = words[int(rng.integers(len(words)))]
+        return {"token": token, "logprob": logprob, "bytes": list(token.encode())}
+
+    content = [
+        {**entry(x), "top_logprobs": [entry(v) for v in row]} for x, row in zip(logprobs, tops.tolist(), strict=True)
+    ]
+    message = {"role": "assistant", "content": "".join(e["token"] for e in content), "refusal": None}
+    choice = {"index": 0, "message": message, "logprobs": {"content": content}, "finish_reason": "stop"}
+    usage = {"prompt_tokens": 9, "completion_tokens": len(logprobs), "total_tokens": 9 + len(logprobs)}
+    return {"id": "c", "object": "chat.completion", "model": "m", "choices": [choice], "usage": usage}
+
+
+def own_rows(judge: QualityPredictor, turns: int) -> Iterator[Row]:
+    """Against the bare model, naive NumPy and json.loads."""
+    rng = np.random.default_rng(1)
+    lists = [(-rng.exponential(0.5, TOKENS)).astype(np.float32).tolist() for _ in range(RESPONSES)]
+    session = judge.checkpoint.session._session  # the same one, without our checks
+    rows = [{"features": features_one(FULL, x)[None]} for x in lists]
+    for x, row in zip(lists, rows, strict=True):
+        np.testing.assert_allclose(row["features"][0], naive(np.array(x)), rtol=1e-6, atol=1e-6)
+        assert judge.predict(x).score == session.run(None, row)[0].item()
+
+    def naively(x: list[float]) -> float:
+        row = naive(np.array(x)).astype(np.float32)[None]
+        return session.run(None, {"features": row})[0].item()
+
+    one, row = lists[0], rows[0]
+    run, bare = itertools.cycle(lists), itertools.cycle(rows)
+    yield compared(
+        f"list of {TOKENS} to a verdict, {RESPONSES} responses in turn",
+        lambda: judge.predict(next(run)),
+        "bare ONNX call",
+        lambda: session.run(None, next(bare)),
+        ">= 0.20 (5x the bare call), p99 < 1000",
+        turns=turns,
+        calls=2000,
+    )
+    yield compared(
+        "the same response again and again",
+        lambda: judge.predict(one),
+        "bare ONNX call",
+        lambda: session.run(None, row),
+        "",
+        turns=turns,
+        calls=2000,
+    )
+    yield compared(
+        f"list of {TOKENS} to a verdict",
+        lambda: judge.predict(one),
+        "naive NumPy, then ONNX",
+        lambda: naively(one),
+        "",
+        turns=turns,
+        calls=100,
+    )
+    body = json.dumps(completion(one, 0), separators=(",", ":")).encode()
+    assert judge.predict(body).score == judge.predict(one).score
+
+    def loaded() -> float:
+        entries = json.loads(body)["choices"][0]["logprobs"]["content"]
+        return naively([entry["logprob"] for entry in entries])
+
+    what = f"raw body of {len(body) / 1e3:.0f} kB to a verdict"
+    if importlib.util.find_spec("msgspec") is None:
+        what += " (msgspec is not installed: json.loads)"
+    yield compared(what, lambda: judge.predict(body), "json.loads, then naive", loaded, ">= 5", turns=turns, calls=40)
+
+
+def wepr_rows(artefactual: ModuleType, turns: int) -> Iterator[Row]:
+    rng = np.random.default_rng(2)
+    fitted_on = [completion((-rng.exponential(0.5, 40)).tolist(), seed) for seed in range(40)]
+    detector = artefactual.WEPR(k=RANKS).fit(fitted_on, np.arange(40) % 2)
+    mine = Wepr(tuple(detector.estimator.coef_[0].tolist()), float(detector.estimator.intercept_[0]))
+    response = completion((-rng.exponential(0.5, TOKENS)).tolist(), 99)
+    forms: list[tuple[str, Any]] = [("dictionary", response)]
+    try:
+        from openai.types.chat import ChatCompletion
+
+        forms.append(("openai object", ChatCompletion.model_validate({**response, "created": 0})))
+    except ModuleNotFoundError:
+        print("openai is not installed: WEPR is measured on a dictionary only")
+    for name, given in forms:
+        assert abs(mine.probability(given) - detector.predict_proba(given)[0, 1]) < 1e-6
+        yield compared(
+            f"WEPR from a response of {TOKENS} ({name})",
+            lambda given=given: mine.probability(given),  # type: ignore[misc]
+            "artefactual",
+            lambda given=given: detector.predict_proba(given),  # type: ignore[misc]
+            ">= 15",
+            turns=turns,
+            calls=20,
+        )
+    yield compared(
+        f"WEPR from a response of {TOKENS} (dictionary)",
+        lambda: mine.probability(response),
+        "plain NumPy",
+        lambda: plain_wepr(response, mine),
+        "",
+        turns=turns,
+        calls=50,
+    )
+
+
+def plain_wepr(response: dict[str, Any], fitted: Wepr) -> float:
+    top = np.array([[a["logprob"] for a in e["top_logprobs"]] for e in response["choices"][0]["logprobs"]["content"]])
+    s = -np.exp(top) * top
+    z = np.concatenate([s.mean(axis=0), s.max(axis=0)]) @ np.array(fitted.coefficients) + fitted.intercept
+    return float(np.exp(-np.logaddexp(0, -z)))
+
+
+def uqlm_rows(single: ModuleType, top: ModuleType, judge: QualityPredictor, turns: int) -> Iterator[Row]:
+    """uqlm's white-box scorers on the entries of one response."""
+    rng = np.random.default_rng(3)
+    response = completion((-rng.exponential(0.5, TOKENS)).tolist(), 7)
+    entries = response["choices"][0]["logprobs"]["content"]
+    ranked, simple = top.TopLogprobsScorer(top_k_logprobs=RANKS), single.SingleLogprobsScorer()
+
+    def ours() -> list[float]:
+        table = alternatives([entry["top_logprobs"] for entry in entries])
+        assert table is not None
+        negentropy = 1 - entropy(table) / np.log(RANKS)
+        p = np.exp(table[:, :2].astype(np.float64))
+        return [float(negentropy.min()), float(negentropy.mean()), float((p[:, 0] - p[:, 1]).mean())]
+
+    def simply() -> list[float]:
+        logprobs = np.array([entry["logprob"] for entry in entries])
+        return [float(np.exp(logprobs.min())), float(np.exp(logprobs.mean()))]
+
+    for mine, theirs in ((ours(), ranked.evaluate([entries])), (simply(), simple.evaluate([entries]))):
+        np.testing.assert_allclose(mine, [values[0] for values in theirs.values()], atol=1e-6)
+    yield compared(
+        "negentropy (minimum, mean) and probability margin",
+        ours,
+        "uqlm TopLogprobsScorer",
+        lambda: ranked.evaluate([entries]),
+        "",
+        turns=turns,
+        calls=20,
+    )
+    yield compared(
+        "a verdict from the same entries",
+        lambda: judge.predict(response),
+        "uqlm sequence and minimum probability",
+        lambda: simple.evaluate([entries]),
+        "none: two simpler scores",
+        turns=turns,
+        calls=40,
+    )
+
+
+def uqlm_scorers() -> tuple[ModuleType, ModuleType]:
+    """Its two modules of white-box scorers, without the packages around them, which load torch and langchain."""
+    for name in ("uqlm", "uqlm.white_box"):
+        places = [Path(place) / name.replace(".", "/") for place in sys.path]
+        found = [str(place) for place in places if place.is_dir()]
+        if not found:
+            raise ModuleNotFoundError(f"No module named {name!r}")
+        package = sys.modules.setdefault(name, ModuleType(name))
+        package.__path__ = found
+    return (
+        importlib.import_module("uqlm.white_box.single_logprobs"),
+        importlib.import_module("uqlm.white_box.top_logprobs"),
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Speed of judging a response, against its rivals.")
+    parser.add_argument("--peers", type=Path, help="folder into which artefactual and uqlm were installed")
+    parser.add_argument("--turns", type=int, default=5, help="the best of so many turns counts (default: 5)")
+    parser.add_argument("--responses", type=int, default=10_000, help="responses in the batch (default: 10000)")
+    parser.add_argument("--json", type=Path, help="write the figures here")
+    options = parser.parse_args()
+    if options.peers:
+        sys.path.append(str(options.peers))
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory() as folder:
+        judge = predictor(Path(folder) / "checkpoint")
+        rows += own_rows(judge, options.turns)
+        install = "pip install --no-deps --target PEERS artefactual uqlm skops beartype, then --peers PEERS"
+        try:
+            rows += wepr_rows(importlib.import_module("artefactual.scoring"), options.turns)
+        except ModuleNotFoundError as error:
+            print(f"artefactual is skipped ({error}): {install}")
+        try:
+            rows += uqlm_rows(*uqlm_scorers(), judge, options.turns)
+        except ModuleNotFoundError as error:
+            print(f"uqlm is skipped ({error}): {install}")
+    rng = np.random.default_rng(4)
+    batch = [(-rng.exponential(0.5, 256)).astype(np.float32) for _ in range(options.responses)]
+    tokens_a_second = 256 * len(batch) / best_seconds(lambda: features(FULL, batch), options.turns)
+    between, at_look = push_times_us((-rng.exponential(0.5, 50)).tolist(), options.turns)
+
+    print(f"{'what':58}{'us':>9}{'p99':>9}  {'against':38}{'us':>9}{'x faster':>10}  target")
+    for row in rows:
+        print(
+            f"{row.what:58}{row.ours_us:9.1f}{row.ours_p99_us:9.1f}  {row.other:38}{row.other_us:9.1f}{row.ratio:10.2f}"
+            f"  {row.target}"
+        )
+    print(f"features of {len(batch)} responses x 256 tokens: {tokens_a_second / 1e6:.1f} M tokens/s (target 30)")
+    print(f"one streamed token: {between:.2f} us between looks (target 5), {at_look:.2f} us at a look (target 20)")
+    machine = (
+        f"NumPy {np.__version__}, ONNX Runtime {onnxruntime.__version__}, Python {platform.python_version()}, "
+        f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
+    )
+    print(machine)
+    if options.json:
+        figures = {
+            "rows": [asdict(row) for row in rows],
+            "batch_tokens_a_second": tokens_a_second,
+            "stream_us": {"between_looks": between, "at_look": at_look},
+            "machine": machine,
+        }
+        options.json.write_text(json.dumps(figures, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""Tells by its shape what a response is, and has it read: the list of all formats that `parse_response` takes."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from metaprobe.records import (
+    llama_cpp_format,
+    responses_format,
+    sglang_format,
+    transformers_format,
+    vllm_format,
+)
+from metaprobe.records.errors import InvalidResponse
+from metaprobe.records.openai_format import ParsedResponse, check_logprobs, from_json, read_completion
+from metaprobe.records.openai_stream import StreamedCompletion, StreamedText
+from metaprobe.records.reading import array, fields, listed
+from metaprobe.records.types import Call
+
+_ASK = "make the call again asking for log-probabilities"
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """One shape that a whole response may have."""
+
+    recognises: Callable[[Any], bool]
+    read: Callable[[Any, int], ParsedResponse]
+
+
+FORMATS = (
+    Format(lambda response: isinstance(response, Call), lambda call, choice: _from_call(call)),
+    Format(lambda response: isinstance(response, Mapping) and "choices" in response, read_completion),
+    Format(responses_format.is_response, responses_format.read_response),
+    Format(sglang_format.is_sglang, sglang_format.read_sglang),
+    Format(llama_cpp_format.is_llama_cpp, llama_cpp_format.read_llama_cpp),
+    Format(transformers_format.is_generated, transformers_format.read_generated),
+    Format(vllm_format.is_vllm, vllm_format.read_vllm),
+)
+"""The first that recognises a response reads it."""
+
+
+def read(response: object, choice: int) -> ParsedResponse:
+    """The response, of whatever format. Raises `InvalidResponse` where it is of none, or damaged."""
+    if isinstance(response, (str, bytes, bytearray)):
+        response = from_json(response)
+    if (held := fields(response)) is not None:
+        response = held
+    for form in FORMATS:
+        if form.recognises(response):
+            return form.read(response, choice)
+    if isinstance(response, Mapping):
+        raise InvalidResponse(
+            f"the response has the keys {[key[:40] for key in sorted(map(str, response))[:8]]}; expected a chat"
+            " completion (choices), a response of the Responses API (output) or an engine's own answer: if this is an"
+            " error message, leave it out"
+        )
+    if hasattr(response, "__array__"):
+        return ParsedResponse("", (), check_logprobs(array(response)))
+    if isinstance(response, Iterable):
+        return _from_parts(list(response), choice)
+    return ParsedResponse("", (), check_logprobs(response))
+
+
+def _from_parts(parts: list[Any], choice: int) -> ParsedResponse:
+    """A list: chunks of a stream, log-probabilities, or one answer in a list (engines give that for a batch of one)."""
+    held = [fields(part) for part in parts]
+    mappings = [part for part in held if part is not None]
+    kinds = {_chunk_kind(part) for part in mappings}
+    if "event" in kinds:
+        events = [part for part in mappings if responses_format.is_event(part)]
+        return responses_format.read_response(responses_format.from_events(events), choice)
+    for kind, joined in (("chat", StreamedCompletion(choice)), ("text", StreamedText(choice))):
+        if kind in kinds:
+            for chunk in parts:
+                joined.add(chunk)
+            return read_completion(joined.completion(), 0)
+    whole = [part for part in parts if any(form.recognises(fields(part) or part) for form in FORMATS)]
+    if len(parts) == 1 and whole:
+        return read(parts[0], choice)
+    if whole or mappings:
+        raise InvalidResponse(
+            f"a list of {len(parts)} came, {len(whole)} of them whole answers; expected the chunks of one stream, or"
+            " log-probabilities: score one answer at a time"
+        )
+    return ParsedResponse("", (), check_logprobs(parts))
+
+
+def _chunk_kind(part: Mapping[str, Any]) -> str:
+    """`event`, `chat` or `text` for a piece of such a stream, else empty."""
+    if responses_format.is_event(part):
+        return "event"
+    choices: Sequence[Any] = listed(part.get("choices")) or ()
+    first = next((held for held in map(fields, choices) if held is not None), {})
+    if part.get("object") == "chat.completion.chunk" or "delta" in first:
+        return "chat"
+    return "text" if "text" in first and "message" not in first else ""
+
+
+def _from_call(call: Call) -> ParsedResponse:
+    if call.logprobs is None:
+        raise InvalidResponse(f"call {call.id!r} was recorded without log-probabilities; {_ASK}")
+    return ParsedResponse(
+        call.text,
+        call.tokens,
+        check_logprobs(call.logprobs),
+        call.top_logprobs,
+        call.finish_reason,
+        call.model,
+        call.usage,
+        call.logprobs_mode,
+        call.sampling.temperature,
+    )

@@ -1,0 +1,160 @@
+"""What came of asking agents: one question a line, with every agent that was asked. Standard library only.
+
+    {"id", "group", "question", "dimension",
+     "agents": {name: {"answer", "correct": 0|1 or "score": 0..1, "confidence", "cost_usd", "latency_ms"}},
+     "chosen", "propensities": {name: 0..1}}
+
+Only `id` and `agents` are required. A full outcome holds every agent. A logged one holds those that were asked, the
+`chosen` action and the propensity of every legal one. Unknown keys are passed over: such files often carry more.
+"""
+
+import gzip
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from metaprobe.records.errors import ImportFileError
+from metaprobe.records.importer import iter_json_lines
+
+
+@dataclass(frozen=True, slots=True)
+class AgentOutcome:
+    """What one agent did with one question; None where it is not known."""
+
+    answer: str = ""
+    score: float | None = None
+    """In [0, 1]; 1 for a right answer."""
+    confidence: float | None = None
+    """On the agent's own scale (a probability, a log-probability, ...): higher is surer. Known once it was asked."""
+    cost_usd: float | None = None
+    latency_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionOutcomes:
+    """One question, and what came of it with each agent that was asked."""
+
+    id: str
+    group: str
+    """What must stay in one split; the id where the line names none."""
+    question: str = ""
+    dimension: str = ""
+    agents: Mapping[str, AgentOutcome] = field(default_factory=dict)
+    chosen: str | None = None
+    """The action that was taken, of a logged outcome."""
+    propensities: Mapping[str, float] = field(default_factory=dict)
+    """Of every action that was legal."""
+
+
+def read_outcomes(path: str | Path) -> list[QuestionOutcomes]:
+    """Every line of a `.jsonl` or `.jsonl.gz` file. Raises `ImportFileError`, naming file, line and field."""
+    found: list[QuestionOutcomes] = []
+    seen: dict[str, int] = {}
+    for line, record in iter_json_lines(Path(path)):
+        try:
+            question = outcome_of_line(record)
+        except ImportFileError as error:
+            raise _at(path, line, error) from error
+        if question.id in seen:
+            raise _at(path, line, ImportFileError(f"id {question.id!r} stands in line {seen[question.id]} too"))
+        seen[question.id] = line
+        found.append(question)
+    if not found:
+        raise ImportFileError(f"{path} holds no outcome; expected one JSON object a line")
+    return found
+
+
+def write_outcomes(path: str | Path, questions: Iterable[QuestionOutcomes]) -> None:
+    """One line a question; compressed where the name ends in `.gz`. What is not known is left out."""
+    opened = gzip.open if str(path).endswith(".gz") else open
+    with opened(path, "wt", encoding="utf-8") as file:
+        for question in questions:
+            file.write(json.dumps(_record(question), ensure_ascii=False) + "\n")
+
+
+def outcome_of_line(record: Mapping[str, Any]) -> QuestionOutcomes:
+    """The question of one line. Raises `ImportFileError` that names the field."""
+    agents = record.get("agents")
+    if not isinstance(agents, dict):
+        raise ImportFileError(f'"agents" is {_shown(agents)}; expected an object, agent to outcome')
+    identity = _text(record, "id")
+    if not identity:
+        raise ImportFileError('"id" is missing or empty; expected a string that no other line has')
+    propensities = record.get("propensities") or {}
+    if not isinstance(propensities, dict):
+        raise ImportFileError(f'"propensities" is {_shown(propensities)}; expected an object, action to probability')
+    return QuestionOutcomes(
+        id=identity,
+        group=_text(record, "group") or identity,
+        question=_text(record, "question"),
+        dimension=_text(record, "dimension"),
+        agents={name: _agent(name, outcome) for name, outcome in agents.items()},
+        chosen=_text(record, "chosen") or None,
+        propensities={a: _required(propensities, a, "propensities.", 0, 1) for a in propensities},
+    )
+
+
+def _agent(name: str, outcome: Any) -> AgentOutcome:
+    where = f"agents.{name}."
+    if not isinstance(outcome, dict):
+        raise ImportFileError(f'"{where[:-1]}" is {_shown(outcome)}; expected an object')
+    if "score" in outcome and "correct" in outcome and outcome["score"] != outcome["correct"]:
+        raise ImportFileError(f'"{where}score" and "{where}correct" differ; give one of them')
+    return AgentOutcome(
+        answer=_text(outcome, "answer", where),
+        score=_number(outcome, "score" if "score" in outcome else "correct", where, 0, 1),
+        confidence=_number(outcome, "confidence", where, -math.inf, math.inf),
+        cost_usd=_number(outcome, "cost_usd", where, 0, math.inf),
+        latency_ms=_number(outcome, "latency_ms", where, 0, math.inf),
+    )
+
+
+def _text(record: Mapping[str, Any], key: str, where: str = "") -> str:
+    value = record.get(key)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise ImportFileError(f'"{where}{key}" is {_shown(value)}; expected a string')
+    return value
+
+
+def _number(record: Mapping[str, Any], key: str, where: str, low: float, high: float) -> float | None:
+    return None if record.get(key) is None else _required(record, key, where, low, high)
+
+
+def _required(record: Mapping[str, Any], key: str, where: str, low: float, high: float) -> float:
+    value = record[key]
+    if isinstance(value, bool) and key == "correct":
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ImportFileError(f'"{where}{key}" is {_shown(value)}; expected a number')
+    if not low <= value <= high:
+        expected = f"from {low:g} to {high:g}" if high < math.inf else f"of at least {low:g}"
+        raise ImportFileError(f'"{where}{key}" is {value:g}; expected a number {expected}')
+    return float(value)
+
+
+def _record(question: QuestionOutcomes) -> dict[str, Any]:
+    record: dict[str, Any] = {"id": question.id, "group": question.group}
+    record |= {key: value for key in ("question", "dimension", "chosen") if (value := getattr(question, key))}
+    record["agents"] = {
+        name: {key: value for key in AgentOutcome.__slots__ if (value := getattr(outcome, key)) not in (None, "")}
+        for name, outcome in question.agents.items()
+    }
+    if question.propensities:
+        record["propensities"] = dict(question.propensities)
+    return record
+
+
+def _at(path: str | Path, line: int, error: ImportFileError) -> ImportFileError:
+    located = ImportFileError(f"{path}, line {line}: {error}")
+    located.line = line
+    return located
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value, default=str)
+    return "missing" if value is None else text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,103 @@
+"""Reads what OpenAI's Responses API gives, whole or as a list of its stream's events."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from metaprobe.records.errors import InvalidResponse
+from metaprobe.records.openai_format import ParsedResponse, parsed_entries
+from metaprobe.records.reading import fields, known_temperature, listed, only_choice, text, usage
+
+_ASK = 'request it with include=["message.output_text.logprobs"] (and top_logprobs=k for the alternatives)'
+_FINISH = {"completed": "stop", "max_output_tokens": "length"}  # as chat completions call it; others keep their name
+
+
+def is_response(response: object) -> bool:
+    """Whether this is a whole response."""
+    return isinstance(response, Mapping) and (
+        response.get("object") == "response" or ("output" in response and "choices" not in response)
+    )
+
+
+def is_event(part: object) -> bool:
+    """Whether this is an event of a response's stream."""
+    return isinstance(part, Mapping) and text(part.get("type")).startswith("response.")
+
+
+def read_response(response: Mapping[str, Any], choice: int) -> ParsedResponse:
+    """What a response says: the text of all its messages, one after the other, as openai's `output_text`.
+
+    Reasoning, tool calls and refusals have no log-probabilities there and are passed over; `InvalidResponse` where
+    nothing else came. The API does not say whether its log-probabilities are raw.
+    """
+    only_choice(choice, "a response of the Responses API")
+    parts, other = _text_parts(response.get("output"))
+    entries: list[Any] = []
+    for part in parts:
+        given = listed(part.get("logprobs"))
+        if not given and part.get("text"):
+            raise InvalidResponse(f"the response holds text without log-probabilities; {_ASK}")
+        entries.extend(given or ())
+    if not entries:
+        error = fields(response.get("error"))
+        came = f"the error {text(error.get('code'))!r}" if error else ", ".join(sorted(other)) or "no output"
+        raise InvalidResponse(
+            f"the response holds no text with log-probabilities (it came with {came}); expected a message of"
+            f" output_text: leave refusals and tool calls out; otherwise {_ASK}"
+        )
+    counted, reason = fields(response.get("usage")) or {}, fields(response.get("incomplete_details")) or {}
+    ended = text(reason.get("reason")) or text(response.get("status"))
+    return parsed_entries(
+        entries,
+        "output_text.logprobs",
+        text="".join(text(part.get("text")) for part in parts),
+        finish_reason=_FINISH.get(ended, "" if ended == "in_progress" else ended),
+        model=text(response.get("model")),
+        usage=usage(counted.get("input_tokens"), counted.get("output_tokens")),
+        temperature=known_temperature(response.get("temperature")),
+    )
+
+
+def from_events(events: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The response that the events of its stream amount to, also where the stream was cut.
+
+    Events may come in any order where all are numbered. The closing event holds the whole response and is believed;
+    without it, the deltas are joined.
+    """
+    events = list(events)
+    if all(type(event.get("sequence_number")) is int for event in events):
+        events.sort(key=lambda event: event["sequence_number"])
+    known: Mapping[str, Any] = {}
+    joined: dict[tuple[int, int], dict[str, Any]] = {}
+    for event in events:
+        known = fields(event.get("response")) or known
+        if event.get("type") == "response.output_text.delta":
+            at = event.get("output_index"), event.get("content_index")
+            place = (at[0] if type(at[0]) is int else 0, at[1] if type(at[1]) is int else 0)
+            part = joined.setdefault(place, {"type": "output_text", "text": "", "logprobs": []})
+            part["text"] += text(event.get("delta"))
+            part["logprobs"].extend(listed(event.get("logprobs")) or ())
+    whole, _ = _text_parts(known.get("output"))
+    if any(part.get("logprobs") for part in whole) or not joined:
+        return known
+    return {**known, "output": [{"type": "message", "content": [joined[place] for place in sorted(joined)]}]}
+
+
+def _text_parts(output: object) -> tuple[list[Mapping[str, Any]], set[str]]:
+    """(the parts that are text, the kinds of everything else)."""
+    parts: list[Mapping[str, Any]] = []
+    other: set[str] = set()
+    for item in _each(output):
+        if item.get("type") != "message":
+            other.add(text(item.get("type"))[:40] or "an item of no type")
+            continue
+        for part in _each(item.get("content")):
+            if part.get("type") == "output_text":
+                parts.append(part)
+            else:
+                other.add(text(part.get("type"))[:40] or "a part of no type")
+    return parts, other
+
+
+def _each(values: object) -> Iterator[Mapping[str, Any]]:
+    given: Sequence[Any] = listed(values) or ()
+    return (held for held in map(fields, given) if held is not None)

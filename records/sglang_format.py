@@ -1,0 +1,67 @@
+"""Reads what SGLang's own endpoint and engine give."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from metaprobe.records.errors import InvalidResponse
+from metaprobe.records.openai_format import ParsedResponse, alternatives, check_logprobs
+from metaprobe.records.reading import fields, listed, only_choice, text, usage
+
+
+def is_sglang(response: object) -> bool:
+    """Whether this is what `/generate` or `Engine.generate` gives for one prompt."""
+    return isinstance(response, Mapping) and isinstance(response.get("meta_info"), Mapping)
+
+
+def read_sglang(response: Mapping[str, Any], choice: int) -> ParsedResponse:
+    """SGLang's own answer: (log-probability, token id, text or None) for each token, and the same for alternatives.
+
+    Taken for processed, that is after temperature and before top-k and top-p, as SGLang gives them unless
+    `SGLANG_RETURN_ORIGINAL_LOGPROB` is set, which the answer does not show. The temperature is not in it either.
+    """
+    only_choice(choice, "an SGLang answer")
+    info = response["meta_info"]
+    given = listed(info.get("output_token_logprobs"))
+    if given is None:
+        raise InvalidResponse(
+            "the SGLang answer holds no log-probabilities (meta_info.output_token_logprobs is missing);"
+            " generate with return_logprob=True (and top_logprobs_num=k)"
+        )
+    triples = [_triple(entry, number) for number, entry in enumerate(given)]
+    rows = listed(info.get("output_top_logprobs")) or ()
+    if rows and len(rows) != len(triples):
+        raise InvalidResponse(
+            f"meta_info.output_top_logprobs has {len(rows)} entries and output_token_logprobs {len(triples)};"
+            " expected as many: was the answer edited?"
+        )
+    reason = fields(info.get("finish_reason"))
+    return ParsedResponse(
+        text=text(response.get("text")),
+        tokens=tuple(text(triple[2]) if len(triple) > 2 else "" for triple in triples),
+        logprobs=check_logprobs([triple[0] for triple in triples]),
+        top_logprobs=alternatives([_firsts(row, number) for number, row in enumerate(rows)]),
+        finish_reason=text(reason.get("type") if reason else info.get("finish_reason")),
+        usage=usage(info.get("prompt_tokens"), info.get("completion_tokens")),
+        logprobs_mode="processed",
+    )
+
+
+def _triple(entry: object, number: int) -> Sequence[Any]:
+    triple = listed(entry)
+    if not triple:
+        raise InvalidResponse(
+            f"the SGLang log-probability of token {number} came as {type(entry).__name__};"
+            " expected (log-probability, token id, text)"
+        )
+    return triple
+
+
+def _firsts(row: object, number: int) -> list[Any]:
+    """The log-probabilities of a token's alternatives, each the first of its triple."""
+    try:
+        return [triple[0] for triple in listed(row) or ()]
+    except (LookupError, TypeError) as error:
+        raise InvalidResponse(
+            f"the alternatives of token {number} cannot be read ({type(error).__name__}); expected a list of"
+            " (log-probability, token id, text)"
+        ) from error

@@ -1,0 +1,156 @@
+"""QualityPredictor.predict: the quick ways in agree with the slow ones, to the bit, and may be shared by threads."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from metaprobe.checkpoints import Draft, Generator, load_checkpoint, save_checkpoint
+from metaprobe.checkpoints.errors import ContractMismatch
+from metaprobe.checkpoints.session import Session
+from metaprobe.probes.features import features, schema
+from metaprobe.probes.quality import QualityPredictor, Support
+from metaprobe.records.errors import InvalidResponse
+from metaprobe.records.float_list import float_list
+from metaprobe.records.openai_format import check_logprobs
+from metaprobe.training.calibrate import Platt
+from metaprobe.training.graphs import trees_graph
+from metaprobe.training.trees import Trees, float32_thresholds
+
+
+def random_logprobs(n: int, seed: int = 0, longest: int = 90) -> list[list[float]]:
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(1, longest, n).tolist()
+    return [(-rng.exponential(0.5, length)).astype(np.float32).tolist() for length in lengths]
+
+
+@pytest.fixture(scope="module", params=["full", "full+top", "prefix-10"])
+def predictor(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> QualityPredictor:
+    """30 trees that tell high from low log-probabilities."""
+    lightgbm = pytest.importorskip("lightgbm")
+    read = schema(request.param)
+    X = features(read, random_logprobs(600), [tops(len(x), i) for i, x in enumerate(random_logprobs(600))])
+    y = (np.nan_to_num(X[:, 0], nan=-0.5) > -0.5).astype(int)
+    booster = lightgbm.train(
+        {"num_leaves": 7, "objective": "binary", "verbosity": -1, "num_threads": 1}, lightgbm.Dataset(X, y), 30
+    )
+    model = trees_graph(
+        {"correct": (Trees(float32_thresholds(booster), {}, 0.5), Platt(1.0, 0.0))}, width=len(read.names)
+    )
+    draft = Draft(
+        kind="quality",
+        contract={"schema": read.name, "features": list(read.names)},
+        generator=Generator("m"),
+        thresholds={"flag": 0.5},
+        support=Support.fit(X[:400], X[400:]).to_manifest(),
+    )
+    path: Path = tmp_path_factory.mktemp("checkpoints") / "quality"
+    inputs = {"features": X[:20]}
+    save_checkpoint(path, draft, model=model, golden_inputs=inputs, expected=Session(model).run(inputs), card="test")
+    return QualityPredictor(load_checkpoint(path))
+
+
+def tops(length: int, seed: int) -> np.ndarray:
+    return -np.sort(np.random.default_rng(seed).exponential(2, (length, 3)), axis=1).astype(np.float32)
+
+
+def chat(logprobs: list[float], *, top: bool = True, model: str = "m") -> dict[str, Any]:
+    content = [
+        {"token": "a", "logprob": x, "top_logprobs": [{"token": "b", "logprob": v} for v in row] if top else []}
+        for x, row in zip(logprobs, tops(len(logprobs), 1).tolist(), strict=True)
+    ]
+    return {"model": model, "choices": [{"message": {"content": "x"}, "logprobs": {"content": content}}]}
+
+
+def test_one_response_and_many_get_the_same_verdicts_to_the_bit(predictor: QualityPredictor) -> None:
+    responses: list[Any] = [*random_logprobs(30, 1), *map(chat, random_logprobs(10, 2)), [-9999.0], [-40.0] * 30]
+    responses += [json.dumps(chat(x)).encode() for x in random_logprobs(10, 3)]
+    together = predictor.predict_many(responses)
+    assert together == [predictor.predict(response) for response in responses]
+    assert {verdict.in_support for verdict in together} == {True, False}
+    assert len({verdict.score for verdict in together}) > 5
+
+
+def test_a_body_and_what_it_holds_get_the_same_verdict(predictor: QualityPredictor) -> None:
+    for x in random_logprobs(10, 4):
+        response = chat(x)
+        expected = predictor.predict(response)
+        for body in (json.dumps(response), json.dumps(response).encode(), bytearray(json.dumps(response), "utf-8")):
+            assert predictor.predict(body) == expected
+        if not predictor.schema.uses_top:
+            assert predictor.predict(x) == predictor.predict(np.array(x)) == predictor.predict(tuple(x)) == expected
+
+
+def test_threads_that_share_a_predictor_get_what_one_alone_gets(predictor: QualityPredictor) -> None:
+    responses = random_logprobs(12, 5, longest=40) * 40
+    expected = [predictor.predict(response) for response in responses]
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(predictor.predict, responses)) == expected
+
+
+def test_a_response_of_another_model_warns_where_the_call_stands(predictor: QualityPredictor) -> None:
+    other = chat([-0.5, -0.25], model="gpt-x")
+    for judge in (predictor.predict, lambda response: predictor.predict_many([response])[0]):
+        with pytest.warns(UserWarning, match="gpt-x") as caught:
+            assert "gpt-x" in judge(other).reason
+        assert caught[0].filename == __file__
+    with pytest.raises(ContractMismatch, match="gpt-x"):
+        QualityPredictor(predictor.checkpoint, on_mismatch="refuse").predict(json.dumps(other))
+
+
+def test_alternatives_that_are_not_read_cannot_spoil_a_body(predictor: QualityPredictor) -> None:
+    response = chat([-0.5, -0.25])
+    response["choices"][0]["logprobs"]["content"][0]["top_logprobs"] = [{"token": "b"}]
+    if predictor.schema.uses_top:
+        with pytest.raises(InvalidResponse, match="top_logprobs"):
+            predictor.predict(json.dumps(response))
+    else:
+        assert predictor.predict(json.dumps(response)) == predictor.predict([-0.5, -0.25])
+
+
+numbers = st.one_of(
+    st.floats(),
+    st.floats(max_value=0, allow_infinity=False),
+    st.sampled_from([True, False, 0, -1, None, "-0.5", b"x", Decimal("-0.5"), np.float32(-0.5), [-0.5], 1e-5, -1e38]),
+)
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.lists(st.floats(-40, 0)) | st.lists(numbers, max_size=6))
+@example([-0.5, False])
+@example([-1e39, -0.5])
+@example([0.0, -0.0, -9999.0])
+def test_a_list_is_taken_quickly_only_where_the_checked_way_gives_the_same(values: list[Any]) -> None:
+    quick = float_list(values)
+    if quick is not None:
+        np.testing.assert_array_equal(quick, check_logprobs(values))
+        assert quick.dtype == np.float32
+    elif all(type(value) is float and -1e37 < value <= 0 for value in values):
+        assert not values  # an ordinary list goes the quick way
+
+
+@pytest.mark.parametrize(
+    "bad", [[], [-0.5, True], [False], ["-0.5"], [0.5], [float("nan")], [-np.inf], [None], [-1e39]]
+)
+def test_a_list_that_cannot_be_scored_is_refused(predictor: QualityPredictor, bad: list[Any]) -> None:
+    with pytest.raises(InvalidResponse):
+        predictor.predict(bad)
+
+
+def test_support_of_one_row_is_that_of_many() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 12)).astype(np.float32)
+    X[rng.random(X.shape) < 0.2] = np.nan
+    X[:200, 5] = np.nan  # never defined in training
+    support = Support.fit(X[:200], X[200:])
+    rows = np.concatenate([X, 3 * X, np.full((1, 12), np.nan, np.float32)])
+    for decisive in (None, 3, 5):
+        expected = support.contains(rows, decisive=decisive)
+        assert [support.contains_one(row, decisive=decisive) for row in rows] == expected
+        assert decisive == 5 or {True, False} == set(expected)

@@ -1,0 +1,396 @@
+"""Every format that a response may come in gives the same answer."""
+
+import copy
+import json
+from collections.abc import Iterator, MutableSequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from answer_formats import (
+    CORPUS,
+    FORMATS,
+    REFUSED,
+    Answer,
+    chat,
+    chat_stream,
+    llama_cpp_after_sampling,
+    llama_cpp_older,
+    recorded_answers,
+    response,
+    response_stream,
+    sglang,
+    vllm,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metaprobe.records.errors import InvalidResponse
+from metaprobe.records.openai_format import parse_response
+from metaprobe.records.types import Usage
+
+ANSWER = Answer(["Par", "is", "."], [-0.5, -3.0, -0.25], [[-0.5, -1.5], [-0.125, -2.5], [-0.25, -4.0]])
+MODES = {"llama_cpp": "raw", "vllm": "raw", "generated": "raw", "sglang": "processed"}
+MODES |= {"llama_cpp_after_sampling": "processed", "llama_cpp_older": "processed"}
+TEMPERATURES = dict.fromkeys(
+    ["response", "response_stream", "llama_cpp", "llama_cpp_after_sampling", "llama_cpp_older"], 0.7
+)
+
+
+@pytest.mark.parametrize("name", sorted(FORMATS))
+def test_every_format_of_an_answer_gives_the_same(name: str) -> None:
+    made = FORMATS[name](ANSWER)
+    for given_as in (made, json.dumps(made), json.dumps(made).encode()):
+        parsed = parse_response(given_as)
+        np.testing.assert_allclose(parsed.logprobs, ANSWER.logprobs, atol=1e-6)
+        assert parsed.logprobs_mode == MODES.get(name, "unknown")
+        assert parsed.temperature == TEMPERATURES.get(name)
+        if name in ("plain", "generated"):
+            assert (parsed.text, parsed.tokens, parsed.top_logprobs) == ("", (), None)
+            continue
+        assert parsed.top_logprobs is not None
+        if name != "llama_cpp_older":  # there the drawn token is always among the alternatives
+            np.testing.assert_allclose(parsed.top_logprobs, ANSWER.top, atol=1e-6)
+        assert (parsed.text, parsed.tokens, parsed.finish_reason) == ("Paris.", ("Par", "is", "."), "stop")
+        assert parsed.usage == Usage(5, 3)
+        assert parsed.model == ("" if name in ("vllm", "sglang") else "m")
+
+
+def test_recorded_answers_come_back_from_every_format(recorded_runs: Path) -> None:
+    for answer in recorded_answers(recorded_runs)[::45]:
+        for name, make in FORMATS.items():
+            got = parse_response(make(answer)).logprobs
+            np.testing.assert_allclose(got, answer.logprobs, atol=2e-5, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("name", "tokens", "mode", "temperature", "finish", "text"),
+    [
+        ("openai_chat", 4, "unknown", None, "length", "Hello! How can"),
+        ("openai_chat_refusal", 3, "unknown", None, "stop", ""),
+        ("openai_chat_stream", 3, "unknown", None, "stop", "Hello! How"),
+        ("openai_response", 3, "unknown", 1.0, "stop", "Hello! How"),
+        ("openai_response_cut", 3, "unknown", 1.0, "length", "Hello! How"),
+        ("openai_response_stream", 3, "unknown", 1.0, "stop", "Hello! How"),
+        ("vllm_completion", 3, "unknown", None, "length", " a city in"),
+        ("vllm_completion_echo", 2, "unknown", None, "length", " a city"),
+        ("vllm_request_output", 2, "raw", None, "length", " a city"),
+        ("sglang_generate", 2, "processed", None, "length", " Paris."),
+        ("llama_cpp_completion", 2, "raw", 0.800000011920929, "length", " Paris."),
+        ("llama_cpp_completion_older", 2, "processed", 0.800000011920929, "stop", " Paris."),
+        ("llama_cpp_python_chat", 4, "unknown", None, "length", "When a user gives"),
+        ("llama_cpp_python_chat_stream", 4, "unknown", None, "length", "Hail, F"),
+        ("llama_cpp_python_completion", 5, "unknown", None, "length", " the capital of Lond"),
+        ("llama_cpp_python_completion_stream", 4, "unknown", None, "length", " Paris.\n\n"),
+        ("transformers_generate", 2, "raw", None, "", ""),
+    ],
+)
+def test_the_corpus_says_what_it_should(
+    name: str, tokens: int, mode: str, temperature: float | None, finish: str, text: str
+) -> None:
+    parsed = parse_response(CORPUS[name])
+    assert (len(parsed.logprobs), parsed.logprobs_mode, parsed.temperature) == (tokens, mode, temperature)
+    assert (parsed.finish_reason, parsed.text) == (finish, text)
+
+
+def test_no_answer_of_the_corpus_goes_untested() -> None:
+    marks = test_the_corpus_says_what_it_should.pytestmark  # type: ignore[attr-defined]
+    assert {row[0] for mark in marks for row in mark.args[1]} == CORPUS.keys() - REFUSED
+    for name in REFUSED:
+        with pytest.raises(InvalidResponse, match=r"echoed, but where it ends is not known.*without echo"):
+            parse_response(CORPUS[name])
+
+
+# ---- what callers state
+
+
+def test_what_the_caller_states_counts_for_more_than_what_is_assumed() -> None:
+    assert parse_response(vllm(ANSWER), logprobs_mode="processed").logprobs_mode == "processed"
+    assert parse_response(response(ANSWER), temperature=0).temperature == 0.0
+    parsed = parse_response([-1.0], logprobs_mode="raw", temperature=0.3)
+    assert (parsed.logprobs_mode, parsed.temperature) == ("raw", 0.3)
+    assert parse_response(parsed) is parsed
+    with pytest.raises(ValueError, match="logprobs_mode is 'logits'; expected one of raw, processed, unknown"):
+        parse_response([-1.0], logprobs_mode="logits")  # type: ignore[arg-type]
+    for wrong in (-1, float("nan"), True, "1"):
+        with pytest.raises(ValueError, match="expected a number of at least 0"):
+            parse_response([-1.0], temperature=wrong)  # type: ignore[arg-type]
+
+
+# ---- the client's own objects
+
+
+def test_the_clients_objects_are_read_as_their_dictionaries() -> None:
+    chats, responses = pytest.importorskip("openai.types.chat"), pytest.importorskip("openai.types.responses")
+    adapter = pytest.importorskip("pydantic").TypeAdapter(responses.ResponseStreamEvent)
+    completion = pytest.importorskip("openai.types").Completion
+    objects = {
+        "chat": chats.ChatCompletion.model_validate(chat(ANSWER)),
+        "response": responses.Response.model_validate(response(ANSWER)),
+        "completion": completion.model_validate(FORMATS["completion"](ANSWER)),
+        "completion_stream": [completion.construct(**c) for c in FORMATS["completion_stream"](ANSWER)],
+        "chat_stream": (chats.ChatCompletionChunk.model_validate(c) for c in chat_stream(ANSWER)),
+        "response_stream": [adapter.validate_python(event) for event in response_stream(ANSWER)],
+    }
+    for name, value in objects.items():
+        parsed, expected = parse_response(value), parse_response(FORMATS[name](ANSWER))
+        np.testing.assert_array_equal(parsed.logprobs, expected.logprobs)
+        np.testing.assert_array_equal(parsed.top_logprobs, expected.top_logprobs)
+        names = ("text", "tokens", "finish_reason", "model", "usage", "logprobs_mode", "temperature")
+        assert [getattr(parsed, n) for n in names] == [getattr(expected, n) for n in names], name
+
+
+# ---- streams
+
+
+def test_a_stream_that_was_cut_gives_what_came() -> None:
+    for make in (chat_stream, response_stream):
+        parsed = parse_response(make(ANSWER)[:3])
+        np.testing.assert_array_equal(parsed.logprobs, ANSWER.logprobs[: len(parsed.logprobs)])
+        assert 1 <= len(parsed.logprobs) < 3
+        assert parsed.finish_reason == ""
+
+
+@given(st.permutations(range(6)))
+def test_the_order_of_numbered_events_does_not_matter(order: list[int]) -> None:
+    events = response_stream(ANSWER)
+    parsed = parse_response([events[number] for number in order])
+    assert (parsed.text, parsed.logprobs.tolist()) == ("Paris.", ANSWER.logprobs)
+
+
+def test_one_answer_of_several_that_stream_at_once_is_followed() -> None:
+    mixed = []
+    for number, answer in enumerate([ANSWER, Answer(["No"], [-2.0], [[-0.5]])]):
+        for chunk in chat_stream(answer):
+            for choice in chunk["choices"]:
+                choice["index"] = number
+            mixed.append(chunk)
+    assert parse_response(mixed[::2] + mixed[1::2], choice=1).logprobs.tolist() == [-2.0]
+    assert parse_response(mixed, choice=0).logprobs.tolist() == ANSWER.logprobs
+    with pytest.raises(InvalidResponse, match="no log-probabilities"):
+        parse_response(mixed, choice=2)
+
+
+# ---- Responses
+
+
+def test_all_messages_of_a_response_count_and_refusals_do_not() -> None:
+    whole = response(ANSWER)
+    message = whole["output"][1]
+    message["content"].append({"type": "refusal", "refusal": "No more."})
+    whole["output"] += [{"type": "function_call", "name": "f", "arguments": "{}"}, copy.deepcopy(message)]
+    parsed = parse_response(whole)
+    assert (parsed.text, parsed.logprobs.tolist()) == ("Paris.Paris.", ANSWER.logprobs * 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda r: r["output"].pop(1), r"came with reasoning\); expected a message"),
+        (
+            lambda r: r["output"][1].update(content=[{"type": "refusal", "refusal": "No."}]),
+            r"with reasoning, refusal\)",
+        ),
+        (lambda r: r["output"][1]["content"][0].update(logprobs=[]), r"text without .* include=\["),
+        (lambda r: r["output"][1]["content"][0].pop("logprobs"), r"text without .* include=\["),
+        (lambda r: r.update(output=[], error={"code": "server_error", "message": "m"}), "the error 'server_error'"),
+    ],
+)
+def test_a_response_without_scorable_text_says_what_it_holds(change: Any, message: str) -> None:
+    whole = response(ANSWER)
+    change(whole)
+    with pytest.raises(InvalidResponse, match=message):
+        parse_response(whole)
+
+
+def test_a_response_is_one_answer() -> None:
+    with pytest.raises(InvalidResponse, match="choice=1 was asked for"):
+        parse_response(response(ANSWER), choice=1)
+
+
+# ---- engines
+
+
+@dataclass
+class Logprob:
+    logprob: float
+    rank: int | None = None
+    decoded_token: str | None = None
+
+
+@dataclass
+class FlatLogprobs(MutableSequence[dict[int, Logprob]]):
+    """As vLLM keeps them: columns over all positions, of which an entry is made when it is read."""
+
+    start_indices: list[int] = field(default_factory=list)
+    end_indices: list[int] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    entries: list[Logprob] = field(default_factory=list)
+
+    def __getitem__(self, index: Any) -> Any:
+        place = slice(self.start_indices[index], self.end_indices[index])
+        return dict(zip(self.token_ids[place], self.entries[place], strict=True))
+
+    def __len__(self) -> int:
+        return len(self.start_indices)
+
+    def insert(self, index: int, value: dict[int, Logprob]) -> None:
+        self.start_indices.append(len(self.token_ids))
+        self.token_ids += value
+        self.entries += value.values()
+        self.end_indices.append(len(self.token_ids))
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        raise TypeError
+
+    __delitem__ = __setitem__  # type: ignore[assignment]
+
+
+def vllm_objects(*, flat: bool) -> SimpleNamespace:
+    request = vllm(ANSWER)
+    positions = [
+        {int(token): Logprob(**entry) for token, entry in position.items()}
+        for position in request["outputs"][0]["logprobs"]
+    ]
+    kept: Any = positions
+    if flat:
+        kept = FlatLogprobs()
+        kept.extend(positions)
+    output = SimpleNamespace(**{**request["outputs"][0], "logprobs": kept})
+    return SimpleNamespace(**{**request, "outputs": [output]})
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_vllms_objects_are_read_by_the_drawn_tokens_id(flat: bool) -> None:
+    request = vllm_objects(flat=flat)
+    for value in (request, [request], request.outputs[0]):
+        parsed = parse_response(value)
+        assert (parsed.tokens, parsed.logprobs.tolist()) == (("Par", "is", "."), ANSWER.logprobs)
+        # The second token is of rank 50: it is in its position's mapping, and none of the likeliest two.
+        np.testing.assert_array_equal(parsed.top_logprobs, np.float32(ANSWER.top))
+    with pytest.raises(InvalidResponse, match=r"has 1 outputs; expected outputs\[1\]"):
+        parse_response(request, choice=1)
+    with pytest.raises(InvalidResponse, match=r"a list of 2 came, 2 of them whole answers.*one answer at a time"):
+        parse_response([request, request])
+    request.outputs[0].token_ids = [0, 7, 2]
+    with pytest.raises(InvalidResponse, match="token 1 do not hold the drawn token"):
+        parse_response(request)
+    request.outputs[0].logprobs = None
+    with pytest.raises(InvalidResponse, match=r"SamplingParams\(logprobs=k\)"):
+        parse_response(request)
+
+
+def test_probabilities_after_sampling_at_temperature_0_are_refused() -> None:
+    certain = Answer(["a", "b"], [0.0, 0.0], [[0.0], [0.0]])
+    for make in (llama_cpp_after_sampling, llama_cpp_older):
+        made = make(certain)
+        assert len(parse_response(made).logprobs) == 2
+        made["generation_settings"]["temperature"] = 0.0
+        with pytest.raises(InvalidResponse, match=r"all 1 and say nothing.*post_sampling_probs=false"):
+            parse_response(made)
+
+
+def test_what_an_engine_was_not_asked_for_is_named() -> None:
+    answer, older = sglang(ANSWER), llama_cpp_older(ANSWER)
+    del answer["meta_info"]["output_token_logprobs"]
+    with pytest.raises(InvalidResponse, match="return_logprob=True"):
+        parse_response(answer)
+    del older["completion_probabilities"][1]["probs"][0]
+    with pytest.raises(InvalidResponse, match=r"token 1 is not among its 2 likeliest.*n_probs"):
+        parse_response(older)
+    del older["completion_probabilities"]
+    with pytest.raises(InvalidResponse, match="n_probs=k"):
+        parse_response(older)
+
+
+# ---- transformers
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Any:
+    transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        vocab_size=12, n_positions=64, n_embd=8, n_layer=1, n_head=1, bos_token_id=0, eos_token_id=1, pad_token_id=2
+    )
+    return transformers.GPT2LMHeadModel(config).eval()
+
+
+def generate(model: Any, rows: int = 1, *, seed: int = 3, tokens: int = 24, **options: Any) -> Any:
+    import torch
+
+    torch.manual_seed(seed)
+    prompt = torch.full((rows, 3), 5)
+    options = {"do_sample": True, "temperature": 0.7, "output_logits": True, "output_scores": True} | options
+    return model.generate(
+        prompt,
+        attention_mask=torch.ones_like(prompt),
+        max_new_tokens=tokens,
+        return_dict_in_generate=True,
+        pad_token_id=2,
+        **options,
+    )
+
+
+def test_generates_output_is_raw_from_logits_and_processed_from_scores(tiny: Any) -> None:
+    import torch
+
+    output = generate(tiny)
+    drawn = output.sequences[0, 3:]
+    raw = parse_response(output)
+    expected = torch.log_softmax(torch.stack(output.logits)[:, 0], -1)[range(len(drawn)), drawn]
+    np.testing.assert_allclose(raw.logprobs, expected.numpy(), atol=1e-6)
+    assert (raw.logprobs_mode, raw.usage.completion_tokens) == ("raw", len(drawn))
+    processed = parse_response({**output, "logits": None})
+    scores = tiny.compute_transition_scores(output.sequences, output.scores, normalize_logits=True)[0]
+    np.testing.assert_allclose(processed.logprobs, scores.numpy(), atol=1e-6)
+    assert processed.logprobs_mode == "processed"
+    assert np.abs(raw.logprobs - processed.logprobs).max() > 0.01
+    halved = {**output, "logits": tuple(step.to(torch.bfloat16) for step in output.logits)}
+    np.testing.assert_allclose(parse_response(halved).logprobs, raw.logprobs, atol=0.02)
+
+
+def test_a_row_of_a_batch_ends_where_it_is_said_to_and_is_refused_where_it_may_be_padded(tiny: Any) -> None:
+    output = generate(tiny, rows=6)
+    ended = {**output, "eos_token_id": tiny.generation_config.eos_token_id}
+    lengths = set()
+    for row, ids in enumerate(output.sequences[:, 3:].tolist()):
+        answer = ids[: ids.index(1)] if 1 in ids else ids
+        if answer:
+            assert len(parse_response(ended, choice=row).logprobs) == len(answer)
+            assert len(parse_response({**ended, "eos_token_id": [1, 99]}, choice=row).logprobs) == len(answer)
+        lengths.add(len(answer))
+        if 1 in ids and len(ids) > len(answer) + 1:  # padded
+            with pytest.raises(InvalidResponse, match=f"row {row} of this batch of 6 may end in padding.*eos_token_id"):
+                parse_response(output, choice=row)
+    assert len(lengths) > 2, "some must end early"
+    alike = {"sequences": [[5, 6, 7], [5, 8, 9]], "logits": [np.zeros((2, 12))] * 2}
+    assert len(parse_response(alike, choice=1).logprobs) == 2
+
+
+def test_what_generate_did_not_keep_is_named(tiny: Any) -> None:
+    output = generate(tiny, tokens=3)
+    with pytest.raises(InvalidResponse, match="output_logits=True"):
+        parse_response({"sequences": output.sequences})
+    with pytest.raises(InvalidResponse, match="expected a row 1"):
+        parse_response(output, choice=1)
+    with pytest.raises(InvalidResponse, match=r"beam search.*compute_transition_scores"):
+        parse_response(generate(tiny, do_sample=False, temperature=None, num_beams=2, tokens=3))
+
+
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "grad"])
+def test_tensors_of_log_probabilities_are_a_response(kind: str) -> None:
+    torch = pytest.importorskip("torch")
+    tensor = torch.tensor([-0.5, -1.0], dtype=getattr(torch, kind, torch.float32), requires_grad=kind == "grad")
+    assert parse_response(tensor).logprobs.tolist() == [-0.5, -1.0]
+
+
+def test_iterators_are_read_once() -> None:
+    def chunks() -> Iterator[dict[str, Any]]:
+        yield from chat_stream(ANSWER)
+
+    assert parse_response(chunks()).text == "Paris."
+    assert parse_response(x for x in [-1.0, -2.0]).logprobs.tolist() == [-1.0, -2.0]

@@ -1,0 +1,102 @@
+"""EPR and WEPR against known answers, against a plain reading of the formula, and against the package they are from."""
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metaprobe.probes.wepr import Wepr, epr, wepr_features
+from metaprobe.records.errors import InvalidResponse, RecordError
+from metaprobe.records.openai_format import parse_response
+
+
+def chat(rows: list[list[float]]) -> dict[str, Any]:
+    """A chat completion whose tokens have these alternatives."""
+    content = [
+        {"token": "a", "logprob": -1.0, "top_logprobs": [{"token": "b", "logprob": v} for v in row]} for row in rows
+    ]
+    return {"choices": [{"message": {"content": "x"}, "logprobs": {"content": content}}]}
+
+
+def plain_features(rows: list[list[float]], k: int) -> list[float]:
+    s = [[-np.exp(v) * v for v in sorted(row, reverse=True)[:k]] for row in rows if row]
+    return [*(float(np.mean(c)) for c in zip(*s, strict=True)), *(max(c) for c in zip(*s, strict=True))]
+
+
+tables = st.integers(2, 6).flatmap(
+    lambda k: st.lists(st.lists(st.floats(-30, 0), min_size=k, max_size=k + 2), min_size=1, max_size=9).map(
+        lambda rows: (k, rows)
+    )
+)
+
+
+@settings(deadline=None)
+@given(tables)
+def test_features_and_entropy_rate_are_the_formula(table: tuple[int, list[list[float]]]) -> None:
+    k, rows = table
+    expected = plain_features(rows, k)
+    np.testing.assert_allclose(wepr_features(chat(rows), k=k), expected, rtol=1e-6, atol=1e-6)
+    assert epr(chat(rows), k=k) == pytest.approx(sum(expected[:k]), abs=1e-5)
+
+
+def test_known_answers() -> None:
+    half, quarter = np.log(0.5), np.log(0.25)
+    response = chat([[half, quarter], [half, half]])
+    np.testing.assert_allclose(
+        wepr_features(response, k=2),
+        [0.5 * np.log(2), (0.25 * np.log(4) + 0.5 * np.log(2)) / 2, 0.5 * np.log(2), 0.5 * np.log(2)],
+    )
+    assert epr(chat([[half, half]]), k=2) == pytest.approx(np.log(2))
+    assert Wepr((0.0, 0.0, 0.0, 0.0), 0.0).probability(response) == 0.5
+    assert Wepr((0.0, 0.0, 0.0, 0.0), -800.0).probability(response) == 0
+    assert Wepr((1.0, 0.0, 0.0, 0.0), 0.0).probability(response) == pytest.approx(1 / (1 + 2**-0.5))
+
+
+def test_a_dictionary_its_text_a_clients_object_and_a_parsed_response_give_the_same() -> None:
+    rng = np.random.default_rng(0)
+    response = chat((-np.sort(rng.exponential(2, (20, 5)))).tolist())
+    expected = wepr_features(response, k=4)
+    typed = pytest.importorskip("openai.types.chat").ChatCompletion.model_construct(**response)
+    for same in (json.dumps(response), json.dumps(response).encode(), parse_response(response), typed):
+        np.testing.assert_allclose(wepr_features(same, k=4), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_order_and_surplus_of_alternatives_do_not_matter_and_tokens_without_any_are_left_out() -> None:
+    np.testing.assert_array_equal(
+        wepr_features(chat([[-3.0, -0.5, -1.0]]), k=2), wepr_features(chat([[-0.5, -1.0]]), k=2)
+    )
+    assert epr(chat([[-0.5, -1.0], []]), k=2) == pytest.approx(epr(chat([[-0.5, -1.0]]), k=2))
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([[-0.5], [-0.5, -1.0]], "has 1 alternatives; expected at least 2"),
+        ([[]], "no alternatives"),
+        ([[float("nan"), -1.0]], "expected at least 2"),
+        ([[0.5, -1.0]], "above 0"),
+        ([[True, -1.0]], "at most 0|above 0"),
+    ],
+)
+def test_what_has_not_enough_alternatives_is_refused(rows: list[list[float]], message: str) -> None:
+    with pytest.raises(InvalidResponse, match=message):
+        epr({**chat(rows), "x": SimpleNamespace()}, k=2)
+
+
+def test_an_odd_number_of_coefficients_is_refused() -> None:
+    with pytest.raises(RecordError, match="3 coefficients"):
+        Wepr((1.0, 2.0, 3.0), 0.0)
+
+
+def test_the_package_they_are_from_gives_the_same() -> None:
+    scoring = pytest.importorskip("artefactual.scoring")
+    rng = np.random.default_rng(1)
+    responses = [chat((-np.sort(rng.exponential(2, (int(n), 15)))).tolist()) for n in rng.integers(3, 40, 30)]
+    detector = scoring.WEPR().fit(responses, rng.integers(0, 2, 30))
+    mine = Wepr(tuple(detector.estimator.coef_[0].tolist()), float(detector.estimator.intercept_[0]))
+    expected = [detector.predict_proba(response)[0, 1] for response in responses]
+    np.testing.assert_allclose([mine.probability(r) for r in responses], expected, atol=1e-6)
