@@ -1,11 +1,14 @@
 """`metaprobe train`: from stored runs to a checkpoint."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
 import click
 
 from metaprobe.adapter_cli import train_adapter_command
+from metaprobe.gate_cli import train_gate_command
 from metaprobe.terminal import (
     FOLDER,
     RUNS,
@@ -22,7 +25,7 @@ from metaprobe.terminal import (
 
 @click.group()
 def train() -> None:
-    """Train on stored runs and write a checkpoint: quality, hidden, adapter, choice."""
+    """Train on stored runs and write a checkpoint: quality, gate, hidden, adapter, choice."""
 
 
 @train.command("quality")
@@ -31,6 +34,9 @@ def train() -> None:
 @target_option
 @stage_option
 @agent_option
+@click.option("--label-source", "source", help='Only labels of this source: "program", "judge", "judge:MODEL".')
+@click.option("--raw-graph", "raw", is_flag=True, help="Also write raw.onnx, which takes log-probabilities.")
+@click.option("--dask", "scheduler", metavar="ADDRESS", help="Fit on the workers of this Dask cluster.")
 @folds_option
 @seed_option
 def train_quality_command(
@@ -39,21 +45,45 @@ def train_quality_command(
     targets: tuple[str, ...],
     stage: str | None,
     agent: str | None,
+    source: str | None,
+    raw: bool,
+    scheduler: str | None,
     folds: int,
     seed: int,
 ) -> None:
-    """A LightGBM predictor on log-probability features, one calibrated head a target."""
-    from metaprobe.training.study import study, train_quality
+    """A LightGBM predictor on log-probability features, one calibrated head a target.
 
-    with steps() as on_step:
-        studies = {
-            target: study(
-                runs, target=target, stage=stage, agent=agent, folds=folds, seed=seed, hidden=False, on_step=on_step
-            )
-            for target in targets
-        }
-        checkpoint = train_quality(out, studies, command=command_line())
+    A target is a label: 0 or 1 (correct, critical, ...), 1 to 3 (instruction, justification, evidence), or quality,
+    the judge's sum from 0 to 9. Labels may be missing: each head learns from the answers that have its own.
+    """
+    from metaprobe.training.study import head_studies, train_quality
+
+    with steps() as on_step, cluster(scheduler) as spread:
+        studies = head_studies(
+            runs,
+            targets,
+            stage=stage,
+            agent=agent,
+            source=source,
+            folds=folds,
+            seed=seed,
+            spread=spread,
+            on_step=on_step,
+        )
+        checkpoint = train_quality(out, studies, command=command_line(), raw=raw)
     say_checkpoint(checkpoint)
+
+
+@contextmanager
+def cluster(scheduler: str | None) -> Iterator[bool]:
+    """Whether features go to a Dask cluster, which is the default one meanwhile."""
+    if scheduler is None:
+        yield False
+        return
+    from metaprobe.records.extras import require
+
+    with require("distributed", "train,dask").Client(scheduler):
+        yield True
 
 
 @train.command("hidden")
@@ -118,6 +148,7 @@ def train_hidden_command(
     say_checkpoint(checkpoint)
 
 
+train.add_command(train_gate_command)
 train.add_command(train_adapter_command)
 
 

@@ -1,0 +1,83 @@
+"""`metaprobe serve`: scoring over HTTP, and a proxy that adds verdicts."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from metaprobe.terminal import RUNS
+
+
+@click.command()
+@click.option("--checkpoint", type=RUNS, required=True, help="Quality predictor that gives the verdicts.")
+@click.option("--sha256", help="Digest of the checkpoint, from its author.")
+@click.option("--upstream", default="", help="Base URL of an OpenAI-compatible API, such as http://127.0.0.1:8000/v1.")
+@click.option("--gate", type=RUNS, help="Streaming gate that may end streamed answers early.")
+@click.option(
+    "--gate-stop",
+    default=0.05,
+    show_default=True,
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    help="Share of good answers that the gate ends at most.",
+)
+@click.option(
+    "--gate-escalate",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    help="Share of good answers that it ends as better asked of a stronger model, at most.",
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", default=8080, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free one.")
+@click.option(
+    "--api-key-env",
+    default="METAPROBE_API_KEY",
+    show_default=True,
+    help="Environment variable with the callers' keys, separated by commas.",
+)
+@click.option(
+    "--upstream-key-env",
+    default="METAPROBE_UPSTREAM_KEY",
+    show_default=True,
+    help="Environment variable with the upstream's key; where it is empty, the caller's own is forwarded.",
+)
+@click.option("--no-auth", is_flag=True, help="Ask callers for no key; only on a loopback address.")
+@click.option(
+    "--max-body", "max_body_bytes", default=16 << 20, show_default=True, type=click.IntRange(1), help="Bytes a request."
+)
+@click.option(
+    "--timeout",
+    "timeout_s",
+    default=600.0,
+    show_default=True,
+    type=click.FloatRange(0, min_open=True),
+    help="Seconds that the upstream may be silent.",
+)
+@click.option(
+    "--max-concurrency",
+    default=256,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Requests in flight in one worker; more are answered 503.",
+)
+@click.option(
+    "--grace", "grace_s", default=60, show_default=True, type=click.IntRange(0), help="Seconds a shutdown may take."
+)
+@click.option("--workers", default=1, show_default=True, type=click.IntRange(1), help="Processes.")
+@click.option(
+    "--on-mismatch",
+    type=click.Choice(["warn", "refuse", "ignore"]),
+    default="warn",
+    show_default=True,
+    help="For answers of another model than the checkpoint was trained on; 'warn' says so in the verdict.",
+)
+def serve(checkpoint: Path, no_auth: bool, **named: Any) -> None:
+    """Score answers over HTTP, and stand in front of an OpenAI-compatible API.
+
+    POST /v1/score takes a response, or {"responses": [...]}. POST /v1/chat/completions asks the upstream and adds
+    the verdict under "metaprobe". GET /metrics is for Prometheus, GET /healthz says that it is ready.
+
+    Keys are read from the environment, never from the command line.
+    """
+    from metaprobe.serving.run import serve as run
+    from metaprobe.serving.settings import Settings
+
+    run(Settings(checkpoint=checkpoint, auth=not no_auth, **named))

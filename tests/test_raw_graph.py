@@ -1,0 +1,253 @@
+"""The features inside the graph against their definition in NumPy, and its outputs against the features-in graph."""
+
+import json
+
+import lightgbm
+import numpy as np
+import onnx
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper
+
+from metaprobe.checkpoints import ContractMismatch, Draft, GoldenMismatch, UnsafeModel, load_checkpoint, save_checkpoint
+from metaprobe.checkpoints.manifest import RAW
+from metaprobe.checkpoints.session import Session
+from metaprobe.probes.features import SCHEMA_NAMES, features, schema
+from metaprobe.records.errors import InvalidResponse, RecordError
+from metaprobe.training import raw_parity
+from metaprobe.training.calibrators import Platt
+from metaprobe.training.graphs import trees_graph
+from metaprobe.training.raw_graph import raw_graph
+from metaprobe.training.raw_parity import checked_raw_graph, near_split, padded, padded_top, parity
+from metaprobe.training.trees import Trees, float32_thresholds
+
+TOLERANCE = {"rtol": 1e-6, "atol": 1e-6}
+FULL = schema("full")
+GOOD = [-0.5, -1.5, -0.25]
+
+
+def passes_on(name: str) -> bytes:
+    """A features-in graph that gives back the features, under the name of a head."""
+    d = len(schema(name).names)
+    ends = [helper.make_tensor_value_info(end, TensorProto.FLOAT, [None, d]) for end in ("features", "head")]
+    graph = helper.make_graph([helper.make_node("Identity", ["features"], ["head"])], "g", ends[:1], ends[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 15)], ir_version=8)
+    return model.SerializeToString()
+
+
+@pytest.fixture(scope="module")
+def readers():
+    """Schema -> a session that gives the features of raw log-probabilities."""
+    return {name: Session(raw_graph(passes_on(name), name)) for name in SCHEMA_NAMES}
+
+
+@pytest.fixture(scope="module")
+def responses():
+    """600 answers, with the many exact zeros that confident models give."""
+    rng = np.random.default_rng(0)
+    return [
+        (np.minimum(-rng.exponential(1, t), 0) * (rng.random(t) < rng.uniform(0.3, 1))).astype(np.float32)
+        for t in rng.integers(1, 200, 600)
+    ]
+
+
+@pytest.fixture(scope="module")
+def forest(responses):
+    """Two calibrated heads on the full schema."""
+    X = features(FULL, responses)
+    heads = {"correct": grown(X, "full.mean", -0.5), "critical": grown(X, "last25%.slope", 0.0)}
+    return trees_graph(heads, width=X.shape[1])
+
+
+def grown(X, feature, middle):
+    """Trees and calibrator that know whether a feature lies above the middle, give or take."""
+    [names] = [schema(name).names for name in SCHEMA_NAMES if len(schema(name).names) == X.shape[1]]
+    y = np.nan_to_num(X[:, names.index(feature)]) > np.random.default_rng(1).normal(middle, 0.2, len(X))
+    options = {"objective": "binary", "num_leaves": 15, "min_data_in_leaf": 5, "num_threads": 1, "verbosity": -1}
+    return Trees(float32_thresholds(lightgbm.train(options, lightgbm.Dataset(X, y), 40)), {}, 0.0), Platt(1.1, -0.1)
+
+
+def inputs_for(name, responses, tops=None):
+    inputs = padded(responses)
+    return inputs | padded_top(tops, inputs["logprobs"].shape[1]) if schema(name).uses_top else inputs
+
+
+def tops_for(responses, k, seed):
+    """Each (T, k), descending, some alternatives not given; None for some responses."""
+    rng = np.random.default_rng(seed)
+    tops = [-np.sort(rng.exponential(3, (len(x), k)), axis=1).astype(np.float32) for x in responses]
+    for top in tops:
+        top[rng.random(len(top)) < 0.1, rng.integers(k) :] = np.nan
+    return [None if rng.random() < 0.2 else top for top in tops]
+
+
+@pytest.mark.parametrize("name", ["full", "prefix-3", "prefix-50"])
+def test_features_inside_the_graph_are_those_of_numpy_for_lengths_1_to_600(name, readers):
+    rng = np.random.default_rng(0)
+    shapes = [
+        lambda t: -rng.exponential(1, t),
+        lambda t: np.round(-rng.exponential(1, t), 1) + 0.0,  # ties
+        lambda t: np.full(t, -0.7),
+        lambda t: np.where(rng.random(t) < 0.05, -9999.0, -0.01),
+        lambda t: np.zeros(t),
+    ]
+    lengths = [*range(1, 61), 99, 100, 101, 255, 256, 600]
+    responses = [shapes[i % len(shapes)](t).astype(np.float32) for i, t in enumerate([*lengths] * 2)]
+    found = readers[name].run(inputs_for(name, responses))["head"]
+    expected = features(schema(name), responses)
+    np.testing.assert_allclose(found, expected, **TOLERANCE)
+    assert np.isnan(expected).any()
+    assert (found == expected)[~np.isnan(expected)].mean() > 0.99  # nearly all are equal to the last bit
+
+
+values = st.one_of(st.floats(-40, 0, width=32), st.floats(-(2**-10), 0, width=32), st.sampled_from([-9999.0, 0.0]))
+ragged = st.one_of(
+    st.lists(values, min_size=1, max_size=12),
+    st.lists(values, min_size=45, max_size=110),
+    st.tuples(values, st.integers(1, 130)).map(lambda pair: [pair[0]] * pair[1]),
+).map(lambda x: np.array(x, np.float32))
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(ragged, min_size=1, max_size=5), st.sampled_from(SCHEMA_NAMES), st.integers(1, 5), st.integers(0, 999))
+@example([np.array([-9999.0] + [-0.1] * 60, np.float32), np.array([-0.1] * 60 + [-9999.0], np.float32)], "full", 1, 0)
+def test_features_inside_the_graph_are_those_of_numpy_in_every_schema(readers, responses, name, k, seed):
+    tops = tops_for(responses, k, seed)
+    found = readers[name].run(inputs_for(name, responses, tops))["head"]
+    np.testing.assert_allclose(found, features(schema(name), responses, tops), **TOLERANCE)
+
+
+@pytest.mark.parametrize("padding", [np.nan, np.inf, -np.inf, 7.0, -3.0])
+def test_padding_and_neighbours_do_not_matter(padding, readers):
+    inputs = padded([GOOD, [-0.1] * 40, [-2.0]])
+    alone = [readers["full"].run(padded([x]))["head"][0] for x in (GOOD, [-0.1] * 40, [-2.0])]
+    inputs["logprobs"][np.isnan(inputs["logprobs"])] = padding
+    np.testing.assert_array_equal(readers["full"].run(inputs)["head"], alone)
+
+
+def test_rounding_above_zero_becomes_zero_as_when_a_response_is_parsed(readers):
+    rounded, zero = (readers["full"].run(padded([[-0.5, value, -1.0]]))["head"] for value in (5e-5, 0.0))
+    np.testing.assert_array_equal(rounded, zero)
+
+
+@pytest.mark.parametrize("bad", [[0.5, -1.0], [-1.0, np.nan], [-np.inf, -1.0], [np.inf]])
+def test_response_that_cannot_be_scored_gives_nan_and_leaves_its_neighbours_alone(bad, forest):
+    session = Session(raw_graph(forest, "full"))
+    outputs = session.run(padded([GOOD, bad, GOOD]))
+    alone = session.run(padded([GOOD]))
+    for name, found in outputs.items():
+        np.testing.assert_array_equal(np.isnan(found[:, 0]), [False, True, False])
+        np.testing.assert_array_equal(found[[0, 2], 0], alone[name][[0, 0], 0])
+
+
+@pytest.mark.parametrize("length", [0, -1, 4, 2**40])
+def test_length_that_is_not_that_of_a_row_gives_nan(length, forest):
+    inputs = {"logprobs": np.array([GOOD, GOOD], np.float32), "lengths": np.array([length, 3])}
+    correct = Session(raw_graph(forest, "full")).run(inputs)["correct"]
+    np.testing.assert_array_equal(np.isnan(correct[:, 0]), [True, False])
+
+
+def test_no_rows_give_no_rows(readers):
+    empty = {"logprobs": np.zeros((0, 5), np.float32), "lengths": np.zeros(0, np.int64)}
+    assert readers["full"].run(empty)["head"].shape == (0, 153)
+
+
+def test_heads_are_those_of_the_features_in_graph(forest, responses):
+    expected = Session(forest).run({"features": features(FULL, responses)})
+    actual = Session(checked_raw_graph(forest, "full", responses)).run(padded(responses))
+    assert list(actual) == ["correct", "critical"]
+    agreement = parity(expected, actual, near_split(forest, features(FULL, responses)))
+    assert agreement.rows == 600
+    assert agreement.largest < 1e-6
+    assert agreement.different <= 6
+    assert expected["correct"].std() > 0.1  # or else agreement would mean little
+
+
+def test_heads_with_alternatives_are_those_of_the_features_in_graph(responses):
+    tops = tops_for(responses, 3, 0)
+    wanted = schema("prefix-10+top")
+    X = features(wanted, responses, tops)
+    graph = trees_graph({"correct": grown(X, "first10.entropy.max", 1.0)}, width=X.shape[1])
+    session = Session(checked_raw_graph(graph, wanted.name, responses, tops))
+    unknown = session.run(inputs_for(wanted.name, responses, [None] * len(responses)))["correct"]
+    assert np.abs(unknown - Session(graph).run({"features": X})["correct"]).max() > 0.1  # they are used
+
+
+def test_near_split_finds_what_lies_within_a_millionth_of_a_threshold(forest):
+    [node, _] = [n for n in onnx.load_from_string(forest).graph.node if n.op_type == "TreeEnsembleRegressor"]
+    given = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    root = given["nodes_modes"].index(b"BRANCH_LEQ")
+    column, threshold = given["nodes_featureids"][root], given["nodes_values"][root]
+    X = np.full((4, 153), np.nan, np.float32)
+    X[1:, column] = threshold + np.array([0, 9e-7, 0.5]) * max(1, abs(threshold))
+    np.testing.assert_array_equal(near_split(forest, X)[:3], [False, True, True])
+
+
+def test_graph_that_disagrees_is_not_let_out(forest, responses, monkeypatch):
+    monkeypatch.setattr(raw_parity, "raw_graph", lambda graph, name: raw_graph(doubled(forest), name))
+    with pytest.raises(GoldenMismatch, match="raw graph differs"):
+        checked_raw_graph(forest, "full", responses[:70])
+
+
+def doubled(forest: bytes) -> bytes:
+    """The same graph with every leaf doubled."""
+    model = onnx.load_from_string(forest)
+    for node in model.graph.node:
+        for attribute in node.attribute:
+            if attribute.name == "target_weights":
+                attribute.floats[:] = [2 * weight for weight in attribute.floats]
+    return model.SerializeToString()
+
+
+def test_graph_of_other_features_is_refused(forest):
+    with pytest.raises(RecordError, match=r"\[\[153\]\].*24 features.*'prefix-10'"):
+        raw_graph(forest, "prefix-10")
+    newer = onnx.load_from_string(forest)
+    next(opset for opset in newer.opset_import if opset.domain == "").version = 18
+    with pytest.raises(RecordError, match=r"opset 18; expected .* from 15 to 17"):
+        raw_graph(newer.SerializeToString(), "full")
+    with pytest.raises(InvalidResponse, match="no responses"):
+        checked_raw_graph(forest, "full", [])
+
+
+@pytest.fixture
+def saved(tmp_path, forest, responses):
+    """Writes a checkpoint with these extra files."""
+
+    def save(extra):
+        X = features(FULL, responses[:20])
+        expected = Session(forest).run({"features": X})
+        draft = Draft(kind="quality", contract={"schema": "full", "features": list(FULL.names)})
+        inputs = {"features": X}
+        return save_checkpoint(
+            tmp_path / "c", draft, model=forest, golden_inputs=inputs, expected=expected, card="# c", extra=extra
+        )
+
+    return save
+
+
+def test_checkpoint_carries_the_raw_graph_and_opens_it(saved, forest, responses):
+    checkpoint = load_checkpoint(saved({RAW: checked_raw_graph(forest, "full", responses[:9])}).path)
+    raw = checkpoint.raw_session().run(padded(responses[:9]))
+    plain = checkpoint.run({"features": features(FULL, responses[:9])})
+    np.testing.assert_allclose(raw["correct"], plain["correct"], atol=1e-5)
+    assert set(json.loads((checkpoint.path / "manifest.json").read_text())["files"]) >= {RAW}
+
+
+def test_extra_graph_is_held_to_the_same_guard(saved, forest):
+    model = onnx.load_from_string(forest)
+    model.graph.node[0].domain = "com.elsewhere"
+    for name in (RAW, "other.ONNX"):
+        with pytest.raises(UnsafeModel, match=rf"{name}.*com\.elsewhere"):
+            saved({name: model.SerializeToString()})
+
+
+def test_missing_raw_graph_is_named(saved):
+    with pytest.raises(ContractMismatch, match=r"holds no raw\.onnx"):
+        saved({}).raw_session()
+
+
+def test_raw_graph_with_other_outputs_is_refused(saved):
+    with pytest.raises(ContractMismatch, match=r"outputs correct.*raw\.onnx has head"):
+        saved({RAW: raw_graph(passes_on("prefix-3"), "prefix-3")}).raw_session()

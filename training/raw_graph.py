@@ -1,0 +1,263 @@
+"""The features inside the graph: padded log-probabilities in, the heads of a checkpoint out, in any language.
+
+ONNX Runtime computes here, in standard operators and float64, what `metaprobe.probes.features` defines. A window is
+the first w tokens of the response or of the response read backwards, w another number for each response, so that
+windows are masks on an axis of their own.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from metaprobe.probes.features import TOP_SERIES, Schema, Window, schema
+from metaprobe.records.errors import RecordError
+from metaprobe.records.extras import require
+from metaprobe.records.openai_format import ROUNDING
+
+LOGPROBS, LENGTHS, TOP_LOGPROBS = "logprobs", "lengths", "top_logprobs"
+"""Inputs: (n, T) float32, (n,) int64, and for the "+top" schemas (n, T, k) float32."""
+INNER = "scored/"
+"""Begins every name of the features-in graph."""
+OPSETS = range(15, 18)
+"""Those in which `Shape` gives a part, and `ReduceMax` still has its axes as an attribute."""
+
+_HUGE = float(np.finfo(np.float32).max)
+_LAID_OUT = ("mean", "median", "min", "max", "range", "var", "std", "slope")
+"""The statistics in the order in which they are computed here; the last step puts them into the schema's."""
+
+
+def raw_graph(features_graph: bytes, schema_name: str) -> bytes:
+    """One ONNX model from `logprobs` (n, T) and `lengths` (n,) to the outputs of `features_graph`.
+
+    `features_graph` takes the features of that schema, float32 (n, d). The log-probabilities are in nats; what lies
+    beyond a response's length may be anything. A schema with "+top" has a third input, `top_logprobs` (n, T, k), each
+    token's alternatives in descending order, NaN where it has fewer.
+
+    A graph cannot refuse: all outputs are NaN for a row that `parse_response` would refuse (no tokens, a length beyond
+    T, a log-probability that is NaN, infinite or above 0 by more than rounding), and the other rows are as ever.
+    """
+    onnx = require("onnx", "train")
+    require("onnx.compose", "train")
+    features = schema(schema_name)
+    model = onnx.load_from_string(features_graph)
+    opset = next(o.version for o in model.opset_import if o.domain in ("", "ai.onnx"))
+    widths = [[dim.dim_value for dim in value.type.tensor_type.shape.dim[1:]] for value in model.graph.input]
+    if widths != [[len(features.names)]] or opset not in OPSETS:
+        raise RecordError(
+            f"the graph has inputs of widths {widths} and opset {opset}; expected one of {len(features.names)} features"
+            f" (schema {schema_name!r}) and an opset from {OPSETS[0]} to {OPSETS[-1]}"
+        )
+    outputs = list(model.graph.output)
+    inner = onnx.compose.add_prefix(model, INNER).graph
+    outer = _Nodes(onnx)
+    outer.add("Identity", _features(outer, features), name=inner.input[0].name)
+    unknown = outer.add("Where", _readable(outer), outer.constant(0, np.float32), outer.nan(np.float32))  # (n, 1)
+    closing = [onnx.helper.make_node("Add", [INNER + output.name, unknown], [output.name]) for output in outputs]
+    number, info = onnx.TensorProto.FLOAT, onnx.helper.make_tensor_value_info
+    inputs = [info(LOGPROBS, number, ["n", "T"]), info(LENGTHS, onnx.TensorProto.INT64, ["n"])]
+    if features.uses_top:
+        inputs.append(info(TOP_LOGPROBS, number, ["n", "T", "k"]))
+    graph = onnx.helper.make_graph(
+        [*outer.nodes, *inner.node, *closing],
+        "metaprobe",
+        inputs,
+        outputs,
+        initializer=[*outer.initializers(), *inner.initializer],
+    )
+    whole = onnx.helper.make_model(
+        graph, opset_imports=model.opset_import, producer_name="metaprobe", ir_version=model.ir_version
+    )
+    onnx.checker.check_model(whole)
+    data: bytes = whole.SerializeToString()
+    return data
+
+
+class _Nodes:
+    """Nodes and constants of a graph being written; a value is the name it has there."""
+
+    def __init__(self, onnx: Any) -> None:
+        self._onnx = onnx
+        self._constants: dict[tuple[str, tuple[int, ...], bytes], tuple[str, NDArray[Any]]] = {}
+        self.nodes: list[Any] = []
+
+    def add(self, kind: str, *inputs: str, name: str = "", more: int = 0, **attributes: Any) -> str:
+        """The first output of a new node; `more` is how many others it has."""
+        name = name or f"{kind}_{len(self.nodes)}"
+        outputs = [name, *(f"{name}_{i + 1}" for i in range(more))]
+        self.nodes.append(self._onnx.helper.make_node(kind, inputs, outputs, **attributes))
+        return name
+
+    def constant(self, value: ArrayLike, dtype: Any = np.int64) -> str:
+        array = np.asarray(value, dtype)
+        key = (array.dtype.str, array.shape, array.tobytes())
+        name = f"constant_{len(self._constants)}"
+        return self._constants.setdefault(key, (name, array))[0]
+
+    def initializers(self) -> list[Any]:
+        return [self._onnx.numpy_helper.from_array(array, name) for name, array in self._constants.values()]
+
+    def nan(self, dtype: Any) -> str:
+        # A checkpoint's graph may hold no NaN among its weights.
+        return self.add("Div", self.constant(0, dtype), self.constant(0, dtype))
+
+    def cast(self, value: str, dtype: Any) -> str:
+        return self.add("Cast", value, to=self._onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+
+    def unsqueeze(self, value: str, *axes: int) -> str:
+        return self.add("Unsqueeze", value, self.constant(axes))
+
+    def clip(self, value: str, low: str, high: str) -> str:
+        return self.add("Max", self.add("Min", value, high), low)
+
+    def sum(self, value: str) -> str:
+        """Over the last axis, which stays, of length 1."""
+        return self.add("ReduceSum", value, self.constant([-1]), keepdims=1)
+
+    def first(self, value: str, count: str, axis: int) -> str:
+        """The first `count` (1,) along `axis`."""
+        return self.add("Slice", value, self.constant([0]), count, self.constant([axis]))
+
+    def split(self, value: str, parts: int) -> list[str]:
+        """Of the last axis, of that length, each part alone."""
+        name = self.add("Split", value, self.constant([1] * parts), more=parts - 1, axis=-1)
+        return [name, *(f"{name}_{i}" for i in range(1, parts))]
+
+    def positions(self, count: str) -> str:
+        """0, 1, ... below `count` (1,)."""
+        return self.add("Range", self.constant(0), self.add("Squeeze", count, self.constant([0])), self.constant(1))
+
+
+def _readable(g: _Nodes) -> str:
+    """Whether `parse_response` would take the response, (n, 1) bool."""
+    tokens = g.add("Shape", LOGPROBS, start=1, end=2)
+    lengths = g.unsqueeze(LENGTHS, 1)
+    inside = g.add("Less", g.positions(tokens), lengths)  # (n, T)
+    number = g.add(
+        "And",
+        g.add("LessOrEqual", LOGPROBS, g.constant(ROUNDING, np.float32)),
+        g.add("GreaterOrEqual", LOGPROBS, g.constant(-_HUGE, np.float32)),
+    )
+    bad = g.sum(g.cast(g.add("And", inside, g.add("Not", number)), np.int64))
+    bad = g.add("Reshape", bad, g.constant([0, 1]))  # where n = 0, ONNX Runtime adds up to (0, T)
+    fits = g.add("And", g.add("Greater", lengths, g.constant(0)), g.add("LessOrEqual", lengths, tokens))
+    return g.add("And", fits, g.add("Equal", bad, g.constant(0)))
+
+
+def _features(g: _Nodes, schema: Schema) -> str:
+    """float32 (n, d), in the schema's order."""
+    tokens = g.add("Shape", LOGPROBS, start=1, end=2)
+    lengths = g.clip(LENGTHS, g.constant([1]), tokens)  # (n,); of a row that is not readable, something is read
+    seen = g.add("ReduceMax", g.add("Concat", lengths, g.constant([1]), axis=0), axes=[0], keepdims=1)
+    if schema.limit is not None:
+        seen = g.add("Min", seen, g.constant([schema.limit]))
+    forwards = _series(g, schema, seen)  # (n, q, seen)
+    both = forwards if schema.limit is not None else _both_ways(g, forwards, lengths, seen)  # (n, 2 q, seen)
+    kinds = ["", *(f"{name}." for name in TOP_SERIES)] if schema.uses_top else [""]
+    blocks, names = [], []
+    for windows, widths, reach in _groups(g, schema, g.unsqueeze(lengths, 1, 2), seen):
+        one_way = schema.limit is not None or windows[0].percent == 100
+        sides = ["first"] if one_way else ["first", "last"]
+        values = g.first(forwards if one_way else both, reach, 2)
+        columns = [(side, kind, w, s) for side in sides for kind in kinds for w in windows for s in _LAID_OUT]
+        direction = [1] * len(kinds) + [-1] * len(kinds) * (len(sides) - 1)
+        statistics = _statistics(g, values, widths, reach, direction)  # (n, sides * kinds, windows, statistics)
+        blocks.append(g.add("Reshape", statistics, g.constant([0, len(columns)])))
+        names += [f"{w.name.replace('first', side)}.{kind}{s}" for side, kind, w, s in columns]
+    if schema.limit is None:
+        blocks.append(g.unsqueeze(g.cast(lengths, np.float64), 1))
+        names.append("length")
+    order = [names.index(name) for name in schema.names]
+    return g.add("Gather", g.cast(g.add("Concat", *blocks, axis=1), np.float32), g.constant(order), axis=1)
+
+
+def _series(g: _Nodes, schema: Schema, seen: str) -> str:
+    """What is described, token by token, float64 (n, q, seen): log-probability, and of the tops entropy and margin."""
+    logprobs = g.add("Min", g.first(LOGPROBS, seen, 1), g.constant(0, np.float32))
+    series = g.unsqueeze(g.cast(logprobs, np.float64), 1)
+    if not schema.uses_top:
+        return series
+    top = g.cast(g.first(TOP_LOGPROBS, seen, 1), np.float64)  # (n, seen, k)
+    best = g.first(top, g.constant([1]), 2)
+    none = g.add("Mul", best, g.nan(np.float64))  # stands in for the second where k = 1
+    second = g.add("Slice", g.add("Concat", top, none, axis=2), g.constant([1]), g.constant([2]), g.constant([2]))
+    # As `entropy` does it: -1e6 stands for "not given", and where nothing is given 0 / 0 makes NaN.
+    shifted = g.add("Sub", top, best)
+    shifted = g.add("Where", g.add("IsNaN", shifted), g.constant(-1e6, np.float64), shifted)
+    weights = g.add("Exp", shifted)
+    total = g.sum(weights)
+    surprise = g.add("Div", g.sum(g.add("Mul", weights, shifted)), total)
+    columns = [g.add("Sub", g.add("Log", total), surprise), g.add("Sub", best, second)]
+    tops = g.add("Transpose", g.add("Concat", *columns, axis=2), perm=[0, 2, 1])
+    return g.add("Concat", series, tops, axis=1)
+
+
+def _both_ways(g: _Nodes, series: str, lengths: str, seen: str) -> str:
+    """(n, q, T) -> (n, 2 q, T): each response as it is, then from its last token to its first."""
+    last = g.add("Sub", g.unsqueeze(lengths, 1), g.constant(1))
+    places = g.add("Max", g.add("Sub", last, g.positions(seen)), g.constant(0))  # (n, T)
+    places = g.add("Expand", g.unsqueeze(places, 1), g.add("Shape", series))
+    return g.add("Concat", series, g.add("GatherElements", series, places, axis=2), axis=1)
+
+
+def _groups(g: _Nodes, schema: Schema, lengths: str, seen: str) -> Iterator[tuple[list[Window], str, str]]:
+    """Windows of like size, their widths (n, windows, 1), 0 where a response is too short, and the most they reach.
+
+    Like size, since each takes as much time and memory as the widest of its group.
+    """
+    starts = [window for window in schema.windows if not window.from_end]
+    if counted := [window for window in starts if window.count]:
+        counts = g.constant([[window.count] for window in counted])
+        widths = g.add("Where", g.add("Less", lengths, counts), g.constant(0), counts)
+        yield counted, widths, g.add("Min", seen, g.constant([max(window.count for window in counted)]))
+    for shares in ([w for w in starts if 0 < w.percent < 100], [w for w in starts if w.percent == 100]):
+        if shares:
+            yield (
+                shares,
+                _share(g, lengths, [[window.percent] for window in shares]),
+                _share(g, seen, [max(window.percent for window in shares)]),
+            )
+
+
+def _share(g: _Nodes, lengths: str, percent: ArrayLike) -> str:
+    floor = g.add("Div", g.add("Mul", lengths, g.constant(percent)), g.constant(100))
+    return g.add("Max", floor, g.constant(1))
+
+
+def _statistics(g: _Nodes, series: str, widths: str, reach: str, direction: list[int]) -> str:
+    """(n, S, reach) and (n, W, 1) -> (n, S, W, statistics), NaN where a width is 0 or a value in the window is NaN.
+
+    `direction` (S): 1 for a series that is read forwards, -1 for one that is read backwards.
+    """
+
+    def number(value: ArrayLike) -> str:
+        return g.constant(value, np.float64)
+
+    places = g.positions(reach)
+    inside = g.unsqueeze(g.add("Less", places, widths), 1)  # (n, 1, W, reach)
+    values = g.unsqueeze(series, 2)  # (n, S, 1, reach)
+    width = g.unsqueeze(g.cast(widths, np.float64), 1)  # (n, 1, W, 1)
+    mean = g.add("Div", g.sum(g.add("Where", inside, values, number(0))), width)  # 0 / 0 is NaN
+    centred = g.add("Where", inside, g.add("Sub", values, mean), number(0))
+    variance = g.add("Div", g.sum(g.add("Mul", centred, centred)), width)
+    middle = g.add("Div", g.add("Sub", width, number(1)), number(2))
+    index = g.add("Sub", g.cast(places, np.float64), middle)
+    covariance = g.add("Div", g.sum(g.add("Mul", centred, index)), width)
+    covariance = g.add("Mul", covariance, number([[[d]] for d in direction]))
+    index_variance = g.add("Div", g.add("Sub", g.add("Mul", width, width), number(1)), number(12))
+    slope = g.add("Div", covariance, index_variance)  # of one token, again 0 / 0
+
+    filled = g.add("Where", g.add("IsNaN", values), number(0), values)  # NaN has no place in an order
+    low = g.add("ReduceMin", g.add("Where", inside, filled, number(_HUGE)), axes=[3], keepdims=1)
+    half = g.add("Add", g.add("Div", reach, g.constant(2)), g.constant(1))
+    falling = g.add("TopK", g.add("Where", inside, filled, number(-_HUGE)), half, more=1, axis=3)
+    w = g.unsqueeze(widths, 1)
+    before = g.add("Div", g.add("Sub", w, g.constant(1)), g.constant(2))
+    ranks = g.add("Concat", g.add("Mul", w, g.constant(0)), before, g.add("Div", w, g.constant(2)), axis=3)
+    shape = g.add("Concat", g.add("Shape", mean, end=3), g.constant([3]), axis=0)
+    high, upper, lower = g.split(g.add("GatherElements", falling, g.add("Expand", ranks, shape), axis=3), 3)
+    median = g.add("Div", g.add("Add", lower, upper), number(2))
+    ordered = g.add("Concat", median, low, high, g.add("Sub", high, low), axis=3)
+    ordered = g.add("Where", g.add("IsNaN", mean), mean, ordered)
+    return g.add("Concat", mean, ordered, variance, g.add("Sqrt", variance), slope, axis=3)
