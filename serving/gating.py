@@ -1,0 +1,79 @@
+"""What the proxy needs of a streaming gate (`metaprobe.routing.gate`)."""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from metaprobe.checkpoints import ContractMismatch
+from metaprobe.records.errors import InvalidResponse
+
+
+class Gate(Protocol):
+    """Watches one answer being written."""
+
+    @property
+    def tokens_seen(self) -> int: ...
+
+    @property
+    def score(self) -> float | None:
+        """P(good) at the last look."""
+
+    @property
+    def fired_at(self) -> int | None:
+        """After so many tokens."""
+
+    def push(self, logprob: float, top: Sequence[float] | None = None) -> str:
+        """`continue`, `stop` or `escalate`, after one more token."""
+
+
+class Gates(Protocol):
+    """Starts a gate for each answer; shared by all."""
+
+    def start(self, *, model: str = "") -> Gate: ...
+
+
+class GatedAnswer:
+    """One streamed answer and its gate, which steps back from what it cannot judge."""
+
+    def __init__(self, gates: Gates | None) -> None:
+        self._gates = gates
+        self._gate: Gate | None = None
+        self._note = ""
+        self.action = ""
+        """`stop` or `escalate`, once the gate has said so; either way the answer is to be ended."""
+
+    def push(self, entries: Sequence[Mapping[str, Any]], model: str) -> None:
+        """Takes in the tokens of a chunk."""
+        if self._gates is None or self.action:
+            return
+        try:
+            if self._gate is None:
+                self._gate = self._started(self._gates, model)
+            for entry in entries:
+                top = [alternative["logprob"] for alternative in entry.get("top_logprobs") or ()]
+                action = self._gate.push(entry["logprob"], sorted(top, reverse=True) or None)
+                if action != "continue":
+                    self.action = action
+                    break
+        except (InvalidResponse, ContractMismatch, LookupError, TypeError):
+            self.step_back()  # what is wrong with these tokens, the verdict on the whole answer says
+
+    def step_back(self) -> None:
+        """Never stop this answer."""
+        self._gates = None
+
+    def verdict(self) -> tuple[float | None, str, dict[str, Any]]:
+        """Score, reason and details of an answer that was ended."""
+        assert self._gate is not None
+        score, tokens = self._gate.score, self._gate.fired_at
+        what = "handed on" if self.action == "escalate" else "stopped"
+        known = "" if score is None else f", at P(good) {score:.3f}"
+        reason = "; ".join(filter(None, [f"{what} early by the gate after {tokens} tokens{known}", self._note]))
+        return score, reason, {"action": self.action, "tokens": tokens}
+
+    def _started(self, gates: Gates, model: str) -> Gate:
+        with warnings.catch_warnings(record=True) as said:  # a mismatch is for the verdict, not for the log
+            warnings.simplefilter("always")
+            gate = gates.start(model=model)
+        self._note = "; ".join(str(warning.message) for warning in said)
+        return gate

@@ -1,0 +1,39 @@
+"""Which headers pass the proxy; all others stay where they are."""
+
+from collections.abc import Iterable, Mapping
+
+KEY_HEADER = "x-metaprobe-key"
+"""A caller's key for this server, where `Authorization` is meant for the upstream."""
+REQUEST_ID = "metaprobe-request-id"
+REASON = "metaprobe-reason"
+"""On an answer that cannot carry a verdict, since it is no JSON object: why there is none."""
+
+_UP = {"openai-organization", "openai-project", "openai-beta", "idempotency-key", "user-agent", "accept-language"}
+_UP |= {"x-request-id", "x-client-request-id", "traceparent", "tracestate", "baggage"}
+_DOWN = {"content-type", "x-request-id", "retry-after", "retry-after-ms", "x-should-retry", "cache-control", "warning"}
+_DOWN_PREFIXES = ("openai-", "x-ratelimit-")
+
+
+def to_upstream(
+    given: Mapping[str, str], *, upstream_key: str, own_keys: bool, more: Iterable[str] = ()
+) -> dict[str, str]:
+    """Headers of the request to the upstream.
+
+    `upstream_key`, where there is one, stands in for whatever the caller sent. Else the caller's `Authorization` goes
+    on, unless it was the key for this server (`own_keys`, and no `x-metaprobe-key`).
+    """
+    allowed = _UP | {name.lower() for name in more}
+    passed = {name: value for name, value in given.items() if name in allowed or name.startswith("x-stainless-")}
+    # Read as it comes: nothing to unpack, so nothing that unpacks to more than it seems.
+    passed |= {"content-type": "application/json", "accept-encoding": "identity"}
+    passed["accept"] = given.get("accept", "*/*")
+    if upstream_key:
+        passed["authorization"] = f"Bearer {upstream_key}"
+    elif "authorization" in given and (not own_keys or KEY_HEADER in given):
+        passed["authorization"] = given["authorization"]
+    return passed
+
+
+def to_caller(given: Mapping[str, str]) -> dict[str, str]:
+    """Headers of the answer to the caller."""
+    return {n.lower(): v for n, v in given.items() if n.lower() in _DOWN or n.lower().startswith(_DOWN_PREFIXES)}

@@ -1,0 +1,43 @@
+"""What is counted. Numbers only: no text, no model name, nothing that a caller chose."""
+
+import os
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest, multiprocess
+
+MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
+"""The environment variable by which prometheus_client shares counts between workers."""
+
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+_SHORT_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1)
+
+
+class Metrics:
+    """The counts of one server."""
+
+    def __init__(self) -> None:
+        self._registry = known = CollectorRegistry()
+        self.requests = Counter("metaprobe_requests", "Requests answered.", ["endpoint", "status"], registry=known)
+        self.errors = Counter("metaprobe_errors", "What went wrong, by code.", ["code"], registry=known)
+        self.upstream_seconds = Histogram(
+            "metaprobe_upstream_seconds", "From asking the upstream to its last byte.", registry=known, buckets=_SECONDS
+        )
+        self.added_seconds = Histogram(
+            "metaprobe_added_seconds",
+            "Own work on a proxied request: reading, scoring, rewriting.",
+            registry=known,
+            buckets=_SHORT_SECONDS,
+        )
+        self.scores = Histogram(
+            "metaprobe_score", "Scores given.", registry=known, buckets=[i / 10 for i in range(1, 11)]
+        )
+        self.flagged = Counter("metaprobe_flagged", "Answers whose score lay below the threshold.", registry=known)
+        self.abstained = Counter("metaprobe_abstained", "Answers without a score.", registry=known)
+        self.gated = Counter("metaprobe_gated", "Streams the gate acted on.", ["action"], registry=known)
+
+    def exposition(self) -> bytes:
+        """In Prometheus' text format; of all workers together where there are several."""
+        if not os.environ.get(MULTIPROCESS):
+            return generate_latest(self._registry)
+        everyone = CollectorRegistry()
+        multiprocess.MultiProcessCollector(everyone)  # type: ignore[no-untyped-call]
+        return generate_latest(everyone)

@@ -1,0 +1,202 @@
+"""The proxy: a chat completion from the upstream, passed on with a verdict.
+
+What a caller gets is what the upstream gave. Added are the verdict, under `metaprobe`, and log-probabilities in the
+request where the caller asked for none, which are then taken out of the answer again. An error of the upstream passes
+with its status and body.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from typing import Any
+
+import httpx
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from metaprobe.serving.connection import read_json_body, while_connected
+from metaprobe.serving.gating import Gates
+from metaprobe.serving.headers import REASON, to_caller, to_upstream
+from metaprobe.serving.metrics import Metrics
+from metaprobe.serving.refusal import Refusal
+from metaprobe.serving.scorer import Scorer
+from metaprobe.serving.settings import Settings
+from metaprobe.serving.stream import ScoredStream
+from metaprobe.serving.wire import UNREADABLE, Asked, asked, choices_of, hide, with_verdicts
+
+REFUSED = (400, 403, 422)
+"""Statuses with which an upstream may refuse log-probabilities; the request is then sent again as it came."""
+KEEP_IDLE_S = 2.0
+"""Less than what servers keep an idle connection for, so that a request does not meet one that is just being closed."""
+EVENTS = "text/event-stream"
+
+
+class Proxy:
+    """Answers requests for chat completions by asking the upstream, and only it."""
+
+    def __init__(self, settings: Settings, scorer: Scorer, gates: Gates | None, metrics: Metrics) -> None:
+        self._settings = settings
+        self._scorer = scorer
+        self._gates = gates
+        self._metrics = metrics
+        self._upstream_key = settings.upstream_key()
+        self._top = settings.top_logprobs if scorer.uses_top else 0
+        # trust_env would take proxies, and passwords from ~/.netrc, from the machine.
+        self._client = httpx.AsyncClient(
+            timeout=httpx.Timeout(settings.timeout_s, connect=settings.connect_timeout_s),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=KEEP_IDLE_S),
+            follow_redirects=False,
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),  # one caller's would be sent with another's
+            trust_env=False,
+        )
+        self._url = httpx.URL(settings.chat_url)
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    async def __call__(self, request: Request) -> Response:
+        """The upstream's answer with a verdict. Raises `Refusal` where there is none."""
+        body = await read_json_body(request, self._settings)
+        started = time.perf_counter()
+        question = asked(body, top_logprobs=self._top)
+        headers = to_upstream(
+            request.headers,
+            upstream_key=self._upstream_key,
+            own_keys=self._settings.auth,
+            more=self._settings.forward_headers,
+        )
+        own = time.perf_counter() - started
+        return await while_connected(request.receive, self._answer(question, headers, own))
+
+    async def _answer(self, question: Asked, headers: dict[str, str], own: float) -> Response:
+        started = time.perf_counter()
+        answer = await self._send(question.sent, headers)
+        refused = ""
+        if question.changed and answer.status_code in REFUSED:
+            # Perhaps it is the log-probabilities that it refuses: the caller has not asked for them.
+            refused = f"the upstream refused to give log-probabilities (status {answer.status_code})"
+            await answer.aclose()
+            answer = await self._send(question.body, headers)
+        passed = to_caller(answer.headers)
+        if answer.status_code == 200 and answer.headers.get("content-type", "").lower().startswith(EVENTS):
+            stream = ScoredStream(
+                self._scorer, question, self._gates, max_bytes=self._settings.max_answer_bytes, no_logprobs=refused
+            )
+            return _Streaming(answer, stream, passed, self._metrics, started, own)
+        body = await self._whole(answer)
+        done = time.perf_counter()
+        self._metrics.upstream_seconds.observe(done - started)
+        if 300 <= answer.status_code < 400:
+            raise Refusal(
+                502, "upstream_redirect", f"the upstream redirects (status {answer.status_code}); it is not followed"
+            )
+        if answer.status_code != 200:
+            self._metrics.errors.labels("upstream_status").inc()
+            return Response(body, answer.status_code, passed)
+        body, reason = self._scored(body, question, refused)
+        if reason:
+            passed[REASON] = reason
+        self._metrics.added_seconds.observe(own + time.perf_counter() - done)
+        return Response(body, answer.status_code, passed)
+
+    def _scored(self, body: bytes, question: Asked, refused: str) -> tuple[bytes, str]:
+        """The answer with its verdict; else as it came, and why."""
+        try:
+            choices = choices_of(body)
+        except UNREADABLE:
+            reason = "the upstream's answer is not a JSON object"
+            self._scorer.none(reason)
+            return body, reason
+        verdicts: list[dict[str, Any]] = [
+            self._scorer.none(refused) if refused else self._scorer.verdict(choice) for choice in choices
+        ]
+        return with_verdicts(hide(body, question), verdicts), ""
+
+    async def _send(self, body: bytes, headers: dict[str, str]) -> httpx.Response:
+        async with _explained(self._settings):
+            request = self._client.build_request("POST", self._url, content=body, headers=headers)
+            return await self._client.send(request, stream=True)
+
+    async def _whole(self, answer: httpx.Response) -> bytes:
+        limit = self._settings.max_answer_bytes
+        parts, size = [], 0
+        try:
+            async with _explained(self._settings):
+                async for part in answer.aiter_bytes():
+                    parts.append(part)
+                    size += len(part)
+                    if size > limit:
+                        raise Refusal(502, "upstream_too_large", f"the upstream's answer is larger than {limit} bytes")
+        finally:
+            await answer.aclose()
+        return b"".join(parts)
+
+
+class _Streaming(Response):
+    """Passes events on as they come, closes the upstream when the caller is gone, and ends with the verdict."""
+
+    def __init__(
+        self,
+        answer: httpx.Response,
+        stream: ScoredStream,
+        headers: dict[str, str],
+        metrics: Metrics,
+        started: float,
+        own: float,
+    ) -> None:
+        super().__init__(status_code=answer.status_code)
+        self.raw_headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+        self._answer = answer
+        self._stream = stream
+        self._metrics = metrics
+        self._started = started
+        self._own = own
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await while_connected(receive, self._pass(send))
+        except Refusal as refusal:  # the caller is gone, so there is nobody to tell
+            self._metrics.errors.labels(refusal.code).inc()
+        finally:
+            # Shielded: where this request is being cancelled, the upstream must still hear that it can stop.
+            await asyncio.shield(self._answer.aclose())
+            self._metrics.upstream_seconds.observe(time.perf_counter() - self._started)
+            self._metrics.added_seconds.observe(self._own + self._stream.seconds)
+
+    async def _pass(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        try:
+            async for data in self._answer.aiter_bytes():
+                if out := self._stream.feed(data):
+                    await send({"type": "http.response.body", "body": out, "more_body": True})
+                if self._stream.action:
+                    await self._answer.aclose()
+                    self._metrics.gated.labels(self._stream.action).inc()
+                    break
+            last = self._stream.end()
+        except httpx.HTTPError as error:
+            refusal = _refusal(error, None)
+            self._metrics.errors.labels(refusal.code).inc()
+            last = self._stream.cut(refusal.status, refusal.code, refusal.message)
+        await send({"type": "http.response.body", "body": last, "more_body": False})
+
+
+@asynccontextmanager
+async def _explained(settings: Settings) -> AsyncIterator[None]:
+    """Turns the client's errors into refusals."""
+    try:
+        yield
+    except httpx.HTTPError as error:
+        raise _refusal(error, settings) from error
+
+
+def _refusal(error: httpx.HTTPError, settings: Settings | None) -> Refusal:
+    if isinstance(error, (httpx.ConnectTimeout, httpx.ConnectError)):
+        return Refusal(502, "upstream_unreachable", "the upstream cannot be reached")
+    if isinstance(error, httpx.TimeoutException):
+        within = "in time" if settings is None else f"within {settings.timeout_s:g} s"
+        return Refusal(504, "upstream_timeout", f"the upstream did not go on {within}")
+    return Refusal(502, "upstream_cut", "the upstream closed the connection before its answer was whole")

@@ -1,0 +1,148 @@
+"""How the server is set up. Secrets are never in it: it names the environment variables that hold them."""
+
+import ipaddress
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
+
+from metaprobe.records.errors import RecordError
+
+MIN_KEY_LENGTH = 16
+_POSITIVE = """
+max_body_bytes max_answer_bytes timeout_s connect_timeout_s body_timeout_s max_concurrency retry_after_s workers
+""".split()
+
+
+class SettingsError(RecordError):
+    """The server would not be what was meant, or not be safe."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything about one server. Raises `SettingsError` for what cannot be meant."""
+
+    checkpoint: Path
+    """Folder of a quality predictor."""
+    sha256: str | None = None
+    """Digest of the checkpoint, from its author."""
+    on_mismatch: Literal["warn", "refuse", "ignore"] = "warn"
+    """For responses of another model than the checkpoint was trained on; `warn` says so in the verdict's reason."""
+    upstream: str = ""
+    """Base URL of an OpenAI-compatible API, such as `http://127.0.0.1:8000/v1`; without one, only `/v1/score` works."""
+    gate: Path | None = None
+    """Checkpoint of a streaming gate that may end streamed answers early."""
+    gate_stop: float = 0.05
+    """Promised share of good answers that the gate stops at most."""
+    gate_escalate: float | None = None
+    """The same of those it marks as better asked elsewhere; they are written to their end."""
+    host: str = "127.0.0.1"
+    port: int = 8080
+    """0 takes a free one."""
+    auth: bool = True
+    """Whether callers need a key; without, only a loopback `host` is taken."""
+    api_key_env: str = "METAPROBE_API_KEY"
+    """Environment variable with the callers' keys, separated by commas or white space."""
+    upstream_key_env: str = "METAPROBE_UPSTREAM_KEY"
+    """Environment variable with the key for the upstream; where it is empty, the caller's own is forwarded."""
+    forward_headers: tuple[str, ...] = ()
+    """Request headers that reach the upstream beside those in `metaprobe.serving.headers`."""
+    top_logprobs: int = 5
+    """Alternatives asked for a token, where the checkpoint's features need them and the caller asked for none."""
+    max_body_bytes: int = 16 << 20
+    """Of a request."""
+    max_answer_bytes: int = 64 << 20
+    """Of an answer of the upstream that is read to be scored; a longer stream passes on unscored."""
+    timeout_s: float = 600.0
+    """Longest silence of the upstream."""
+    connect_timeout_s: float = 10.0
+    body_timeout_s: float = 30.0
+    """Within which a request must have arrived."""
+    max_concurrency: int = 256
+    """Requests in flight in one worker; more are answered 503 at once."""
+    retry_after_s: int = 1
+    """What a 503 says about when to come again."""
+    grace_s: int = 60
+    """How long a shutdown waits for requests in flight."""
+    workers: int = 1
+    """Processes, each with a session of its own."""
+
+    def __post_init__(self) -> None:
+        for name in _POSITIVE:
+            if not getattr(self, name) > 0:
+                raise SettingsError(f"{name} is {getattr(self, name)}; expected more than 0")
+        for name, alpha in (("gate_stop", self.gate_stop), ("gate_escalate", self.gate_escalate)):
+            if alpha is not None and not 0 < alpha < 1:
+                raise SettingsError(f"{name} is {alpha}; expected a share between 0 and 1")
+        if not 0 <= self.port < 65536 or not 0 <= self.top_logprobs <= 20 or self.grace_s < 0:
+            raise SettingsError(
+                f"port {self.port}, top_logprobs {self.top_logprobs}, grace_s {self.grace_s}: expected a port up to"
+                " 65535, 0 to 20 alternatives, and at least 0 seconds"
+            )
+        if not self.auth and not is_loopback(self.host):
+            raise SettingsError(
+                f"without keys anyone who reaches {self.host} could use the upstream: bind to 127.0.0.1, or put keys"
+                f" into {self.api_key_env} and leave authentication on"
+            )
+        if self.gate is not None and not self.upstream:
+            raise SettingsError("a gate ends answers of an upstream, and no upstream is given")
+        if self.upstream:
+            _check_upstream(self.upstream)
+
+    @property
+    def chat_url(self) -> str:
+        """The one address that is ever asked."""
+        return self.upstream.rstrip("/") + "/chat/completions"
+
+    def api_keys(self) -> tuple[str, ...]:
+        """The callers' keys, from the environment; empty where none are needed."""
+        if not self.auth:
+            return ()
+        keys = tuple(os.environ.get(self.api_key_env, "").replace(",", " ").split())
+        if not keys:
+            raise SettingsError(
+                f"no key for callers: put one or several (separated by commas) into the environment variable "
+                f"{self.api_key_env}, or switch authentication off (--no-auth; loopback only)"
+            )
+        if any(len(key) < MIN_KEY_LENGTH for key in keys):
+            raise SettingsError(
+                f"{self.api_key_env} holds a key of fewer than {MIN_KEY_LENGTH} characters, which can be guessed;"
+                " `python -c 'import secrets; print(secrets.token_urlsafe(32))'` makes one that cannot"
+            )
+        if not all(key.isascii() for key in keys):
+            raise SettingsError(f"{self.api_key_env} holds a key with characters that no header can carry (not ASCII)")
+        return keys
+
+    def upstream_key(self) -> str:
+        """The key for the upstream, from the environment; empty where the caller's own is forwarded."""
+        key = os.environ.get(self.upstream_key_env, "").strip()
+        if not (key.isascii() and key.isprintable()):
+            raise SettingsError(f"{self.upstream_key_env} holds characters that no header can carry")
+        return key
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a server bound to `host`."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _check_upstream(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # raises where it is no number
+    except ValueError as error:
+        raise SettingsError(f"the upstream's address cannot be read ({error})") from error
+    # The address may hold a secret by mistake, so the message does not repeat it.
+    if parts.username is not None or parts.password is not None:
+        raise SettingsError("the upstream's address holds a user or password; put its key into the environment instead")
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        raise SettingsError(
+            "the upstream's address is not a base URL; expected http(s)://host[:port]/path, such as"
+            " https://api.example.com/v1, without query"
+        )

@@ -1,0 +1,137 @@
+"""Changes to JSON that leave everything else as it came, byte for byte: numbers, unknown fields, order."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from metaprobe.serving.refusal import Refusal
+
+Object = dict[str, Raw]
+
+_object = msgspec.json.Decoder(Object)
+_objects = msgspec.json.Decoder(list[Object])
+_array = msgspec.json.Decoder(list[Raw])
+_encode = msgspec.json.Encoder().encode
+
+UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
+"""What a decoder raises for bytes that are not the JSON it expects."""
+
+_TRUE, _FALSE, _NULL = Raw(b"true"), (b"false", b"null", b""), Raw(b"null")
+_NO_ALTERNATIVES = Raw(b"[]")
+VERDICT = "metaprobe"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a caller asked for, and what the upstream is asked for."""
+
+    body: bytes
+    """As it came."""
+    sent: bytes
+    """With log-probabilities switched on."""
+    several: bool
+    """Whether more than one answer was asked for."""
+    wants_logprobs: bool
+    wants_top: bool
+
+    @property
+    def changed(self) -> bool:
+        return self.sent is not self.body
+
+
+def asked(body: bytes, *, top_logprobs: int) -> Asked:
+    """Reads a request for a chat completion. `top_logprobs`: alternatives the predictor needs, 0 for none."""
+    try:
+        fields = _object.decode(body)
+    except UNREADABLE as error:
+        raise Refusal(400, "invalid_json", f"the body is not a JSON object ({type(error).__name__})") from error
+    wants_logprobs = _given(fields, "logprobs")
+    wants_top = wants_logprobs and _given(fields, "top_logprobs") and bytes(fields["top_logprobs"]).strip() != b"0"
+    sent = body
+    if not wants_logprobs or (top_logprobs and not wants_top):
+        fields["logprobs"] = _TRUE
+        # At least one: llama.cpp and llama-cpp-python give no log-probabilities where no alternatives are asked for.
+        fields["top_logprobs"] = Raw(str(max(1, top_logprobs)).encode())
+        sent = _encode(fields)
+    several = _given(fields, "n") and bytes(fields["n"]).strip() != b"1"
+    return Asked(body, sent, several, wants_logprobs, wants_top)
+
+
+def _given(fields: Object, name: str) -> bool:
+    return bytes(fields.get(name, b"")).strip() not in _FALSE
+
+
+def hide(data: bytes, asked: Asked) -> bytes:
+    """A completion or chunk without the log-probabilities that the caller did not ask for."""
+    if not asked.changed:
+        return data
+    try:
+        fields = _object.decode(data)
+        choices = _objects.decode(fields["choices"])
+    except (*UNREADABLE, KeyError):
+        return data  # whatever it is, it holds none
+    for choice in choices:
+        if "logprobs" in choice:
+            choice["logprobs"] = _without_top(choice["logprobs"]) if asked.wants_logprobs else _NULL
+    fields["choices"] = Raw(_encode(choices))
+    return _encode(fields)
+
+
+def _without_top(logprobs: Raw) -> Raw:
+    try:
+        fields = _object.decode(logprobs)
+        for name in ("content", "refusal"):
+            if _given(fields, name):
+                entries = _objects.decode(fields[name])
+                fields[name] = Raw(_encode([{**entry, "top_logprobs": _NO_ALTERNATIVES} for entry in entries]))
+    except UNREADABLE:
+        return logprobs
+    return Raw(_encode(fields))
+
+
+def choices_of(body: bytes) -> list[bytes]:
+    """One completion for each choice of a completion. Raises one of `UNREADABLE` for bytes that are no JSON object."""
+    fields = _object.decode(body)
+    try:
+        choices = _array.decode(fields.get("choices", b"[]"))
+    except UNREADABLE:
+        choices = []
+    if len(choices) < 2:
+        return [body]
+    return [_encode({**fields, "choices": [choice]}) for choice in choices]
+
+
+def with_verdicts(body: bytes, verdicts: list[dict[str, Any]]) -> bytes:
+    """The JSON object with a verdict under `metaprobe`."""
+    return _encode({**_object.decode(body), VERDICT: combined(verdicts)})
+
+
+def combined(verdicts: list[dict[str, Any]]) -> dict[str, Any]:
+    """The first choice's verdict; where there are several, every one's in their order under `choices`."""
+    return verdicts[0] if len(verdicts) == 1 else {**verdicts[0], "choices": verdicts}
+
+
+class _Batch(msgspec.Struct):
+    responses: Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+_batch = msgspec.json.Decoder(_Batch)
+
+
+def batch(body: bytes) -> list[bytes] | None:
+    """The responses of a batch, or None where the body is one response. Raises `Refusal` for what is no JSON."""
+    try:
+        if not body.lstrip().startswith(b"{"):
+            msgspec.json.decode(body, type=Raw)
+            return None
+        responses = _batch.decode(body).responses
+    except UNREADABLE as error:
+        raise Refusal(400, "invalid_json", f"the body is not JSON ({type(error).__name__}: {error})") from error
+    if responses is msgspec.UNSET:
+        return None
+    try:
+        return [bytes(response) for response in _array.decode(responses)]
+    except UNREADABLE as error:
+        raise Refusal(400, "invalid_request", "`responses` is no list; expected a list of responses") from error

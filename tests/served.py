@@ -1,0 +1,189 @@
+"""What tests of the server share: a small trained checkpoint, servers in threads, and an upstream that does as told."""
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import uvicorn
+from sklearn.linear_model import LogisticRegression
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from metaprobe.checkpoints import Checkpoint, Draft, Generator, save_checkpoint
+from metaprobe.probes.quality import Support
+from metaprobe.training.graphs import linear_graph
+from metaprobe.training.methods import Evidence
+
+KEY = "a-key-of-this-test-0"
+TOKENS = tuple((f" w{i}", -0.25 - i / 8) for i in range(6))
+"""Token and log-probability of every answer of `Upstream`."""
+
+
+def small_checkpoint(path: Path, evidence: Evidence, *, model: str = "m") -> Checkpoint:
+    """A logistic regression on the features of planted answers."""
+    X = evidence.features
+    known = ~np.isnan(X).all(axis=0)  # no planted answer is long enough for the longest windows
+    mean, scale = np.zeros(X.shape[1]), np.ones(X.shape[1])
+    mean[known], scale[known] = np.nanmean(X[:, known], axis=0), np.nanstd(X[:, known], axis=0) + 1e-6
+    Z = np.nan_to_num((X - mean) / scale)
+    fitted = LogisticRegression(C=0.01, max_iter=1000).fit(Z, evidence.table.y)
+    graph = linear_graph(
+        input_name="features",
+        mean=mean,
+        scale=scale,
+        weights=fitted.coef_.T,
+        intercept=fitted.intercept_,
+        outputs=["correct"],
+        impute=True,
+    )
+    draft = Draft(
+        kind="quality",
+        contract={"schema": "full", "features": list(evidence.feature_names)},
+        generator=Generator(model=model),
+        thresholds={"flag": 0.5},
+        support=Support.fit(X, X).to_manifest(),
+    )
+    expected = fitted.predict_proba(Z)[:, 1:].astype(np.float32)
+    return save_checkpoint(
+        path, draft, model=graph, golden_inputs={"features": X}, expected={"correct": expected}, card="# A test\n"
+    )
+
+
+@contextmanager
+def running(app: ASGIApp, **options: Any) -> Iterator[tuple[str, uvicorn.Server]]:
+    """Base URL of the application under uvicorn, in a thread of its own, on a free port of this machine."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(256)  # from here on connections wait until the server takes them
+        server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, ws="none", **options))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}", server
+        finally:
+            server.should_exit = True
+            thread.join(timeout=30)
+            assert not thread.is_alive()
+
+
+class Upstream:
+    """Answers as the last message says: `plain`, `refuses-logprobs`, `redirect`, `nan`, `json-stream`, `steps`, ..."""
+
+    def __init__(self) -> None:
+        self.bodies: list[dict[str, Any]] = []
+        self.headers: list[dict[str, str]] = []
+        self.begin()
+
+    def begin(self) -> None:
+        """Forgets what came before in `steps`."""
+        self.go_on = threading.Semaphore(0)
+        """In `steps`, a token is sent each time it is released."""
+        self.sent = 0
+        """Tokens sent in `steps`."""
+        self.closed = threading.Event()
+        """Set when the caller of `steps` closed the connection."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await _lifespan(receive, send)
+            return
+        raw = b""
+        while (message := await receive())["type"] == "http.request":
+            raw += message["body"]
+            if not message.get("more_body"):
+                break
+        body = json.loads(raw)
+        self.bodies.append(body)
+        self.headers.append({name.decode(): value.decode() for name, value in scope["headers"]})
+        said = body["messages"][-1]["content"]
+        if said == "refuses-logprobs" and body.get("logprobs"):
+            await _respond(send, 400, {"error": {"message": "logprobs are not supported", "code": "unsupported"}})
+        elif said == "redirect":
+            await _respond(send, 307, {}, [(b"location", b"http://169.254.169.254/")])
+        elif said == "nan":
+            await _respond(send, 200, b'{"choices": [], "x": NaN}')
+        elif body.get("stream"):
+            await self._stream(body, said, receive, send)
+        else:
+            more = [(b"x-request-id", b"up-1"), (b"set-cookie", b"a=b"), (b"x-ratelimit-limit-requests", b"9")]
+            await _respond(send, 200, completion(body), more)
+
+    async def _stream(self, body: dict[str, Any], said: str, receive: Receive, send: Send) -> None:
+        await send(_start(200, b"text/event-stream"))
+        gone = asyncio.ensure_future(receive()) if said == "steps" else None
+        for chunk in chunks(body):
+            if gone is not None:
+                step = asyncio.ensure_future(asyncio.to_thread(self.go_on.acquire, timeout=20))
+                await asyncio.wait({step, gone}, return_when=asyncio.FIRST_COMPLETED)
+                if gone.done():
+                    self.closed.set()
+                    self.go_on.release()  # the thread that waits for it
+                    await step
+                    return
+                self.sent += 1
+            event = b": still here\n\n" * (said == "comments") + b"data: " + json.dumps(chunk).encode() + b"\n\n"
+            for part in [event[:7], event[7:]] if said == "torn" else [event]:
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+        if gone is not None:
+            gone.cancel()
+        await send({"type": "http.response.body", "body": b"data: [DONE]\n\n" * (said != "no-done")})
+
+
+def completion(body: dict[str, Any]) -> dict[str, Any]:
+    """The whole answer to a request: one choice with all tokens, each further one with a token fewer."""
+    choices = []
+    for index in range(body.get("n") or 1):
+        tokens = TOKENS[: len(TOKENS) - index]
+        entries = [entry(body, token, logprob) for token, logprob in tokens]
+        choices.append(
+            {
+                "index": index,
+                "message": {"role": "assistant", "content": "".join(token for token, _ in tokens)},
+                "logprobs": {"content": entries} if body.get("logprobs") else None,
+                "finish_reason": "stop",
+                "odd": 12345678901234567890123,
+            }
+        )
+    usage = {"prompt_tokens": 3, "completion_tokens": len(TOKENS), "total_tokens": 3 + len(TOKENS)}
+    known = {"id": "c-1", "object": "chat.completion", "created": 7, "model": body["model"]}
+    return {**known, "choices": choices, "usage": usage, "x_vendor": {"a": 1e-30}}
+
+
+def chunks(body: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The same answer as chunks."""
+    known = {"id": "c-1", "object": "chat.completion.chunk", "created": 7, "model": body["model"]}
+    for index in range(body.get("n") or 1):
+        for token, logprob in TOKENS[: len(TOKENS) - index]:
+            logprobs = {"content": [entry(body, token, logprob)]} if body.get("logprobs") else None
+            choice = {"index": index, "delta": {"content": token}, "logprobs": logprobs, "finish_reason": None}
+            yield {**known, "choices": [choice]}
+        yield {**known, "choices": [{"index": index, "delta": {}, "logprobs": None, "finish_reason": "stop"}]}
+
+
+def entry(body: dict[str, Any], token: str, logprob: float) -> dict[str, Any]:
+    top = [{"token": f"t{j}", "logprob": logprob - j, "bytes": None} for j in range(body.get("top_logprobs") or 0)]
+    return {"token": token, "logprob": logprob, "bytes": None, "top_logprobs": top}
+
+
+def _start(status: int, kind: bytes, more: list[tuple[bytes, bytes]] | None = None) -> dict[str, Any]:
+    return {"type": "http.response.start", "status": status, "headers": [(b"content-type", kind), *(more or [])]}
+
+
+async def _respond(send: Send, status: int, value: object, more: list[tuple[bytes, bytes]] | None = None) -> None:
+    await send(_start(status, b"application/json", more))
+    await send(
+        {"type": "http.response.body", "body": value if isinstance(value, bytes) else json.dumps(value).encode()}
+    )
+
+
+async def _lifespan(receive: Receive, send: Send) -> None:
+    while True:
+        kind = (await receive())["type"]
+        await send({"type": f"{kind}.complete"})
+        if kind == "lifespan.shutdown":
+            return
