@@ -167,7 +167,7 @@ def measured(store: Path) -> dict[str, Any]:
     fits = crossfit(evidence, methods, blend=blend, on_step=lambda what: click.echo(f"  {what}", err=True))
     table = evidence.table
     results = {result.name: result for result in method_results(table, fits.methods)}
-    probes = {m.name: m for m in methods if isinstance(m, HiddenProbe)}
+    probes = {name: fits.probes[name] for name in (BEFORE, AFTER) if name in fits.probes}
     return {
         "n": len(table),
         "groups": len(set(table.groups.tolist())),
@@ -187,14 +187,11 @@ def measured(store: Path) -> dict[str, Any]:
         "over_mean_logprob": packed(auroc_gain(table, fits[BLEND], fits[MEAN_LOGPROB])),
         "best_baseline": sorted(set(fits.best_baseline)),
         "chosen": {
-            name: sorted({f"layer {p.layers[0]} at {p.position}" for p in probe.probes})
-            for name, probe in probes.items()
-            if name in (BEFORE, AFTER)
+            name: sorted({f"layer {p.layers[0]} at {p.position}" for p in found}) for name, found in probes.items()
         },
         "selected": {
-            name: float(np.mean([max(point.auroc for point in p.sweep) for p in probe.probes]))
-            for name, probe in probes.items()
-            if name in (BEFORE, AFTER)
+            name: float(np.mean([max(point.auroc for point in p.sweep) for p in found]))
+            for name, found in probes.items()
         },
         "tokens": int(sum(call.usage.completion_tokens for run in RunStore(store) for call in run.calls)),
     }

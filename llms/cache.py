@@ -9,10 +9,7 @@ import dataclasses
 import hashlib
 import io
 import json
-import sqlite3
-import threading
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, Self
 from weakref import WeakValueDictionary
@@ -22,12 +19,13 @@ import numpy as np
 from metaprobe.llms.base import LLM, Capabilities, LLMError, Request, Token
 from metaprobe.llms.keys import question_key
 from metaprobe.llms.replay import recorded_tokens, under
+from metaprobe.records.database import Database
 from metaprobe.records.types import Call, Hidden, Message, Sampling, Usage
 
 FORMAT = 1
 """Goes up when an older reader could no longer read what is written."""
 APPLICATION_ID = 0x4D504343  # tells our file from any other SQLite file
-BUSY_SECONDS = 60
+_TABLE = "CREATE TABLE IF NOT EXISTS calls (key TEXT PRIMARY KEY, call TEXT, arrays BLOB, sha256 TEXT) WITHOUT ROWID"
 _ARRAYS = ("prompt_token_ids", "token_ids", "logprobs", "top_logprobs")
 
 
@@ -37,23 +35,19 @@ class CallCache:
     def __init__(self, path: str | Path) -> None:
         """Opens the file, or makes it. Raises `LLMError` where it is something else, or damaged."""
         self.path = Path(path)
-        self._lock = threading.Lock()
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise LLMError(f"no folder for the call cache {self.path}: {error}") from error
-        with self._named():
-            self._db = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-        try:
-            with self._named():
-                self._open()
-        except LLMError:
-            self._db.close()
-            raise
+        self._db = Database(
+            path,
+            what="call cache",
+            table=_TABLE,
+            application=APPLICATION_ID,
+            version=FORMAT,
+            lost="its calls are asked again",
+            error=LLMError,
+        )
 
     def get(self, key: str) -> Call | None:
         """The call kept under this key; None where there is none, or only a damaged one, which is dropped."""
-        with self._named():
+        with self._db.named():
             row = self._db.execute("SELECT call, arrays, sha256 FROM calls WHERE key = ?", (key,)).fetchone()
             if row is None:
                 return None
@@ -64,62 +58,20 @@ class CallCache:
 
     def put(self, key: str, call: Call) -> None:
         """Keep a call. The first one kept under a key stays."""
-        with self._named():
+        with self._db.named():
             self._db.execute("INSERT OR IGNORE INTO calls VALUES (?, ?, ?, ?)", (key, *_packed(call)))
 
     def __len__(self) -> int:
-        with self._named():
-            return int(self._db.execute("SELECT count(*) FROM calls").fetchone()[0])
+        return self._db.count("calls")
 
     def close(self) -> None:
-        with self._lock:
-            self._db.close()
+        self._db.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _open(self) -> None:
-        self._db.execute("PRAGMA synchronous = NORMAL")
-        application, version, tables = (
-            self._db.execute(question).fetchone()[0]
-            for question in ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
-        )
-        if (application, version) == (APPLICATION_ID, FORMAT):
-            return
-        if tables:
-            what = f"format {version}, this metaprobe writes {FORMAT}" if application == APPLICATION_ID else "not ours"
-            raise LLMError(f"{self.path} is a database but no call cache ({what}): choose another file")
-        self._db.execute("PRAGMA journal_mode = WAL")
-        # One transaction, so that a second process sees either nothing or all of it.
-        self._db.execute("BEGIN IMMEDIATE")
-        self._db.execute(
-            "CREATE TABLE IF NOT EXISTS calls (key TEXT PRIMARY KEY, call TEXT, arrays BLOB, sha256 TEXT) WITHOUT ROWID"
-        )
-        self._db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        self._db.execute(f"PRAGMA user_version = {FORMAT}")
-        self._db.execute("COMMIT")
-
-    @contextmanager
-    def _named(self) -> Iterator[None]:
-        """One thread at a time; what SQLite says goes out with the file's name and the way out."""
-        with self._lock:
-            try:
-                yield
-            except sqlite3.ProgrammingError as error:
-                raise LLMError(f"call cache {self.path}: {error}; it was closed while still in use") from error
-            except sqlite3.OperationalError as error:
-                raise LLMError(
-                    f"call cache {self.path}: {error}; check that the folder can be written to, that the disk has "
-                    "room, and that no other process holds the file"
-                ) from error
-            except sqlite3.DatabaseError as error:
-                raise LLMError(
-                    f"call cache {self.path} is damaged ({error}): move it away, and its calls are asked again, or "
-                    f"save what can be read with: sqlite3 {self.path.name} .recover"
-                ) from error
 
 
 OnCall = Callable[[Call, bool], None]

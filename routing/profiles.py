@@ -1,8 +1,11 @@
 """What is known of each agent's past: its success rate on each dimension, as the paper's moving average."""
 
+import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
+from metaprobe.records.errors import RecordError
+from metaprobe.records.outcomes import QuestionOutcomes
 from metaprobe.records.types import Run
 from metaprobe.routing.paper import COLLABORATE, EXECUTE
 
@@ -20,6 +23,46 @@ class Experience:
     agent: str
     dimension: str
     correct: float
+    """In [0, 1]; between them for a graded score."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observation(Experience):
+    """An experience that knows which one it is and when it was: what a fold needs that must not depend on arrival.
+
+    Raises `RecordError` where the score is not in [0, 1], the time is not finite, or the id or the agent is empty.
+    """
+
+    id: str
+    """Counts once, however often it arrives."""
+    time: float
+    """The item's place in its task, or seconds: whatever says which came first."""
+
+    def __post_init__(self) -> None:
+        if not (self.id and self.agent):
+            raise RecordError(f"observation {self.id!r} of agent {self.agent!r}: both must have a name")
+        if not 0 <= self.correct <= 1:
+            raise RecordError(f"observation {self.id}: correct is {self.correct}; expected a number from 0 to 1")
+        if not math.isfinite(self.time):
+            raise RecordError(f"observation {self.id}: time is {self.time}; expected a finite number")
+
+
+def in_order(observations: Iterable[Observation]) -> list[Observation]:
+    """Each once, by time and then by id. Raises `RecordError` where one id tells two different things."""
+    known: dict[str, Observation] = {}
+    for observation in observations:
+        before = known.setdefault(observation.id, observation)
+        if before != observation:
+            raise RecordError(conflict(before, observation))
+    return sorted(known.values(), key=lambda observation: (observation.time, observation.id))
+
+
+def conflict(before: Observation, now: Observation) -> str:
+    """The message for one id that tells two different things."""
+    return (
+        f"observation {now.id} was {astuple(before)[:3]} at {before.time} and is now {astuple(now)[:3]} at {now.time}; "
+        "an outcome does not change: give another one its own id"
+    )
 
 
 class Profiles:
@@ -61,6 +104,30 @@ def experiences(run: Run) -> Iterator[Experience]:
         correct = answered_correctly(run, agent)
         if correct is not None:
             yield Experience(agent, dimension, correct)
+
+
+def run_observations(run: Run, *, time: float, agents: Iterable[str] | None = None) -> Iterator[Observation]:
+    """What `experiences` gives, as observations at the item's place `time`.
+
+    With `agents`: each of them that gave an answer which was judged, also those that only answered for the record. Take
+    one variant of an item: another one repeats answers of the same agents under another run id.
+    """
+    if agents is None:
+        learned = experiences(run)
+    else:
+        dimension = classified(run) or UNKNOWN
+        judged = ((agent, answered_correctly(run, agent)) for agent in agents)
+        learned = (Experience(agent, dimension, correct) for agent, correct in judged if correct is not None)
+    for one in learned:
+        yield Observation(one.agent, one.dimension, one.correct, id=f"{run.id}/{one.agent}", time=time)
+
+
+def question_observations(question: QuestionOutcomes, *, time: float) -> Iterator[Observation]:
+    """One for each agent that was asked and has a score; a question without a dimension has `unknown`."""
+    for agent, outcome in question.agents.items():
+        if outcome.score is not None:
+            dimension = question.dimension or UNKNOWN
+            yield Observation(agent, dimension, outcome.score, id=f"{question.id}/{agent}", time=time)
 
 
 def classified(run: Run) -> str | None:

@@ -1,0 +1,232 @@
+"""What another policy would have earned, estimated from decisions that were logged with their propensities.
+
+One decision a question; needs scipy (`metaprobe[train]`). Letters: n questions, A actions; x a question, a the action
+taken, r its reward, p(b|x) the probability with which the logging policy took action b, q(b|x) that of the evaluated
+policy, m(x, b) a fitted model of the reward.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import floor
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.eval.metrics import Interval
+from metaprobe.eval.metrics.ranked import Floats
+from metaprobe.records.errors import RecordError
+from metaprobe.records.extras import require
+
+SUM = 1e-6
+"""By how much probabilities may miss 1: float32 sums over a few dozen actions stay below it."""
+
+ENOUGH = 100
+"""Effective groups from which 95 % intervals held the truth in 93 to 96 % of the logs of nine real models."""
+
+
+class NoSupport(RecordError):
+    """The logged decisions cannot tell what the evaluated policy would earn: it does what was never tried."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Logged:
+    """Single decisions, with the probability every action had when they were taken."""
+
+    action: NDArray[np.integer]
+    """(n,): the column that was taken."""
+    reward: Floats
+    """(n,): what came of it, for example score - price * cost_usd."""
+    propensity: Floats
+    """(n, A): p(b|x), rows sum to 1; 0 for actions that were not legal."""
+    groups: Sequence[object] | NDArray[np.generic]
+    """(n,)"""
+
+    def __post_init__(self) -> None:
+        n = len(self.groups)
+        if self.action.shape != (n,) or self.reward.shape != (n,) or self.propensity.shape[:-1] != (n,) or not n:
+            raise RecordError(
+                f"actions {self.action.shape}, rewards {self.reward.shape}, propensities {self.propensity.shape} and "
+                f"{n} groups do not belong together: expected (n,), (n,), (n, A) and n"
+            )
+        if not np.isfinite(self.reward).all():
+            raise RecordError(f"{np.count_nonzero(~np.isfinite(self.reward))} of {n} rewards are not finite")
+        _distributions("propensity", self.propensity, self.propensity.shape)
+        if self.action.min() < 0 or self.action.max() >= self.propensity.shape[1]:
+            raise RecordError(f"actions must be columns from 0 to {self.propensity.shape[1] - 1}")
+        if (impossible := self.taken(self.propensity) <= 0).any():
+            row = int(impossible.argmax())
+            raise RecordError(f"question {row}: action {self.action[row]} was taken, but has propensity 0")
+
+    def taken(self, values: Floats) -> Floats:
+        """(n,): of (n, A) values those of the actions taken."""
+        chosen: Floats = values[np.arange(len(self.action)), self.action]
+        return chosen
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """The evaluated policy's mean reward."""
+
+    value: Interval
+    """By Student's t from the standard error, with the effective sample size for the degrees of freedom."""
+    standard_error: float
+    """By leaving out one group at a time."""
+    effective_sample_size: float
+    """Kish's (sum w)^2 / sum w^2 over groups: so many groups, had the evaluated policy itself decided there, would tell
+    as much. Judge an interval by it: see `reliable`."""
+    largest_weight: float
+    """Before clipping."""
+    clipped: int
+    """Questions whose weight was cut down to `clip`; their part of the truth is lost, so that IPS errs towards 0 (for
+    rewards of at least 0) and the doubly robust estimate towards its model."""
+    mean_weight: Interval
+    """Before clipping. Holds 1 where the propensities are true; where it does not, they are not."""
+
+    @property
+    def reliable(self) -> bool:
+        """Whether the interval holds the truth about as often as it says: from `ENOUGH` effective groups."""
+        return self.effective_sample_size >= ENOUGH
+
+
+def ips(logged: Logged, policy: Floats, *, clip: float | None = None, level: float = 0.95) -> Estimate:
+    """Inverse propensity scoring: the mean of w r, w = q(a|x) / p(a|x). Unbiased. Horvitz and Thompson 1952.
+
+    `policy` (n, A): q(b|x). Raises `NoSupport` where it does what the logging policy never did.
+    """
+    weight, raw = _weights(logged, policy, clip)
+    return _estimate(weight * logged.reward, np.ones_like(weight), weight, raw, logged, level)
+
+
+def snips(logged: Logged, policy: Floats, *, clip: float | None = None, level: float = 0.95) -> Estimate:
+    """Self-normalised: sum of w r over sum of w. Never outside the rewards; its bias vanishes as 1 / n.
+
+    Swaminathan and Joachims 2015 (The self-normalized estimator for counterfactual learning, NeurIPS).
+    """
+    weight, raw = _weights(logged, policy, clip)
+    return _estimate(weight * logged.reward, weight, weight, raw, logged, level)
+
+
+def doubly_robust(
+    logged: Logged, policy: Floats, predicted: Floats, *, clip: float | None = None, level: float = 0.95
+) -> Estimate:
+    """The mean of sum over b of q(b|x) m(x, b), plus w (r - m(x, a)). Dudik, Langford and Li 2011, arXiv:1103.4601.
+
+    Right where either the propensities or the model are. With true propensities it is unbiased for any `predicted`
+    (n, A), and the narrower the nearer m is to the rewards. m must not have seen the group that it predicts (fit it out
+    of fold), or the interval is too narrow.
+    """
+    weight, raw = _weights(logged, policy, clip)
+    part = _doubly_robust(logged, policy, predicted, weight)
+    return _estimate(part, np.ones_like(weight), weight, raw, logged, level)
+
+
+def doubly_robust_gain(
+    logged: Logged,
+    policy: Floats,
+    running: Floats,
+    predicted: Floats,
+    *,
+    clip: float | None = None,
+    level: float = 0.95,
+) -> Interval:
+    """Mean reward of `policy` minus that of `running`, paired question by question. Both need support."""
+    member = _members(logged)
+    weights = [_weights(logged, target, clip)[0] for target in (policy, running)]
+    new, old = (_doubly_robust(logged, q, predicted, w) for q, w in zip((policy, running), weights, strict=True))
+    size = min(_effective(weight, member) for weight in weights)
+    return _interval(new - old, np.ones_like(new), size, member, level)[0]
+
+
+def _weights(logged: Logged, policy: Floats, clip: float | None) -> tuple[Floats, Floats]:
+    """(n,) after and before clipping."""
+    _distributions("policy", policy, logged.propensity.shape)
+    if clip is not None and not clip > 0:
+        raise RecordError(f"clip is {clip}; expected the largest weight allowed, a number above 0")
+    outside = (policy > 0) & (logged.propensity <= 0)
+    rows: NDArray[np.bool_] = np.any(outside, axis=1)
+    if rows.any():
+        certain = np.count_nonzero(logged.propensity[rows].max(axis=1) >= 1)
+        row, action = np.argwhere(outside)[0]
+        raise NoSupport(
+            f"on {np.count_nonzero(rows)} of {len(rows)} questions the policy takes actions of propensity 0 (first: "
+            f"question {row}, action {action}, with probability {policy[row, action]:g}); on {certain} of them one "
+            "action had propensity 1. Log with exploration: every legal action needs a propensity above 0 and below 1"
+        )
+    raw: Floats = logged.taken(policy) / logged.taken(logged.propensity)
+    if not raw.any():
+        raise NoSupport(f"none of the {len(raw)} logged actions is one the policy would take: nothing to estimate from")
+    return (raw if clip is None else np.minimum(raw, clip)), raw
+
+
+def _doubly_robust(logged: Logged, policy: Floats, predicted: Floats, weight: Floats) -> Floats:
+    if predicted.shape != policy.shape:
+        raise RecordError(f"predicted has shape {predicted.shape}; expected a reward for each of {policy.shape}")
+    if not np.isfinite(predicted[policy > 0]).all() or not np.isfinite(logged.taken(predicted)).all():
+        raise RecordError("predicted must be finite for every action that was taken, or that the policy takes")
+    model: Floats = np.where(policy > 0, policy * predicted, 0.0).sum(axis=1)
+    return model + weight * (logged.reward - logged.taken(predicted))
+
+
+def _estimate(above: Floats, below: Floats, weight: Floats, raw: Floats, logged: Logged, level: float) -> Estimate:
+    member = _members(logged)
+    size = _effective(weight, member)
+    value, error = _interval(above, below, size, member, level)
+    return Estimate(
+        value=value,
+        standard_error=error,
+        effective_sample_size=size,
+        largest_weight=float(raw.max()),
+        clipped=int(np.count_nonzero(weight < raw)),
+        mean_weight=_interval(raw, np.ones_like(raw), _effective(raw, member), member, level)[0],
+    )
+
+
+def _members(logged: Logged) -> NDArray[np.intp]:
+    """(n,): the number of each question's group."""
+    return np.unique(np.asarray(logged.groups), return_inverse=True)[1]
+
+
+def _effective(weight: Floats, member: NDArray[np.intp]) -> float:
+    sums = np.bincount(member, weight)
+    return float(sums.sum() ** 2 / (sums @ sums))
+
+
+def _interval(
+    above: Floats, below: Floats, size: float, member: NDArray[np.intp], level: float
+) -> tuple[Interval, float]:
+    """Of sum above / sum below, and its standard error by the jackknife that leaves out one of G groups at a time:
+
+    error^2 = (G - 1) / G sum over groups of (value without the group - value)^2.
+
+    For a mean over groups of even size that is the cluster-robust variance (Liang and Zeger 1986); for a ratio it
+    allows for what a heavy group does to the denominator. Half width: Student's t with `size` - 1 degrees of freedom,
+    rounded down, for groups without weight tell nothing of the spread.
+    """
+    value = float(above.sum() / below.sum())
+    residual, rest = np.bincount(member, above - value * below), below.sum() - np.bincount(member, below)
+    count = len(residual)
+    if count < 2 or size <= 1 + SUM or not (rest > 0).all():
+        raise NoSupport(f"all the weight is in one of {count} groups: no interval can be given")
+    error = float(np.sqrt((count - 1) / count * np.square(residual / rest).sum()))
+    half = _student(level, max(1, floor(size + SUM) - 1)) * error
+    return Interval(value, value - half, value + half, len(member), count, level), error
+
+
+@lru_cache(maxsize=1024)
+def _student(level: float, degrees: int) -> float:
+    stats: Any = require("scipy.stats", "train")
+    return float(stats.t.ppf((1 + level) / 2, degrees))
+
+
+def _distributions(name: str, values: Floats, shape: tuple[int, ...]) -> None:
+    if values.ndim != 2 or values.shape != shape:
+        raise RecordError(f"{name} has shape {values.shape}; expected {shape if len(shape) == 2 else '(n, A)'}")
+    wrong = ~(np.isfinite(values).all(axis=1) & (values >= 0).all(axis=1) & (np.abs(values.sum(axis=1) - 1) <= SUM))
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise RecordError(
+            f"{name} of question {row} is {values[row].tolist()}; expected probabilities that add up to 1 "
+            f"({np.count_nonzero(wrong)} such questions)"
+        )

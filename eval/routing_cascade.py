@@ -1,0 +1,100 @@
+"""The tuned threshold cascade: ask a cheap agent, and a dearer one where the first is not confident enough."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations, pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.eval.metrics.ranked import Floats
+from metaprobe.eval.routing import Matrix, Played
+from metaprobe.records.errors import RecordError
+
+CUTS = 64
+"""First thresholds that are tried for a chain of three: every one of so many quantiles. All others are exact."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cascade:
+    """Agents in order; the next one is asked where the last one's confidence lies below its threshold, or is unknown.
+
+    The answer of the last agent asked is kept.
+    """
+
+    agents: tuple[int, ...]
+    thresholds: tuple[float, ...]
+    """One fewer than agents."""
+
+    def play(self, confidence: Floats) -> list[Played]:
+        """On questions with these confidences (n, A), NaN where none was stated."""
+        asked = np.ones(len(confidence), dtype=np.int64)
+        for depth, (agent, threshold) in enumerate(zip(self.agents, self.thresholds, strict=False), start=1):
+            asked += (asked == depth) & (_known(confidence[:, agent]) < threshold)
+        return [Played(self.agents[:count], self.agents[count - 1]) for count in asked.tolist()]
+
+
+def tuned_cascade(
+    training: Matrix,
+    confidence: Floats,
+    *,
+    price: float = 0.0,
+    candidates: Sequence[int] | None = None,
+    longest: int = 3,
+) -> Cascade:
+    """The chain of one to `longest` (at most 3) agents, dearer ones later, of highest mean value on training rows.
+
+    `confidence` (n, A): any number that is higher for a better answer of the same agent. Thresholds of a chain of two
+    are the best there are; for three, the first is one of `CUTS`, the second the best for it.
+    """
+    if confidence.shape != training.score.shape:
+        raise RecordError(f"confidence has shape {confidence.shape}; the matrix has {training.score.shape}")
+    if not training.full or np.isnan(training.cost).any():
+        raise RecordError("a cascade is tuned on questions whose every score and cost is known")
+    if longest not in (1, 2, 3):
+        raise RecordError(f"longest is {longest}; expected 1, 2 or 3")
+    agents = range(len(training.agents)) if candidates is None else candidates
+    by_cost = sorted(agents, key=lambda agent: float(training.cost[:, agent].mean()))
+    known = _known(confidence)
+    chains = [chain for length in range(1, longest + 1) for chain in combinations(by_cost, length)]
+    scored = [_tuned(training, known, price, chain) for chain in chains]
+    return max(scored, key=lambda pair: pair[0])[1]  # the first, and shortest, of equals
+
+
+def _tuned(matrix: Matrix, confidence: Floats, price: float, chain: tuple[int, ...]) -> tuple[float, Cascade]:
+    """Mean value on these rows, and the chain with its best thresholds."""
+    alone = matrix.value(price)
+    first = chain[0]
+    if len(chain) == 1:
+        return float(alone[:, first].mean()), Cascade(chain, ())
+    n = len(matrix)
+    # What the next agent adds where it is asked: its value, in place of the answer at hand (which is paid for).
+    added = [alone[:, after] - matrix.score[:, at] for at, after in pairwise(chain)]
+    if len(chain) == 2:
+        gain, threshold = _best_cut(confidence[:, first], added[0][None])
+        return float(alone[:, first].mean() + gain[0] / n), Cascade(chain, (float(threshold[0]),))
+    cuts = np.append(np.unique(np.quantile(confidence[:, first], np.linspace(0, 1, CUTS), method="higher")), np.inf)
+    passed = confidence[:, first] < cuts[:, None]  # (cuts, n)
+    later, threshold = _best_cut(confidence[:, chain[1]], np.where(passed, added[1], 0.0))
+    total = passed @ added[0] + later
+    best = int(total.argmax())
+    thresholds = (float(cuts[best]), float(threshold[best]))
+    return float(alone[:, first].mean() + total[best] / n), Cascade(chain, thresholds)
+
+
+def _best_cut(confidence: Floats, gain: Floats) -> tuple[Floats, Floats]:
+    """For each row of `gain` (R, n): its greatest sum below a threshold, and that threshold; 0 and -inf for none."""
+    order = np.argsort(confidence, kind="stable")
+    values = confidence[order]
+    summed = np.concatenate([np.zeros((len(gain), 1)), np.cumsum(gain[:, order], axis=1)], axis=1)  # (R, n + 1)
+    bounds = np.concatenate([[-np.inf], values[1:], [np.inf]])
+    # Equal confidences go on together: a cut lies only where the value changes, at the ends always.
+    allowed: NDArray[np.bool_] = np.concatenate([[True], values[1:] > values[:-1], [True]])
+    summed = np.where(allowed, summed, -np.inf)
+    best = summed.argmax(axis=1)
+    return summed[np.arange(len(gain)), best], bounds[best]
+
+
+def _known(confidence: Floats) -> Floats:
+    """Unknown is below every threshold, and nothing reaches that of a chain which always goes on."""
+    return np.nan_to_num(confidence, nan=-np.inf, neginf=-np.inf)

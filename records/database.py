@@ -1,0 +1,132 @@
+"""One SQLite file that any number of threads and processes of a machine write to: what was committed outlives them.
+
+WAL mode: any process may be killed (SIGKILL) and costs the others nothing. After a power failure the last rows may be
+missing; the file stays whole.
+"""
+
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from metaprobe.records.errors import RecordError
+
+BUSY_SECONDS = 60
+
+
+class Database:
+    """A file of one kind, with one table. Every error names the file and the way out."""
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        what: str,
+        table: str,
+        application: int,
+        version: int,
+        lost: str,
+        error: Callable[[str], RecordError] = RecordError,
+    ) -> None:
+        """Opens the file, or makes it with `table`, a CREATE statement.
+
+        `what`: how errors call it, as in "call cache". `application` tells it from any other SQLite file; `version`
+        goes up when an older reader could no longer read what is written. `lost`: what becomes of its rows where a
+        damaged file is moved away. Raises `error` where the file is something else, or damaged.
+        """
+        self.path = Path(path)
+        self._what, self._lost, self._error = what, lost, error
+        self._lock = threading.Lock()
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as problem:
+            raise error(f"no folder for the {what} {self.path}: {problem}") from problem
+        with self.named():
+            self._db = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+        # Damaged text is then read, and whoever reads the row tells.
+        self._db.text_factory = lambda text: text.decode(errors="replace")
+        try:
+            with self.named():
+                self._open(table, application, version)
+        except RecordError:
+            self._db.close()
+            raise
+
+    def execute(self, statement: str, values: tuple[Any, ...] = ()) -> sqlite3.Cursor:
+        """One statement; inside `named`."""
+        return self._db.execute(statement, values)
+
+    def count(self, table: str) -> int:
+        """Rows of a table."""
+        with self.named():
+            return int(self.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
+
+    def close(self) -> None:
+        with self._lock:
+            self._db.close()
+
+    @contextmanager
+    def transaction(self, kind: str = "IMMEDIATE") -> Iterator[None]:
+        """All of the statements or none; inside `named`."""
+        self._db.execute(f"BEGIN {kind}")
+        try:
+            yield
+            self._db.execute("COMMIT")
+        finally:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+
+    @contextmanager
+    def named(self) -> Iterator[None]:
+        """One thread at a time; what SQLite says goes out with the file's name and the way out."""
+        with self._lock:
+            try:
+                yield
+            except sqlite3.ProgrammingError as error:
+                raise self._error(f"{self._what} {self.path}: {error}; it was closed while still in use") from error
+            except sqlite3.OperationalError as error:
+                raise self._error(
+                    f"{self._what} {self.path}: {error}; check that the folder can be written to, that the disk has "
+                    "room, that no other process holds the file, and that it was not cut"
+                ) from error
+            except sqlite3.DatabaseError as error:
+                raise self._error(
+                    f"{self._what} {self.path} is damaged ({error}): move it away, and {self._lost}, or save what can "
+                    f"be read with: sqlite3 {self.path.name} .recover"
+                ) from error
+
+    def _open(self, table: str, application: int, version: int) -> None:
+        self._db.execute("PRAGMA synchronous = NORMAL")
+        deadline = time.monotonic() + BUSY_SECONDS
+        while not self._is_ours(application, version):
+            try:
+                self._make(table, application, version)
+            except sqlite3.OperationalError as error:
+                # SQLite does not wait by itself where two processes switch a new file to WAL at once.
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
+
+    def _make(self, table: str, application: int, version: int) -> None:
+        self._db.execute("PRAGMA journal_mode = WAL")
+        with self.transaction():  # another process sees either nothing or all of it
+            self._db.execute(table)
+            self._db.execute(f"PRAGMA application_id = {application}")
+            self._db.execute(f"PRAGMA user_version = {version}")
+
+    def _is_ours(self, application: int, version: int) -> bool:
+        """False for an empty file. One transaction: another process may be making the table just now."""
+        with self.transaction("DEFERRED"):
+            found, format_, tables = (
+                self._db.execute(question).fetchone()[0]
+                for question in ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
+            )
+        if (found, format_) == (application, version):
+            return True
+        if tables:
+            said = f"format {format_}, this metaprobe writes {version}" if found == application else "not ours"
+            raise self._error(f"{self.path} is a database but no {self._what} ({said}): choose another file")
+        return False

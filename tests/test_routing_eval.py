@@ -1,0 +1,393 @@
+"""Routing figures against matrices worked out by hand, against properties, and on a real matrix of nine models."""
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metaprobe.eval.routing import (
+    Matrix,
+    Played,
+    best_single,
+    cheapest,
+    compare,
+    oracle,
+    outcome_of,
+    quantile,
+    replay,
+)
+from metaprobe.eval.routing_cascade import Cascade, tuned_cascade
+from metaprobe.eval.routing_controls import always, domain_table, mixture, random_at_cost, shuffled
+from metaprobe.eval.routing_curves import aiq, curve_figures, recovered, upper_hull
+from metaprobe.records.errors import RecordError
+
+DATA = Path(__file__).parents[2] / "shared" / "data" / "router_cascade9" / "data.jsonl.gz"
+NAN = float("nan")
+
+
+def matrix_of(score, cost, *, latency=None, groups=None):
+    score = np.array(score, dtype=float)
+    cost = np.broadcast_to(np.array(cost, dtype=float), score.shape)
+    latency = np.full(score.shape, 100.0) if latency is None else np.array(latency, dtype=float)
+    names = tuple("abcdefghi"[: score.shape[1]])
+    return Matrix(score, cost, latency, names, [str(i) for i in range(len(score))] if groups is None else groups)
+
+
+# Four questions, agents a (0.001 dollars), b (0.002), c (0.010).
+HAND = matrix_of(
+    [[1, 1, 1], [0, 1, 1], [0, 0, 1], [1, 0, 0]], [0.001, 0.002, 0.010], latency=[[10, 20, 40]] * 3 + [[10, 20, 80]]
+)
+# Kept as asked first; delegated and rescued; delegated in vain; delegated and harmed.
+CASCADE = [Played((0,), 0), Played((0, 1), 1), Played((0, 1), 1), Played((0, 2), 2)]
+
+
+def test_every_figure_of_a_cascade_on_four_questions_is_the_one_worked_out_by_hand():
+    found = outcome_of(HAND, CASCADE, resamples=50)
+    assert found.accuracy.estimate == 0.5  # 1, 1, 0, 0
+    assert found.cost_per_1000.estimate == pytest.approx(1000 * (0.001 + 0.003 + 0.003 + 0.011) / 4)
+    assert found.latency_ms.estimate == (10 + 30 + 30 + 90) / 4
+    assert found.latency_p50_ms.estimate == 30
+    assert found.latency_p99_ms.estimate == 90
+    assert found.calls.estimate == 7 / 4
+    assert found.oracle_regret.estimate == 0.5  # the oracle is right four times
+    assert found.single == "c"  # 3 of 4
+    assert found.single_regret.estimate == 0.25
+    assert found.delegated.estimate == 0.75
+    assert found.delegation_precision.estimate == pytest.approx(1 / 3)
+    assert found.delegation_recall.estimate == 0.5  # questions 2 and 3 could be rescued
+    assert found.harm_rate.estimate == pytest.approx(1 / 3)
+    assert found.asked == {"a": 1.0, "b": 0.5, "c": 0.25}
+    assert found.kept == {"a": 0.25, "b": 0.5, "c": 0.25}
+    assert found.accuracy.groups == 4
+
+
+def test_a_price_turns_costs_into_score():
+    found = outcome_of(HAND, always(HAND, 2), price=50.0, resamples=10)
+    # Values at price 50: a 0.95, -0.05, -0.05, 0.95; b 0.9, 0.9, -0.1, -0.1; c 0.5, 0.5, 0.5, -0.5.
+    assert found.oracle_regret.estimate == pytest.approx((0.95 + 0.9 + 0.5 + 0.95) / 4 - 0.25)
+    assert found.single == "a"
+    assert found.single_regret.estimate == pytest.approx(0.45 - 0.25)
+    assert [play.kept for play in oracle(HAND, price=50.0)] == [0, 1, 2, 0]
+
+
+def test_the_oracle_asks_the_cheapest_right_agent_and_the_cheapest_where_none_is_right():
+    matrix = matrix_of([[0, 1, 1], [0, 0, 0], [1, 1, 1]], [0.003, 0.002, 0.001])
+    assert [play.asked for play in oracle(matrix)] == [(2,), (2,), (2,)]
+    assert [play.kept for play in oracle(matrix_of([[0, 1, 1]], [1.0, NAN, NAN]))] == [1]
+
+
+def test_nothing_delegated_leaves_precision_and_harm_undefined():
+    found = outcome_of(HAND, always(HAND, 0), resamples=10)
+    assert np.isnan(found.delegation_precision.estimate)
+    assert np.isnan(found.harm_rate.estimate)
+    assert found.delegation_recall.estimate == 0
+
+
+def test_what_the_matrix_does_not_hold_is_none_and_what_it_cannot_answer_is_refused():
+    partial = matrix_of([[1, NAN], [0, 1]], [[0.001, NAN], [0.001, NAN]])
+    found = outcome_of(partial, [Played((0,), 0), Played((1,), 1)], resamples=10)
+    assert found.accuracy.estimate == 1
+    assert found.cost_per_1000 is found.oracle_regret is found.single is found.delegation_recall is None
+    with pytest.raises(RecordError, match="question 0: b is asked"):
+        replay(partial, always(partial, 1))
+    with pytest.raises(RecordError, match=r"question 1: .*the kept one asked"):
+        replay(HAND, [CASCADE[0], Played((0, 1), 2), *CASCADE[2:]])
+    with pytest.raises(RecordError, match="distinct agents"):
+        replay(HAND, [Played((0, 0), 0)] * 4)
+    with pytest.raises(RecordError, match="3 questions were played; the matrix has 4"):
+        replay(HAND, CASCADE[:3])
+    with pytest.raises(RecordError, match="no recorded cost"):
+        compare(partial, always(partial, 0), always(partial, 0), price=1.0)
+    with pytest.raises(RecordError, match="score must be from 0 to 1"):
+        matrix_of([[2]], [0])
+
+
+def test_intervals_widen_when_questions_come_in_groups_of_copies():
+    score = np.random.default_rng(0).integers(0, 2, (60, 1))
+    alone = outcome_of(matrix_of(score, [0.001]), [Played((0,), 0)] * 60).accuracy
+    copies = matrix_of(np.repeat(score, 9, axis=0), [0.001], groups=np.repeat(np.arange(60), 9))
+    grouped = outcome_of(copies, [Played((0,), 0)] * 540).accuracy
+    assert grouped.estimate == pytest.approx(alone.estimate)
+    assert (grouped.low, grouped.high) == pytest.approx((alone.low, alone.high))
+    assert grouped.groups == 60
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 4)), min_size=1, max_size=30), st.floats(0.01, 1))
+def test_a_weighted_quantile_is_numpys_of_the_copies(rows, part):
+    values, counts = np.array([*rows, (7, 1)]).T
+    repeated = np.repeat(values, counts)
+    assert quantile(part)(values, values, counts) == np.quantile(repeated, part, method="inverted_cdf")
+
+
+@st.composite
+def routed(draw):
+    """A full matrix and a policy on it."""
+    n, agents = draw(st.integers(2, 8)), draw(st.integers(1, 4))
+    score = draw(st.lists(st.lists(st.integers(0, 1), min_size=agents, max_size=agents), min_size=n, max_size=n))
+    cost = draw(st.lists(st.lists(st.integers(1, 9), min_size=agents, max_size=agents), min_size=n, max_size=n))
+    played = []
+    for _ in range(n):
+        asked = draw(st.lists(st.integers(0, agents - 1), min_size=1, max_size=agents, unique=True))
+        played.append(Played(tuple(asked), draw(st.sampled_from(asked))))
+    return matrix_of(score, np.array(cost) / 1000), played
+
+
+@settings(max_examples=40, deadline=None)
+@given(routed(), st.sampled_from([0.0, 1.0, 100.0]))
+def test_no_policy_beats_the_oracle_and_delegation_accounts_for_what_it_changes(case, price):
+    matrix, played = case
+    found = outcome_of(matrix, played, price=price, resamples=5)
+    assert found.oracle_regret.estimate >= -1e-12
+    assert found.oracle_regret.low >= -1e-12
+    assert outcome_of(matrix, oracle(matrix, price=price), price=price, resamples=5).oracle_regret.estimate == 0
+    best = outcome_of(matrix, always(matrix, best_single(matrix, price=price)), price=price, resamples=5)
+    assert best.single_regret.estimate == 0
+    if found.delegated.estimate:
+        changed = found.delegated.estimate * (found.delegation_precision.estimate - found.harm_rate.estimate)
+        assert replay(matrix, played).first.mean() + changed == pytest.approx(found.accuracy.estimate)
+    assert sum(found.kept.values()) == pytest.approx(1)
+    assert sum(found.asked.values()) == pytest.approx(found.calls.estimate)
+
+
+# Curves
+
+POINTS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 20)), min_size=1, max_size=12)
+
+
+def test_the_hull_of_five_points_drops_the_two_that_a_mixture_beats():
+    hull = upper_hull([1, 2, 3, 4, 5], [0.5, 0.5, 0.75, 0.8, 0.7])
+    assert hull.cost.tolist() == [1, 3, 4]
+    assert hull.accuracy.tolist() == [0.5, 0.75, 0.8]
+    assert hull.at(2) == 0.625
+    assert hull.at([0.5, 9]).tolist() == pytest.approx([NAN, 0.8], nan_ok=True)
+    assert hull.cost_of(0.625) == 2
+    assert hull.cost_of(0.4) == 1
+    assert np.isnan(hull.cost_of(0.81))
+
+
+def test_aiq_is_the_mean_height_of_the_hull():
+    hull = upper_hull([1, 3, 4], [0.5, 0.75, 0.8])
+    # Trapezoids: 2 x 0.625 + 1 x 0.775, then 0.8 x 1 beyond the last point.
+    assert aiq(hull, 1, 5) == pytest.approx((1.25 + 0.775 + 0.8) / 4)
+    assert aiq(hull, 2, 3) == pytest.approx((0.625 + 0.75) / 2)
+    with pytest.raises(RecordError, match="begins at 1"):
+        aiq(hull, 0.5, 3)
+
+
+@given(POINTS)
+def test_the_hull_is_concave_rises_and_no_point_lies_above_it(points):
+    cost, accuracy = np.array(points, dtype=float).T
+    hull = upper_hull(cost, accuracy)
+    slopes = np.diff(hull.accuracy) / np.diff(hull.cost)
+    assert (slopes > 0).all()
+    assert (np.diff(slopes) < 1e-9).all()
+    assert (accuracy <= hull.at(cost) + 1e-9).all()
+    assert set(zip(hull.cost, hull.accuracy, strict=True)) <= set(zip(cost, accuracy, strict=True))
+    mean = aiq(hull, hull.cost[0], hull.cost[-1] + 5)
+    assert accuracy.min() - 1e-9 <= mean <= accuracy.max() + 1e-9
+
+
+def test_recovered_gap_of_one_point_above_the_diagonal_is_the_area_under_two_lines():
+    # Half of the extra cost closes 0.8 of the gap: area 0.5 x 0.4 + 0.5 x 0.9.
+    found = recovered([2.0], [0.68], weak=(1.0, 0.6), strong=(3.0, 0.7))
+    assert found.apgr == pytest.approx(0.65)
+    assert found.cpt50 == pytest.approx(0.3125)
+    assert found.cpt80 == pytest.approx(0.5)
+
+
+def test_recovered_gap_is_half_for_chance_less_for_worse_and_nan_without_a_gap():
+    assert recovered([], [], (1, 0.6), (3, 0.7)).apgr == 0.5
+    assert recovered([2.0], [0.6], (1, 0.6), (3, 0.7)).apgr == pytest.approx(0.25)
+    assert recovered([0.5, 9.0], [0.7, 1.0], (1, 0.6), (3, 0.7)).cpt80 == 0.0
+    assert np.isnan(recovered([2.0], [0.6], (1, 0.7), (3, 0.6)).apgr)
+
+
+def test_recovered_gap_equals_routellms_for_two_models_with_one_price_each():
+    """Their evaluation: trapezoids over the share of strong calls, minus those of the weak model, over the gap."""
+    rng = np.random.default_rng(1)
+    score = np.c_[rng.random(400) < 0.5, rng.random(400) < 0.8].astype(float)
+    matrix = matrix_of(score, [0.001, 0.02])
+    hint = score[:, 1] - score[:, 0] + rng.normal(size=400)
+    shares, accuracies, policies = [], [], []
+    for k in range(0, 401, 40):
+        strong = np.zeros(400, dtype=int)
+        strong[np.argsort(-hint)[:k]] = 1
+        policies.append([Played((agent,), agent) for agent in strong.tolist()])
+        shares.append(k / 400)
+        accuracies.append(score[np.arange(400), strong].mean())
+    weak, best = score.mean(axis=0)
+    theirs = (np.trapezoid(accuracies, shares) - weak) / (best - weak)
+    assert curve_figures(matrix, policies, resamples=20).apgr.estimate == pytest.approx(theirs)
+
+
+def test_curve_figures_come_from_the_points_of_the_policies():
+    policies = [always(HAND, 1), CASCADE]
+    found = curve_figures(HAND, policies, budgets=[1.0, 5.5], accuracies=[0.5, 0.9], resamples=20)
+    assert found.points == ((2.0, 0.5), (4.5, 0.5))
+    assert (found.weak, found.strong) == ("a", "c")
+    assert found.hull.cost.tolist() == [1.0]  # the weak agent is as good
+    assert found.aiq.estimate == pytest.approx(0.5)
+    assert found.accuracy_at[5.5].estimate == 0.5
+    assert found.cost_of[0.5].estimate == 1.0
+    assert np.isnan(found.cost_of[0.9].estimate)
+
+
+# Controls
+
+
+def test_shuffled_choices_keep_their_rates_and_a_mixture_has_its_expected_point():
+    dealt = shuffled(CASCADE, seed=3)
+    assert sorted(dealt, key=repr) == sorted(CASCADE, key=repr)
+    matrix = matrix_of(np.tile([0, 1], (4000, 1)), [0.001, 0.003])
+    mixed = mixture(always(matrix, 0), always(matrix, 1), 0.25)
+    assert replay(matrix, mixed).score.mean() == pytest.approx(0.25, abs=0.03)
+    at_cost = replay(matrix, random_at_cost(matrix, matrix, 2.0))
+    assert 1000 * at_cost.cost.mean() == pytest.approx(2.0, abs=0.1)
+    assert {play.kept for play in random_at_cost(matrix, matrix, 99.0)} == {1}
+    assert {play.kept for play in random_at_cost(matrix, matrix, 0.1)} == {0}
+    assert cheapest(HAND) == 0
+    assert cheapest(matrix_of([[0, 1, 0]], [0.001, 0.001, NAN])) == 1
+
+
+def test_the_domain_table_takes_each_dimensions_best_agent_and_leaves_rare_ones_to_the_overall_best():
+    score = [[1, 0]] * 20 + [[0, 1]] * 30 + [[1, 0]]
+    dimensions = ["facts"] * 20 + ["sums"] * 30 + ["rare"]
+    training = matrix_of(score, [0.001, 0.001])
+    played = domain_table(training, dimensions, ["facts", "sums", "rare", "new"])
+    assert [play.kept for play in played] == [0, 1, 1, 1]
+    assert [play.kept for play in domain_table(training, dimensions, ["rare"], prior=0)] == [0]
+    dear = Matrix(training.score, np.full((51, 2), [0.001, 0.1]), training.latency, training.agents, training.groups)
+    assert [play.kept for play in domain_table(dear, dimensions, ["sums"], price=20.0)] == [0]
+
+
+def test_a_cascade_asks_on_where_confidence_is_low_or_unknown():
+    confidence = np.array([[0.9, 0.0], [0.4, 0.0], [NAN, 0.0], [0.5, 0.0]])
+    played = Cascade((0, 1), (0.5,)).play(confidence)
+    assert [play.asked for play in played] == [(0,), (0, 1), (0, 1), (0,)]
+    assert [play.kept for play in played] == [0, 1, 1, 0]
+    three = Cascade((0, 1, 2), (0.5, 0.5)).play(np.array([[0.1, 0.9, 0], [0.1, 0.1, 0], [0.9, 0.1, 0]]))
+    assert [play.asked for play in three] == [(0, 1), (0, 1, 2), (0,)]
+
+
+def test_planted_thresholds_are_found_and_the_chain_beats_every_agent_on_new_questions():
+    """The cheap agent is right exactly above 0.6, the middle one above 0.3 of what remains; the dear one always."""
+    rng = np.random.default_rng(5)
+
+    def planted(n):
+        confidence = rng.random((n, 3))
+        score = np.c_[confidence[:, 0] > 0.6, confidence[:, 1] > 0.3, np.ones(n)].astype(float)
+        return matrix_of(score, [0.001, 0.004, 0.05]), confidence
+
+    training, confidence = planted(600)
+    chain = tuned_cascade(training, confidence, price=5.0)
+    assert chain.agents == (0, 1, 2)
+    assert chain.thresholds == pytest.approx((0.6, 0.3), abs=0.03)
+    test, confidence = planted(400)
+    played = chain.play(confidence)
+    single = outcome_of(test, played, price=5.0, resamples=100).single_regret
+    assert single.high < 0
+    assert compare(test, played, always(test, 2), price=5.0, resamples=200).promotable
+
+
+@settings(max_examples=40, deadline=None)
+@given(routed(), st.data())
+def test_a_tuned_chain_of_two_is_the_best_of_all_thresholds(case, data):
+    matrix, _ = case
+    confidence = np.array(
+        data.draw(
+            st.lists(
+                st.lists(st.sampled_from([0.1, 0.2, 0.3, NAN]), min_size=len(matrix.agents), max_size=9),
+                min_size=len(matrix),
+                max_size=len(matrix),
+            ).map(lambda rows: [row[: len(matrix.agents)] for row in rows])
+        )
+    )
+    price = 20.0
+
+    def worth(cascade):
+        run = replay(matrix, cascade.play(confidence))
+        return float((run.score - price * run.cost).mean())
+
+    agents = sorted(range(len(matrix.agents)), key=lambda agent: matrix.cost[:, agent].mean())
+    every = [Cascade((agent,), ()) for agent in agents] + [
+        Cascade((one, two), (threshold,))
+        for at, one in enumerate(agents)
+        for two in agents[at + 1 :]
+        for threshold in (-np.inf, 0.1, 0.2, 0.3, np.inf)
+    ]
+    best = max(worth(cascade) for cascade in every)
+    assert worth(tuned_cascade(matrix, confidence, price=price, longest=2)) == pytest.approx(best)
+    assert worth(tuned_cascade(matrix, confidence, price=price)) >= best - 1e-12
+
+
+# Comparison
+
+
+def test_a_better_policy_is_promotable_a_lucky_one_on_few_questions_is_not():
+    rng = np.random.default_rng(2)
+    score = np.c_[rng.random(300) < 0.5, rng.random(300) < 0.7]
+    matrix = matrix_of(score, [0.001, 0.002])
+    found = compare(matrix, always(matrix, 1), always(matrix, 0))
+    assert found.promotable
+    assert found.value.estimate == pytest.approx((score[:, 1] * 1.0 - score[:, 0]).mean())
+    assert found.cost_per_1000.estimate == pytest.approx(1.0)
+    assert not compare(matrix, always(matrix, 0), always(matrix, 1)).promotable
+    assert not compare(matrix, always(matrix, 1), always(matrix, 0), price=1000.0).promotable
+    few = matrix_of([[0, 1]] * 5, [0.001, 0.002])
+    lucky = compare(few, always(few, 1), always(few, 0))
+    assert lucky.value.low == 1
+    assert not lucky.promotable
+
+
+def test_policies_that_are_equally_good_are_promoted_about_one_time_in_forty():
+    rng = np.random.default_rng(7)
+    passed = 0
+    for _ in range(200):
+        matrix = matrix_of(rng.random((100, 2)) < 0.6, [0.001, 0.001])
+        passed += compare(matrix, always(matrix, 1), always(matrix, 0), resamples=200).promotable
+    # 0.025 x 200 = 5; a percentile interval of 100 groups is slightly narrow. Three binomial deviations above 0.03.
+    assert passed <= 6 + 3 * (200 * 0.03 * 0.97) ** 0.5
+
+
+# Nine real models
+
+
+@pytest.fixture(scope="module")
+def cascade9():
+    if not DATA.exists():
+        pytest.skip("the shared data are not here")
+    with gzip.open(DATA, "rt", encoding="utf-8") as lines:
+        rows = [json.loads(line) for line in lines]
+    agents = tuple(rows[0]["models"])
+
+    def column(field):
+        return np.array([[float(row["models"][agent][field]) for agent in agents] for row in rows])
+
+    matrix = Matrix(column("correct"), column("cost"), column("latency_ms"), agents, [row["id"] for row in rows])
+    return matrix, column("conf"), [row["dataset"] for row in rows]
+
+
+def test_on_nine_real_models_controls_are_ordered_as_they_must_be(cascade9):
+    matrix, confidence, domain = cascade9
+    train = np.random.default_rng(0).random(len(matrix)) < 0.5
+    learn, test = matrix.take(train), matrix.take(~train)
+    of = np.array(domain)
+    price = 20.0
+    single = best_single(learn, price=price)
+    policies = {
+        "single": always(test, single),
+        "table": domain_table(learn, of[train].tolist(), of[~train].tolist(), price=price),
+        "cascade": tuned_cascade(learn, confidence[train], price=price).play(confidence[~train]),
+        "oracle": oracle(test, price=price),
+    }
+    figures = {name: outcome_of(test, played, price=price, resamples=100) for name, played in policies.items()}
+    regret = {name: found.oracle_regret.estimate for name, found in figures.items()}
+    assert regret["oracle"] == 0
+    assert regret["oracle"] < min(regret["table"], regret["cascade"]) < regret["single"]
+    random = outcome_of(test, shuffled(policies["table"]), price=price, resamples=100)
+    assert random.oracle_regret.estimate > regret["table"]
+    assert figures["cascade"].calls.estimate > 1
