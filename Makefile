@@ -12,7 +12,7 @@ demo: $(VENV)/demo.stamp  ## the main job on a real local model
 test: $(VENV)/dev.stamp  ## the quick suite: no network, no weights
 	$(BIN)/python -m pytest
 
-slow: $(VENV)/dev.stamp $(VENV)/weights.stamp $(VENV)/server.stamp  ## the real model, here and behind a real server
+slow: $(VENV)/dev.stamp $(VENV)/weights.stamp $(VENV)/server.stamp $(VENV)/litellm.stamp  ## the real model, here and behind a real server
 	$(BIN)/python -m pytest -m slow
 
 check: lint typecheck test  ## what must be green before a commit
@@ -52,6 +52,12 @@ $(VENV)/weights.stamp: $(VENV)/bin/python
 $(VENV)/server.stamp: $(VENV)/bin/python
 	CMAKE_ARGS="-DGGML_NATIVE=OFF -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON" \
 		$(BIN)/python -m pip install --quiet "llama-cpp-python[server]"
+	touch $@
+
+# LiteLLM pins packages that cannot be had together with openai 3: without its pins, with what importing it needs.
+$(VENV)/litellm.stamp: $(VENV)/dev.stamp
+	$(BIN)/python -m pip install --quiet --no-deps litellm==1.109.1
+	$(BIN)/python -m pip install --quiet aiohttp fastuuid jsonschema tiktoken python-dotenv importlib-metadata
 	touch $@
 
 clean:

@@ -1,0 +1,131 @@
+"""Scores what LangChain's models answer, on their own, in chains, or in a LangGraph graph.
+
+handler = VerdictHandler(QualityPredictor.load(path), on_verdict=print)
+graph.invoke(state, config={"callbacks": [handler]})    # the model is bound with logprobs=True
+"""
+
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from metaprobe.probes.quality import QualityPredictor
+from metaprobe.records.extras import require
+from metaprobe.records.reading import listed, text
+from metaprobe.serving.scored import OnVerdict, Scored, score
+
+callbacks: Any = require("langchain_core.callbacks", "langchain")
+
+METADATA_KEY = "metaprobe"
+
+
+class _Scoring:
+    """What both handlers do.
+
+    The verdict goes to `on_verdict`, with `run_id`, `parent_run_id`, `tags` and `metadata` (LangGraph puts the node's
+    name there, as `langgraph_node`) as its context; and, unless `annotate` is False, into the message, so that a later
+    node can read `message.response_metadata["metaprobe"]["score"]`. A message that was streamed has been handed out
+    before its verdict is known, and stays without.
+    """
+
+    def __init__(
+        self, predictor: QualityPredictor, *, on_verdict: OnVerdict | None = None, annotate: bool = True
+    ) -> None:
+        super().__init__()
+        self._predictor = predictor
+        self._on_verdict = on_verdict
+        self._annotate = annotate
+        self._metadata: dict[Any, Mapping[str, Any]] = {}  # run_id -> metadata: only the start of a run is told it
+
+    def _started(self, run_id: Any, metadata: Mapping[str, Any] | None) -> None:
+        self._metadata[run_id] = metadata or {}
+
+    def _ended(self, response: Any, run_id: Any, context: dict[str, Any]) -> Iterator[Scored]:
+        """The verdict on each generation."""
+        context = {**context, "run_id": run_id, "metadata": self._metadata.pop(run_id, {})}
+        for generations in response.generations:
+            for generation in generations:
+                message = getattr(generation, "message", None)
+                known = {**(generation.generation_info or {}), **getattr(message, "response_metadata", {})}
+                scored = score(
+                    self._predictor,
+                    _completion(generation.text, known),
+                    response_id=text(known.get("id")) or text(getattr(message, "id", None)),
+                    context=context,
+                )
+                if self._annotate and message is not None:
+                    message.response_metadata[METADATA_KEY] = scored.as_metadata()
+                yield scored
+
+
+class VerdictHandler(_Scoring, callbacks.BaseCallbackHandler):  # type: ignore[misc]
+    """A callback handler; where it is used by `ainvoke` it runs in the event loop, taking well under a millisecond."""
+
+    run_inline = True
+
+    def on_chat_model_start(
+        self, serialized: Any, messages: Any, *, run_id: Any, metadata: dict[str, Any] | None = None, **known: Any
+    ) -> None:
+        """Remembers the run's metadata."""
+        self._started(run_id, metadata)
+
+    def on_llm_start(
+        self, serialized: Any, prompts: Any, *, run_id: Any, metadata: dict[str, Any] | None = None, **known: Any
+    ) -> None:
+        """Remembers the run's metadata."""
+        self._started(run_id, metadata)
+
+    def on_llm_error(self, error: BaseException, *, run_id: Any, **known: Any) -> None:
+        """Forgets the run."""
+        self._metadata.pop(run_id, None)
+
+    def on_llm_end(
+        self, response: Any, *, run_id: Any, parent_run_id: Any = None, tags: list[str] | None = None, **known: Any
+    ) -> None:
+        """Scores every generation."""
+        for scored in self._ended(response, run_id, {"parent_run_id": parent_run_id, "tags": tags or []}):
+            if self._on_verdict is not None:
+                self._on_verdict(scored)
+
+
+class AsyncVerdictHandler(_Scoring, callbacks.AsyncCallbackHandler):  # type: ignore[misc]
+    """The same for an `on_verdict` that is to be awaited; for `ainvoke`, `astream` and `abatch`."""
+
+    async def on_chat_model_start(
+        self, serialized: Any, messages: Any, *, run_id: Any, metadata: dict[str, Any] | None = None, **known: Any
+    ) -> None:
+        """Remembers the run's metadata."""
+        self._started(run_id, metadata)
+
+    async def on_llm_start(
+        self, serialized: Any, prompts: Any, *, run_id: Any, metadata: dict[str, Any] | None = None, **known: Any
+    ) -> None:
+        """Remembers the run's metadata."""
+        self._started(run_id, metadata)
+
+    async def on_llm_error(self, error: BaseException, *, run_id: Any, **known: Any) -> None:
+        """Forgets the run."""
+        self._metadata.pop(run_id, None)
+
+    async def on_llm_end(
+        self, response: Any, *, run_id: Any, parent_run_id: Any = None, tags: list[str] | None = None, **known: Any
+    ) -> None:
+        """Scores every generation."""
+        for scored in self._ended(response, run_id, {"parent_run_id": parent_run_id, "tags": tags or []}):
+            if self._on_verdict is not None and inspect.isawaitable(handed := self._on_verdict(scored)):
+                await handed
+
+
+def _completion(said: str, known: Mapping[str, Any]) -> dict[str, Any]:
+    """The chat completion that LangChain took apart. The Responses API's log-probabilities come as a plain list."""
+    logprobs = known.get("logprobs")
+    return {
+        "id": known.get("id"),
+        "model": known.get("model_name") or known.get("model"),
+        "choices": [
+            {
+                "message": {"content": said},
+                "logprobs": logprobs if listed(logprobs) is None else {"content": logprobs},
+                "finish_reason": known.get("finish_reason"),
+            }
+        ],
+    }

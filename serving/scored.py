@@ -1,0 +1,63 @@
+"""One answer and its verdict, in the form in which every integration hands it on."""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from metaprobe.checkpoints import ContractMismatch
+from metaprobe.probes.quality import QualityPredictor, Verdict
+from metaprobe.records.errors import InvalidResponse
+from metaprobe.records.reading import fields, text
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A verdict, and what it is of."""
+
+    verdict: Verdict | None
+    """None where there is none, for `reason`."""
+    reason: str = ""
+    """Why there is no verdict, or what else is to be known of it; empty where all is well."""
+    response_id: str = ""
+    """As the server names the answer; empty where that is unknown."""
+    model: str = ""
+    context: Mapping[str, Any] = field(default_factory=dict)
+    """What the integration knows of the call, under the names that its library uses (`run_id`, `metadata`, ...)."""
+
+    def as_metadata(self) -> dict[str, Any]:
+        """The verdict's fields, and `reason`, in types that JSON has."""
+        known = {} if self.verdict is None else asdict(self.verdict)
+        return {"score": None, **known, "reason": "; ".join(filter(None, [known.get("reason"), self.reason]))}
+
+
+OnVerdict = Callable[[Scored], object]
+"""Called once an answer. Where the integration is asynchronous, what it returns is awaited if it can be."""
+
+
+def score(
+    predictor: QualityPredictor,
+    response: object,
+    *,
+    note: str = "",
+    response_id: str = "",
+    model: str = "",
+    context: Mapping[str, Any] | None = None,
+) -> Scored:
+    """The verdict on whatever `QualityPredictor.predict` takes. Never raises: the answer matters more than its score.
+
+    An error that is not the response's goes to the log as well. `note`: what else is to be known of the verdict.
+    """
+    held = fields(response) or {}
+    response_id, model = response_id or text(held.get("id")), model or text(held.get("model"))
+    verdict = None
+    try:
+        verdict = predictor.predict(response)
+    except (InvalidResponse, ContractMismatch) as error:
+        note = "; ".join(filter(None, [str(error), note]))
+    except Exception as error:
+        logger.exception("metaprobe could not score a response")
+        note = f"scoring failed ({type(error).__name__}: {error})"
+    return Scored(verdict, note, response_id, model, context or {})

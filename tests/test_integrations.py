@@ -1,0 +1,342 @@
+"""The real LiteLLM, LangChain, LangGraph and OpenTelemetry, asked over loopback: every answer gets its verdict."""
+
+import asyncio
+import importlib
+import sys
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from openai import DefaultAsyncHttpxClient
+from served import TOKENS, Upstream, completion, running, small_checkpoint
+
+from metaprobe.probes.quality import QualityPredictor
+from metaprobe.records.errors import MissingExtra
+from metaprobe.serving.scored import Scored, score
+from metaprobe.serving.telemetry import evaluation_events
+from metaprobe.serving.watch import watch
+from metaprobe.training.methods import Evidence
+
+LOGPROBS = [logprob for _, logprob in TOKENS]
+QUESTION = {"role": "user", "content": "plain"}
+
+
+@pytest.fixture(scope="module")
+def predictor(evidence: Evidence, tmp_path_factory: pytest.TempPathFactory) -> QualityPredictor:
+    return QualityPredictor(small_checkpoint(tmp_path_factory.mktemp("checkpoints") / "quality", evidence))
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with running(Upstream()) as (base, _):
+        yield f"{base}/v1"
+
+
+@pytest.mark.parametrize(
+    ("integration", "library", "extra"),
+    [
+        ("litellm_callback", "litellm.integrations.custom_logger", "litellm"),
+        ("langchain_callback", "langchain_core.callbacks", "langchain"),
+    ],
+)
+def test_an_integration_without_its_library_says_which_extra_to_install(
+    integration: str, library: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    monkeypatch.setitem(sys.modules, library.split(".")[0], None)
+    monkeypatch.delitem(sys.modules, f"metaprobe.serving.{integration}", raising=False)
+    with pytest.raises(MissingExtra, match=rf"metaprobe\[{extra}\]"):
+        importlib.import_module(f"metaprobe.serving.{integration}")
+
+
+def test_events_without_opentelemetry_say_which_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry._logs", None)
+    with pytest.raises(MissingExtra, match=r"metaprobe\[otel\]"):
+        evaluation_events()
+
+
+# LangChain and LangGraph
+
+
+@pytest.fixture(scope="module")
+def langchain() -> Any:
+    pytest.importorskip("langchain_openai", reason="part of the dev extra; absent from an environment of users")
+    pytest.importorskip("langgraph", reason="part of the dev extra; absent from an environment of users")
+    from metaprobe.serving import langchain_callback
+
+    return langchain_callback
+
+
+def chat(url: str, **more: Any) -> Any:
+    from langchain_openai import ChatOpenAI
+
+    return ChatOpenAI(model="m", base_url=url, api_key="k", max_retries=0, timeout=20, logprobs=True, **more)
+
+
+def fake_chat(*answers: dict[str, Any]) -> Any:
+    """langchain_core's own fake model; each answer's response_metadata is what is given."""
+    from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
+    from langchain_core.messages import AIMessage
+
+    return GenericFakeChatModel(messages=iter([AIMessage("said", response_metadata=known) for known in answers]))
+
+
+def metadata() -> dict[str, Any]:
+    return {"logprobs": completion({"model": "m", "logprobs": True})["choices"][0]["logprobs"], "model_name": "m"}
+
+
+def test_a_chat_model_of_langchain_is_scored_and_its_message_says_so(
+    langchain: Any, url: str, predictor: QualityPredictor
+) -> None:
+    handed: list[Scored] = []
+    handler = langchain.VerdictHandler(predictor, on_verdict=handed.append)
+    message = chat(url).invoke([("user", "plain")], config={"callbacks": [handler], "tags": ["t"]})
+    assert [scored.verdict for scored in handed] == [predictor.predict(LOGPROBS)]
+    assert message.response_metadata["metaprobe"] == handed[0].as_metadata()
+    assert (handed[0].response_id, handed[0].model, handed[0].context["tags"]) == ("c-1", "m", ["t"])
+
+
+def test_streamed_and_asynchronous_answers_of_langchain_score_alike(
+    langchain: Any, url: str, predictor: QualityPredictor
+) -> None:
+    handed: list[Scored] = []
+    awaited: list[Scored] = []
+
+    async def take(scored: Scored) -> None:
+        await asyncio.sleep(0)
+        awaited.append(scored)
+
+    handler = langchain.VerdictHandler(predictor, on_verdict=handed.append)
+    list(chat(url).stream([("user", "plain")], config={"callbacks": [handler]}))
+
+    async def run() -> None:
+        config = {"callbacks": [handler, langchain.AsyncVerdictHandler(predictor, on_verdict=take)]}
+        async with DefaultAsyncHttpxClient() as connections:  # LangChain's own are never closed
+            model = chat(url, http_async_client=connections)
+            await model.ainvoke([("user", "plain")], config=config)
+            async for _ in model.astream([("user", "plain")], config=config):
+                pass
+
+    asyncio.run(run())
+    assert [scored.verdict for scored in handed + awaited] == [predictor.predict(LOGPROBS)] * 5
+
+
+def test_a_langgraph_node_routes_by_the_verdict_of_the_one_before(langchain: Any, predictor: QualityPredictor) -> None:
+    from langgraph.graph import END, START, MessagesState, StateGraph
+
+    handed: list[Scored] = []
+    model = fake_chat(metadata(), {**metadata(), "logprobs": {"content": [{"token": "a", "logprob": -1.0}]}})
+
+    def route(state: Any) -> str:
+        known = state["messages"][-1].response_metadata["metaprobe"]
+        return "again" if known["score"] == predictor.predict(LOGPROBS).score else END
+
+    graph = StateGraph(MessagesState)
+    graph.add_node("answer", lambda state: {"messages": [model.invoke(state["messages"])]})
+    graph.add_node("again", lambda state: {"messages": [model.invoke(state["messages"])]})
+    graph.add_edge(START, "answer")
+    graph.add_conditional_edges("answer", route, ["again", END])
+    graph.add_edge("again", END)
+    handler = langchain.VerdictHandler(predictor, on_verdict=handed.append)
+    state = graph.compile().invoke({"messages": [QUESTION]}, config={"callbacks": [handler]})
+    assert len(state["messages"]) == 3
+    assert [scored.context["metadata"]["langgraph_node"] for scored in handed] == ["answer", "again"]
+    assert [scored.verdict for scored in handed] == [predictor.predict(LOGPROBS), predictor.predict([-1.0])]
+
+
+def test_a_model_without_log_probabilities_goes_on_without_a_verdict(
+    langchain: Any, predictor: QualityPredictor
+) -> None:
+    handed: list[Scored] = []
+    handler = langchain.VerdictHandler(predictor, on_verdict=handed.append, annotate=False)
+    message = fake_chat({"model_name": "m"}).invoke("q", config={"callbacks": [handler]})
+    assert message.content == "said"
+    assert "metaprobe" not in message.response_metadata
+    assert [scored.verdict for scored in handed] == [None]
+    assert "logprobs=True" in handed[0].reason
+    assert not handler._metadata  # ended runs are forgotten
+
+
+# OpenTelemetry
+
+
+@pytest.fixture
+def exported() -> Any:
+    """(a tracer provider, its exporter, a logger provider, its exporter), all in memory."""
+    pytest.importorskip("opentelemetry.sdk", reason="part of the dev extra; users bring their own SDK")
+    from opentelemetry.sdk._logs import LoggerProvider
+    from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter, SimpleLogRecordProcessor
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    spans, records = InMemorySpanExporter(), InMemoryLogRecordExporter()
+    tracers, loggers = TracerProvider(), LoggerProvider()
+    tracers.add_span_processor(SimpleSpanProcessor(spans))
+    loggers.add_log_record_processor(SimpleLogRecordProcessor(records))
+    yield tracers, spans, loggers, records
+    tracers.shutdown()
+    loggers.shutdown()
+
+
+def test_a_verdict_is_an_evaluation_event_of_the_current_span(exported: Any, predictor: QualityPredictor) -> None:
+    tracers, spans, loggers, records = exported
+    scored = score(predictor, completion({"model": "m", "logprobs": True}))
+    assert scored.verdict is not None
+    with tracers.get_tracer("t").start_as_current_span("chat m"):
+        evaluation_events(logger_provider=loggers, heads=True)(scored)
+    (span,) = spans.get_finished_spans()
+    main, head = [item.log_record for item in records.get_finished_logs()]
+    assert {main.event_name, head.event_name} == {"gen_ai.evaluation.result"}
+    assert (main.trace_id, main.span_id) == (span.context.trace_id, span.context.span_id)
+    assert dict(main.attributes) == {
+        "gen_ai.evaluation.name": "metaprobe",
+        "gen_ai.evaluation.score.value": scored.verdict.score,
+        "gen_ai.evaluation.score.label": "fail" if scored.verdict.flagged else "pass",
+        "gen_ai.response.id": "c-1",
+        **({"gen_ai.evaluation.explanation": scored.verdict.reason} if scored.verdict.reason else {}),
+    }
+    assert head.attributes["gen_ai.evaluation.name"] == "metaprobe.correct"
+    assert head.attributes["gen_ai.evaluation.score.value"] == scored.verdict.heads["correct"]
+
+
+def test_the_same_event_goes_onto_the_span_where_only_traces_are_read(
+    exported: Any, predictor: QualityPredictor
+) -> None:
+    tracers, spans, _, records = exported
+    with tracers.get_tracer("t").start_as_current_span("chat m"):
+        evaluation_events(on_span=True, name="mine")(score(predictor, completion({"model": "m"})))
+    (event,) = spans.get_finished_spans()[0].events
+    assert event.name == "gen_ai.evaluation.result"
+    assert event.attributes["gen_ai.evaluation.name"] == "mine"
+    assert event.attributes["error.type"] == "not_scored"
+    assert "logprobs=True" in event.attributes["gen_ai.evaluation.explanation"]
+    assert "gen_ai.evaluation.score.value" not in event.attributes
+    assert not records.get_finished_logs()
+
+
+# LiteLLM
+
+
+@pytest.fixture(scope="module")
+def litellm() -> Iterator[Any]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # else its import asks the network for prices
+        module = pytest.importorskip(
+            "litellm", reason="needs older releases of what the train extra needs, and so an environment of its own"
+        )
+    yield module
+    module.callbacks = []
+
+
+class Heard:
+    """What callbacks said of each call; LiteLLM calls them on a thread of its own, some time later."""
+
+    def __init__(self) -> None:
+        self.scored: dict[str, list[Scored]] = defaultdict(list)
+        self.metadata: dict[str, dict[str, Any]] = {}
+        """As a callback sees it that comes after the one that scores."""
+        self._news = threading.Condition()
+
+    def take(self, scored: Scored) -> None:
+        self.scored[scored.context["litellm_call_id"]].append(scored)
+
+    def logged(self, kwargs: Any) -> None:
+        with self._news:
+            self.metadata[kwargs["litellm_call_id"]] = kwargs["litellm_params"]["metadata"]
+            self._news.notify_all()
+
+    def of(self, call: str) -> Scored:
+        """The one verdict on that call, once LiteLLM has logged it."""
+        with self._news:
+            assert self._news.wait_for(lambda: call in self.metadata, timeout=20)
+        (scored,) = self.scored[call]
+        return scored
+
+
+@pytest.fixture(scope="module")
+def heard(litellm: Any, predictor: QualityPredictor) -> Heard:
+    from metaprobe.serving.litellm_callback import VerdictLogger
+
+    heard = Heard()
+
+    class Later(litellm.integrations.custom_logger.CustomLogger):  # type: ignore[misc]
+        def log_success_event(self, kwargs: Any, response_obj: Any, start_time: Any, end_time: Any) -> None:
+            heard.logged(kwargs)
+
+        async def async_log_success_event(self, kwargs: Any, response_obj: Any, start_time: Any, end_time: Any) -> None:
+            heard.logged(kwargs)
+
+    litellm.callbacks = [VerdictLogger(predictor, on_verdict=heard.take), Later()]
+    return heard
+
+
+def asked(url: str, call: str, **more: Any) -> dict[str, Any]:
+    known = {"model": "openai/m", "api_base": url, "api_key": "k", "max_retries": 0, "timeout": 20}
+    return {**known, "litellm_call_id": call, "messages": [QUESTION], "logprobs": True, **more}
+
+
+def of_litellm(test: Any) -> Any:
+    """Its import takes ten seconds and more; pydantic warns of its types."""
+    return pytest.mark.slow(pytest.mark.filterwarnings("ignore:.*on TypedDict class .*ReadOnly:UserWarning")(test))
+
+
+@of_litellm
+def test_litellm_scores_synchronous_calls_and_tells_later_callbacks(
+    litellm: Any, heard: Heard, url: str, predictor: QualityPredictor
+) -> None:
+    response = litellm.completion(**asked(url, "sync", metadata={"mine": 1}))
+    assert response.choices[0].message.content
+    scored = heard.of("sync")
+    assert scored.verdict == predictor.predict(LOGPROBS)
+    assert heard.metadata["sync"]["metaprobe"] == scored.as_metadata()
+    assert heard.metadata["sync"]["mine"] == scored.context["metadata"]["mine"] == 1
+
+
+@of_litellm
+def test_litellm_scores_asynchronous_calls_and_streams_that_leave_its_proxy(
+    litellm: Any, heard: Heard, url: str, predictor: QualityPredictor
+) -> None:
+    request: dict[str, Any] = {"litellm_call_id": "proxy", "metadata": {"mine": 1}}
+
+    async def run() -> None:
+        await litellm.acompletion(**asked(url, "async"))
+        assert (await asyncio.to_thread(heard.of, "async")).verdict == predictor.predict(LOGPROBS)
+        stream = await litellm.acompletion(**asked(url, "proxy", stream=True))
+        hook = litellm.callbacks[0].async_post_call_streaming_iterator_hook  # called as the proxy does
+        chunks = [chunk async for chunk in hook(user_api_key_dict=None, response=stream, request_data=request)]
+        said = [chunk.choices[0].delta.content for chunk in chunks]
+        assert [token for token in said if token] == [token for token, _ in TOKENS]
+        # The event that LiteLLM logs of the stream, with less in it, is not scored again.
+        assert (await asyncio.to_thread(heard.of, "proxy")).verdict == predictor.predict(LOGPROBS)
+
+    asyncio.run(run())
+    assert request["metadata"] == {"mine": 1, "metaprobe": heard.of("proxy").as_metadata()}
+
+
+@of_litellm
+def test_streams_of_litellm_are_scored_by_watching_them(
+    litellm: Any, heard: Heard, url: str, predictor: QualityPredictor
+) -> None:
+    list(watched := watch(litellm.completion(**asked(url, "stream", stream=True)), predictor))
+    assert watched.verdict == predictor.predict(LOGPROBS)
+    scored = heard.of("stream")
+    assert scored.verdict is None
+    assert "watch(stream, predictor)" in scored.reason
+
+    async def run() -> Any:
+        async for _ in (watched := watch(await litellm.acompletion(**asked(url, "astream", stream=True)), predictor)):
+            pass
+        return watched
+
+    assert asyncio.run(run()).verdict == predictor.predict(LOGPROBS)
+
+
+@of_litellm
+def test_a_mock_answer_of_litellm_without_log_probabilities_is_no_error(litellm: Any, heard: Heard, url: str) -> None:
+    response = litellm.completion(**asked(url, "mock", mock_response="said"))
+    assert response.choices[0].message.content == "said"
+    assert heard.of("mock").verdict is None
+    assert "logprobs=True" in heard.of("mock").reason
