@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +22,7 @@ from metaprobe.probes.features import features, schema
 from metaprobe.probes.stream import StreamReader, threshold_name
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.routing.gate import StreamingGate
+from metaprobe.serving.watch import watch
 from metaprobe.training.evidence import load_evidence
 from metaprobe.training.gate import export_gate
 from metaprobe.training.gate_folds import held_out_looks
@@ -383,3 +385,29 @@ def test_the_command_trains_a_gate_with_all_looks_on_recorded_mathematics(tmp_pa
     gates = StreamingGate.load(out, stop=0.2)
     assert gates.looks == (3, 5, 10, 20, 30, 50)
     assert gates.heads.checkpoint.manifest.metrics["false_alarms@0.2"].low < 0.2
+
+
+def test_a_watched_stream_ends_where_the_gate_fires(gates: StreamingGate, answers: list[np.ndarray[Any, Any]]) -> None:
+    class Unasked:
+        checkpoint = gates.heads.checkpoint
+
+        def predict(self, response: object) -> None:
+            raise AssertionError("an answer that was stopped is not finished, and not the predictor's to judge")
+
+    def chunks(answer: np.ndarray[Any, Any]) -> Iterator[dict[str, Any]]:
+        for logprob in answer.tolist():
+            entry = {"token": "x", "logprob": logprob, "top_logprobs": []}
+            yield {"choices": [{"index": 0, "delta": {"content": "x"}, "logprobs": {"content": [entry]}}]}
+
+    fired = 0
+    for answer in answers:
+        gate = gates.start()
+        action = next((said for logprob in answer if (said := gate.push(float(logprob))) != "continue"), "continue")
+        if action == "continue":
+            continue
+        passed = list(watched := watch(chunks(answer), Unasked(), gates))  # type: ignore[arg-type]
+        assert (watched.action, len(passed)) == (action, gate.fired_at)
+        assert watched.verdict is not None
+        assert (watched.verdict.score, watched.verdict.flagged) == (gate.score, True)
+        fired += 1
+    assert fired > 5
