@@ -1,6 +1,6 @@
 """Writes the figures of a finished demo into README.md and docs/demo.md, so that no number there is typed by hand.
 
-make demo && python benchmarks/demo_results.py out/demo/report --which-country out/which-country/report
+make demo && python benchmarks/demo_results.py out/demo/report
 """
 
 import csv
@@ -16,10 +16,7 @@ Row = dict[str, str]
 
 @click.command()
 @click.argument("report", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option(
-    "--which-country", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Its report folder."
-)
-def main(report: Path, which_country: Path | None) -> None:
+def main(report: Path) -> None:
     """Rewrite both files from the tables in the folder REPORT."""
     methods, accuracy, choices, audits = (
         read(report / f"{name}.csv") for name in ("methods", "accuracy", "choices", "audits")
@@ -41,12 +38,6 @@ def main(report: Path, which_country: Path | None) -> None:
     page += [f"- {'passed' if int(row['passed']) else '**failed**'}: {row['name']}: {row['detail']}" for row in audits]
     page += ["", "### Provenance", "", *(f"- {key}: {value}" for key, value in about.items()), ""]
     write(ROOT / "docs" / "demo.md", "demo-results", page)
-    if which_country is not None:
-        about = {row["key"]: row["value"] for row in read(which_country / "provenance.csv")}
-        intro = f"Model {about['model']}, {about['answers']} places, asked directly; groups are places."
-        right = next(row for row in read(which_country / "accuracy.csv") if row["dimension"] == "all")
-        lines = [f"{intro} {float(right['accuracy']):.1%} right.", "", *table(read(which_country / "methods.csv")), ""]
-        write(ROOT / "docs" / "demo.md", "which-country", lines)
 
 
 def write(path: Path, name: str, lines: list[str]) -> None:
