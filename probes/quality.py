@@ -21,6 +21,7 @@ KIND = "quality"
 INPUT = "features"
 MOST_OUTSIDE = 0.25
 """Share of features outside their training range beyond which nothing is in support, however few were trained on."""
+CRITICAL = "critical"
 MAIN_HEADS = ("correct", "quality")
 """Heads that give the score, the first that is there: a probability, or Q from 0 to 9."""
 UNLIKE = "unlike the training data"
@@ -39,7 +40,8 @@ class Verdict:
     critical: float | None
     """Probability of a critical failure; None where the checkpoint has no such head."""
     flagged: bool | None
-    """Whether the score lies below the threshold stored with the checkpoint."""
+    """Whether the score lies below the threshold `flag` stored with the checkpoint, or the probability of a critical
+    failure reaches the threshold `critical`; None where it has neither."""
     in_support: bool | None
     """Whether the features look like those of the training data."""
     checkpoint: str
@@ -73,6 +75,7 @@ class QualityPredictor:
         names = [output.name for output in checkpoint.manifest.outputs]
         self._main = next((name for name in MAIN_HEADS if name in names), None)
         self._threshold = checkpoint.manifest.thresholds.get("flag")
+        self._critical = checkpoint.manifest.thresholds.get("critical") if CRITICAL in names else None
         # One feature of many, but an answer of another length is another kind of answer.
         self._length = self.schema.names.index("length") if "length" in self.schema.names else None
 
@@ -134,7 +137,10 @@ class QualityPredictor:
         if in_support is False:
             note = f"{note}; {UNLIKE}" if note else UNLIKE
         flagged = None if self._threshold is None or score is None else score < self._threshold
-        return Verdict(score, heads, heads.get("critical"), flagged, in_support, self.checkpoint.digest, note)
+        critical = heads.get(CRITICAL)
+        if self._critical is not None and critical is not None:
+            flagged = critical >= self._critical or bool(flagged)
+        return Verdict(score, heads, critical, flagged, in_support, self.checkpoint.digest, note)
 
     def _share(self, name: str, value: float) -> float:
         """Where a head's value lies on its scale, in [0, 1]; a probability is its own."""

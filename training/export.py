@@ -14,6 +14,14 @@ from metaprobe.checkpoints.manifest import meaning_of
 from metaprobe.eval.metrics import Interval
 from metaprobe.eval.report.model import Audit as Finding
 
+FIGURES = (
+    "From outer folds by group with the same recipe; the exported model was then fitted on all groups.",
+    "Intervals are of 95 %, by a bootstrap over groups.",
+    "",
+    "| figure | estimate | interval | n |",
+    "|---|---|---|---|",
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Export:
@@ -42,6 +50,10 @@ class Export:
     thresholds: Mapping[str, float] = field(default_factory=dict)
     support: Mapping[str, Any] = field(default_factory=dict)
     packages: Sequence[str] = ("scikit-learn",)
+    extra: Mapping[str, bytes] = field(default_factory=dict)
+    """Further files of the checkpoint, by name."""
+    heads: Sequence[str] = ()
+    """A line for the card about each head: its kind, scale and answers."""
 
     @property
     def findings(self) -> list[Finding]:
@@ -70,6 +82,7 @@ def write_checkpoint(path: str | Path, export: Export) -> Checkpoint:
         golden_inputs={export.input_name: export.inputs},
         expected={name: values[:, None].astype(np.float32) for name, values in export.expected.items()},
         card=model_card(export),
+        extra=export.extra,
         overwrite=True,
     )
 
@@ -92,13 +105,10 @@ def model_card(export: Export) -> str:
         f"- training data: {export.training.fingerprint}",
         f"- made by `{export.training.command}`, seed {export.training.seed}",
         "",
+        *(["## Heads", "", *(f"- {head}" for head in export.heads), ""] if export.heads else []),
         "## Held-out figures",
         "",
-        "From outer folds by group with the same recipe; the exported model was then fitted on all groups.",
-        "Intervals are of 95 %, by a bootstrap over groups.",
-        "",
-        "| figure | estimate | interval | n |",
-        "|---|---|---|---|",
+        *(FIGURES if export.metrics else ["None was measured."]),
         *(f"| {name} | {m.estimate:.3f} | {m.low:.3f} to {m.high:.3f} | {m.n} |" for name, m in export.metrics.items()),
     ]
     if export.thresholds:

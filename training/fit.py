@@ -1,110 +1,194 @@
 """Fit on all groups and export: the quality predictor, a hidden-state probe. Held-out figures come from the folds."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from metaprobe.checkpoints import Checkpoint, Training
+from metaprobe.checkpoints import Checkpoint, Generator, Training
+from metaprobe.checkpoints.manifest import RAW
 from metaprobe.eval.audits import AuditReport
 from metaprobe.eval.compare import BEST_BASELINE, auroc_gain, method_results
 from metaprobe.eval.metrics import Interval
-from metaprobe.eval.report.model import Audit
+from metaprobe.eval.report.model import Audit as Finding
 from metaprobe.eval.table import AnswerTable
 from metaprobe.probes import hidden as hidden_probe
 from metaprobe.probes import quality
-from metaprobe.records.errors import RecordError
 from metaprobe.training.audit import audited
-from metaprobe.training.calibrate import PARITY, Calibrator, choose_calibrator, fit_platt, sigmoid
+from metaprobe.training.calibrate import Calibrator, choose_calibrator
 from metaprobe.training.crossfit import CrossFit
 from metaprobe.training.export import Export, write_checkpoint
 from metaprobe.training.graphs import linear_graph, trees_graph
-from metaprobe.training.guarantees import accept_threshold, flag_threshold
+from metaprobe.training.heads import (
+    CRITICAL,
+    INVERTED,
+    LEVELS,
+    QUALITY,
+    SCALES,
+    FittedHead,
+    fit_probability,
+)
+from metaprobe.training.heads_figures import (
+    NOT_AUDITED,
+    GradedStudy,
+    graded_figures,
+    rare_figures,
+)
+from metaprobe.training.heads_thresholds import PROMISES, critical_thresholds, promised
 from metaprobe.training.methods import MEAN_LOGPROB, Evidence, FeatureTrees, HiddenProbe, LowRankProbe, Method, Scores
-from metaprobe.training.roles import Rows, final_roles, group_folds
-from metaprobe.training.trees import Trees, fit_trees
+from metaprobe.training.raw_parity import checked_raw_graph
+from metaprobe.training.roles import Roles, Rows, final_roles
+from metaprobe.training.trees import in_memory
 
-MISS_RATE = 0.1
-"""Share of wrong answers that the stored flag threshold may let pass."""
-ERROR, CONFIDENCE = 0.1, 0.9
-"""Of the stored accept threshold: at most this share of the accepted is wrong, with this confidence."""
-PROMISES = {
-    "flag": (
-        f" Below the threshold `flag` lie, in expectation, at least {1 - MISS_RATE:.0%} of the wrong answers "
-        "(conformal risk control)."
-    ),
-    "accept": (
-        f" Of the answers of at least `accept`, no more than {ERROR:.0%} are wrong, with a confidence of "
-        f"{CONFIDENCE:.0%} (Learn then Test)."
-    ),
-}
 ENOUGH_FOR_ECE = 1000
 """Held-out answers below which no calibration error is quoted."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Head:
-    """One target of the quality predictor: its answers, and what the folds said."""
+    """One binary target of the quality predictor: its answers, and what the folds said."""
 
     evidence: Evidence
     fits: CrossFit
+    inverted: bool = False
+    """Whether the answers' `y` is 1 where the label is 0."""
+
+    def roles(self, seed: int) -> Roles:
+        table = self.evidence.table
+        return final_roles(table.groups.tolist(), table.y, seed=seed)
 
 
-def export_quality(path: str | Path, heads: Mapping[str, Head], *, seed: int, command: str) -> Checkpoint:
-    """One calibrated LightGBM head a target, in one graph; flag threshold and region of support are the first one's."""
-    fitted: dict[str, tuple[Trees, Calibrator]] = {}
+def export_quality(
+    path: str | Path, heads: Mapping[str, Head | GradedStudy], *, seed: int, command: str, raw: bool = False
+) -> Checkpoint:
+    """One calibrated head a target, in one graph.
+
+    The region of support is that of the head with the most answers. `raw` adds `raw.onnx`, the same from
+    log-probabilities.
+    """
+    fitted: dict[str, FittedHead] = {}
     metrics: dict[str, Interval] = {}
-    checks: list[Audit] = []
+    checks: list[Finding] = []
     not_made: list[str] = []
     thresholds: dict[str, float] = {}
-    support: dict[str, Any] = {}
+    lines: list[str] = []
+    several = len(heads) > 1
+
+    def note(target: str, found: Mapping[str, Interval], audits: Sequence[Finding], skipped: Sequence[str]) -> None:
+        prefix = f"{target}." if several else ""
+        metrics.update({f"{prefix}{name}": value for name, value in found.items()})
+        prefix = f"not {target}." if target in INVERTED else prefix  # what the audits saw
+        checks.extend(replace(audit, name=f"{prefix}{audit.name}") for audit in audits)
+        not_made.extend(f"{prefix}{reason}" for reason in skipped)
+
     for target, head in heads.items():
         table, X = head.evidence.table, head.evidence.features
-        roles = final_roles(list(table.groups), table.y, seed=seed)
-        trees = fit_trees(X, table.y, roles, names=head.evidence.feature_names, seed=seed)
-        scores = trees.score(X)
-        calibrator = _calibrator(scores, table, roles.calibration, seed)
-        fitted[target] = (trees, calibrator)
-        found, report = _held_out(head.evidence, head.fits, FeatureTrees(), seed)
-        prefix = "" if len(heads) == 1 else f"{target}."
-        metrics |= {f"{prefix}{name}": value for name, value in found.items()}
-        checks += [replace(audit, name=f"{prefix}{audit.name}") for audit in report.audits]
-        not_made += [f"{prefix}{skipped}" for skipped in report.skipped]
-        if not support:
-            support = quality.Support.fit(X[roles.train], X[roles.calibration]).to_manifest()
-        if target in quality.MAIN_HEADS and not thresholds:
-            thresholds = promised(scores, table, roles.calibration, calibrator, seed=seed)
-    evidence = next(iter(heads.values())).evidence
-    X = evidence.features
-    targets = " and ".join(heads)
+        if isinstance(head, GradedStudy):
+            level = head.fit(head.roles(seed), seed)
+            fitted[target] = level
+            figures, audits = graded_figures(head, seed=seed)
+            note(target, figures, audits, NOT_AUDITED)
+            lines.append(f"{target}: {level.kind}, {_scale(target)}, {len(table)} answers{_constant_steps(head)}")
+            continue
+        roles = head.roles(seed)
+        probability = fit_probability(
+            X,
+            table.y,
+            table.groups,
+            roles,
+            names=head.evidence.feature_names,
+            inverted=head.inverted,
+            seed=seed,
+        )
+        fitted[target] = probability
+        figures, report = _held_out(head.evidence, head.fits, FeatureTrees(), seed)
+        if head.inverted:
+            figures |= rare_figures(table, head.fits[FeatureTrees().name].probability, seed=seed)
+        note(target, figures, report.audits, report.skipped)
+        lines.append(
+            f"{target}: {probability.kind}, a probability, {len(table)} answers, {_positive(head):.0%} positive"
+        )
+        if target == CRITICAL:
+            scores = probability.trees.score(X)
+            thresholds |= critical_thresholds(scores, table, roles.calibration, probability.calibrator, seed=seed)
+        elif target in quality.MAIN_HEADS:
+            scores = probability.trees.score(X)
+            thresholds |= promised(scores, table, roles.calibration, probability.calibrator, seed=seed)
+    largest = max(heads.values(), key=lambda head: len(head.evidence.table))
+    evidence, roles = largest.evidence, largest.roles(seed)
+    X = in_memory(evidence.features)
+    known = [in_memory(evidence.features[rows]) for rows in (roles.train, roles.calibration)]
+    graph = trees_graph(fitted, width=X.shape[1], input_name=quality.INPUT)
+    names = list(fitted)
     return write_checkpoint(
         path,
         Export(
             kind=quality.KIND,
-            title=f"Quality predictor: {targets}",
-            summary=(
-                f"Probability that an answer is {targets}, from {len(evidence.feature_names)} statistics of its token "
-                "log-probabilities over windows (LightGBM, then a calibrator)."
-                + "".join(PROMISES[name] for name in thresholds)
-            ),
-            graph=trees_graph(fitted, width=X.shape[1], input_name=quality.INPUT),
+            title=f"Quality predictor: {' and '.join(names)}",
+            summary=_summary(names, len(evidence.feature_names), thresholds),
+            graph=graph,
             input_name=quality.INPUT,
             inputs=X,
-            expected={target: calibrator.probability(trees.score(X)) for target, (trees, calibrator) in fitted.items()},
-            contract={"schema": evidence.schema, "features": list(evidence.feature_names), "targets": list(heads)},
-            generator=evidence.generator,
+            expected={name: head.value(X) for name, head in fitted.items()},
+            contract={
+                "schema": evidence.schema,
+                "features": list(evidence.feature_names),
+                "targets": names,
+                "kinds": {name: head.kind for name, head in fitted.items()},
+                "scales": {name: list(SCALES[name]) for name in names if name in SCALES},
+            },
+            generator=_shared_generator(heads),
             training=_training(evidence, seed, command),
-            calibration=", ".join(dict.fromkeys(calibrator.name for _, calibrator in fitted.values())),
+            calibration=", ".join(dict.fromkeys(name for h in fitted.values() for name in h.calibrations)),
             metrics=metrics,
             audits=checks,
             not_audited=not_made,
             thresholds=thresholds,
-            support=support,
+            support=quality.Support.fit(*known).to_manifest(),
             packages=("lightgbm", "onnxmltools", "onnx"),
+            extra={RAW: checked_raw_graph(graph, evidence.schema, list(evidence.table.logprobs))} if raw else {},
+            heads=lines,
         ),
     )
+
+
+def _summary(names: Sequence[str], features: int, thresholds: Mapping[str, float]) -> str:
+    said = []
+    if binary := [name for name in names if name not in SCALES]:
+        said.append(f"Probability that an answer is {' and '.join(binary)}")
+    if levels := [name for name in names if name in LEVELS]:
+        said.append(f"expected level of {', '.join(levels)}")
+    if QUALITY in names:
+        said.append("expected Q (the sum of the three levels, 0 where critical)")
+    return (
+        f"{'; '.join(said)}, from {features} statistics of its token log-probabilities over windows (LightGBM, then a "
+        "calibrator)." + "".join(PROMISES[name] for name in thresholds)
+    )
+
+
+def _scale(target: str) -> str:
+    low, high = SCALES[target]
+    return f"{low} to {high}"
+
+
+def _constant_steps(head: GradedStudy) -> str:
+    low, high = SCALES[head.data.target]
+    fixed = [str(step) for step in range(low + 1, high + 1) if step not in head.data.steps]
+    if not head.data.steps or not fixed:
+        return ""
+    return f"; too few answers to learn the step to {', '.join(fixed)}: its share is taken"
+
+
+def _positive(head: Head) -> float:
+    share = float(head.evidence.table.y.mean())
+    return 1 - share if head.inverted else share
+
+
+def _shared_generator(heads: Mapping[str, Head | GradedStudy]) -> Generator | None:
+    """The one model that all heads' answers are from; None where they are from several."""
+    generators = {head.evidence.generator for head in heads.values()}
+    return generators.pop() if len(generators) == 1 else None
 
 
 def export_hidden(
@@ -165,56 +249,11 @@ def export_hidden(
     )
 
 
-def promised(
-    scores: Scores, table: AnswerTable, rows: Rows, calibrator: Calibrator, *, seed: int = 0
-) -> dict[str, float]:
-    """Thresholds on the calibrated probability that keep a promise, of `PROMISES`; those that cannot be are left out.
-
-    Both come from calibration rows, one a group. `flag` does not depend on the map from scores to probabilities, as
-    long as it rises. `accept` does: its grid must be fixed before its rows are seen, so that one half of the groups
-    fits a calibrator, in whose probabilities the other half is tested.
-    """
-    found, groups, spread = {}, table.groups, float(scores.std()) or 1.0
-
-    def at(raw: float) -> float:
-        return float(calibrator.probability(np.array([raw]))[0])
-
-    order = sigmoid((scores - scores.mean()) / spread)  # any fixed rising map into [0, 1]
-    flag = flag_threshold(order[rows], table.y[rows], miss_rate=MISS_RATE, groups=groups[rows], seed=seed)
-    if flag < 1:
-        # A calibrator may be flat there: all that share the probability are flagged.
-        found["flag"] = min(at(_log_odds(max(flag, 1e-9)) * spread + float(scores.mean())) + PARITY, 1.0)
-    try:
-        (fits, tests), *_ = group_folds(rows, groups.tolist(), table.y, 2, seed)
-        platt = fit_platt(scores[fits], table.y[fits])
-    except RecordError:
-        return found  # too few groups for two halves
-    accept = accept_threshold(
-        platt.probability(scores[tests]),
-        table.y[tests],
-        error=ERROR,
-        confidence=CONFIDENCE,
-        groups=groups[tests],
-        seed=seed,
-    )
-    if np.isfinite(accept) and platt.slope > 0:
-        raw = (_log_odds(accept) - platt.intercept) / platt.slope
-        # Where it is flat, answers just below the threshold share its probability, and none of them is accepted.
-        found["accept"] = at(raw) if at(raw) > at(raw - 1e-3 * spread) else at(raw) + PARITY
-    return found
-
-
-def _log_odds(probability: float) -> float:
-    return float(np.log(probability / (1 - probability)))
-
-
 def _calibrator(scores: Scores, table: AnswerTable, rows: Rows, seed: int) -> Calibrator:
     return choose_calibrator(scores[rows], table.y[rows], table.groups[rows], seed=seed).calibrator
 
 
-def _held_out(
-    evidence: Evidence, fits: CrossFit, method: Method, seed: int
-) -> tuple[Mapping[str, Interval], AuditReport]:
+def _held_out(evidence: Evidence, fits: CrossFit, method: Method, seed: int) -> tuple[dict[str, Interval], AuditReport]:
     """Figures and audits of one method from the folds."""
     judged = fits[method.name]
     [found, *_] = method_results(evidence.table, [judged, *(m for m in fits.methods if m.name == BEST_BASELINE)])
@@ -230,7 +269,8 @@ def _held_out(
         metrics["auroc_gain_over_best_plain_baseline"] = found.diff_baseline
     # The baseline that needs no selecting, and that anybody would try first.
     metrics["auroc_gain_over_mean_log_probability"] = auroc_gain(evidence.table, judged, fits[MEAN_LOGPROB])
-    return metrics, audited(evidence, fits, method, seed=seed)
+    # The refits need all features at once.
+    return metrics, audited(evidence, fits, method, refits=isinstance(evidence.features, np.ndarray), seed=seed)
 
 
 def _training(evidence: Evidence, seed: int, command: str) -> Training:

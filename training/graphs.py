@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 
 from metaprobe.records.extras import require
 from metaprobe.training.calibrators import Calibrator
-from metaprobe.training.trees import Trees
+from metaprobe.training.heads import FittedHead, Probability
+from metaprobe.training.trees import TREE_ENSEMBLE_OPSET, Trees
 
-OPSET = {"": 15, "ai.onnx.ml": 1}
-"""The newest that onnxmltools converts to."""
+OPSET = {"": TREE_ENSEMBLE_OPSET, "ai.onnx.ml": 1}
 IR_VERSION = 8
 
 
@@ -79,38 +79,21 @@ def _split_and_squash(helper: Any, logits: str, outputs: Sequence[str], constant
     ]
 
 
-def trees_graph(heads: Mapping[str, tuple[Trees, Calibrator]], *, width: int, input_name: str = "features") -> bytes:
-    """Calibrated boosters on one input: (n, width) float32 features in, one (n, 1) probability per head.
+def trees_graph(
+    heads: Mapping[str, FittedHead | tuple[Trees, Calibrator]], *, width: int, input_name: str = "features"
+) -> bytes:
+    """Fitted heads on one input: (n, width) float32 features in, one (n, 1) value per head.
 
-    Each head is a tree ensemble that gives log-odds, then its calibrator. NaN features go the way
-    LightGBM sends them.
+    A pair is a booster that gives log-odds, then its calibrator. NaN features go the way LightGBM sends them.
     """
     onnx = require("onnx", "train")
     nodes, constants = [], []
-    for name, (trees, calibrator) in heads.items():
-        ensemble = _tree_ensemble(trees.booster, width)
-        ensemble.input[:] = [input_name]
-        ensemble.output[:] = [f"{name}_raw"]
-        ensemble.name = name
-        more, initializers = calibrator.onnx_nodes(f"{name}_raw", name, f"{name}_calibrator")
-        nodes += [ensemble, *more]
+    for name, head in heads.items():
+        fitted = Probability(*head) if isinstance(head, tuple) else head
+        more, initializers = fitted.onnx_nodes(input_name, name, width)
+        nodes += more
         constants += initializers
     return _model(onnx, nodes, input_name, width, list(heads), constants)
-
-
-def _tree_ensemble(booster: Any, width: int) -> Any:
-    """The booster as one TreeEnsembleRegressor node that returns raw log-odds."""
-    lightgbm, converter = require("lightgbm", "train"), require("onnxmltools.convert", "train")
-    types = require("onnxmltools.convert.common.data_types", "train")
-    # As a regressor its output is the plain sum of leaves: no label output, no double rounding through a probability.
-    lines = booster.model_to_string().splitlines(keepends=True)
-    raw = lightgbm.Booster(
-        model_str="".join("objective=regression\n" if x.startswith("objective=") else x for x in lines)
-    )
-    converted = converter.convert_lightgbm(
-        raw, initial_types=[("features", types.FloatTensorType([None, width]))], target_opset=OPSET[""]
-    )
-    return next(node for node in converted.graph.node if node.op_type == "TreeEnsembleRegressor")
 
 
 def _model(onnx: Any, nodes: list[Any], input_name: str, width: int, outputs: Sequence[str], constants: Any) -> bytes:

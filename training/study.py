@@ -1,7 +1,7 @@
 """The whole of training and comparing on given runs, in a few calls: what the command line and the demo use."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,9 @@ from metaprobe.training.choice import evaluate_choice, export_choice, paired_ans
 from metaprobe.training.crossfit import CrossFit, crossfit
 from metaprobe.training.evidence import load_evidence, load_runs
 from metaprobe.training.fit import Head, export_hidden, export_quality
+from metaprobe.training.heads import INVERTED
+from metaprobe.training.heads_data import Graded, load_heads, turned_round
+from metaprobe.training.heads_figures import GradedStudy, graded_study
 from metaprobe.training.methods import (
     AFTER,
     BEFORE,
@@ -64,9 +67,12 @@ def study(
 ) -> Study:
     """Cross-fit every standard method on the labelled answers of these stores.
 
-    `hidden=False` leaves out the probes, which are of the given kind.
+    `hidden=False` leaves out the probes, which are of the given kind. Of a label whose 1 is the bad one, `critical`,
+    the opposite is studied, so that everywhere higher scores are better answers.
     """
     evidence = load_evidence(stores, target=target, stage=stage, agent=agent, hidden=hidden)
+    if target in INVERTED:
+        evidence = turned_round(evidence)
     return study_of(evidence, folds=folds, seed=seed, kind=kind, on_step=on_step)
 
 
@@ -86,10 +92,49 @@ def study_of(
     return Study(evidence, methods, fits, seed)
 
 
-def train_quality(path: str | Path, studies: dict[str, Study], *, command: str) -> Checkpoint:
-    """The quality predictor with one head a target, from one study a target."""
-    heads = {target: Head(s.evidence, s.fits) for target, s in studies.items()}
-    return export_quality(path, heads, seed=next(iter(studies.values())).seed, command=command)
+def head_studies(
+    stores: Sequence[str | Path],
+    targets: Sequence[str],
+    *,
+    stage: str | None = None,
+    agent: str | None = None,
+    source: str | None = None,
+    folds: int = 5,
+    seed: int = 0,
+    spread: bool = False,
+    on_step: OnStep = _quiet,
+) -> dict[str, Study | GradedStudy]:
+    """A study of each head that the targets need, from runs that are read once; for `train_quality`.
+
+    A head is learned from the answers that have its label. `source`: whose labels (`load_heads`). `spread`: put the
+    features on the cluster of the default Dask client, whose workers then fit the trees.
+    """
+    found: dict[str, Study | GradedStudy] = {}
+    for target, data in load_heads(stores, targets, stage=stage, agent=agent, source=source, spread=spread).items():
+
+        def step(what: str, target: str = target) -> None:
+            on_step(f"{target}: {what}")
+
+        if isinstance(data, Graded):
+            found[target] = graded_study(data, folds=folds, seed=seed, on_step=step)
+        else:
+            found[target] = study_of(data, folds=folds, seed=seed, on_step=step)
+    return found
+
+
+def train_quality(
+    path: str | Path, studies: Mapping[str, Study | GradedStudy], *, command: str, raw: bool = False
+) -> Checkpoint:
+    """The quality predictor with one head a target, from one study a target.
+
+    A study of `critical` must have `y` turned round, as `head_studies` makes it. `raw` adds the graph that takes
+    log-probabilities themselves, `raw.onnx`.
+    """
+    heads = {
+        target: s if isinstance(s, GradedStudy) else Head(s.evidence, s.fits, target in INVERTED)
+        for target, s in studies.items()
+    }
+    return export_quality(path, heads, seed=next(iter(studies.values())).seed, command=command, raw=raw)
 
 
 def train_hidden(path: str | Path, of: Study, *, when: str, target: str, command: str) -> Checkpoint:

@@ -1,8 +1,8 @@
-"""LightGBM on log-probability features: one binary head."""
+"""LightGBM on log-probability features: one booster, its search, and its place in an ONNX graph."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +10,11 @@ from numpy.typing import NDArray
 from metaprobe.eval.metrics import auroc
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
+from metaprobe.training.calibrate import fit_platt
 from metaprobe.training.roles import Roles
+
+Floats = NDArray[np.float64]
+Parameters = dict[str, Any]
 
 # A bounded search; larger trees are taken where they win on the selection rows.
 GRID: tuple[dict[str, float], ...] = (
@@ -19,9 +23,10 @@ GRID: tuple[dict[str, float], ...] = (
     {"num_leaves": 15, "min_data_in_leaf": 20},
     {"num_leaves": 31, "min_data_in_leaf": 40},
 )
-COMMON: dict[str, Any] = {
-    "objective": "binary",
-    "metric": "binary_logloss",
+Objective = Literal["binary", "regression"]
+METRIC: dict[Objective, str] = {"binary": "binary_logloss", "regression": "l2"}
+"""What early stopping watches."""
+COMMON: Parameters = {
     "learning_rate": 0.05,
     "feature_fraction": 0.5,
     "bagging_fraction": 0.8,
@@ -35,6 +40,12 @@ MAX_ROUNDS = 300
 PATIENCE = 30
 SMALL = 2_000_000
 """Feature values below which one thread is fastest: more of them mostly wait for each other."""
+IMBALANCE = 2.0
+"""Answers of the larger class for one of the smaller from which class weights are tried."""
+RISING = ("mean", "median", "min")
+"""Statistics that the theory gives a sign: the surer the tokens of a window, the better the answer."""
+TREE_ENSEMBLE_OPSET = 15
+"""The newest that onnxmltools converts to."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,45 +53,177 @@ class Trees:
     """A fitted booster whose split thresholds are float32 numbers, so that ONNX gives the same answers."""
 
     booster: Any
-    parameters: dict[str, Any]
+    parameters: Parameters
     selection_auroc: float
-    """Of the chosen parameters, on the selection rows, before those joined the fit."""
+    """Of the chosen parameters, on the selection rows, before those joined the fit; nan for a regression."""
 
-    def score(self, X: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
-        """Raw log-odds (n,) before calibration. X: float32 features (n, d), NaN where undefined."""
-        return np.asarray(self.booster.predict(X, raw_score=True), dtype=np.float64)
+    def score(self, X: NDArray[np.floating[Any]]) -> Floats:
+        """Raw log-odds (n,), or the number itself, before calibration.
+
+        X: float32 features (n, d), NaN where undefined; also a Dask array.
+        """
+        return raw_scores(self.booster, X)
+
+    def onnx_node(self, input_name: str, output_name: str, width: int) -> Any:
+        """The same for a graph: one TreeEnsembleRegressor, (n, width) features in, (n, 1) log-odds out."""
+        lightgbm, converter = require("lightgbm", "train"), require("onnxmltools.convert", "train")
+        types = require("onnxmltools.convert.common.data_types", "train")
+        # As a regressor its output is the plain sum of leaves: no label output, no double rounding through a
+        # probability.
+        lines = self.booster.model_to_string().splitlines(keepends=True)
+        raw = lightgbm.Booster(
+            model_str="".join("objective=regression\n" if x.startswith("objective=") else x for x in lines)
+        )
+        converted = converter.convert_lightgbm(
+            raw, initial_types=[("features", types.FloatTensorType([None, width]))], target_opset=TREE_ENSEMBLE_OPSET
+        )
+        node = next(node for node in converted.graph.node if node.op_type == "TreeEnsembleRegressor")
+        node.input[:], node.output[:], node.name = [input_name], [output_name], output_name
+        return node
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Grown:
+    """One candidate of the search, fitted on the train rows."""
+
+    parameters: Parameters
+    rounds: int
+    """Where its loss on the selection rows was least."""
+    scores: Floats
+    """Raw scores of the selection rows after that many."""
+
+
+class Grower(Protocol):
+    """What grows boosters on given rows: this machine, or a cluster."""
+
+    def grow(self, parameters: Parameters) -> Grown:
+        """Fitted on the train rows, the rounds chosen on the selection rows."""
+        ...
+
+    def finish(self, parameters: Parameters, rounds: int) -> Any:
+        """The booster on train and selection rows."""
+        ...
 
 
 def fit_trees(
-    X: NDArray[np.float32], y: NDArray[np.int64], roles: Roles, *, names: Sequence[str], seed: int = 0
+    X: NDArray[np.float32],
+    y: NDArray[Any],
+    roles: Roles,
+    *,
+    names: Sequence[str],
+    objective: Objective = "binary",
+    seed: int = 0,
 ) -> Trees:
-    """Stop early and choose the size of the trees on the selection rows; then fit that on train and selection rows."""
-    lightgbm = require("lightgbm", "train")
-    best: tuple[float, dict[str, Any], int] | None = None
-    train = lightgbm.Dataset(X[roles.train], y[roles.train], feature_name=_safe(names), free_raw_data=False)
-    selection = lightgbm.Dataset(X[roles.selection], y[roles.selection], reference=train, free_raw_data=False)
-    for size in GRID:
-        parameters = {**COMMON, "num_threads": 1 if X.size < SMALL else 0, "seed": seed, **size}
-        booster = lightgbm.train(
-            parameters,
-            train,
-            num_boost_round=MAX_ROUNDS,
-            valid_sets=[selection],
-            callbacks=[lightgbm.early_stopping(PATIENCE, verbose=False)],
-        )
-        found = float(auroc(y[roles.selection], booster.predict(X[roles.selection], raw_score=True)))
-        if best is None or found > best[0]:
-            best = (found, parameters, booster.best_iteration)
-    assert best is not None
-    selected, parameters, rounds = best
-    learning = lightgbm.Dataset(X[roles.learning], y[roles.learning], feature_name=_safe(names), free_raw_data=False)
-    booster = lightgbm.train(parameters, learning, num_boost_round=rounds)
+    """Choose on the selection rows, with early stopping, and fit that on train and selection rows.
+
+    Chosen are, in turn, the size of the trees (by AUROC; by squared error for a regression); class weights, tried where
+    the classes are unequal and kept where both AUROC and recalibrated log loss gain; and a rise with mean, median and
+    minimum of every window, kept where it loses nothing. `y` (n,) is higher for better answers: the theory gives the
+    sign of a constraint that way round.
+
+    X is an array (n, d), or a Dask array for rows beyond this machine's memory: then the cluster of the default Dask
+    client fits (`metaprobe.training.dask_trees`), with the same search.
+    """
+    grower = _grower(X, y, roles, names)
+    at, binary = y[roles.selection], objective == "binary"
+    merit = _auroc if binary else _closeness
+    base: Parameters = {"objective": objective, "metric": METRIC[objective], **COMMON, "seed": seed}
+    base["num_threads"] = 1 if X.size < SMALL else 0
+    best = max((grower.grow({**base, **size}) for size in GRID), key=lambda grown: merit(at, grown))
+    for more in _refinements(y[roles.train] if binary else None, names):
+        tried = grower.grow({**best.parameters, **more})
+        gain = merit(at, tried) - merit(at, best)
+        if gain >= 0 if "monotone_constraints" in more else gain > 0 and _loss(at, tried) < _loss(at, best):
+            best = tried
+    booster = grower.finish(best.parameters, best.rounds)
     if not _splits(booster):
         raise RecordError(
             f"LightGBM finds nothing to split in {len(roles.learning)} answers: they are too few, or their "
             f"log-probabilities are all alike; add runs"
         )
-    return Trees(float32_thresholds(booster), {**parameters, "rounds": rounds}, selected)
+    selected = merit(at, best) if binary else float("nan")
+    return Trees(float32_thresholds(booster), {**best.parameters, "rounds": best.rounds}, selected)
+
+
+def _refinements(y: NDArray[np.int64] | None, names: Sequence[str]) -> Iterator[Parameters]:
+    """What is tried on top of the best size, one after the other. `y`: None where there are no classes."""
+    ones = 0 if y is None else int(y.sum())
+    zeros = 0 if y is None else len(y) - ones
+    if min(ones, zeros) and max(ones, zeros) >= IMBALANCE * min(ones, zeros):
+        yield {"scale_pos_weight": zeros / ones}
+    rising = [int(name.rpartition(".")[2] in RISING) for name in names]
+    if any(rising):
+        yield {"monotone_constraints": rising}
+
+
+def _auroc(y: NDArray[np.int64], grown: Grown) -> float:
+    """0 where the selection rows are of one class: every candidate is as good as the next."""
+    found = float(auroc(y, grown.scores))
+    return found if np.isfinite(found) else 0.0
+
+
+def _closeness(y: NDArray[np.float64], grown: Grown) -> float:
+    return -float(np.square(grown.scores - y).mean())
+
+
+def _loss(y: NDArray[np.int64], grown: Grown) -> float:
+    """Log loss after Platt's map: weights shift the log-odds, and every head is calibrated anyway."""
+    if len(np.unique(y)) < 2:
+        return 0.0
+    logit = fit_platt(grown.scores, y).logit(grown.scores)
+    return float(np.logaddexp(0, np.where(y == 1, -logit, logit)).mean())
+
+
+def _grower(X: Any, y: NDArray[Any], roles: Roles, names: Sequence[str]) -> Grower:
+    if isinstance(X, np.ndarray):
+        return _Here(X, y, roles, names)
+    from metaprobe.training.dask_trees import Cluster  # needs an extra
+
+    return Cluster(X, y, roles, names)
+
+
+class _Here:
+    """Grows on this machine, with LightGBM's early stopping."""
+
+    def __init__(self, X: NDArray[np.float32], y: NDArray[Any], roles: Roles, names: Sequence[str]) -> None:
+        self._lightgbm = require("lightgbm", "train")
+        self._X, self._y, self._roles, self._names = X, y, roles, safe(names)
+        train, selection = roles.train, roles.selection
+        self._train = self._lightgbm.Dataset(X[train], y[train], feature_name=self._names, free_raw_data=False)
+        self._selection = self._lightgbm.Dataset(X[selection], y[selection], reference=self._train, free_raw_data=False)
+
+    def grow(self, parameters: Parameters) -> Grown:
+        booster = self._lightgbm.train(
+            parameters,
+            self._train,
+            num_boost_round=MAX_ROUNDS,
+            valid_sets=[self._selection],
+            callbacks=[self._lightgbm.early_stopping(PATIENCE, verbose=False)],
+        )
+        return Grown(parameters, booster.best_iteration, raw_scores(booster, self._X[self._roles.selection]))
+
+    def finish(self, parameters: Parameters, rounds: int) -> Any:
+        rows = self._roles.learning
+        learning = self._lightgbm.Dataset(self._X[rows], self._y[rows], feature_name=self._names, free_raw_data=False)
+        return self._lightgbm.train(parameters, learning, num_boost_round=rounds)
+
+
+def raw_scores(booster: Any, X: Any, rounds: int | None = None) -> Floats:
+    """Raw scores (n,) of an array, or of a Dask array block by block, after so many rounds (by default the best)."""
+    if isinstance(X, np.ndarray):
+        return np.asarray(booster.predict(X, raw_score=True, num_iteration=rounds), dtype=np.float64)
+    from metaprobe.training.dask_trees import blockwise  # needs an extra
+
+    return blockwise(lambda block: raw_scores(booster, block, rounds), X)
+
+
+def in_memory(X: Any) -> NDArray[np.float32]:
+    """The array itself; of a Dask array a sample of its rows, as many as are held easily."""
+    if isinstance(X, np.ndarray):
+        return X
+    from metaprobe.training.dask_trees import sample  # needs an extra
+
+    return sample(X)
 
 
 def float32_thresholds(booster: Any) -> Any:
@@ -112,6 +255,6 @@ def _splits(booster: Any) -> int:
     return sum(int(line.removeprefix("num_leaves=")) - 1 for line in lines if line.startswith("num_leaves="))
 
 
-def _safe(names: Sequence[str]) -> list[str]:
+def safe(names: Sequence[str]) -> list[str]:
     """LightGBM refuses some characters in feature names; the manifest keeps the real ones."""
     return [name.replace("%", "pct") for name in names]
