@@ -1,0 +1,448 @@
+"""docs/quality.md from the figures of `quality.py measure`: every number and every verdict on it comes from there."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from demo_results import markdown
+
+Figures = Mapping[str, Any]
+Lines = list[str]
+Packed = Sequence[float]
+
+MEAN, TREES, STEADY = "mean log-probability", "LightGBM on logprobs", "LightGBM held back"
+TERMS, TERMS_RUN, BLEND_RUN = "logistic on six terms", "logistic on six terms + run", "blend + run"
+ORDER = (
+    MEAN,
+    "minimum log-probability",
+    "first log-probability",
+    "sum of log-probabilities",
+    "lowest group confidence",
+    "length (shorter is better)",
+    "not cut by max_tokens",
+    "run identity",
+    "best single feature",
+    "best early feature",
+    "best full-response feature",
+    "best plain baseline",
+    "GRU",
+    TREES,
+    STEADY,
+    TERMS,
+    "blend",
+    STEADY + " + run",
+    TERMS_RUN,
+    BLEND_RUN,
+)
+"""Of the rows of a table of methods."""
+AIM = 0.80
+QA = "token_logprobs_qa"
+SHORT = 20
+"""Median tokens below which the first tokens are most of the answer, and say little of the paper's finding."""
+
+INTRO = """# Quality from log-probabilities: what it is worth
+
+What the token log-probabilities of an answer say of its quality, on every labelled set there is, beside plain
+baselines, with the paper's findings (Keramati et al., early-token confidence) put to the test. This page is written
+by `benchmarks/quality.py page` from `docs/measured/quality.json`; nothing on it is typed by hand.
+
+**How.** Five outer folds by group; in each, features, directions, window widths, penalties, numbers of trees and the
+best plain baseline are chosen on train and selection rows, calibrators on calibration rows, and what is shown comes
+from test rows. Intervals are of 95 %, by a bootstrap over groups ({resamples} resamples); differences are paired, on
+the same resamples. AUROC compares answers of one fold only, since each fold has models of its own on scales of their
+own; *within runs* compares answers of one fold and one run (model and way of asking), which is what is left when a
+caller uses one model for one task. AUPRC, ECE and Brier skill are of the calibrated probabilities; ECE is debiased, 15
+bins of equal mass, and given from 1,000 answers on.
+
+**Methods.** *LightGBM on logprobs* is the quality predictor as `metaprobe train quality` fits it (full schema).
+*LightGBM held back* has small trees with random thresholds whose score may only rise with the level of any window.
+*Logistic on six terms* knows mean, minimum, first, sum, worst three in a row and length. *Blend* joins the latter two
+by weights fitted on calibration rows. *+ run* adds the run's identity. *Best single feature* is one window and
+statistic of the paper and its direction, chosen on learning rows; *early* is among the first 3, 5 and 10 tokens,
+*full-response* among the whole. *Lowest group confidence* is after DeepConf, on the tokens' own log-probabilities.
+The *GRU* has 16 units and reads the first 128 tokens. Held-back trees, terms and blend were designed while looking at
+the folds of token_logprobs_qa: there their figures are a little too good, elsewhere not. WEPR needs the likeliest
+alternatives of each token, which none of these sets holds: it is not measured here.
+"""
+
+VERDICTS = """\
+A verdict follows from the interval alone: it holds where the whole interval is on the finding's side of 0, does not
+hold where it is on the other side, and is undecided else. Of many rows a few are on one side by chance."""
+
+READING = """\
+**How the tables read.** Where runs are pooled, level and length tell the run, and trees that are not told the run use
+them for that: on token_logprobs_qa they gain between runs and lose the order within. Told the run (an intercept each),
+a logistic regression on six numbers is ahead of them there, and its blend with trees is the best of all; elsewhere
+trees are level with it or ahead. Where answers are long, the level says little, or the wrong way round, and what counts
+is length, the second half, the slope: trees find that, and one single feature, well chosen, finds most of it. Holding
+the trees back helps in some sets and harms in others. Out of domain the six terms lose little between tasks, and
+between models; trees lose more, and from one data set to another they are often near chance where the mean is not:
+train on the task and model it is for. The opening tokens are where answers differ most, as the paper finds, and yet
+not where good and bad differ most; and they are the least sure ones, not the surest."""
+
+EARLY = """\
+**Early windows (first 3, 5, 10 tokens) tell as much as the full response, or more.** The best early feature less the
+best full-response feature, both chosen on learning rows; and trees that know 10 tokens less trees that know all, on
+the answers that have 10. Sets whose median answer has fewer than 20 tokens are marked (s): there the first ten are
+most of it."""
+
+SHAPE = """\
+**Shape of the trajectory.** Each answer is stretched to 0-100 %; start and end are its first and last tenth, middle
+30 to 70 %. The paper: sure at the start, a decline, a plateau, a modest recovery; the spread widest at the start.
+Spread is from the 10th to the 90th percentile over answers; the gap is good less bad, in standard deviations."""
+
+ROLES = """\
+**The Advocate's confidence goes with quality more than the Skeptic's.** AUROC on the one's arguments less that on the
+other's, essays resampled together."""
+
+SEEN = """\
+AUROC among the answers that have k tokens, after k of them: trees that know no more (the schemas `prefix-k`), the mean
+so far, and trees that know the whole of the same answers."""
+
+AWAY = """\
+Each part is judged by what was learned on the other parts (elsewhere) and on all parts, always from other questions.
+AUROC among answers of one part and fold."""
+
+TABLES = """\
+The strongest single window feature, beside the paper's tables 3 and 4: rho, for the critical flag AUROC of being
+flagged. Held out: chosen with its direction on four fifths of the essays, scored on the others. What counts as good
+in the tables after that: the highest level of a dimension, Q = 9, no critical flag."""
+
+
+def page(figures: Figures) -> str:
+    """The whole page."""
+    sets = figures.get("sets", {})
+    debates = next(iter(figures.get("debates", {}).values()), None)
+    lines = [*INTRO.format(resamples=figures["resamples"]).splitlines(), ""]
+    lines += ["## Data", "", *setting(sets), ""]
+    lines += ["## What this says", "", *says(sets), ""]
+    lines += ["## The aim on token_logprobs_qa", "", *aim(sets.get(QA)), ""]
+    lines += ["## The paper's findings", "", *findings(sets, debates), ""]
+    lines += ["## Every method, set by set", ""]
+    for name, found in sets.items():
+        lines += [f"### {name}", "", *one_set(found), ""]
+    lines += ["## Tokens seen", "", *prefixes(sets), ""]
+    lines += ["## Out of domain", "", *left_out(sets), *between(figures.get("between", {}).get("cells")), ""]
+    lines += ["## The debates", "", *debate(debates), ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def setting(sets: Figures) -> Lines:
+    """What was measured on, and by which command."""
+    rows = [
+        [
+            name,
+            found["what"],
+            f"{found['n']:,} ({found['groups']:,})",
+            str(found["runs"]),
+            ", ".join(found["models"]) if len(found["models"]) <= 4 else f"{len(found['models'])} models",
+            f"{found['base_rate']:.1%}",
+            f"{found['median_tokens']:.0f}",
+            f"{found['cut']:.1%}",
+        ]
+        for name, found in sets.items()
+    ]
+    commands = sorted({(found["command"], found.get("seed")) for found in sets.values()}, key=str)
+    head = ["set", "good means", "n (groups)", "runs", "models", "good", "median tokens", "cut"]
+    return [
+        *markdown(head, rows),
+        "",
+        "Measured by:",
+        "",
+        *(f"- `{command}`, seed {seed}" for command, seed in commands),
+    ]
+
+
+def aim(found: Figures | None) -> Lines:
+    """Pooled and within runs, against what was aimed at."""
+    if found is None or "methods" not in found:
+        return ["Not measured yet."]
+    methods = found["methods"]
+    free = {name: m for name, m in methods.items() if m["family"] == "learned" and not name.endswith(" + run")}
+    best = max(free, key=lambda name: free[name]["auroc"][0])
+    return [
+        f"- Pooled, log-probabilities alone: the best of the learned methods is {best}, {shown(free[best]['auroc'])}; "
+        f"the aim was {AIM:.2f}: {reached(free[best]['auroc'])}. The mean log-probability has "
+        f"{shown(methods[MEAN]['auroc'])}, the run's identity alone {shown(methods['run identity']['auroc'])}.",
+        f"- Pooled, with the run's identity: {BLEND_RUN} {shown(methods[BLEND_RUN]['auroc'])}, {TERMS_RUN} "
+        f"{shown(methods[TERMS_RUN]['auroc'])}: {reached(methods[BLEND_RUN]['auroc'])}.",
+        f"- Within runs: the mean log-probability has {shown(methods[MEAN]['within'])}; over it "
+        + "; ".join(
+            f"{name} {signed(methods[name]['within_over_mean'])}" for name in (TREES, STEADY, BLEND_RUN, TERMS_RUN)
+        )
+        + f". The blend with the run above the mean within runs: {verdict(methods[BLEND_RUN]['within_over_mean'])}.",
+        "",
+        "Within each of the larger runs (AUROC among answers of one fold):",
+        "",
+        *runs_table(found["by_run"]),
+    ]
+
+
+def says(sets: Figures) -> Lines:
+    """How often each thing holds, counted by the rule for verdicts; then how the tables read."""
+    measured = [found for found in sets.values() if "methods" in found]
+    several = [found for found in measured if found["runs"] > 1]
+    long = [found for found in measured if found["median_tokens"] >= SHORT]
+
+    def over(name: str, key: str) -> str:
+        return counted([found["methods"][name][key] for found in (several if "within" in key else measured)])
+
+    lines = [VERDICTS.replace("\n", " "), ""]
+    for what, text in (
+        (f"{TREES}, over the mean log-probability", over(TREES, "over_mean")),
+        (f"{TREES}, over the best plain baseline", over(TREES, "over_best")),
+        (f"{TREES}, over the mean within runs", over(TREES, "within_over_mean")),
+        (f"{STEADY}, over the mean within runs", over(STEADY, "within_over_mean")),
+        ("blend, over the mean within runs", over("blend", "within_over_mean")),
+        (
+            f"{BLEND_RUN}, over the mean",
+            counted([found["methods"][BLEND_RUN]["over_mean"] for found in several]),
+        ),
+        (
+            f"{BLEND_RUN}, over the mean within runs",
+            counted([found["methods"][BLEND_RUN]["within_over_mean"] for found in several]),
+        ),
+        (
+            f"best early feature over the best full-response feature, answers of {SHORT} tokens and more",
+            counted([found["early"]["early_over_full"] for found in long]),
+        ),
+        (
+            "trees that know 10 tokens over trees that know all, the same sets",
+            counted([found["prefix"]["10"]["trees_over_whole"] for found in long if "10" in found["prefix"]]),
+        ),
+        ("the start surer than the middle", counted([found["trajectory"]["start over middle"] for found in measured])),
+        (
+            "the spread wider at the start",
+            counted([found["trajectory"]["spread start over middle"] for found in measured]),
+        ),
+    ):
+        lines.append(f"- {what}: {text}.")
+    return [*lines, "", *READING.splitlines()]
+
+
+def counted(differences: Sequence[Packed]) -> str:
+    """How many intervals hold, do not, or leave it open."""
+    found = [verdict(difference) for difference in differences]
+    return f"holds in {found.count('holds')} of {len(found)} sets, does not in {found.count('does not hold')}"
+
+
+def runs_table(rows: Figures) -> Lines:
+    """AUROC in each run."""
+    names = list(next(iter(rows.values()))["auroc"])
+    table = [
+        [run, str(row["n"]), f"{row['base_rate']:.1%}", *(f"{row['auroc'][name]:.3f}" for name in names)]
+        for run, row in rows.items()
+    ]
+    return markdown(["run", "n", "good", *names], table)
+
+
+def findings(sets: Figures, debates: Figures | None) -> Lines:
+    """Early windows, asymmetry of the roles, shape of the trajectory: each with its numbers and a verdict."""
+    measured = {name: found for name, found in sets.items() if "early" in found}
+    if debates is not None:
+        measured |= {name: found for name, found in debates["sets"].items() if "early" in found}
+    lines = [
+        *EARLY.splitlines(),
+        "",
+    ]
+    rows = []
+    for name, found in measured.items():
+        methods, ten = found["methods"], found["prefix"].get("10")
+        short = " (s)" if found["median_tokens"] < SHORT else ""
+        rows.append(
+            [
+                f"{name}{short}",
+                plain(methods["best early feature"]["auroc"]),
+                plain(methods["best full-response feature"]["auroc"]),
+                signed(found["early"]["early_over_full"]),
+                verdict(found["early"]["early_over_full"]),
+                signed(ten["trees_over_whole"]) if ten else "-",
+                commonest(found["single"]["best single feature"]),
+            ]
+        )
+    head = ["set", "early", "full", "early - full", "early is stronger", "trees: 10 tokens - all"]
+    lines += [*markdown([*head, "chosen among all windows"], rows), ""]
+    lines += [*SHAPE.splitlines(), ""]
+    rows = []
+    for name, found in measured.items():
+        t = found["trajectory"]
+        rows.append(
+            [
+                name,
+                *(f"{t[f'level {part}'][0]:.2f}" for part in ("start", "middle", "end")),
+                f"{signed(t['start over middle'])} {verdict(t['start over middle'])}",
+                f"{signed(t['end over middle'])} {verdict(t['end over middle'])}",
+                f"{signed(t['spread start over middle'])} {verdict(t['spread start over middle'])}",
+                *(signed(t[f"gap {part}"]) for part in ("start", "middle", "end")),
+            ]
+        )
+    head = ["set", "start, nats", "middle", "end", "start surer than middle", "end surer than middle"]
+    head += ["spread wider at start", "gap start", "gap middle", "gap end"]
+    lines += [*markdown(head, rows), ""]
+    lines += [*ROLES.splitlines(), ""]
+    if debates is None or not debates["asymmetry"]:
+        return [*lines, "Not measured yet: it needs recorded debates with enough of both classes for both roles."]
+    rows = [
+        [
+            target,
+            name,
+            f"{row['advocate']:.3f}",
+            f"{row['skeptic']:.3f}",
+            signed(row["difference"]),
+            verdict(row["difference"]),
+        ]
+        for target, found in debates["asymmetry"].items()
+        for name, row in found.items()
+    ]
+    return [*lines, *markdown(["labels, target", "method", "Advocate", "Skeptic", "difference", "it"], rows)]
+
+
+def one_set(found: Figures) -> Lines:
+    """Every method of one set."""
+    if "missing" in found:
+        return [f"n = {found['n']}, {found['base_rate']:.1%} good. Too few to cross-fit: {found['missing']}."]
+    several = found["runs"] > 1
+    rows = []
+    for name in sorted(found["methods"], key=ORDER.index):
+        m = found["methods"][name]
+        row = [name, plain(m["auroc"]), maybe_signed(m["over_mean"]), maybe_signed(m["over_best"])]
+        if several:
+            row += [plain(m["within"]), maybe_signed(m["within_over_mean"])]
+        ece = plain(m["ece"]) if m["ece"] else "-"
+        rows.append([*row, plain(m["auprc"]), ece, plain(m["brier_skill"])])
+    head = ["method", "AUROC", "over the mean", "over the best plain baseline"]
+    head += ["within runs", "over the mean within"] if several else []
+    head += [f"AUPRC (base {found['base_rate']:.2f})", "ECE", "Brier skill"]
+    return [
+        f"n = {found['n']:,} in {found['groups']:,} groups, {found['base_rate']:.1%} good. Best plain baseline, as the "
+        f"folds chose: {', '.join(found['best_baseline'])}. Single features chosen: "
+        f"{commonest(found['single']['best single feature'])}.",
+        "",
+        *markdown(head, rows),
+    ]
+
+
+def prefixes(sets: Figures) -> Lines:
+    """AUROC against tokens seen."""
+    measured = {name: found for name, found in sets.items() if found.get("prefix")}
+    if not measured:
+        return ["Not measured yet."]
+    counts = sorted({int(k) for found in measured.values() for k in found["prefix"]})
+    rows = []
+    for name, found in measured.items():
+        cells = [found["prefix"].get(str(k)) for k in counts]
+        rows.append([name, "answers", *(f"{cell['n']:,}" if cell else "-" for cell in cells)])
+        for what, key in WHAT_IS_SEEN.items():
+            rows.append(["", what, *(plain(cell[key]) if cell else "-" for cell in cells)])
+        rows.append(["", "first k - whole", *(signed(cell["trees_over_whole"]) if cell else "-" for cell in cells)])
+    return [*SEEN.splitlines(), "", *markdown(["set", "", *(f"k = {k}" for k in counts)], rows)]
+
+
+WHAT_IS_SEEN = {"trees, first k": "trees", "mean of the first k": "mean", "trees, whole answer": "whole"}
+
+
+def left_out(sets: Figures) -> Lines:
+    """One part in turn left out of what is learned from."""
+    rows = []
+    for name, found in sets.items():
+        for division, cells in found.get("left_out", {}).items():
+            for part, row in cells["parts"].items():
+                for method in (STEADY, TERMS):
+                    cell = row[method]
+                    rows.append(
+                        [
+                            name,
+                            f"{division}: {part}",
+                            str(row["n"]),
+                            method,
+                            plain(cell["elsewhere"]),
+                            plain(cell["at home"]),
+                            plain(row[MEAN]),
+                            signed(cell["elsewhere over mean"]),
+                        ]
+                    )
+    if not rows:
+        return ["Not measured yet.", ""]
+    head = ["set", "left out", "n", "method", "learned elsewhere", "learned on all", MEAN, "elsewhere over the mean"]
+    return [
+        *AWAY.splitlines(),
+        "",
+        *markdown(head, rows),
+        "",
+    ]
+
+
+def between(cells: Figures | None) -> Lines:
+    """From one data set to another."""
+    if cells is None:
+        return ["Between data sets: not measured yet."]
+    rows = [[where, *(plain(cell[name]) for name in (MEAN, STEADY, TERMS))] for where, cell in cells["figures"].items()]
+    return [
+        "Learned on one data set, used on another (all of its answers):",
+        "",
+        *markdown(["learned on -> used on", MEAN, STEADY, TERMS], rows),
+    ]
+
+
+def debate(found: Figures | None) -> Lines:
+    """The debates' own tables."""
+    if found is None:
+        return ["Not measured yet: recorded/asap-debate is not there (`python recorded/collect.py asap-debate`)."]
+    rows = []
+    for name, row in found["tables"].items():
+        essays, role, source, target = name.split(", ")
+        theirs = found["paper"].get(f"{essays}, {role}, {target}")
+        paper = f"{theirs['features'][0]} {theirs['best']:.3f}" if theirs else "-"
+        if "missing" in row:
+            rows.append([essays, role, source, target, str(row["n"]), f"too few: {row['missing']}", "-", "-", paper])
+            continue
+        best = f"{row['here'][0]} {row['here_best']:.3f}"
+        rows.append(
+            [essays, role, source, target, str(row["n"]), plain(row["held_out"]), commonest(row["chosen"]), best, paper]
+        )
+    head = ["set", "role", "labels", "target", "n", "held out", "chosen", "best on all, as the paper takes it", "paper"]
+    lines = [
+        *TABLES.splitlines(),
+        "",
+        f"Measured by `{found['command']}`, seed {found['seed']}, runs {found['fingerprint']}.",
+        "",
+        *markdown(head, rows),
+        "",
+    ]
+    for name, cells in found["sets"].items():
+        lines += [f"### {name}: {cells['what']}", "", *one_set(cells), ""]
+    return lines
+
+
+def commonest(chosen: Sequence[str]) -> str:
+    """What the folds chose, how often."""
+    counts = {name: chosen.count(name) for name in dict.fromkeys(chosen)}
+    return ", ".join(f"`{name}` ({n})" for name, n in sorted(counts.items(), key=lambda pair: -pair[1]))
+
+
+def shown(value: Packed) -> str:
+    estimate, low, high = value
+    return f"{estimate:.3f} [{low:.3f}, {high:.3f}]"
+
+
+def plain(value: Packed) -> str:
+    estimate, low, high = value
+    return f"{estimate:.2f} [{low:.2f}, {high:.2f}]"
+
+
+def signed(value: Packed) -> str:
+    estimate, low, high = value
+    return f"{estimate:+.3f} [{low:+.3f}, {high:+.3f}]"
+
+
+def maybe_signed(value: Packed | None) -> str:
+    return "-" if value is None else signed(value)
+
+
+def verdict(difference: Packed) -> str:
+    """What an interval of a difference says of "it is above 0"."""
+    _, low, high = difference
+    return "holds" if low > 0 else "does not hold" if high < 0 else "undecided"
+
+
+def reached(value: Packed) -> str:
+    return "reached" if value[0] >= AIM else "not reached"

@@ -1,0 +1,160 @@
+"""docs/quality.md is what benchmarks/quality.py makes of the figures, and its parts do what they say."""
+
+import copy
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from metaprobe.eval.metrics import auroc
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import Call, Item, Label, Run
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+from quality_data import debates, evidence_of, mu_shroom, token_logprobs_qa  # noqa: E402
+from quality_debates import single_feature  # noqa: E402
+from quality_figures import Stratified  # noqa: E402
+from quality_methods import column_scores, lowest_group  # noqa: E402
+from quality_page import page, verdict  # noqa: E402
+
+PAGE = ROOT / "docs" / "quality.md"
+FIGURES = ROOT / "docs" / "measured" / "quality.json"
+DATA = ROOT.parent / "shared" / "data"
+
+
+@pytest.fixture(scope="module")
+def figures() -> dict[str, object]:
+    found: dict[str, object] = json.loads(FIGURES.read_text(encoding="utf-8"))
+    return found
+
+
+def test_the_page_is_what_the_script_makes_of_the_figures(figures: dict[str, object]) -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(figures)
+
+
+def test_another_figure_makes_another_page(figures: dict[str, object]) -> None:
+    changed = copy.deepcopy(figures)
+    changed["sets"]["token_logprobs_qa"]["methods"]["mean log-probability"]["auroc"] = [0.123, 0.1, 0.2]  # type: ignore[index]
+    assert "0.123" in page(changed)
+    assert page(changed) != page(figures)
+
+
+def test_what_was_not_measured_is_said() -> None:
+    empty = page({"resamples": 300, "sets": {}})
+    assert empty.count("ot measured yet") >= 5
+
+
+def test_a_verdict_needs_the_whole_interval() -> None:
+    assert verdict([0.02, 0.01, 0.03]) == "holds"
+    assert verdict([0.02, -0.01, 0.05]) == "undecided"
+    assert verdict([-0.02, -0.03, -0.01]) == "does not hold"
+
+
+def test_stratified_auroc_is_auroc_in_one_stratum_and_ignores_shifts_between_strata() -> None:
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 200)
+    score = rng.normal(size=200) + y
+    strata = rng.integers(0, 4, 200)
+    weight = rng.integers(0, 3, size=(5, 200))
+    one = Stratified(np.zeros(200, dtype=np.int64))
+    assert one(y, score) == pytest.approx(auroc(y, score))
+    assert one(y, score, weight) == pytest.approx(auroc(y, score, weight))
+    within = Stratified(strata)
+    assert within(y, score + 100 * strata) == pytest.approx(within(y, score))
+    assert auroc(y, score + 100 * strata) != pytest.approx(auroc(y, score), abs=0.05)
+    pairs = [
+        (score[i] > score[j]) + 0.5 * (score[i] == score[j])
+        for i in np.flatnonzero(y == 1)
+        for j in np.flatnonzero(y == 0)
+        if strata[i] == strata[j]
+    ]
+    assert within(y, score) == pytest.approx(np.mean(pairs))
+
+
+def test_a_stratum_of_one_class_says_nothing() -> None:
+    y, score = np.array([0, 1, 1, 1]), np.array([0.1, 0.2, 0.9, 0.3])
+    assert Stratified(np.array([0, 0, 1, 1]))(y, score) == 1.0
+    assert np.isnan(Stratified(np.arange(4))(y, score))
+
+
+def test_lowest_group_is_the_worst_window_and_the_mean_of_what_is_shorter() -> None:
+    logprobs = np.empty(2, dtype=object)
+    logprobs[:] = [np.array([-1.0, -3.0, -5.0, 0.0]), np.array([-2.0])]
+    np.testing.assert_allclose(lowest_group(logprobs, 2), [-4.0, -2.0])
+
+
+def test_column_scores_order_features_as_their_auroc_does() -> None:
+    rng = np.random.default_rng(1)
+    y = rng.integers(0, 2, 120)
+    X = rng.normal(size=(120, 6)) + np.linspace(-1, 1, 6) * y[:, None]
+    found = column_scores(X, y)
+    assert np.argsort(found).tolist() == np.argsort([auroc(y, X[:, i]) for i in range(6)]).tolist()
+    assert column_scores(np.ones((120, 1)), y).tolist() == [0.0]
+
+
+def argued(number: int) -> Run:
+    """An Advocate whose judge looks at the range of the first three tokens, and a Skeptic whose judge does not."""
+    rng = np.random.default_rng(number)
+    item = Item(id=f"e{number}", question="", task="asap", group=f"e{number // 2}", dimension="set 7")
+    calls, labels = [], []
+    for role in ("advocate", "skeptic"):
+        logprobs = -rng.exponential(1.0, size=40).astype(np.float32)
+        spread = float(np.ptp(logprobs[:3])) if role == "advocate" else float(rng.exponential(1.5))
+        calls.append(Call(id=f"{number}/{role}", stage="argument", agent=role, model="m", logprobs=logprobs))
+        level = float(1 + (spread > 1) + (spread > 2))
+        labels += [Label(f"{number}/{role}", name, level, "judge:j") for name in ("instruction", "justification")]
+        labels.append(Label(f"{number}/{role}", "critical", float(spread < 0.5), "program"))
+        labels.append(Label(f"{number}/{role}", "check:scored", 0.0, "program"))
+    return Run(f"r{number}", "essay-debate", "paper", item, tuple(calls), labels=tuple(labels))
+
+
+def test_a_debate_store_gives_a_set_for_each_role_source_and_target(tmp_path: Path) -> None:
+    with RunStore(tmp_path / "store").writer() as writer:
+        for number in range(160):
+            writer.add(argued(number))
+    sets = {of.name: of for of in debates(tmp_path / "store")}
+    assert set(sets) == {
+        f"{role}, {rest}"
+        for role in ("advocate", "skeptic")
+        for rest in ("judge:j, instruction", "judge:j, justification", "program, critical")
+    }
+    of = sets["advocate, judge:j, instruction"]
+    table = of.evidence.table
+    assert of.ordinal is not None
+    assert (table.y == (of.ordinal == 3)).all()
+    assert len(np.unique(table.groups)) == 80
+    found = single_feature(of)
+    assert set(found["chosen"]) == {"+first3.range"}
+    assert found["held_out"][0] > 0.8
+    nothing = single_feature(sets["skeptic, judge:j, instruction"])
+    assert nothing["held_out"][1] < 0.2
+
+
+def test_a_store_that_is_missing_gives_no_sets(tmp_path: Path) -> None:
+    assert debates(tmp_path / "none") == []
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="the data sets are not here")
+def test_the_open_sets_are_grouped_by_question_and_logits_become_ranks_within_the_model() -> None:
+    (qa,) = token_logprobs_qa(DATA)
+    names, counts = np.unique(qa.evidence.table.groups, return_counts=True)
+    assert len(names) < len(qa.evidence.table)
+    assert counts.max() > 3
+    spans, share = mu_shroom(DATA)
+    table = share.evidence.table
+    assert all((x <= 0).all() for x in table.logprobs)
+    for model in np.unique(table.models):
+        joined = np.concatenate(table.logprobs[table.models == model])
+        assert np.exp(joined).mean() == pytest.approx(0.5, abs=0.05)  # ranks: the same for all models
+    assert spans.evidence.table.y.mean() < 0.1 < share.evidence.table.y.mean()
+
+
+def test_rows_become_evidence_in_their_order() -> None:
+    rows = [{"id": "a", "group": "g", "y": 1, "logprobs": [-1.0, -2.0]}, {"id": "b", "group": "h", "logprobs": [-3.0]}]
+    evidence = evidence_of(rows)
+    assert evidence.table.tokens.tolist() == [2, 1]
+    assert evidence.features[:, evidence.feature_names.index("full.mean")].tolist() == [-1.5, -3.0]
