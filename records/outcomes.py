@@ -11,7 +11,7 @@ Only `id` and `agents` are required. A full outcome holds every agent. A logged 
 import gzip
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,8 @@ class AgentOutcome:
     score: float | None = None
     """In [0, 1]; 1 for a right answer."""
     confidence: float | None = None
-    """On the agent's own scale (a probability, a log-probability, ...): higher is surer. Known once it was asked."""
+    """On the agent's own scale (a probability, a log-probability, ...): higher is surer. Known once it was asked.
+    May be -inf, the log-probability of what cannot be (in JSON -Infinity, as Python writes it)."""
     cost_usd: float | None = None
     latency_ms: float | None = None
 
@@ -129,10 +130,10 @@ def _required(record: Mapping[str, Any], key: str, where: str, low: float, high:
     value = record[key]
     if isinstance(value, bool) and key == "correct":
         value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
         raise ImportFileError(f'"{where}{key}" is {_shown(value)}; expected a number')
-    if not low <= value <= high:
-        expected = f"from {low:g} to {high:g}" if high < math.inf else f"of at least {low:g}"
+    if not low <= value <= high or value == math.inf:
+        expected = f"from {low:g} to {high:g}" if high < math.inf else f"of at least {low:g}, and finite"
         raise ImportFileError(f'"{where}{key}" is {value:g}; expected a number {expected}')
     return float(value)
 
