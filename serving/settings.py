@@ -86,7 +86,9 @@ class Settings:
                 f" into {self.api_key_env} and leave authentication on"
             )
         if self.gate is not None and not self.upstream:
-            raise SettingsError("a gate ends answers of an upstream, and no upstream is given: name one, or leave the gate out")
+            raise SettingsError(
+                "a gate ends answers of an upstream, and no upstream is given: name one, or leave the gate out"
+            )
         if self.upstream:
             _check_upstream(self.upstream)
 
