@@ -29,7 +29,7 @@ from metaprobe.checkpoints.manifest import (
     Training,
 )
 from metaprobe.checkpoints.onnx_guard import check_model
-from metaprobe.checkpoints.write import save_checkpoint
+from metaprobe.checkpoints.write import check_target, save_checkpoint
 
 __all__ = [
     "Audit",
@@ -53,6 +53,7 @@ __all__ = [
     "UnsafeModel",
     "UntrustedCheckpoint",
     "check_model",
+    "check_target",
     "describe",
     "load_checkpoint",
     "save_checkpoint",

@@ -54,7 +54,7 @@ def save_checkpoint(
     do not fit, and `CheckpointExists` where `path` exists; with `overwrite`, only where it is no checkpoint.
     """
     target = Path(path).resolve()
-    _check_target(target, overwrite)
+    check_target(target, draft.kind, overwrite=overwrite)
     session = Session(model)
     _check_parity(session, golden_inputs, expected, tolerance)
     files = {MODEL: model, GOLDEN: golden.record(session, golden_inputs, tolerance), CARD: card.encode()}
@@ -111,7 +111,15 @@ def _versions(*packages: str) -> dict[str, str]:
     return found
 
 
-def _check_target(target: Path, overwrite: bool) -> None:
+def check_target(path: str | os.PathLike[str], kind: str, *, overwrite: bool = True) -> None:
+    """Nothing where a checkpoint of that kind may be written to `path`, so that a training can ask before it begins.
+
+    Raises `CheckpointExists` where something else is there: a file on the way, a folder that is no checkpoint, or one
+    of another kind.
+    """
+    target = Path(path).resolve()
+    if (file := next((parent for parent in target.parents if parent.is_file()), None)) is not None:
+        raise CheckpointExists(f"{target} lies in {file}, which is a file; give another path")
     if not target.exists():
         return
     if not target.is_dir():
@@ -122,10 +130,15 @@ def _check_target(target: Path, overwrite: bool) -> None:
     if not overwrite:
         raise CheckpointExists(f"{target} exists; give another path, or overwrite=True to replace it")
     try:
-        known = parse_manifest((target / MANIFEST).read_bytes()).files.keys() | {MANIFEST}
+        there = parse_manifest((target / MANIFEST).read_bytes())
     except (OSError, CheckpointError) as error:
         raise CheckpointExists(f"{target} is not a checkpoint, and is not replaced: {error}") from error
-    if strangers := held - known:
+    if there.kind != kind:
+        raise CheckpointExists(
+            f"{target} is a checkpoint of kind {there.kind!r}, and is not replaced by one of kind {kind!r}: move it "
+            "away, or give another path"
+        )
+    if strangers := held - (there.files.keys() | {MANIFEST}):
         raise CheckpointExists(
             f"{target} also holds {', '.join(sorted(strangers))}; move that away before replacing it"
         )

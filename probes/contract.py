@@ -5,7 +5,8 @@ from typing import Literal, get_args
 
 from metaprobe.checkpoints import ContractMismatch, Generator
 
-OnMismatch = Literal["warn", "refuse", "ignore"]
+OnMismatch = Literal["warn", "note", "refuse", "ignore"]
+"""`note`: said in the reason of the verdict, without a warning; so does `warn`."""
 
 
 def checked(on_mismatch: OnMismatch) -> OnMismatch:
@@ -35,5 +36,6 @@ def mismatch(
     note = "; ".join(found)
     if on_mismatch == "refuse":
         raise ContractMismatch(f"{note}: train a checkpoint on this model's runs, or load with on_mismatch='warn'")
-    warnings.warn(f"metaprobe: {note}; the score may mean nothing", stacklevel=stacklevel + 1)
+    if on_mismatch == "warn":
+        warnings.warn(f"metaprobe: {note}; the score may mean nothing", stacklevel=stacklevel + 1)
     return note

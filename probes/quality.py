@@ -68,6 +68,12 @@ class QualityPredictor:
                 f"it again, or use the version of metaprobe it names"
             )
         self._on_mismatch = checked(on_mismatch)
+        if on_mismatch == "refuse" and checkpoint.manifest.generator is None:
+            raise ContractMismatch(
+                f"{checkpoint.path} was trained on answers of several models, or of one that is not named, and so "
+                f"cannot tell another model's: train one a model (--agent, or one store each), or load it with "
+                f"on_mismatch='warn'"
+            )
         self._scales: dict[str, tuple[float, float]] = {
             name: (float(low), float(high)) for name, (low, high) in contract.get("scales", {}).items()
         }

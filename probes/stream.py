@@ -61,14 +61,14 @@ class PrefixHeads:
 
     def start(self, *, model: str = "", logprobs_mode: str = "unknown") -> "StreamReader":
         """A reader of one response, by `model` where that is known: another than was trained on is warned of."""
-        mismatch(
+        note = mismatch(
             self.checkpoint.manifest.generator,
             model=model,
             logprobs_mode=logprobs_mode,
             on_mismatch=self._on_mismatch,
             stacklevel=2,
         )
-        return StreamReader(self)
+        return StreamReader(self, note)
 
     def probability(self, vector: NDArray[np.float32], look: int) -> float:
         """P(good) at that look, of the features known then, (len(schema.names),)."""
@@ -93,10 +93,12 @@ class PrefixHeads:
 class StreamReader:
     """Reads one response token by token. Not for several threads at once; get one a response."""
 
-    __slots__ = ("_features", "_heads", "_looks", "_uses_top", "score", "tokens_seen")
+    __slots__ = ("_features", "_heads", "_looks", "_uses_top", "note", "score", "tokens_seen")
 
-    def __init__(self, heads: PrefixHeads) -> None:
+    def __init__(self, heads: PrefixHeads, note: str = "") -> None:
         self._heads = heads
+        self.note = note
+        """What to be careful about; empty where all is well."""
         self._looks = frozenset(heads.looks)
         self._features = PrefixReader(heads.schema)
         self._uses_top = heads.schema.uses_top

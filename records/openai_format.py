@@ -4,7 +4,7 @@ Standard library and NumPy only: this is on the way of every score in the base i
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from operator import attrgetter, itemgetter
@@ -240,7 +240,7 @@ def _numbers_of(rows: list[Any]) -> list[Any]:
 def _numbers(values: object) -> NDArray[Any]:
     """Real numbers as an array of any shape. NumPy alone would take True for 1 and "-0.5" for a string array."""
     if not hasattr(values, "__array__"):
-        if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
+        if isinstance(values, (str, bytes, Mapping, Set)) or not isinstance(values, Iterable):
             raise InvalidResponse(
                 f"log-probabilities came as {type(values).__name__}; expected a list or array of numbers, one a token"
             )

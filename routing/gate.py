@@ -33,6 +33,9 @@ class StreamingGate:
 
     def __init__(self, heads: PrefixHeads, *, stop: float | None = 0.05, escalate: float | None = None) -> None:
         self.heads = heads
+        for name, alpha in (("stop", stop), ("escalate", escalate)):
+            if alpha is not None and (isinstance(alpha, bool) or not isinstance(alpha, int | float)):
+                raise TypeError(f"{name} is {alpha!r}; expected a false-alarm rate such as 0.05, or None for never")
         if stop is not None and escalate is not None and escalate > stop:
             raise ValueError(
                 f"escalate={escalate:g} is above stop={stop:g}: every response that is to be escalated would have been "
@@ -121,6 +124,11 @@ class Gate:
     @property
     def tokens_seen(self) -> int:
         return self._reader.tokens_seen
+
+    @property
+    def note(self) -> str:
+        """What to be careful about, such as a response of another model; empty where all is well."""
+        return self._reader.note
 
     @property
     def score(self) -> float | None:

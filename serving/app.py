@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from metaprobe.probes.contract import OnMismatch
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.extras import require
 from metaprobe.serving.gating import Gates
@@ -25,12 +26,19 @@ def create_app(
         require(module, "serve")
     from metaprobe.serving.endpoints import application
 
+    settings.api_keys()  # the guard is built at the first request, which is too late to say that there are none
+    # As a warning it would put names that callers choose into the log, and Python would remember each of them for ever.
+    on_mismatch: OnMismatch = "note" if settings.on_mismatch == "warn" else settings.on_mismatch
     if predictor is None:
-        predictor = QualityPredictor.load(settings.checkpoint, sha256=settings.sha256, on_mismatch=settings.on_mismatch)
+        predictor = QualityPredictor.load(settings.checkpoint, sha256=settings.sha256, on_mismatch=on_mismatch)
     if gates is None and settings.gate is not None:
         from metaprobe.routing.gate import StreamingGate
 
         gates = StreamingGate.load(
-            settings.gate, stop=settings.gate_stop, escalate=settings.gate_escalate, on_mismatch=settings.on_mismatch
+            settings.gate,
+            stop=settings.gate_stop,
+            escalate=settings.gate_escalate,
+            sha256=settings.gate_sha256,
+            on_mismatch=on_mismatch,
         )
     return application(settings, predictor, gates)

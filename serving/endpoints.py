@@ -52,6 +52,12 @@ def application(settings: Settings, predictor: QualityPredictor, gates: Gates | 
             if verdict["score"] is None and not verdict["heads"]:
                 raise Refusal(422, "unscorable", verdict["reason"])
             return _json(verdict)
+        if len(responses) > settings.max_batch:
+            raise Refusal(
+                413,
+                "batch_too_large",
+                f"{len(responses)} responses in one request; at most {settings.max_batch} are scored at once",
+            )
         verdicts = []
         for response in responses:
             verdicts.append(scorer.verdict(response))

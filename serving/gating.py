@@ -1,6 +1,5 @@
 """What the proxy needs of a streaming gate (`metaprobe.routing.gate`)."""
 
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -38,7 +37,8 @@ class GatedAnswer:
     def __init__(self, gates: Gates | None) -> None:
         self._gates = gates
         self._gate: Gate | None = None
-        self._note = ""
+        self.note = ""
+        """What to be careful about, or why the gate stepped back."""
         self.action = ""
         """`stop` or `escalate`, once the gate has said so; either way the answer is to be ended."""
 
@@ -48,14 +48,18 @@ class GatedAnswer:
             return
         try:
             if self._gate is None:
-                self._gate = self._started(self._gates, model)
+                self._gate = self._gates.start(model=model)
+                self.note = getattr(self._gate, "note", "")
             for entry in entries:
                 top = [alternative["logprob"] for alternative in entry.get("top_logprobs") or ()]
                 action = self._gate.push(entry["logprob"], sorted(top, reverse=True) or None)
                 if action != "continue":
                     self.action = action
                     break
-        except (InvalidResponse, ContractMismatch, LookupError, TypeError):
+        except ContractMismatch as error:
+            self.note = f"not gated: {error}"
+            self.step_back()
+        except (InvalidResponse, LookupError, TypeError):
             self.step_back()  # what is wrong with these tokens, the verdict on the whole answer says
 
     def step_back(self) -> None:
@@ -68,12 +72,5 @@ class GatedAnswer:
         score, tokens = self._gate.score, self._gate.fired_at
         what = "handed on" if self.action == "escalate" else "stopped"
         known = "" if score is None else f", at P(good) {score:.3f}"
-        reason = "; ".join(filter(None, [f"{what} early by the gate after {tokens} tokens{known}", self._note]))
+        reason = "; ".join(filter(None, [f"{what} early by the gate after {tokens} tokens{known}", self.note]))
         return score, reason, {"action": self.action, "tokens": tokens}
-
-    def _started(self, gates: Gates, model: str) -> Gate:
-        with warnings.catch_warnings(record=True) as said:  # a mismatch is for the verdict, not for the log
-            warnings.simplefilter("always")
-            gate = gates.start(model=model)
-        self._note = "; ".join(str(warning.message) for warning in said)
-        return gate

@@ -1,6 +1,6 @@
 """Which headers pass the proxy; all others stay where they are."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 KEY_HEADER = "x-metaprobe-key"
 """A caller's key for this server, where `Authorization` is meant for the upstream."""
@@ -15,12 +15,12 @@ _DOWN_PREFIXES = ("openai-", "x-ratelimit-")
 
 
 def to_upstream(
-    given: Mapping[str, str], *, upstream_key: str, own_keys: bool, more: Iterable[str] = ()
+    given: Mapping[str, str], *, upstream_key: str, own_keys: Collection[str], more: Iterable[str] = ()
 ) -> dict[str, str]:
     """Headers of the request to the upstream.
 
     `upstream_key`, where there is one, stands in for whatever the caller sent. Else the caller's `Authorization` goes
-    on, unless it was the key for this server (`own_keys`, and no `x-metaprobe-key`).
+    on, unless it is a key for this server, of which `own_keys` are all.
     """
     allowed = _UP | {name.lower() for name in more}
     passed = {name: value for name, value in given.items() if name in allowed or name.startswith("x-stainless-")}
@@ -29,11 +29,12 @@ def to_upstream(
     passed["accept"] = given.get("accept", "*/*")
     if upstream_key:
         passed["authorization"] = f"Bearer {upstream_key}"
-    elif "authorization" in given and (not own_keys or KEY_HEADER in given):
+    elif "authorization" in given and given["authorization"].partition(" ")[2].strip() not in own_keys:
         passed["authorization"] = given["authorization"]
     return passed
 
 
-def to_caller(given: Mapping[str, str]) -> dict[str, str]:
-    """Headers of the answer to the caller."""
-    return {n.lower(): v for n, v in given.items() if n.lower() in _DOWN or n.lower().startswith(_DOWN_PREFIXES)}
+def to_caller(given: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Headers of the answer to the caller, from the bytes that came: latin-1 gives every byte back as it was."""
+    named = ((name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in given)
+    return {name: value for name, value in named if name in _DOWN or name.startswith(_DOWN_PREFIXES)}

@@ -91,6 +91,8 @@ class VerdictLogger(custom_logger.CustomLogger):  # type: ignore[misc]
         return scored
 
     def _is_new(self, call: str) -> bool:
+        if call in ("", "None"):  # it has no id by which it could be known again
+            return True
         with self._lock:
             if call in self._scored:
                 return False

@@ -43,6 +43,7 @@ class Proxy:
         self._gates = gates
         self._metrics = metrics
         self._upstream_key = settings.upstream_key()
+        self._own_keys = frozenset(settings.api_keys())
         self._top = settings.top_logprobs if scorer.uses_top else 0
         # trust_env would take proxies, and passwords from ~/.netrc, from the machine.
         self._client = httpx.AsyncClient(
@@ -65,7 +66,7 @@ class Proxy:
         headers = to_upstream(
             request.headers,
             upstream_key=self._upstream_key,
-            own_keys=self._settings.auth,
+            own_keys=self._own_keys,
             more=self._settings.forward_headers,
         )
         own = time.perf_counter() - started
@@ -80,7 +81,7 @@ class Proxy:
             refused = f"the upstream refused to give log-probabilities (status {answer.status_code})"
             await answer.aclose()
             answer = await self._send(question.body, headers)
-        passed = to_caller(answer.headers)
+        passed = to_caller(answer.headers.raw)
         if answer.status_code == 200 and answer.headers.get("content-type", "").lower().startswith(EVENTS):
             stream = ScoredStream(
                 self._scorer, question, self._gates, max_bytes=self._settings.max_answer_bytes, no_logprobs=refused
@@ -117,7 +118,8 @@ class Proxy:
 
     async def _send(self, body: bytes, headers: dict[str, str]) -> httpx.Response:
         async with _explained(self._settings):
-            request = self._client.build_request("POST", self._url, content=body, headers=headers)
+            given = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+            request = self._client.build_request("POST", self._url, content=body, headers=given)
             return await self._client.send(request, stream=True)
 
     async def _whole(self, answer: httpx.Response) -> bytes:

@@ -69,6 +69,7 @@ def server_config(settings: Settings, *, log_config: dict[str, Any] | None = LOG
     return uvicorn.Config(
         partial(create_app, settings),
         factory=True,
+        lifespan="on",
         host=settings.host,
         port=settings.port,
         workers=settings.workers,

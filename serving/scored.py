@@ -30,7 +30,11 @@ class Scored:
     def as_metadata(self) -> dict[str, Any]:
         """The verdict's fields, and `reason`, in types that JSON has."""
         known = {} if self.verdict is None else asdict(self.verdict)
-        return {"score": None, **known, "reason": "; ".join(filter(None, [known.get("reason"), self.reason]))}
+        return {
+            "score": None,
+            **known,
+            "reason": "; ".join(dict.fromkeys(filter(None, [known.get("reason"), self.reason]))),
+        }
 
 
 OnVerdict = Callable[[Scored], object]

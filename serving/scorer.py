@@ -2,7 +2,6 @@
 
 import logging
 import traceback
-import warnings
 from dataclasses import asdict
 from typing import Any
 
@@ -53,11 +52,7 @@ class Scorer:
         return asdict(verdict)
 
     def _predict(self, response: object) -> Verdict:
-        # A mismatch stands in the verdict's reason. As a warning it would put names that callers choose into the log,
-        # and Python would remember each of them for ever.
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return self._predictor.predict(response)
+        return self._predictor.predict(response)
 
 
 def log_unexpected(log: logging.Logger, where: str, error: BaseException) -> None:

@@ -11,7 +11,8 @@ from metaprobe.records.errors import RecordError
 
 MIN_KEY_LENGTH = 16
 _POSITIVE = """
-max_body_bytes max_answer_bytes timeout_s connect_timeout_s body_timeout_s max_concurrency retry_after_s workers
+max_body_bytes max_answer_bytes max_batch max_concurrency timeout_s connect_timeout_s body_timeout_s retry_after_s
+workers
 """.split()
 
 
@@ -26,7 +27,8 @@ class Settings:
     checkpoint: Path
     """Folder of a quality predictor."""
     sha256: str | None = None
-    """Digest of the checkpoint, from its author."""
+    """Digest of the checkpoint, from its author; of the gate, `gate_sha256`."""
+    gate_sha256: str | None = None
     on_mismatch: Literal["warn", "refuse", "ignore"] = "warn"
     """For responses of another model than the checkpoint was trained on; `warn` says so in the verdict's reason."""
     upstream: str = ""
@@ -59,6 +61,8 @@ class Settings:
     connect_timeout_s: float = 10.0
     body_timeout_s: float = 30.0
     """Within which a request must have arrived."""
+    max_batch: int = 1024
+    """Responses in one request to `/v1/score`."""
     max_concurrency: int = 256
     """Requests in flight in one worker; more are answered 503 at once."""
     retry_after_s: int = 1
@@ -75,6 +79,11 @@ class Settings:
         for name, alpha in (("gate_stop", self.gate_stop), ("gate_escalate", self.gate_escalate)):
             if alpha is not None and not 0 < alpha < 1:
                 raise SettingsError(f"{name} is {alpha}; expected a share between 0 and 1")
+        if self.gate_stop is not None and self.gate_escalate is not None and self.gate_escalate > self.gate_stop:
+            raise SettingsError(
+                f"gate_escalate {self.gate_escalate} is above gate_stop {self.gate_stop}: what is escalated begins "
+                "worse than what is stopped; give the smaller share to escalate"
+            )
         if not 0 <= self.port < 65536 or not 0 <= self.top_logprobs <= 20 or self.grace_s < 0:
             raise SettingsError(
                 f"port {self.port}, top_logprobs {self.top_logprobs}, grace_s {self.grace_s}: expected a port up to"

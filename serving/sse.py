@@ -7,13 +7,18 @@ _LONGEST_END = 4
 
 
 class EventSplitter:
-    """Cuts a stream of bytes into events, bytes unchanged: what comes out, joined, is what went in."""
+    """Cuts a stream of bytes into events, bytes unchanged: what comes out, joined, is what went in
+    (but for a byte-order mark at the beginning)."""
 
     def __init__(self) -> None:
         self._rest = b""
+        self._begun = False
 
     def feed(self, data: bytes) -> list[bytes]:
         """The events that end in `data`, each with the empty line that ends it."""
+        if not self._begun:
+            data = data.removeprefix(b"\xef\xbb\xbf")  # a byte-order mark, which some servers write first
+            self._begun = True
         seen = max(0, len(self._rest) - _LONGEST_END)  # an end may have begun in what came before
         buffer = self._rest + data
         events, start = [], 0

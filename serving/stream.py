@@ -71,7 +71,13 @@ class ScoredStream:
         """What to pass on when the upstream has closed the stream in good order."""
         # Also where the last event lacks its empty line; [DONE] is not made up where it did not come.
         rest = b"" if self.action else self._events.rest()
-        out = self._passed(rest) if rest.strip() else rest
+        if not rest.strip():
+            out = rest
+        elif _unfinished(rest):
+            return self.cut(502, "upstream_cut", "the upstream's stream ended in the middle of an event")
+        else:
+            out = self._passed(rest)
+            out += b"" if out.endswith((b"\n\n", b"\r\n\r\n")) else b"\n\n"  # what follows is an event of its own
         if not self._said:
             out += self._verdict_event()
         return out
@@ -158,7 +164,9 @@ class ScoredStream:
             return self._scorer.none(self._reason)
         if not completion.ended:
             return self._scorer.none("the upstream's stream ended before the answer did (it has no finish_reason)")
-        return self._scorer.verdict(completion.completion())
+        verdict = self._scorer.verdict(completion.completion())
+        verdict["reason"] = "; ".join(filter(None, [verdict["reason"], self._gated.note]))
+        return verdict
 
     def _chunk(self, choice: dict[str, Any], verdict: dict[str, Any]) -> bytes:
         known = {"id": "metaprobe", "created": int(time.time()), "model": "", **self._known}
@@ -167,3 +175,17 @@ class ScoredStream:
 
 def _event(value: object) -> bytes:
     return b"data: " + msgspec.json.encode(value) + b"\n\n"
+
+
+def _unfinished(event: bytes) -> bool:
+    """Whether the upstream stopped in the middle of its last event."""
+    data = data_of(event)
+    if not data:
+        return not event.lstrip().startswith((b":", b"event:", b"id:", b"retry:"))
+    if data == DONE:
+        return False
+    try:
+        msgspec.json.decode(data)
+    except UNREADABLE:
+        return True
+    return False

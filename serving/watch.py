@@ -204,6 +204,13 @@ class _Watcher:
     """Gathers what passes, and asks gate and predictor."""
 
     def __init__(self, predictor: QualityPredictor, gate: Gates | Gate | None) -> None:
+        # Said now, and not in the middle of the caller's stream.
+        if not hasattr(predictor, "predict"):
+            raise TypeError(f"predictor is a {type(predictor).__name__}; expected a QualityPredictor")
+        if gate is not None and not hasattr(gate, "start") and not hasattr(gate, "push"):
+            raise TypeError(f"gate is a {type(gate).__name__}; expected a StreamingGate, or a gate that it started")
+        if getattr(gate, "fired_at", None) is not None:
+            raise ValueError("this gate has fired for another answer; start a new one for this")
         self._predictor = predictor
         self._completion = StreamedCompletion()
         self._events: list[Mapping[str, Any]] = []
@@ -221,7 +228,8 @@ class _Watcher:
             self.gated.step_back()
             return False
         self.tokens_seen += len(entries)
-        self.gated.push(entries, self._named.get("model", ""))
+        if not self._completion.ended:  # nothing is left to stop
+            self.gated.push(entries, self._named.get("model", ""))
         return bool(self.gated.action)
 
     def finished(self) -> Scored:
@@ -230,7 +238,8 @@ class _Watcher:
         cut = (
             "" if self._events or self._completion.ended else "the stream did not say how the answer ended: is it cut?"
         )
-        return score(self._predictor, self._events or self._completion.completion(), note=cut, **self._of())
+        note = "; ".join(filter(None, [cut, self.gated.note]))
+        return score(self._predictor, self._events or self._completion.completion(), note=note, **self._of())
 
     def gate_fired(self) -> Scored:
         value, reason, _ = self.gated.verdict()
@@ -252,6 +261,10 @@ class _Watcher:
             held = fields(chunk) or {}
         elif "choices" not in held and "type" in held and not is_event(held):
             return ()  # its other events say the same again
+        if held.get("error"):
+            raise InvalidResponse("the server sent an error instead of the rest of the answer")
+        if any((fields(choice) or {}).get("index", 0) for choice in listed(held.get("choices")) or ()):
+            self.gated.step_back()  # one of several answers must not end the others
         named = fields(held.get("response")) or held
         self._named.update({key: text(named[key]) for key in ("id", "model") if named.get(key)})
         if not is_event(held):

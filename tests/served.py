@@ -99,7 +99,7 @@ class Upstream:
                 break
         body = json.loads(raw)
         self.bodies.append(body)
-        self.headers.append({name.decode(): value.decode() for name, value in scope["headers"]})
+        self.headers.append({name.decode(): value.decode("utf-8", "replace") for name, value in scope["headers"]})
         said = body["messages"][-1]["content"]
         if said == "refuses-logprobs" and body.get("logprobs"):
             await _respond(send, 400, {"error": {"message": "logprobs are not supported", "code": "unsupported"}})
@@ -111,6 +111,7 @@ class Upstream:
             await self._stream(body, said, receive, send)
         else:
             more = [(b"x-request-id", b"up-1"), (b"set-cookie", b"a=b"), (b"x-ratelimit-limit-requests", b"9")]
+            more += [(b"openai-organization", "Müller – GmbH".encode())] * (said == "odd-header")
             await _respond(send, 200, completion(body), more)
 
     async def _stream(self, body: dict[str, Any], said: str, receive: Receive, send: Send) -> None:
@@ -131,7 +132,8 @@ class Upstream:
                 await send({"type": "http.response.body", "body": part, "more_body": True})
         if gone is not None:
             gone.cancel()
-        await send({"type": "http.response.body", "body": b"data: [DONE]\n\n" * (said != "no-done")})
+        end = {"no-done": b"", "half": b'data: {"id": "c-', "no-blank-line": b'data: {"choices": []}'}
+        await send({"type": "http.response.body", "body": end.get(said, b"data: [DONE]\n\n")})
 
 
 def completion(body: dict[str, Any]) -> dict[str, Any]:

@@ -542,8 +542,10 @@ def test_an_existing_checkpoint_is_replaced_only_when_asked(folder):
     with pytest.raises(CheckpointExists, match="overwrite=True"):
         save(folder)
     assert load_checkpoint(folder).digest == before
-    after = save(folder, dataclasses.replace(DRAFT, kind="hidden"), overwrite=True)
-    assert load_checkpoint(folder, sha256=after.digest).manifest.kind == "hidden"
+    after = save(folder, dataclasses.replace(DRAFT, thresholds={"flag": 0.25}), overwrite=True)
+    assert load_checkpoint(folder, sha256=after.digest).manifest.thresholds == {"flag": 0.25}
+    with pytest.raises(CheckpointExists, match="not replaced by one of kind 'hidden'"):
+        save(folder, dataclasses.replace(DRAFT, kind="hidden"), overwrite=True)
     assert [p.name for p in folder.parent.iterdir()] == ["probe"]
 
 
@@ -564,6 +566,8 @@ def test_folders_that_are_no_checkpoint_or_hold_more_are_never_replaced(folder, 
     with pytest.raises(CheckpointExists, match="not a folder"):
         save(tmp_path / "home" / "thesis.tex", overwrite=True)
     assert (tmp_path / "home" / "thesis.tex").read_text() == "mine"
+    with pytest.raises(CheckpointExists, match="which is a file"):
+        save(tmp_path / "home" / "thesis.tex" / "probe", overwrite=True)
     (tmp_path / "empty").mkdir()
     save(tmp_path / "empty")
 

@@ -21,10 +21,12 @@ from metaprobe.gate_cli import train_gate_command
 from metaprobe.probes.features import features, schema
 from metaprobe.probes.stream import StreamReader, threshold_name
 from metaprobe.records.errors import InvalidResponse, RecordError
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import Call, Item, Label, Run, Sampling
 from metaprobe.routing.gate import StreamingGate
 from metaprobe.serving.watch import watch
 from metaprobe.training.evidence import load_evidence
-from metaprobe.training.gate import export_gate
+from metaprobe.training.gate import export_gate, train_gate
 from metaprobe.training.gate_folds import held_out_looks
 from metaprobe.training.gate_heads import SCHEMA, rising_calibrator
 from metaprobe.training.gate_thresholds import (
@@ -411,3 +413,34 @@ def test_a_watched_stream_ends_where_the_gate_fires(gates: StreamingGate, answer
         assert (watched.verdict.score, watched.verdict.flagged) == (gate.score, True)
         fired += 1
     assert fired > 5
+
+
+def test_a_gate_on_critical_failures_stops_them_and_not_the_sound_answers(tmp_path: Path) -> None:
+    store, signal = RunStore(tmp_path / "runs"), made_up(400, signal=2.5, seed=3)
+    table = signal.table
+    store.append(
+        Run(
+            id=f"r{i}",
+            system="import",
+            variant="",
+            item=Item(id=f"i{i}", question=f"question {i}", group=f"g{i}"),
+            calls=(Call(id=f"c{i}", logprobs=table.logprobs[i], sampling=Sampling()),),
+            labels=(Label(f"c{i}", "critical", float(1 - table.y[i]), "judge"),),
+        )
+        for i in range(len(table))
+    )
+    train_gate(tmp_path / "gate", [tmp_path / "runs"], target="critical", alphas=[0.2], folds=2)
+    gates = StreamingGate.load(tmp_path / "gate", stop=0.2)
+
+    def stops(answer: np.ndarray[Any, Any]) -> bool:
+        gate = gates.start()
+        return any(gate.push(float(logprob)) == "stop" for logprob in answer)
+
+    stopped = np.array([stops(answer) for answer in table.logprobs])
+    assert stopped[table.y == 1].mean() < 0.3 < stopped[table.y == 0].mean()
+
+
+def test_rates_that_are_no_numbers_are_named(gates: StreamingGate) -> None:
+    for wrong in ("0.05", [0.05], True):
+        with pytest.raises(TypeError, match="expected a false-alarm rate"):
+            StreamingGate(gates.heads, stop=wrong)  # type: ignore[arg-type]

@@ -487,6 +487,46 @@ def test_the_key_for_this_server_is_never_handed_on_and_the_callers_is(
     seen = upstream[0].headers[-1]
     assert seen["authorization"] == "Bearer callers-own"
     assert KEY not in str(seen)
+    served.post("/v1/chat/completions", request, x_metaprobe_key=KEY)  # and the same key as `Authorization`
+    assert KEY not in str(upstream[0].headers[-1])
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_headers_that_are_not_ascii_cost_no_answer(served: Served, stream: bool) -> None:
+    request = {"model": "m", "stream": stream, "messages": [{"content": "odd-header"}]}
+    answer = httpx.post(
+        f"{served.url}/v1/chat/completions",
+        json=request,
+        headers=[(b"authorization", f"Bearer {KEY}".encode()), (b"user-agent", "café".encode())],
+        timeout=20,
+        trust_env=False,
+    )
+    assert answer.status_code == 200
+    assert b'"metaprobe"' in answer.content
+    if not stream:
+        [given] = [value for name, value in answer.headers.raw if name == b"openai-organization"]
+        assert given.decode() == "Müller – GmbH"
+
+
+def test_more_responses_than_a_batch_may_hold_are_refused_before_any_is_scored(served: Served) -> None:
+    answer = served.post("/v1/score", {"responses": [1] * 1025})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (413, "batch_too_large")
+
+
+def test_without_keys_the_server_does_not_start(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("METAPROBE_API_KEY")
+    with pytest.raises(SettingsError, match="no key for callers"):
+        create_app(Settings(checkpoint=checkpoint))
+
+
+def test_a_stream_that_stops_in_the_middle_of_an_event_is_cut_and_not_scored(served: Served) -> None:
+    with pytest.raises(openai.APIError, match="middle of an event"):
+        list(served.chat("half", stream=True))
+
+
+def test_a_last_event_without_its_empty_line_does_not_swallow_the_verdict(served: Served) -> None:
+    *_, last = served.chat("no-blank-line", stream=True, logprobs=True)
+    assert last.model_extra["metaprobe"]["score"] is not None
 
 
 def test_the_upstreams_key_stands_in_for_the_callers(

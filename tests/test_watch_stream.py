@@ -76,8 +76,16 @@ class Startless:
     """A gate that was started already."""
 
     def __init__(self, gate: FakeGate) -> None:
-        self.push = gate.push
-        self.score, self.fired_at, self.tokens_seen = gate.score, gate.at, gate.at
+        self._gate = gate
+        self.push, self.score = gate.push, gate.score
+
+    @property
+    def tokens_seen(self) -> int:
+        return self._gate.tokens_seen
+
+    @property
+    def fired_at(self) -> int | None:
+        return self._gate.fired_at
 
 
 def text_of(chunks: list[Any]) -> str:
@@ -399,3 +407,40 @@ def test_the_gate_ends_a_stream_of_the_responses_api(
     assert len(events) == 3
     assert gate.pushed == [(logprob, [logprob]) for logprob in LOGPROBS[:2]]
     assert (watched.action, gate.started_for) == ("escalate", ["m"])
+
+
+def test_one_of_several_answers_never_ends_the_others(client: openai.OpenAI, predictor: QualityPredictor) -> None:
+    passed = list(watched := watch(ask(client, n=2), predictor, FakeGate(at=9)))
+    assert passed
+    assert watched.action == "continue"
+
+
+def test_an_error_in_the_middle_of_a_stream_is_no_answer(predictor: QualityPredictor) -> None:
+    entry = {"token": "x", "logprob": -0.1, "top_logprobs": []}
+    chunks = [
+        {"choices": [{"index": 0, "delta": {"content": "x"}, "logprobs": {"content": [entry]}}]},
+        {"error": {"message": "overloaded"}},
+    ]
+    assert list(watched := watch(chunks, predictor)) == chunks
+    assert watched.verdict is None
+    assert "an error instead of the rest" in watched.reason
+
+
+def test_the_last_tokens_of_a_finished_answer_stop_nothing(predictor: QualityPredictor) -> None:
+    entry = {"token": "x", "logprob": -0.1, "top_logprobs": []}
+    choice = {"index": 0, "delta": {"content": "xxx"}, "logprobs": {"content": [entry] * 3}, "finish_reason": "stop"}
+    list(watched := watch([{"choices": [choice]}], predictor, FakeGate(2)))
+    assert watched.action == "continue"
+    assert watched.verdict is not None
+    assert "stopped" not in watched.verdict.reason
+
+
+def test_arguments_that_were_mixed_up_are_told_at_once(predictor: QualityPredictor) -> None:
+    gate = FakeGate(1)
+    with pytest.raises(TypeError, match="predictor is a FakeGate"):
+        watch([], gate, predictor)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="gate is a str"):
+        watch([], predictor, "gate")  # type: ignore[arg-type]
+    gate.push(-1.0)
+    with pytest.raises(ValueError, match="has fired"):
+        watch([], predictor, gate)

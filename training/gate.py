@@ -20,6 +20,8 @@ from metaprobe.training.gate_folds import OnStep, audited_gate, held_out_looks
 from metaprobe.training.gate_heads import SCHEMA, Features, MeanLogprob
 from metaprobe.training.gate_thresholds import rate_at_most, too_few_groups
 from metaprobe.training.graphs import trees_graph
+from metaprobe.training.heads import INVERTED
+from metaprobe.training.heads_data import turned_round
 from metaprobe.training.methods import Evidence
 from metaprobe.training.roles import final_roles
 
@@ -46,6 +48,8 @@ def train_gate(
     allow. Raises `RecordError` for one asked for that they do not allow, and where no look has enough answers.
     """
     evidence = load_evidence(stores, target=target, stage=stage, agent=agent, hidden=False)
+    if target in INVERTED:
+        evidence = turned_round(evidence)
     return export_gate(
         path,
         evidence,
@@ -78,9 +82,10 @@ def export_gate(
     roles = final_roles(table.groups.tolist(), table.y, seed=seed)
     gate = fit_gate(X, table, roles, alphas=alphas or ALPHAS, seed=seed)
     if refused := [alpha for alpha in alphas or ALPHAS[-1:] if alpha not in gate.thresholds]:
+        allowed = [alpha for alpha in ALPHAS if alpha >= 1 / (gate.calibration_groups + 1)]
         raise RecordError(
-            f"{too_few_groups(refused[0], gate.calibration_groups)}. A fifth of the groups calibrate; these runs allow "
-            f"{', '.join(f'{alpha:g}' for alpha in ALPHAS if alpha in gate.thresholds) or 'no rate'}"
+            f"{too_few_groups(refused[0], gate.calibration_groups)}. A fifth of the groups calibrate; of the usual "
+            f"rates these runs allow {', '.join(f'{alpha:g}' for alpha in allowed) or 'none'}"
         )
     held_out, splits = held_out_looks(
         evidence, X, alphas=tuple(gate.thresholds), folds=folds, seed=seed, on_step=on_step

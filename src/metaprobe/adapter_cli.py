@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from metaprobe.checkpoints import check_target
 from metaprobe.terminal import (
     FOLDER,
     RUNS,
@@ -73,6 +74,7 @@ def train_adapter_command(
     from metaprobe.training.adapter import train_adapter
     from metaprobe.training.adapter_fit import Settings
 
+    check_target(out, "adapter")
     quiet_libraries()
     with steps() as on_step:
         checkpoint = train_adapter(

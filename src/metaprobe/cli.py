@@ -196,6 +196,8 @@ def score(checkpoint: Path, file: Path, sha256: str | None, on_mismatch: Any) ->
         scored += line["score"] is not None or bool(line["heads"])
     if scored < lines:
         click.echo(f"scored {scored} of {lines} lines; the reasons stand in the lines", err=True)
+    if not lines:
+        click.echo(f"{file} holds no lines to score", err=True)
     if not scored:
         sys.exit(1)
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from metaprobe.checkpoints import check_target
 from metaprobe.terminal import (
     FOLDER,
     RUNS,
@@ -62,6 +63,7 @@ def train_gate_command(
     from metaprobe.eval.gate import Stronger, gate_lines
     from metaprobe.training.gate import train_gate
 
+    check_target(out, "gate")
     with steps() as on_step:
         checkpoint, report = train_gate(
             out,

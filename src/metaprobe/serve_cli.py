@@ -13,6 +13,7 @@ from metaprobe.terminal import RUNS
 @click.option("--sha256", help="Digest of the checkpoint, from its author.")
 @click.option("--upstream", default="", help="Base URL of an OpenAI-compatible API, such as http://127.0.0.1:8000/v1.")
 @click.option("--gate", type=RUNS, help="Streaming gate that may end streamed answers early.")
+@click.option("--gate-sha256", help="Digest of the gate, from its author.")
 @click.option(
     "--gate-stop",
     default=0.05,

@@ -14,7 +14,9 @@ RUNS = click.Path(exists=True, file_okay=False, path_type=Path)
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 FOLDER = click.Path(file_okay=False, path_type=Path)
 
-seed_option = click.option("--seed", default=0, show_default=True, help="Seed of folds and fits.")
+seed_option = click.option(
+    "--seed", default=0, show_default=True, type=click.IntRange(0), help="Seed of folds and fits."
+)
 folds_option = click.option(
     "--folds", default=5, show_default=True, type=click.IntRange(2), help="Outer folds by group, for held-out figures."
 )

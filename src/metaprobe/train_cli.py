@@ -8,6 +8,7 @@ from typing import Literal
 import click
 
 from metaprobe.adapter_cli import train_adapter_command
+from metaprobe.checkpoints import check_target
 from metaprobe.gate_cli import train_gate_command
 from metaprobe.terminal import (
     FOLDER,
@@ -58,6 +59,7 @@ def train_quality_command(
     """
     from metaprobe.training.study import head_studies, train_quality
 
+    check_target(out, "quality")  # before minutes of fitting, as in every command here
     with steps() as on_step, cluster(scheduler) as spread:
         studies = head_studies(
             runs,
@@ -125,9 +127,13 @@ def train_hidden_command(
     """A probe on hidden states; the layer is chosen on rows that it was not fitted on. Resumes where it was stopped."""
     from metaprobe.training.difficulty import LEVEL, SUCCESS_RATE, train_difficulty
     from metaprobe.training.evidence import load_evidence
+    from metaprobe.training.heads import INVERTED
     from metaprobe.training.progress import kept_beside
     from metaprobe.training.study import positions_of, study_of, train_hidden
 
+    check_target(out, "hidden")
+    if target in INVERTED:
+        raise click.UsageError(f"--target {target}: probes give the probability of what is good; use `train quality`")
     graded = target in (SUCCESS_RATE, LEVEL)
     if graded and (when == "after" or probe != "logistic"):
         raise click.UsageError(f"--target {target} is read before the answer, by a logistic probe")
@@ -161,6 +167,7 @@ def train_choice_command(runs: tuple[Path, ...], out: Path, folds: int, seed: in
     """Accept a direct answer or ask again step by step, from items that were answered both ways."""
     from metaprobe.training.study import train_choice
 
+    check_target(out, "choice")
     checkpoint, policies = train_choice(out, runs, seed=seed, folds=folds, command=command_line())
     for policy in policies:
         a = policy.accuracy
