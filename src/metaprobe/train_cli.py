@@ -37,7 +37,7 @@ def train() -> None:
 @agent_option
 @click.option("--label-source", "source", help='Only labels of this source: "program", "judge", "judge:MODEL".')
 @click.option("--raw-graph", "raw", is_flag=True, help="Also write raw.onnx, which takes log-probabilities.")
-@click.option("--dask", "scheduler", metavar="ADDRESS", help="Fit on the workers of this Dask cluster.")
+@click.option("--dask", "scheduler", metavar="ADDRESS", help="Fit on this Dask cluster; runs are read here.")
 @folds_option
 @seed_option
 def train_quality_command(
