@@ -1,6 +1,7 @@
 """The real LiteLLM, LangChain, LangGraph and OpenTelemetry, asked over loopback: every answer gets its verdict."""
 
 import asyncio
+import gc
 import importlib
 import sys
 import threading
@@ -278,9 +279,24 @@ def asked(url: str, call: str, **more: Any) -> dict[str, Any]:
     return {**known, "litellm_call_id": call, "messages": [QUESTION], "logprobs": True, **more}
 
 
+@pytest.fixture
+def left_open() -> Iterator[None]:
+    """What LiteLLM leaves open is collected here, and not in the middle of another test."""
+    yield
+    gc.collect()
+
+
 def of_litellm(test: Any) -> Any:
-    """Its import takes ten seconds and more; pydantic warns of its types."""
-    return pytest.mark.slow(pytest.mark.filterwarnings("ignore:.*on TypedDict class .*ReadOnly:UserWarning")(test))
+    """Its import takes ten seconds and more; pydantic warns of its types; it leaves an event loop and sockets open."""
+    marks = [
+        pytest.mark.slow,
+        pytest.mark.usefixtures("left_open"),
+        pytest.mark.filterwarnings("ignore:.*on TypedDict class .*ReadOnly:UserWarning"),
+        pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    ]
+    for mark in marks:
+        test = mark(test)
+    return test
 
 
 @of_litellm
