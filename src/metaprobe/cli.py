@@ -12,6 +12,7 @@ from metaprobe import __version__
 from metaprobe.checkpoints import CheckpointError
 from metaprobe.extract_cli import extract
 from metaprobe.records.errors import MissingExtra, RecordError
+from metaprobe.router_cli import evaluate, route
 from metaprobe.serve_cli import serve
 from metaprobe.terminal import (
     FILE,
@@ -250,6 +251,8 @@ def inspect(checkpoint: Path, sha256: str | None) -> None:
 main.add_command(train)
 main.add_command(extract)
 main.add_command(serve)
+main.add_command(route)
+main.add_command(evaluate)
 
 
 if __name__ == "__main__":

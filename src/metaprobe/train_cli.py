@@ -10,6 +10,7 @@ import click
 from metaprobe.adapter_cli import train_adapter_command
 from metaprobe.checkpoints import check_target
 from metaprobe.gate_cli import train_gate_command
+from metaprobe.router_cli import train_router_command
 from metaprobe.terminal import (
     FOLDER,
     RUNS,
@@ -26,7 +27,7 @@ from metaprobe.terminal import (
 
 @click.group()
 def train() -> None:
-    """Train on stored runs and write a checkpoint: quality, gate, hidden, adapter, choice."""
+    """Train on stored runs and write a checkpoint: quality, gate, hidden, adapter, router, choice."""
 
 
 @train.command("quality")
@@ -155,6 +156,7 @@ def train_hidden_command(
 
 
 train.add_command(train_gate_command)
+train.add_command(train_router_command)
 train.add_command(train_adapter_command)
 
 

@@ -1,0 +1,303 @@
+"""The learned router: whom to ask next, or whose answer to keep, by expected gain and price.
+
+Two heads in one graph, an agent a row. The success head gives P(right) of every agent from what is known so far; no
+column of it names an agent, so a new one needs a price and a past and no training. The gain head gives what asking an
+agent is expected to add to P(right) of the answer kept in the end, net of what asking still others costs after it.
+The agent of highest gain - lambda * price is asked while that is above a small margin; then the answer likeliest to be
+right is kept. Cascades and routing are one policy in it (Dekoninck et al. 2025, "A Unified Approach to Routing and
+Cascading for LLMs", arXiv:2410.10347); the heads, and how they are fitted (`training.router`), are this project's own.
+"""
+
+import copy
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Literal
+
+import numpy as np
+
+from metaprobe.checkpoints import Checkpoint, ContractMismatch, load_checkpoint
+from metaprobe.records.errors import RecordError
+from metaprobe.routing.learned_budget import Alone, Point, alone_of_budget, lambda_of_budget
+from metaprobe.routing.learned_state import NAN, PRICED, Asked, Known, Panel, Past, rows
+from metaprobe.routing.learned_text import BUCKETS, WordScores
+
+KIND = "router"
+INPUT, SUCCESS, GAIN = "agents", "success", "gain"
+AGENTS, WORDS = "agents.json", "words.f32"
+ANY = ""
+"""The dimension of a question whose dimension is unknown."""
+ALWAYS = 0.95
+"""Share of answers with a confidence from which a missing one is no part of what was trained on."""
+ASK: Literal["ask"] = "ask"
+KEEP: Literal["keep"] = "keep"
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """What to do next about one question."""
+
+    action: Literal["ask", "keep"]
+    agent: str
+    """Whom to ask, or whose answer to keep."""
+    expected: float
+    """P(the answer of this agent is right), given what is known."""
+    reason: str
+    scores: dict[str, float] = field(default_factory=dict)
+    """Agent -> P(right) if it was asked; if not, what asking is worth: gain - lambda * price."""
+    fallback: bool = False
+    """Whether the fixed rule decided, for the reason given."""
+
+
+class LearnedRouter:
+    """Decides for one question at a time; may be shared by threads.
+
+    Where something it was trained to rely on is missing or cannot be what it was trained on, it falls back to a fixed
+    rule and says why: ask the agent of highest past success rate - lambda * price on the dimension, keep its answer.
+    It does so for a whole budget too, where one agent alone was more accurate within it on the held-out questions.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        *,
+        budget: float | None = None,
+        lambda_: float | None = None,
+    ) -> None:
+        """`budget`: US dollars for 1,000 questions, on average; lambda is read off the checkpoint's own curve.
+
+        Without either, lambda is the checkpoint's default: the least at which its curve is within 0.005 of its best.
+        Raises `RecordError` for a budget below what the cheapest way on the curve costs.
+        """
+        manifest = checkpoint.manifest
+        if manifest.kind != KIND or tuple(manifest.contract.get("columns", ())) != PRICED:
+            raise ContractMismatch(
+                f"{checkpoint.path}: expected kind {KIND!r} with the columns {list(PRICED)}, got {manifest.kind!r} "
+                f"with {manifest.contract.get('columns')}; train it again with `metaprobe train router`"
+            )
+        if budget is not None and lambda_ is not None:
+            raise ValueError(f"budget={budget:g} and lambda_={lambda_:g} were given; either of them fixes the other")
+        self.checkpoint = checkpoint
+        try:
+            self.curve = tuple(Point(*point) for point in manifest.contract["curve"])
+            alone = tuple(Alone(*one) for one in manifest.contract["alone"])
+            self.max_asked = int(manifest.contract["max_asked"])
+            self.margin = float(manifest.contract["margin"])
+            self._pasts = _pasts(json.loads(checkpoint.extra[AGENTS]))
+            self.offered = tuple(manifest.contract["offered"])
+            self.words = _words(checkpoint.extra[WORDS], len(self.offered))
+        except (KeyError, TypeError, ValueError) as error:
+            raise ContractMismatch(f"{checkpoint.path} is no whole router ({error!r}); train it again") from error
+        self.alone = None if budget is None else alone_of_budget(alone, self.curve, budget)
+        if lambda_ is None:
+            lambda_ = manifest.thresholds["lambda"] if budget is None else self._lambda_within(budget)
+        self.lambda_ = _checked(lambda_)
+        self._columns = {name: column for column, name in enumerate(self.offered)}
+        self._run = checkpoint.session.run
+        # Small dictionaries of what every decision needs; a lost race only computes a value twice.
+        self._panels: dict[tuple[str, tuple[str, ...]], Panel] = {}
+        self._texts = lru_cache(maxsize=4096)(self.words.of)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        budget: float | None = None,
+        lambda_: float | None = None,
+        sha256: str | None = None,
+    ) -> "LearnedRouter":
+        """The router in a checkpoint folder, verified. `sha256`: the digest its author gave you."""
+        return cls(load_checkpoint(path, sha256=sha256), budget=budget, lambda_=lambda_)
+
+    def _lambda_within(self, budget: float) -> float:
+        if self.alone is not None and budget < min(point.cost for point in self.curve):
+            return max(point.lambda_ for point in self.curve)  # only one agent alone is that cheap
+        return lambda_of_budget(self.curve, budget)
+
+    @property
+    def agents(self) -> tuple[str, ...]:
+        """Every agent it has a past of. It asks the `offered` ones, others only where none of these may be asked."""
+        return tuple(self._pasts)
+
+    @property
+    def dimensions(self) -> tuple[str, ...]:
+        """Those it has seen."""
+        return tuple(sorted({name for pasts in self._pasts.values() for name in pasts} - {ANY}))
+
+    def past(self, name: str, dimension: str = ANY) -> Past:
+        """An agent's past on a dimension; over all where the dimension is unknown."""
+        return self._pasts[name].get(dimension) or self._pasts[name][ANY]
+
+    def at(self, lambda_: float) -> "LearnedRouter":
+        """The same router at another price."""
+        other = copy.copy(self)
+        other.lambda_, other.alone = _checked(lambda_), None
+        return other
+
+    def with_agent(self, name: str, pasts: Mapping[str, Past]) -> "LearnedRouter":
+        """The same router with one agent more, or one with another past, without training.
+
+        `pasts`: by dimension, with the key "" for every other one; `training.router_data.pasts_of` makes them from
+        outcomes, `Past(rate=..., price_usd=...)` is one from numbers.
+        """
+        if ANY not in pasts:
+            raise RecordError(f'agent {name!r} has pasts on {sorted(pasts)}; one for the key "" is needed too')
+        other = copy.copy(self)
+        other._pasts, other._panels = {**self._pasts, name: dict(pasts)}, {}
+        other.offered = tuple(dict.fromkeys((*self.offered, name)))
+        return other
+
+    def decide(self, known: Known) -> Routed:
+        """The next step for one question. Only what is in `known` is looked at: of agents not asked, nothing but the
+        past. Raises `RecordError` where no agent may be asked or kept."""
+        dimension = known.dimension
+        names = self._legal(known)
+        panel = self._panels.get((dimension, names)) or self._panel(dimension, names)
+        asked = [(names.index(name), answer) for name, answer in known.asked.items() if name in names]
+        if self.alone is not None and self.alone.agent in names:
+            return self._by_one(panel, self.alone, known)
+        if why := self._unsupported(known, panel, asked):
+            return self._by_rule(panel, asked, len(known.question), why)
+        text = self._texts(known.question) if known.question else None
+        if text is None:
+            texts: Sequence[float] = (NAN,) * len(names)
+        else:
+            texts = [text[self._columns.get(name, -1)] for name in names]
+        made, prices = rows(panel, asked, texts, len(known.question))
+        lambda_ = self.lambda_
+        log_lambda = math.log(lambda_)
+        for row in made:
+            row += (row[5] + log_lambda, log_lambda)
+        outputs = self._run({INPUT: np.array(made, dtype=np.float32)})
+        success, gain = outputs[SUCCESS].ravel().tolist(), outputs[GAIN].ravel().tolist()
+        return self._decided(panel, {column for column, _ in asked}, success, gain, prices, self._note(known))
+
+    def _decided(
+        self,
+        panel: Panel,
+        asked: set[int],
+        success: Sequence[float],
+        gain: Sequence[float],
+        prices: Sequence[float],
+        note: str,
+    ) -> Routed:
+        names, priced = panel.names, 1000 * self.lambda_
+        scores: dict[str, float] = {}
+        best = next_ = -1
+        # Before anything is known the gain head gives what is gained over the first agent's own P(right).
+        first = not asked
+        for column, name in enumerate(names):
+            if column in asked:
+                scores[name] = success[column]
+                if best < 0 or success[column] > success[best]:
+                    best = column
+            else:
+                start = success[column] if first else 0.0
+                scores[name] = start + gain[column] - priced * prices[column]
+                if next_ < 0 or scores[name] > scores[names[next_]]:
+                    next_ = column
+        go_on = first or (next_ >= 0 and scores[names[next_]] > self.margin and len(asked) < self.max_asked)
+        if go_on:
+            worth = "best first" if first else f"gain - lambda * price {scores[names[next_]]:+.3f} > {self.margin:g}"
+            reason = f"ask {names[next_]}: {worth}, P(right) {success[next_]:.2f}, {1000 * prices[next_]:.3f} per 1000"
+            if not first:
+                reason += f"; {names[best]} is at {success[best]:.2f}"
+            return Routed(ASK, names[next_], success[next_], reason + note, scores)
+        if next_ < 0:
+            why = "all were asked"
+        elif len(asked) >= self.max_asked:
+            why = f"{len(asked)} were asked"
+        else:
+            why = f"asking {names[next_]} is worth {scores[names[next_]]:+.3f}, not above {self.margin:g}"
+        return Routed(KEEP, names[best], success[best], f"keep {names[best]}: {success[best]:.2f}; {why}{note}", scores)
+
+    def _legal(self, known: Known) -> tuple[str, ...]:
+        """Agents to decide among: those asked, and of those that may be asked the ones that training found of use."""
+        asked, allowed = known.asked, known.agents
+        if allowed is None and asked.keys() <= self._columns.keys():
+            return self.offered
+        may = self.offered if allowed is None else tuple(name for name in self.offered if name in allowed)
+        if not may and allowed is not None:  # better one that was of little use than none
+            may = tuple(name for name in self._pasts if name in allowed)
+        return tuple(name for name in self._pasts if name in may or name in asked)
+
+    def _panel(self, dimension: str, names: tuple[str, ...]) -> Panel:
+        if not names:
+            raise RecordError(f"no agent that may be asked is known; the router knows {', '.join(self._pasts)}")
+        panel = Panel.of(names, [self.past(name, dimension) for name in names])
+        if len(self._panels) < 1024:  # dimensions come from outside
+            self._panels[dimension, names] = panel
+        return panel
+
+    def _unsupported(self, known: Known, panel: Panel, asked: Sequence[tuple[int, Asked]]) -> str:
+        if len(asked) < len(known.asked):
+            strangers = [name for name in known.asked if name not in panel.names]
+            return f"nothing is known of {', '.join(strangers)}, which was asked"
+        for column, answer in asked:
+            past = panel.pasts[column]
+            if answer.confidence is None:
+                if past.stated >= ALWAYS:
+                    return f"{panel.names[column]} gave no confidence, and always did in training"
+            elif past.knots and (answer.confidence != answer.confidence or past.odd(answer.confidence)):
+                return (
+                    f"{panel.names[column]} has confidence {answer.confidence:g}; in training {past.knots[0]:g} to "
+                    f"{past.knots[-1]:g}"
+                )
+        return ""
+
+    def _by_rule(self, panel: Panel, asked: Sequence[tuple[int, Asked]], chars: int, why: str) -> Routed:
+        rates = [1 / (1 + math.exp(-rate)) for rate in panel.rates]
+        if asked:
+            kept = max((column for column, _ in asked), key=lambda column: rates[column])
+            reason = f"fixed rule, as {why}: keep the answer of the agent that was right most often"
+            return Routed(
+                KEEP, panel.names[kept], rates[kept], reason, dict(zip(panel.names, rates, strict=True)), True
+            )
+        worth = [rate - self.lambda_ * 1000 * past.price(chars) for rate, past in zip(rates, panel.pasts, strict=True)]
+        best = worth.index(max(worth))
+        reason = f"fixed rule, as {why}: ask the agent of highest past success rate - lambda * price"
+        return Routed(ASK, panel.names[best], rates[best], reason, dict(zip(panel.names, worth, strict=True)), True)
+
+    def _by_one(self, panel: Panel, alone: Alone, known: Known) -> Routed:
+        rate = 1 / (1 + math.exp(-panel.rates[panel.names.index(alone.agent)]))
+        why = f"{alone.agent} alone had {alone.accuracy:.3f} of the held-out questions right, the learned way fewer"
+        action = KEEP if alone.agent in known.asked else ASK
+        return Routed(action, alone.agent, rate, f"fixed rule, as within the budget {why}", {alone.agent: rate}, True)
+
+    def _note(self, known: Known) -> str:
+        if known.dimension and known.dimension not in next(iter(self._pasts.values())):
+            return f"; dimension {known.dimension!r} was not seen in training and is taken as unknown"
+        return "" if known.dimension else "; dimension unknown"
+
+
+def _checked(lambda_: float) -> float:
+    if not 0 < lambda_ < math.inf:
+        raise RecordError(f"lambda is {lambda_}; expected a number above 0: accuracy a dollar per 1,000 must bring")
+    return lambda_
+
+
+def _pasts(record: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[str, Past]]:
+    found: dict[str, dict[str, Past]] = {}
+    for name, dimensions in record.items():
+        found[name] = {}
+        for dimension, fields in dimensions.items():
+            stored: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
+            past = Past(**stored)
+            if len(past.knots) != len(past.scores):
+                raise ValueError(f"{name}: {len(past.knots)} knots and {len(past.scores)} scores")
+            found[name][dimension] = past
+        if ANY not in found[name]:
+            raise ValueError(f"{name} has no past for unknown dimensions")
+    return found
+
+
+def _words(data: bytes, agents: int) -> WordScores:
+    values = np.frombuffer(data, dtype="<f4")
+    table = values.reshape(-1, agents + 2) if len(values) else values.reshape(0, agents + 2)
+    if len(table) not in (0, BUCKETS):
+        raise ValueError(f"{WORDS} has {len(table)} rows; expected {BUCKETS}")
+    return WordScores(table[:, :-1], table[:, -1])

@@ -1,0 +1,226 @@
+"""What the learned router reads of one question: what is known so far, each agent's past, and the rows made of both."""
+
+import math
+import re
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+NAN = math.nan
+ROW = (
+    "asked",
+    "calibrated",
+    "stated",
+    "text",
+    "rate",
+    "log_price",
+    "others",
+    "agreeing",
+    "disagreeing",
+    "best_agreeing",
+    "best_disagreeing",
+    "best_other",
+    "mean_other",
+    "worst_other",
+    "surprise",
+    "pair_agreement",
+    "mean_rate",
+    "rate_lead",
+    "mean_text",
+)
+"""Columns of the success head, an agent a row. No column names an agent: what tells one from another is its past."""
+PRICED = (*ROW, "log_priced", "log_lambda")
+"""Columns of the graph: two more for the gain head, lambda * price of the row's agent, and lambda."""
+FLOOR = 1e-9
+"""Least price in US dollars for 1,000 questions, so that a free agent has a logarithm."""
+VOTE = 1.5
+"""An answer has a say where its calibrated log-odds are above -VOTE, and the more the higher they are."""
+SAME = 0.5
+"""Agreement above which two answers count as one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What an agent that was asked, and paid for, has given."""
+
+    answer: str = ""
+    confidence: float | None = None
+    """On the scale of the outcomes that the router was trained on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Everything that is known about one question when the router is asked. All of it may be missing."""
+
+    asked: Mapping[str, Asked] = field(default_factory=dict)
+    question: str = ""
+    dimension: str = ""
+    agents: Sequence[str] | None = None
+    """Those that may be asked or kept; None for every agent that the router knows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Past:
+    """One agent on one dimension, as outcomes have shown it."""
+
+    rate: float
+    """Log-odds of being right, shrunk to the agent's over all dimensions."""
+    price_usd: float
+    """Mean, for one question."""
+    price_per_char: float = 0.0
+    """By which the price rises with every character of the question above `mean_chars`."""
+    mean_chars: float = 0.0
+    knots: tuple[float, ...] = ()
+    """Confidences, rising; empty where the agent stated none."""
+    scores: tuple[float, ...] = ()
+    """Normal scores of the knots: how far up a confidence is among the agent's own."""
+    slope: float = 0.0
+    intercept: float = 0.0
+    """Log-odds of being right = intercept + slope * normal score."""
+    stated: float = 0.0
+    """Share of its answers that came with a confidence."""
+
+    def price(self, chars: int) -> float:
+        """US dollars for asking it a question of so many characters; 0 characters for an unknown question."""
+        if not chars:
+            return self.price_usd
+        return max(self.price_usd + self.price_per_char * (chars - self.mean_chars), 0.2 * self.price_usd)
+
+    def score(self, confidence: float) -> float:
+        """Normal score of a confidence: straight lines between the knots, flat outside them."""
+        knots, scores = self.knots, self.scores
+        right = bisect_right(knots, confidence)
+        if right == 0:
+            return scores[0]
+        if right == len(knots):
+            return scores[-1]
+        left = knots[right - 1]
+        share = (confidence - left) / (knots[right] - left)
+        return scores[right - 1] + share * (scores[right] - scores[right - 1])
+
+    def odd(self, confidence: float) -> bool:
+        """Whether it lies so far outside what was seen in training that its scale must be another. -inf does not."""
+        margin = 0.1 * (self.knots[-1] - self.knots[0]) + 1e-6
+        return confidence != -math.inf and not self.knots[0] - margin <= confidence <= self.knots[-1] + margin
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Panel:
+    """The agents that a decision is among, on one dimension."""
+
+    names: tuple[str, ...]
+    pasts: tuple[Past, ...]
+    mean_rate: float
+    rates: tuple[float, ...]
+
+    @classmethod
+    def of(cls, names: Sequence[str], pasts: Sequence[Past]) -> "Panel":
+        rates = tuple(past.rate for past in pasts)
+        return cls(tuple(names), tuple(pasts), sum(rates) / len(rates), rates)
+
+
+def rows(
+    panel: Panel,
+    asked: Sequence[tuple[int, Asked]],
+    texts: Sequence[float],
+    chars: int,
+) -> tuple[list[list[float]], list[float]]:
+    """One row of `ROW` for each agent of the panel, and its price in US dollars.
+
+    `asked`: columns of the panel with what they gave; nothing else of an agent is looked at but its past. `texts`: what
+    the question's words say about each agent's success, NaN where there is no text. `training.router_rows` makes the
+    same rows for many questions at once.
+    """
+    pasts, mean_rate = panel.pasts, panel.mean_rate
+    prices = [past.price(chars) for past in pasts]
+    mean_text = sum(texts) / len(texts)
+    columns = [column for column, _ in asked]
+    odds, stated, contents = [], [], []
+    for column, answer in asked:
+        past = pasts[column]
+        if answer.confidence is None or not past.knots:
+            odds.append(past.rate)
+            stated.append(NAN)
+        else:
+            score = past.score(answer.confidence)
+            odds.append(past.intercept + past.slope * score)
+            stated.append(score)
+        contents.append(content(answer.answer))
+    alike = [[agreement(one, other) for other in contents] for one in contents]
+    rates = [panel.rates[column] for column in columns]
+    places = range(len(columns))
+    count, lead, common = _others(list(places), rates, odds, alike)
+    made = []
+    for column, past in enumerate(pasts):
+        rate = past.rate
+        log_price = math.log(max(1000 * prices[column], FLOOR))
+        if column in columns:
+            place = columns.index(column)
+            others = [other for other in places if other != place]
+            heard, best, level = _others(others, rates, odds, alike)
+            votes = _votes(others, odds, alike[place])
+            head = (1.0, odds[place], stated[place], texts[column], rate, log_price, heard, *votes, *level)
+            made.append([*head, mean_rate, rate - best, mean_text])
+        else:
+            head = (0.0, NAN, NAN, texts[column], rate, log_price, count, NAN, NAN, NAN, NAN, *common)
+            made.append([*head, mean_rate, rate - lead, mean_text])
+    return made, prices
+
+
+Matrix = Sequence[Sequence[float]]
+
+
+def _others(
+    places: Sequence[int], rates: Sequence[float], odds: Sequence[float], alike: Matrix
+) -> tuple[float, float, tuple[float, float, float, float, float]]:
+    """How many of these were asked, the best rate among them, and `best_other` to `pair_agreement` of `ROW`."""
+    n = len(places)
+    if n == 0:
+        return 0.0, NAN, (NAN, NAN, NAN, NAN, NAN)
+    if n == 1:
+        level, rate = odds[places[0]], rates[places[0]]
+        return 1.0, rate, (level, level, level, level - rate, NAN)
+    levels, past = [odds[place] for place in places], [rates[place] for place in places]
+    mean = sum(levels) / n
+    pairs = sum([alike[one][other] for one in places for other in places if other < one])
+    return float(n), max(past), (max(levels), mean, min(levels), mean - sum(past) / n, 2 * pairs / (n * (n - 1)))
+
+
+def _votes(others: Sequence[int], odds: Sequence[float], alike: Sequence[float]) -> tuple[float, float, float, float]:
+    """Weight of the others that agree with an answer, of those that do not, and the surest of either."""
+    agreeing = disagreeing = 0.0
+    best_agreeing = best_disagreeing = -math.inf
+    for other in others:
+        same, level = alike[other], odds[other]
+        if level > -VOTE:
+            agreeing += same * (level + VOTE)
+            disagreeing += (1 - same) * (level + VOTE)
+        if same > SAME:
+            best_agreeing = max(best_agreeing, level)
+        else:
+            best_disagreeing = max(best_disagreeing, level)
+    return (
+        agreeing,
+        disagreeing,
+        NAN if best_agreeing == -math.inf else best_agreeing,
+        NAN if best_disagreeing == -math.inf else best_disagreeing,
+    )
+
+
+def agreement(one: frozenset[str], other: frozenset[str]) -> float:
+    """How far two answers say the same, in [0, 1]: Jaccard index of what they consist of; 0 where both are empty."""
+    if one == other:
+        return float(bool(one))
+    return len(one & other) / len(one | other)
+
+
+_MARK = re.compile(r"####|\\boxed\{")
+_WORD = re.compile(r"[^\W_]+(?:\.\d+)?")
+_COMMA = re.compile(r"(?<=\d),(?=\d{3})")
+
+
+@lru_cache(maxsize=8192)
+def content(answer: str) -> frozenset[str]:
+    """Words and numbers of an answer, in lower case; of a worked one (`#### 12`, `\\boxed{12}`) those of its end."""
+    return frozenset(_WORD.findall(_COMMA.sub("", _MARK.split(answer)[-1].lower())))

@@ -1,0 +1,126 @@
+"""`metaprobe train router`, `metaprobe route`, `metaprobe evaluate router`: whom to ask, and whose answer to keep."""
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from metaprobe.terminal import FILE, FOLDER, RUNS, command_line, folds_option, say_checkpoint, seed_option, steps
+
+budget_option = click.option(
+    "--budget",
+    type=click.FloatRange(0, min_open=True),
+    metavar="USD_PER_1000",
+    help="Mean cost of 1,000 questions, all agents asked counted; sets lambda by the checkpoint's own curve.",
+)
+lambda_option = click.option(
+    "--lambda",
+    "lambda_",
+    type=click.FloatRange(0, min_open=True),
+    help="Accuracy that a US dollar for 1,000 questions must bring.  [default: the checkpoint's]",
+)
+digest_option = click.option("--sha256", help="Digest that the checkpoint must have.")
+
+
+@click.command("router")
+@click.argument("outcomes", type=FILE)
+@click.option("--out", type=FOLDER, required=True, help="Checkpoint folder to write.")
+@click.option("--agent", "agents", multiple=True, help="Only these agents; repeatable.  [default: all in the file]")
+@click.option(
+    "--states", default=20_000, show_default=True, type=click.IntRange(1000), help="Random states to learn gains from."
+)
+@folds_option
+@seed_option
+def train_router_command(
+    outcomes: Path, out: Path, agents: tuple[str, ...], states: int, folds: int, seed: int
+) -> None:
+    """Whom to ask next and whose answer to keep, from outcomes: one question a line, with every agent's answer."""
+    from metaprobe.records.outcomes import read_outcomes
+    from metaprobe.training.router import train_router
+
+    with steps() as on_step:
+        on_step(f"reading {outcomes.name}")
+        questions = read_outcomes(outcomes)
+        checkpoint = train_router(
+            out,
+            questions,
+            agents=agents or None,
+            folds=folds,
+            states=states,
+            seed=seed,
+            command=command_line(),
+            on_step=on_step,
+        )
+    say_checkpoint(checkpoint)
+
+
+@click.command()
+@click.argument("checkpoint", type=RUNS)
+@click.argument("file", type=FILE)
+@budget_option
+@lambda_option
+@digest_option
+def route(checkpoint: Path, file: Path, budget: float | None, lambda_: float | None, sha256: str | None) -> None:
+    """What to do next about each line's question, given what is known so far: one decision out for each line in.
+
+    A line is {"id", "question", "dimension", "agents": {name: {"answer", "confidence"}}} with the agents that have been
+    asked; all of it may be missing. "candidates" names those that may be asked, by default all.
+    """
+    from metaprobe.routing.learned import LearnedRouter
+    from metaprobe.training.router_evaluate import route_lines
+
+    router = LearnedRouter.load(checkpoint, sha256=sha256, **_price(budget, lambda_))
+    decided = lines = 0
+    for line in route_lines(router, file):
+        click.echo(json.dumps(line))
+        lines += 1
+        decided += line["action"] is not None
+    if decided < lines:
+        click.echo(f"decided {decided} of {lines} lines; the reasons stand in the lines", err=True)
+    if not decided:
+        sys.exit(1)
+
+
+@click.group()
+def evaluate() -> None:
+    """What a checkpoint is worth on data it has not seen: router."""
+
+
+@evaluate.command("router")
+@click.argument("checkpoint", type=RUNS)
+@click.argument("outcomes", type=FILE)
+@budget_option
+@lambda_option
+@click.option("--decisions", type=click.Path(dir_okay=False, path_type=Path), help="File for one decision a question.")
+@digest_option
+@seed_option
+def evaluate_router_command(
+    checkpoint: Path,
+    outcomes: Path,
+    budget: float | None,
+    lambda_: float | None,
+    decisions: Path | None,
+    sha256: str | None,
+    seed: int,
+) -> None:
+    """Accuracy, cost, hull and controls as JSON, with intervals; all agents asked are paid for.
+
+    Lambda comes from the checkpoint's curve, never from the file that is evaluated.
+    """
+    from metaprobe.records.outcomes import read_outcomes
+    from metaprobe.routing.learned import LearnedRouter
+    from metaprobe.training.router_evaluate import evaluate_router
+
+    router = LearnedRouter.load(checkpoint, sha256=sha256, **_price(budget, lambda_))
+    figures, decided = evaluate_router(router, read_outcomes(outcomes), seed=seed)
+    if decisions is not None:
+        decisions.parent.mkdir(parents=True, exist_ok=True)
+        decisions.write_text("".join(json.dumps(line) + "\n" for line in decided), encoding="utf-8")
+    click.echo(json.dumps({"budget": budget, **figures}, indent=1))
+
+
+def _price(budget: float | None, lambda_: float | None) -> dict[str, float | None]:
+    if budget is not None and lambda_ is not None:
+        raise click.UsageError("--budget and --lambda fix each other; give one of them")
+    return {"budget": budget, "lambda_": lambda_}

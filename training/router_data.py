@@ -1,0 +1,318 @@
+"""Outcomes as arrays, and what they show of each agent's past: rates, prices, calibrated confidences, words."""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.records.errors import RecordError
+from metaprobe.records.extras import require
+from metaprobe.records.outcomes import QuestionOutcomes
+from metaprobe.routing.learned import ANY
+from metaprobe.routing.learned_state import Past, agreement, content
+from metaprobe.routing.learned_text import BUCKETS, WordScores, word_buckets
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+KNOTS = 33
+"""Confidences kept of an agent on a dimension: its quantiles."""
+PRIOR = 5.0
+"""Answers that an agent's rate over all dimensions weighs against its own on one."""
+SLOPE_PENALTY = 1.0
+"""Inverse strength of the L2 penalty on what a dimension adds to an agent's calibration."""
+WORD_PENALTY = 20.0
+"""L2 penalty on the words' weights, vectors of length 1."""
+FEWEST_QUESTIONS = 3
+"""In how many questions a word must stand to count."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcomes:
+    """n questions, A agents."""
+
+    agents: tuple[str, ...]
+    dimensions: tuple[str, ...]
+    score: Floats
+    """(n, A), NaN where an agent was not asked."""
+    confidence: Floats
+    """(n, A), NaN where none was given."""
+    cost: Floats
+    """(n, A) US dollars."""
+    agreement: NDArray[np.float32]
+    """(n, A, A) of the answers."""
+    questions: tuple[str, ...]
+    dimension: Ints
+    """(n,): index into `dimensions`, -1 where unknown."""
+    groups: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+    @property
+    def chars(self) -> Floats:
+        """(n,) characters of the question."""
+        return np.array([len(question) for question in self.questions], dtype=np.float64)
+
+    @property
+    def known(self) -> NDArray[np.bool_]:
+        """(n, A): whether what came of asking the agent is known."""
+        return np.isfinite(self.score)
+
+    def take(self, rows: Ints) -> "Outcomes":
+        """The questions of these rows."""
+        return dataclasses.replace(
+            self,
+            score=self.score[rows],
+            confidence=self.confidence[rows],
+            cost=self.cost[rows],
+            agreement=self.agreement[rows],
+            questions=tuple(self.questions[row] for row in rows),
+            dimension=self.dimension[rows],
+            groups=tuple(self.groups[row] for row in rows),
+        )
+
+    def only(self, columns: Sequence[int]) -> "Outcomes":
+        """The same questions with these agents."""
+        at = list(columns)
+        return dataclasses.replace(
+            self,
+            agents=tuple(self.agents[column] for column in at),
+            score=self.score[:, at],
+            confidence=self.confidence[:, at],
+            cost=self.cost[:, at],
+            agreement=self.agreement[:, at][:, :, at],
+        )
+
+
+def outcomes_of(questions: Sequence[QuestionOutcomes], agents: Sequence[str] | None = None) -> Outcomes:
+    """Arrays of the questions that have a scored answer. `agents`: by default all, in order of their names.
+
+    Raises `RecordError` where nothing is scored, or a scored answer has no cost.
+    """
+    names = tuple(agents) if agents is not None else tuple(sorted({name for q in questions for name in q.agents}))
+    questions = [q for q in questions if any(o.score is not None for name, o in q.agents.items() if name in names)]
+    if not questions:
+        raise RecordError('no answer is scored; expected "correct" or "score" in the agents\' outcomes')
+    n, A = len(questions), len(names)
+    score, confidence, cost = (np.full((n, A), np.nan) for _ in range(3))
+    alike = np.zeros((n, A, A), dtype=np.float32)
+    dimensions = tuple(sorted({q.dimension for q in questions} - {ANY}))
+    for row, question in enumerate(questions):
+        words = [content(question.agents[name].answer) if name in question.agents else frozenset() for name in names]
+        for column, name in enumerate(names):
+            outcome = question.agents.get(name)
+            if outcome is None or outcome.score is None:
+                continue
+            if outcome.cost_usd is None:
+                raise RecordError(f"question {question.id}: {name} has no cost_usd; give one, 0 where it costs nothing")
+            score[row, column], cost[row, column] = outcome.score, outcome.cost_usd
+            confidence[row, column] = np.nan if outcome.confidence is None else outcome.confidence
+            for other in range(column):
+                alike[row, column, other] = alike[row, other, column] = agreement(words[column], words[other])
+    for mine in confidence.T:  # a log-probability of -inf is as the least of the others
+        mine[mine == -np.inf] = np.nanmin(np.where(np.isfinite(mine), mine, np.nan), initial=0.0)
+    return Outcomes(
+        agents=names,
+        dimensions=dimensions,
+        score=score,
+        confidence=confidence,
+        cost=cost,
+        agreement=alike,
+        questions=tuple(q.question for q in questions),
+        dimension=np.array([dimensions.index(q.dimension) if q.dimension else -1 for q in questions]),
+        groups=tuple(q.group for q in questions),
+    )
+
+
+def pasts_of(data: Outcomes) -> dict[str, dict[str, Past]]:
+    """Each agent's past by dimension, and over all under the key "". Raises `RecordError` for one never asked."""
+    chars = data.chars
+    found: dict[str, dict[str, Past]] = {}
+    for column, name in enumerate(data.agents):
+        rows = np.flatnonzero(data.known[:, column])
+        if not len(rows):
+            raise RecordError(f"agent {name!r} has no scored answer; leave it out")
+        lines = _calibration(data, column, rows)
+        overall = float(data.score[rows, column].mean())
+        mine = found[name] = {}
+        for dimension in (-1, *range(len(data.dimensions))):
+            here = rows if dimension < 0 else rows[data.dimension[rows] == dimension]
+            score, cost = data.score[here, column], data.cost[here, column]
+            rate = (score.sum() + PRIOR * overall) / (len(here) + PRIOR)
+            price, per_char = (
+                (cost.mean(), _slope(chars[here], cost)) if len(here) else (data.cost[rows, column].mean(), 0)
+            )
+            knots, scores = _normal_scores(data.confidence[here, column])
+            intercept, slope = lines[dimension]
+            mine[data.dimensions[dimension] if dimension >= 0 else ANY] = Past(
+                rate=logit(rate),
+                price_usd=float(price),
+                price_per_char=float(per_char),
+                mean_chars=float(chars[here].mean()) if len(here) else 0.0,
+                knots=knots,
+                scores=scores,
+                slope=slope,
+                intercept=intercept,
+                stated=float(np.isfinite(data.confidence[here, column]).mean()) if len(here) else 0.0,
+            )
+    return found
+
+
+def _slope(chars: Floats, cost: Floats) -> float:
+    """Least squares; 0 where a longer question would be cheaper, or nothing can be told."""
+    spread = chars.var()
+    return max(float(np.cov(chars, cost, ddof=0)[0, 1] / spread), 0.0) if len(chars) > 10 and spread > 0 else 0.0
+
+
+def _normal_scores(confidence: Floats) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Quantiles of the confidences and their normal scores, by mid-ranks, so that ties get one score."""
+    special = require("scipy.special", "train")
+    values, counts = np.unique(confidence[np.isfinite(confidence)], return_counts=True)
+    if not len(values):
+        return (), ()
+    ranks = (np.cumsum(counts) - counts / 2) / counts.sum()
+    keep = np.unique(np.searchsorted(ranks, np.linspace(0, 1, KNOTS)).clip(0, len(values) - 1))
+    keep = np.unique(np.concatenate([[0], keep, [len(values) - 1]]))
+    scores = special.ndtri(ranks[keep].clip(0.01, 0.99))
+    return tuple(values[keep].tolist()), tuple(scores.tolist())
+
+
+def _calibration(data: Outcomes, column: int, rows: Ints) -> dict[int, tuple[float, float]]:
+    """Dimension -> (intercept, slope) of the log-odds of being right on the normal score; -1 over all.
+
+    One logistic regression an agent: what a dimension adds to intercept and slope is shrunk. Scores between 0 and 1
+    count as that part of a right answer.
+    """
+    linear = require("sklearn.linear_model", "train")
+    found: dict[int, tuple[float, float]] = {}
+    stated = rows[np.isfinite(data.confidence[rows, column])]
+    for pooled in (True, False):
+        dimensions = [-1] if pooled else list(range(len(data.dimensions)))
+        at = np.full(len(stated), -1) if pooled else data.dimension[stated]
+        used = stated[at >= 0] if not pooled else stated
+        at = at[at >= 0] if not pooled else at
+        z = np.zeros(len(used))
+        for dimension in dimensions:
+            here = at == dimension
+            knots, scores = _normal_scores(data.confidence[used[here], column])
+            if len(knots):
+                z[here] = np.interp(data.confidence[used[here], column], knots, scores)
+        y = data.score[used, column]
+        if len(used) < 10 or y.min() == y.max():  # nothing can be learned of its confidences: its rate must do
+            rates = {d: rows if d < 0 else rows[data.dimension[rows] == d] for d in dimensions}
+            overall = data.score[rows, column].mean()
+            found |= {
+                d: (logit((data.score[r, column].sum() + PRIOR * overall) / (len(r) + PRIOR)), 0.0)
+                for d, r in rates.items()
+            }
+            continue
+        own = (at[:, None] == np.array(dimensions)).astype(np.float64)
+        X = np.column_stack([z, z[:, None] * own / 2, own]) if not pooled else z[:, None]
+        twice = np.concatenate([X, X])  # a score s is a right answer of weight s and a wrong one of weight 1 - s
+        weight = np.concatenate([y, 1 - y])
+        kept = weight > 0
+        model = linear.LogisticRegression(C=SLOPE_PENALTY, max_iter=1000)
+        model.fit(twice[kept], np.repeat([1, 0], len(y))[kept], sample_weight=weight[kept])
+        w, b = model.coef_[0], float(model.intercept_[0])
+        k = len(dimensions)
+        for place, dimension in enumerate(dimensions):
+            extra = (0.0, 0.0) if pooled else (float(w[1 + k + place]), float(w[1 + place]) / 2)
+            found[dimension] = b + extra[0], float(w[0]) + extra[1]
+    return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Words:
+    """The questions' words as one sparse matrix, made once."""
+
+    counts: object
+    """(n, BUCKETS) of 0 and 1, scipy CSR."""
+
+    @classmethod
+    def of(cls, questions: Sequence[str]) -> "Words":
+        sparse = require("scipy.sparse", "train")
+        found = [word_buckets(question) for question in questions]
+        ends = np.cumsum([0, *(len(buckets) for buckets in found)])
+        columns = np.concatenate(found) if len(found) else np.empty(0, dtype=np.int64)
+        return cls(sparse.csr_matrix((np.ones(len(columns)), columns, ends), shape=(len(questions), BUCKETS)))
+
+
+def word_scores(words: Words, data: Outcomes, rows: Ints) -> WordScores:
+    """Ridge regression of how far each agent's score lies above its rate on the dimension, on TF-IDF of the words."""
+    linear, sparse = require("sklearn.linear_model", "train"), require("scipy.sparse", "train")
+    A = len(data.agents)
+    counts = words.counts[rows]  # type: ignore[index]
+    seen = np.asarray(counts.sum(axis=0)).ravel()
+    idf = np.where(seen >= FEWEST_QUESTIONS, np.log((1 + len(rows)) / (1 + seen)) + 1, 0.0)
+    if not idf.any():
+        return WordScores(np.zeros((0, A + 1), dtype=np.float32), np.zeros(0, dtype=np.float32))
+    X = normalised(counts, idf, sparse)
+    residual = np.nan_to_num(data.score[rows] - _usual(data, rows))
+    model = linear.Ridge(alpha=WORD_PENALTY, fit_intercept=False, solver="sparse_cg", tol=1e-4).fit(X, residual)
+    weights = np.reshape(model.coef_, (A, BUCKETS)).T * idf[:, None]
+    weights = np.column_stack([weights, weights.mean(axis=1)])
+    return WordScores(weights.astype(np.float32), (idf**2).astype(np.float32))
+
+
+def normalised(counts: object, idf: Floats, sparse: object) -> object:
+    """TF-IDF rows of length 1 (0 where no word is known)."""
+    X = counts.multiply(idf).tocsr()  # type: ignore[attr-defined]
+    length = np.sqrt(np.asarray(X.multiply(X).sum(axis=1)).ravel())
+    return sparse.diags(1 / np.maximum(length, 1e-12)) @ X  # type: ignore[attr-defined]
+
+
+def _usual(data: Outcomes, rows: Ints) -> Floats:
+    """(n, A): mean score of the agent on the question's dimension."""
+    usual = np.zeros((len(rows), len(data.agents)))
+    for dimension in np.unique(data.dimension[rows]):
+        here = data.dimension[rows] == dimension
+        score = data.score[rows[here]]
+        count = np.isfinite(score).sum(axis=0)
+        usual[here] = np.nansum(score, axis=0) / np.maximum(count, 1)
+    return usual
+
+
+def texts_of(scores: WordScores, words: Words, rows: Ints) -> Floats:
+    """(n, A): what `WordScores.of` gives, for many questions; NaN where no word is known."""
+    A = scores.weights.shape[1] - 1
+    if not len(scores.weights):
+        return np.full((len(rows), A + 1), np.nan)[:, :A]
+    counts = words.counts[rows]  # type: ignore[index]
+    length = np.asarray(counts @ scores.squares.astype(np.float64)).ravel()
+    found = np.asarray(counts @ scores.weights.astype(np.float64))[:, :A]
+    return np.where(length[:, None] > 0, found / np.sqrt(np.maximum(length, 1e-12))[:, None], np.nan)
+
+
+def logit(rate: float) -> float:
+    """Log-odds, of a rate kept 0.02 from 0 and 1."""
+    rate = min(max(float(rate), 0.02), 0.98)
+    return float(np.log(rate / (1 - rate)))
+
+
+def fingerprint_of(questions: Sequence[QuestionOutcomes]) -> str:
+    """SHA-256 (hex) over ids, groups, dimensions and outcomes, in any order; texts do not matter."""
+    lines = sorted(
+        json.dumps(
+            [
+                q.id,
+                q.group,
+                q.dimension,
+                sorted((name, o.score, o.confidence, o.cost_usd) for name, o in q.agents.items()),
+            ]
+        )
+        for q in questions
+    )
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def pasts_json(pasts: Mapping[str, Mapping[str, Past]]) -> bytes:
+    """For `AGENTS` of a checkpoint."""
+    record = {
+        name: {dimension: dataclasses.asdict(past) for dimension, past in mine.items()} for name, mine in pasts.items()
+    }
+    return json.dumps(record).encode()

@@ -1,0 +1,59 @@
+"""The learned router as one ONNX graph: rows are agents, and one call answers for all of them."""
+
+from typing import Any
+
+import numpy as np
+
+from metaprobe.records.extras import require
+from metaprobe.routing.learned import GAIN, INPUT, SUCCESS
+from metaprobe.routing.learned_state import PRICED, ROW
+from metaprobe.training.graphs import IR_VERSION, OPSET
+from metaprobe.training.router_fit import GAIN_ROW
+from metaprobe.training.trees import Trees
+
+
+def router_graph(success: Trees, gain: Trees) -> bytes:
+    """(A, len(PRICED)) float32 in; P(right) (A, 1) and gain (A, 1) out.
+
+    The rows are one state: the gain of each depends on the best P(right) among those asked.
+    """
+    onnx = require("onnx", "train")
+    helper, number = onnx.helper, onnx.TensorProto.FLOAT
+    derived, taken = GAIN_ROW[:3], GAIN_ROW[3:]
+    assert derived == ("best", "success", "lead"), "these are made here, and come first"
+    constants: dict[str, Any] = {
+        "head_columns": np.arange(len(ROW), dtype=np.int64),
+        "gain_columns": np.array([PRICED.index(name) for name in taken], dtype=np.int64),
+        "asked_column": np.array([ROW.index("asked")], dtype=np.int64),
+        "zero": np.zeros(1, dtype=np.float32),
+    }
+    nodes = [
+        helper.make_node("Gather", [INPUT, "head_columns"], ["head_row"], axis=1),
+        success.onnx_node("head_row", "log_odds", len(ROW)),
+        helper.make_node("Sigmoid", ["log_odds"], [SUCCESS]),
+        helper.make_node("Gather", [INPUT, "asked_column"], ["asked"], axis=1),
+        helper.make_node("Mul", [SUCCESS, "asked"], ["had"]),
+        helper.make_node("ReduceMax", ["had"], ["best"], axes=[0], keepdims=1),
+        helper.make_node("Sub", [SUCCESS, "best"], ["lead"]),
+        helper.make_node("Mul", ["asked", "zero"], ["none"]),
+        helper.make_node("Add", ["none", "best"], ["best_rows"]),
+        helper.make_node("Gather", [INPUT, "gain_columns"], ["stated"], axis=1),
+        helper.make_node("Concat", ["best_rows", SUCCESS, "lead", "stated"], ["gain_row"], axis=1),
+        gain.onnx_node("gain_row", GAIN, len(GAIN_ROW)),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "metaprobe",
+        [helper.make_tensor_value_info(INPUT, number, [None, len(PRICED)])],
+        [helper.make_tensor_value_info(name, number, [None, 1]) for name in (SUCCESS, GAIN)],
+        initializer=[onnx.numpy_helper.from_array(value, name) for name, value in constants.items()],
+    )
+    model = helper.make_model(
+        graph,
+        opset_imports=[helper.make_opsetid(domain, version) for domain, version in OPSET.items()],
+        producer_name="metaprobe",
+        ir_version=IR_VERSION,
+    )
+    onnx.checker.check_model(model)
+    data: bytes = model.SerializeToString()
+    return data
