@@ -258,12 +258,16 @@ def section(found: dict[str, Any]) -> list[str]:
     head = ["budget", "way of routing", "accuracy", "USD per 1,000", "calls", "router more accurate by, points"]
     rows = []
     for row in found["rows"]:
-        for name, method in row["methods"].items():
+        for name, method in router_first(row["methods"]):
             budget = f"{row['budget']:.3g}" if name == ROUTER else ""
             rows.append([budget, name, *cells(method), "" if name == ROUTER else points(method)])
         accuracy, cost = row["shuffled_labels"]
         rows.append(["", "router, shuffled labels (one split)", f"{accuracy:.3f}", f"{cost:.3g}", "", ""])
     return [*lines, *markdown(head, rows)]
+
+
+def router_first(methods: dict[str, Any]) -> list[tuple[str, Any]]:
+    return sorted(methods.items(), key=lambda named: named[0] != ROUTER)
 
 
 def cells(method: dict[str, Any]) -> list[str]:
@@ -304,7 +308,7 @@ def ruled(found: dict[str, Any]) -> list[str]:
     rows = [
         [f"{row['budget']:.3g}" if at == 0 else "", name, *cells(m), "" if name == ROUTER else points(m)]
         for row in found["rows"]
-        for at, (name, m) in enumerate(row["methods"].items())
+        for at, (name, m) in enumerate(router_first(row["methods"]))
     ]
     return markdown(head, rows)
 

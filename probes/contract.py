@@ -5,7 +5,7 @@ from typing import Literal, get_args
 
 from metaprobe.checkpoints import ContractMismatch, Generator
 
-OnMismatch = Literal["warn", "note", "refuse", "ignore"]
+OnMismatch = Literal["warn", "refuse", "ignore", "note"]
 """`note`: said in the reason of the verdict, without a warning; so does `warn`."""
 
 
