@@ -38,7 +38,7 @@ class Settings:
     gate_stop: float = 0.05
     """Promised share of good answers that the gate stops at most."""
     gate_escalate: float | None = None
-    """The same of those it marks as better asked elsewhere; they are written to their end."""
+    """The same of those it ends as better asked of a stronger model; at most `gate_stop`."""
     host: str = "127.0.0.1"
     port: int = 8080
     """0 takes a free one."""

@@ -69,14 +69,21 @@ def hide(data: bytes, asked: Asked) -> bytes:
         return data
     try:
         fields = _object.decode(data)
-        choices = _objects.decode(fields["choices"])
+        choices = _array.decode(fields["choices"])
     except (*UNREADABLE, KeyError):
         return data  # whatever it is, it holds none
-    for choice in choices:
-        if "logprobs" in choice:
-            choice["logprobs"] = _without_top(choice["logprobs"]) if asked.wants_logprobs else _NULL
-    fields["choices"] = Raw(_encode(choices))
+    fields["choices"] = Raw(_encode([_hidden(choice, asked) for choice in choices]))
     return _encode(fields)
+
+
+def _hidden(choice: Raw, asked: Asked) -> Raw:
+    try:
+        fields = _object.decode(choice)
+    except UNREADABLE:
+        return choice  # no object, so it holds none
+    if "logprobs" in fields:
+        fields["logprobs"] = _without_top(fields["logprobs"]) if asked.wants_logprobs else _NULL
+    return Raw(_encode(fields))
 
 
 def _without_top(logprobs: Raw) -> Raw:

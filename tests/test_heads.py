@@ -161,9 +161,14 @@ def test_a_step_with_too_few_answers_is_its_share(evidence: Evidence) -> None:
     grades[:3] = 1
     data = graded_evidence(evidence, grades, "evidence")
     assert data.steps == (3,)
-    assert data.constant == pytest.approx(1 + (len(grades) - 3) / len(grades))
     study = GradedStudy(data, np.zeros(len(grades)), 0)
-    level = study.fit(study.roles(0), 0)
+    roles = study.roles(0)
+    level = study.fit(roles, 0)
+    assert level.base == pytest.approx(1 + (len(grades) - 3) / len(grades))
+    unseen = roles.train[:40]
+    held_out = dataclasses.replace(roles, train=roles.train[40:], test=unseen)
+    shares = np.delete(grades, unseen) >= 2
+    assert study.fit(held_out, 0).base == pytest.approx(1 + shares.mean()), "rows held out tell it nothing"
     values = level.value(evidence.features)
     assert 1.9 < values.min() < values.max() <= 3
     assert spearman(grades, values) > 0.5

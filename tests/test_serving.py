@@ -743,3 +743,8 @@ def test_alternatives_asked_for_the_predictor_alone_are_hidden() -> None:
         == b'{"choices":[{"logprobs":{"content":[{"logprob":-0.10,"top_logprobs":[]}]}}],"z":1e400}'
     )
     assert not asked(b'{"logprobs": true, "top_logprobs": 2}', top_logprobs=5).changed
+
+
+def test_a_choice_that_is_none_does_not_keep_the_logprobs_of_the_others() -> None:
+    answer = b'{"choices":[null,{"logprobs":{"content":[{"logprob":-0.1}]}}]}'
+    assert hide(answer, asked(b"{}", top_logprobs=0)) == b'{"choices":[null,{"logprobs":null}]}'

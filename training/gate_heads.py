@@ -151,7 +151,8 @@ class _MeanInGraph:
     def calibrations(self) -> tuple[str, ...]:
         return (self.calibrator.name,)
 
-    def value(self, X: Features, others: Mapping[str, Scores]) -> Scores:
+    def value(self, X: Features) -> Scores:
+        """P(good) (n,)."""
         return self.calibrator.probability(self.mean.score(X))
 
     def onnx_nodes(self, input_name: str, output_name: str, width: int) -> Onnx:

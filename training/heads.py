@@ -169,15 +169,18 @@ def fit_level(
     roles: Roles,
     *,
     steps: Sequence[int],
-    constant: float,
+    scale: tuple[int, int],
     names: Sequence[str],
     seed: int = 0,
 ) -> Level:
-    """A booster for each of `steps`; `constant` is the lowest level and the shares of the other steps."""
+    """A booster for each of `steps`; any other step up the scale is taken to be its share of the rows seen."""
     fitted = [
         fit_probability(X, (grades >= step).astype(np.int64), groups, roles, names=names, seed=seed) for step in steps
     ]
-    return Level(constant, tuple(fitted))
+    low, high = scale
+    rest = [step for step in range(low + 1, high + 1) if step not in steps]
+    shares = (float((grades[roles.seen] >= step).mean()) for step in rest)
+    return Level(low + sum(shares), tuple(fitted))
 
 
 def fit_amount(

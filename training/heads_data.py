@@ -37,8 +37,6 @@ class Graded:
     """(n,), in `SCALES`."""
     steps: tuple[int, ...] = ()
     """Levels k for which y >= k can be learned."""
-    constant: float = 0.0
-    """The lowest level, and the shares of the other steps: what they are taken to be."""
 
     @property
     def strata(self) -> NDArray[np.int64]:
@@ -141,9 +139,7 @@ def graded_evidence(evidence: Evidence, grades: ArrayLike, target: str) -> Grade
     evidence = replace(evidence, table=replace(evidence.table, y=(grades >= middle).astype(np.int64)))
     if target not in LEVELS:
         return Graded(target, evidence, grades)
-    steps = tuple(cut for cut in cuts if min(sides[cut]) >= FEW)
-    shares = [float((grades >= cut).mean()) for cut in cuts if cut not in steps]
-    return Graded(target, evidence, grades, steps, low + sum(shares))
+    return Graded(target, evidence, grades, tuple(cut for cut in cuts if min(sides[cut]) >= FEW))
 
 
 def _graded(

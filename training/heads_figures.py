@@ -67,7 +67,7 @@ def _fit(data: Graded, roles: Roles, seed: int) -> Level | Amount:
         evidence.table.groups,
         roles,
         steps=data.steps,
-        constant=data.constant,
+        scale=SCALES[data.target],
         names=names,
         seed=seed,
     )

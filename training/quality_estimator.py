@@ -23,7 +23,7 @@ from metaprobe.records.errors import RecordError
 from metaprobe.training.export import Export, write_checkpoint
 from metaprobe.training.graphs import trees_graph
 from metaprobe.training.heads import fit_probability
-from metaprobe.training.raw_graph import raw_graph
+from metaprobe.training.raw_parity import checked_raw_graph
 from metaprobe.training.roles import final_roles
 
 Responses = Sequence[ArrayLike]
@@ -74,6 +74,8 @@ class QualityClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.support_ = quality.Support.fit(inputs[roles.train], inputs[roles.calibration])
         self.examples_: NDArray[np.float32] = inputs[:64]
         """Features of the first responses: an exported graph is checked on them."""
+        self.responses_ = [np.asarray(response, dtype=np.float32).ravel() for response in X[:64]]
+        """These responses: a graph from log-probabilities is checked on them."""
         self.n_groups_, self.n_responses_ = len(np.unique(names)), len(names)
         return self
 
@@ -130,7 +132,7 @@ class QualityClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 not_audited=["all of them: QualityClassifier holds nothing out"],
                 support=self.support_.to_manifest(),
                 packages=("lightgbm", "onnxmltools", "onnx"),
-                extra={RAW: raw_graph(graph, computed.name)} if raw else {},
+                extra={RAW: checked_raw_graph(graph, computed.name, self.responses_)} if raw else {},
             ),
         )
 
