@@ -71,6 +71,13 @@ def application(settings: Settings, predictor: QualityPredictor, gates: Gates | 
             raise Refusal(404, "no_upstream", "this server has no upstream; it was started for scoring only")
         return await proxy(request)
 
+    @app.get("/v1/models")
+    async def models(request: Request) -> Response:
+        """The upstream's models, as it lists them."""
+        if proxy is None:
+            raise Refusal(404, "no_upstream", "this server has no upstream; it was started for scoring only")
+        return await proxy.models(request)
+
     @app.get("/metrics")
     async def counts() -> Response:
         """Counts and times, for Prometheus."""

@@ -53,7 +53,7 @@ class Proxy:
             cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),  # one caller's would be sent with another's
             trust_env=False,
         )
-        self._url = httpx.URL(settings.chat_url)
+        self._chat, self._models = httpx.URL(settings.chat_url), httpx.URL(settings.models_url)
 
     async def close(self) -> None:
         await self._client.aclose()
@@ -63,24 +63,35 @@ class Proxy:
         body = await read_json_body(request, self._settings)
         started = time.perf_counter()
         question = asked(body, top_logprobs=self._top)
-        headers = to_upstream(
+        headers = self._headers(request)
+        own = time.perf_counter() - started
+        return await while_connected(request.receive, self._answer(question, headers, own))
+
+    async def models(self, request: Request) -> Response:
+        """The upstream's list of models, as it is; clients ask for it before they ask anything else."""
+        answer = await self._send("GET", self._models, None, self._headers(request))
+        body = await self._whole(answer)
+        if 300 <= answer.status_code < 400:
+            raise _redirected(answer)
+        return Response(body, answer.status_code, to_caller(answer.headers.raw))
+
+    def _headers(self, request: Request) -> dict[str, str]:
+        return to_upstream(
             request.headers,
             upstream_key=self._upstream_key,
             own_keys=self._own_keys,
             more=self._settings.forward_headers,
         )
-        own = time.perf_counter() - started
-        return await while_connected(request.receive, self._answer(question, headers, own))
 
     async def _answer(self, question: Asked, headers: dict[str, str], own: float) -> Response:
         started = time.perf_counter()
-        answer = await self._send(question.sent, headers)
+        answer = await self._send("POST", self._chat, question.sent, headers)
         refused = ""
         if question.changed and answer.status_code in REFUSED:
             # Perhaps it is the log-probabilities that it refuses: the caller has not asked for them.
             refused = f"the upstream refused to give log-probabilities (status {answer.status_code})"
             await answer.aclose()
-            answer = await self._send(question.body, headers)
+            answer = await self._send("POST", self._chat, question.body, headers)
         passed = to_caller(answer.headers.raw)
         if answer.status_code == 200 and answer.headers.get("content-type", "").lower().startswith(EVENTS):
             stream = ScoredStream(
@@ -91,9 +102,7 @@ class Proxy:
         done = time.perf_counter()
         self._metrics.upstream_seconds.observe(done - started)
         if 300 <= answer.status_code < 400:
-            raise Refusal(
-                502, "upstream_redirect", f"the upstream redirects (status {answer.status_code}); it is not followed"
-            )
+            raise _redirected(answer)
         if answer.status_code != 200:
             self._metrics.errors.labels("upstream_status").inc()
             return Response(body, answer.status_code, passed)
@@ -116,10 +125,10 @@ class Proxy:
         ]
         return with_verdicts(hide(body, question), verdicts), ""
 
-    async def _send(self, body: bytes, headers: dict[str, str]) -> httpx.Response:
+    async def _send(self, method: str, url: httpx.URL, body: bytes | None, headers: dict[str, str]) -> httpx.Response:
         async with _explained(self._settings):
             given = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
-            request = self._client.build_request("POST", self._url, content=body, headers=given)
+            request = self._client.build_request(method, url, content=body, headers=given)
             return await self._client.send(request, stream=True)
 
     async def _whole(self, answer: httpx.Response) -> bytes:
@@ -193,6 +202,12 @@ async def _explained(settings: Settings) -> AsyncIterator[None]:
         yield
     except httpx.HTTPError as error:
         raise _refusal(error, settings) from error
+
+
+def _redirected(answer: httpx.Response) -> Refusal:
+    return Refusal(
+        502, "upstream_redirect", f"the upstream redirects (status {answer.status_code}); it is not followed"
+    )
 
 
 def _refusal(error: httpx.HTTPError, settings: Settings | None) -> Refusal:

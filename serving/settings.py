@@ -2,6 +2,7 @@
 
 import ipaddress
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -10,6 +11,12 @@ from urllib.parse import urlsplit
 from metaprobe.records.errors import RecordError
 
 MIN_KEY_LENGTH = 16
+HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+NEVER_FORWARDED = frozenset(
+    "host content-length content-type accept-encoding connection transfer-encoding cookie authorization upgrade te "
+    "trailer keep-alive proxy-authorization x-metaprobe-key".split()
+)
+"""They belong to one connection, or hold a caller's secret, or are set by the proxy."""
 _POSITIVE = """
 max_body_bytes max_answer_bytes max_batch max_concurrency timeout_s connect_timeout_s body_timeout_s retry_after_s
 workers
@@ -94,6 +101,9 @@ class Settings:
                 f"without keys anyone who reaches {self.host} could use the upstream: bind to 127.0.0.1, or put keys"
                 f" into {self.api_key_env} and leave authentication on"
             )
+        for name in self.forward_headers:
+            if name.lower() in NEVER_FORWARDED or not HEADER_NAME.fullmatch(name):
+                raise SettingsError(f"header {name!r} is not one that may be handed on to the upstream")
         if self.gate is not None and not self.upstream:
             raise SettingsError(
                 "a gate ends answers of an upstream, and no upstream is given: name one, or leave the gate out"
@@ -103,8 +113,13 @@ class Settings:
 
     @property
     def chat_url(self) -> str:
-        """The one address that is ever asked."""
+        """Where completions are asked for."""
         return self.upstream.rstrip("/") + "/chat/completions"
+
+    @property
+    def models_url(self) -> str:
+        """Where clients look which models there are. No third address is ever asked."""
+        return self.upstream.rstrip("/") + "/models"
 
     def api_keys(self) -> tuple[str, ...]:
         """The callers' keys, from the environment; empty where none are needed."""

@@ -92,6 +92,12 @@ class Upstream:
         if scope["type"] == "lifespan":
             await _lifespan(receive, send)
             return
+        if scope["method"] == "GET":
+            self.headers.append({name.decode(): value.decode("utf-8", "replace") for name, value in scope["headers"]})
+            known = scope["path"].endswith("/v1/models")
+            listed = {"object": "list", "data": [{"id": "m", "object": "model", "created": 7, "owned_by": "x"}]}
+            await _respond(send, 200 if known else 404, listed if known else {})
+            return
         raw = b""
         while (message := await receive())["type"] == "http.request":
             raw += message["body"]

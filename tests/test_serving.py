@@ -491,6 +491,19 @@ def test_the_key_for_this_server_is_never_handed_on_and_the_callers_is(
     assert KEY not in str(upstream[0].headers[-1])
 
 
+def test_the_models_are_the_upstreams_and_need_a_key(served: Served, upstream: tuple[Upstream, str]) -> None:
+    assert [model.id for model in served.client.models.list()] == ["m"]
+    assert KEY not in str(upstream[0].headers[-1])
+    assert served.get("/v1/models").status_code == 401
+
+
+def test_a_header_named_beforehand_reaches_the_upstream(checkpoint: Path, upstream: tuple[Upstream, str]) -> None:
+    app = create_app(Settings(checkpoint=checkpoint, upstream=upstream[1], forward_headers=("X-Tenant",)))
+    with running(app) as (url, _):
+        Served(url).post("/v1/chat/completions", {"model": "m", "messages": [{"content": "plain"}]}, x_tenant="t1")
+    assert upstream[0].headers[-1]["x-tenant"] == "t1"
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_headers_that_are_not_ascii_cost_no_answer(served: Served, stream: bool) -> None:
     request = {"model": "m", "stream": stream, "messages": [{"content": "odd-header"}]}
@@ -668,12 +681,14 @@ def test_the_program_serves_as_its_options_say(checkpoint: Path, monkeypatch: py
     started: list[Settings] = []
     monkeypatch.setattr("metaprobe.serving.run.serve", started.append)
     options = (
-        f"--checkpoint {checkpoint} --upstream http://u/v1 --no-auth --port 0 --max-body 9 --timeout 3 --workers 2"
+        f"--checkpoint {checkpoint} --upstream http://u/v1 --no-auth --port 0 --max-body 9 --timeout 3 --workers 2 "
+        "--max-answer 7 --forward-header x-tenant --top-logprobs 3"
     )
     assert CliRunner().invoke(serve, options.split()).exit_code == 0
     [found] = started
     assert (found.checkpoint, found.upstream, found.auth, found.port) == (checkpoint, "http://u/v1", False, 0)
     assert (found.max_body_bytes, found.timeout_s, found.workers) == (9, 3.0, 2)
+    assert (found.max_answer_bytes, found.forward_headers, found.top_logprobs) == (7, ("x-tenant",), 3)
     config = server_config(found, log_config=None)
     assert config.access_log is False
     refused = CliRunner().invoke(serve, ["--checkpoint", str(checkpoint), "--no-auth", "--host", "0.0.0.0"])
@@ -689,6 +704,8 @@ def test_the_program_serves_as_its_options_say(checkpoint: Path, monkeypatch: py
         ({"upstream": "http://x:port/v1"}, "cannot be read"),
         ({"upstream": "http://x/v1?key=secret"}, "is not a base URL"),
         ({"gate": Path("g")}, "no upstream is given"),
+        ({"forward_headers": ("Authorization",)}, "not one that may be handed on"),
+        ({"forward_headers": ("a b",)}, "not one that may be handed on"),
         ({"timeout_s": 0.0}, "expected more than 0"),
         ({"gate_stop": 1.0}, "between 0 and 1"),
     ],

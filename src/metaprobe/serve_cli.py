@@ -45,6 +45,27 @@ from metaprobe.terminal import RUNS
     "--max-body", "max_body_bytes", default=16 << 20, show_default=True, type=click.IntRange(1), help="Bytes a request."
 )
 @click.option(
+    "--max-answer",
+    "max_answer_bytes",
+    default=64 << 20,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Bytes of an upstream's answer that are read to be scored.",
+)
+@click.option(
+    "--forward-header",
+    "forward_headers",
+    multiple=True,
+    help="Request header that the upstream gets too, beside the usual ones; repeatable.",
+)
+@click.option(
+    "--top-logprobs",
+    default=5,
+    show_default=True,
+    type=click.IntRange(0, 20),
+    help="Alternatives asked for where the checkpoint needs them and the caller asked for none.",
+)
+@click.option(
     "--timeout",
     "timeout_s",
     default=600.0,
@@ -74,7 +95,8 @@ def serve(checkpoint: Path, no_auth: bool, **named: Any) -> None:
     """Score answers over HTTP, and stand in front of an OpenAI-compatible API.
 
     POST /v1/score takes a response, or {"responses": [...]}. POST /v1/chat/completions asks the upstream and adds
-    the verdict under "metaprobe". GET /metrics is for Prometheus, GET /healthz says that it is ready.
+    the verdict under "metaprobe". GET /v1/models is the upstream's list, GET /metrics is for Prometheus, GET /healthz
+    says that it is ready.
 
     Keys are read from the environment, never from the command line.
     """
