@@ -44,6 +44,8 @@ class DataSet:
     """Name of a division ("model", "task") -> the part each answer is in: each part is left out in turn."""
     ordinal: NDArray[np.float64] | None = None
     """The graded target behind y, where there is one."""
+    alternatives: NDArray[np.object_] | None = None
+    """Of each answer the likeliest tokens' log-probabilities (T, k), where they were recorded."""
 
     @property
     def runs(self) -> NDArray[np.str_]:
@@ -200,10 +202,20 @@ def own_runs(recorded: Path) -> list[DataSet]:
         present = [recorded / store for store in stores if (recorded / store).is_dir()]
         if len(present) < len(stores):
             continue
-        evidence = answers(load_runs(present), variant)
+        runs = load_runs(present)
+        evidence = answers(runs, variant)
         domains = {what: getattr(evidence.table, column) for what, column in divided.items()}
-        sets.append(DataSet(name, f"right, by program; recorded/{', recorded/'.join(stores)}", evidence, domains))
+        about = f"right, by program; recorded/{', recorded/'.join(stores)}"
+        sets.append(DataSet(name, about, evidence, domains, alternatives=alternatives(runs, evidence.table)))
     return sets
+
+
+def alternatives(runs: Sequence[Run], table: AnswerTable) -> NDArray[np.object_] | None:
+    """The alternatives of every answer of the table; None where one has none."""
+    kept = {call.id: call.top_logprobs for run in runs for call in run.calls}
+    found = np.empty(len(table), dtype=object)
+    found[:] = [kept[call_id] for call_id in table.call_ids.tolist()]
+    return None if any(top is None for top in found) else found
 
 
 OWN: Mapping[str, tuple[tuple[str, ...], Callable[[Run, Call], str], Mapping[str, str]]] = {
@@ -214,6 +226,7 @@ OWN: Mapping[str, tuple[tuple[str, ...], Callable[[Run, Call], str], Mapping[str
     ),
     "metacog-eval, SmolLM2": (("smollm2-metacog-eval",), lambda run, call: run.variant, {}),
     "gsm8k, Qwen2.5-Coder-0.5B": (("gsm8k-mgv", "gsm8k-cot"), lambda run, call: f"{run.system} {call.round}", {}),
+    "metacog-eval, Qwen2.5-Coder-0.5B": (("qwen-metacog-eval",), lambda run, call: run.variant, {}),
     "creak-metacrit": (("creak-metacrit",), lambda run, call: call.stage, {}),
 }
 """Name -> stores that belong together (the same questions), what tells their ways of asking apart, divisions."""
@@ -287,4 +300,6 @@ def with_tokens(of: DataSet, k: int) -> DataSet:
 def _kept(of: DataSet, keep: NDArray[np.bool_]) -> DataSet:
     evidence = replace(of.evidence, table=of.evidence.table.rows(keep), features=of.evidence.features[keep])
     ordinal = None if of.ordinal is None else of.ordinal[keep]
-    return replace(of, evidence=evidence, ordinal=ordinal, domains={name: x[keep] for name, x in of.domains.items()})
+    top = None if of.alternatives is None else of.alternatives[keep]
+    domains = {name: x[keep] for name, x in of.domains.items()}
+    return replace(of, evidence=evidence, ordinal=ordinal, domains=domains, alternatives=top)

@@ -24,6 +24,7 @@ from quality_methods import (
     SingleFeature,
     SteadyTrees,
     Terms,
+    entropy_rivals,
     prefix_means,
     prefix_trees,
     rivals,
@@ -129,6 +130,8 @@ def measure(of: DataSet, *, gru: bool, seed: int, on_step: Callable[[str], None]
     """Cross-fit every rival; where there are several runs, also those that know which run an answer is of."""
     start, evidence = time.process_time(), of.evidence
     methods = rivals(evidence.table, gru=gru)
+    if of.alternatives is not None:
+        methods += entropy_rivals(of.alternatives)
     fits = crossfit(evidence, methods, folds=FOLDS, seed=seed, blend=[STEADY, TERMS], on_step=on_step)
     judged = {method.name: method for method in fits.methods}
     if len(np.unique(of.runs)) > 1:

@@ -17,6 +17,7 @@ from metaprobe.eval.report.model import Family
 from metaprobe.eval.table import AnswerTable
 from metaprobe.probes.baselines import baseline_scores
 from metaprobe.probes.features import features, schema
+from metaprobe.probes.wepr import entropy_contributions
 from metaprobe.records.errors import RecordError
 from metaprobe.training.methods import (
     MEAN_LOGPROB,
@@ -38,6 +39,7 @@ PAPER_WINDOWS = (*EARLY, "first30", "last50%", "full")
 SINGLE, SINGLE_EARLY, SINGLE_FULL = "best single feature", "best early feature", "best full-response feature"
 STEADY, TERMS, GRU = "LightGBM held back", "logistic on six terms", "GRU"
 LOWEST = "lowest group confidence"
+EPR, WEPR, TOP_TREES = "EPR", "WEPR", "LightGBM on alternatives too"
 WITH_RUN = " + run"
 
 
@@ -319,6 +321,59 @@ class Trees:
             return FeatureTrees().fit(evidence, roles, seed=seed)
         except RecordError:
             return Fitted(lambda rows: np.zeros(len(rows)), 0.5)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WeprRegression:
+    """WEPR (probes/wepr.py): logistic regression on each rank's mean and largest entropy contribution.
+
+    Its authors' regression has scikit-learn's default penalty; so has this one.
+    """
+
+    alternatives: NDArray[np.object_]
+    """Of each answer, (T, k)."""
+    name: str = WEPR
+    family: Family = "log-probability"
+    fitted: bool = True
+
+    def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
+        y = evidence.table.y
+        X = np.array([_contributions(top) for top in self.alternatives])
+
+        def scores(rows: Rows) -> Scores:
+            model = LogisticRegression(max_iter=2000).fit(X[rows], y[rows])
+            return np.asarray(model.decision_function(X), dtype=np.float64)
+
+        selected = float(auroc(y[roles.selection], scores(roles.train)[roles.selection]))
+        found = scores(roles.learning)
+        return Fitted(lambda rows: found[rows], selected)
+
+
+def _contributions(top: NDArray[np.float32]) -> Scores:
+    found = entropy_contributions(-np.sort(-top.astype(np.float64), axis=1))
+    return np.concatenate([found.mean(axis=0), found.max(axis=0)])
+
+
+def entropy_rivals(alternatives: NDArray[np.object_]) -> list[Method]:
+    """EPR and WEPR, where the likeliest tokens' log-probabilities were recorded."""
+    mean = np.array([-entropy_contributions(top.astype(np.float64)).sum(axis=1).mean() for top in alternatives])
+    known = [GivenScore(EPR, "log-probability", lambda table: mean), WeprRegression(alternatives)]
+    return [*known, TopTrees(alternatives)]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TopTrees:
+    """The quality predictor on the schema with entropy and margin of the alternatives (`full+top`)."""
+
+    alternatives: NDArray[np.object_]
+    name: str = TOP_TREES
+    family: Family = "learned"
+    fitted: bool = True
+
+    def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
+        seen = schema("full+top")
+        X = features(seen, list(evidence.table.logprobs), list(self.alternatives))
+        return Trees().fit(replace(evidence, features=X, feature_names=seen.names, schema=seen.name), roles, seed=seed)
 
 
 def rivals(table: AnswerTable, *, gru: bool = True) -> list[Method]:

@@ -61,16 +61,22 @@ def record(session: Session, inputs: Arrays, tolerance: float) -> bytes:
 
 def replay(data: bytes, session: Session) -> None:
     """Runs the rows of golden.json; raises `GoldenMismatch` where the outputs are not the recorded ones."""
+    found, tolerance = difference(data, session)
+    if not found.size <= tolerance:
+        raise GoldenMismatch(
+            f"{GOLDEN}: output {found.output!r} of row {found.row} differs by {found.size:.3g} from "
+            f"what was recorded; at most {tolerance:g} is accepted. Upgrade or pin onnxruntime, or export again"
+        )
+
+
+def difference(data: bytes, session: Session) -> tuple[Difference, float]:
+    """How far a session, perhaps another checkpoint's, is from the rows of golden.json, and how far it may be."""
     golden = strict_json.build(Golden, strict_json.loads(data, GOLDEN), GOLDEN)
-    difference = largest_difference(
+    found = largest_difference(
         _arrays(golden.outputs, session.outputs, "outputs"),
         session.run(_arrays(golden.inputs, session.inputs, "inputs")),
     )
-    if not difference.size <= golden.tolerance:
-        raise GoldenMismatch(
-            f"{GOLDEN}: output {difference.output!r} of row {difference.row} differs by {difference.size:.3g} from "
-            f"what was recorded; at most {golden.tolerance:g} is accepted. Upgrade or pin onnxruntime, or export again"
-        )
+    return found, golden.tolerance
 
 
 def largest_difference(expected: Arrays, actual: Arrays) -> Difference:

@@ -44,13 +44,20 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class Generator:
-    """The language model whose responses the checkpoint was trained on, and is valid for."""
+    """The language model, or models, whose responses the checkpoint was trained on, and is valid for."""
 
     model: str
     revision: str = ""
     dtype: str = ""
     tokenizer: str = ""
     logprobs_mode: Literal["raw", "processed", "unknown"] = "unknown"
+    others: tuple[str, ...] = field(default=(), metadata=strict_json.OPTIONAL)
+    """Further models whose responses it was trained on; revision, dtype and tokenizer are then not stated."""
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """All of them."""
+        return (self.model, *self.others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +122,7 @@ class Draft:
     contract: dict[str, Any] = field(default_factory=dict)
     """How to make the inputs, read by the kind: feature schema and ordered names, or layer, position and width."""
     generator: Generator | None = None
-    """None where it does not depend on one model."""
+    """None where it does not depend on a model, or is not known."""
     thresholds: dict[str, float] = field(default_factory=dict)
     calibration: Calibration | None = None
     metrics: dict[str, Metric] = field(default_factory=dict)

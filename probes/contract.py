@@ -27,8 +27,8 @@ def mismatch(
     if generator is None or on_mismatch == "ignore":
         return ""
     found = []
-    if model and model != generator.model:
-        found.append(f"response of {model}, checkpoint trained on {generator.model}")
+    if model and model not in generator.models:
+        found.append(f"response of {model}, checkpoint trained on {', '.join(generator.models)}")
     if "unknown" not in (logprobs_mode, generator.logprobs_mode) and logprobs_mode != generator.logprobs_mode:
         found.append(f"{logprobs_mode} log-probabilities, checkpoint trained on {generator.logprobs_mode} ones")
     if not found:

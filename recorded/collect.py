@@ -17,9 +17,10 @@ import click
 import numpy as np
 
 from metaprobe.records.store import RunStore
-from metaprobe.records.types import Call, Run
+from metaprobe.records.types import Call, FloatArray, Run
 from metaprobe.records.writer import without_text
 
+ANSWER = "answer"
 SMALL, LARGE = "{models}/qwen-coder-0.5b/model.gguf", "{models}/qwen-coder-1.5b/model.gguf"
 GSM8K = f"--task gsm8k --data {{data}} --split train --limit 200 --llm {SMALL} --batch-size 64"
 AGENTS = f"--llm alpha=smollm2-135m --llm beta={SMALL} --llm gamma={LARGE}"
@@ -33,6 +34,7 @@ COMMANDS = {
     "gsm8k-self-refine": f"self-refine {GSM8K}",
     "gsm8k-self-verification": f"self-verification {GSM8K}",
     "metacog-every-agent": f"metacogagent --variant every-agent {METACOG} --wave 64",
+    "qwen-metacog-eval": f"self-report --task metacog-eval --llm {SMALL} --batch-size 64 --top-logprobs 15",
     "creak-metacrit": f"metacrit --variant every-stage {CREAK}",
     "creak-cot": f"zero-shot-cot --variant plain --variant raw-critique --variant monitor --variant control {CREAK}",
     "asap-debate": f"essay-debate --task asap --limit 300 {ESSAYS} --judge {LARGE}",
@@ -43,6 +45,9 @@ COMMANDS = {
 
 WITHOUT_TEXT = {"asap-debate", "essays-caelf"}
 """Stores on data that must not be given on: what was asked and said is left out."""
+
+WITH_ALTERNATIVES = {"qwen-metacog-eval"}
+"""Stores that keep the likeliest tokens' log-probabilities of the answers, for the scores that need them (WEPR)."""
 
 
 @click.command()
@@ -59,10 +64,11 @@ def main(names: tuple[str, ...], models: Path, data: Path, out: Path, pack_only:
             command = shlex.split(COMMANDS[name].format(models=models, data=data))
             line = [sys.executable, "-m", "metaprobe.cli", "collect", *command, "--out", str(out / name)]
             subprocess.run([*line, "--cache", str(out / "calls.sqlite")], check=True)
-        pack(out / name, Path(__file__).parent / name, text=name not in WITHOUT_TEXT)
+        kept = {"text": name not in WITHOUT_TEXT, "alternatives": name in WITH_ALTERNATIVES}
+        pack(out / name, Path(__file__).parent / name, **kept)
 
 
-def pack(runs: Path, packed: Path, *, text: bool) -> None:
+def pack(runs: Path, packed: Path, *, text: bool, alternatives: bool) -> None:
     """The store `runs` as a small one: log-probabilities to float16's precision, no tokens as strings."""
     stored = sorted(RunStore(runs).runs(hidden=False), key=lambda run: run.id)
     if not stored:
@@ -71,7 +77,7 @@ def pack(runs: Path, packed: Path, *, text: bool) -> None:
     shutil.rmtree(beside, ignore_errors=True)
     with RunStore(beside).writer(shard_runs=len(stored)) as writer:
         for run in stored:
-            writer.add(smaller(run if text else without_text(run)))
+            writer.add(smaller(run if text else without_text(run), alternatives=alternatives))
     shutil.copy(runs / "collection.json", beside)
     shutil.rmtree(packed, ignore_errors=True)
     beside.rename(packed)
@@ -79,15 +85,25 @@ def pack(runs: Path, packed: Path, *, text: bool) -> None:
     click.echo(f"{len(stored)} runs, {size / 1e6:.2f} MB in {packed}")
 
 
-def smaller(run: Run) -> Run:
-    """The run without what can be had again from the model's tokenizer, and without alternatives."""
-    return dataclasses.replace(run, calls=tuple(map(smaller_call, run.calls)))
+def smaller(run: Run, *, alternatives: bool) -> Run:
+    """The run without what can be had again from the model's tokenizer; alternatives only of answers, where wanted."""
+    calls = (smaller_call(call, alternatives=alternatives and call.stage == ANSWER) for call in run.calls)
+    return dataclasses.replace(run, calls=tuple(calls))
 
 
-def smaller_call(call: Call) -> Call:
-    logprobs = None if call.logprobs is None else call.logprobs.astype(np.float16).astype(np.float32)
-    kept = {"tokens": (), "top_logprobs": None, "prompt_token_ids": None, "hidden": None}
-    return dataclasses.replace(call, logprobs=logprobs, **kept)  # type: ignore[arg-type]
+def smaller_call(call: Call, *, alternatives: bool) -> Call:
+    kept = {
+        "logprobs": rounded(call.logprobs),
+        "top_logprobs": rounded(call.top_logprobs) if alternatives else None,
+        "tokens": (),
+        "prompt_token_ids": None,
+        "hidden": None,
+    }
+    return dataclasses.replace(call, **kept)  # type: ignore[arg-type]
+
+
+def rounded(values: FloatArray | None) -> FloatArray | None:
+    return None if values is None else values.astype(np.float16).astype(np.float32)
 
 
 if __name__ == "__main__":

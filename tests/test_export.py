@@ -11,6 +11,7 @@ import onnxruntime
 import pytest
 
 from metaprobe.checkpoints import ContractMismatch, TamperedCheckpoint, describe, load_checkpoint
+from metaprobe.probes.contract import mismatch
 from metaprobe.probes.hidden import ConfidenceProbe
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.scoring import score_lines
@@ -18,6 +19,7 @@ from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.types import Call, Hidden
 from metaprobe.training.calibrate import Platt, sigmoid
 from metaprobe.training.crossfit import crossfit
+from metaprobe.training.evidence import generator_of
 from metaprobe.training.graphs import linear_graph, trees_graph
 from metaprobe.training.methods import Evidence, standard_methods
 from metaprobe.training.roles import final_roles
@@ -257,3 +259,16 @@ def test_features_that_never_vary_are_refused_and_not_exported(evidence: Evidenc
     roles = final_roles(list(evidence.table.groups), evidence.table.y)
     with pytest.raises(RecordError, match="nothing to split"):
         fit_trees(np.ones_like(evidence.features), evidence.table.y, roles, names=evidence.feature_names)
+
+
+def test_a_checkpoint_of_several_models_names_them_all_and_says_when_a_response_is_of_none() -> None:
+    calls = [
+        Call(id=str(i), messages=(), text="a", model=name, logprobs=np.zeros(1, np.float32), logprobs_mode="raw")
+        for i, name in enumerate(("b", "a", "b"))
+    ]
+    found = generator_of(calls)
+    assert found is not None
+    assert (found.models, found.revision, found.logprobs_mode) == (("a", "b"), "", "raw")
+    assert mismatch(found, model="b", on_mismatch="note", stacklevel=1) == ""
+    assert mismatch(found, model="c", on_mismatch="note", stacklevel=1) == "response of c, checkpoint trained on a, b"
+    assert generator_of([*calls, dataclasses.replace(calls[0], model="")]) is None

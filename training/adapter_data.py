@@ -28,7 +28,7 @@ class AdapterData:
     prompts: tuple[str, ...]
     answers: tuple[str, ...]
     generator: Generator | None
-    """The one model all answers are from; None where they are from several."""
+    """The model or models that the answers are from; None where one is not named."""
     fingerprint: str
 
     @property

@@ -16,6 +16,7 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 from metaprobe.training.adapter_fit import Scorer
 from metaprobe.training.calibrate import Platt
+from metaprobe.training.export import answers_of
 
 LOWEST = -1e9
 """Added to attention scores of later tokens. Not minus infinity, which the guard of checkpoints refuses in a graph."""
@@ -135,7 +136,7 @@ def adapter_card(draft: Draft, notes: Sequence[str]) -> str:
         "",
         "## Contract",
         "",
-        f"- answers of: {f'{generator.model} ({generator.revision})' if generator else 'several models'}",
+        f"- answers of: {answers_of(generator)}",
         f"- base: {contract['base']['model']} ({contract['base']['revision']})",
         *(
             f"- reads {when} the answer: {LAYOUT[when]!r}, its last {contract['max_length']} tokens"

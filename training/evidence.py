@@ -102,18 +102,19 @@ def _size(layout: Layout) -> int:
 
 
 def generator_of(calls: Sequence[Call]) -> Generator | None:
-    """The one model all answers are from; None where they are from several."""
+    """The model all answers are from, or the models; None where one of them is not named."""
     modes = {call.logprobs_mode for call in calls}
     if len(modes) > 1:
         raise RecordError(
             f"log-probabilities of different modes ({', '.join(sorted(modes))}) cannot be mixed: raw ones are before "
             f"temperature, processed ones after; train on one kind"
         )
-    models = {(call.model, call.model_revision, call.model_dtype) for call in calls}
-    if len(models) != 1:
+    names = sorted({call.model for call in calls})
+    if not all(names) or not names:
         return None
-    model, revision, dtype = models.pop()
-    return Generator(model=model, revision=revision, dtype=dtype, logprobs_mode=modes.pop()) if model else None
+    kinds = {(call.model_revision, call.model_dtype) for call in calls}
+    revision, dtype = kinds.pop() if len(kinds) == 1 and len(names) == 1 else ("", "")
+    return Generator(names[0], revision, dtype, logprobs_mode=modes.pop(), others=tuple(names[1:]))
 
 
 def load_runs(stores: Sequence[str | Path]) -> list[Run]:

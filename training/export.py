@@ -87,6 +87,13 @@ def write_checkpoint(path: str | Path, export: Export) -> Checkpoint:
     )
 
 
+def answers_of(generator: Generator | None) -> str:
+    """The models a checkpoint was trained on, in words."""
+    if generator is None:
+        return "models that are not named"
+    return ", ".join(generator.models) + (f" ({generator.revision})" if generator.revision else "")
+
+
 def model_card(export: Export) -> str:
     """The README.md of a checkpoint. A failed audit is its first line."""
     generator, findings = export.generator, export.findings
@@ -99,7 +106,7 @@ def model_card(export: Export) -> str:
         "",
         "## Contract",
         "",
-        f"- answers of: {f'{generator.model} ({generator.revision})' if generator else 'several models'}",
+        f"- answers of: {answers_of(generator)}",
         f"- log-probabilities: {generator.logprobs_mode if generator else 'unknown'}",
         f"- trained on {export.training.n} answers in {export.training.groups} groups",
         f"- training data: {export.training.fingerprint}",

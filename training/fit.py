@@ -186,9 +186,15 @@ def _positive(head: Head) -> float:
 
 
 def _shared_generator(heads: Mapping[str, Head | GradedStudy]) -> Generator | None:
-    """The one model that all heads' answers are from; None where they are from several."""
+    """The model or models that all heads' answers are from; None where one is not named, or their modes differ."""
     generators = {head.evidence.generator for head in heads.values()}
-    return generators.pop() if len(generators) == 1 else None
+    known = [generator for generator in generators if generator is not None]
+    if len(known) < len(generators) or len({generator.logprobs_mode for generator in known}) > 1:
+        return None
+    if len(known) == 1:
+        return known[0]
+    names = sorted({name for generator in known for name in generator.models})
+    return Generator(names[0], logprobs_mode=known[0].logprobs_mode, others=tuple(names[1:]))
 
 
 def export_hidden(

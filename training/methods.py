@@ -46,7 +46,7 @@ class Evidence:
     states: States | None = None
     """Hidden states; row i belongs to row i of the table."""
     generator: Generator | None = None
-    """None where the answers are of several models."""
+    """None where a model is not named."""
     fingerprint: str = ""
     """Of the runs."""
     labels_by_source: Mapping[str, Scores] = field(default_factory=dict)

@@ -1,0 +1,112 @@
+"""Makes the bundled checkpoints again from the recorded runs, and says how far they differ from those that are there.
+
+    python recorded/bundle.py [--models MODELS] [NAME ...]            # write checkpoints/bundled/
+    python recorded/bundle.py --check [--models MODELS] [NAME ...]    # make them in out/bundle, compare, write nothing
+
+Predictors, gate and router come from files in this folder alone. The probes need hidden states, which are read again
+with the models' weights: MODELS holds `qwen-coder-0.5b/model.gguf` and `qwen-coder-1.5b/model.gguf`.
+"""
+
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+
+from metaprobe.checkpoints import load_checkpoint
+from metaprobe.checkpoints.bundle import FOLDER
+from metaprobe.checkpoints.golden import difference
+from metaprobe.checkpoints.manifest import GOLDEN
+
+ROOT = Path(__file__).parent.parent
+WORK = Path("out/bundle")
+STATES = WORK / "states"
+"""Copies of the recorded runs, with hidden states beside them."""
+TOLERANCE = 1e-5
+"""Between a bundled checkpoint and its remake, on the golden rows of the former: other machines round otherwise."""
+TOLERANCE_OF_STATES = 0.05
+"""The same for probes, whose inputs are read again in bfloat16."""
+
+ANSWERS = " ".join(
+    f"recorded/{name}"
+    for name in (
+        "metacog-every-agent",
+        "smollm2-metacog-eval",
+        "gsm8k-cot",
+        "gsm8k-mgv",
+        "gsm8k-self-refine",
+        "creak-metacrit",
+    )
+)
+GRADES = "--target instruction --target justification --target evidence --target quality --target critical"
+DEBATE = f"recorded/asap-debate --stage argument --label-source judge {GRADES}"
+AGENTS = {"alpha": "smollm2-135m", "beta": "qwen-coder-0.5b", "gamma": "qwen-coder-1.5b"}
+"""Agent of the recorded MetaCogAgent runs -> its model."""
+
+COMMANDS = {
+    "quality": f"train quality {ANSWERS} --target correct --raw-graph",
+    "gate": f"train gate {ANSWERS} --target correct",
+    "judge": f"train quality {DEBATE} --raw-graph",
+    "router": "train router recorded/metacog-every-agent",
+    **{
+        f"{model}-{name}": f"train hidden {STATES / model} --stage answer --agent {agent} --when {when}"
+        for agent, model in AGENTS.items()
+        for name, when in (("difficulty", "before"), ("confidence", "after"))
+    },
+}
+"""Name -> what makes it, run at the repository's root."""
+
+
+@click.command()
+@click.argument("names", nargs=-1, type=click.Choice(list(COMMANDS)))
+@click.option("--models", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--check", is_flag=True, help="Compare with what is there, and leave it.")
+def main(names: tuple[str, ...], models: Path | None, check: bool) -> None:
+    """Make the named checkpoints, or all."""
+    worst = []
+    for name in names or COMMANDS:
+        of_states = str(STATES) in COMMANDS[name]
+        if of_states:
+            read_states(name.rsplit("-", 1)[0], models)
+        out = WORK / name if check else FOLDER.relative_to(ROOT) / name
+        shutil.rmtree(ROOT / out, ignore_errors=True)
+        run(f"{COMMANDS[name]} --out {shlex.quote(str(out))}")
+        if check:
+            found = compared(FOLDER / name, ROOT / out)
+            allowed = TOLERANCE_OF_STATES if of_states else TOLERANCE
+            click.echo(f"{name}: differs by {found:.2g} on the golden rows (allowed: {allowed:g})")
+            worst += [name] * (found > allowed)
+    if worst:
+        raise click.ClickException(f"not the same again: {', '.join(worst)}")
+
+
+def read_states(model: str, models: Path | None) -> None:
+    """Hidden states of that model's recorded answers, beside a copy of the runs; what is there is not read again."""
+    agent = next(agent for agent, name in AGENTS.items() if name == model)
+    store = ROOT / STATES / model
+    if not store.exists():
+        shutil.copytree(ROOT / "recorded" / "metacog-every-agent", store)
+    if model == "smollm2-135m":
+        llm = model
+    elif models is None:
+        raise click.UsageError(f"the probes of {model} need its weights: give --models")
+    else:
+        llm = str((models / model / "model.gguf").resolve())
+    run(f"extract {STATES / model} --llm {shlex.quote(llm)} --layers every:2 --stage answer --agent {agent}")
+
+
+def run(command: str) -> None:
+    click.echo(f"metaprobe {command}", err=True)
+    subprocess.run([sys.executable, "-m", "metaprobe.cli", *shlex.split(command)], cwd=ROOT, check=True)
+
+
+def compared(old: Path, new: Path) -> float:
+    """Largest difference of any output on the golden inputs of the old checkpoint."""
+    found, _ = difference(load_checkpoint(old).extra[GOLDEN], load_checkpoint(new).session)
+    return found.size
+
+
+if __name__ == "__main__":
+    main()
