@@ -24,12 +24,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from metaprobe.pipelines.answers import final_answer
+from metaprobe.pipelines.answers import canonical, final_answer
 from metaprobe.pipelines.session import Session
 from metaprobe.pipelines.system import System
 from metaprobe.probes.signals import signals_of
 from metaprobe.records.types import Call, Decision, Item, Run
 from metaprobe.routing.paper import MONITOR, MONITOR_CONTROL, SYNTHESISE
+from metaprobe.routing.stages_state import measured
 
 BRAINSTORM_TOKENS = 256
 MONITOR_TOKENS = 128
@@ -139,7 +140,10 @@ def regulate(session: Session, answer: Call, legal_actions: Sequence[str]) -> De
     read = {
         name: session.signal(name, agent=answer.agent, call=answer) for name in ("difficulty", "confidence", "quality")
     }
-    return session.decide("regulate", legal_actions, agent=answer.agent, signals=replace(signals_of(answer), **read))
+    signals = replace(signals_of(answer), **read)
+    form = canonical(session.item, final_answer(session.item, answer.text))
+    features = measured(session.item.question, [answer], [form])
+    return session.decide("regulate", legal_actions, agent=answer.agent, signals=signals, features=features)
 
 
 def heard(session: Session, note: Call | None, critique: Call | None) -> str:

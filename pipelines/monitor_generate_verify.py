@@ -14,11 +14,12 @@ section 3.3), though section 4.1 says that it must exceed it.
 
 import dataclasses
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from metaprobe.pipelines.answers import final_answer
+from metaprobe.pipelines.answers import canonical, final_answer
 from metaprobe.pipelines.session import Session
 from metaprobe.pipelines.system import System
 from metaprobe.probes.signals import Signal, Signals, signals_of
@@ -26,6 +27,7 @@ from metaprobe.probes.verbalized import parse_confidence, parse_difficulty
 from metaprobe.records.answers import named_choices, words
 from metaprobe.records.types import Call, Run
 from metaprobe.routing.paper import AGAIN, GENERATE, STOP
+from metaprobe.routing.stages_state import measured
 
 SCORES = ("coherence", "plausibility", "consistency", "goal_conduciveness")
 """The verifier's four scores, each stated under its name."""
@@ -95,12 +97,20 @@ async def monitor_generate_verify(session: Session) -> Run:
         verdict = await _verify(session, number, answer) if session.signals.asks("quality") else None
         quality = session.signal("quality", stated=verdict.mean if verdict else None, call=answer)
         cycles.append(Cycle(difficulty, features, strategy, answer, verdict, quality))
+        candidates = {str(number): cycle.signals for number, cycle in enumerate(cycles)}
+        answers = [final_answer(session.item, cycle.answer.text) for cycle in cycles]
+        known = {"candidates": candidates, "features": _features(session, cycles, answers), "round": number + 1}
         legal = [STOP, AGAIN] if number + 1 < MOST_CYCLES else [STOP]
-        if session.decide("iterate", legal, signals=cycles[-1].signals, round=number + 1).action == STOP:
+        if session.decide("iterate", legal, signals=cycles[-1].signals, **known).action == STOP:
             break
-    candidates = {str(number): cycle.signals for number, cycle in enumerate(cycles)}
-    chosen = session.decide("select", list(candidates), candidates=candidates, round=len(cycles))
-    return session.run(final_answer(session.item, cycles[int(chosen.action)].answer.text))
+    chosen = session.decide("select", list(candidates), **known)
+    return session.run(answers[int(chosen.action)])
+
+
+def _features(session: Session, cycles: Sequence[Cycle], answers: Sequence[str]) -> dict[str, dict[str, float]]:
+    """What a learned policy may read beyond the signals."""
+    forms = [canonical(session.item, answer) for answer in answers]
+    return measured(session.item.question, [cycle.answer for cycle in cycles], forms)
 
 
 async def _monitor(session: Session, number: int, previous: Cycle | None) -> tuple[str, Signal | None]:
@@ -139,7 +149,8 @@ async def _execute(
     session: Session, number: int, previous: Cycle | None, strategy: str, difficulty: Signal | None
 ) -> Call:
     """The solution, with the budget that the difficulty calls for."""
-    budget = session.decide("budget", [GENERATE], signals=Signals(difficulty=difficulty), round=number).scores
+    signals, features = Signals(difficulty=difficulty), measured(session.item.question)
+    budget = session.decide("budget", [GENERATE], signals=signals, features=features, round=number).scores
     prompt, slots = _solving(previous, strategy)
     return await session.ask(
         prompt,

@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Item
 from metaprobe.routing.explore import EpsilonGreedy, Exhaustive
+from metaprobe.routing.learned_policy import load_policy
 from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.policy import Policy
 from metaprobe.routing.profiles import Profiles
@@ -24,6 +26,10 @@ from metaprobe.training.collect import CollectReport, OnRun, collect, run_id
 from metaprobe.training.models import load_models, named_models, tokens_per_second
 
 CACHE_FILE = "calls.sqlite"
+LEARNED = "learned"
+LEARNED_CONSTANTS = {"budget": "budget", "lambda": "lambda_"} | {n: n for n in ("assessment", "token_price")}
+"""Of `--policy learned:`, beside those of the papers' rules: as they are given -> argument of `load_policy`."""
+CONSTANTS = re.compile(r"(,\s*[a-z_]+=[^,/\\]*)+$")
 
 T = TypeVar("T")
 
@@ -42,7 +48,8 @@ class Plan:
     api: tuple[str, ...] = ()
     """`KEY=VALUE` for every `openai:` model, of `training.models.API_OPTIONS`; values as JSON or plain text."""
     policy: str = "paper"
-    """`paper` or `exhaustive`, with constants after a colon: `paper:theta=0.4,cycles=2`."""
+    """`paper` or `exhaustive`, with constants after a colon: `paper:theta=0.4,cycles=2`; or `learned:CHECKPOINT`, with
+    constants after a comma: `learned:CHECKPOINT,budget=0.5,theta=0.4`."""
     epsilon: float = 0.0
     """Probability with which a decision is drawn evenly from the legal ones."""
     signals: tuple[str, ...] = ()
@@ -171,13 +178,57 @@ async def _collect(
 
 
 def policy_of(plan: Plan) -> tuple[Policy, PaperRules]:
-    """The policy of a plan, and the papers' rules that it is or rests on. Raises `RecordError` for another one."""
-    name, _, constants = plan.policy.partition(":")
-    if name not in ("paper", "exhaustive"):
-        raise RecordError(f"policy {plan.policy!r}: expected paper or exhaustive, with constants as in paper:theta=0.4")
-    rules = PaperRules.parse(constants)
-    policy: Policy = rules if name == "paper" else Exhaustive(rules)
+    """The policy of a plan, and the papers' rules that it is or rests on.
+
+    Raises `RecordError` for another one, a `CheckpointError` for a checkpoint that cannot be used.
+    """
+    name, _, rest = plan.policy.partition(":")
+    policy: Policy
+    if name == LEARNED:
+        path, constants = checkpoint_and_constants(rest)
+        own, rules = _own_constants(constants)
+        agents = plan.agents or (SYSTEMS[plan.system].agents if plan.system in SYSTEMS else ())
+        policy = load_policy(path, rules, agents=agents, **own)
+    elif name in ("paper", "exhaustive"):
+        rules = PaperRules.parse(rest)
+        policy = rules if name == "paper" else Exhaustive(rules)
+    else:
+        raise RecordError(
+            f"policy {plan.policy!r}: expected paper, exhaustive or learned:CHECKPOINT, with constants as in "
+            "paper:theta=0.4 or learned:CHECKPOINT,budget=0.5,theta=0.4"
+        )
     return (EpsilonGreedy(policy, epsilon=plan.epsilon, seed=plan.seed) if plan.epsilon else policy), rules
+
+
+def checkpoint_and_constants(text: str) -> tuple[Path, str]:
+    """`PATH,NAME=VALUE,...` in its two parts. The path ends before the first of the last parts of that form.
+
+    Where a longer beginning is the name of a folder, that is the path: it may hold commas, colons and `=`.
+    """
+    found = CONSTANTS.search(text)
+    ends = [len(text)]
+    if found is not None:
+        ends += [at for at in range(len(text) - 1, found.start() - 1, -1) if text[at] == ","]
+    at = next((end for end in ends if text[:end] and Path(text[:end]).is_dir()), ends[-1])
+    if not text[:at]:
+        raise RecordError(f"policy learned:{text}: expected a checkpoint folder, as in learned:CHECKPOINT,budget=0.5")
+    return Path(text[:at]), text[at:].lstrip(",")
+
+
+def _own_constants(constants: str) -> tuple[dict[str, float], PaperRules]:
+    """Those of a learned policy, as arguments of `load_policy`, and the papers' rules of the others."""
+    parts = [part.strip().partition("=") for part in filter(None, constants.split(","))]
+    try:
+        own = {LEARNED_CONSTANTS[name]: float(value) for name, _, value in parts if name in LEARNED_CONSTANTS}
+    except ValueError as error:
+        raise RecordError(f"policy constants {constants!r}: {error}; expected NAME=NUMBER") from error
+    try:
+        rules = PaperRules.parse(
+            ",".join(f"{name}={value}" for name, _, value in parts if name not in LEARNED_CONSTANTS)
+        )
+    except RecordError as error:
+        raise RecordError(f"{error}; of a learned policy also {', '.join(LEARNED_CONSTANTS)}") from error
+    return own, rules
 
 
 async def _estimate(plan: Plan, system: System, models: Models, todo: int, watch: Watch) -> None:

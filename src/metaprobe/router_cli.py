@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from metaprobe.records.outcomes import QuestionOutcomes
 from metaprobe.terminal import FILE, FOLDER, RUNS, command_line, folds_option, say_checkpoint, seed_option, steps
 
 budget_option = click.option(
@@ -24,24 +25,32 @@ digest_option = click.option("--sha256", help="Digest that the checkpoint must h
 
 
 @click.command("router")
-@click.argument("outcomes", type=FILE)
+@click.argument("outcomes", type=click.Path(exists=True, path_type=Path))
 @click.option("--out", type=FOLDER, required=True, help="Checkpoint folder to write.")
 @click.option("--agent", "agents", multiple=True, help="Only these agents; repeatable.  [default: all in the file]")
+@click.option(
+    "--prices",
+    type=FILE,
+    help='For runs without a recorded cost: {"AGENT or MODEL": {"prompt": USD, "completion": USD}} a million tokens.',
+)
 @click.option(
     "--states", default=20_000, show_default=True, type=click.IntRange(1000), help="Random states to learn gains from."
 )
 @folds_option
 @seed_option
 def train_router_command(
-    outcomes: Path, out: Path, agents: tuple[str, ...], states: int, folds: int, seed: int
+    outcomes: Path, out: Path, agents: tuple[str, ...], prices: Path | None, states: int, folds: int, seed: int
 ) -> None:
-    """Whom to ask next and whose answer to keep, from outcomes: one question a line, with every agent's answer."""
-    from metaprobe.records.outcomes import read_outcomes
+    """Whom to ask next and whose answer to keep, from outcomes: one question a line, with every agent's answer.
+
+    OUTCOMES may also be a folder of runs of `collect metacogagent --variant every-agent`: the router then learns from
+    what the agents state before they answer, and takes the place of the paper's thresholds (`--policy learned:OUT`).
+    """
     from metaprobe.training.router import train_router
 
     with steps() as on_step:
         on_step(f"reading {outcomes.name}")
-        questions = read_outcomes(outcomes)
+        questions = _outcomes(outcomes, prices)
         checkpoint = train_router(
             out,
             questions,
@@ -53,6 +62,20 @@ def train_router_command(
             on_step=on_step,
         )
     say_checkpoint(checkpoint)
+
+
+def _outcomes(path: Path, prices: Path | None) -> list[QuestionOutcomes]:
+    if path.is_dir():
+        from metaprobe.llms.pricing import read_prices
+        from metaprobe.records.store import RunStore
+        from metaprobe.training.router_runs import outcomes_of
+
+        return outcomes_of(RunStore(path), prices=read_prices(prices) if prices else None)
+    if prices:
+        raise click.UsageError(f"--prices is for a folder of runs; {path} is a file, whose outcomes hold their costs")
+    from metaprobe.records.outcomes import read_outcomes
+
+    return read_outcomes(path)
 
 
 @click.command()

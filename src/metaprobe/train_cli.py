@@ -11,6 +11,7 @@ from metaprobe.adapter_cli import train_adapter_command
 from metaprobe.checkpoints import check_target
 from metaprobe.gate_cli import train_gate_command
 from metaprobe.router_cli import train_router_command
+from metaprobe.stages_cli import train_stages_command
 from metaprobe.terminal import (
     FOLDER,
     RUNS,
@@ -27,7 +28,7 @@ from metaprobe.terminal import (
 
 @click.group()
 def train() -> None:
-    """Train on stored runs and write a checkpoint: quality, gate, hidden, adapter, router, choice."""
+    """Train on stored runs and write a checkpoint: quality, gate, hidden, adapter, router, stages, choice."""
 
 
 @train.command("quality")
@@ -157,6 +158,7 @@ def train_hidden_command(
 
 train.add_command(train_gate_command)
 train.add_command(train_router_command)
+train.add_command(train_stages_command)
 train.add_command(train_adapter_command)
 
 

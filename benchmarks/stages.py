@@ -1,0 +1,179 @@
+"""What the learned stages are worth on the recorded runs; measures, and writes "Learned stages" in docs/routing.md.
+
+    python benchmarks/stages.py measure
+    python benchmarks/stages.py page
+
+Five outer folds by problem, five seeds of them; every figure is of problems that a head was not fitted on. Figures
+stand in docs/measured/stages.json, so that no number on the page is typed by hand. A minute or two.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+from demo_results import markdown, write
+
+from metaprobe.eval.metrics import Interval, cluster_weights, mean_interval
+from metaprobe.training.evidence import load_runs
+from metaprobe.training.stages import DEFAULT_PRICE, PointStudy, study_stages
+from metaprobe.training.stages_data import Critics, Cycles, stage_data
+from metaprobe.training.stages_play import SEEDS
+from metaprobe.training.stages_ways import LEARNED, ORACLE, RANDOM, SHUFFLED
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "routing.md"
+FIGURES = ROOT / "docs" / "measured" / "stages.json"
+STORES = {
+    "gsm8k-mgv": "Monitor-Generate-Verify on GSM8K, Qwen2.5-Coder-0.5B",
+    "creak-metacrit": "MetaCrit on CREAK, Qwen2.5-Coder-0.5B",
+}
+FOLDS = 5
+STEPS = {"iterate": "cycles", "select": "cycles", "budget": "max_tokens", "regulate": "critics heard"}
+HEADINGS = {
+    "iterate": "iterate: is another cycle worth it?",
+    "select": "select: which of the answers is returned, after all cycles?",
+    "budget": "budget: how long may an answer get?",
+    "regulate": "regulate: which critics are heard before the synthesis?",
+}
+
+
+@click.group()
+def main() -> None:
+    """Measure, write the page."""
+
+
+@main.command("measure")
+def measure_command() -> None:
+    """Every head and every simple way, on every store."""
+    figures = {}
+    for name in STORES:
+        click.echo(name, err=True)
+        data = stage_data(load_runs([ROOT / "recorded" / name]))
+        figures[name] = measured(data)
+    FIGURES.write_text(json.dumps(figures, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def measured(data: Cycles | Critics) -> dict[str, Any]:
+    studies = study_stages(data, token_price=DEFAULT_PRICE, folds=FOLDS, seeds=SEEDS)
+    return {
+        "problems": len(data),
+        "groups": len(set(data.groups)),
+        "folds": FOLDS,
+        "seeds": SEEDS,
+        "token_price": DEFAULT_PRICE,
+        "steps": marginal(data),
+        "points": {point: {**_ways(study, data), "used": study.used} for point, study in studies.items()},
+    }
+
+
+def _ways(study: PointStudy, data: Cycles | Critics) -> dict[str, Any]:
+    weights = cluster_weights(list(data.groups))
+    mine = study.ways[LEARNED]
+    found: dict[str, Any] = {}
+    for way, played in study.ways.items():
+        found[way] = {
+            "accuracy": packed(mean_interval(played.correct, weights)),
+            "tokens": packed(mean_interval(played.tokens, weights)),
+            "steps": float(played.steps.mean()),
+            "value": packed(mean_interval(played.value(DEFAULT_PRICE), weights)),
+            "learned_more_accurate_by": packed(mean_interval(mine.correct - played.correct, weights)),
+            "learned_of_more_value_by": packed(study.gains[way]) if way != LEARNED else None,
+        }
+    return {"ways": found}
+
+
+def marginal(data: Cycles | Critics) -> list[dict[str, Any]]:
+    """What each step changes in the answer at hand, whoever decides."""
+    if isinstance(data, Critics):
+        names = ("synthesis over A1's answer", "monitor over none", "control over the monitor alone")
+        chain = [data.first, *data.correct.T]
+    else:
+        names = tuple(f"cycle {t + 1} over cycle {t}" for t in range(1, data.cycles))
+        chain = list(data.correct.T)
+    weights = cluster_weights(list(data.groups))
+    return [
+        {
+            "step": name,
+            "gain": packed(mean_interval(after - before, weights)),
+            "fixed": float((after > before).mean()),
+            "broken": float((after < before).mean()),
+        }
+        for name, before, after in zip(names, chain[:-1], chain[1:], strict=True)
+    ]
+
+
+def packed(value: Interval) -> list[float]:
+    return [value.estimate, value.low, value.high]
+
+
+@main.command("page")
+def page_command() -> None:
+    """Write the section of docs/routing.md from the figures."""
+    figures = json.loads(FIGURES.read_text(encoding="utf-8"))
+    lines = verdicts(figures)
+    for name, found in figures.items():
+        for point, study in found["points"].items():
+            lines += ["", f"### {name}, {HEADINGS[point]}", "", *table(point, study["ways"])]
+    write(PAGE, "stages", [*lines, ""])
+
+
+def verdicts(figures: dict[str, Any]) -> list[str]:
+    lines = []
+    for name, found in figures.items():
+        lines += [
+            f"{STORES[name]}: {found['problems']} problems in {found['groups']} groups, {found['folds']} outer folds "
+            f"by group, {found['seeds']} seeds, {found['token_price']:g} of accuracy for 1,000 tokens.",
+            "",
+        ]
+        for point, study in found["points"].items():
+            lines.append(f"- `{point}`: {verdict(study)}")
+        rows = [
+            [
+                step["step"],
+                spread([100 * x for x in step["gain"]], "+.1f"),
+                f"{100 * step['fixed']:.1f}",
+                f"{100 * step['broken']:.1f}",
+            ]
+            for step in found["steps"]
+        ]
+        lines += ["", *markdown(["step", "more right answers, points", "fixed", "broken"], rows), ""]
+    return lines[:-1]
+
+
+def verdict(study: dict[str, Any]) -> str:
+    """What won, in words, and how much there was to win."""
+    ways = study["ways"]
+    rivals = {way: one for way, one in ways.items() if way not in (LEARNED, ORACLE, SHUFFLED, RANDOM)}
+    best = max(rivals, key=lambda way: rivals[way]["value"][0])
+    room = -ways[ORACLE]["learned_of_more_value_by"][0]
+    mine = f"value {ways[LEARNED]['value'][0]:.3f}, accuracy {ways[LEARNED]['accuracy'][0]:.3f}"
+    theirs = f"'{best}' {rivals[best]['value'][0]:.3f}, {rivals[best]['accuracy'][0]:.3f}"
+    if study["used"]:
+        return f"**used.** Head: {mine}; best simple way: {theirs}. The oracle is {room:.3f} of value above the head."
+    as_good = [way for way, one in rivals.items() if one["learned_of_more_value_by"][1] <= 0]
+    return (
+        f"**not used**, the paper's rule decides. Head: {mine}; best simple way: {theirs}. As good as the head or "
+        f"better: {', '.join(as_good)}. The oracle is {room:.3f} of value above the head."
+    )
+
+
+def table(point: str, ways: dict[str, Any]) -> list[str]:
+    head = ["way", "accuracy", "tokens", STEPS[point], "learned more accurate by, points", "learned of more value by"]
+    rows = []
+    for way, one in sorted(ways.items(), key=lambda named: (named[0] != LEARNED, -named[1]["value"][0])):
+        against = ["", ""]
+        if way != LEARNED:
+            points = [100 * x for x in one["learned_more_accurate_by"]]
+            against = [spread(points, "+.1f"), spread(one["learned_of_more_value_by"], "+.4f")]
+        rows.append([way, spread(one["accuracy"], ".3f"), f"{one['tokens'][0]:.0f}", f"{one['steps']:.2f}", *against])
+    return markdown(head, rows)
+
+
+def spread(value: list[float], form: str) -> str:
+    estimate, low, high = (format(x, form) for x in value)
+    return f"{estimate} [{low}, {high}]"
+
+
+if __name__ == "__main__":
+    main()

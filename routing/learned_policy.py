@@ -1,0 +1,218 @@
+"""Learned policies, by the kind of their checkpoint; and the router in the place of MetaCogAgent's thresholds.
+
+MetaCogAgent asks in two steps. At `assess` one agent i has said how sure it is: it answers, or all others must say so
+too. At `assign` all have said so: another agent answers, or all vote. With P_j the router's P(right) of agent j given
+the confidences heard so far, S_j the price of j's confidence, and A_j of its answer, these are worth
+
+    execute         P_i - lambda A_i
+    ask             E max over j != i of (P_j - lambda A_j) - lambda sum over j != i of S_j
+    delegate to j   P_j - lambda A_j
+
+The expectation is over what the others may say, drawn from what they said in training: confidences that tell nothing
+are not worth their price, and it shows here. The router's gain head is not used, for it prices another game, in which
+asking an agent brings its answer as well.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from itertools import accumulate
+from statistics import NormalDist
+
+import numpy as np
+
+from metaprobe.checkpoints import ContractMismatch, load_checkpoint
+from metaprobe.records.errors import RecordError
+from metaprobe.records.types import Decision
+from metaprobe.routing import learned, stages
+from metaprobe.routing.learned import ALWAYS, LearnedRouter, Routed
+from metaprobe.routing.learned_state import Asked, Known, Past
+from metaprobe.routing.paper import ASK, EXECUTE, PaperRules
+from metaprobe.routing.policy import Outcome, Policy, State, decided
+
+DRAWS = 32
+"""Of what the other agents may say, for the worth of asking them."""
+ASSESSMENT = 0.5
+
+
+class AgentPolicy:
+    """MetaCogAgent's two decisions by the learned router; every other point, and what it cannot judge, by the papers'.
+
+    It never has all agents vote: no estimate of P(the vote is right) won on held-out items (docs/routing.md).
+    May be shared by threads.
+    """
+
+    def __init__(
+        self,
+        router: LearnedRouter,
+        rules: PaperRules | None = None,
+        *,
+        agents: Sequence[str] = (),
+        assessment: float = ASSESSMENT,
+    ) -> None:
+        """`agents`: the team, by default all that the router offers. Lambda is the router's.
+
+        `assessment`: part of an agent's price (as in the router's training: its confidence and its answer together)
+        that its confidence alone takes; 1 where the confidence is read from a draft, which is then the answer. Raises
+        `RecordError` where it is not from 0 to 1.
+        """
+        if not 0 <= assessment <= 1:
+            raise RecordError(f"assessment is {assessment}; expected the part of a price from 0 to 1")
+        # At its lambda, but not bound to the agent that may have been best alone within a budget.
+        self.router = router.at(router.lambda_)
+        self.rules = rules or PaperRules()
+        self.assessment = assessment
+        self.team = tuple(name for name in agents or router.offered if name in router.agents)
+        # Stated confidences are round numbers: the same few cases come again and again.
+        self._imagined = lru_cache(maxsize=1024)(self._imagine)
+
+    def __repr__(self) -> str:
+        digest, lambda_ = self.router.checkpoint.digest[:16], self.router.lambda_
+        return f"AgentPolicy({digest}, lambda={lambda_:.6g}, assessment={self.assessment}, {self.team}, {self.rules})"
+
+    def decide(self, state: State, legal_actions: Sequence[str]) -> Decision:
+        """Scores are P(right) of each agent; `ask` has the P(right) from which the agent should answer instead, and
+        `collaborate` has none."""
+        points = {"assess": self._assess, "assign": self._assign}
+        if state.point not in points:
+            return self._by_rule(state, legal_actions, f"the router decides {' and '.join(points)} only")
+        if state.agent not in self.router.agents:
+            return self._by_rule(state, legal_actions, f"nothing is known of {state.agent or 'the agent'}")
+        return points[state.point](state, legal_actions)
+
+    def observe(self, decision_id: str, outcome: Outcome) -> None:
+        """Fitted beforehand; outcomes are learned from by training again."""
+
+    def _assess(self, state: State, legal_actions: Sequence[str]) -> Decision:
+        own = {state.agent: Asked("", state.signals.value("confidence"))}
+        judged = self._judged(own, state.dimension)
+        if judged.fallback:
+            return self._by_rule(state, legal_actions, judged.reason)
+        others = len([name for name in self.team if name != state.agent])
+        if not others:
+            return self._by_rule(state, legal_actions, f"the router knows no other agent than {state.agent}")
+        worth, likeliest = self._worth_of_asking(state.agent, own[state.agent].confidence, state.dimension)
+        p = judged.scores[state.agent]
+        needed = worth + self._answer(state.agent, state.dimension) - self.router.margin
+        action = EXECUTE if p >= needed else ASK
+        action = action if action in legal_actions else legal_actions[0]
+        reason = (
+            f"P(right) {p:.3f} {'>=' if p >= needed else '<'} {needed:.3f}, which makes up for asking {others} "
+            f"others at their price, most often to hand it to {likeliest}"
+        )
+        return decided(state, action, legal_actions, {EXECUTE: p, ASK: needed}, reason)
+
+    def _assign(self, state: State, legal_actions: Sequence[str]) -> Decision:
+        signals = {state.agent: state.signals, **state.others}
+        judged = self._judged({a: Asked("", s.value("confidence")) for a, s in signals.items()}, state.dimension)
+        legal = [name for name in legal_actions if name in judged.scores]
+        if judged.fallback or not legal:
+            why = judged.reason if judged.fallback else f"the router knows none of {', '.join(legal_actions)}"
+            return self._by_rule(state, legal_actions, why)
+        worth = {name: judged.scores[name] - self._answer(name, state.dimension) for name in legal}
+        best = max(worth, key=lambda name: worth[name])
+        scores = {name: judged.scores[name] for name in legal}
+        shown = ", ".join(f"{name} {p:.3f}" for name, p in scores.items())
+        reason = f"{best} is worth most, {worth[best]:.3f} after its price; P(right): {shown}"
+        return decided(state, best, legal_actions, scores, reason)
+
+    def _worth_of_asking(self, agent: str, confidence: float | None, dimension: str) -> tuple[float, str]:
+        """What the best other agent will be worth once all have spoken, less that price; and who it most often is."""
+        others = [name for name in self.team if name != agent]
+        prices = {name: self._answer(name, dimension) for name in others}
+        total, chosen = 0.0, Counter[str]()
+        for p in self._imagined(agent, confidence, dimension):
+            best = max(others, key=lambda name: p[name] - prices[name])
+            chosen[best] += 1
+            total += p[best] - prices[best]
+        paid = sum(self._price(name, dimension, self.assessment) for name in others)
+        return total / DRAWS - paid, chosen.most_common(1)[0][0]
+
+    def _imagine(self, agent: str, confidence: float | None, dimension: str) -> list[dict[str, float]]:
+        """P(right) of every agent in `DRAWS` cases of what the others may say."""
+        others = [name for name in self.team if name != agent]
+        said = {name: drawn(self.router.past(name, dimension), seed) for seed, name in enumerate(others)}
+        own = {agent: Asked("", confidence)}
+        return [
+            self._judged({**own, **{name: Asked("", values[draw]) for name, values in said.items()}}, dimension).scores
+            for draw in range(DRAWS)
+        ]
+
+    def _judged(self, heard: Mapping[str, Asked], dimension: str) -> Routed:
+        return self.router.decide(Known(heard, dimension=dimension, agents=self.team))
+
+    def _answer(self, agent: str, dimension: str) -> float:
+        return self._price(agent, dimension, 1 - self.assessment)
+
+    def _price(self, agent: str, dimension: str, part: float) -> float:
+        """lambda * that part of the agent's price: the accuracy that it must bring."""
+        return 1000 * self.router.lambda_ * part * self.router.past(agent, dimension).price(0)
+
+    def _by_rule(self, state: State, legal_actions: Sequence[str], why: str) -> Decision:
+        return by_rule(self.rules, state, legal_actions, why)
+
+
+def by_rule(rules: PaperRules, state: State, legal_actions: Sequence[str], why: str) -> Decision:
+    """The papers' decision, and why it is theirs."""
+    decision = rules.decide(state, legal_actions)
+    reason = f"{decision.reason}; by the papers' rule: {why}"
+    return decided(state, decision.action, legal_actions, decision.scores, reason)
+
+
+def drawn(past: Past, seed: int) -> list[float | None]:
+    """`DRAWS` confidences as the agent gave them in training, evenly over their quantiles, in random order.
+
+    Among them None as often as it gave none, unless that was too seldom to be learned from.
+    """
+    levels = (np.random.default_rng(seed).permutation(DRAWS) + 0.5) / DRAWS
+    stated = 1.0 if past.stated >= ALWAYS else past.stated
+    if not past.knots or not stated:
+        return [None] * DRAWS
+    # Knots carry mid-ranks: half of a knot's own share lies below it, and all of the shares before.
+    below, shares = 0.0, []
+    for score in past.scores:
+        shares.append(max(2 * (NormalDist().cdf(score) - below), 0.0))
+        below += shares[-1]
+    ends = np.array(list(accumulate(shares))) / below
+    at = np.searchsorted(ends, levels / stated).clip(max=len(past.knots) - 1)
+    return [past.knots[k] if level <= stated else None for k, level in zip(at, levels, strict=True)]
+
+
+def load_policy(
+    path: str | os.PathLike[str],
+    rules: PaperRules | None = None,
+    *,
+    budget: float | None = None,
+    lambda_: float | None = None,
+    agents: Sequence[str] = (),
+    assessment: float | None = None,
+    token_price: float | None = None,
+) -> Policy:
+    """The policy in a checkpoint folder, verified: kind `router` or `stages`. `rules` decide what it cannot.
+
+    For a router: `budget` (US dollars for 1,000 questions, on the router's own curve) or `lambda_`, `agents` and
+    `assessment`, as `AgentPolicy` has them. A system that asks in an order of its own spends another sum than the curve
+    says. For stages: `token_price`. Raises a `CheckpointError` for a bad checkpoint or one of another kind,
+    `RecordError` for an option that it does not take.
+    """
+    checkpoint = load_checkpoint(path)
+    kind = checkpoint.manifest.kind
+    given = {"budget": budget, "lambda": lambda_, "assessment": assessment, "token_price": token_price}
+    takes = {learned.KIND: ("budget", "lambda", "assessment"), stages.KIND: ("token_price",)}
+    if kind not in takes:
+        raise ContractMismatch(
+            f"{path}: expected a checkpoint of kind {learned.KIND!r} (`metaprobe train router`) or {stages.KIND!r} "
+            f"(`metaprobe train stages`), got {kind!r}"
+        )
+    if wrong := [name for name, value in given.items() if value is not None and name not in takes[kind]]:
+        raise RecordError(
+            f"{path} is of kind {kind!r}, which takes no {', '.join(wrong)}, but {', '.join(takes[kind])}"
+        )
+    if budget is not None and lambda_ is not None:
+        raise RecordError(f"budget={budget:g} and lambda={lambda_:g} fix each other; give one of them")
+    rules = rules or PaperRules()
+    if kind == stages.KIND:
+        return stages.StagePolicy(checkpoint, rules, token_price=token_price)
+    router = LearnedRouter(checkpoint, budget=budget, lambda_=lambda_)
+    return AgentPolicy(router, rules, agents=agents, assessment=ASSESSMENT if assessment is None else assessment)

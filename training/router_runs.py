@@ -1,0 +1,61 @@
+"""From runs of MetaCogAgent to outcomes: what a router in the pipeline's place learns from.
+
+What the policy sees at its two points is what the router must be trained on: the confidence that an agent states before
+it answers, the dimension that the classifier gave, and neither the answer nor the question's words, which `State` does
+not carry. The price is of all that the agent was asked, its confidence and its answer.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from metaprobe.eval.systems.metacogagent import ASKING, outcomes
+from metaprobe.llms.pricing import Price, price_of
+from metaprobe.records.errors import RecordError
+from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, outcome_of_line
+from metaprobe.records.types import Call, Run
+
+
+def outcomes_of(runs: Iterable[Run], *, prices: Mapping[str, Price] | None = None) -> list[QuestionOutcomes]:
+    """One question an item, with every agent that answered it: whether it was right, what it had stated, the price.
+
+    `prices`: by agent or by model; what is not among them costs what its calls say. Of several runs of an item the one
+    counts in which most agents were asked both, so give those of the variant `every-agent`: what a policy chose to ask
+    tells little of the agents that it did not. Raises `RecordError` where no agent answered, or a call has no price.
+    """
+    fullest: dict[str, tuple[int, QuestionOutcomes]] = {}
+    for run in runs:
+        (record,) = outcomes([run], by_classifier=True)
+        question = outcome_of_line(record)
+        agents = {
+            name: AgentOutcome("", known.score, known.confidence, _cost(run, name, prices or {}), known.latency_ms)
+            for name, known in question.agents.items()
+            if name and known.score is not None
+        }
+        asked = sum(1 + (known.confidence is not None) for known in agents.values())
+        if agents and asked > fullest.get(question.id, (0,))[0]:
+            one = QuestionOutcomes(question.id, question.group, dimension=question.dimension, agents=agents)
+            fullest[question.id] = asked, one
+    if not fullest:
+        raise RecordError(
+            "no run holds an agent's answer that a program judged; give runs of `metaprobe collect metacogagent "
+            "--variant every-agent`"
+        )
+    return [question for _, question in fullest.values()]
+
+
+def _cost(run: Run, agent: str, prices: Mapping[str, Price]) -> float:
+    """US dollars of everything that the agent was asked."""
+    return sum(_price(call, prices) for call in run.calls if call.agent == agent and call.stage in ASKING)
+
+
+def _price(call: Call, prices: Mapping[str, Price]) -> float:
+    price = prices.get(call.agent) or price_of(call.model, "", prices)
+    if price is None:
+        if call.cost_usd is not None:
+            return call.cost_usd
+        raise RecordError(
+            f"call {call.id} has no recorded cost, as of a local model: give the price of {call.agent!r} or of "
+            f"{call.model!r} (`--prices FILE`), 0 where it costs nothing"
+        )
+    if not call.usage.prompt_tokens:
+        raise RecordError(f"call {call.id} does not say how many tokens it read, so its cost cannot be told")
+    return price.cost_usd(call.usage)
