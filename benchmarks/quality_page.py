@@ -113,6 +113,16 @@ flagged. Held out: chosen with its direction on four fifths of the essays, score
 in the tables after that: the highest level of a dimension, Q = 9, no critical flag."""
 
 
+DEBATES = """\
+**How these tables read.** The small judge's labels are hardly told by anything that is read off the log-probabilities, the
+paper's early windows among them, and they agree with what a program checks about as often as by chance
+([systems.md](systems.md#early-token-confidence-in-debate)): that these labels mean something is what is in doubt here. What
+the program finds is told well, and the other way round than a user would guess: arguments that copy the essay or quote
+what does not stand in it are the ones written with the *highest* log-probabilities, so that the mean log-probability, taken
+as confidence, ranks them as the best. Trees and one feature of known direction do alike. Many of these rows share the same
+arguments."""
+
+
 def page(figures: Figures) -> str:
     """The whole page."""
     sets = figures.get("sets", {})
@@ -411,6 +421,8 @@ def debate(found: Figures | None) -> Lines:
         f"Measured by `{found['command']}`, seed {found['seed']}, runs {found['fingerprint']}.",
         "",
         *markdown(head, rows),
+        "",
+        *DEBATES.splitlines(),
         "",
     ]
     for name, cells in found["sets"].items():
