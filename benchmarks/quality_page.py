@@ -114,13 +114,13 @@ in the tables after that: the highest level of a dimension, Q = 9, no critical f
 
 
 DEBATES = """\
-**How these tables read.** The small judge's labels are hardly told by anything that is read off the log-probabilities, the
-paper's early windows among them, and they agree with what a program checks about as often as by chance
-([systems.md](systems.md#early-token-confidence-in-debate)): that these labels mean something is what is in doubt here. What
-the program finds is told well, and the other way round than a user would guess: arguments that copy the essay or quote
-what does not stand in it are the ones written with the *highest* log-probabilities, so that the mean log-probability, taken
-as confidence, ranks them as the best. Trees and one feature of known direction do alike. Many of these rows share the same
-arguments."""
+**How these tables read.** The small judge's labels are hardly told by anything that is read off the log-
+probabilities, the paper's early windows among them, and they agree with what a program checks about as often as by
+chance ([systems.md](systems.md#early-token-confidence-in-debate)): that these labels mean something is what is in
+doubt here. What the program finds is told well, and the other way round than a user would guess: arguments that copy
+the essay or quote what does not stand in it are the ones written with the *highest* log-probabilities, so that the
+mean log-probability, taken as confidence, ranks them as the best. Trees and one feature of known direction do alike.
+Many of these rows share the same arguments."""
 
 
 def page(figures: Figures) -> str:

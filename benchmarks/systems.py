@@ -3,8 +3,8 @@
 python benchmarks/systems.py [SECTION ...]
 python benchmarks/systems.py --scores out/recorded/asap-debate essay-debate
 
-The recorded debates hold no texts, and so no scores by people, which are not ours to give on: what compares with these is
-measured on the store as it was collected (`--scores`), and kept in docs/measured/debate_scores.json.
+The recorded debates hold no texts, and so no scores by people, which are not ours to give on: what compares with these
+is measured on the store as it was collected (`--scores`), and kept in docs/measured/debate_scores.json.
 """
 
 import asyncio
