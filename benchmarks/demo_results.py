@@ -19,9 +19,9 @@ Row = dict[str, str]
 def main(report: Path) -> None:
     """Rewrite both files from the tables in the folder REPORT."""
     methods, accuracy, choices, audits = (
-        read(report / f"{name}.csv") for name in ("methods", "accuracy", "choices", "audits")
+        read(report / "tables" / f"{name}.csv") for name in ("methods", "accuracy", "choices", "audits")
     )
-    about = {row["key"]: row["value"] for row in read(report / "provenance.csv")}
+    about = {row["key"]: row["value"] for row in read(report / "tables" / "provenance.csv")}
     rate = next(row for row in accuracy if row["dimension"] == "all")
     intro = (
         f"Model {about['model']} ({about['dtype']}), MetaCog-Eval, {about['items']} items in {about['groups']} groups, "

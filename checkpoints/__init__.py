@@ -4,13 +4,17 @@ checkpoint = load_checkpoint("out/quality")
 outputs = checkpoint.run({"features": features})    # float32 (n, width) -> one array an output
 """
 
+from metaprobe.checkpoints.bundle import bundled, bundled_names
 from metaprobe.checkpoints.checkpoint import Checkpoint, Limits, load_checkpoint
-from metaprobe.checkpoints.describe import describe
+from metaprobe.checkpoints.describe import describe, describe_verified
+from metaprobe.checkpoints.diff import Change, Comparison, compare
 from metaprobe.checkpoints.errors import (
     CheckpointError,
     CheckpointExists,
     ContractMismatch,
     GoldenMismatch,
+    HubError,
+    MovingRevision,
     NotACheckpoint,
     TamperedCheckpoint,
     UnsafeModel,
@@ -29,32 +33,45 @@ from metaprobe.checkpoints.manifest import (
     Training,
 )
 from metaprobe.checkpoints.onnx_guard import check_model
+from metaprobe.checkpoints.publish import Pretrained, Published, push, save_copy
 from metaprobe.checkpoints.write import check_target, save_checkpoint
 
 __all__ = [
     "Audit",
     "Calibration",
+    "Change",
     "Checkpoint",
     "CheckpointError",
     "CheckpointExists",
+    "Comparison",
     "ContractMismatch",
     "Draft",
     "FileEntry",
     "Generator",
     "GoldenMismatch",
+    "HubError",
     "Limits",
     "Manifest",
     "Metric",
+    "MovingRevision",
     "NotACheckpoint",
+    "Pretrained",
+    "Published",
     "Severity",
     "TamperedCheckpoint",
     "TensorSpec",
     "Training",
     "UnsafeModel",
     "UntrustedCheckpoint",
+    "bundled",
+    "bundled_names",
     "check_model",
     "check_target",
+    "compare",
     "describe",
+    "describe_verified",
     "load_checkpoint",
+    "push",
     "save_checkpoint",
+    "save_copy",
 ]

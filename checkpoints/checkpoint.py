@@ -3,22 +3,25 @@
 import hashlib
 import os
 import re
-import stat
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from metaprobe.checkpoints import golden
 from metaprobe.checkpoints.errors import (
     ContractMismatch,
+    MovingRevision,
     NotACheckpoint,
     TamperedCheckpoint,
     UnsafeModel,
     UntrustedCheckpoint,
 )
+from metaprobe.checkpoints.files import Files, Folder
+from metaprobe.checkpoints.hub import PREFIX, Repository, files_at
 from metaprobe.checkpoints.manifest import GOLDEN, LISTED, MANIFEST, MODEL, RAW, Manifest, TensorSpec, parse_manifest
 from metaprobe.checkpoints.onnx_guard import check_model
-from metaprobe.checkpoints.session import Arrays, Session, outputs_agree
+from metaprobe.checkpoints.session import TRIED_BYTES, Arrays, Session, outputs_agree
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +31,18 @@ class Limits:
     manifest_bytes: int = 1 << 20
     model_bytes: int = 256 << 20
     """Of model.onnx, and of raw.onnx."""
+    golden_bytes: int = 8 << 20
+    """Of golden.json, which is parsed: its objects take many times its size."""
     file_bytes: int = 8 << 20
-    """Of golden.json, README.md and any other listed file."""
+    """Of README.md and any other listed file."""
 
     def of(self, name: str) -> int:
-        sizes = {MANIFEST: self.manifest_bytes, MODEL: self.model_bytes, RAW: self.model_bytes}
+        sizes = {
+            MANIFEST: self.manifest_bytes,
+            MODEL: self.model_bytes,
+            RAW: self.model_bytes,
+            GOLDEN: min(self.golden_bytes, self.file_bytes),
+        }
         return sizes.get(name, self.file_bytes)
 
 
@@ -42,9 +52,13 @@ LIMITS_OF_KIND = {"adapter": Limits(model_bytes=(1 << 31) - 1, file_bytes=64 << 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Checkpoint:
-    """A verified checkpoint, ready to run; may be shared by threads."""
+    """A verified checkpoint, ready to run; may be shared by threads, and sent to processes.
+
+    A process that it is sent to reads the files again, and holds them against the digest.
+    """
 
     path: Path
+    """The folder its files were read from."""
     manifest: Manifest
     digest: str
     """SHA-256 of manifest.json, which pins every other file: what to hand to those who should trust this one."""
@@ -65,6 +79,18 @@ class Checkpoint:
         """
         return self.session.run(inputs)
 
+    def files(self) -> dict[str, bytes]:
+        """Its files by name, the manifest first, read again. Raises `TamperedCheckpoint` where they are others now."""
+        folder, limits = Folder(self.path, links=True), _limits(self.manifest.kind)
+        manifest = folder.read(MANIFEST, limits.manifest_bytes)
+        _check_digest(str(self.path), hashlib.sha256(manifest).hexdigest(), self.digest)
+        return {MANIFEST: manifest} | {
+            name: _verified(folder, name, self.manifest, limits) for name in self.manifest.files
+        }
+
+    def __reduce__(self) -> tuple[Callable[[str, str], "Checkpoint"], tuple[str, str]]:
+        return _reopened, (str(self.path.resolve()), self.digest)
+
     def raw_session(self) -> Session:
         """A new session on raw.onnx, which takes `logprobs` float32 (n, T), padded, and `lengths` int64 (n,).
 
@@ -84,22 +110,31 @@ class Checkpoint:
 def load_checkpoint(
     path: str | os.PathLike[str], *, sha256: str | None = None, limits: Limits | None = None
 ) -> Checkpoint:
-    """The checkpoint in the folder `path`, after everything about it was verified.
+    """The checkpoint in the folder `path`, or at `hub:OWNER/NAME@REVISION`, after everything about it was verified.
 
     Each file is read once, and what was hashed is what is used. In this order: sizes and file types, the digest where
     one is given, the manifest, the other files' hashes, the ONNX guard, inputs and outputs, the golden rows. Files the
-    manifest does not list are never read.
+    manifest does not list are never read, and never fetched from the hub.
 
     The hashes in the manifest show that nothing was damaged. They do not show who made it: whoever can write the folder
     can write the hashes too. For that, give `sha256`: the `digest` of the checkpoint you mean, from its author.
 
     `limits`: by default those of the checkpoint's kind.
 
-    Warns with `UntrustedCheckpoint` where the figures failed an audit: it runs, but may not be what it seems.
+    Warns with `UntrustedCheckpoint` where the figures failed an audit: it runs, but may not be what it seems. Warns
+    with `MovingRevision` where a revision of the hub is no commit and no `sha256` pins what it must hold.
 
     Raises a `CheckpointError`: see `metaprobe.checkpoints.errors` for the kinds.
     """
-    checkpoint = verified_checkpoint(Path(path), sha256=sha256, limits=limits)
+    files = files_at(path)
+    checkpoint = _verified_at(files, sha256=sha256, limits=limits)
+    if isinstance(files, Repository) and not files.pinned and sha256 is None:
+        warnings.warn(
+            f"revision {files.revision!r} of {files.name} may be another checkpoint tomorrow. Pin what it is now: "
+            f"{PREFIX}{files.name}@{files.commit}, or give its digest as sha256",
+            MovingRevision,
+            stacklevel=2,
+        )
     if not checkpoint.trustworthy:
         warnings.warn(
             f"the checkpoint {path} is NOT TRUSTWORTHY: {checkpoint.manifest.distrust}. "
@@ -110,68 +145,78 @@ def load_checkpoint(
     return checkpoint
 
 
-def verified_checkpoint(folder: Path, *, sha256: str | None = None, limits: Limits | None = None) -> Checkpoint:
-    """As `load_checkpoint`, without the warning: for who has just written it."""
-    if not folder.is_dir():
-        raise NotACheckpoint(f"{folder} is not a folder; a checkpoint is a folder that holds {MANIFEST}")
-    manifest_data = _read(folder / MANIFEST, limits or Limits())
+def verified_checkpoint(
+    path: str | os.PathLike[str], *, sha256: str | None = None, limits: Limits | None = None
+) -> Checkpoint:
+    """As `load_checkpoint`, without the warnings: for who has just written it."""
+    return _verified_at(files_at(path), sha256=sha256, limits=limits)
+
+
+def _verified_at(files: Files, *, sha256: str | None, limits: Limits | None = None) -> Checkpoint:
+    if isinstance(files, Folder) and not files.path.is_dir():
+        raise NotACheckpoint(f"{files.path} is not a folder; a checkpoint is a folder that holds {MANIFEST}")
+    manifest_data = files.read(MANIFEST, (limits or Limits()).manifest_bytes)
     digest = hashlib.sha256(manifest_data).hexdigest()
-    _check_digest(folder, digest, sha256)
+    _check_digest(files.where("") if isinstance(files, Repository) else str(files.path), digest, sha256)
     manifest = parse_manifest(manifest_data)
-    limits = limits or LIMITS_OF_KIND.get(manifest.kind, Limits())
-    files = {name: _verified(folder / name, manifest, limits) for name in manifest.files}
-    extra = {name: data for name, data in files.items() if name not in LISTED}
+    limits = limits or _limits(manifest.kind)
+    found = {name: _verified(files, name, manifest, limits) for name in manifest.files}
+    extra = {name: data for name, data in found.items() if name not in LISTED}
     for name, data in extra.items():
         if name.lower().endswith(".onnx"):
-            _guard(folder / name, data)
-    session = Session(files[MODEL])
-    _check_contract(manifest, session)
-    golden.replay(files[GOLDEN], session)
-    return Checkpoint(folder, manifest, digest, session, extra)
+            _guard(files.where(name), data)
+    if len(found[MODEL]) <= TRIED_BYTES:
+        _check_answers(manifest, Session(found[MODEL], trial=True), found[GOLDEN])
+    session = Session(found[MODEL])
+    _check_answers(manifest, session, found[GOLDEN])
+    return Checkpoint(files.path, manifest, digest, session, extra)
 
 
-def _read(path: Path, limits: Limits) -> bytes:
-    """The bytes of a regular file within its limit. Links are refused, and nothing that could block is waited for."""
-    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-    limit = limits.of(path.name)
-    try:
-        if not stat.S_ISREG(os.lstat(path).st_mode):
-            raise UnsafeModel(f"{path} is a link or no regular file; copy the file itself into the folder")
-        with os.fdopen(os.open(path, flags), "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            if size > limit:
-                raise UnsafeModel(f"{path} has {size} bytes; at most {limit} are read. If you trust it, raise `limits`")
-            return file.read(size)
-    except OSError as error:
-        raise NotACheckpoint(f"{path} cannot be read ({error.strerror}); a checkpoint must hold it") from error
+def _reopened(path: str, digest: str) -> Checkpoint:
+    """What another process makes of a checkpoint that was sent to it."""
+    return _verified_at(Folder(Path(path), links=True), sha256=digest)
 
 
-def _verified(path: Path, manifest: Manifest, limits: Limits) -> bytes:
-    data, entry = _read(path, limits), manifest.files[path.name]
+def _limits(kind: str) -> Limits:
+    return LIMITS_OF_KIND.get(kind, Limits())
+
+
+def _verified(files: Files, name: str, manifest: Manifest, limits: Limits) -> bytes:
+    data, entry = files.read(name, limits.of(name)), manifest.files[name]
     if len(data) != entry.bytes:
-        raise TamperedCheckpoint(f"{path} has {len(data)} bytes, the manifest says {entry.bytes}. Copy it again")
+        raise TamperedCheckpoint(
+            f"{files.where(name)} has {len(data)} bytes, the manifest says {entry.bytes}. Copy it again"
+        )
     found = hashlib.sha256(data).hexdigest()
     if found != entry.sha256:
-        raise TamperedCheckpoint(f"{path} has SHA-256 {found}, the manifest says {entry.sha256}. Copy it again")
+        raise TamperedCheckpoint(
+            f"{files.where(name)} has SHA-256 {found}, the manifest says {entry.sha256}. Copy it again"
+        )
     return data
 
 
-def _guard(path: Path, data: bytes) -> None:
+def _guard(where: str, data: bytes) -> None:
     try:
         check_model(data)
     except UnsafeModel as error:
-        raise UnsafeModel(f"{path}: {error}") from error
+        raise UnsafeModel(f"{where}: {error}") from error
 
 
-def _check_digest(folder: Path, digest: str, sha256: str | None) -> None:
+def _check_digest(where: str, digest: str, sha256: str | None) -> None:
     if sha256 is None:
         return
     if not re.fullmatch(r"[0-9a-fA-F]{64}", sha256):
         raise ContractMismatch(f"sha256 is {sha256!r}; expected the 64 hex digits of a checkpoint's digest")
     if digest != sha256.lower():
         raise TamperedCheckpoint(
-            f"{folder} has digest {digest}, not {sha256.lower()}: it is not the checkpoint you asked for"
+            f"{where} has digest {digest}, not {sha256.lower()}: it is not the checkpoint you asked for"
         )
+
+
+def _check_answers(manifest: Manifest, session: Session, rows: bytes) -> None:
+    """Whether the model has the inputs and outputs that are stated, and gives what was recorded."""
+    _check_contract(manifest, session)
+    golden.replay(rows, session)
 
 
 def _check_contract(manifest: Manifest, session: Session) -> None:

@@ -1,4 +1,4 @@
-"""A checkpoint in words, for `metaprobe inspect`."""
+"""A checkpoint in words, for `metaprobe inspect` and `metaprobe verify`."""
 
 import json
 from collections.abc import Iterator
@@ -20,10 +20,25 @@ def describe(checkpoint: Checkpoint) -> str:
     return "\n".join(printable(line) for line in lines)
 
 
+def describe_verified(checkpoint: Checkpoint, *, pinned: bool) -> str:
+    """What was verified of it when it was loaded; `pinned`: against a digest from elsewhere."""
+    manifest = checkpoint.manifest
+    size = sum(entry.bytes for entry in manifest.files.values())
+    lines = [
+        f"whole       {manifest.kind} checkpoint {checkpoint.path}: every size and hash is as its manifest says",
+        f"files       {', '.join(manifest.files)} ({size:,} bytes)",
+        "model       passed the guard; its inputs, outputs and golden rows are as recorded",
+        f"digest      {checkpoint.digest}",
+        "            as expected" if pinned else "            held against nothing: only --sha256 shows who made it",
+        f"audits      {manifest.distrust or 'none failed'}",
+    ]
+    return "\n".join(printable(line) for line in lines)
+
+
 def _lines(manifest: Manifest) -> Iterator[str]:
     yield f"created     {manifest.created} (format {manifest.format_version})"
     if generator := manifest.generator:
-        yield f"generator   {generator.model} {generator.revision} {generator.dtype}".rstrip()
+        yield f"generator   {', '.join(generator.models)} {generator.revision} {generator.dtype}".rstrip()
         tokenizer = generator.tokenizer or "not stated"
         yield f"            tokenizer {tokenizer}, log-probabilities {generator.logprobs_mode}"
     else:

@@ -6,9 +6,11 @@ CheckpointError             a ValueError; the message names what came, what was 
 |-- UnsafeModel             could harm the reader: too large, a link, external data, unknown operators, NaN weights
 |-- ContractMismatch        format version, manifest fields, or names, types and shapes of inputs and outputs
 |-- GoldenMismatch          the graph gives other numbers than were recorded, or, when saving, than the original
-`-- CheckpointExists        saving would replace something
+|-- CheckpointExists        saving would replace something
+`-- HubError                the hub cannot be reached, refuses, or says what it must not; or its library is missing
 
 UntrustedCheckpoint         a UserWarning: it is whole and runs, but failed audits of its figures
+MovingRevision              a UserWarning: it came from a branch or tag of the hub, which may be another one tomorrow
 """
 
 
@@ -40,5 +42,13 @@ class CheckpointExists(CheckpointError):
     """Saving would replace something."""
 
 
+class HubError(CheckpointError):
+    """The hub gives nothing, or not what was asked of it."""
+
+
 class UntrustedCheckpoint(UserWarning):
     """The checkpoint that was loaded failed audits; the message names them. See the audits in its README.md."""
+
+
+class MovingRevision(UserWarning):
+    """The checkpoint came from a revision of the hub that is no commit; the message names the commit to pin."""

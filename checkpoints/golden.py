@@ -14,6 +14,7 @@ from metaprobe.checkpoints.manifest import GOLDEN, TensorSpec
 from metaprobe.checkpoints.session import Arrays, Session
 
 MAX_ROWS = 16
+MAX_RANK = 8
 MAX_TOLERANCE = 1e-4
 """A checkpoint cannot ask to be believed with less. Processors differ by about 1e-6."""
 
@@ -124,7 +125,9 @@ def _array(recorded: Recorded, spec: TensorSpec, where: str) -> NDArray[Any]:
     legal = {"f": (int, float, type(None)), "i": (int,), "b": (bool,), "O": (str,)}[dtype.kind]
     if odd := [v for v in recorded.values if not isinstance(v, legal) or (isinstance(v, bool) and dtype.kind != "b")]:
         raise ContractMismatch(f"{where}: {odd[0]!r} is not a {spec.type}")
-    if any(length < 0 for length in recorded.shape) or math.prod(recorded.shape) != len(recorded.values):
+    # No length may exceed what there is, before they are multiplied: integers of JSON have up to 4,300 digits.
+    fits = len(recorded.shape) <= MAX_RANK and all(0 <= n <= len(recorded.values) for n in recorded.shape)
+    if not fits or math.prod(recorded.shape) != len(recorded.values):
         raise ContractMismatch(f"{where}: {len(recorded.values)} values do not fill shape {list(recorded.shape)}")
     try:
         return np.array(recorded.values, dtype=dtype).reshape(recorded.shape)

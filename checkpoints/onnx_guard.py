@@ -1,7 +1,8 @@
 """Refuses ONNX files that could do more than compute, before ONNX Runtime sees a byte, without the onnx package.
 
-A guard, not a sandbox: a graph of standard operators can still ask for much time or memory when it runs (`Loop`,
-`Expand`). For that there is the digest of an author one trusts.
+A guard, not a sandbox: a graph of standard operators can still ask for much time or memory when it runs (`Expand`).
+Loading tries a graph out within limits (`Session`), on the rows that came with it; for all other rows there is the
+digest of an author one trusts.
 """
 
 import math
@@ -23,6 +24,14 @@ _REFUSED_FIELDS = {
         "training_info": "training information",
         "configuration": "device configurations",
     },
+    "GraphProto": {"sparse_initializer": "sparse weights, which become dense ones of any size; store them dense"},
+    "AttributeProto": {
+        "g": "control flow (Loop, If, Scan), which may not end; export without it",
+        "graphs": "control flow",
+        "sparse_tensor": "sparse weights; store them dense",
+        "sparse_tensors": "sparse weights; store them dense",
+        "ref_attr_name": "references to attributes of functions; inline them (onnx.inliner) before exporting",
+    },
     "NodeProto": {"device_configurations": "device configurations", "overload": "overloaded functions"},
     "TensorProto": {
         "external_data": "data outside the file; save the model with its weights inside",
@@ -34,6 +43,17 @@ _REFUSED_FIELDS = {
 # Of TensorProto.DataType. Integers and strings are always finite; complex numbers and 8-bit floats are not read here.
 _FLOAT, _FLOAT16, _DOUBLE, _BFLOAT16 = 1, 10, 11, 16
 _FINITE_BY_NATURE = frozenset({2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 21, 22})
+_DATA = {
+    "float_data": {_FLOAT},
+    "double_data": {_DOUBLE},
+    "int32_data": {2, 3, 4, 5, 6, 9, 21, 22},
+    "int64_data": {7},
+    "uint64_data": {12, 13},
+    "string_data": {8},
+}
+"""Where the numbers of which element types may stand, other than in raw_data; half floats nowhere else."""
+_ELEMENT_BYTES = {1: 4, 2: 1, 3: 1, 4: 2, 5: 2, 6: 4, 7: 8, 9: 1, 10: 2, 11: 8, 12: 4, 13: 8, 16: 2}
+_HALF_BYTES = frozenset({21, 22})
 _RAW_DTYPES = {_FLOAT: "<f4", _FLOAT16: "<f2", _DOUBLE: "<f8", _BFLOAT16: "<u2"}
 
 _MAY_BE_INFINITE = {
@@ -53,9 +73,10 @@ def check_model(data: bytes) -> None:
     """None where `data` is an ONNX model that may be loaded; raises `UnsafeModel`, saying why, where it is not.
 
     Refused: bytes that are not exactly a `ModelProto` (`onnx_wire`), ONNX Runtime's own format, data outside the file,
-    operator domains other than ONNX's two, model-local functions, training information, device configurations,
-    tensors of more than 1e9 elements or of unknown element type, and NaN or infinite weights (except where they mean
-    something: thresholds of trees, `Imputer`, `LabelEncoder`).
+    operator domains other than ONNX's two, model-local functions, control flow, training information, device
+    configurations, sparse tensors, tensors of more than 1e9 elements, of unknown element type or of another number of
+    elements than they state, and NaN or infinite weights (except where they mean something: thresholds of trees,
+    `Imputer`, `LabelEncoder`).
     """
     if data[4:8] == b"ORTM":  # read as a FlatBuffer by default, whatever a protobuf parser makes of the same bytes
         raise UnsafeModel("the model is in ONNX Runtime's own format; expected ONNX")
@@ -118,19 +139,31 @@ def _check_tensor(tensor: Message, *, finite: bool) -> None:
         raise UnsafeModel("the model has data outside the file; save the model with its weights inside")
     _check_size(tensor, tensor.integers("dims"))
     data_type = next(iter(tensor.integers("data_type")), 0)
-    if data_type in _FINITE_BY_NATURE:
-        return
-    if data_type not in _RAW_DTYPES:
+    if data_type not in _FINITE_BY_NATURE and data_type not in _RAW_DTYPES:
         raise UnsafeModel(f"tensor {_shown(tensor, 'name')} has element type {data_type}, which cannot be checked")
-    if data_type in (_FLOAT16, _BFLOAT16) and tensor.chunks("int32_data"):
-        raise UnsafeModel(
-            f"tensor {_shown(tensor, 'name')} keeps half floats in int32_data; expected raw_data (onnx.numpy_helper)"
-        )
-    if finite:
+    _check_count(tensor, data_type)
+    if finite and data_type in _RAW_DTYPES:
         _check_finite(tensor, "float_data", tensor.array("float_data", "<f4"))
         _check_finite(tensor, "double_data", tensor.array("double_data", "<f8"))
         _check_finite(
             tensor, "raw_data", tensor.array("raw_data", _RAW_DTYPES[data_type]), bfloat=data_type == _BFLOAT16
+        )
+
+
+def _check_count(tensor: Message, data_type: int) -> None:
+    """Raises `UnsafeModel` where a tensor holds another number of elements than its shape says."""
+    stated = math.prod(tensor.integers("dims"))
+    held = stored = (stated + 1) // 2 if data_type in _HALF_BYTES else stated
+    if tensor.chunks("raw_data"):
+        start, end, _ = tensor.chunks("raw_data")[0]
+        held, stored = end - start, stored * _ELEMENT_BYTES.get(data_type, 1)
+    else:
+        held = sum(tensor.count(name) for name, types in _DATA.items() if data_type in types)
+    misplaced = [name for name, types in _DATA.items() if data_type not in types and tensor.count(name)]
+    both = tensor.chunks("raw_data") and any(tensor.count(name) for name in _DATA)
+    if held != stored or misplaced or both:
+        raise UnsafeModel(
+            f"tensor {_shown(tensor, 'name')} of {stated} elements holds {held} values or bytes where {stored} belong"
         )
 
 

@@ -1,12 +1,13 @@
 """An ONNX graph that can be run: guarded bytes in, one ONNX Runtime session, arrays checked against its inputs."""
 
+import threading
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.checkpoints.errors import ContractMismatch
+from metaprobe.checkpoints.errors import ContractMismatch, UnsafeModel
 from metaprobe.checkpoints.manifest import TensorSpec
 from metaprobe.checkpoints.onnx_guard import check_model
 
@@ -23,11 +24,27 @@ _TYPES = {
 }
 
 
-class Session:
-    """A graph on one CPU thread; several threads of the caller may run it at once."""
+TRIED_BYTES = 64 << 20
+"""Models up to this size are tried out before they are trusted with the machine; larger ones are language models."""
+TRIAL_MEMORY = 256 << 20
+"""Bytes that a model may allocate while it is tried out; the bundled ones take less than one megabyte."""
+TRIAL_SECONDS = 60.0
 
-    def __init__(self, model: bytes) -> None:
-        """Raises `UnsafeModel` where the guard refuses, `ContractMismatch` where ONNX Runtime cannot open the bytes."""
+
+class Session:
+    """A graph on one CPU thread; several threads of the caller may run it at once.
+
+    It holds no threads of its own, so it goes on working in a forked process. It cannot be pickled: send the
+    `Checkpoint`, which is opened again on the other side.
+    """
+
+    def __init__(self, model: bytes, *, trial: bool = False) -> None:
+        """Raises `UnsafeModel` where the guard refuses, `ContractMismatch` where ONNX Runtime cannot open the bytes.
+
+        `trial`: nothing is computed while it is opened, and `run` raises `UnsafeModel` where it would take more than
+        `TRIAL_MEMORY` or `TRIAL_SECONDS`. Broadcasting makes a billion numbers of three small weights, so no look at
+        the file can promise that.
+        """
         check_model(model)
         import onnxruntime
 
@@ -36,8 +53,16 @@ class Session:
         options.log_severity_level = 4  # what matters is raised
         # Without this, bytes that look like ONNX Runtime's own format would be read as such.
         options.add_session_config_entry("session.load_model_format", "ONNX")
+        if trial:
+            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        if trial and _cap_memory():
+            options.add_session_config_entry("session.use_env_allocators", "1")
+        # It would compute, and keep, what depends on weights alone, however much that is.
+        unwanted = ["ConstantFolding"] if len(model) <= TRIED_BYTES else []
         try:
-            self._session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+            self._session = onnxruntime.InferenceSession(
+                model, options, providers=["CPUExecutionProvider"], disabled_optimizers=unwanted
+            )
         except _runtime_errors() as error:
             raise ContractMismatch(f"ONNX Runtime {onnxruntime.__version__} cannot open the model: {error}") from error
         self.inputs = tuple(_spec(node) for node in self._session.get_inputs())
@@ -45,6 +70,10 @@ class Session:
         self._checks = tuple((s.name, _dtype(s.type), s.shape) for s in self.inputs)
         self._names = frozenset(s.name for s in self.inputs)
         self._output_names = [s.name for s in self.outputs]
+        self._trial = trial
+
+    def __reduce__(self) -> str:
+        raise TypeError("a Session cannot be pickled; send the Checkpoint, or its path and digest, and load it there")
 
     def run(self, inputs: Arrays) -> Arrays:
         """Outputs by name. Raises `ContractMismatch` where a name, type or shape is not the graph's."""
@@ -55,11 +84,52 @@ class Session:
             # The usual case, a matrix of n rows, is seen at a glance: this is on the way of every score.
             if not (type(value) is np.ndarray and value.dtype is dtype and (None, *value.shape[1:]) == shape):
                 _check_array(name, value, dtype, shape)
+        if self._trial:
+            return self._tried(inputs)
         try:
             values = self._session.run(self._output_names, inputs)
         except _runtime_errors() as error:
             raise ContractMismatch(f"ONNX Runtime could not run the model on these inputs: {error}") from error
         return dict(zip(self._output_names, values, strict=True))
+
+    def _tried(self, inputs: Arrays) -> Arrays:
+        """The outputs, within the limits of a trial."""
+        import onnxruntime
+
+        options = onnxruntime.RunOptions()
+        options.log_severity_level = 4
+        options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+        watch = threading.Timer(TRIAL_SECONDS, setattr, (options, "terminate", True))
+        watch.daemon = True
+        watch.start()
+        try:
+            values = self._session.run(self._output_names, inputs, options)
+        except _runtime_errors() as error:
+            if options.terminate or "Available memory" in str(error):
+                raise UnsafeModel(
+                    f"the model needs more than {TRIAL_MEMORY >> 20} MB or {TRIAL_SECONDS:g} s for its golden rows"
+                ) from error
+            raise ContractMismatch(f"ONNX Runtime could not run the model on its golden rows: {error}") from error
+        finally:
+            watch.cancel()
+        return dict(zip(self._output_names, values, strict=True))
+
+
+@lru_cache(maxsize=1)
+def _cap_memory() -> bool:
+    """Whether the allocator of trials, one for all of them, could be limited; not where the program has set its own."""
+    import onnxruntime
+
+    limits = {"max_mem": TRIAL_MEMORY, "arena_extend_strategy": 1}  # 1: by what was asked for, no more
+    limits |= {"initial_chunk_size_bytes": -1, "max_dead_bytes_per_chunk": -1}
+    kind, memory = onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, onnxruntime.OrtMemType.DEFAULT
+    try:
+        onnxruntime.create_and_register_allocator(
+            onnxruntime.OrtMemoryInfo("Cpu", kind, 0, memory), onnxruntime.OrtArenaCfg(limits)
+        )
+    except _runtime_errors():
+        return False
+    return True
 
 
 def outputs_agree(stated: tuple[TensorSpec, ...], found: tuple[TensorSpec, ...]) -> bool:

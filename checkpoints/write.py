@@ -61,16 +61,21 @@ def save_checkpoint(
     if extra and (taken := extra.keys() & {*files, MANIFEST}):
         raise ContractMismatch(f"extra files cannot be called {', '.join(sorted(taken))}; give them other names")
     files |= extra or {}
-    manifest = _manifest(draft, session, files)
+    checkpoint = place(target, {**files, MANIFEST: manifest_bytes(_manifest(draft, session, files))})
+    return dataclasses.replace(checkpoint, path=Path(path))
+
+
+def place(target: Path, files: Mapping[str, bytes]) -> Checkpoint:
+    """Makes these files the checkpoint folder `target`, which `check_target` allows: verified first, then whole."""
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = _sibling(target, "tmp")
     try:
-        _write(temporary, {**files, MANIFEST: manifest_bytes(manifest)})
+        _write(temporary, files)
         checkpoint = verified_checkpoint(temporary)
         _publish(temporary, target)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)  # gone already where it was published
-    return dataclasses.replace(checkpoint, path=Path(path))
+    return dataclasses.replace(checkpoint, path=target)
 
 
 def _check_parity(session: Session, inputs: Arrays, expected: Arrays, tolerance: float) -> None:
@@ -144,7 +149,7 @@ def check_target(path: str | os.PathLike[str], kind: str, *, overwrite: bool = T
         )
 
 
-def _write(folder: Path, files: dict[str, bytes]) -> None:
+def _write(folder: Path, files: Mapping[str, bytes]) -> None:
     folder.mkdir()
     for name, data in files.items():
         with (folder / name).open("xb") as file:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.records.errors import RecordError
-from metaprobe.records.types import Item, Run
+from metaprobe.records.types import Call, Item, Run
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,7 +27,7 @@ class AnswerTable:
     y: NDArray[np.int64]
     """The target label, 0 or 1."""
     stated_difficulty: NDArray[np.float64]
-    """In [0, 1]; NaN where the model stated none."""
+    """In [0, 1], as `stated_of` tells whose it is; NaN where the model stated none."""
     stated_confidence: NDArray[np.float64]
     """In [0, 1]; NaN where the model stated none."""
     p_true: NDArray[np.float64]
@@ -88,9 +88,9 @@ def answer_table(
                     "questions": item.question,
                     "models": call.model,
                     "y": int(y),
-                    "stated_difficulty": _number(run.stated("difficulty")),
-                    "stated_confidence": _number(run.stated("confidence")),
-                    "p_true": _number(run.stated("p_true")),
+                    "stated_difficulty": _number(stated_of(run, call, "difficulty")),
+                    "stated_confidence": _number(stated_of(run, call, "confidence")),
+                    "p_true": _number(stated_of(run, call, "p_true")),
                     "logprobs": call.logprobs,
                     "tokens": len(call.logprobs),
                     "cut": call.finish_reason == "length",
@@ -114,6 +114,28 @@ def answer_table(
     logprobs = np.empty(len(records), dtype=object)
     logprobs[:] = [record["logprobs"] for record in records]
     return AnswerTable(logprobs=logprobs, **columns)
+
+
+def stated_of(run: Run, answer: Call, kind: str) -> float | None:
+    """What was stated of this answer, and not of another agent's or another round's; None where nothing was.
+
+    By the answer itself, else by who was asked about it (a call with the answer as its parent), else by the same agent
+    in the same round. What a single call of the run states, and no other, is of the run and so of each of its answers.
+    """
+    calls = {call.id: call for call in run.calls}
+    found = [s for s in run.statements if s.kind == kind]
+    asked = {s.call_id: calls.get(s.call_id) for s in found}
+    nearest = (
+        [s for s in found if s.call_id == answer.id],
+        [s for s in found if (call := asked[s.call_id]) is not None and call.parent == answer.id],
+        [
+            s
+            for s in found
+            if (call := asked[s.call_id]) is not None and (call.agent, call.round) == (answer.agent, answer.round)
+        ],
+        found if len(asked) == 1 else [],
+    )
+    return next((of[-1].value for of in nearest if of), None)
 
 
 def group_of(item: Item) -> str:

@@ -12,7 +12,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.checkpoints import Checkpoint, ContractMismatch, GoldenMismatch, NotACheckpoint, load_checkpoint
+from metaprobe.checkpoints import (
+    Checkpoint,
+    ContractMismatch,
+    GoldenMismatch,
+    NotACheckpoint,
+    Pretrained,
+    load_checkpoint,
+)
 from metaprobe.probes.contract import OnMismatch, checked, mismatch
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.extras import require
@@ -87,7 +94,7 @@ def batches(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class AdapterProbe:
+class AdapterProbe(Pretrained):
     """P(right) from texts; may be shared by threads."""
 
     checkpoint: Checkpoint

@@ -7,7 +7,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.checkpoints import Checkpoint, ContractMismatch, load_checkpoint
+from metaprobe.checkpoints import Checkpoint, ContractMismatch, Pretrained, load_checkpoint
 from metaprobe.probes.contract import OnMismatch, checked, mismatch
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.types import Call, FloatArray
@@ -19,7 +19,7 @@ FOLLOWED = ("prompt_last", "answer_first", "answer_last", "answer_mean")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class HiddenProbe:
+class HiddenProbe(Pretrained):
     """Reads one layer, or several together, at one position. `DifficultyProbe` and `ConfidenceProbe` say what of.
 
     A state is an array (width,); where several layers are read (layers, width) in their order, or the same flattened.

@@ -9,16 +9,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.checkpoints import Checkpoint, ContractMismatch, load_checkpoint
+from metaprobe.checkpoints import Checkpoint, ContractMismatch, Pretrained, bundle, load_checkpoint
 from metaprobe.probes.contract import OnMismatch, checked, mismatch
 from metaprobe.probes.features import Schema, features, features_one, schema
-from metaprobe.records.errors import InvalidResponse
+from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.float_list import float_list
 from metaprobe.records.openai_format import ParsedResponse, parse_response
 from metaprobe.records.raw_body import parse_body
 
 KIND = "quality"
 INPUT = "features"
+DEFAULT = f"{bundle.PREFIX}quality"
 MOST_OUTSIDE = 0.25
 """Share of features outside their training range beyond which nothing is in support, however few were trained on."""
 CRITICAL = "critical"
@@ -50,7 +51,7 @@ class Verdict:
     """Why it abstains, or what to be careful about; empty where all is well."""
 
 
-class QualityPredictor:
+class QualityPredictor(Pretrained):
     """Scores responses; may be shared by threads."""
 
     def __init__(self, checkpoint: Checkpoint, *, on_mismatch: OnMismatch = "warn") -> None:
@@ -61,8 +62,11 @@ class QualityPredictor:
             )
         self.checkpoint = checkpoint
         contract = checkpoint.manifest.contract
-        self.schema: Schema = schema(str(contract.get("schema")))
-        if tuple(contract.get("features", ())) != self.schema.names:
+        try:
+            self.schema: Schema = schema(str(contract.get("schema")))
+        except RecordError as error:
+            raise ContractMismatch(f"{checkpoint.path}: {error}") from error
+        if contract.get("features") != list(self.schema.names):
             raise ContractMismatch(
                 f"{checkpoint.path} was made for other {self.schema.name!r} features than this version computes: train "
                 f"it again, or use the version of metaprobe it names"
@@ -70,14 +74,14 @@ class QualityPredictor:
         self._on_mismatch = checked(on_mismatch)
         if on_mismatch == "refuse" and checkpoint.manifest.generator is None:
             raise ContractMismatch(
-                f"{checkpoint.path} was trained on answers of several models, or of one that is not named, and so "
-                f"cannot tell another model's: train one a model (--agent, or one store each), or load it with "
-                f"on_mismatch='warn'"
+                f"{checkpoint.path} was trained on answers of a model that is not named, and so cannot tell another "
+                f"model's: train on runs that name theirs, or load it with on_mismatch='warn'"
             )
-        self._scales: dict[str, tuple[float, float]] = {
-            name: (float(low), float(high)) for name, (low, high) in contract.get("scales", {}).items()
-        }
-        self._support = Support.from_manifest(checkpoint.manifest.support)
+        try:
+            self._scales = _scales(contract.get("scales", {}))
+            self._support = Support.from_manifest(checkpoint.manifest.support, width=len(self.schema.names))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise ContractMismatch(f"{checkpoint.path} is no whole predictor ({error!r}); train it again") from error
         names = [output.name for output in checkpoint.manifest.outputs]
         self._main = next((name for name in MAIN_HEADS if name in names), None)
         self._threshold = checkpoint.manifest.thresholds.get("flag")
@@ -87,9 +91,12 @@ class QualityPredictor:
 
     @classmethod
     def load(
-        cls, path: str | os.PathLike[str], *, sha256: str | None = None, on_mismatch: OnMismatch = "warn"
+        cls, path: str | os.PathLike[str] = DEFAULT, *, sha256: str | None = None, on_mismatch: OnMismatch = "warn"
     ) -> "QualityPredictor":
-        """The predictor in a checkpoint folder, verified. `sha256`: the digest its author gave you."""
+        """The predictor in a checkpoint folder, verified; without one, that which comes with the package.
+
+        `sha256`: the digest its author gave you.
+        """
         return cls(load_checkpoint(path, sha256=sha256), on_mismatch=on_mismatch)
 
     def predict(self, response: object) -> Verdict:
@@ -163,6 +170,14 @@ class QualityPredictor:
         )
 
 
+def _scales(stated: dict[str, Any]) -> dict[str, tuple[float, float]]:
+    """The lowest and highest value of each head that is no probability."""
+    found = {name: (float(low), float(high)) for name, (low, high) in stated.items()}
+    if empty := [name for name, (low, high) in found.items() if not low < high]:
+        raise ValueError(f"the scale of {empty[0]!r} is empty")
+    return found
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Support:
     """Where the training data lie: a response is in support if few of its features leave their training range."""
@@ -190,14 +205,16 @@ class Support:
         return cls(low, high, min(kept_to, MOST_OUTSIDE))
 
     @classmethod
-    def from_manifest(cls, support: dict[str, Any]) -> "Support | NoSupport":
-        """From the manifest's `support` object; one that knows nothing where it is empty."""
+    def from_manifest(cls, support: dict[str, Any], *, width: int) -> "Support | NoSupport":
+        """From the manifest's `support` object, of `width` features; one that knows nothing where it is empty."""
         if not support:
             return NoSupport()
         columns = [
             np.array([np.nan if value is None else value for value in support[name]], dtype=np.float32)
             for name in ("low", "high")
         ]
+        if any(column.shape != (width,) for column in columns):
+            raise ValueError(f"support has {[column.shape for column in columns]}; expected twice ({width},)")
         return cls(columns[0], columns[1], float(support["allowed"]))
 
     def to_manifest(self) -> dict[str, Any]:

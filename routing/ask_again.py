@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from metaprobe.checkpoints import Checkpoint, ContractMismatch, load_checkpoint
+from metaprobe.checkpoints import Checkpoint, ContractMismatch, Pretrained, load_checkpoint
 from metaprobe.probes.signals import Signals
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Decision
@@ -49,7 +49,7 @@ class StatedThreshold:
         """A fixed rule learns nothing."""
 
 
-class LearnedChoice:
+class LearnedChoice(Pretrained):
     """Ask again where P(right if asked again) - P(right now) exceeds the price; both probabilities are learned."""
 
     def __init__(self, checkpoint: Checkpoint, *, price: float | None = None, fallback: StatedThreshold | None = None):

@@ -10,18 +10,20 @@ import os
 from collections.abc import Sequence
 from typing import Literal
 
-from metaprobe.checkpoints import ContractMismatch
+from metaprobe.checkpoints import Checkpoint, ContractMismatch, Pretrained, bundle
 from metaprobe.probes.contract import OnMismatch
 from metaprobe.probes.stream import PrefixHeads, StreamReader, threshold_name
 from metaprobe.records.types import FloatArray
 
 Action = Literal["continue", "stop", "escalate"]
 
+DEFAULT = f"{bundle.PREFIX}gate"
+
 Limits = dict[int, tuple[float, float]]
 """Look -> the P(good) below which a response is escalated, and stopped; 0 for never."""
 
 
-class StreamingGate:
+class StreamingGate(Pretrained):
     """Starts a gate a response; may be shared by threads.
 
     `stop` and `escalate` are false-alarm rates, of those that the checkpoint has (`alphas`); None for never. A response
@@ -48,18 +50,25 @@ class StreamingGate:
     @classmethod
     def load(
         cls,
-        path: str | os.PathLike[str],
+        path: str | os.PathLike[str] = DEFAULT,
         *,
         stop: float | None = 0.05,
         escalate: float | None = None,
         sha256: str | None = None,
         on_mismatch: OnMismatch = "warn",
     ) -> "StreamingGate":
-        """The gate in a checkpoint folder, verified. `sha256`: the digest its author gave you.
+        """The gate in a checkpoint folder, verified; without one, that which comes with the package.
+
+        `sha256`: the digest its author gave you.
 
         Raises `ContractMismatch` for a rate that the checkpoint has no thresholds for, naming those it has.
         """
         return cls(PrefixHeads.load(path, sha256=sha256, on_mismatch=on_mismatch), stop=stop, escalate=escalate)
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """What its heads were loaded from."""
+        return self.heads.checkpoint
 
     @property
     def looks(self) -> tuple[int, ...]:

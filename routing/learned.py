@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from metaprobe.checkpoints import Checkpoint, ContractMismatch, load_checkpoint
+from metaprobe.checkpoints import Checkpoint, ContractMismatch, Pretrained, load_checkpoint
 from metaprobe.records.errors import RecordError
 from metaprobe.routing.learned_budget import Alone, Point, alone_of_budget, lambda_of_budget
 from metaprobe.routing.learned_state import NAN, PRICED, Asked, Known, Panel, Past, rows
@@ -52,7 +52,7 @@ class Routed:
     """Whether the fixed rule decided, for the reason given."""
 
 
-class LearnedRouter:
+class LearnedRouter(Pretrained):
     """Decides for one question at a time; may be shared by threads.
 
     Where something it was trained to rely on is missing or cannot be what it was trained on, it falls back to a fixed

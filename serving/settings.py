@@ -31,8 +31,8 @@ class SettingsError(RecordError):
 class Settings:
     """Everything about one server. Raises `SettingsError` for what cannot be meant."""
 
-    checkpoint: Path
-    """Folder of a quality predictor."""
+    checkpoint: Path | str
+    """Of a quality predictor: a folder, `bundled:NAME` or `hub:OWNER/NAME@REVISION`."""
     sha256: str | None = None
     """Digest of the checkpoint, from its author; of the gate, `gate_sha256`."""
     gate_sha256: str | None = None
@@ -40,7 +40,7 @@ class Settings:
     """For responses of another model than the checkpoint was trained on; `warn` says so in the verdict's reason."""
     upstream: str = ""
     """Base URL of an OpenAI-compatible API, such as `http://127.0.0.1:8000/v1`; without one, only `/v1/score` works."""
-    gate: Path | None = None
+    gate: Path | str | None = None
     """Checkpoint of a streaming gate that may end streamed answers early."""
     gate_stop: float = 0.05
     """Promised share of good answers that the gate stops at most."""

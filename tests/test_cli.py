@@ -62,9 +62,9 @@ def test_compare_writes_report_and_tables(recorded_runs: Path, tmp_path: Path) -
     assert result.exit_code == 0, result.output
     assert "stated confidence" in result.stdout
     assert "</html>" in (tmp_path / "report.html").read_text()
-    assert {"methods.csv", "comparison.json"} <= {path.name for path in tmp_path.iterdir()}
+    assert {"tables", "figures", "items.csv", "comparison.json"} <= {path.name for path in tmp_path.iterdir()}
     figures = json.loads((tmp_path / "comparison.json").read_text())
-    assert 0.5 < figures["blend"]["auroc"]["estimate"] < 1
+    assert 0.5 < figures["methods"]["blend"]["auroc"]["estimate"] < 1
 
 
 def test_import_then_score_gives_a_line_for_each_line(quality: Path, tmp_path: Path) -> None:

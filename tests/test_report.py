@@ -3,142 +3,31 @@
 import csv
 import io
 import re
+from base64 import b64encode
+from dataclasses import replace
+from hashlib import sha256
 from html.parser import HTMLParser
+from urllib.parse import unquote
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from made_up_report import HOSTILE, METHOD_OF_ALL, METHODS, made_up
 
-from metaprobe.eval.metrics import (
-    Interval,
-    auprc,
-    aurc,
-    auroc,
-    brier_skill,
-    cluster_weights,
-    ece_debiased,
-    interval,
-    mean_interval,
-    paired_difference,
-    reliability_table,
-)
-from metaprobe.eval.report.model import (
-    Accuracy,
-    AccuracyRow,
-    Audit,
-    Comparison,
-    LayerSweep,
-    MethodResult,
-    PolicyResult,
-    Trajectories,
-)
-from metaprobe.eval.report.render import render_report
-from metaprobe.eval.report.tables import METRICS, clear_winner, number, tables_csv, verdict
+from metaprobe.eval.metrics import Interval
+from metaprobe.eval.report.methods import METRICS, clear_winner
+from metaprobe.eval.report.model import Audit, Comparison, MethodResult
+from metaprobe.eval.report.numbers import number, verdict
+from metaprobe.eval.report.render import render_report, report_files
+from metaprobe.eval.report.sections import sections
+from metaprobe.eval.report.summary import brief
 from metaprobe.eval.report.text import comparison_table
 from metaprobe.eval.report.trajectory import trajectory_bands
 
-METHOD_OF_ALL = "blend of all that is known of an answer"
-HOSTILE = "<script>alert('$x_1$ & co')</script>"
 SECTIONS = [
-    "summary", "methods", "reliability", "risk", "layers", "trajectories", "accuracy", "choice", "audits", "notes",
-    "provenance",
+    "summary", "methods", "scores", "reliability", "risk", "seen", "difficulty", "efficiency", "layers", "trajectories",
+    "accuracy", "choice", "systems", "routing", "audits", "notes", "provenance",
 ]  # fmt: skip
-METHODS = {
-    "verbalised confidence": ("explicit", 0.15),
-    "verbalised difficulty": ("explicit", 0.05),
-    "mean log-probability": ("log-probability", 0.7),
-    "minimum log-probability": ("log-probability", 0.9),
-    "first log-probability": ("log-probability", 0.5),
-    "length": ("plain", 0.4),
-    "prompt TF-IDF": ("plain", 0.8),
-    "dimension x level": ("plain", 0.9),
-    "cut by max_tokens": ("plain", 0.2),
-    "LightGBM on log-probabilities": ("learned", 1.1),
-    "hidden probe, last prompt token": ("learned", 1.3),
-    METHOD_OF_ALL: ("learned", 1.6),
-}
-
-
-def made_up(n=400, resamples=100, model=HOSTILE):
-    """A comparison with every section, from scores of planted quality."""
-    rng = np.random.default_rng(0)
-    y = rng.integers(0, 2, n)
-    weights = cluster_weights(rng.integers(0, n // 4, n), resamples=resamples)
-    score = {name: strength * y + rng.normal(0, 1, n) for name, (_, strength) in METHODS.items()}
-    stated, baseline = score["verbalised confidence"], score["dimension x level"]
-    methods = []
-    for name, (family, strength) in METHODS.items():
-        # With unit normal noise the log odds are linear in the score: these are the true probabilities.
-        p = 1 / (1 + np.exp(-strength * (score[name] - strength / 2)))
-        methods.append(
-            MethodResult(
-                name=name,
-                family=family,
-                coverage=0.83 if family == "explicit" else 1.0,
-                auroc=interval(auroc, y, p, weights),
-                auprc=interval(auprc, y, p, weights),
-                ece=interval(ece_debiased, y, p, weights),
-                brier_skill=interval(brier_skill, y, p, weights),
-                aurc=interval(aurc, y, p, weights),
-                diff_stated=None if score[name] is stated else paired_difference(auroc, y, p, stated, weights),
-                diff_baseline=None if score[name] is baseline else paired_difference(auroc, y, p, baseline, weights),
-                probability=p,
-                reliability=reliability_table(y, p),
-            )
-        )
-    layers = tuple(range(31))
-    peak = 0.55 + 0.25 * np.exp(-((np.array(layers) - 17) ** 2) / 90)
-    answers = [[-rng.gamma(1, 0.9 - 0.5 * label, rng.integers(1, 60)) for label in y if label == k] for k in (0, 1)]
-    return Comparison(
-        title=f"What {model} knows about its own answers",
-        summary=(
-            "Stated confidence says little: AUROC 0.53 [0.48, 0.58].",
-            f"The probabilities of its tokens, and above all the hidden states of {model}, say more.",
-        ),
-        provenance={
-            "model": model,
-            "revision": "12fd25f77366fa6b3b4b768ec3050bf629380bac",
-            "dtype": "bfloat16",
-            "items": "700",
-            "command": "metaprobe compare out/runs --out out/report --resamples 1000 --seed 0",
-            "versions": "python 3.11.7, numpy 2.4.6, torch 2.13.0",
-        },
-        y=y,
-        methods=tuple(methods),
-        best_baseline="dimension x level",
-        accuracy=tuple(
-            AccuracyRow(d, level, {"direct": Accuracy(0.6 - 0.2 * i, 50), "step by step": Accuracy(0.5, 48)})
-            for d in ("logical reasoning", "knowledge retrieval", "code generation")
-            for i, level in enumerate(("easy", "medium", "hard"))
-        ),
-        sweeps=tuple(
-            LayerSweep(
-                probe=probe,
-                layers=layers,
-                positions=("prompt_last", "answer_first", "answer_mean"),
-                selection_auroc=peak[:, None] - [0, 0.03, 0.05] + rng.normal(0, 0.008, (31, 3)),
-                chosen_layer=17,
-                chosen_position="prompt_last",
-                test_auroc=Interval(0.77, 0.73, 0.81, n, n // 4),
-            )
-            for probe in ("difficulty", "confidence")
-        ),
-        trajectories=Trajectories(correct=trajectory_bands(answers[1]), wrong=trajectory_bands(answers[0])),
-        choices=tuple(
-            PolicyResult(
-                policy=policy,
-                accuracy=mean_interval(y if share else 1 - y, weights),
-                tokens_per_question=12 + 130 * share,
-                step_by_step=share,
-                reliability=reliability_table(y, methods[-1].probability) if policy == "learned" else (),
-            )
-            for policy, share in {"always direct": 0, "always step by step": 1, "learned": 0.4, "oracle": 0.3}.items()
-        ),
-        audits=(
-            Audit("Length alone", True, "AUROC 0.61, below the best method by 0.18."),
-            Audit("Cut answers", False, "22 % of answers were cut by max_tokens."),
-        ),
-        notes=("Five dimensions, one small model.", "Averaging layers did not help."),
-    )
 
 
 @pytest.fixture(scope="module")
@@ -147,8 +36,18 @@ def comparison():
 
 
 @pytest.fixture(scope="module")
-def page(comparison):
-    return render_report(comparison)
+def files(comparison):
+    return report_files(comparison)
+
+
+@pytest.fixture(scope="module")
+def page(files):
+    return files["report.html"]
+
+
+@pytest.fixture(scope="module")
+def tables(files):
+    return {name.removeprefix("tables/"): text for name, text in files.items() if name.startswith("tables/")}
 
 
 class Outline(HTMLParser):
@@ -167,7 +66,7 @@ class Outline(HTMLParser):
         self.tags.append((tag, attrs))
         self.ids += [attrs["id"]] if "id" in attrs else []
         self.urls += [attrs[key] for key in ("src", "href", "xlink:href") if key in attrs]
-        self.references += [attrs[key] for key in ("aria-labelledby",) if key in attrs]
+        self.references += [attrs[key] for key in ("aria-labelledby", "aria-details") if key in attrs]
         self.references += re.findall(r"url\(#([^)]+)\)", " ".join(value or "" for value in attrs.values()))
         if tag not in self.VOID:
             self.stack.append(tag)
@@ -195,10 +94,20 @@ def test_the_page_is_well_formed_and_every_id_is_unique_and_every_reference_foun
     assert set(outline.references) <= set(outline.ids)
 
 
-def test_the_page_fetches_nothing(page):
-    assert all(url.startswith("#") for url in Outline(page).urls)
+def test_the_page_fetches_nothing_and_may_not(page):
+    outline = Outline(page)
+    assert all(url.startswith(("#", "data:text/csv;charset=utf-8,")) for url in outline.urls)
     assert not re.search(r"@import|url\((?!#)", page)
     assert set(re.findall(r"https?://[^\s\"'<]+", page)) == {"http://www.w3.org/2000/svg"}
+    policy = next(attrs["content"] for attrs in outline.all("meta") if "http-equiv" in attrs)
+    assert policy.startswith("default-src 'none';")
+    assert not re.search(r"script-src[^;]*'unsafe", policy)
+
+
+def test_nothing_but_the_scripts_own_text_may_run(page):
+    script = page[page.index("<script>") + len("<script>") : page.index("</script>")]
+    assert f"script-src 'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'" in page
+    assert not any(name.startswith("on") for _, attrs in Outline(page).tags for name in attrs)
 
 
 def test_every_section_is_there_with_its_heading_and_a_link_to_it(page):
@@ -219,16 +128,45 @@ def test_sections_without_content_are_left_out():
     assert [attrs["id"] for attrs in outline.all("section")] == ["summary", "methods"]
 
 
-def test_figures_are_described_and_tables_can_be_scrolled_by_keyboard(page):
+def test_figures_are_described_and_tables_can_be_scrolled_by_keyboard(comparison, page):
     outline = Outline(page)
+    every = sections(comparison)
+    figures = [figure for section in every for figure in (*section.figures, *section.folded)]
     drawings = [attrs for attrs in outline.all("svg") if attrs.get("role") == "img"]
-    assert len(drawings) == 12 + 4 + 2 + 1 + 1
+    assert len(drawings) == len(figures) == len(outline.all("figure")) == len(outline.all("figcaption")) > 30
     assert all(len(attrs["aria-label"]) > 30 for attrs in drawings)
     regions = [attrs for attrs in outline.all("div") if attrs.get("class") == "scroll"]
-    assert len(regions) == len(outline.all("table")) == len(outline.all("caption")) == 3
+    assert len(regions) == len(outline.all("table")) == len(outline.all("caption")) > 20
     assert all(attrs["tabindex"] == "0" and attrs["role"] == "region" for attrs in regions)
+    assert all(attrs["scope"] in ("col", "row") for attrs in outline.all("th"))
     assert {"html", "main", "header", "nav"} <= {tag for tag, _ in outline.tags}
     assert outline.all("html")[0]["lang"] == "en"
+
+
+def test_every_figure_has_a_table_that_says_the_same(comparison):
+    for section in sections(comparison):
+        assert not section.figures or section.data or section.tables, section.ident
+
+
+def test_every_table_can_be_saved_from_the_page(tables, page):
+    links = {attrs["download"]: attrs["href"] for attrs in Outline(page).all("a") if "download" in attrs}
+    assert set(links) == set(tables)
+    assert all(unquote(links[name]).removeprefix("data:text/csv;charset=utf-8,") == tables[name] for name in tables)
+
+
+def test_files_beside_the_report_are_its_figures_with_colours_title_and_legend(files, page):
+    drawings = [text for name, text in files.items() if name.startswith("figures/")]
+    assert len(drawings) == len(Outline(page).all("figure"))
+    for text in drawings:
+        root = ElementTree.fromstring(text)
+        assert root.tag == "{http://www.w3.org/2000/svg}svg"
+        assert "var(" not in text  # colours of its own: no style sheet goes with it
+        assert "display" not in {key for part in root.iter() for key in part.attrib}
+    told = ElementTree.fromstring(files["figures/seen.svg"])
+    assert {"AUROC against tokens seen", "LightGBM, first tokens"} <= {part.text for part in told.iter()}
+    (_, top, _, height) = map(float, told.attrib["viewBox"].split())
+    baselines = [float(part.attrib["y"]) for part in told.iter() if "y" in part.attrib and part.text]
+    assert top < min(baselines) < 0 < max(baselines) < top + height
 
 
 def test_markup_in_a_model_name_is_shown_and_not_run(page):
@@ -250,8 +188,27 @@ def test_markup_in_a_method_name_is_shown_and_not_run(comparison):
     assert len(outline.ids) == len(set(outline.ids))
 
 
+def test_markup_in_any_other_name_is_shown_and_not_run(comparison):
+    sweep, costs, difficulty = comparison.sweeps[0], comparison.routing[0], comparison.difficulty
+    hostile = replace(
+        comparison,
+        methods=(),
+        notes=(HOSTILE,),
+        audits=(Audit(HOSTILE, False, HOSTILE),),
+        sweeps=(replace(sweep, probe=HOSTILE, positions=(HOSTILE, "b", "c"), chosen_position=HOSTILE),),
+        role_trajectories=tuple(replace(found, role=HOSTILE + found.role) for found in comparison.role_trajectories),
+        routing=(replace(costs, title=HOSTILE, unit=HOSTILE, points=(replace(costs.points[0], name=HOSTILE),)),),
+        similarity=(replace(comparison.similarity[0], variant=HOSTILE, by=HOSTILE),),
+        difficulty=replace(difficulty, by=HOSTILE, strata=(replace(difficulty.strata[0], name=HOSTILE),) * 2),
+    )
+    page = render_report(hostile)
+    assert HOSTILE not in page
+    assert len(Outline(page).all("script")) == 1
+    assert "".join(Outline(page).text.values()).count(HOSTILE) > 10
+
+
 def test_figures_take_their_colours_from_the_page(page):
-    body = page[page.index("<body>") :]
+    body = page[page.index("<body>") : page.index("<script>")]
     assert not re.search(r"#[0-9a-f]{6}\b", body)
     assert "currentColor" in body
     used = set(re.findall(r"var\((--s\d)\)", body))
@@ -277,7 +234,7 @@ def test_a_number_is_bold_only_if_its_interval_overlaps_no_other(comparison, pag
     assert not aurc_column.higher_is_better
     assert clear_winner(apart, aurc_column) == METHOD_OF_ALL
     assert clear_winner(apart[:1], auroc_column) is None
-    bold = re.findall(r"<strong>(\d\.\d\d) <span", page)
+    bold = re.findall(r"<strong>(\d\.\d\d) <span", page[: page.index('id="scores"')])
     assert number(comparison.methods[-1].auroc.estimate) in bold
     assert len(bold) == sum(clear_winner(comparison.methods, column) is not None for column in METRICS)
 
@@ -298,11 +255,14 @@ def test_numbers_have_no_minus_before_nothing_and_say_when_there_are_none():
     assert number(0.716) == "0.72"
 
 
-def test_csv_tables_give_back_every_number(comparison):
-    tables = {name: list(csv.DictReader(io.StringIO(text))) for name, text in tables_csv(comparison).items()}
-    assert list(tables) == [
-        "methods.csv", "reliability.csv", "layers.csv", "accuracy.csv", "choices.csv", "audits.csv", "provenance.csv",
-    ]  # fmt: skip
+def test_csv_tables_give_back_every_number(comparison, tables):
+    tables = {name: list(csv.DictReader(io.StringIO(text))) for name, text in tables.items()}
+    assert {
+        "methods.csv", "methods-more.csv", "pairs.csv", "scores.csv", "reliability.csv", "risk.csv", "seen.csv",
+        "within-strata.csv", "strata.csv", "overconfidence.csv", "efficiency.csv", "layers.csv", "trajectories.csv",
+        "accuracy.csv", "choices.csv", "stages.csv", "coupling.csv", "agreement.csv", "failures.csv", "similarity.csv",
+        "routing.csv", "audits.csv", "provenance.csv",
+    } <= set(tables)  # fmt: skip
     for row, method in zip(tables["methods.csv"], comparison.methods, strict=True):
         assert row["method"] == method.name
         for column in METRICS:
@@ -347,3 +307,48 @@ def test_a_comparison_refuses_methods_of_one_name_or_another_length(comparison):
         Comparison(**given, y=comparison.y, methods=comparison.methods[:1] * 2)
     with pytest.raises(ValueError, match="400 probabilities for 3 labels"):
         Comparison(**given, y=np.array([0, 1, 1]), methods=comparison.methods)
+
+
+def test_the_summary_says_what_to_do_only_as_far_as_the_intervals_carry_it(comparison):
+    better = brief(comparison)
+    assert "Use the learned method" in better.do[0]
+    assert "54 times in 100" in better.found[0]
+
+    def with_gain(low, high, auroc=None):
+        methods = tuple(
+            replace(m, diff_baseline=Interval((low + high) / 2, low, high, 400, 97), auroc=auroc or m.auroc)
+            if m.name == METHOD_OF_ALL
+            else m
+            for m in comparison.methods
+        )
+        return brief(replace(comparison, methods=methods)).do
+
+    assert with_gain(-0.01, 0.05)[:1] == (
+        "Use the simple measure (dimension x level) to decide which answers to check.",
+    )
+    assert "is not shown to do better" in with_gain(-0.01, 0.05)[1]
+    assert "does worse" in with_gain(-0.05, -0.01)[1]
+    guessing = tuple(replace(m, auroc=Interval(0.5, 0.45, 0.55, 400, 97)) for m in comparison.methods)
+    assert brief(replace(comparison, methods=guessing)).do[0].startswith("Do not rely on any of these scores")
+
+
+def test_stated_confidence_that_tells_something_is_weighed_against_the_learned_method(comparison):
+    def last_advice(low, high):
+        auroc, gain = Interval(0.7, 0.65, 0.75, 400, 300), Interval(0.05, low, high, 400, 300)
+        methods = [replace(m, auroc=auroc, diff_stated=m.diff_stated and gain) for m in comparison.methods]
+        return brief(replace(comparison, methods=tuple(methods))).do[-1]
+
+    assert last_advice(0.01, 0.09).endswith("but less than the learned method.")
+    assert last_advice(-0.01, 0.11).endswith("asking it may do.")
+
+
+def test_an_invalid_audit_withholds_all_advice(comparison):
+    spoiled = replace(comparison, audits=(Audit("splits share no group", False, "3 shared", "invalid"),))
+    assert brief(spoiled).do == ("Do not act on these figures before the audits that failed are settled.",)
+    assert any("splits share no group; the figures cannot be believed" in said for said in brief(spoiled).sure)
+
+
+def test_failed_audits_come_first_and_are_named_in_words(page):
+    audits = page[page.index('id="audits"') : page.index('id="notes"')]
+    assert audits.index("✗ failed") < audits.index("✓ passed")
+    assert "the figures are weaker than they look" in audits

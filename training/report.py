@@ -15,13 +15,32 @@ from metaprobe.eval.compare import (
     method_results,
     trajectories,
 )
+from metaprobe.eval.compare_details import detailed, ordinal_outcome
+from metaprobe.eval.compare_difficulty import at_equal_difficulty, difficulty_strata, overconfidence
+from metaprobe.eval.compare_pairs import pair_tests
 from metaprobe.eval.metrics import Interval
-from metaprobe.eval.report.model import Comparison, LayerSweep, MethodResult, PolicyResult
+from metaprobe.eval.report.model import (
+    Comparison,
+    Difficulty,
+    LayerSweep,
+    MethodResult,
+    Overconfidence,
+    PairTest,
+    PolicyResult,
+    TwoChoice,
+)
+from metaprobe.eval.report.runs import with_runs
+from metaprobe.eval.report.seen import seen_tokens
+from metaprobe.records.types import Run
 from metaprobe.training.audit import audited
 from metaprobe.training.crossfit import CrossFit
 from metaprobe.training.fit import ENOUGH_FOR_ECE
 from metaprobe.training.hidden import LinearProbe
-from metaprobe.training.methods import BLEND, MEAN_LOGPROB, TREES, Evidence, HiddenProbe, Method
+from metaprobe.training.methods import BLEND, MEAN_LOGPROB, TREES, Evidence, HiddenProbe, Method, PromptTfidf
+from metaprobe.training.report_runs import efficiency_of, graded_labels, sections_of_runs
+from metaprobe.training.seen import first_token_scores
+
+SIGNIFICANT = 0.05
 
 
 def comparison(
@@ -29,18 +48,37 @@ def comparison(
     methods: Sequence[Method],
     fits: CrossFit,
     *,
+    runs: Sequence[Run] = (),
+    target: str = "correct",
     choices: tuple[PolicyResult, ...] = (),
     notes: Sequence[str] = (),
     command: str,
     seed: int,
 ) -> Comparison:
-    """Everything a report shows, from one cross-fit."""
+    """Everything a report shows, from one cross-fit of answers with the label `target`.
+
+    What needs the `runs` themselves (metacognitive efficiency, monitoring and control, graded labels) is left out
+    where none are given.
+    """
     table = evidence.table
-    results = method_results(table, fits.methods, seed=seed)
+    ordinal = ordinal_outcome(table, graded_labels(runs, table))
+    results = detailed(table, fits.methods, method_results(table, fits.methods, seed=seed), ordinal=ordinal, seed=seed)
     baselines = ", ".join(dict.fromkeys(fits.best_baseline))
-    return Comparison(
+    words = PromptTfidf().name
+    strata = difficulty_strata(table, estimate=next((m for m in fits.methods if m.name == words), None))
+    equal = None if strata is None else at_equal_difficulty(table, fits.methods, strata, seed=seed)
+    pairs = pair_tests(table, fits.methods, seed=seed)
+    gaps = overconfidence(table, fits.methods, strata, seed=seed)
+    efficiency, refused = efficiency_of(evidence.table, fits, runs, target=target, seed=seed)
+    learned = _named(results)
+    found = Comparison(
         title="Explicit and implicit metacognition",
-        summary=(*_summary(results, float(table.y.mean()), len(table), baselines), _against_mean(evidence, fits)),
+        summary=(
+            *_summary(results, float(table.y.mean()), len(table), baselines),
+            _against_mean(evidence, fits),
+            *_beyond(learned.name, pairs, equal, gaps, efficiency),
+        ),
+        headline=learned.name,
         provenance=_provenance(evidence, command, seed),
         y=table.y,
         methods=results,
@@ -53,6 +91,14 @@ def comparison(
         ),
         trajectories=trajectories(table),
         choices=choices,
+        pairs=pairs,
+        ordinal=ordinal.name if ordinal else "",
+        difficulty=equal,
+        overconfidence=gaps,
+        two_choice=efficiency,
+        two_choice_refused=refused,
+        seen=seen_tokens(table, learned=first_token_scores(evidence, folds=len(fits.roles), seed=seed), seed=seed),
+        **sections_of_runs(runs, seed=seed),
         audits=tuple(
             dict.fromkeys(
                 audit
@@ -63,6 +109,11 @@ def comparison(
         ),
         notes=(
             *notes,
+            *(
+                [f"Difficulty: the items have no levels, and {words} knows nothing of it; nothing is held constant."]
+                if strata is None
+                else []
+            ),
             *(
                 [f"{evidence.without_hidden} of {len(table)} answers have no hidden states: no probes."]
                 if 0 < evidence.without_hidden < len(table)
@@ -75,12 +126,18 @@ def comparison(
             ),
         ),
     )
+    return with_runs(found, runs, seed=seed)
+
+
+def _named(results: Sequence[MethodResult]) -> MethodResult:
+    """The learned method that was named beforehand: the best of several would look better than it is."""
+    by_name = {result.name: result for result in results}
+    return by_name.get(BLEND) or by_name[TREES]
 
 
 def _summary(results: Sequence[MethodResult], share: float, n: int, baselines: str) -> list[str]:
     by_name = {result.name: result for result in results}
-    # Named beforehand: the best of several on these answers would look better than it is.
-    learned = by_name.get(BLEND) or by_name[TREES]
+    learned = _named(results)
     sentences = [f"{share:.0%} of {n} answers are right."]
     if (stated := by_name.get(STATED)) is not None:
         sentences.append(
@@ -95,6 +152,50 @@ def _summary(results: Sequence[MethodResult], share: float, n: int, baselines: s
             f"{_verdict(learned.diff_baseline, 0.0)}."
         )
     return sentences
+
+
+def _beyond(
+    learned: str,
+    pairs: Sequence[PairTest],
+    equal: Difficulty | None,
+    gaps: Sequence[Overconfidence],
+    efficiency: TwoChoice | None,
+) -> list[str]:
+    """What is left at equal difficulty, after correction, and of the model's own numbers as numbers."""
+    sentences = []
+    if equal is not None:
+        within = {row.method: row.auroc for row in equal.methods}
+        shown = [f"{name} {_shown(within[name])}" for name in (STATED, learned) if name in within]
+        sentences.append(f"At equal difficulty ({equal.by}) the AUROC is: {', '.join(shown)}.")
+    if pairs:
+        stand = sum(pair.p_holm < SIGNIFICANT for pair in pairs)
+        sentences.append(
+            f"{stand} of {len(pairs)} differences from stated confidence or the best plain baseline stand after Holm's "
+            f"correction ({pairs[0].test}, p < {SIGNIFICANT})."
+        )
+    own = [row for row in gaps if row.method == STATED]
+    if own:
+        levels = ", ".join(f"{row.level} {row.gap.estimate:+.2f}" for row in own[1:])
+        sentences.append(
+            f"Stated confidence minus accuracy is {_shown(own[0].gap, signed=True)}{f' ({levels})' if levels else ''}."
+        )
+    if efficiency is not None:
+        sentences += _of_choices(efficiency, learned)
+    return sentences
+
+
+def _of_choices(found: TwoChoice, learned: str) -> list[str]:
+    """The answers as choices between two; those that are none are wrong for another reason than not knowing."""
+    methods = [row for row in found.methods if row.method in (STATED, learned)]
+    told = ", ".join(f"{row.method} {_shown(row.type2_auroc)}" for row in methods)
+    unreadable = f"{found.unreadable} of {found.n + found.unreadable} answers state neither choice and count as wrong. "
+    ratios = ", ".join(f"{row.method} {_shown(row.m_ratio)}" for row in methods if row.m_ratio is not None)
+    reason = next((row.refused for row in methods if row.refused), "")
+    return [
+        f"{unreadable if found.unreadable else ''}Among answers that choose, the AUROC is: {told}.",
+        f"d' of the answers is {_shown(found.d_prime)}; "
+        + (f"M-ratio: {ratios}." if ratios else f"there is no M-ratio, for {reason}."),
+    ]
 
 
 def _against_mean(evidence: Evidence, fits: CrossFit) -> str:
@@ -144,9 +245,9 @@ def _provenance(evidence: Evidence, command: str, seed: int) -> Mapping[str, str
     table, generator = evidence.table, evidence.generator
     packages = ("metaprobe", "numpy", "lightgbm", "scikit-learn", "onnxruntime")
     return {
-        "model": generator.model if generator else ", ".join(sorted(set(table.models.tolist()))),
-        "revision": generator.revision if generator else "several",
-        "dtype": generator.dtype if generator else "several",
+        "model": ", ".join(generator.models) if generator else ", ".join(sorted(set(table.models.tolist()))),
+        "revision": generator.revision or "several" if generator else "several",
+        "dtype": generator.dtype or "several" if generator else "several",
         "log-probabilities": generator.logprobs_mode if generator else "unknown",
         "items": str(len(set(table.items.tolist()))),
         "answers": str(len(table)),

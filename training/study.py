@@ -2,13 +2,15 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 from metaprobe.checkpoints import Checkpoint
 from metaprobe.eval.compare import policy_results
+from metaprobe.eval.compare_items import write_item_table
 from metaprobe.eval.report.model import Comparison, PolicyResult
-from metaprobe.eval.report.tables import tables_csv
+from metaprobe.eval.systems.summary import plain
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 from metaprobe.training.choice import evaluate_choice, export_choice, paired_answers
@@ -51,6 +53,10 @@ class Study:
     methods: tuple[Method, ...]
     fits: CrossFit
     seed: int
+    target: str = "correct"
+    """The label that was studied."""
+    stores: tuple[Path, ...] = ()
+    """Where the runs are, for what a comparison says of them; empty where they are not in stores."""
 
 
 def study(
@@ -73,7 +79,8 @@ def study(
     evidence = load_evidence(stores, target=target, stage=stage, agent=agent, hidden=hidden)
     if target in INVERTED:
         evidence = turned_round(evidence)
-    return study_of(evidence, folds=folds, seed=seed, kind=kind, on_step=on_step)
+    found = study_of(evidence, folds=folds, seed=seed, kind=kind, on_step=on_step)
+    return replace(found, target=target, stores=tuple(Path(store) for store in stores))
 
 
 def study_of(
@@ -182,24 +189,46 @@ def require_report() -> None:
 def write_comparison(
     folder: str | Path, of: Study, *, choices: tuple[PolicyResult, ...] = (), notes: Sequence[str] = (), command: str
 ) -> tuple[Comparison, Path]:
-    """Report, tables as CSV and the figures as JSON in `folder`; returns the comparison and the report's path."""
-    found = comparison(of.evidence, of.methods, of.fits, choices=choices, notes=notes, command=command, seed=of.seed)
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in tables_csv(found).items():
-        (folder / name).write_text(text, encoding="utf-8")
-    figures = {
-        m.name: {
-            key: {"estimate": i.estimate, "low": i.low, "high": i.high, "n": i.n, "groups": i.groups}
-            for key in ("auroc", "auprc", "ece", "brier_skill", "aurc", "diff_stated", "diff_baseline")
-            if (i := getattr(m, key)) is not None
-        }
-        for m in found.methods
-    }
-    (folder / "comparison.json").write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
-    require_report()
-    from metaprobe.eval.report.render import render_report  # training alone needs neither templates nor plots
+    """The report with its tables as CSV and its drawings as SVG; all figures as comparison.json; the item table.
 
-    report = folder / "report.html"
-    report.write_text(render_report(found), encoding="utf-8")
-    return found, report
+    Returns the comparison and the report's path.
+    """
+    require_report()
+    from metaprobe.eval.report.render import report_files  # training alone needs neither templates nor plots
+
+    found = comparison(
+        of.evidence,
+        of.methods,
+        of.fits,
+        runs=load_runs(of.stores),
+        target=of.target,
+        choices=choices,
+        notes=notes,
+        command=command,
+        seed=of.seed,
+    )
+    folder = Path(folder)
+    texts = {**report_files(found), "comparison.json": json.dumps(figures(found), indent=2) + "\n"}
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+    write_item_table(folder, of.evidence.table, of.fits.methods)
+    return found, folder / "report.html"
+
+
+IN_ITEMS = ("y", "probability", "ranking")
+"""What has an entry for every answer, and stands in the item table."""
+
+
+def figures(found: Comparison) -> dict[str, Any]:
+    """Everything a comparison says, ready for JSON, but for what is in the item table. Not a number is null."""
+
+    def shown(value: Any) -> dict[str, Any]:
+        return {f.name: plain(getattr(value, f.name)) for f in fields(value) if f.name not in (*IN_ITEMS, "methods")}
+
+    return {
+        "answers": len(found.y),
+        "base_rate": found.base_rate,
+        "methods": {method.name: shown(method) for method in found.methods},
+        **shown(found),
+    }

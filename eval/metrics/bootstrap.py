@@ -49,7 +49,7 @@ def interval(
 
     Resamples where the metric is undefined (one class only) are left out; nan bounds where all are.
     """
-    return _interval(lambda weight: np.asarray(metric(y, score, weight)), weights, level)
+    return statistic_interval(lambda weight: np.asarray(metric(y, score, weight)), weights, level=level)
 
 
 def paired_difference(
@@ -62,8 +62,10 @@ def paired_difference(
     level: float = 0.95,
 ) -> Interval:
     """`metric(y, score_a) - metric(y, score_b)`, both on the same resamples."""
-    return _interval(
-        lambda weight: np.asarray(metric(y, score_a, weight)) - np.asarray(metric(y, score_b, weight)), weights, level
+    return statistic_interval(
+        lambda weight: np.asarray(metric(y, score_a, weight)) - np.asarray(metric(y, score_b, weight)),
+        weights,
+        level=level,
     )
 
 
@@ -73,23 +75,36 @@ def mean_interval(values: ArrayLike, weights: NDArray[np.integer], *, level: flo
     missing = np.count_nonzero(~np.isfinite(numbers))
     if missing:
         raise ValueError(f"{missing} of {numbers.size} values are not finite: leave these answers out")
-    return _interval(lambda weight: weight @ numbers / weight.sum(axis=1), weights, level)
+    return statistic_interval(lambda weight: weight @ numbers / weight.sum(axis=1), weights, level=level)
 
 
-def _interval(
-    statistic: Callable[[NDArray[np.integer]], Floats], weights: NDArray[np.integer], level: float
+def statistic_interval(
+    statistic: Callable[[NDArray[np.integer]], Floats], weights: NDArray[np.integer], *, level: float = 0.95
 ) -> Interval:
+    """Of any function that takes multiplicities (R, n) to R values; resamples for which it is nan are left out."""
+    values = resampled(statistic, weights)
+    estimate = statistic(np.ones((1, weights.shape[1]), dtype=np.int32))[0]
+    return percentile_interval(float(estimate), values, weights, level=level)
+
+
+def resampled(statistic: Callable[[NDArray[np.integer]], Floats], weights: NDArray[np.integer]) -> Floats:
+    """(R,) values of a function of multiplicities, computed in blocks."""
     if weights.ndim != 2 or weights.size == 0:
         raise ValueError(f"weights must have shape (resamples, n), as `cluster_weights` gives; got {weights.shape}")
-    if not 0 < level < 1:
-        raise ValueError(f"level must lie between 0 and 1; got {level}")
     resamples, n = weights.shape
     rows = max(1, BLOCK // n)
-    values = np.concatenate([statistic(weights[at : at + rows]) for at in range(0, resamples, rows)])
-    values = values[np.isfinite(values)]
-    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2]) if values.size else (np.nan, np.nan)
-    estimate = statistic(np.ones((1, n), dtype=np.int32))[0]
-    return Interval(float(estimate), float(low), float(high), n, _count_groups(weights), level)
+    return np.concatenate([statistic(weights[at : at + rows]) for at in range(0, resamples, rows)])
+
+
+def percentile_interval(
+    estimate: float, values: Floats, weights: NDArray[np.integer], *, level: float = 0.95
+) -> Interval:
+    """An estimate with the interval of its values (R,) on these resamples; those that are not finite are left out."""
+    if not 0 < level < 1:
+        raise ValueError(f"level must lie between 0 and 1; got {level}")
+    known = values[np.isfinite(values)]
+    low, high = np.quantile(known, [(1 - level) / 2, (1 + level) / 2]) if known.size else (np.nan, np.nan)
+    return Interval(estimate, float(low), float(high), weights.shape[1], _count_groups(weights), level)
 
 
 def _count_groups(weights: NDArray[np.integer]) -> int:

@@ -62,6 +62,54 @@ def brier_skill(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None)
     return data.value(1.0 - ratio(_brier(data), base * (1.0 - base)))
 
 
+def brier_reliability(
+    y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None, *, bins: int = DEFAULT_BINS
+) -> Value:
+    """The part of the Brier score that calibration takes away; 0 is calibrated, below 0 less than noise explains.
+
+    Murphy 1973 over bins of equal mass: Brier = reliability - resolution + uncertainty + what varies within the bins,
+    doi:10.1175/1520-0450(1973)012<0595:ANVPOT>2.0.CO;2. Each part is freed of the bins' noise as in Ferro and Fricker
+    2012, doi:10.1002/qj.1924, which leaves the sum as it is; with effective numbers of answers as in `ece_debiased`,
+    whose square this is. Bins of one answer have no estimate of their noise, and are counted with none.
+    """
+    return _brier_parts(y, score, weight, bins, "reliability")
+
+
+def brier_resolution(
+    y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None, *, bins: int = DEFAULT_BINS
+) -> Value:
+    """The part of the Brier score that discrimination takes away: how much the bins' shares of ones differ.
+
+    At most the uncertainty; higher is better. See `brier_reliability`.
+    """
+    return _brier_parts(y, score, weight, bins, "resolution")
+
+
+def brier_uncertainty(
+    y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None, *, bins: int = DEFAULT_BINS
+) -> Value:
+    """The part of the Brier score that the data set: base rate x (1 - base rate). See `brier_reliability`."""
+    return _brier_parts(y, score, weight, bins, "uncertainty")
+
+
+def _brier_parts(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None, bins: int, part: str) -> Value:
+    data = _probabilities(y, score, weight)
+    binned = _bin(data, bins)
+    mass, squares = binned.mass.sum(axis=1), binned.squares.sum(axis=1)
+    rate = ratio(binned.ones.sum(axis=1), mass)
+    shares = binned.ones / np.maximum(binned.mass, 1)
+    if part == "uncertainty":
+        return data.value(rate * (1 - rate) + _noise(rate, mass, squares))
+    raw = binned.gap**2 if part == "reliability" else (shares - rate[:, None]) ** 2
+    value = ratio((binned.mass * (raw - _noise(shares, binned.mass, binned.squares))).sum(axis=1), mass)
+    return data.value(value + (_noise(rate, mass, squares) if part == "resolution" else 0))
+
+
+def _noise(share: Floats, mass: Floats, squares: Floats) -> Floats:
+    """Variance of a share of ones among its effective number of answers, mass^2 / squares; 0 where that is one."""
+    return np.nan_to_num(ratio(share * (1 - share) * squares, mass**2 - squares))
+
+
 def ece(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None, *, bins: int = DEFAULT_BINS) -> Value:
     """Expected calibration error as commonly given: sum over bins of (n_b / n) |mean p - share of ones|, in [0, 1].
 

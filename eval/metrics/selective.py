@@ -45,11 +45,47 @@ def aurc(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Val
 def excess_aurc(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Value:
     """AURC minus that of a perfect ranking of the same answers, which errs too once it must accept all. Same source."""
     data = ranked(y, score, weight)
+    return data.value(_mean_risk(data) - _least_mean_risk(data))
+
+
+def prediction_rejection_ratio(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Value:
+    """What a random ranking's AURC leaves to gain that this one gains: 1 is a perfect ranking, 0 a random one.
+
+    (error rate - AURC) / (error rate - AURC of a perfect ranking), below 0 for one that is worse than random; nan for
+    one class. Of the accepted answers only, all shares accepted weighing the same. Malinin and Gales 2021,
+    arXiv:2002.07650, replace rejected answers by the truth instead; for right and wrong that ratio is
+    2 AUROC - 1, and says nothing new.
+    """
+    data = ranked(y, score, weight)
     n = data.count.sum(axis=1)
-    right = data.ones.sum(axis=1)
-    # A perfect ranking errs only after its `right` correct ones: the sum of (k - right) / k for k = right + 1 ... n.
+    chance = ratio(n - data.ones.sum(axis=1), n)
+    return data.value(ratio(chance - _mean_risk(data), chance - _least_mean_risk(data)))
+
+
+@dataclass(frozen=True, slots=True)
+class CoverageAtRisk:
+    """A metric: the largest share of answers above a threshold of which at most `risk` are wrong; 0 where none is.
+
+    Threshold and share are found on the same answers, which flatters both a little: to set a threshold for use, see
+    `metaprobe train`, whose thresholds come with guarantees. Answers of one score are accepted together.
+    """
+
+    risk: float
+
+    def __call__(self, y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None, /) -> Value:
+        data = ranked(y, score, weight)
+        accepted = np.cumsum(data.count, axis=1)
+        wrong = np.cumsum(data.count - data.ones, axis=1)
+        kept = np.where(wrong <= self.risk * accepted + 1e-9, accepted, 0).max(axis=1)
+        return data.value(ratio(kept, accepted[:, -1]))
+
+
+def _least_mean_risk(data: Ranked) -> Floats:
+    """(R,): the AURC of a perfect ranking."""
+    n, right = data.count.sum(axis=1), data.ones.sum(axis=1)
+    # It errs only after its `right` correct answers: the sum of (k - right) / k for k = right + 1 ... n.
     spread = _harmonic(n)[n.astype(int)] - _harmonic(n)[right.astype(int)]
-    return data.value(_mean_risk(data) - ratio(n - right - right * spread, n))
+    return ratio(n - right - right * spread, n)
 
 
 def _mean_risk(data: Ranked) -> Floats:

@@ -10,11 +10,22 @@ from numpy.typing import NDArray
 from metaprobe.checkpoints import Severity
 from metaprobe.eval.metrics import Interval, ReliabilityBin
 from metaprobe.eval.report.trajectory import TrajectoryBands
+from metaprobe.eval.systems.metacrit import Agreement, Failures, StageAccuracy, StageSimilarity
 
 Family = Literal["explicit", "log-probability", "plain", "learned"]
 """Said by the model; read off its log-probabilities; a baseline that ignores both; trained."""
 
 FAMILIES: tuple[Family, ...] = ("explicit", "log-probability", "plain", "learned")
+
+
+@dataclass(frozen=True, slots=True)
+class CoverageAtRisk:
+    """How many answers can be accepted where at most a given share of the accepted may be wrong."""
+
+    risk: float
+    """Largest share of wrong answers among the accepted, such as 0.1."""
+    coverage: Interval
+    """Share of answers accepted, 0 where no threshold keeps to the risk; threshold and share on the same answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -31,6 +42,23 @@ class MethodResult:
     """Debiased; may be below 0."""
     brier_skill: Interval
     aurc: Interval
+    brier: Interval | None = None
+    brier_reliability: Interval | None = None
+    """Part of the Brier score: squared distance of the probabilities from what came true; 0 is calibrated. Brier =
+    reliability - resolution + uncertainty + what the probabilities vary within their bins."""
+    brier_resolution: Interval | None = None
+    """Part of the Brier score: how far what came true differs between the bins; higher is better."""
+    brier_uncertainty: Interval | None = None
+    """Part of the Brier score that no method can change: base rate x (1 - base rate)."""
+    excess_aurc: Interval | None = None
+    """AURC minus that of a perfect ranking; 0 is perfect."""
+    prr: Interval | None = None
+    """Prediction rejection ratio: 1 is a perfect ranking, 0 a random one, below 0 worse."""
+    coverage_at: tuple[CoverageAtRisk, ...] = ()
+    spearman: Interval | None = None
+    """Rank correlation of the score with the ordered outcome `Comparison.ordinal`; None where there is none."""
+    kendall: Interval | None = None
+    """The same as Kendall's tau-b."""
     diff_stated: Interval | None = None
     """AUROC minus that of verbalised confidence, paired; None for verbalised confidence itself."""
     diff_baseline: Interval | None = None
@@ -81,6 +109,69 @@ class Trajectories:
 
     correct: TrajectoryBands
     wrong: TrajectoryBands
+    role: str = ""
+    """Whose answers: system, stage and agent, as far as there are several; empty for all."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenMethod:
+    """One method that reads the first tokens only."""
+
+    name: str
+    family: Family
+    auroc: tuple[Interval, ...]
+    """One for each entry of `SeenTokens.tokens`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenTokens:
+    """How early right can be told from wrong: the same answers at every k, a shorter one read to its end."""
+
+    tokens: tuple[int, ...]
+    """k, ascending."""
+    finished: tuple[float, ...]
+    """Share of answers that have no more than k tokens, and are read whole."""
+    methods: tuple[SeenMethod, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SimilarityFlow:
+    """How near each stage's text is to what it is compared with, in one variant of a system."""
+
+    system: str
+    variant: str
+    reference: str
+    """`previous`, `final` or `gold`."""
+    by: str
+    """What compares: `TF-IDF` (shared words), or the name of an embedding."""
+    stages: tuple[StageSimilarity, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CostPoint:
+    """One way of routing, or one agent asked alone."""
+
+    name: str
+    kind: Literal["router", "agent", "control", "oracle"]
+    cost: float
+    """In `CostQuality.unit`."""
+    accuracy: float
+    interval: Interval | None = None
+    """Of the accuracy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostQuality:
+    """What accuracy costs, and the best that mixtures reach at each cost."""
+
+    title: str
+    unit: str
+    """Of all costs, such as `US dollars for 1,000 questions`."""
+    points: tuple[CostPoint, ...]
+    hull: tuple[tuple[float, float], ...]
+    """(cost, accuracy) of the corners, by cost; picked on the questions they are measured on."""
+    n: int
+    """Questions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +198,134 @@ class Audit:
     """What it means where it failed."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairTest:
+    """Whether one method tells right from wrong better than a reference does: AUROC, paired, on the same answers."""
+
+    method: str
+    reference: str
+    """Stated confidence, or the best plain baseline."""
+    difference: Interval
+    """AUROC of the method minus that of the reference, with its interval before any correction."""
+    test: Literal["DeLong", "clustered bootstrap"]
+    """DeLong where every group has one answer, so that answers are independent; else the bootstrap over groups."""
+    p: float
+    """Two-sided, of no difference."""
+    p_holm: float
+    """After Holm's correction over all pairs in the table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stratum:
+    """Answers of one difficulty."""
+
+    name: str
+    n: int
+    accuracy: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WithinStrata:
+    """What one method knows beyond the difficulty of the question."""
+
+    method: str
+    auroc: Interval
+    """Over pairs of a right and a wrong answer of the same stratum only. 0.5: it knew the difficulty and no more."""
+    diff_stated: Interval | None
+    """Minus that of stated confidence, paired; None for stated confidence itself, or where none was stated."""
+    by_stratum: tuple[Interval | None, ...]
+    """AUROC within each stratum, in the order of `Difficulty.strata`; None where a class is missing there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difficulty:
+    """The comparison at equal difficulty. A method's AUROC over all answers is in `MethodResult.auroc`."""
+
+    by: str
+    """What the strata are: `dimension x level`, or quantiles of what."""
+    strata: tuple[Stratum, ...]
+    methods: tuple[WithinStrata, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overconfidence:
+    """Mean confidence against accuracy of the answers of one level."""
+
+    method: str
+    stated: bool
+    """Whether the confidence is the model's own number, as it gave it; else it is the calibrated probability."""
+    level: str
+    """`all`, a level of the items, or a stratum of difficulty."""
+    confidence: float
+    accuracy: float
+    gap: Interval
+    """Mean confidence minus accuracy; above 0 is over-confident. Of the answers with a confidence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Efficiency:
+    """Metacognitive efficiency of one method as the confidence, on a two-choice task."""
+
+    method: str
+    type2_auroc: Interval
+    """AUROC of the confidence, in `bins` grades, for being right."""
+    meta_d: Interval | None
+    """meta-d': the d' that an ideal observer with this confidence would have; None where refused."""
+    m_ratio: Interval | None
+    """meta-d' / d': 1 is as much as the answer itself knew, above 1 more; None where refused."""
+    bins: int
+    """Grades of confidence, of equal mass as far as ties allow."""
+    refused: str = ""
+    """Why meta-d' is None; empty where it is not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TwoChoice:
+    """What the model's answers to two-choice items know of the truth, and its confidence of its answers."""
+
+    choices: tuple[str, str]
+    """The signal is that the first is right, the response that it was given."""
+    n: int
+    """Answers that state one of the two."""
+    unreadable: int
+    """Answers that state neither, left out."""
+    d_prime: Interval
+    """Sensitivity of the answers themselves; 0 is guessing."""
+    criterion: Interval
+    """Above 0: it gives the first choice less often than an unbiased observer."""
+    methods: tuple[Efficiency, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coupling:
+    """Does monitoring tell which answers are wrong, and does control fix them? Of one system and variant."""
+
+    system: str
+    variant: str
+    monitor: str
+    """What judges the first answer: `stated difficulty`, `monitor flags`, `control flags`, `either flags`, ..."""
+    n: int
+    """Runs with a checked first answer about which the monitor says something."""
+    failure_auroc: Interval | None
+    """AUROC of what it says for the first answer being wrong; None where all are right, or all wrong."""
+    flagged_wrong: Interval | None
+    """P(flagged | first answer wrong); None where nothing is flagged by this monitor, or none is wrong."""
+    flagged_right: Interval | None
+    """P(flagged | first answer right): false alarms."""
+    fixed_flagged: Interval | None
+    """P(ends right | first answer wrong and flagged)."""
+    fixed_unflagged: Interval | None
+    """P(ends right | first answer wrong and not flagged)."""
+    fixed_difference: Interval | None
+    """The first minus the second: above 0, control fixes what monitoring flags."""
+    broken_flagged: Interval | None
+    """P(ends wrong | first answer right and flagged)."""
+    broken_unflagged: Interval | None
+    """P(ends wrong | first answer right and not flagged)."""
+    broken_difference: Interval | None
+    """The first minus the second: above 0, a false alarm harms."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Comparison:
     """Everything a report shows. Sections without content are left out, apart from the method table."""
@@ -125,6 +344,26 @@ class Comparison:
     sweeps: tuple[LayerSweep, ...] = ()
     trajectories: Trajectories | None = None
     choices: tuple[PolicyResult, ...] = ()
+    pairs: tuple[PairTest, ...] = ()
+    ordinal: str = ""
+    """What `MethodResult.spearman` and `kendall` correlate the scores with; empty where nothing is ordered."""
+    difficulty: Difficulty | None = None
+    overconfidence: tuple[Overconfidence, ...] = ()
+    two_choice: TwoChoice | None = None
+    two_choice_refused: str = ""
+    """Why there is no metacognitive efficiency; empty where there is."""
+    coupling: tuple[Coupling, ...] = ()
+    agreement: tuple[Agreement, ...] = ()
+    """MetaCrit: what came of the runs in which the same critics flagged a concern."""
+    failures: Failures | None = None
+    """MetaCrit: how wrong runs went wrong."""
+    headline: str = ""
+    """Name of the learned method that was named beforehand; empty for the last of them."""
+    seen: SeenTokens | None = None
+    role_trajectories: tuple[Trajectories, ...] = ()
+    stages: tuple[StageAccuracy, ...] = ()
+    similarity: tuple[SimilarityFlow, ...] = ()
+    routing: tuple[CostQuality, ...] = ()
     audits: tuple[Audit, ...] = ()
     notes: tuple[str, ...] = ()
     """Limits, and what did not work."""

@@ -1,42 +1,65 @@
 """The report: a comparison in, one HTML file out, which needs nothing else to be read."""
 
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
+from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from metaprobe.eval.metrics.calibration import DEFAULT_BINS
-from metaprobe.eval.report.figures import (
-    choice_figures,
-    reliability_figures,
-    risk_figures,
-    sweep_figures,
-    trajectory_figure,
-)
+from metaprobe.eval.report.layout import Section, Table
 from metaprobe.eval.report.model import Comparison
-from metaprobe.eval.report.tables import DIFFERENCES, METRICS, bounds, clear_winner, number, verdict
+from metaprobe.eval.report.numbers import number
+from metaprobe.eval.report.sections import sections
+from metaprobe.eval.report.summary import brief
+from metaprobe.eval.report.svg import drawn, standalone
 
 HERE = Path(__file__).parent
 
 
 def render_report(comparison: Comparison) -> str:
-    """The HTML of a report: styles, figures and the script that sorts its table are inside, nothing is fetched.
+    """The HTML of a report: styles, figures, downloads and the script for its tables are inside, nothing is fetched.
 
     The same comparison gives the same bytes.
     """
-    page = Environment(
+    shown = sections(comparison)
+    return _page(comparison, shown, _drawings(shown))
+
+
+def report_files(comparison: Comparison) -> dict[str, str]:
+    """Path inside the report's folder to text: `report.html`, `tables/*.csv`, `figures/*.svg`."""
+    shown = sections(comparison)
+    drawings = _drawings(shown)
+    tables = [table for section in shown for table in (*section.tables, *section.data) if table.rows]
+    return {
+        "report.html": _page(comparison, shown, drawings),
+        **{f"tables/{table.filename}": table.csv for table in tables},
+        **{f"figures/{ident}.svg": standalone(svg) for ident, svg in drawings.items()},
+    }
+
+
+def _drawings(shown: Sequence[Section]) -> dict[str, str]:
+    return {figure.ident: drawn(figure) for section in shown for figure in (*section.figures, *section.folded)}
+
+
+def _page(comparison: Comparison, shown: Sequence[Section], drawings: Mapping[str, str]) -> str:
+    environment = Environment(
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    page.globals |= {"number": number, "bounds": bounds, "verdict": verdict, "bins": DEFAULT_BINS}
-    return page.get_template("report.html.j2").render(
+    environment.globals |= {"number": number, "csv_uri": _csv_uri}
+    script = (HERE / "page.js").read_text(encoding="utf-8")
+    return environment.get_template("page.html.j2").render(
         it=comparison,
-        metrics=METRICS,
-        differences=DIFFERENCES,
-        winners={column.field: clear_winner(comparison.methods, column) for column in METRICS},
-        reliability=reliability_figures(comparison),
-        risk=risk_figures(comparison),
-        sweeps=sweep_figures(comparison),
-        trajectory=trajectory_figure(comparison.trajectories) if comparison.trajectories else None,
-        choices=choice_figures(comparison),
+        brief=brief(comparison),
+        sections=shown,
+        drawings=drawings,
         style=(HERE / "style.css").read_text(encoding="utf-8"),
-        script=(HERE / "sort.js").read_text(encoding="utf-8"),
+        script=script,
+        # As it stands between the tags. Nothing else may run, and nothing may be fetched.
+        script_hash=b64encode(sha256(f"\n{script}\n".encode()).digest()).decode(),
     )
+
+
+def _csv_uri(table: Table) -> str:
+    return "data:text/csv;charset=utf-8," + quote(table.csv)

@@ -3,8 +3,9 @@
 import textwrap
 
 from metaprobe.eval.metrics import Interval
+from metaprobe.eval.report.methods import METRICS, clear_winner
 from metaprobe.eval.report.model import Comparison, MethodResult
-from metaprobe.eval.report.tables import METRICS, bounds, clear_winner, number, verdict
+from metaprobe.eval.report.numbers import bounds, number, verdict
 
 WIDTH = 110
 NAME_WIDTH = 24  # what is left of WIDTH beside the longest intervals

@@ -9,12 +9,14 @@ from typing import Any
 import click
 
 from metaprobe import __version__
+from metaprobe.checkpoint_cli import diff, inspect, promote, push_command, verify
 from metaprobe.checkpoints import CheckpointError
 from metaprobe.extract_cli import extract
 from metaprobe.records.errors import MissingExtra, RecordError
 from metaprobe.router_cli import evaluate, route
 from metaprobe.serve_cli import serve
 from metaprobe.terminal import (
+    CHECKPOINT,
     FILE,
     FOLDER,
     RUNS,
@@ -108,7 +110,11 @@ def demo(out: Path, model: str, limit: int | None, batch_size: int, folds: int, 
     help="KEY=VALUE for openai: models, such as logprobs_mode=raw or extra_body={...}; repeatable.",
 )
 @click.option(
-    "--policy", default="paper", show_default=True, help="'paper' or 'exhaustive'; 'paper:theta=0.4' sets constants."
+    "--policy",
+    default="paper",
+    show_default=True,
+    help="'paper', 'exhaustive' or 'learned:CHECKPOINT' (a router, or stages), with constants: 'paper:theta=0.4', "
+    "'learned:CHECKPOINT,budget=0.5,theta=0.4'.",
 )
 @click.option(
     "--epsilon", default=0.0, type=click.FloatRange(0, 1), help="Share of decisions drawn evenly, to explore."
@@ -172,7 +178,7 @@ def import_(file: Path, out: Path, skip_bad: bool) -> None:
 
 
 @main.command()
-@click.argument("checkpoint", type=RUNS)
+@click.argument("checkpoint", type=CHECKPOINT)
 @click.argument("file", type=FILE)
 @click.option(
     "--sha256", help="Digest of the checkpoint, from its author; without it a changed manifest goes unnoticed."
@@ -184,7 +190,7 @@ def import_(file: Path, out: Path, skip_bad: bool) -> None:
     show_default=True,
     help="For responses of another model or log-probability mode than the checkpoint was trained on.",
 )
-def score(checkpoint: Path, file: Path, sha256: str | None, on_mismatch: Any) -> None:
+def score(checkpoint: str, file: Path, sha256: str | None, on_mismatch: Any) -> None:
     """Score OpenAI-format JSON lines: one line out for each line in, null where a response cannot be scored."""
     from metaprobe.probes.quality import QualityPredictor
     from metaprobe.probes.scoring import score_lines
@@ -205,7 +211,7 @@ def score(checkpoint: Path, file: Path, sha256: str | None, on_mismatch: Any) ->
 
 @main.command()
 @click.argument("runs", type=RUNS, nargs=-1, required=True)
-@click.option("--out", type=FOLDER, required=True, help="Folder for the report and its tables.")
+@click.option("--out", type=FOLDER, required=True, help="Folder for the report, tables, figures and items.")
 @click.option("--target", default="correct", show_default=True, help="Label to predict.")
 @stage_option
 @agent_option
@@ -214,7 +220,7 @@ def score(checkpoint: Path, file: Path, sha256: str | None, on_mismatch: Any) ->
 def compare(
     runs: tuple[Path, ...], out: Path, target: str, stage: str | None, agent: str | None, folds: int, seed: int
 ) -> None:
-    """Explicit against implicit metacognition on stored runs: tables and report."""
+    """Explicit against implicit metacognition on stored runs: report, tables, and a row for each item and method."""
     from metaprobe.eval.report.text import comparison_table
     from metaprobe.training.study import require_report, study, write_comparison
 
@@ -236,18 +242,11 @@ def summarize(runs: tuple[Path, ...]) -> None:
     click.echo(json.dumps(summarize_stores(runs), indent=1))
 
 
-@main.command()
-@click.argument("checkpoint", type=RUNS)
-@click.option("--sha256", help="Digest to hold it against.")
-def inspect(checkpoint: Path, sha256: str | None) -> None:
-    """What a checkpoint is: contract, figures with intervals, audits, digest. Verifies it first."""
-    from metaprobe.checkpoints import UntrustedCheckpoint, describe, load_checkpoint
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UntrustedCheckpoint)  # its first line says it
-        click.echo(describe(load_checkpoint(checkpoint, sha256=sha256)))
-
-
+main.add_command(inspect)
+main.add_command(verify)
+main.add_command(diff)
+main.add_command(promote)
+main.add_command(push_command)
 main.add_command(train)
 main.add_command(extract)
 main.add_command(serve)

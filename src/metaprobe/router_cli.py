@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from metaprobe.records.outcomes import QuestionOutcomes
-from metaprobe.terminal import FILE, FOLDER, RUNS, command_line, folds_option, say_checkpoint, seed_option, steps
+from metaprobe.terminal import CHECKPOINT, FILE, FOLDER, command_line, folds_option, say_checkpoint, seed_option, steps
 
 budget_option = click.option(
     "--budget",
@@ -79,12 +79,12 @@ def _outcomes(path: Path, prices: Path | None) -> list[QuestionOutcomes]:
 
 
 @click.command()
-@click.argument("checkpoint", type=RUNS)
+@click.argument("checkpoint", type=CHECKPOINT)
 @click.argument("file", type=FILE)
 @budget_option
 @lambda_option
 @digest_option
-def route(checkpoint: Path, file: Path, budget: float | None, lambda_: float | None, sha256: str | None) -> None:
+def route(checkpoint: str, file: Path, budget: float | None, lambda_: float | None, sha256: str | None) -> None:
     """What to do next about each line's question, given what is known so far: one decision out for each line in.
 
     A line is {"id", "question", "dimension", "agents": {name: {"answer", "confidence"}}} with the agents that have been
@@ -111,7 +111,7 @@ def evaluate() -> None:
 
 
 @evaluate.command("router")
-@click.argument("checkpoint", type=RUNS)
+@click.argument("checkpoint", type=CHECKPOINT)
 @click.argument("outcomes", type=FILE)
 @budget_option
 @lambda_option
@@ -119,7 +119,7 @@ def evaluate() -> None:
 @digest_option
 @seed_option
 def evaluate_router_command(
-    checkpoint: Path,
+    checkpoint: str,
     outcomes: Path,
     budget: float | None,
     lambda_: float | None,

@@ -1,18 +1,17 @@
 """`metaprobe serve`: scoring over HTTP, and a proxy that adds verdicts."""
 
-from pathlib import Path
 from typing import Any
 
 import click
 
-from metaprobe.terminal import RUNS
+from metaprobe.terminal import CHECKPOINT
 
 
 @click.command()
-@click.option("--checkpoint", type=RUNS, required=True, help="Quality predictor that gives the verdicts.")
+@click.option("--checkpoint", type=CHECKPOINT, required=True, help="Quality predictor that gives the verdicts.")
 @click.option("--sha256", help="Digest of the checkpoint, from its author.")
 @click.option("--upstream", default="", help="Base URL of an OpenAI-compatible API, such as http://127.0.0.1:8000/v1.")
-@click.option("--gate", type=RUNS, help="Streaming gate that may end streamed answers early.")
+@click.option("--gate", type=CHECKPOINT, help="Streaming gate that may end streamed answers early.")
 @click.option("--gate-sha256", help="Digest of the gate, from its author.")
 @click.option(
     "--gate-stop",
@@ -91,7 +90,7 @@ from metaprobe.terminal import RUNS
     show_default=True,
     help="For answers of another model than the checkpoint was trained on; 'warn' says so in the verdict.",
 )
-def serve(checkpoint: Path, no_auth: bool, **named: Any) -> None:
+def serve(checkpoint: str, no_auth: bool, **named: Any) -> None:
     """Score answers over HTTP, and stand in front of an OpenAI-compatible API.
 
     POST /v1/score takes a response, or {"responses": [...]}. POST /v1/chat/completions asks the upstream and adds

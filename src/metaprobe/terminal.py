@@ -14,6 +14,24 @@ RUNS = click.Path(exists=True, file_okay=False, path_type=Path)
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 FOLDER = click.Path(file_okay=False, path_type=Path)
 
+
+class Location(click.ParamType):  # type: ignore[type-arg]  # generic in click 8.5, not before
+    """A checkpoint folder that exists, `bundled:NAME`, or `hub:OWNER/NAME@REVISION`."""
+
+    name = "checkpoint"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from metaprobe.checkpoints import bundle, hub
+
+        text = str(value)
+        elsewhere = text.startswith((hub.PREFIX, bundle.PREFIX))
+        return text if elsewhere else str(_FOLDER.convert(text, param, ctx))
+
+
+_FOLDER = click.Path(exists=True, file_okay=False)
+CHECKPOINT = Location()
+
+
 seed_option = click.option(
     "--seed", default=0, show_default=True, type=click.IntRange(0), help="Seed of folds and fits."
 )

@@ -1,0 +1,307 @@
+"""`make benchmark`: runs every speed benchmark on this machine and writes one table of speed and quality.
+
+    python benchmarks/page.py run [NAME ...] [--peers PEERS] [--data DATA]
+    python benchmarks/page.py page
+
+Each benchmark leaves its figures in docs/measured/; when and on what machine it ran, and which peers it skipped, stands
+in docs/measured/benchmarks.json. `page` writes docs/benchmarks.md from these files and runs nothing.
+"""
+
+import datetime
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+from demo_results import markdown
+
+ROOT = Path(__file__).parent.parent
+MEASURED = ROOT / "docs" / "measured"
+RUNS = MEASURED / "benchmarks.json"
+PAGE = ROOT / "docs" / "benchmarks.md"
+HEAD = ["what", "ours", "against", "theirs", "ours against theirs", "target", "by"]
+Row = list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """One script, and how its figures come into the table."""
+
+    arguments: tuple[str, ...]
+    """After `python`; {peers}, {data} and {out}, the file of its figures, are filled in."""
+    rows: Callable[[dict[str, Any]], list[Row]]
+    figures: str = ""
+    """File in docs/measured/, by default that of the benchmark's name; the script writes it."""
+
+
+@click.group()
+def main() -> None:
+    """Run the benchmarks, and write the page."""
+
+
+@main.command()
+@click.argument("names", nargs=-1)
+@click.option("--peers", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Where the peers are.")
+@click.option(
+    "--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Data sets, for the router."
+)
+def run(names: tuple[str, ...], peers: Path | None, data: Path | None) -> None:
+    """Every benchmark, or those named, one after another; then the page. Fails in the end where one failed."""
+    runs = read(RUNS)
+    given = {"{peers}": peers, "{data}": data}
+    failed = []
+    for name in names or BENCHMARKS:
+        arguments = BENCHMARKS[name].arguments
+        lacking = [what.strip("{}") for what, value in given.items() if value is None and what in arguments]
+        if "data" in lacking:
+            print(f"{name} is skipped: it needs --data")
+            runs.setdefault(name, {})["skipped"] = "it needs --data"
+        else:
+            print(f"{name} ...", flush=True)
+            runs[name] = measured(name, [a for a in filled(arguments, given, name) if a])
+            failed += [name] if runs[name]["failed"] else []
+        RUNS.write_text(json.dumps(runs, indent=1) + "\n", encoding="utf-8")
+    write_page()
+    if failed:
+        raise click.ClickException(f"failed: {', '.join(failed)}")
+
+
+def filled(arguments: tuple[str, ...], given: dict[str, Path | None], name: str) -> Row:
+    """The command line; an option whose value is not given is left out."""
+    out: Row = []
+    for argument in arguments:
+        if argument in given and given[argument] is None:
+            out.pop()
+        else:
+            out.append(str(given.get(argument) or argument).replace("{out}", str(figures_of(name))))
+    return out
+
+
+def measured(name: str, arguments: Row) -> dict[str, Any]:
+    """When and where it ran, and what it said of peers that it skipped."""
+    load, start = os.getloadavg()[0], time.monotonic()
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    print(done.stdout + done.stderr, end="", flush=True)
+    return {
+        "at": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "seconds": round(time.monotonic() - start),
+        "machine": {**machine(), "load": round(load, 1)},
+        "without": re.findall(r"^(\S+) is skipped", done.stdout, re.M),
+        "failed": done.returncode != 0,
+    }
+
+
+def machine() -> dict[str, Any]:
+    """Processor, cores, Python."""
+    try:
+        found = re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.M)
+    except OSError:
+        found = None
+    cpu = found[1] if found else platform.processor() or platform.machine()
+    return {"cpu": cpu, "cores": os.cpu_count(), "python": platform.python_version(), "system": platform.system()}
+
+
+@main.command("page")
+def page_command() -> None:
+    """Write docs/benchmarks.md from what was measured."""
+    write_page()
+
+
+def write_page() -> None:
+    PAGE.write_text(page(read(RUNS), figures()), encoding="utf-8")
+
+
+def figures_of(name: str) -> Path:
+    return MEASURED / f"{BENCHMARKS[name].figures or name}.json"
+
+
+def figures() -> dict[str, dict[str, Any]]:
+    """What each benchmark left; nothing for one that never ran."""
+    return {name: read(figures_of(name)) for name in BENCHMARKS}
+
+
+def read(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def page(runs: dict[str, Any], found: dict[str, dict[str, Any]]) -> str:
+    """The whole page."""
+    rows = [
+        [*row, name] for name, benchmark in BENCHMARKS.items() if found[name] for row in benchmark.rows(found[name])
+    ]
+    return "\n".join([ABOUT, *markdown(HEAD, rows), "", *where(runs, found)]) + "\n"
+
+
+def where(runs: dict[str, Any], found: dict[str, dict[str, Any]]) -> Row:
+    """When, on what machine and how busy; what was skipped."""
+    rows = []
+    for name, benchmark in BENCHMARKS.items():
+        about = runs.get(name, {})
+        at, notes = about.get("at", "before this table was kept"), []
+        if "machine" in about:
+            on = "{cpu}, {cores} cores, load {load}, Python {python}".format(**about["machine"])
+        else:
+            on = str(found[name].get("machine") or "not recorded")
+        notes += ["**it failed; its figures are older**"] if about.get("failed") else []
+        notes += [f"not installed: {', '.join(about['without'])}"] if about.get("without") else []
+        notes += [f"last time skipped: {about['skipped']}"] if about.get("skipped") else []
+        notes += ["never run"] if not found[name] else []
+        script = next(part for part in benchmark.arguments if part.endswith(".py"))
+        rows.append([name, f"`python {script}`", at, on if found[name] else "-", "; ".join(notes) or "-"])
+    head = ["by", "script", "measured", "machine", "notes"]
+    return ["## When and where", "", *markdown(head, rows)]
+
+
+# Rows of the table, a function a file of figures.
+
+
+def timed_rows(found: dict[str, Any]) -> list[Row]:
+    """Of predict.py and peers.py, which write the same."""
+    rows = [
+        [
+            row["what"],
+            duration(row["ours_us"]),
+            row["other"],
+            duration(row["other_us"]),
+            times(row["ratio"]),
+            row["target"] or "-",
+        ]
+        for row in found["rows"]
+    ]
+    if "batch_tokens_a_second" in found:
+        tokens = f"{found['batch_tokens_a_second'] / 1e6:.0f} M tokens/s"
+        rows.append(["features of 10,000 responses of 256 tokens", tokens, "-", "-", "-", ">= 30 M tokens/s"])
+        stream = found["stream_us"]
+        for what, key, target in (("between looks", "between_looks", "<= 5 us"), ("at a look", "at_look", "<= 100 us")):
+            rows.append([f"features of one streamed token, {what}", duration(stream[key]), "-", "-", "-", target])
+    return rows
+
+
+def probe_rows(found: dict[str, Any]) -> list[Row]:
+    ours = max(found["batched_s"])
+    what = f"all layers' probes on {tuple(found['states'])}, {found['fits']} fits"
+    same = f"AUROC within {found['largest_auroc_difference']:.1e}"
+    return [
+        [f"{what} ({same})", f"{ours:.2f} s", other, f"{found[key]:.2f} s", times(found[ratio]), target]
+        for other, key, ratio, target in (
+            ("scikit-learn, layer by layer", "scikit_learn_s", "ratio", ">= 15 times"),
+            ("the same, scaled once", "scikit_learn_scaled_once_s", "ratio_scaled_once", "-"),
+        )
+    ]
+
+
+def capture_rows(found: dict[str, Any]) -> list[Row]:
+    """Time is relative to generating without; the spread is that of the rounds."""
+    what = f"hidden states kept while generating, {found['model']}, batch {found['batch']}"
+    rows = [
+        [f"{what}: {way}", relative(row), "nothing kept, run again", relative(found["plain again"]), "-", "the same"]
+        for way, row in found.items()
+        if isinstance(row, dict) and way.endswith("layers")
+    ]
+    theirs = found["output_hidden_states"]["peak_mb"]
+    ours = found["all layers"]["peak_mb"]
+    other = "transformers `output_hidden_states`"
+    return [*rows, [f"{what}: peak memory, all layers", f"{ours} MB", other, f"{theirs} MB", times(theirs / ours), "-"]]
+
+
+def relative(row: dict[str, float]) -> str:
+    """Time against generating without keeping anything."""
+    return f"{row['time']:.3f} [{row['from']:.3f}, {row['to']:.3f}] of the time"
+
+
+def serving_rows(found: dict[str, Any]) -> list[Row]:
+    return [
+        [
+            f"proxy, {row['connections']} connections, {'streamed' if row['stream'] else 'whole'} answers of "
+            f"{found['tokens']} tokens: requests/s",
+            f"{row['proxy_per_s']:.0f}",
+            "the upstream asked directly",
+            f"{row['direct_per_s']:.0f}",
+            times(row["proxy_per_s"] / row["direct_per_s"]),
+            "-",
+        ]
+        for row in found["rows"]
+    ]
+
+
+def routing_rows(found: dict[str, Any]) -> list[Row]:
+    speed = found.get("speed", {})
+    return [
+        [f"one routing decision over {speed['agents']} agents, {state}", duration(p50), "-", "-", "-", "p50 <= 40 us"]
+        for state, (p50, _) in ((state, row) for state, row in speed.items() if state.endswith(" asked"))
+    ]
+
+
+def quality_rows(found: dict[str, Any]) -> list[Row]:
+    """AUROC of right against wrong on held-out answers; mean log-probability is what lm-polygraph calls Perplexity."""
+    rows = []
+    for name, chosen in found["sets"].items():
+        methods = chosen["methods"]
+        own, mean = methods["LightGBM on logprobs"], methods["mean log-probability"]
+        what = f"AUROC on {name}, {chosen['n']:,} answers"
+        against = [("mean log-probability", mean, signed(own["over_mean"]), "above 0")]
+        against += [(f"{peer} (artefactual)", methods[peer], "-", "-") for peer in ("EPR", "WEPR") if peer in methods]
+        rows += [
+            [what, spread(own["auroc"]), other, spread(theirs["auroc"]), over, target]
+            for other, theirs, over, target in against
+        ]
+    return rows
+
+
+def duration(us: float) -> str:
+    return f"{us / 1e6:.2f} s" if us >= 1e6 else f"{us / 1e3:.1f} ms" if us >= 1e4 else f"{us:.1f} us"
+
+
+def times(ratio: float) -> str:
+    return f"{ratio:.2f} times" if ratio < 10 else f"{ratio:.0f} times"
+
+
+def spread(value: list[float]) -> str:
+    return "{:.3f} [{:.3f}, {:.3f}]".format(*value)
+
+
+def signed(value: list[float]) -> str:
+    return "{:+.3f} [{:+.3f}, {:+.3f}]".format(*value)
+
+
+ABOUT = """# Speed and quality, beside others
+
+Written by `benchmarks/page.py` from what the scripts measured; `make benchmark` runs them all again, best on a quiet
+machine, and writes this page. Machines differ and are noisy, so what counts is the ratio: the two sides of a row were
+timed in one run, after both were seen to give equal answers where they compute the same. *Times* above 1
+means that ours is better. Targets were set beforehand; a row that misses its own stays as it is.
+
+Times are medians of the best turn, on one thread. Quality is the area under the ROC curve of telling right from wrong
+on answers that no fit has seen, with intervals of 95 % from a bootstrap over groups, and the paired difference. The
+mean log-probability is what lm-polygraph calls Perplexity and what uqlm's sequence probability ranks by. More:
+[quality](quality.md), [routing](routing.md), [probes](probes.md), [the server](production.md#how-fast).
+
+Peers: artefactual (WEPR), uqlm (white-box scorers), lm-polygraph (estimators on log-probabilities), probelab (logistic
+probes), native LightGBM, scikit-learn, and the naive forms that one would write first. What a peer does by sampling
+several answers, or with a model of its own, is not compared.
+"""
+BENCHMARKS = {
+    "predict": Benchmark(("benchmarks/predict.py", "--peers", "{peers}", "--json", "{out}"), timed_rows),
+    "peers": Benchmark(("benchmarks/peers.py", "--peers", "{peers}", "--json", "{out}"), timed_rows),
+    "probes_speed": Benchmark(("benchmarks/probes_speed.py", "--out", "{out}"), probe_rows),
+    "capture": Benchmark(("benchmarks/capture.py", "--out", "{out}"), capture_rows),
+    "serving": Benchmark(("benchmarks/serving.py", "--json", "{out}"), serving_rows),
+    "routing": Benchmark(("benchmarks/routing.py", "measure", "speed", "--data", "{data}"), routing_rows),
+    "quality": Benchmark(("benchmarks/quality.py", "measure", "--data", "{data}"), quality_rows),
+}
+"""Name -> benchmark. features.py and gate.py have no figures of their own here: predict.py measures the readers of the
+first, and the second writes what its gates save into docs/production.md."""
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""Peers that predict.py and probes_speed.py leave out: LightGBM itself, lm-polygraph, probelab; equal answers asserted.
+
+    pip install --no-deps --target PEERS lm-polygraph probelab
+    python benchmarks/peers.py --peers PEERS --json peers.json
+
+Each comparison is timed in turns in one run, one thread. LightGBM: the trees of a checkpoint, asked natively and as the
+graph that is exported. lm-polygraph: its estimator on log-probabilities that are there already, beside ours and beside
+a whole verdict. probelab: its logistic probe, a fit a layer, fold and penalty, against all of them at once. What is not
+installed is skipped, and said so.
+"""
+
+import argparse
+import importlib
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from predict import FULL, TOKENS, Row, compared, predictor
+from sklearn.metrics import roc_auc_score
+from sklearn.model_selection import GroupKFold
+
+from metaprobe.checkpoints.session import Session
+from metaprobe.probes.features import features
+
+BATCH = 2000
+SAME = 1e-5
+"""Largest difference between the exported graph and the model it came from."""
+SAME_AUROC = 2e-3
+"""Of solvers that stop at tolerances of their own."""
+
+
+def lightgbm_rows(turns: int) -> Iterator[Row]:
+    """The same 300 trees, one row and many, natively and as the exported graph."""
+    import lightgbm
+
+    from metaprobe.training.calibrate import Platt
+    from metaprobe.training.graphs import trees_graph
+    from metaprobe.training.trees import Trees, float32_thresholds
+
+    rng = np.random.default_rng(0)
+    X = features(FULL, [(-rng.exponential(0.5, n)).astype(np.float32) for n in rng.integers(20, 600, BATCH).tolist()])
+    y = (rng.random(len(X)) < 1 / (1 + np.exp(-X[:, 0]))).astype(int)
+    parameters = {"num_leaves": 31, "objective": "binary", "verbosity": -1, "num_threads": 1}
+    booster = lightgbm.train(parameters, lightgbm.Dataset(X, y), 300)
+    trees = Trees(float32_thresholds(booster), {}, 0.5)
+    session = Session(trees_graph({"correct": (trees, Platt(1.0, 0.0))}, width=X.shape[1]))
+    for what, rows, calls in (("one row", X[:1], 1000), (f"{BATCH:,} rows", X, 3)):
+        inputs, wide = {"features": rows}, rows.astype(np.float64)
+        difference = float(np.abs(session.run(inputs)["correct"][:, 0] - booster.predict(wide)).max())
+        assert difference <= SAME, difference
+        yield compared(
+            f"300 trees, {what} of {X.shape[1]} features (largest difference {difference:.1e})",
+            lambda inputs=inputs: session.run(inputs),  # type: ignore[misc]
+            "native LightGBM",
+            lambda wide=wide: booster.predict(wide, num_threads=1),  # type: ignore[misc]
+            "difference <= 1e-5",
+            turns=turns,
+            calls=calls,
+        )
+
+
+def polygraph_rows(estimator: Any, turns: int) -> Iterator[Row]:
+    """Perplexity, which is the mean log-probability, of one answer."""
+    logprobs = (-np.random.default_rng(5).exponential(0.5, TOKENS)).astype(np.float32).tolist()
+    given = {"greedy_log_likelihoods": [logprobs]}
+
+    def mean() -> float:
+        return float(np.asarray(logprobs, dtype=np.float32).mean())
+
+    assert abs(mean() + float(estimator(given)[0])) < 1e-6
+    other = "lm-polygraph Perplexity"
+    yield compared(
+        f"mean of {TOKENS} log-probabilities", mean, other, lambda: estimator(given), "", turns=turns, calls=2000
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        judge = predictor(Path(folder) / "checkpoint")
+    yield compared(
+        f"a verdict on {TOKENS} log-probabilities",
+        lambda: judge.predict(logprobs),
+        other,
+        lambda: estimator(given),
+        "none: one simpler score",
+        turns=turns,
+        calls=2000,
+    )
+
+
+def probelab_row(probelab: ModuleType, layers: int) -> Row:
+    """Held-out scores of every layer, fold and penalty; microseconds are those of the whole."""
+    import torch
+    from probes_speed import FOLDS, ROWS, WIDTH, C, batched, made_up
+
+    states, y, groups = made_up(layers)
+    fold = np.empty(ROWS, dtype=np.intp)
+    for number, (_, part) in enumerate(GroupKFold(FOLDS).split(states, y, groups)):
+        fold[part] = number
+
+    def theirs() -> np.ndarray:
+        found = np.empty((layers, ROWS, len(C)))
+        for layer in range(layers):
+            X = torch.from_numpy(states[:, layer].astype(np.float32))
+            for number in range(FOLDS):
+                learn, test = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
+                for column, c in enumerate(C):
+                    probe = probelab.probes.Logistic(C=c).fit(
+                        probelab.Activations(X[learn], dims="bh"), y[learn].tolist()
+                    )
+                    with torch.no_grad():
+                        found[layer, test, column] = probe(X[test]).numpy()
+        return found
+
+    batched(states[:, :1], y, fold)  # torch starts its threads
+    start = time.perf_counter()
+    ours = batched(states, y, fold)
+    between = time.perf_counter()
+    plain = theirs()
+    end = time.perf_counter()
+    scores = [
+        [
+            roc_auc_score(y[fold == f], found[layer, fold == f, p])
+            for layer in range(layers)
+            for p in range(len(C))
+            for f in range(FOLDS)
+        ]
+        for found in (ours, plain)
+    ]
+    difference = float(np.abs(np.subtract(*scores)).max())
+    assert difference <= SAME_AUROC, difference
+    what = f"probes on ({ROWS}, {layers}, {WIDTH}), {FOLDS} folds x {len(C)} penalties (AUROC within {difference:.1e})"
+    mine, other = (between - start) * 1e6, (end - between) * 1e6
+    return Row(what, mine, mine, "probelab Logistic, a fit each", other, other / mine, "")
+
+
+def polygraph_perplexity() -> Any:
+    """Its estimator, without the packages around it, which load torch, transformers and more."""
+    for name in ("lm_polygraph", "lm_polygraph.estimators", "lm_polygraph.utils"):
+        found = [str(at) for place in sys.path if (at := Path(place) / name.replace(".", "/")).is_dir()]
+        if not found:
+            raise ModuleNotFoundError(f"No module named {name!r}")
+        sys.modules.setdefault(name, ModuleType(name)).__path__ = found
+    return importlib.import_module("lm_polygraph.estimators.perplexity").Perplexity()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Speed beside native LightGBM, lm-polygraph and probelab.")
+    parser.add_argument("--peers", type=Path, help="folder into which lm-polygraph and probelab were installed")
+    parser.add_argument("--turns", type=int, default=5, help="the best of so many turns counts (default: 5)")
+    parser.add_argument("--layers", type=int, default=3, help="layers that probelab fits (default: 3)")
+    parser.add_argument("--json", type=Path, help="write the figures here")
+    options = parser.parse_args()
+    if options.peers:
+        sys.path.append(str(options.peers))
+    rows = list(lightgbm_rows(options.turns))
+    install = "pip install --no-deps --target PEERS lm-polygraph probelab, then --peers PEERS"
+    try:
+        rows += polygraph_rows(polygraph_perplexity(), options.turns)
+    except ModuleNotFoundError as error:
+        print(f"lm-polygraph is skipped ({error}): {install}")
+    try:
+        rows.append(probelab_row(importlib.import_module("probelab"), options.layers))
+    except ModuleNotFoundError as error:
+        print(f"probelab is skipped ({error}): {install}")
+    for row in rows:
+        print(f"{row.what}: {row.ours_us:.1f} us; {row.other}: {row.other_us:.1f} us, {row.ratio:.2f} times")
+    if options.json:
+        options.json.write_text(json.dumps({"rows": [asdict(row) for row in rows]}, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""One figure of a paper beside ours, and what they are made from: for benchmarks/reproduction.py."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from systems import about
+
+from metaprobe.eval.metrics import Interval, cluster_weights, mean_interval
+from metaprobe.records.types import Run
+
+NOT_COLLECTED = "Can be measured, and is not collected yet: `python recorded/collect.py {}`."
+PROPRIETARY = "Needs {}, behind a paid API."
+HUMAN = "Needs human readers."
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One figure of a paper beside ours."""
+
+    where: str
+    """Table or section of the paper."""
+    what: str
+    paper: str
+    """As the paper gives it, with its unit."""
+    here: tuple[float, float, float] | None
+    """Estimate, low, high; None where nothing can be taken over."""
+    n: int = 0
+    form: str = "number"
+    """`percent` of a share, `points` of a difference of shares, `difference`, `count` without interval, or `number`."""
+    sign: int = 0
+    """Of a difference in the paper, 1 or -1: a claim that ours confirms, contradicts or leaves open."""
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    where: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One paper's part of the page."""
+
+    paper: str
+    model: str
+    task: str
+    with_models: str
+    about: tuple[str, ...]
+    figures: tuple[Figure, ...] = ()
+    missing: tuple[Missing, ...] = ()
+    doubts: tuple[str, ...] = field(default=())
+
+
+def figure(where: str, what: str, paper: str, value: Interval | None, form: str = "percent", sign: int = 0) -> Figure:
+    """A figure from an interval."""
+    here = None if value is None else (value.estimate, value.low, value.high)
+    return Figure(where, what, paper, here, 0 if value is None else value.n, form, sign)
+
+
+def claim(where: str, what: str, points: float, value: Interval) -> Figure:
+    """A difference that the paper reports, in percentage points, beside ours."""
+    return figure(where, what, f"{points:+.1f}", value, "points", 1 if points > 0 else -1)
+
+
+def counted(where: str, what: str, paper: str, count: int) -> Figure:
+    """A figure that is a plain count."""
+    return Figure(where, what, paper, (count, count, count), count, "count")
+
+
+def section_of(
+    paper: dict[str, Any], runs: Sequence[Run], *, nothing: str = "", models: str = "", **more: Any
+) -> Section:
+    """What is the same for every paper. `nothing`: what is said where no run is recorded, and of whose models."""
+    models = ", ".join(sorted({call.model for run in runs for call in run.calls})) or models
+    task = f"{paper['task']}." if paper.get("task") else ""
+    doubts = (*paper.get("contradictions", ()), *paper.get("unclear", ()), *paper.get("notes", ()))
+    lines = tuple(about(runs)) if runs else (nothing or "Nothing of it is recorded here.",)
+    return Section(paper["paper"], paper.get("model", "see the tables"), task, models, lines, doubts=doubts, **more)
+
+
+def weights_of(runs: Sequence[Run]) -> Any:
+    """Resamples of the runs by group."""
+    return cluster_weights([run.item.group or run.item.id for run in runs])
+
+
+def paired(runs: Sequence[Run], others: Sequence[Run]) -> Interval:
+    """Difference of accuracy on the same items."""
+    before = {run.item.id: run.outcome for run in others}
+    return mean_interval([(run.outcome or 0.0) - (before[run.item.id] or 0.0) for run in runs], weights_of(runs))

@@ -1,0 +1,192 @@
+"""Metacognitive efficiency: how much of what an answer knew does the confidence in it know? For two-choice tasks.
+
+Signal detection theory with equal variances (Maniscalco and Lau 2012, doi:10.1016/j.concog.2011.09.021; the likelihood
+is written out in their chapter of 2014, doi:10.1007/978-3-642-45190-4_3). The signal is present (1) or not (0), the
+response says that it is (1) or is not (0), and a grade 0 ... K-1 says how confident that response was. d' is what the
+responses know of the signal. meta-d' is the d' with which an ideal observer would have graded its responses as these
+are graded; where it equals d', the confidence uses all that the response used.
+
+Letters: R weightings (bootstrap resamples), K grades, P = 1 + 2 (K - 1) parameters.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from metaprobe.eval.metrics.ranked import Floats, checked_labels, checked_scores, checked_weights, ratio
+from metaprobe.records.extras import require
+
+GRADES = 4
+STEPS = 100
+"""Steps of the fit at most; some ten suffice."""
+TOLERANCE = 1e-9
+"""Gain in log-likelihood at which a fit has ended: the estimate then moves by less than a thousandth of its error."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MetaD:
+    """Fits of R weightings, each of shape (R,)."""
+
+    d_prime: Floats
+    criterion: Floats
+    """Above 0: the response 1 is given less often than an unbiased observer would."""
+    meta_d: Floats
+    """nan where d' is 0 or below: the model has no relative criterion c / d' then."""
+    log_likelihood: Floats
+    """Of the grades, given the responses; nats."""
+
+    @property
+    def m_ratio(self) -> Floats:
+        """meta-d' / d'."""
+        return ratio(self.meta_d, self.d_prime)
+
+
+def equal_grades(confidence: ArrayLike, *, grades: int = GRADES) -> NDArray[np.int64]:
+    """(n,) grades 0 ... K-1 of equal mass, higher for more confident; equal confidences get one grade.
+
+    K may be less than `grades` where there are many ties.
+    """
+    values = checked_scores(confidence)
+    if grades < 2 or values.size == 0:
+        raise ValueError(f"at least 2 grades of at least one confidence are needed; got {grades} of {values.size}")
+    _, pool, count = np.unique(values, return_inverse=True, return_counts=True)
+    twice_mid = 2 * np.cumsum(count) - count
+    bins = np.minimum(grades * twice_mid // (2 * len(values)), grades - 1)
+    return np.asarray(np.unique(bins, return_inverse=True)[1][pool], dtype=np.int64)
+
+
+def response_counts(
+    signal: ArrayLike, response: ArrayLike, grade: ArrayLike, weight: ArrayLike | None = None
+) -> NDArray[np.int64]:
+    """(R, 2, 2, K): how often each grade was given, by signal and response. `grade` (n,) of 0 ... K-1."""
+    signals, responses = checked_labels(signal).astype(int), checked_labels(response).astype(int)
+    given = np.asarray(grade)
+    if given.dtype.kind not in "iu" or given.shape != signals.shape or responses.shape != signals.shape:
+        raise ValueError(
+            f"signal, response and grade must have one shape, grades whole; got {signals.shape}, {responses.shape} "
+            f"and {given.shape} of {given.dtype}"
+        )
+    if given.min() < 0:
+        raise ValueError(f"grades begin at 0; the smallest is {given.min()}")
+    weights, _ = checked_weights(weight, len(signals))
+    kinds = int(given.max()) + 1
+    cell = (2 * signals + responses) * kinds + given
+    counts = weights @ (cell[:, None] == np.arange(4 * kinds)).astype(np.int64)
+    return np.asarray(counts.reshape(len(weights), 2, 2, kinds), dtype=np.int64)
+
+
+def sensitivity(counts: ArrayLike, *, pad: float | None = None) -> tuple[Floats, Floats]:
+    """d' and criterion (R,) of the responses, whatever their grades. Counts and `pad` as in `fit_meta_d`."""
+    padded = _padded(counts, pad)
+    quantile: Any = require("scipy.special", "train").ndtri
+    share = ratio(padded[:, :, 1].sum(axis=2), padded.sum(axis=(2, 3)))  # (R, signal): that the response was 1
+    false_alarm, hit = quantile(share).T
+    return hit - false_alarm, -(hit + false_alarm) / 2
+
+
+def fit_meta_d(counts: ArrayLike, *, pad: float | None = None) -> MetaD:
+    """d', criterion and meta-d' by maximum likelihood, of counts (2, 2, K) or (R, 2, 2, K) as `response_counts` gives.
+
+    `pad` is added to every cell, by default 1 / (2 K) as the authors advise, so that no rate is 0 or 1. As there, the
+    criterion relative to d' is that of the responses, and only the grades are fitted, each response's given that it was
+    made. All R fits go together: Fisher scoring, damped wherever a step would lose likelihood (Levenberg-Marquardt).
+
+    Raises ValueError for fewer than two grades, and without padding for empty cells.
+    """
+    padded = _padded(counts, pad)
+    if padded.shape[3] < 2:
+        raise ValueError("all grades are equal: meta-d' needs at least 2")
+    d_prime, criterion = sensitivity(padded, pad=0)
+    meta_d, likelihood = (np.full(len(padded), np.nan) for _ in range(2))
+    if (usable := np.flatnonzero(d_prime > 0)).size:
+        relative = criterion[usable] / d_prime[usable]
+        start = _start(padded[usable], d_prime[usable])
+        meta_d[usable], likelihood[usable] = _fit(padded[usable], relative, start)
+    return MetaD(d_prime, criterion, meta_d, likelihood)
+
+
+def _padded(counts: ArrayLike, pad: float | None) -> Floats:
+    """(R, 2, 2, K) above 0."""
+    raw = np.asarray(counts, dtype=np.float64)
+    raw = raw[None] if raw.ndim == 3 else raw
+    if raw.ndim != 4 or raw.shape[1:3] != (2, 2) or raw.shape[3] < 1:
+        raise ValueError(f"counts must have shape (2, 2, K) or (R, 2, 2, K); got {raw.shape}")
+    padded: Floats = raw + (1 / (2 * raw.shape[3]) if pad is None else pad)
+    if not (padded > 0).all():
+        raise ValueError("a cell is empty or negative: pad the counts, or use fewer grades")
+    return padded
+
+
+def _start(counts: Floats, d_prime: Floats) -> Floats:
+    """(R, P): meta-d' = d', and the criteria that the shares of each grade or a higher one point to."""
+    quantile: Any = require("scipy.special", "train").ndtri
+    share = counts / counts.sum(axis=(2, 3), keepdims=True)  # of each signal's answers
+    tail = np.cumsum(share[..., ::-1], axis=3)[..., ::-1]  # (R, signal, response, K): this grade or a higher one
+    z = quantile(np.stack([tail[:, :, r] for r in (0, 1)], axis=1))  # (R, response, signal, K)
+    thresholds = -z.sum(axis=2) / 2  # away from the middle, on either side
+    return np.concatenate([d_prime[:, None], np.log(np.diff(thresholds)).reshape(len(counts), -1)], axis=1)
+
+
+def _fit(counts: Floats, relative: Floats, theta: Floats) -> tuple[Floats, Floats]:
+    """meta-d' (R,) and the log-likelihood (R,) at its maximum."""
+    # By response and whether it was right: (R, response, wrong or right, K).
+    by_right = np.stack([counts[:, ::-1, 0], counts[:, :, 1]], axis=1)
+    current, gradient, information = _likelihood(theta, relative, by_right)
+    damping = np.full(len(theta), 1e-2)
+    eye = np.eye(theta.shape[1])
+    for _ in range(STEPS):
+        scale = np.diagonal(information, axis1=1, axis2=2)[:, :, None] + 1e-9
+        step = np.linalg.solve(information + damping[:, None, None] * scale * eye, gradient[:, :, None])[:, :, 0]
+        trial = theta + np.clip(step, -2, 2)
+        found, slope, curvature = _likelihood(trial, relative, by_right)
+        better = found >= current  # False for nan
+        gain = np.where(better, found - current, np.inf)
+        theta, current = np.where(better[:, None], trial, theta), np.where(better, found, current)
+        gradient = np.where(better[:, None], slope, gradient)
+        information = np.where(better[:, None, None], curvature, information)
+        # A fit that no step of any size improves is at its end too.
+        ended = (gain < TOLERANCE) | (damping > 1e10)
+        damping = np.where(better, np.maximum(damping / 10, 1e-12), damping * 10)
+        if ended.all():
+            break
+    return theta[:, 0], current
+
+
+def _likelihood(theta: Floats, relative: Floats, counts: Floats) -> tuple[Floats, Floats, Floats]:
+    """Log-likelihood (R,), its gradient (R, P) and expected information (R, P, P).
+
+    Both responses in one frame, that of the response 0 mirrored: right answers come from N(D/2, 1), wrong ones from
+    N(-D/2, 1), and were given since the evidence was above t_0 = +-(c / d') D. The grade is at least j where it was
+    above t_j; the steps from one t to the next are exp(theta), so that their order needs no watching.
+    """
+    normal: Any = require("scipy.special", "train").ndtr
+    rows, parameters = theta.shape
+    kinds = counts.shape[3]
+    d, steps = theta[:, 0], np.exp(theta[:, 1:]).reshape(rows, 2, kinds - 1)
+    side = np.stack([-relative, relative], axis=1)  # (R, response)
+    first = (side * d[:, None])[:, :, None]
+    thresholds = np.concatenate([first, first + np.cumsum(steps, axis=2)], axis=2)  # (R, response, K)
+    half = np.array([-0.5, 0.5])  # of D: the mean of wrong and of right answers
+    away = half[None, None, :, None] * d[:, None, None, None] - thresholds[:, :, None, :]  # (R, 2, 2, K)
+    tail, density = normal(away), np.exp(-(away**2) / 2) / np.sqrt(2 * np.pi)
+
+    slopes = np.zeros((rows, 2, 2, kinds + 1, parameters))  # of the tails; the last tail is 0
+    slopes[:, :, :, :kinds, 0] = density * (half[None, None, :, None] - side[:, :, None, None])
+    reached = np.tril(np.ones((kinds, kinds - 1)), -1)  # [j, i]: whether step i lies below threshold j
+    for response in (0, 1):
+        at = slice(1 + response * (kinds - 1), 1 + (response + 1) * (kinds - 1))
+        pushed = -density[:, response, :, :, None] * steps[:, response, None, None, :] * reached
+        slopes[:, response, :, :kinds, at] = pushed
+
+    mass = np.maximum(tail - np.concatenate([tail[..., 1:], np.zeros_like(tail[..., :1])], axis=3), 1e-300)
+    given = np.maximum(tail[..., :1], 1e-300)
+    log_slopes = (slopes[..., :-1, :] - slopes[..., 1:, :]) / mass[..., None]
+    log_slopes -= slopes[..., :1, :] / given[..., None]
+    expected = counts.sum(axis=3, keepdims=True) * mass / given  # (R, 2, 2, K)
+    flat = log_slopes.reshape(rows, -1, parameters)
+    value = (counts * (np.log(mass) - np.log(given))).sum(axis=(1, 2, 3))
+    gradient = np.einsum("rc,rcp->rp", counts.reshape(rows, -1), flat)
+    information = np.einsum("rc,rcp,rcq->rpq", expected.reshape(rows, -1), flat, flat, optimize=True)
+    return value, gradient, information

@@ -1,0 +1,45 @@
+"""How numbers are written in a report."""
+
+from math import isnan
+
+from metaprobe.eval.metrics import Interval
+
+
+def number(value: float, digits: int = 2, *, signed: bool = False) -> str:
+    """`0.71`; `n/a` for nan; never a minus before zeros only."""
+    if isnan(value):
+        return "n/a"
+    value = round(value, digits) + 0.0  # -0.0 + 0.0 is 0.0
+    return f"{value:+.{digits}f}" if signed else f"{value:.{digits}f}"
+
+
+def bounds(interval: Interval, digits: int = 2, *, signed: bool = False) -> str:
+    """`[0.68, 0.74]`."""
+    return f"[{number(interval.low, digits, signed=signed)}, {number(interval.high, digits, signed=signed)}]"
+
+
+def spread(interval: Interval, digits: int = 2, *, signed: bool = False) -> str:
+    """`0.71 [0.68, 0.74]`."""
+    return f"{number(interval.estimate, digits, signed=signed)} {bounds(interval, digits, signed=signed)}"
+
+
+def percent(share: float, digits: int = 0) -> str:
+    """`71 %` of 0.71."""
+    return "n/a" if isnan(share) else f"{number(100 * share, digits)}\u00a0%"
+
+
+def percent_bounds(interval: Interval, digits: int = 0) -> str:
+    """`[68 %, 74 %]`."""
+    return f"[{percent(interval.low, digits)}, {percent(interval.high, digits)}]"
+
+
+def p_value(p: float) -> str:
+    """`0.012`, `< 0.001`."""
+    return "< 0.001" if p < 0.001 else number(p, 3)
+
+
+def verdict(difference: Interval) -> str:
+    """The sign of a paired difference in a word: an interval that holds 0 decides nothing."""
+    if difference.low > 0:
+        return "better"
+    return "worse" if difference.high < 0 else "unclear"

@@ -1,0 +1,248 @@
+"""Which method tells right from wrong, and how far its probabilities can be believed: tables and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from metaprobe.eval.metrics import ReliabilityBin, risk_coverage
+from metaprobe.eval.report.drawing import dashes, per_cent_axes
+from metaprobe.eval.report.layout import (
+    Column,
+    Figure,
+    Legend,
+    Section,
+    Table,
+    count,
+    figure_of,
+    share,
+    slug,
+    words,
+)
+from metaprobe.eval.report.methods import main_methods
+from metaprobe.eval.report.model import FAMILIES, Comparison, MethodResult
+from metaprobe.eval.report.numbers import number, percent, spread
+from metaprobe.eval.report.palette import INK, SERIES
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+CURVE_POINTS = 120
+SMALLEST_COVERAGE = 0.02
+"""A risk-coverage curve starts here: below, it is the luck of a handful of answers."""
+COVERAGES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+HISTOGRAM = np.linspace(0, 1, 21)
+
+
+def scores_section(comparison: Comparison) -> Section:
+    """What right and wrong answers are given, by the main methods."""
+    figures, rows = [], []
+    both = ((1, "right"), (0, "wrong"))
+    for at, method in enumerate(main_methods(comparison)):
+        counts = [np.histogram(method.probability[comparison.y == y], HISTOGRAM)[0] for y, _ in both]
+        shares = [found / max(found.sum(), 1) for found in counts]
+        means = [_mean(method.probability[comparison.y == y]) for y, _ in both]
+        figures.append(
+            Figure(
+                ident=f"scores-{slug(at + 1, method.name)}",
+                title=f"Scores: {method.name}",
+                label=f"Distribution of the probability by {method.name}: right answers are given {number(means[0])} "
+                f"on average, wrong ones {number(means[1])}.",
+                paint=partial(_histogram, shares),
+                note=f"Mean of right answers {number(means[0])}, of wrong ones {number(means[1])}",
+                legend=tuple(
+                    Legend(i, f"{name}, {found.sum():,}")
+                    for i, (found, (_, name)) in enumerate(zip(counts, both, strict=True))
+                ),
+            )
+        )
+        rows += [
+            (
+                words(method.name),
+                figure_of(float(low)),
+                figure_of(float(high)),
+                *(share(float(found[i])) for found in shares),
+            )
+            for i, (low, high) in enumerate(pairwise(HISTOGRAM))
+            if counts[0][i] or counts[1][i]
+        ]
+    return Section(
+        ident="scores",
+        title="Scores of right and of wrong answers",
+        intro="The calibrated out-of-fold probability that an answer is right, among the right answers and among the "
+        "wrong ones. The less the two overlap, the better a method tells them apart."
+        if figures
+        else "",
+        figures=tuple(figures),
+        data=(
+            Table(
+                ident="scores",
+                caption="Share of the right and of the wrong answers whose probability lies in each range.",
+                columns=(
+                    Column("method", "Method", "text"),
+                    Column("low", "From"),
+                    Column("high", "To"),
+                    Column("right", "Of the right"),
+                    Column("wrong", "Of the wrong"),
+                ),
+                rows=tuple(rows),
+            ),
+        )
+        if rows
+        else (),
+    )
+
+
+def _histogram(shares: Sequence[np.ndarray], ax: Axes) -> None:
+    for i, values in enumerate(shares):
+        ax.stairs(100 * values, 100 * HISTOGRAM, fill=True, color=SERIES[i], alpha=0.18)
+        ax.stairs(100 * values, 100 * HISTOGRAM, color=SERIES[i], linewidth=1.4, linestyle=dashes(i))
+    per_cent_axes(ax, "predicted to be right", "of the answers")
+    ax.set_xlim(0, 100)
+
+
+def _mean(values: np.ndarray) -> float:
+    return float(values.mean()) if len(values) else float("nan")
+
+
+def reliability_section(comparison: Comparison) -> Section:
+    """One reliability diagram a method that has bins; those beside the main ones folded."""
+    mains = {method.name for method in main_methods(comparison)}
+    figures: dict[bool, list[Figure]] = {True: [], False: []}
+    for at, method in enumerate(comparison.methods):
+        if method.reliability:
+            note = f"ECE {spread(method.ece)}, Brier skill {spread(method.brier_skill)}"
+            colour = SERIES[FAMILIES.index(method.family)]
+            drawing = reliability_figure(
+                f"reliability-{slug(at + 1, method.name)}", method.name, method.reliability, colour, note
+            )
+            figures[method.name in mains].append(drawing)
+    main, others = (figures[True], figures[False]) if figures[True] else (figures[False], [])
+    return Section(
+        ident="reliability",
+        title="Reliability",
+        intro="How often answers are right, against the calibrated out-of-fold probability that they are. On the "
+        "broken line a probability means what it says; bars are 95 % intervals of one bin."
+        if main
+        else "",
+        figures=tuple(main),
+        folded=tuple(others),
+        folded_title="The other methods",
+        data=(reliability_table("reliability", "method", {m.name: m.reliability for m in comparison.methods}),)
+        if main
+        else (),
+    )
+
+
+def reliability_table(ident: str, of: str, bins: dict[str, tuple[ReliabilityBin, ...]]) -> Table:
+    """The bins of reliability diagrams."""
+    return Table(
+        ident=ident,
+        caption="Bins of equal mass: mean predicted probability, share that is right with its 95 % interval, answers.",
+        columns=(
+            Column(of, of.capitalize(), "text"),
+            Column("probability", "Predicted"),
+            Column("accuracy", "Right"),
+            Column("low", "Low"),
+            Column("high", "High"),
+            Column("n", "Answers"),
+        ),
+        rows=tuple(
+            (words(name), *(figure_of(v) for v in (b.probability, b.accuracy, b.low, b.high)), count(b.n))
+            for name, found in bins.items()
+            for b in found
+        ),
+    )
+
+
+def reliability_figure(ident: str, name: str, bins: Sequence[ReliabilityBin], colour: str, note: str) -> Figure:
+    """Share right against predicted probability."""
+
+    def paint(ax: Axes) -> None:
+        p, right, low, high = (
+            100 * np.array([getattr(b, field) for b in bins]) for field in ("probability", "accuracy", "low", "high")
+        )
+        ax.plot([0, 100], [0, 100], color=INK, linewidth=0.9, dashes=(2, 2))
+        ax.vlines(p, low, high, color=colour, linewidth=1.2, alpha=0.7)
+        ax.plot(p, right, color=colour, marker="o", markersize=4, linewidth=1.0)
+        per_cent_axes(ax, "predicted to be right", "right")
+        ax.set_xlim(0, 100)
+        ax.set_ylim(0, 100)
+
+    label = f"Reliability of {name}: share right against predicted probability in {len(bins)} bins. {note}."
+    return Figure(ident=ident, title=f"Reliability: {name}", label=label, paint=paint, note=note)
+
+
+def risk_section(comparison: Comparison) -> Section:
+    """One risk-coverage diagram a family; the other families' curves stand behind in grey, for comparison."""
+    curves = {
+        m.name: risk_coverage(comparison.y, m.probability if m.ranking is None else m.ranking)
+        for m in comparison.methods
+    }
+
+    def paint(mine: Sequence[MethodResult], ax: Axes) -> None:
+        others = [method for method in comparison.methods if method not in mine]
+        for method in [*others, *mine]:
+            curve = curves[method.name]
+            start = np.searchsorted(curve.coverage, SMALLEST_COVERAGE)
+            at = np.unique(np.linspace(start, len(curve.risk) - 1, CURVE_POINTS).astype(int))
+            x, y = 100 * curve.coverage[at], 100 * curve.risk[at]
+            if method in mine:
+                i = mine.index(method)
+                ax.plot(x, y, color=SERIES[i % len(SERIES)], linestyle=dashes(i))
+            else:
+                ax.plot(x, y, color=INK, alpha=0.22, linewidth=0.9)
+        ax.axhline(100 * (1 - comparison.base_rate), color=INK, linewidth=0.9, dashes=(2, 2))
+        per_cent_axes(ax, "answers accepted, most confident first", "wrong among them")
+        ax.set_xlim(0, 100)
+        ax.set_ylim(bottom=0)
+
+    figures = []
+    for family in FAMILIES:
+        if mine := [method for method in comparison.methods if method.family == family]:
+            spoken = "; ".join(f"{method.name}: AURC {number(method.aurc.estimate)}" for method in mine)
+            figures.append(
+                Figure(
+                    ident=f"risk-{family}",
+                    title=f"Risk and coverage: {family} methods",
+                    label=f"Risk against coverage, {family} methods. {spoken}.",
+                    paint=partial(paint, mine),
+                    legend=tuple(Legend(i, f"{m.name} ({number(m.aurc.estimate)})") for i, m in enumerate(mine)),
+                )
+            )
+    return Section(
+        ident="risk",
+        title="Risk and coverage",
+        intro="Accept only the most confident answers: how many of them are wrong? Lower is better; the broken line is "
+        "the error rate of all answers. Grey: the other families. In brackets: area under the curve (AURC). Curves "
+        "start at 2 % accepted."
+        if figures
+        else "",
+        figures=tuple(figures),
+        data=(
+            Table(
+                ident="risk",
+                caption="Share of wrong answers among the accepted, where so many are accepted.",
+                columns=(
+                    Column("method", "Method", "text"),
+                    *(Column(f"risk_at_{at:g}", percent(at), better="lower") for at in COVERAGES),
+                ),
+                rows=tuple(
+                    (words(name), *(share(float(np.interp(at, curve.coverage, curve.risk))) for at in COVERAGES))
+                    for name, curve in curves.items()
+                ),
+            ),
+        )
+        if figures
+        else (),
+    )
+
+
+def risk_at(comparison: Comparison, method: MethodResult, coverage: float) -> float:
+    """Share of wrong answers among the so many most confident."""
+    curve = risk_coverage(comparison.y, method.probability if method.ranking is None else method.ranking)
+    return float(np.interp(coverage, curve.coverage, curve.risk))

@@ -1,0 +1,33 @@
+"""The sections of a report in their order."""
+
+from metaprobe.eval.report.costs import choice_section, routing_section
+from metaprobe.eval.report.difficulty import difficulty_section, efficiency_section
+from metaprobe.eval.report.facts import accuracy_section, audits_section, notes_section, provenance_section
+from metaprobe.eval.report.inside import layers_section, seen_section, trajectories_section
+from metaprobe.eval.report.layout import Section
+from metaprobe.eval.report.methods import methods_section
+from metaprobe.eval.report.model import Comparison
+from metaprobe.eval.report.performance import reliability_section, risk_section, scores_section
+from metaprobe.eval.report.systems import systems_section
+
+
+def sections(comparison: Comparison) -> tuple[Section, ...]:
+    """Those that have something to show, and the method table in any case. Draws nothing."""
+    every = (
+        scores_section(comparison),
+        reliability_section(comparison),
+        risk_section(comparison),
+        seen_section(comparison.seen),
+        difficulty_section(comparison),
+        efficiency_section(comparison),
+        layers_section(comparison.sweeps),
+        trajectories_section(comparison.trajectories, comparison.role_trajectories),
+        accuracy_section(comparison),
+        choice_section(comparison.choices),
+        systems_section(comparison),
+        routing_section(comparison.routing),
+        audits_section(comparison.audits),
+        notes_section(comparison.notes),
+        provenance_section(comparison),
+    )
+    return (methods_section(comparison), *(section for section in every if not section.empty))

@@ -1,0 +1,59 @@
+"""Watches answers while they stream, and stops those that begin as few good answers begin.
+
+python examples/stream_with_gate.py [--checkpoint FOLDER] [--gate FOLDER]
+
+Recorded answers stand in for a model. With the openai client the stream is
+client.chat.completions.create(model=..., messages=..., logprobs=True, stream=True), and nothing else changes.
+Without --gate one is trained first (extra `train`), on two thirds of the groups; the others are streamed.
+"""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from metaprobe import QualityPredictor
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import Call
+from metaprobe.routing.gate import StreamingGate
+from metaprobe.serving.watch import watch
+from metaprobe.training.gate import train_gate
+
+RUNS = Path(__file__).parent.parent / "recorded" / "metacog-every-agent"
+AGENT = "beta"  # of the three models there, Qwen2.5-Coder-0.5B
+
+
+@click.command()
+@click.option("--checkpoint", type=click.Path(exists=True, path_type=Path))
+@click.option("--gate", type=click.Path(exists=True, path_type=Path))
+def main(checkpoint: Path | None, gate: Path | None) -> None:
+    runs = list(RunStore(RUNS))
+    kept_apart = set(sorted({run.item.group for run in runs})[::3])
+    predictor = QualityPredictor.load(checkpoint) if checkpoint else QualityPredictor.load()
+    if gate is None:
+        gate = Path(tempfile.mkdtemp()) / "gate"
+        RunStore(gate.parent / "runs").append(run for run in runs if run.item.group not in kept_apart)
+        train_gate(gate, [gate.parent / "runs"], stage="answer", agent=AGENT, alphas=[0.1], folds=2)
+    gates = StreamingGate.load(gate, stop=0.1)  # of the good answers, at most a tenth is stopped
+    count = {(right, action): 0 for right in (1.0, 0.0) for action in ("continue", "stop")}
+    for run in (run for run in runs if run.item.group in kept_apart):
+        call = next(call for call in run.calls if call.stage == "answer" and call.agent == AGENT)
+        for _chunk in (watched := watch(streamed(call), predictor, gates)):
+            pass  # hand each chunk on to the user here
+        count[run.label("correct", call.id) or 0.0, watched.action] += 1
+    for (right, action), n in count.items():
+        print(f"{'right' if right else 'wrong'} answers, {action}: {n}")
+
+
+def streamed(call: Call) -> Iterator[dict[str, Any]]:
+    """A recorded answer as the chunks of an OpenAI stream."""
+    for logprob in call.logprobs if call.logprobs is not None else ():
+        content = [{"token": "", "logprob": float(logprob)}]
+        yield {"model": call.model, "choices": [{"index": 0, "delta": {}, "logprobs": {"content": content}}]}
+    yield {"model": call.model, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""`metaprobe inspect`, `verify`, `diff`, `promote`, `push`: what a checkpoint is, whether it is whole, which to run."""
+
+import json
+import sys
+import warnings
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from metaprobe.terminal import CHECKPOINT, agent_option, seed_option, stage_option
+
+digest_option = click.option("--sha256", help="Digest that the checkpoint must have, from its author.")
+
+
+@click.command()
+@click.argument("checkpoint", type=CHECKPOINT)
+@digest_option
+def inspect(checkpoint: str, sha256: str | None) -> None:
+    """What a checkpoint is: contract, figures with intervals, audits, digest. Verifies it first."""
+    from metaprobe.checkpoints import UntrustedCheckpoint, describe, load_checkpoint
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UntrustedCheckpoint)  # its first line says it
+        click.echo(describe(load_checkpoint(checkpoint, sha256=sha256)))
+
+
+@click.command()
+@click.argument("checkpoint", type=CHECKPOINT)
+@digest_option
+def verify(checkpoint: str, sha256: str | None) -> None:
+    """Whether a checkpoint is whole: sizes, hashes, safe model, golden rows. Exit code 0 where it is, else 1.
+
+    Without --sha256 it shows that nothing was damaged, not who made it.
+    """
+    from metaprobe.checkpoints import describe_verified, load_checkpoint
+
+    click.echo(describe_verified(load_checkpoint(checkpoint, sha256=sha256), pinned=sha256 is not None))
+
+
+@click.command()
+@click.argument("a", type=CHECKPOINT)
+@click.argument("b", type=CHECKPOINT)
+@click.option("--json", "as_json", is_flag=True, help="As one JSON object, for programs.")
+def diff(a: str, b: str, as_json: bool) -> None:
+    """How checkpoint B differs from A: contract, thresholds, figures, data, versions, and answers on A's golden rows.
+
+    Exit code 0 where they are the same but for the time they were made, 1 where they differ, 2 where one cannot be
+    read.
+    """
+    from metaprobe.checkpoints import CheckpointError, compare
+    from metaprobe.checkpoints.checkpoint import verified_checkpoint
+
+    try:
+        found = compare(verified_checkpoint(a), verified_checkpoint(b))
+    except CheckpointError as error:
+        click.echo(f"Error: {error}", err=True)
+        sys.exit(2)
+    click.echo(json.dumps(found.as_json(), indent=1) if as_json else found.as_text())
+    sys.exit(0 if found.same else 1)
+
+
+@click.command()
+@click.argument("new", type=CHECKPOINT)
+@click.option("--over", "running", type=CHECKPOINT, required=True, help="The version that runs now.")
+@click.argument("data", type=click.Path(exists=True, path_type=Path), nargs=-1, required=True)
+@click.option("--target", default="correct", show_default=True, help="Label that both predict.")
+@click.option("--not-worse", is_flag=True, help="Promote also what is not worse by more than the margin.")
+@click.option("--margin", default=0.01, show_default=True, type=click.FloatRange(0), help="Of AUROC and Brier score.")
+@stage_option
+@agent_option
+@seed_option
+def promote(new: str, running: str, data: tuple[Path, ...], seed: int, **options: Any) -> None:
+    """Whether NEW may take the place of the running version, by DATA that neither has seen.
+
+    DATA are run stores; for routers a file of outcomes, and only --over counts. The decision is JSON on stdout. Exit
+    code 0 where it is promoted, 1 where it is refused.
+    """
+    from metaprobe.checkpoints.checkpoint import verified_checkpoint
+
+    decide = _promote_router if verified_checkpoint(new).manifest.kind == "router" else _promote_reader
+    decided = decide(new, running, data, seed=seed, **options)
+    click.echo(json.dumps(asdict(decided), indent=1))
+    if not decided.promoted:
+        sys.exit(1)
+
+
+def _promote_reader(new: str, running: str, data: tuple[Path, ...], **options: Any) -> Any:
+    from metaprobe.training.promote import load_reader, promote
+
+    return promote(load_reader(new), load_reader(running), data, **options)
+
+
+def _promote_router(new: str, running: str, data: tuple[Path, ...], **options: Any) -> Any:
+    from metaprobe.records.outcomes import read_outcomes
+    from metaprobe.routing.learned import LearnedRouter
+    from metaprobe.training.router_promote import promote
+
+    if len(data) != 1 or not data[0].is_file():
+        raise click.UsageError("a router is promoted on one file of outcomes, one question a line")
+    return promote(LearnedRouter.load(new), LearnedRouter.load(running), read_outcomes(data[0]))
+
+
+@click.command("push")
+@click.argument("checkpoint", type=CHECKPOINT)
+@click.argument("repository")
+@click.option("--license", "license_", required=True, help="Identifier of the hub, such as apache-2.0, or 'other'.")
+@click.option("--tag", "tags", multiple=True, help="Further tag on the hub; repeatable.")
+@click.option("--private", is_flag=True, help="Make the repository private, where it is new.")
+@digest_option
+def push_command(
+    checkpoint: str, repository: str, license_: str, tags: tuple[str, ...], private: bool, sha256: str | None
+) -> None:
+    """Upload a checkpoint to the hub repository OWNER/NAME, with the hub's metadata in its card.
+
+    Log in first: `hf auth login`. Prints where it is, and the digest to give to those who load it.
+    """
+    from metaprobe.checkpoints import load_checkpoint, push
+
+    loaded = load_checkpoint(checkpoint, sha256=sha256)
+    published = push(loaded, repository, license=license_, tags=tags, private=private)
+    click.echo(json.dumps({"location": published.location, "sha256": published.digest, "url": published.url}))

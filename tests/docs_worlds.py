@@ -1,0 +1,146 @@
+"""What the code of each page finds when it runs: checkpoints of its kinds, recorded runs, and a client that answers."""
+
+import json
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import made_up
+from served import small_checkpoint
+from test_hidden_probe import WIDTH, hidden_checkpoint
+
+from metaprobe import QualityPredictor
+from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import Call, Hidden
+from metaprobe.routing.gate import StreamingGate
+from metaprobe.training.gate import export_gate
+from metaprobe.training.router import train_router
+
+ROOT = Path(__file__).parent.parent
+RECORDED = ROOT / "recorded" / "smollm2-metacog-eval"
+Names = dict[str, Any]
+
+
+def client(name: str = "m") -> SimpleNamespace:
+    """Answers as the openai client would, whole or in chunks, with the log-probabilities of a doubtful answer."""
+    content = [{"token": f" {i}", "logprob": -0.4 * i} for i in range(8)]
+
+    def create(*, stream: bool = False, logprobs: bool, **_: Any) -> Any:
+        assert logprobs
+        if stream:
+            parts = [{"index": 0, "delta": {"content": t["token"]}, "logprobs": {"content": [t]}} for t in content]
+            return iter([{"model": name, "choices": [part]} for part in parts])
+        message = {"role": "assistant", "content": "".join(str(t["token"]) for t in content)}
+        choice = {"message": message, "finish_reason": "stop", "logprobs": {"content": content}}
+        return {"model": name, "choices": [choice]}
+
+    return SimpleNamespace(chat=SimpleNamespace(completions=SimpleNamespace(create=create)))
+
+
+def start(folder: Path) -> Names:
+    small_checkpoint(folder / "out" / "quality", made_up(), model="qwen-coder-1.5b")
+    (folder / "examples").symlink_to(ROOT / "examples")
+    return {"client": client("qwen-coder-1.5b"), "model": "qwen-coder-1.5b", "messages": []}
+
+
+def train(folder: Path) -> Names:
+    example = runpy.run_path(str(ROOT / "examples" / "train_on_lines.py"))
+    answers = [(run, call) for run in RunStore(example["RUNS"]) for call in run.calls if call.stage == "answer"]
+    records = [example["line_of"](run, call) for run, call in answers if call.agent == "gamma"][::2]
+    (folder / "lines.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    return {}
+
+
+def compare(folder: Path) -> Names:
+    RunStore(folder / "runs").append(list(RunStore(RECORDED))[::2])
+    return {}
+
+
+def production(folder: Path) -> Names:
+    """LiteLLM, LangGraph and OpenTelemetry are stand-ins here: tests/test_integrations.py runs the real ones."""
+    small_checkpoint(folder / "out" / "quality", made_up(), model="m")
+    export_gate(folder / "out" / "gate", made_up(), alphas=[0.05], folds=2)
+    assert 0.05 in StreamingGate.load(folder / "out" / "gate", stop=0.05).alphas
+
+    def taken(*_: Any, **__: Any) -> None:
+        return None
+
+    return {
+        "QualityPredictor": QualityPredictor,
+        "client": client(),
+        "model": "m",
+        "messages": [],
+        "state": {},
+        "litellm": SimpleNamespace(callbacks=[]),
+        "graph": SimpleNamespace(invoke=taken),
+        "VerdictLogger": taken,
+        "VerdictHandler": taken,
+        "evaluation_events": lambda: taken,
+    }
+
+
+def probes(folder: Path) -> Names:
+    """A probe with random weights, a call that kept its states, and a small random network of their width."""
+    torch = pytest.importorskip("torch")
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    hidden_checkpoint(folder / "out" / "confidence", layers=(2,), position="answer_mean")
+    hidden = Hidden(np.zeros((1, 1, WIDTH), dtype=np.float16), (2,), ("answer_mean",))
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=64,
+        hidden_size=WIDTH,
+        intermediate_size=8,
+        num_hidden_layers=2,
+        num_attention_heads=1,
+        num_key_value_heads=1,
+        pad_token_id=0,
+        bos_token_id=None,
+        eos_token_id=1,
+    )
+    ids = torch.tensor([[5, 6, 7]])
+    return {
+        "call": Call(id="c", hidden=hidden),
+        "states": np.zeros((4, WIDTH), dtype=np.float32),
+        "model": LlamaForCausalLM(config).eval(),
+        "inputs": {"input_ids": ids, "attention_mask": torch.ones_like(ids)},
+        "row": 0,
+    }
+
+
+def routing(folder: Path) -> Names:
+    rng = np.random.default_rng(0)
+    questions = []
+    for i in range(120):
+        agents = {}
+        for name, skill, price in (("gpt-4o-mini", 0.5, 0.0001), ("gpt-4o", 0.9, 0.0008)):
+            right = float(rng.random() < skill)
+            agents[name] = AgentOutcome("A" if right else "B", right, -0.2 if right else -0.9, price)
+        questions.append(QuestionOutcomes(f"q{i}", f"g{i}", f"question {i}", "mmlu", agents))
+    train_router(folder / "checkpoints" / "router", questions, folds=2, states=1000, command="test")
+    return {}
+
+
+def tasks(folder: Path) -> Names:
+    data = ROOT.parent / "shared" / "data"
+    if not (data / "creak").is_dir():
+        pytest.skip("the data set CREAK is not here")
+    (folder / "data").symlink_to(data)
+    return {"answers": ["true"] * 200}
+
+
+WORLDS: dict[str, Callable[[Path], Names]] = {
+    "start": start,
+    "train": train,
+    "compare": compare,
+    "production": production,
+    "probes": probes,
+    "routing": routing,
+    "tasks": tasks,
+}
+"""Page -> what makes its world in the folder where its code runs, and gives the names that the page takes as known."""

@@ -1,0 +1,246 @@
+"""A comparison with every section, made up: what the tests of the report render."""
+
+import numpy as np
+
+from metaprobe.eval.metrics import (
+    Interval,
+    auprc,
+    aurc,
+    auroc,
+    brier_skill,
+    cluster_weights,
+    ece_debiased,
+    interval,
+    mean_interval,
+    paired_difference,
+    reliability_table,
+)
+from metaprobe.eval.report.model import (
+    Accuracy,
+    AccuracyRow,
+    Audit,
+    Comparison,
+    CostPoint,
+    CostQuality,
+    Coupling,
+    CoverageAtRisk,
+    Difficulty,
+    Efficiency,
+    LayerSweep,
+    MethodResult,
+    Overconfidence,
+    PairTest,
+    PolicyResult,
+    SeenMethod,
+    SeenTokens,
+    SimilarityFlow,
+    Stratum,
+    Trajectories,
+    TwoChoice,
+    WithinStrata,
+)
+from metaprobe.eval.report.trajectory import trajectory_bands
+from metaprobe.eval.systems.metacrit import FAILURES, PATTERNS, Agreement, Failures, StageAccuracy, StageSimilarity
+
+METHOD_OF_ALL = "blend of all that is known of an answer"
+HOSTILE = "<script>alert('$x_1$ & co')</script>"
+SOME = Interval(0.6, 0.5, 0.7, 400, 100)
+METHODS = {
+    "verbalised confidence": ("explicit", 0.15),
+    "verbalised difficulty": ("explicit", 0.05),
+    "mean log-probability": ("log-probability", 0.7),
+    "minimum log-probability": ("log-probability", 0.9),
+    "first log-probability": ("log-probability", 0.5),
+    "length": ("plain", 0.4),
+    "prompt TF-IDF": ("plain", 0.8),
+    "dimension x level": ("plain", 0.9),
+    "cut by max_tokens": ("plain", 0.2),
+    "LightGBM on log-probabilities": ("learned", 1.1),
+    "hidden probe, last prompt token": ("learned", 1.3),
+    METHOD_OF_ALL: ("learned", 1.6),
+}
+
+
+def made_up(n=400, resamples=100, model=HOSTILE):
+    """A comparison with every section, from scores of planted quality."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, n)
+    weights = cluster_weights(rng.integers(0, n // 4, n), resamples=resamples)
+    score = {name: strength * y + rng.normal(0, 1, n) for name, (_, strength) in METHODS.items()}
+    stated, baseline = score["verbalised confidence"], score["dimension x level"]
+    methods = []
+    for name, (family, strength) in METHODS.items():
+        # With unit normal noise the log odds are linear in the score: these are the true probabilities.
+        p = 1 / (1 + np.exp(-strength * (score[name] - strength / 2)))
+        methods.append(
+            MethodResult(
+                name=name,
+                family=family,
+                coverage=0.83 if family == "explicit" else 1.0,
+                auroc=interval(auroc, y, p, weights),
+                auprc=interval(auprc, y, p, weights),
+                ece=interval(ece_debiased, y, p, weights),
+                brier_skill=interval(brier_skill, y, p, weights),
+                aurc=interval(aurc, y, p, weights),
+                diff_stated=None if score[name] is stated else paired_difference(auroc, y, p, stated, weights),
+                diff_baseline=None if score[name] is baseline else paired_difference(auroc, y, p, baseline, weights),
+                probability=p,
+                reliability=reliability_table(y, p),
+                prr=SOME,
+                coverage_at=(CoverageAtRisk(0.1, SOME), CoverageAtRisk(0.2, SOME)),
+            )
+        )
+    layers = tuple(range(31))
+    peak = 0.55 + 0.25 * np.exp(-((np.array(layers) - 17) ** 2) / 90)
+    answers = [[-rng.gamma(1, 0.9 - 0.5 * label, rng.integers(1, 60)) for label in y if label == k] for k in (0, 1)]
+    return Comparison(
+        title=f"What {model} knows about its own answers",
+        summary=(
+            "Stated confidence says little: AUROC 0.53 [0.48, 0.58].",
+            f"The probabilities of its tokens, and above all the hidden states of {model}, say more.",
+        ),
+        provenance={
+            "model": model,
+            "revision": "12fd25f77366fa6b3b4b768ec3050bf629380bac",
+            "dtype": "bfloat16",
+            "items": "700",
+            "command": "metaprobe compare out/runs --out out/report --resamples 1000 --seed 0",
+            "versions": "python 3.11.7, numpy 2.4.6, torch 2.13.0",
+        },
+        y=y,
+        methods=tuple(methods),
+        best_baseline="dimension x level",
+        accuracy=tuple(
+            AccuracyRow(d, level, {"direct": Accuracy(0.6 - 0.2 * i, 50), "step by step": Accuracy(0.5, 48)})
+            for d in ("logical reasoning", "knowledge retrieval", "code generation")
+            for i, level in enumerate(("easy", "medium", "hard"))
+        ),
+        sweeps=tuple(
+            LayerSweep(
+                probe=probe,
+                layers=layers,
+                positions=("prompt_last", "answer_first", "answer_mean"),
+                selection_auroc=peak[:, None] - [0, 0.03, 0.05] + rng.normal(0, 0.008, (31, 3)),
+                chosen_layer=17,
+                chosen_position="prompt_last",
+                test_auroc=Interval(0.77, 0.73, 0.81, n, n // 4),
+            )
+            for probe in ("difficulty", "confidence")
+        ),
+        trajectories=Trajectories(correct=trajectory_bands(answers[1]), wrong=trajectory_bands(answers[0])),
+        choices=tuple(
+            PolicyResult(
+                policy=policy,
+                accuracy=mean_interval(y if share else 1 - y, weights),
+                tokens_per_question=12 + 130 * share,
+                step_by_step=share,
+                reliability=reliability_table(y, methods[-1].probability) if policy == "learned" else (),
+            )
+            for policy, share in {"always direct": 0, "always step by step": 1, "learned": 0.4, "oracle": 0.3}.items()
+        ),
+        audits=(
+            Audit("Length alone", True, "AUROC 0.61, below the best method by 0.18."),
+            Audit("Cut answers", False, "22 % of answers were cut by max_tokens."),
+        ),
+        notes=("Five dimensions, one small model.", "Averaging layers did not help."),
+        **of_systems(answers),
+    )
+
+
+def of_systems(answers):
+    """What only some runs have."""
+    bands = trajectory_bands(answers[1]), trajectory_bands(answers[0])
+    stages = ("answer", "monitor", "control", "synthesis")
+    return {
+        "headline": METHOD_OF_ALL,
+        "pairs": tuple(
+            PairTest(
+                method=name,
+                reference="verbalised confidence",
+                difference=SOME,
+                test="DeLong",
+                p=p,
+                p_holm=min(1.0, 12 * p),
+            )
+            for name, p in ((METHOD_OF_ALL, 1e-9), ("length", 0.4))
+        ),
+        "difficulty": Difficulty(
+            by="dimension x level",
+            strata=(Stratum("easy", 200, 0.7), Stratum("hard", 200, 0.3)),
+            methods=(
+                WithinStrata(method=METHOD_OF_ALL, auroc=SOME, diff_stated=SOME, by_stratum=(SOME, None)),
+                WithinStrata(method="verbalised confidence", auroc=SOME, diff_stated=None, by_stratum=(SOME, SOME)),
+            ),
+        ),
+        "overconfidence": (
+            Overconfidence(
+                method="verbalised confidence", stated=True, level="all", confidence=0.9, accuracy=0.3, gap=SOME
+            ),
+        ),
+        "two_choice": TwoChoice(
+            choices=("true", "false"),
+            n=390,
+            unreadable=10,
+            d_prime=SOME,
+            criterion=SOME,
+            methods=(
+                Efficiency(method=METHOD_OF_ALL, type2_auroc=SOME, meta_d=SOME, m_ratio=SOME, bins=4),
+                Efficiency(
+                    method="length", type2_auroc=SOME, meta_d=None, m_ratio=None, bins=1, refused="one grade only"
+                ),
+            ),
+        ),
+        "coupling": (
+            Coupling(
+                system="metacrit",
+                variant="every-stage",
+                monitor="monitor flags",
+                n=200,
+                failure_auroc=SOME,
+                **dict.fromkeys(
+                    (
+                        "flagged_wrong",
+                        "flagged_right",
+                        "fixed_flagged",
+                        "fixed_unflagged",
+                        "fixed_difference",
+                        "broken_flagged",
+                        "broken_unflagged",
+                    ),
+                    SOME,
+                ),
+                broken_difference=None,
+            ),
+        ),
+        "agreement": tuple(Agreement(pattern, 40, SOME, SOME, SOME, None) for pattern in PATTERNS),
+        "failures": Failures(dict(zip(FAILURES, (5, 3, 2, 0), strict=True)), 4.5),
+        "stages": tuple(StageAccuracy("metacrit", "every-stage", stage, SOME, None) for stage in stages),
+        "similarity": tuple(
+            SimilarityFlow(
+                "metacrit", "every-stage", to, "TF-IDF", tuple(StageSimilarity(stage, SOME, None) for stage in stages)
+            )
+            for to in ("previous", "final")
+        ),
+        "role_trajectories": tuple(Trajectories(*bands, role) for role in ("answer, alpha", "answer, beta")),
+        "seen": SeenTokens(
+            tokens=(1, 5, 20),
+            finished=(0.0, 0.4, 0.9),
+            methods=(
+                SeenMethod("mean log-probability", "log-probability", (SOME, SOME, SOME)),
+                SeenMethod("LightGBM, first tokens", "learned", (SOME, SOME, SOME)),
+            ),
+        ),
+        "routing": (
+            CostQuality(
+                title="Five agents",
+                unit="US dollars for 1,000 questions",
+                points=(
+                    CostPoint("cheap", "agent", 0.1, 0.4, SOME),
+                    CostPoint("dear", "agent", 1.0, 0.7, SOME),
+                    CostPoint("the router", "router", 0.4, 0.65),
+                ),
+                hull=((0.1, 0.4), (0.4, 0.65), (1.0, 0.7)),
+                n=400,
+            ),
+        ),
+    }

@@ -1,0 +1,221 @@
+"""`metaprobe inspect`, `verify`, `diff`, `promote`: what they say, and what their exit codes mean."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from tiny import tiny_quality
+
+from metaprobe.checkpoint_cli import CHECKPOINT
+from metaprobe.checkpoints import Audit, CheckpointError, Metric, compare
+from metaprobe.cli import main
+from metaprobe.eval.metrics import Interval
+from metaprobe.probes.quality import QualityPredictor
+from metaprobe.records.errors import RecordError
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import Call, Item, Label, Run
+from metaprobe.training.promote import FEWEST_GROUPS, Promotion, _probabilities, _reasons, load_reader, promote
+
+
+def run(*arguments):
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("checkpoints")
+
+
+@pytest.fixture(scope="module")
+def made(folder):
+    return tiny_quality(folder / "a")
+
+
+@pytest.fixture(scope="module")
+def worse(folder):
+    """Its order is the wrong way round."""
+    return tiny_quality(folder / "worse", slope=-1.0, metrics={"auroc": Metric(0.25, 0.2, 0.3, 1200)})
+
+
+# verify, inspect
+
+
+def test_verify_says_what_was_verified_and_what_was_not(made):
+    result = run("verify", made.path)
+    assert result.exit_code == 0
+    assert made.digest in result.stdout
+    assert "held against nothing" in result.stdout
+    assert "as expected" in run("verify", made.path, "--sha256", made.digest).stdout
+
+
+def test_verify_fails_for_a_damaged_checkpoint_and_for_another_digest(made, tmp_path):
+    copy = QualityPredictor(made).save_pretrained(tmp_path / "copy").path
+    (copy / "golden.json").write_bytes((copy / "golden.json").read_bytes()[:-9])
+    for arguments, reason in (((copy,), "golden.json"), ((made.path, "--sha256", "0" * 64), "0000")):
+        result = run("verify", *arguments)
+        assert result.exit_code == 1
+        assert reason in result.stderr
+        assert not result.stdout
+
+
+def test_verify_shows_failed_audits_though_it_is_whole(tmp_path):
+    tiny_quality(tmp_path / "c", audits={"length": Audit(False, "length does as well")})
+    with pytest.warns(UserWarning, match="NOT TRUSTWORTHY"):
+        result = run("verify", tmp_path / "c")
+    assert result.exit_code == 0
+    assert "failed: length" in result.stdout
+
+
+def test_inspect_shows_the_figures_and_the_digest(made):
+    result = run("inspect", made.path)
+    assert result.exit_code == 0
+    assert "auroc 0.750 [0.710, 0.790] n = 1200" in result.stdout
+    assert made.digest in result.stdout
+
+
+def test_a_checkpoint_that_is_not_there_is_a_usage_error_and_a_place_on_the_hub_is_left_to_the_hub(tmp_path):
+    assert run("verify", tmp_path / "none").exit_code == 2
+    assert CHECKPOINT.convert("hub:org/name@v1", None, None) == "hub:org/name@v1"
+
+
+# diff
+
+
+def test_a_checkpoint_is_the_same_as_its_copy(made, tmp_path):
+    copy = QualityPredictor(made).save_pretrained(tmp_path / "copy")
+    result = run("diff", made.path, copy.path)
+    assert result.exit_code == 0
+    assert result.stdout.endswith("the same\n")
+
+
+def test_the_time_of_making_is_no_difference(made, tmp_path):
+    again = tiny_quality(tmp_path / "again")
+    later = dataclasses.replace(again.manifest, created="2031-01-01T00:00:00+00:00")
+    compared = compare(made, dataclasses.replace(again, manifest=later, digest="0" * 64))
+    assert compared.same
+    assert compared.as_text().endswith("the same but for the time they were made")
+
+
+def test_figures_stand_beside_each_other_with_their_intervals(made, worse):
+    result = run("diff", made.path, worse.path)
+    assert result.exit_code == 1
+    lines = result.stdout.splitlines()
+    at = lines.index("metrics.auroc")
+    assert lines[at + 1 : at + 3] == ["  a 0.7500 [0.7100, 0.7900] n = 1200", "  b 0.2500 [0.2000, 0.3000] n = 1200"]
+
+
+def test_what_differs_is_json_for_a_program_and_what_one_has_not_is_left_out(made, tmp_path):
+    contract = made.manifest.contract | {"note": "x"}
+    tiny_quality(tmp_path / "b", contract=contract, thresholds={"flag": 0.5}, training=None)
+    result = run("diff", made.path, tmp_path / "b", "--json")
+    assert result.exit_code == 1
+    found = {entry.pop("field"): entry for entry in json.loads(result.stdout)["differences"]}
+    assert found["thresholds.flag"] == {"a": 0.4, "b": 0.5}
+    assert found["contract.note"] == {"b": "x"}
+    assert found["training.n"] == {"a": 4000}
+    assert "files.model.onnx" not in found
+    assert "outputs_on_golden_rows" not in found  # the models are the same bytes
+
+
+def test_other_answers_on_the_same_rows_are_measured(made, tmp_path):
+    near = tiny_quality(tmp_path / "near", slope=1.001)
+    (change,) = (c for c in compare(made, near).changes if c.field == "outputs_on_golden_rows")
+    assert 1e-6 < change.b < 1e-2
+
+
+def test_features_that_only_one_has_are_named(made, tmp_path):
+    b = tiny_quality(tmp_path / "b", contract={"schema": "full", "features": ["made.up"]})
+    assert "of them only here: made.up" in compare(made, b).as_text()
+
+
+def test_a_checkpoint_that_cannot_be_read_is_no_difference(made, tmp_path):
+    (tmp_path / "empty").mkdir()
+    result = run("diff", made.path, tmp_path / "empty")
+    assert result.exit_code == 2
+    assert "manifest.json" in result.stderr
+
+
+# promote
+
+
+def runs(n=200, *, signal=1.0, seed=0):
+    """Answers whose mean log-probability knows how right they are."""
+    rng = np.random.default_rng(seed)
+    for i in range(n):
+        truth = rng.normal()
+        logprobs = (-np.abs(rng.normal(1.2 - signal * np.tanh(truth), 0.3, 12))).astype(np.float32)
+        call = Call(id=f"c{i}", stage="answer", model="org/model", logprobs=logprobs, logprobs_mode="raw")
+        right = float(truth + 0.5 * rng.normal() > 0)
+        item = Item(id=f"i{i}", question="?", group=f"g{i}")
+        yield Run(f"r{i}", "s", "v", item, (call,), labels=(Label(call.id, "correct", right, "program"),))
+
+
+@pytest.fixture(scope="module")
+def held_out(folder):
+    store = RunStore(folder / "runs")
+    with store.writer() as writer:
+        for one in runs():
+            writer.add(one)
+    return folder / "runs"
+
+
+def test_a_better_version_is_promoted_and_a_worse_one_refused(made, worse, held_out):
+    better = promote(load_reader(made.path), load_reader(worse.path), [held_out])
+    assert better.promoted
+    assert better.digest == made.digest
+    assert better.auroc_gain.low > 0
+    refused = promote(load_reader(worse.path), load_reader(made.path), [held_out])
+    assert not refused.promoted
+    assert refused.digest == made.digest
+    assert any("AUROC" in reason for reason in refused.reasons)
+
+
+def test_the_same_once_more_is_not_better_but_not_worse(made, held_out):
+    reader = load_reader(made.path)
+    assert not promote(reader, reader, [held_out]).promoted
+    assert promote(reader, reader, [held_out], not_worse=True).promoted
+
+
+def test_a_better_order_is_not_bought_with_worse_probabilities(made, held_out, tmp_path):
+    """Ten times the slope: the same order as ever, and probabilities near 0 and 1."""
+    loud = load_reader(tiny_quality(tmp_path / "loud", slope=10.0).path)
+    refused = promote(loud, load_reader(made.path), [held_out], not_worse=True)
+    assert not refused.promoted
+    assert ["Brier" in reason for reason in refused.reasons] == [True]
+
+
+def test_runs_that_a_version_was_trained_on_and_too_few_groups_are_refused(made, held_out, tmp_path):
+    from metaprobe.records.fingerprint import fingerprint
+
+    training = dataclasses.replace(made.manifest.training, fingerprint=fingerprint(runs()))
+    trained_here = load_reader(tiny_quality(tmp_path / "t", training=training).path)
+    with pytest.raises(RecordError, match="was trained on these runs"):
+        promote(trained_here, load_reader(made.path), [held_out])
+    few = RunStore(tmp_path / "few")
+    with few.writer() as writer:
+        for one in runs(FEWEST_GROUPS - 1):
+            writer.add(one)
+    refused = promote(load_reader(made.path), load_reader(made.path), [few.path], not_worse=True)
+    assert any("too few" in reason for reason in refused.reasons)
+
+
+def test_labels_that_one_of_them_does_not_predict_are_refused(made, held_out):
+    with pytest.raises(CheckpointError, match="no probability of 'critical'"):
+        _probabilities(load_reader(made.path), "critical", [], [held_out])
+
+
+def test_the_command_prints_the_decision_and_exits_by_it(made, worse, held_out):
+    promoted = run("promote", made.path, "--over", worse.path, held_out)
+    assert promoted.exit_code == 0
+    assert json.loads(promoted.stdout)["digest"] == made.digest
+    refused = run("promote", worse.path, "--over", made.path, held_out)
+    assert refused.exit_code == 1
+    assert json.loads(refused.stdout)["reasons"]
+
+
+def test_an_interval_that_is_not_a_number_promotes_nothing():
+    unknown = Interval(np.nan, np.nan, np.nan, 200, 100)
+    assert len(_reasons(unknown, unknown, at_least=0.0, margin=0.01)) == 2
+    assert Promotion(False, unknown, unknown, "", ("x",)).promoted is False

@@ -1,0 +1,375 @@
+"""The comparison: planted truths in its sections, and what it says of really recorded runs."""
+
+import csv
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+
+from metaprobe.eval.compare import BEST_BASELINE, STATED, Judged, method_results
+from metaprobe.eval.compare_details import detailed, ordinal_outcome
+from metaprobe.eval.compare_difficulty import at_equal_difficulty, difficulty_strata, overconfidence
+from metaprobe.eval.compare_efficiency import NotTwoChoice, Responses, metacognitive_efficiency, two_choice_responses
+from metaprobe.eval.compare_items import write_item_table
+from metaprobe.eval.compare_pairs import pair_tests
+from metaprobe.eval.coupling import coupling
+from metaprobe.eval.metrics import auroc, spearman
+from metaprobe.eval.report.model import Comparison
+from metaprobe.eval.systems import metacrit
+from metaprobe.eval.table import AnswerTable, answer_table
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import Call, Item, Label, Run, Statement
+from metaprobe.training.methods import TREES
+from metaprobe.training.study import study, write_comparison
+
+RECORDED = Path(__file__).parent.parent / "recorded"
+N = 600
+LEVELS = np.array(["easy", "medium", "hard"])
+RIGHT = np.array([0.85, 0.5, 0.15])
+"""By level."""
+
+
+def answers(*, groups=None, seed=0) -> AnswerTable:
+    """Answers whose rightness depends on the level; stated confidence knows the level and nothing else."""
+    rng = np.random.default_rng(seed)
+    level = np.arange(N) % 3
+    names = np.array([f"c{i}" for i in range(N)])
+    logprobs = np.empty(N, dtype=object)
+    logprobs[:] = [np.zeros(1, np.float32)] * N
+    return AnswerTable(
+        call_ids=names,
+        items=names,
+        groups=names if groups is None else groups,
+        variants=np.full(N, "v"),
+        dimensions=np.full(N, "d"),
+        levels=LEVELS[level],
+        questions=names,
+        models=np.full(N, "m"),
+        y=(rng.uniform(size=N) < RIGHT[level]).astype(np.int64),
+        stated_difficulty=np.full(N, np.nan),
+        stated_confidence=np.array([0.9, 0.8, 0.7])[level],
+        p_true=np.full(N, np.nan),
+        logprobs=logprobs,
+        tokens=np.ones(N, dtype=np.int64),
+        cut=np.zeros(N, dtype=bool),
+    )
+
+
+def judges(table: AnswerTable, *, seed=1) -> list[Judged]:
+    """Stated confidence, a baseline that knows nothing, and a method that knows the answer a little."""
+    noise = np.random.default_rng(seed).normal(size=(2, len(table)))
+    knows = table.y + noise[0]
+    return [
+        Judged(STATED, "explicit", table.stated_confidence, table.stated_confidence, 1.0),
+        Judged(TREES, "learned", 1 / (1 + np.exp(0.5 - knows)), knows, 1.0),
+        Judged(BEST_BASELINE, "plain", np.full(len(table), table.y.mean()), noise[1], 1.0),
+    ]
+
+
+def test_confidence_that_only_tracks_the_level_is_chance_at_equal_difficulty():
+    table = answers()
+    judged = judges(table)
+    assert auroc(table.y, judged[0].ranking) > 0.75
+    found = at_equal_difficulty(table, judged, difficulty_strata(table), resamples=100)
+    assert found.by == "level"
+    assert [s.name for s in found.strata] == LEVELS.tolist()
+    assert [s.accuracy for s in found.strata] == pytest.approx(RIGHT, abs=0.08)
+    stated, learned, plain = found.methods
+    assert stated.auroc.estimate == 0.5
+    assert stated.diff_stated is None
+    assert learned.auroc.low > 0.65
+    assert learned.diff_stated.low > 0.1
+    assert plain.auroc.low < 0.5 < plain.auroc.high
+    assert [round(i.estimate, 6) for i in stated.by_stratum] == [0.5] * 3
+
+
+def test_items_without_levels_are_sorted_by_an_estimate_that_comes_from_other_folds():
+    table = replace(answers(), levels=np.full(N, ""))
+    assert difficulty_strata(table) is None
+    knows = (RIGHT[np.arange(N) % 3] + np.linspace(0, 0.1, N)) / 2
+    words = Judged("prompt TF-IDF", "plain", knows, knows, 1.0)
+    strata = difficulty_strata(table, estimate=words)
+    assert "prompt TF-IDF" in strata.by
+    assert np.bincount(strata.member).tolist() == [N // 5] * 5
+    assert strata.names[strata.member[2]] == "5 of 5, hardest"  # least likely right
+    guesses = replace(words, probability=np.random.default_rng(0).uniform(size=N))
+    assert difficulty_strata(table, estimate=guesses) is None
+
+
+def test_overconfidence_is_confidence_minus_accuracy_and_grows_with_the_level():
+    table = answers()
+    silent = np.arange(N) >= 300
+    table = replace(table, stated_confidence=np.where(silent, np.nan, table.stated_confidence))
+    rows = {(row.method, row.level): row for row in overconfidence(table, judges(table), None, resamples=100)}
+    stated = rows[STATED, "all"]
+    assert (stated.stated, stated.gap.n) == (True, 300)  # of the answers with a statement
+    assert stated.gap.estimate == pytest.approx(0.8 - table.y[:300].mean())
+    gaps = [rows[STATED, level].gap for level in LEVELS]
+    assert gaps == sorted(gaps, key=lambda gap: gap.estimate)
+    assert gaps[2].low > 0.35
+    assert not rows[TREES, "all"].stated
+    assert (BEST_BASELINE, "all") not in rows
+
+
+def test_pairs_are_tested_by_delong_where_answers_are_independent_and_by_the_bootstrap_else():
+    table = answers()
+    found = pair_tests(table, judges(table))
+    assert {pair.test for pair in found} == {"DeLong"}
+    # each pair once, though both are references
+    assert [(p.method, p.reference) for p in found] == [
+        (TREES, STATED), (BEST_BASELINE, STATED), (TREES, BEST_BASELINE),
+    ]  # fmt: skip
+    assert all(pair.p_holm >= pair.p for pair in found)
+    in_pairs = replace(table, groups=np.array([f"g{i // 2}" for i in range(N)]))
+    clustered = pair_tests(in_pairs, judges(table))
+    assert {pair.test for pair in clustered} == {"clustered bootstrap"}
+    for one, other in zip(found, clustered, strict=True):
+        # the pairs are independent in truth, so that both must come to about the same
+        assert one.difference.estimate == pytest.approx(other.difference.estimate)
+        assert one.difference.low == pytest.approx(other.difference.low, abs=0.02)
+
+
+def test_a_method_that_is_its_own_reference_in_disguise_differs_by_nothing():
+    table = answers(groups=np.array([f"g{i // 2}" for i in range(N)]))
+    judged = [*judges(table), Judged("same", "explicit", table.stated_confidence, table.stated_confidence, 1.0)]
+    same = next(pair for pair in pair_tests(table, judged, resamples=50) if pair.method == "same")
+    assert (same.difference.estimate, same.p, same.p_holm) == (0, 1, 1)
+
+
+def test_details_fill_every_figure_and_correlate_with_the_level_or_a_graded_label():
+    table = answers()
+    judged = judges(table)
+    level = ordinal_outcome(table, {})
+    assert level.name == "ease of the item's level"
+    results = method_results(table, judged, resamples=20)
+    stated, learned, _ = detailed(table, judged, results, ordinal=level, resamples=20)
+    assert stated.spearman.estimate == pytest.approx(1)
+    assert stated.kendall.estimate == pytest.approx(1)
+    assert learned.brier.estimate == pytest.approx(np.mean((judged[1].probability - table.y) ** 2))
+    assert [at.risk for at in learned.coverage_at] == [0.05, 0.1, 0.2]
+    shares = [at.coverage.estimate for at in learned.coverage_at]
+    assert shares == sorted(shares)
+    assert learned.prr.estimate > 0.2
+    grades = np.where(np.arange(N) % 4 == 0, np.nan, table.y + np.arange(N) % 2)
+    graded = ordinal_outcome(table, {"quality": grades, "correct": table.y.astype(float)})
+    assert graded.name == "label 'quality'"
+    _, learned, _ = detailed(table, judged, results, ordinal=graded, resamples=20)
+    known = np.isfinite(grades)
+    assert learned.spearman.n == known.sum()
+    assert learned.spearman.estimate == pytest.approx(spearman(grades[known], judged[1].ranking[known]))
+    assert ordinal_outcome(replace(table, levels=np.full(N, "cross")), {}) is None
+
+
+def test_the_item_table_has_a_row_for_every_answer_and_method_in_both_formats(tmp_path):
+    table = answers()
+    judged = judges(table)
+    paths = write_item_table(tmp_path / "new", table, judged)
+    with paths[0].open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    stored = pyarrow.parquet.read_table(paths[1]).to_pylist()
+    assert len(rows) == len(stored) == N * len(judged)
+    of_trees = [row for row in stored if row["method"] == TREES]
+    assert auroc([row["y"] for row in of_trees], [row["score"] for row in of_trees]) == auroc(
+        table.y, judged[1].ranking
+    )
+    assert {key: str(value) for key, value in stored[7].items() if isinstance(value, str | int)} == {
+        key: value for key, value in rows[7].items() if key not in ("score", "probability")
+    }
+    assert float(rows[7]["probability"]) == stored[7]["probability"]
+
+
+CLAIM = Item(id="i", question="Is it?", choices=("true", "false"), check="choice", gold=("true",))
+
+
+def test_responses_are_read_from_right_answers_and_from_what_wrong_ones_say():
+    items = [CLAIM, CLAIM, replace(CLAIM, gold=("false",)), CLAIM]
+    found = two_choice_responses(items, ["true", "false", "true", "I cannot say"], np.array([1, 0, 0, 0]))
+    assert found.choices == ("true", "false")
+    assert found.signal.tolist() == [1, 1, 0, 1]
+    assert found.response.tolist() == [1, 0, 1, -1]
+
+
+@pytest.mark.parametrize(
+    ("items", "answers_", "reason"),
+    [
+        ([CLAIM, replace(CLAIM, choices=("yes", "no"))], ["a", "b"], "different sets"),
+        ([CLAIM, replace(CLAIM, check="exact", choices=())], ["a", "b"], "1 of 2 answers are to items without choices"),
+        ([replace(CLAIM, choices=("true", "false", "both"))] * 2, ["a", "b"], "have 3 choices"),
+        ([replace(CLAIM, gold=("maybe",))] * 2, ["a", "b"], "'maybe'"),
+        ([CLAIM] * 2, ["true", None], "texts were not stored"),
+    ],
+)
+def test_what_is_no_choice_between_two_is_refused_with_the_reason(items, answers_, reason):
+    with pytest.raises(NotTwoChoice, match=reason):
+        two_choice_responses(items, answers_, np.array([1, 0]))
+
+
+def observed(d_prime, *, seed=0):
+    """Answers of an observer, with its evidence as the confidence."""
+    rng = np.random.default_rng(seed)
+    signal = np.arange(N) % 2
+    evidence = (signal - 0.5) * d_prime + rng.normal(size=N)
+    response = (evidence > 0).astype(np.int64)
+    table = replace(answers(), y=(signal == response).astype(np.int64))
+    sure = Judged("ideal", "learned", np.full(N, 0.5), np.abs(evidence), 1.0)
+    blind = Judged("blind", "learned", np.full(N, 0.5), rng.normal(size=N), 1.0)
+    same = Judged("silent", "explicit", np.full(N, 0.5), np.ones(N), 1.0)
+    return table, [sure, blind, same], Responses(("true", "false"), signal, response)
+
+
+def test_efficiency_is_one_of_the_ideal_confidence_and_none_of_a_blind_one():
+    table, judged, responses = observed(1.5)
+    found = metacognitive_efficiency(table, judged, responses, resamples=200)
+    ideal, blind, silent = found.methods
+    assert found.d_prime.low < 1.5 < found.d_prime.high
+    assert found.criterion.low < 0 < found.criterion.high
+    assert ideal.m_ratio.low < 1 < ideal.m_ratio.high
+    assert ideal.m_ratio.high - ideal.m_ratio.low < 0.8
+    assert blind.m_ratio.low < 0 < blind.m_ratio.high
+    assert blind.m_ratio.high < ideal.m_ratio.low
+    assert (ideal.bins, silent.meta_d, silent.refused) == (4, None, "all scores are equal")
+
+
+def test_answers_that_cannot_be_read_are_left_out_and_counted():
+    table, judged, responses = observed(1.5)
+    lost = replace(responses, response=np.where(np.arange(N) < 50, -1, responses.response))
+    found = metacognitive_efficiency(table, judged[:1], lost, resamples=50)
+    assert (found.n, found.unreadable) == (N - 50, 50)
+
+
+def test_the_ratio_to_a_d_prime_of_guessing_is_refused():
+    table, judged, responses = observed(0.0)
+    [sure, *_] = metacognitive_efficiency(table, judged, responses, resamples=100).methods
+    assert sure.m_ratio is None
+    assert "not clearly better than guessing" in sure.refused
+    assert 0 < sure.type2_auroc.estimate < 1
+
+
+def criticised(first: int, flag: float | None, final: int, number: int) -> Run:
+    """A run of MetaCrit."""
+    calls = tuple(Call(id=f"{number}/{stage}", stage=stage) for stage in ("answer", "monitor", "control", "synthesis"))
+    return Run(
+        id=str(number),
+        system="metacrit",
+        variant="v",
+        item=Item(id=f"i{number}", question="q"),
+        calls=calls,
+        statements=(Statement(calls[1].id, "flags", flag), Statement(calls[2].id, "flags", 0.0)),
+        labels=(Label(calls[0].id, "correct", first, "program"), Label(calls[3].id, "correct", final, "program")),
+        outcome=final,
+    )
+
+
+def test_coupling_counts_what_is_flagged_fixed_and_broken():
+    # 20 wrong and flagged, 15 of them fixed; 20 wrong and not flagged, 5 fixed; 20 right, 12 flagged, of which 6 break
+    kinds = [(0, 1, 1)] * 15 + [(0, 1, 0)] * 5 + [(0, 0, 1)] * 5 + [(0, 0, 0)] * 15
+    kinds += [(1, 1, 0)] * 6 + [(1, 1, 1)] * 6 + [(1, 0, 1)] * 8 + [(0, None, 0)] * 3
+    runs = [criticised(first, flag, final, i) for i, (first, flag, final) in enumerate(kinds)]
+    rows = {row.monitor: row for row in coupling(runs, resamples=200)}
+    row = rows["monitor flags"]
+    assert row.n == 60  # what could not be read is left out
+    assert row.flagged_wrong.estimate == 0.5
+    assert row.flagged_right.estimate == pytest.approx(12 / 20)
+    assert row.fixed_flagged.estimate == pytest.approx(0.75)
+    assert row.fixed_unflagged.estimate == pytest.approx(0.25)
+    assert row.fixed_difference.estimate == pytest.approx(0.5)
+    assert row.fixed_difference.low > 0.15
+    assert row.broken_difference.estimate == pytest.approx(0.5)
+    assert np.isnan(row.broken_unflagged.low)  # of 8 answers no interval is given
+    assert row.failure_auroc.estimate == pytest.approx(0.45)
+    never = rows["control flags"]
+    assert (never.fixed_flagged, never.fixed_difference) == (None, None)
+    assert never.fixed_unflagged.estimate == pytest.approx(20 / 43)
+    assert rows["either flags"].n == 60
+
+
+def test_coupling_of_recorded_metacrit_agrees_with_its_agreement_table():
+    runs = list(RunStore(RECORDED / "creak-metacrit"))
+    row = next(row for row in coupling(runs, resamples=50) if row.monitor == "either flags")
+    by_pattern = {found.pattern: found for found in metacrit.agreement(runs, resamples=50)}
+    assert row.n == sum(found.n for pattern, found in by_pattern.items() if pattern != metacrit.UNREADABLE)
+    quiet = by_pattern[metacrit.NEITHER]
+    assert row.fixed_unflagged.estimate == pytest.approx(quiet.repaired.estimate)
+    assert row.broken_unflagged.estimate == pytest.approx(quiet.broken.estimate)
+
+
+def test_recorded_cycles_couple_stated_difficulty_and_evaluation_with_failure():
+    rows = {row.monitor: row for row in coupling(RunStore(RECORDED / "gsm8k-mgv"), resamples=50)}
+    stated, evaluated = rows["stated difficulty"], rows["evaluation below 0.85"]
+    assert 100 < stated.n < evaluated.n == 200
+    assert stated.fixed_difference is None  # a difficulty is no flag
+    assert evaluated.fixed_difference is not None
+
+
+def test_each_agents_answer_has_its_own_statement():
+    runs = list(RunStore(RECORDED / "metacog-every-agent"))[:20]
+    table = answer_table(runs)
+    stated = {
+        (run.id, call.agent): run.stated("confidence", call.id)
+        for run in runs
+        for call in run.calls
+        if call.stage == "assess"
+    }
+    place = {call.id: (run.id, call.agent) for run in runs for call in run.calls}
+    expected = [stated.get(place[call_id]) for call_id in table.call_ids.tolist()]
+    assert len({place[call_id][1] for call_id in table.call_ids.tolist()}) > 1
+    for found, value in zip(table.stated_confidence, expected, strict=True):
+        assert np.isnan(found) if value is None else found == value
+
+
+def test_what_one_call_states_of_the_run_holds_for_its_answers_and_another_rounds_does_not():
+    calls = (
+        Call(id="d0", stage="monitor", round=0),
+        Call(id="a0", stage="answer", round=0, logprobs=np.zeros(2, np.float32)),
+        Call(id="d1", stage="monitor", round=1),
+        Call(id="a1", stage="answer", round=1, logprobs=np.zeros(2, np.float32)),
+        Call(id="c1", stage="confidence", round=5, parent="a1"),
+    )
+    labels = tuple(Label(call, "correct", 1.0, "program") for call in ("a0", "a1"))
+    run = Run("r", "s", "v", Item("i", "q"), calls, labels=labels, statements=(
+        Statement("d0", "difficulty", 0.2), Statement("d1", "difficulty", None), Statement("c1", "confidence", 0.7),
+    ))  # fmt: skip
+    table = answer_table([run])
+    assert table.stated_difficulty.tolist() == pytest.approx([0.2, np.nan], nan_ok=True)
+    assert table.stated_confidence.tolist() == [0.7, 0.7]
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory) -> tuple[Comparison, Path]:
+    """The recorded runs of MetaCrit, the first answers only."""
+    folder = tmp_path_factory.mktemp("compared")
+    found = study([RECORDED / "creak-metacrit"], stage="answer", folds=2, hidden=False)
+    return write_comparison(folder, found, command="test")
+
+
+def test_recorded_runs_get_every_section_that_they_allow(compared):
+    found, report = compared
+    assert report.is_file()
+    assert found.pairs
+    assert found.difficulty is None  # claims have no levels, and their words do not tell
+    assert any("nothing is held constant" in note for note in found.notes)
+    assert any("state neither choice" in sentence for sentence in found.summary)
+    assert found.two_choice.choices == ("true", "false")
+    assert found.two_choice.n + found.two_choice.unreadable == len(found.y)
+    assert {row.monitor for row in found.coupling} == {"monitor flags", "control flags", "either flags"}
+    assert sum(row.n for row in found.agreement) == 200
+    assert found.failures.wrong == sum(run.outcome == 0 for run in RunStore(RECORDED / "creak-metacrit"))
+    assert {method.prr is not None for method in found.methods} == {True}
+
+
+def test_the_json_says_the_same_and_the_item_table_lies_beside_it(compared):
+    found, report = compared
+    stored = json.loads((report.parent / "comparison.json").read_text())
+    assert stored["answers"] == len(found.y)
+    by_name = {method.name: method for method in found.methods}
+    assert stored["methods"].keys() == by_name.keys()
+    trees = stored["methods"][TREES]
+    assert trees["auroc"]["estimate"] == by_name[TREES].auroc.estimate
+    assert "probability" not in trees
+    assert stored["two_choice"]["d_prime"]["n"] == found.two_choice.n
+    assert len(stored["pairs"]) == len(found.pairs)
+    items = pyarrow.parquet.read_table(report.parent / "items.parquet")
+    assert items.num_rows == len(found.y) * len(found.methods)

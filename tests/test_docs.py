@@ -1,0 +1,189 @@
+"""The pages: their code runs, their command lines parse, their links lead somewhere, and the site builds."""
+
+import importlib.util
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import click
+import pytest
+from docs_worlds import WORLDS
+
+import metaprobe
+from metaprobe.cli import main
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = {str(path.relative_to(DOCS).with_suffix("")): path for path in sorted(DOCS.rglob("*.md"))}
+EVERYWHERE = [*PAGES.values(), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+BLOCK = re.compile(r"(?:<!-- not run: (?P<why>.+?) -->\n+)?```python\n(?P<code>.*?)```", re.S)
+NOT_RUN = {"probes": 2}
+"""Page -> blocks that cannot be run here; each says why in a comment above it."""
+
+
+def text(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def blocks(page: str) -> list[re.Match[str]]:
+    return list(BLOCK.finditer(text(PAGES[page])))
+
+
+WITH_CODE = [page for page in PAGES if blocks(page)]
+
+
+def test_every_page_with_code_has_a_world_to_run_it_in() -> None:
+    assert set(WITH_CODE) == set(WORLDS)
+    assert {page: n for page in WITH_CODE if (n := sum(bool(block["why"]) for block in blocks(page)))} == NOT_RUN
+
+
+@pytest.mark.parametrize("page", WITH_CODE)
+@pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")  # of so little data
+def test_the_python_of_a_page_runs_from_top_to_bottom(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = WORLDS[page](tmp_path)
+    for block in blocks(page):
+        if not block["why"]:
+            line = text(PAGES[page])[: block.start("code")].count("\n")
+            exec(compile("\n" * line + block["code"], str(PAGES[page]), "exec"), names)
+
+
+def command_lines() -> list[tuple[str, str]]:
+    """(page, line) of every `metaprobe ...` in a shell block."""
+    found = []
+    for path in EVERYWHERE:
+        for block in re.findall(r"```bash\n(.*?)```", text(path), re.S):
+            joined = block.replace("\\\n", " ")
+            found += [(path.name, line) for line in re.findall(r"metaprobe (.+?)(?:\s+#.*)?$", joined, re.M)]
+    return found
+
+
+CHECKED = (click.Choice, click.types.IntParamType, click.types.FloatParamType)
+"""Kinds of values that can be judged without the files they may name."""
+
+
+def parsed(words: list[str]) -> click.Context:
+    """The command that the words name, with its options parsed; paths need not exist."""
+    command: click.Command = main
+    while isinstance(command, click.Group) and words and words[0] in command.commands:
+        command = command.commands[words.pop(0)]
+    context = click.Context(command, info_name=command.name)
+    values, rest, _ = command.make_parser(context).parse_args(args=words)
+    assert not rest, f"left over: {rest}"
+    for parameter in command.params:
+        given = values.get(parameter.name or "")
+        if parameter.required:
+            assert given, f"{parameter.name} is missing"
+        if given is not None and isinstance(parameter.type, CHECKED):
+            parameter.type_cast_value(context, given)
+    return context
+
+
+def test_every_command_line_in_a_shell_block_is_one_that_the_program_takes() -> None:
+    lines = command_lines()
+    assert len(lines) >= 30
+    for page, line in lines:
+        if line.startswith(".cli "):  # accelerate launch -m metaprobe.cli ...
+            line = line.removeprefix(".cli ")
+        words = shlex.split(line)
+        try:
+            assert not isinstance(parsed(words).command, click.Group), f"{page}: metaprobe {line}"
+        except click.ClickException as error:
+            pytest.fail(f"{page}: metaprobe {line}: {error.format_message()}")
+
+
+def test_a_command_line_with_a_wrong_option_or_value_is_found() -> None:
+    for line in ("score C FILE --threshold 0.5", "collect S --task t --out R --limit none", "train quality RUNS"):
+        with pytest.raises((click.ClickException, AssertionError)):
+            parsed(shlex.split(line))
+
+
+def test_commands_named_in_the_text_exist() -> None:
+    for path in EVERYWHERE:
+        for line in re.findall(r"`metaprobe ([a-z][^`]*)`", text(path)):
+            words = line.split("|")[0].split()
+            command: click.Command = main
+            while isinstance(command, click.Group) and words:
+                assert words[0] in command.commands, f"{path.name}: metaprobe {line}"
+                command = command.commands[words.pop(0)]
+            known = {option for parameter in command.params for option in parameter.opts} | {"--help"}
+            assert {word for word in words if word.startswith("--")} <= known, f"{path.name}: metaprobe {line}"
+
+
+def test_scripts_and_make_targets_named_on_the_pages_exist() -> None:
+    targets = set(re.findall(r"^([a-z]+):", text(ROOT / "Makefile"), re.M))
+    for path in EVERYWHERE:
+        for script in re.findall(r"python ((?:examples|benchmarks|recorded)/\w+\.py)", text(path)):
+            assert (ROOT / script).exists(), f"{path.name}: {script}"
+        for target in re.findall(r"(?:^|`)make ([a-z]+)\b", text(path), re.M):
+            assert target in targets, f"{path.name}: make {target}"
+
+
+def anchors(path: Path) -> set[str]:
+    """Of a page's headings, as the site makes them; where GitHub makes another, no link may use it."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", text(path), flags=re.S), re.M)
+    plain = [re.sub(r"[^\w\s-]", "", heading).strip().lower() for heading in headings]
+    return {site for name in plain if (site := re.sub(r"[-\s]+", "-", name)) == name.replace(" ", "-")}
+
+
+def test_every_link_of_every_page_leads_to_a_file_and_a_heading() -> None:
+    for path in EVERYWHERE:
+        for link in re.findall(r"\]\(((?!https?:)[^)\s]+)\)", re.sub(r"```.*?```", "", text(path), flags=re.S)):
+            target, _, anchor = link.partition("#")
+            page = (path.parent / target).resolve() if target else path
+            assert page.exists(), f"{path.name}: {link}"
+            assert path.parent == ROOT or page.is_relative_to(DOCS), f"{path.name}: {link} is outside the site"
+            assert not anchor or anchor in anchors(page), f"{path.name}: {link}; there are {sorted(anchors(page))}"
+
+
+def test_the_navigation_names_every_page_once() -> None:
+    named = re.findall(r": (\S+)\.md$", text(ROOT / "mkdocs.yml"), re.M)
+    assert sorted(named) == sorted(PAGES)
+
+
+def test_the_reference_names_modules_that_exist() -> None:
+    for page, path in PAGES.items():
+        for module in re.findall(r"^::: (\S+)$", text(path), re.M) if page.startswith("api/") else ():
+            assert importlib.util.find_spec(module) is not None, f"{page}: {module}"
+
+
+def test_the_citation_gives_the_version_of_the_package() -> None:
+    version = tomllib.loads(text(ROOT / "pyproject.toml"))["project"]["version"]
+    cited = re.search(r"^version: (.+)$", text(ROOT / "CITATION.cff"), re.M)
+    assert cited is not None
+    assert cited[1] == version
+
+
+def test_no_page_names_a_path_of_this_machine() -> None:
+    for path in EVERYWHERE:
+        assert not re.search(r"(?<![\w.])/(?:home|root|tmp|work|Users)/", text(path)), path.name
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    if importlib.util.find_spec("zensical") is None:
+        pytest.skip("needs the extra `docs`")
+    for name in ("docs", "mkdocs.yml", "pyproject.toml"):
+        (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, tmp_path / name)
+    package = tmp_path / "out" / "package" / "metaprobe"
+    rooms = tomllib.loads(text(ROOT / "pyproject.toml"))["tool"]["setuptools"]["package-dir"]
+    for room, folder in sorted(rooms.items(), key=lambda pair: pair[0].count(".")):
+        shutil.copytree(ROOT / folder, package.joinpath(*room.split(".")[1:]), dirs_exist_ok=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "zensical", "build", "--strict"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    reference = text(tmp_path / "out" / "site" / "api" / "metaprobe.html")
+    assert [name for name in metaprobe.__all__ if f'id="metaprobe.{name}"' not in reference] == []
+    for page in (tmp_path / "out" / "site").rglob("*.html"):  # nothing is loaded from elsewhere
+        assert not re.findall(r'(?:<script[^>]*src|<link[^>]*href|<img[^>]*src)="https?://', text(page)), page.name

@@ -1,0 +1,109 @@
+"""Each example runs and says what it is there to say; small settings, recorded runs, a small checkpoint."""
+
+import inspect
+import json
+import re
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from served import small_checkpoint
+
+from metaprobe import QualityPredictor
+from metaprobe.training.methods import Evidence
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+BUNDLED = inspect.signature(QualityPredictor.load).parameters["path"].default is not inspect.Parameter.empty
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint"),
+    pytest.mark.filterwarnings("ignore:metaprobe. response of:UserWarning"),  # the small checkpoint knows no real model
+]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(evidence: Evidence, tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(small_checkpoint(tmp_path_factory.mktemp("checkpoints") / "quality", evidence).path)
+
+
+def output_of(name: str, *arguments: str) -> str:
+    command = runpy.run_path(str(EXAMPLES / f"{name}.py"))["main"]
+    done = CliRunner().invoke(command, arguments, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def test_there_are_five_and_each_is_under_60_lines() -> None:
+    lengths = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in EXAMPLES.glob("*.py")}
+    assert len(lengths) == 5
+    assert max(lengths.values()) < 60, lengths
+
+
+def test_scoring_lists_every_response_and_the_doubtful_first(checkpoint: str) -> None:
+    lines = output_of("score_responses", "--checkpoint", checkpoint).splitlines()
+    assert len(lines) == len((EXAMPLES / "responses.jsonl").read_text().splitlines())
+    scores = [float(line[:4]) for line in lines]
+    assert scores == sorted(scores)
+
+
+@pytest.mark.skipif(not BUNDLED, reason="no bundled checkpoint yet: QualityPredictor.load() wants a path")
+def test_scoring_runs_on_the_bundled_checkpoint() -> None:
+    assert "not scored" not in output_of("score_responses")
+
+
+def test_a_response_that_cannot_be_scored_is_named_and_the_others_are_scored(checkpoint: str, tmp_path: Path) -> None:
+    good, other = (EXAMPLES / "responses.jsonl").read_text().splitlines()[:2]
+    bad: dict[str, Any] = json.loads(other)
+    del bad["response"]["choices"][0]["logprobs"]
+    (tmp_path / "lines.jsonl").write_text(f"{good}\n{json.dumps(bad)}\n")
+    lines = output_of("score_responses", str(tmp_path / "lines.jsonl"), "--checkpoint", checkpoint).splitlines()
+    assert [line.startswith(f"{bad['id']}: not scored") for line in lines] == [True, False]
+
+
+def test_the_gate_stops_a_larger_share_of_the_wrong_answers_than_of_the_right_ones(checkpoint: str) -> None:
+    counts = dict(
+        re.findall(r"^(\w+ answers, \w+): (\d+)$", output_of("stream_with_gate", "--checkpoint", checkpoint), re.M)
+    )
+    stopped = {
+        kind: int(counts[f"{kind} answers, stop"])
+        / (int(counts[f"{kind} answers, stop"]) + int(counts[f"{kind} answers, continue"]))
+        for kind in ("right", "wrong")
+    }
+    assert 0 < stopped["right"] < stopped["wrong"] < 1
+
+
+def test_training_on_lines_gives_a_checkpoint_with_held_out_figures(tmp_path: Path) -> None:
+    said = output_of("train_on_lines", "--out", str(tmp_path), "--folds", "2")
+    assert "700 lines imported, 0 known already" in said
+    figures = {name: float(value) for name, value in re.findall(r"^(\w+): ([-+]?[\d.]+) \[", said, re.M)}
+    assert 0.6 < figures["auroc"] < 0.9
+
+
+def test_the_shipped_responses_are_lines_of_that_example(tmp_path: Path) -> None:
+    """So that what is shipped can be made again."""
+    parts = runpy.run_path(str(EXAMPLES / "train_on_lines.py"))
+    shipped = {
+        record["id"]: record for record in map(json.loads, (EXAMPLES / "responses.jsonl").read_text().splitlines())
+    }
+    made = {
+        run.item.id: parts["line_of"](run, call)
+        for run in parts["RunStore"](parts["RUNS"])
+        for call in run.calls
+        if call.agent == "gamma" and call.stage == "answer" and run.item.id in shipped
+    }
+    assert made == shipped
+
+
+def test_the_comparison_finds_that_log_probabilities_tell_more_than_what_is_stated(tmp_path: Path) -> None:
+    said = output_of("explicit_or_implicit", "--out", str(tmp_path), "--folds", "2")
+    assert re.search(r"^mean log-probability beats it by \+", said, re.M)
+    assert (tmp_path / "report.html").exists()
+
+
+def test_the_router_is_shown_beside_simple_ways(tmp_path: Path) -> None:
+    said = output_of("route_between_agents", "--out", str(tmp_path / "router"), "--folds", "2", "--states", "1000")
+    assert re.search(r"^nobody asked: ask (alpha|beta|gamma)", said, re.M)
+    accuracy = {name: float(value) for name, value in re.findall(r"^([^:\n]+): ([\d.]+)% \[", said, re.M)}
+    assert accuracy["cheapest"] < accuracy["router"] <= accuracy["oracle"]

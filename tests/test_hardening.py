@@ -1,0 +1,328 @@
+"""A hostile checkpoint is refused with a `CheckpointError`: no other exception, no crash, no wait, no gigabytes."""
+
+import ast
+import contextlib
+import hashlib
+import json
+import resource
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+from tiny import tiny_quality
+
+import metaprobe.checkpoints
+from metaprobe.checkpoints import (
+    CheckpointError,
+    ContractMismatch,
+    NotACheckpoint,
+    TamperedCheckpoint,
+    UnsafeModel,
+    load_checkpoint,
+    session,
+)
+from metaprobe.checkpoints.onnx_wire import MAX_FIELDS
+from metaprobe.probes.quality import QualityPredictor
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::metaprobe.checkpoints.UntrustedCheckpoint", "ignore:.*:RuntimeWarning:numpy"
+)
+few = settings(derandomize=True, deadline=None, max_examples=60)
+MEMORY = 500 << 20
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    return tiny_quality(tmp_path_factory.mktemp("made") / "quality")
+
+
+@pytest.fixture(scope="module")
+def victim(made, tmp_path_factory):
+    """A copy that is written over again and again."""
+    return shutil.copytree(made.path, tmp_path_factory.mktemp("victim") / "quality")
+
+
+@pytest.fixture
+def folder(made, tmp_path):
+    return shutil.copytree(made.path, tmp_path / "quality")
+
+
+def write(folder, files, *, rehash=True):
+    """As one who can also compute hashes would."""
+    if rehash:
+        try:
+            manifest = json.loads(files["manifest.json"])
+            for name in manifest["files"].keys() & files.keys():
+                data = files[name]
+                manifest["files"][name] = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
+            files = {**files, "manifest.json": json.dumps(manifest).encode()}
+        except (ValueError, TypeError, AttributeError, KeyError):
+            pass
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+
+
+def peak():
+    """Bytes that this process ever had in memory."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+# Any bytes
+
+
+@few
+@given(st.data())
+def test_any_edit_of_any_file_is_refused_or_does_no_harm(made, victim, data):
+    files = made.files()
+    name = data.draw(st.sampled_from(sorted(files)), label="file")
+    spoilt = bytearray(files[name])
+    for _ in range(data.draw(st.integers(1, 4), label="edits")):
+        at = data.draw(st.integers(0, max(len(spoilt) - 1, 0)))
+        match data.draw(st.sampled_from(["flip", "cut", "insert", "drop"])):
+            case "flip" if spoilt:
+                spoilt[at] ^= data.draw(st.integers(1, 255))
+            case "cut":
+                del spoilt[at:]
+            case "drop":
+                del spoilt[at : at + data.draw(st.integers(1, 40))]
+            case _:
+                spoilt[at:at] = data.draw(st.binary(min_size=1, max_size=12))
+    write(victim, {**files, name: bytes(spoilt)}, rehash=data.draw(st.booleans(), label="rehash"))
+    with contextlib.suppress(CheckpointError):
+        load_checkpoint(victim)
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def places(value, path=()):
+    """Every place in a JSON value, lists by their first entries."""
+    yield path
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from places(inner, (*path, key))
+    elif isinstance(value, list):
+        for i, inner in enumerate(value[:2]):
+            yield from places(inner, (*path, i))
+
+
+@few
+@given(st.data())
+@pytest.mark.parametrize("name", ["manifest.json", "golden.json"])
+def test_any_value_in_any_place_of_the_json_files_is_refused_or_does_no_harm(made, victim, name, data):
+    files = made.files()
+    value = json.loads(files[name])
+    path = data.draw(st.sampled_from([place for place in places(value) if place]), label="place")
+    holder = value
+    for key in path[:-1]:
+        holder = holder[key]
+    holder[path[-1]] = data.draw(ANYTHING, label="value")
+    write(victim, {**files, name: json.dumps(value).encode()})
+    with contextlib.suppress(CheckpointError):
+        load_checkpoint(victim)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"[" * 500_000,
+        b'{"a":' * 200_000,
+        b"{" + b",".join(b'"%d": 0' % i for i in range(90_000)) + b', "89999": 1}',
+        b'{"format_version": ' + b"9" * 900_000 + b"}",
+        b'{"format_version": 1e999}',
+        b"\xff\xfe{}",
+        b"",
+    ],
+)
+def test_json_that_is_deep_or_odd_is_refused(folder, text):
+    (folder / "manifest.json").write_bytes(text)
+    with pytest.raises(NotACheckpoint):
+        load_checkpoint(folder)
+
+
+@pytest.mark.parametrize("shape", [[10**4000] * 200, [1] * 100, [0] * 9, [2**63, 2**63], [-1]])
+def test_golden_rows_of_absurd_shapes_are_refused(made, folder, shape):
+    files = made.files()
+    golden = json.loads(files["golden.json"])
+    golden["inputs"]["features"]["shape"] = shape
+    write(folder, {**files, "golden.json": json.dumps(golden).encode()})
+    with pytest.raises(ContractMismatch, match="do not fill shape"):
+        load_checkpoint(folder)
+
+
+def test_a_size_that_no_file_has_allocates_nothing(made, folder):
+    files = made.files()
+    manifest = json.loads(files["manifest.json"])
+    manifest["files"]["model.onnx"]["bytes"] = 10**18
+    write(folder, {"manifest.json": json.dumps(manifest).encode()}, rehash=False)
+    with pytest.raises(TamperedCheckpoint, match="1000000000000000000"):
+        load_checkpoint(folder)
+
+
+def test_no_archive_and_no_pickle_is_opened_anywhere():
+    dangerous = {"zipfile", "tarfile", "gzip", "bz2", "lzma", "zlib", "pickle", "marshal", "shelve", "dill", "joblib"}
+    for path in Path(metaprobe.checkpoints.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = {alias.name for alias in node.names} if isinstance(node, ast.Import) else set()
+            names |= {node.module} if isinstance(node, ast.ImportFrom) else set()
+            assert not {str(name).split(".")[0] for name in names} & dangerous, path
+
+
+# Graphs that ask for too much
+
+
+def replaced(made, folder, nodes, initializers=()):
+    """The checkpoint with another graph under the same inputs and outputs, and every hash right."""
+    d = made.manifest.inputs[0].shape[1]
+    graph = helper.make_graph(
+        nodes,
+        "hostile",
+        [helper.make_tensor_value_info("features", TensorProto.FLOAT, [None, d])],
+        [helper.make_tensor_value_info("correct", TensorProto.FLOAT, [None, 1])],
+        list(initializers),
+    )
+    opsets = [helper.make_opsetid("", 15), helper.make_opsetid("ai.onnx.ml", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
+    write(folder, made.files() | {"model.onnx": model})
+
+
+def weights(name, *shape):
+    return numpy_helper.from_array(np.ones(shape, np.float32), name)
+
+
+def answer_from(name):
+    """One number a row from anything: its mean, added to a column of the features."""
+    return [
+        helper.make_node("ReduceMean", [name], ["mean"], keepdims=0),
+        helper.make_node("ReduceMean", ["features"], ["row"], axes=[1], keepdims=1),
+        helper.make_node("Add", ["row", "mean"], ["correct"]),
+    ]
+
+
+def large(how):
+    """Nodes and weights of a graph that makes 4 GB of a few kilobytes."""
+    match how:
+        case "weights alone":
+            nodes = [helper.make_node("Add", ["a", "b"], ["ab"]), helper.make_node("Add", ["ab", "c"], ["big"])]
+            return nodes, [weights("a", 1000, 1, 1), weights("b", 1, 1000, 1), weights("c", 1, 1, 1000)]
+        case "weights and input":
+            nodes = [
+                helper.make_node("ReduceSum", ["features"], ["s"], keepdims=0),
+                helper.make_node("Add", ["a", "s"], ["as"]),
+                helper.make_node("Add", ["as", "b"], ["ab"]),
+                helper.make_node("Add", ["ab", "c"], ["big"]),
+            ]
+            return nodes, [weights("a", 1000, 1, 1), weights("b", 1, 1000, 1), weights("c", 1, 1, 1000)]
+        case "expanded":
+            return [helper.make_node("Expand", ["a", "shape"], ["big"])], [
+                weights("a", 1),
+                numpy_helper.from_array(np.array([10**9]), "shape"),
+            ]
+        case "filled":
+            return [helper.make_node("ConstantOfShape", ["shape"], ["big"])], [
+                numpy_helper.from_array(np.array([10**9]), "shape")
+            ]
+    raise AssertionError(how)
+
+
+@pytest.mark.parametrize("how", ["weights alone", "weights and input", "expanded", "filled"])
+def test_a_graph_that_makes_gigabytes_of_kilobytes_is_refused_and_they_are_never_taken(made, folder, how):
+    before = peak()
+    nodes, initializers = large(how)
+    replaced(made, folder, [*nodes, *answer_from("big")], initializers)
+    with pytest.raises(UnsafeModel, match="more than 256 MB"):
+        load_checkpoint(folder)
+    assert peak() - before < MEMORY
+
+
+def test_the_same_graph_of_modest_size_is_let_through_to_the_golden_rows(made, folder):
+    """So that what is refused above is the size."""
+    nodes = [helper.make_node("Add", ["a", "b"], ["ab"]), helper.make_node("Add", ["ab", "c"], ["big"])]
+    small = [weights("a", 10, 1, 1), weights("b", 1, 10, 1), weights("c", 1, 1, 10)]
+    replaced(made, folder, [*nodes, *answer_from("big")], small)
+    with pytest.raises(CheckpointError, match="differs by"):
+        load_checkpoint(folder)
+
+
+def test_a_graph_that_takes_too_long_is_stopped(made, folder, monkeypatch):
+    monkeypatch.setattr(session, "TRIAL_SECONDS", 0.05)
+    nodes = [helper.make_node("MatMul", ["w", "w"], ["m0"])]
+    nodes += [helper.make_node("MatMul", [f"m{i}", "w"], [f"m{i + 1}"]) for i in range(200)]
+    replaced(made, folder, [*nodes, *answer_from("m200")], [weights("w", 700, 700)])
+    with pytest.raises(UnsafeModel, match=r"0\.05 s"):
+        load_checkpoint(folder)
+
+
+def test_a_tree_of_a_billion_targets_is_refused_and_they_are_never_written(made, folder):
+    before = peak()
+    tree = helper.make_node(
+        "TreeEnsembleRegressor",
+        ["features"],
+        ["big"],
+        domain="ai.onnx.ml",
+        n_targets=10**9,
+        nodes_treeids=[0],
+        nodes_nodeids=[0],
+        nodes_featureids=[0],
+        nodes_modes=["LEAF"],
+        nodes_values=[0.0],
+        nodes_truenodeids=[0],
+        nodes_falsenodeids=[0],
+        target_treeids=[0],
+        target_nodeids=[0],
+        target_ids=[0],
+        target_weights=[1.0],
+    )
+    replaced(made, folder, [tree, *answer_from("big")])
+    with pytest.raises(CheckpointError):
+        load_checkpoint(folder)
+    assert peak() - before < MEMORY
+
+
+@pytest.mark.slow
+def test_a_file_of_nothing_but_empty_messages_is_refused_within_memory(made, folder):
+    before = peak()
+    nodes = b"\x0a\x00" * (MAX_FIELDS + 1)
+    length, at = bytearray(), len(nodes)
+    while at > 127:
+        length.append(at & 127 | 128)
+        at >>= 7
+    write(folder, made.files() | {"model.onnx": b"\x3a" + bytes([*length, at]) + nodes})
+    with pytest.raises(UnsafeModel, match="fields"):
+        load_checkpoint(folder)
+    assert peak() - before < MEMORY
+
+
+def test_weights_that_are_stated_and_not_there_are_refused_before_anything_is_allocated(made, folder):
+    tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[10**4, 10**4])
+    replaced(made, folder, answer_from("w"), [tensor])
+    with pytest.raises(UnsafeModel, match="100000000 elements holds 0"):
+        load_checkpoint(folder)
+
+
+# The predictor on top
+
+
+@few
+@given(st.data())
+def test_a_predictor_of_any_contract_is_refused_or_works(made, victim, data):
+    files = made.files()
+    manifest = json.loads(files["manifest.json"])
+    part = data.draw(st.sampled_from(["contract", "support", "thresholds", "generator"]))
+    key = data.draw(st.sampled_from([*(manifest[part] or {}), "scales", "low", "high", "allowed", "critical"]))
+    manifest[part] = (manifest[part] or {}) | {key: data.draw(ANYTHING)}
+    write(victim, {**files, "manifest.json": json.dumps(manifest).encode()})
+    try:
+        predictor = QualityPredictor.load(victim)
+    except CheckpointError:
+        return
+    predictor.predict([-0.5, -0.1, -2.0])

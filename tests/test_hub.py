@@ -1,0 +1,302 @@
+"""Checkpoints on a hub: what is fetched, what is refused before and after, and what is given away."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+from fake_hub import FakeHub, running
+from tiny import responses, tiny_quality
+
+from metaprobe import QualityPredictor, load_checkpoint
+from metaprobe.checkpoints import (
+    CheckpointExists,
+    ContractMismatch,
+    HubError,
+    Limits,
+    MovingRevision,
+    NotACheckpoint,
+    TamperedCheckpoint,
+    UnsafeModel,
+    push,
+)
+from metaprobe.checkpoints.hub import location_of
+from metaprobe.probes.hidden import ConfidenceProbe, DifficultyProbe
+from metaprobe.routing.gate import StreamingGate
+from metaprobe.routing.learned import LearnedRouter
+
+huggingface_hub = pytest.importorskip("huggingface_hub")
+constants = pytest.importorskip("huggingface_hub.constants")
+
+NAME = "org/quality"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A checkpoint that tests only read."""
+    return tiny_quality(tmp_path_factory.mktemp("made") / "quality")
+
+
+@pytest.fixture(scope="module")
+def server():
+    with running(FakeHub()) as hub:
+        yield hub
+
+
+@pytest.fixture
+def hub(server, made, tmp_path, monkeypatch):
+    """A hub that holds the checkpoint and a file that no manifest names, and an empty cache."""
+    server.commits, server.requests, server.sizes, server.private = {}, [], {}, set()
+    server.commit(NAME, made.files() | {"pytorch_model.bin": b"a pickle"})
+    monkeypatch.setattr(constants, "ENDPOINT", server.url)
+    monkeypatch.setattr(
+        constants, "HUGGINGFACE_CO_URL_TEMPLATE", server.url + "/{repo_id}/resolve/{revision}/{filename}"
+    )
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    return server
+
+
+def head(hub, name=NAME):
+    return list(hub.commits[name])[-1]
+
+
+def pinned(hub):
+    return f"hub:{NAME}@{head(hub)}"
+
+
+# Fetching
+
+
+def test_what_is_fetched_is_what_was_uploaded_and_nothing_that_the_manifest_does_not_name(hub, made):
+    loaded = load_checkpoint(pinned(hub))
+    assert loaded.digest == made.digest
+    assert loaded.manifest == made.manifest
+    assert all(hub.got(name) for name in ("manifest.json", *made.manifest.files))
+    assert not hub.got("pytorch_model.bin")
+
+
+def test_a_predictor_from_the_hub_gives_the_verdicts_of_the_one_that_was_uploaded(hub, made):
+    answer = responses(1)[0]
+    fetched = QualityPredictor.from_pretrained(NAME, revision=head(hub))
+    assert fetched.predict(answer) == QualityPredictor(made).predict(answer)
+
+
+def test_a_folder_is_loaded_under_the_same_name_unless_a_revision_says_hub(made, tmp_path, monkeypatch):
+    copied = QualityPredictor(made).save_pretrained(tmp_path / "copy")
+    assert QualityPredictor.from_pretrained(str(tmp_path / "copy")).checkpoint.digest == copied.digest == made.digest
+    monkeypatch.chdir(tmp_path)
+    Path("org").mkdir()
+    assert location_of("org") == "org"
+    assert location_of("org/quality", "v1") == "hub:org/quality@v1"
+    assert location_of("hub:org/quality@v1") == "hub:org/quality@v1"
+    with pytest.raises(NotACheckpoint, match="was given too"):
+        location_of("hub:org/quality@v1", "v2")
+
+
+def test_every_class_that_loads_a_checkpoint_loads_it_from_the_hub(hub):
+    for kind in (ConfidenceProbe, DifficultyProbe, LearnedRouter, StreamingGate):
+        with pytest.raises(ContractMismatch, match="quality"):  # it was fetched, and is of another kind
+            kind.from_pretrained(NAME, revision=head(hub))
+
+
+def test_a_branch_warns_that_it_can_move_and_names_the_commit_to_pin(hub):
+    with pytest.warns(MovingRevision, match=f"{NAME}@{head(hub)}"):
+        load_checkpoint(f"hub:{NAME}")
+    with pytest.warns(MovingRevision):
+        load_checkpoint(f"hub:{NAME}@main")
+
+
+def test_a_commit_or_a_digest_needs_no_warning(hub, made):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load_checkpoint(pinned(hub))
+        load_checkpoint(f"hub:{NAME}@main", sha256=made.digest)
+
+
+def test_a_digest_is_held_against_the_manifest_before_anything_else_is_fetched(hub):
+    with pytest.raises(TamperedCheckpoint, match="not the checkpoint you asked for"):
+        load_checkpoint(pinned(hub), sha256="0" * 64)
+    assert not hub.got("model.onnx")
+
+
+@pytest.mark.parametrize(
+    ("location", "message"),
+    [
+        ("hub:org/nothing@main", "no such repository"),
+        (f"hub:{NAME}@v9", "no such revision"),
+        (f"hub:{NAME}@{'0' * 40}", "no such revision"),
+    ],
+)
+def test_what_the_hub_has_not_is_named(hub, location, message):
+    with pytest.raises(NotACheckpoint, match=message):
+        load_checkpoint(location)
+
+
+@pytest.mark.parametrize("location", ["hub:", "hub:name", "hub:a/b/c", "hub:../x", f"hub:{NAME}@", f"hub:{NAME}@../up"])
+def test_locations_that_are_none_are_refused_without_asking(hub, location):
+    with pytest.raises(NotACheckpoint, match="expected"):
+        load_checkpoint(location)
+    assert not hub.requests
+
+
+def test_a_missing_file_is_named(hub):
+    del hub.commits[NAME][head(hub)]["golden.json"]
+    with pytest.raises(NotACheckpoint, match=r"golden\.json of hub:.* no such file"):
+        load_checkpoint(pinned(hub))
+
+
+def test_a_private_repository_says_how_to_log_in(hub):
+    hub.private.add(NAME)
+    with pytest.raises(NotACheckpoint, match="hf auth login"):
+        load_checkpoint(pinned(hub))
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "README.md", "golden.json"])
+def test_a_changed_file_is_refused_though_the_hub_vouches_for_it(hub, name):
+    files = hub.commits[NAME][head(hub)]
+    files[name] = files[name][:-1] + bytes([files[name][-1] ^ 1])
+    with pytest.raises(TamperedCheckpoint, match=name):
+        load_checkpoint(pinned(hub))
+
+
+def test_a_truncated_file_is_refused_and_not_kept(hub, made):
+    files = hub.commits[NAME][head(hub)]
+    whole = files["model.onnx"]
+    hub.sizes["model.onnx"] = len(whole)
+    files["model.onnx"] = whole[:-7]
+    with pytest.raises(HubError, match=r"model\.onnx"):
+        load_checkpoint(pinned(hub))
+    files["model.onnx"] = whole
+    assert load_checkpoint(pinned(hub)).digest == made.digest
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "README.md"])
+def test_a_file_above_its_limit_is_never_downloaded(hub, name):
+    hub.sizes[name] = Limits().of(name) + 1
+    with pytest.raises(UnsafeModel, match=f"{name} .* at most"):
+        load_checkpoint(pinned(hub))
+    assert not hub.got(name)
+
+
+def test_names_that_lead_out_of_the_repository_are_refused_before_they_are_asked_for(hub):
+    files = hub.commits[NAME][head(hub)]
+    manifest = json.loads(files["manifest.json"])
+    manifest["files"]["../../up"] = manifest["files"]["README.md"]
+    files["manifest.json"] = json.dumps(manifest).encode()
+    with pytest.raises(UnsafeModel, match="plain file name"):
+        load_checkpoint(pinned(hub))
+    assert not any("up" in path for _, path in hub.requests)
+
+
+def test_what_was_fetched_once_needs_no_network(hub, made, monkeypatch):
+    with pytest.warns(MovingRevision):
+        load_checkpoint(f"hub:{NAME}")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    hub.requests.clear()
+    assert load_checkpoint(pinned(hub)).digest == made.digest
+    with pytest.warns(MovingRevision):
+        assert load_checkpoint(f"hub:{NAME}").digest == made.digest
+    with pytest.raises(HubError, match="cannot be reached"):
+        load_checkpoint("hub:org/other@main")
+    assert not hub.requests
+
+
+def test_a_spoilt_cache_is_noticed(hub):
+    path = load_checkpoint(pinned(hub)).path / "model.onnx"
+    with path.open("r+b") as file:
+        file.write(b"\0\0\0")
+    with pytest.raises(TamperedCheckpoint, match=r"model\.onnx"):
+        load_checkpoint(pinned(hub))
+
+
+def test_without_the_library_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(HubError, match=r"pip install 'metaprobe\[hub\]'"):
+        load_checkpoint(f"hub:{NAME}@main")
+
+
+# Giving away
+
+
+def test_what_was_pushed_comes_back_with_the_digest_that_was_returned(hub, made):
+    published = QualityPredictor(made).push_to_hub("org/mine", license="apache-2.0", tags=("truthfulqa",))
+    loaded = load_checkpoint(published.location, sha256=published.digest)
+    assert published.commit == head(hub, "org/mine")
+    assert loaded.manifest.metrics == made.manifest.metrics
+    assert loaded.digest != made.digest  # the card has the hub's metadata now
+
+
+def test_the_card_holds_what_the_hub_indexes(hub, made):
+    push(made, "org/mine", license="apache-2.0", tags=("truthfulqa",))
+    card = huggingface_hub.ModelCard(hub.commits["org/mine"][head(hub, "org/mine")]["README.md"].decode())
+    assert card.data.license == "apache-2.0"
+    assert card.data.library_name == "metaprobe"
+    assert {"metaprobe", "quality", "truthfulqa"} <= set(card.data.tags)
+    assert card.data.base_model == ["org/model"]
+    (result,) = card.data.eval_results
+    assert (result.metric_type, result.metric_value) == ("auroc", 0.75)
+    assert "0.710 to 0.790" in result.metric_name
+    assert card.text.strip() == "# Quality predictor\n\nMade for tests."
+
+
+def test_pushing_what_was_fetched_changes_no_byte(hub, made):
+    first = push(made, "org/mine", license="mit")
+    again = push(load_checkpoint(first.location), "other/mine", license="mit")
+    assert again.digest == first.digest
+
+
+def test_a_copy_has_the_same_digest_and_replaces_nothing_unasked(made, tmp_path):
+    predictor = QualityPredictor(made)
+    copied = predictor.save_pretrained(tmp_path / "copy")
+    assert load_checkpoint(tmp_path / "copy", sha256=made.digest).digest == copied.digest
+    with pytest.raises(CheckpointExists):
+        predictor.save_pretrained(tmp_path / "copy")
+    predictor.save_pretrained(tmp_path / "copy", overwrite=True)
+
+
+def test_a_fetched_checkpoint_can_be_copied_though_the_cache_is_made_of_links(hub, made, tmp_path):
+    copied = QualityPredictor.from_pretrained(NAME, revision=head(hub)).save_pretrained(tmp_path / "copy")
+    assert not any(path.is_symlink() for path in (tmp_path / "copy").iterdir())
+    assert copied.digest == made.digest
+
+
+def test_files_that_changed_after_loading_are_not_given_away(made, tmp_path):
+    predictor = QualityPredictor(made)
+    copy = predictor.save_pretrained(tmp_path / "copy")
+    (tmp_path / "copy" / "README.md").write_text("# Another card\n")
+    with pytest.raises(TamperedCheckpoint, match=r"README\.md"):
+        QualityPredictor(copy).save_pretrained(tmp_path / "further")
+    assert not (tmp_path / "further").exists()
+
+
+def test_a_refusing_hub_and_an_odd_licence_are_reported(hub, made):
+    hub.private.add("org/closed")
+    with pytest.raises(HubError, match="org/closed"):
+        push(made, "org/closed", license="mit")
+    with pytest.raises(ContractMismatch, match="of the hub such as"):
+        push(made, "org/mine", license="do what you want\ntags: [x]")
+
+
+@pytest.mark.slow
+def test_the_commands_reach_a_hub_through_hf_endpoint(hub, made, tmp_path):
+    environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home")}
+
+    def run(*arguments):
+        command = [sys.executable, "-m", "metaprobe.cli", *arguments]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+
+    pushed = run("push", str(made.path), "org/mine", "--license", "mit")
+    assert pushed.returncode == 0, pushed.stderr
+    told = json.loads(pushed.stdout)
+    assert hashlib.sha256(hub.commits["org/mine"][head(hub, "org/mine")]["manifest.json"]).hexdigest() == told["sha256"]
+    verified = run("verify", told["location"], "--sha256", told["sha256"])
+    assert (verified.returncode, verified.stderr) == (0, "")
+    refused = run("verify", told["location"], "--sha256", "0" * 64)
+    assert refused.returncode == 1
+    assert "not the checkpoint you asked for" in refused.stderr

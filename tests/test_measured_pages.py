@@ -1,0 +1,136 @@
+"""docs/reproduction.md and docs/benchmarks.md are what their scripts make of the figures, and leave no figure out."""
+
+import copy
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import page as benchmarks  # noqa: E402
+import reproduction  # noqa: E402
+from reproduction_papers import PAPERS  # noqa: E402
+
+Found = dict[str, Any]
+QUICK = ("monitor_generate_verify", "metacrit", "early_token_confidence", "caelf")
+"""Papers whose figures take a second; MetaCogAgent's take minutes of replaying."""
+WHERE = {
+    "monitor_generate_verify": {"systems": "table 1"},
+    "metacogagent": {
+        **{f"table {i}": f"table {roman}" for i, roman in enumerate(("I", "II", "III", "IV", "V"), 1)},
+        "calibration": "section V",
+        "delegation": "section V",
+        "cross_gain_over_conversation": "gain over it on cross items",
+        "profiles_after_all_tasks": "profiles after all tasks",
+        "example": "one example",
+    },
+    "metacrit": {
+        **{f"table {i}": f"table {i}" for i in (1, 3, 4, 7, 8)},
+        **{"table 2": "table 1, and 2", "table 9": "table 9", "table 10": "table 10", "figure 4": "figure 4"},
+    },
+    "early_token_confidence": {"section 4.4": "section 4.4", "tables 3 and 4": "3 and 4", "protocol": "its protocol"},
+    "caelf": {"human_evaluation": "table 8"},
+}
+"""Paper -> what docs/paper_figures/ holds of it -> how the page names it."""
+NO_FIGURES = set("paper source model task note notes units contradictions unclear constants".split())
+NO_FIGURES |= set("levels dimensions words not_given".split())
+
+
+@pytest.fixture(scope="module")
+def figures() -> Found:
+    return json.loads(reproduction.FIGURES.read_text(encoding="utf-8"))
+
+
+def paper(name: str) -> Found:
+    return json.loads((ROOT / "docs" / "paper_figures" / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def test_the_reproduction_page_is_what_the_script_makes_of_the_figures(figures: Found) -> None:
+    assert reproduction.PAGE.read_text(encoding="utf-8") == reproduction.page(figures)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_the_figures_are_those_of_the_recorded_runs(name: str, figures: Found) -> None:
+    assert json.loads(json.dumps(dataclasses.asdict(PAPERS[name](paper(name))))) == figures[name]
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_whatever_a_paper_reports_is_measured_or_has_a_reason(name: str, figures: Found) -> None:
+    assert set(paper(name)) - NO_FIGURES == set(WHERE[name])
+    named = [row["where"] for kind in ("figures", "missing") for row in figures[name][kind]]
+    for key, where in WHERE[name].items():
+        assert any(where in place for place in named), f"{key}: {where} is not in {sorted(set(named))}"
+    assert all(row["why"].endswith(".") for row in figures[name]["missing"])
+
+
+def test_every_system_ablation_and_sweep_of_metacogagent_is_there(figures: Found) -> None:
+    reported, found = paper("metacogagent"), figures["metacogagent"]
+    words = " ".join(row["what"] for row in found["figures"]) + " ".join(row["where"] for row in found["missing"])
+    expected = [*reported["table 2"], *reported["table 3"], *reported["table 4"]]
+    expected += [f"{name} = {value}" for name, values in reported["table 5"].items() for value in values]
+    assert [name for name in expected if name not in words] == ["columns", "columns", "columns", "MetaCogAgent (Full)"]
+
+
+def test_our_figures_have_intervals_around_them_and_a_number_of_answers(figures: Found) -> None:
+    for section in figures.values():
+        for row in section["figures"]:
+            estimate, low, high = row["here"]
+            assert low <= estimate <= high
+            assert row["n"] > 0
+
+
+@pytest.mark.parametrize(
+    ("sign", "low", "high", "expected"),
+    [
+        (1, 0.1, 0.2, "holds"),
+        (-1, -0.2, -0.1, "holds"),
+        (1, -0.1, 0.2, "undecided"),
+        (-1, 0.1, 0.2, "**the other way round**"),
+    ],
+)
+def test_a_verdict_follows_from_the_interval_alone(sign: int, low: float, high: float, expected: str) -> None:
+    assert reproduction.verdict({"sign": sign, "here": [(low + high) / 2, low, high]}) == expected
+
+
+def test_another_figure_makes_another_reproduction_page(figures: Found) -> None:
+    changed = copy.deepcopy(figures)
+    changed["metacogagent"]["figures"][-1]["here"][0] += 0.1
+    assert reproduction.page(changed) != reproduction.page(figures)
+
+
+def test_the_benchmarks_page_is_what_the_script_makes_of_the_figures() -> None:
+    expected = benchmarks.page(benchmarks.read(benchmarks.RUNS), benchmarks.figures())
+    assert benchmarks.PAGE.read_text(encoding="utf-8") == expected
+
+
+def test_a_benchmark_that_never_ran_has_no_row_and_is_named() -> None:
+    found = {**benchmarks.figures(), "peers": {}}
+    page = benchmarks.page({}, found)
+    assert "native LightGBM | 2" not in page
+    assert "| peers | `python benchmarks/peers.py` | before this table was kept | - | never run |" in page
+
+
+def test_what_was_skipped_or_failed_is_said() -> None:
+    about = {"machine": {"cpu": "C", "cores": 3, "python": "3", "load": 0.1}, "at": "2026-01-02", "without": ["uqlm"]}
+    page = benchmarks.page({"predict": {**about, "failed": True}}, benchmarks.figures())
+    row = next(line for line in page.splitlines() if line.startswith("| predict | `python"))
+    assert "2026-01-02 | C, 3 cores, load 0.1" in row
+    assert "it failed; its figures are older" in row
+    assert "not installed: uqlm" in row
+
+
+def test_peers_that_are_not_given_leave_no_option_behind() -> None:
+    arguments = benchmarks.BENCHMARKS["predict"].arguments
+    alone = benchmarks.filled(arguments, {"{peers}": None, "{data}": None}, "predict")
+    assert alone == ["benchmarks/predict.py", "--json", str(benchmarks.MEASURED / "predict.json")]
+    assert "--peers" in benchmarks.filled(arguments, {"{peers}": Path("p"), "{data}": None}, "predict")
+
+
+def test_every_benchmark_script_exists() -> None:
+    for benchmark in benchmarks.BENCHMARKS.values():
+        assert (ROOT / benchmark.arguments[0]).exists()

@@ -1,0 +1,329 @@
+"""meta-d', DeLong's test, Holm's correction and their neighbours: against published values and against brute force."""
+
+from itertools import pairwise, product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize
+from scipy.special import ndtr
+from scipy.stats import kendalltau, spearmanr
+
+from metaprobe.eval.metrics import (
+    CoverageAtRisk,
+    StratifiedAuroc,
+    auroc,
+    brier,
+    brier_reliability,
+    brier_resolution,
+    brier_uncertainty,
+    delong_covariance,
+    delong_test,
+    ece_debiased,
+    equal_grades,
+    fit_meta_d,
+    holm,
+    kendall,
+    prediction_rejection_ratio,
+    response_counts,
+    risk_coverage,
+    sensitivity,
+    spearman,
+)
+
+ANY_TIME = settings(deadline=None)  # the first call imports SciPy
+FEW = settings(ANY_TIME, max_examples=25)
+
+# Counts from the most confident "not there" to the most confident "there", without and with the signal: the example of
+# HMeta-d (Fleming 2017, doi:10.1093/nc/nix007).
+ABSENT = (52, 32, 35, 37, 26, 12, 4, 2)
+PRESENT = (2, 5, 15, 22, 33, 38, 40, 45)
+
+
+def by_response(absent, present):
+    """(signal, response, grade) of counts in that order."""
+    half = len(absent) // 2
+    return np.array([[row[:half][::-1], row[half:]] for row in (absent, present)], dtype=float)
+
+
+def expected_counts(d_prime, criterion, distances, *, meta_d=None, n=1000.0):
+    """What n trials of each signal give on average: responses with d', grades with meta-d'.
+
+    `distances` (2, K-1): ascending, of each response's thresholds from the criterion, on its own side.
+    """
+    meta_d = d_prime if meta_d is None else meta_d
+    middle = criterion / d_prime * meta_d
+    counts = np.empty((2, 2, len(distances[0]) + 1))
+    for signal, response in product((0, 1), (0, 1)):
+        side = 1 if response else -1
+        said = ndtr(side * ((signal - 0.5) * d_prime - criterion))
+        edges = middle + side * np.array([0, *distances[response], np.inf])
+        tails = ndtr(side * ((signal - 0.5) * meta_d - edges))
+        counts[signal, response] = n * said * -np.diff(tails) / tails[0]
+    return counts
+
+
+steps = st.lists(st.floats(0.2, 0.8), min_size=3, max_size=3).map(np.cumsum)
+observers = st.tuples(st.floats(0.5, 2.5), st.floats(-0.6, 0.6), st.tuples(steps, steps))
+
+
+def test_meta_d_is_what_metadpy_publishes_for_the_same_counts():
+    # metadpy's own test of its maximum likelihood fit (metadpy/tests/test_mle.py), with its padding of 1 / (2 K).
+    fit = fit_meta_d(by_response(ABSENT, PRESENT))
+    assert fit.d_prime[0] == pytest.approx(1.535, abs=5e-4)
+    assert fit.meta_d[0] == pytest.approx(1.634, abs=5e-4)
+    assert fit.m_ratio[0] == pytest.approx(1.064, abs=5e-4)
+
+
+@FEW
+@given(observers)
+def test_an_ideal_observer_has_an_m_ratio_of_one(observer):
+    d_prime, criterion, distances = observer
+    fit = fit_meta_d(expected_counts(d_prime, criterion, distances), pad=0)
+    assert fit.d_prime[0] == pytest.approx(d_prime)
+    assert fit.criterion[0] == pytest.approx(criterion)
+    assert fit.m_ratio[0] == pytest.approx(1, abs=1e-4)
+
+
+@FEW
+@given(observers, st.floats(0.2, 1.6))
+def test_a_planted_m_ratio_is_found(observer, planted):
+    d_prime, criterion, distances = observer
+    counts = expected_counts(d_prime, criterion, distances, meta_d=planted * d_prime)
+    assert fit_meta_d(counts, pad=0).m_ratio[0] == pytest.approx(planted, abs=1e-3)
+
+
+def test_noise_on_the_confidence_lowers_meta_d_and_leaves_d_prime():
+    rng = np.random.default_rng(0)
+    signal = rng.integers(0, 2, 20_000)
+    evidence = signal - 0.5 + rng.normal(size=len(signal)) / 1.5
+    response = (evidence > 0).astype(int)
+    fits = [
+        fit_meta_d(response_counts(signal, response, equal_grades(np.abs(evidence + noise * rng.normal(size=20_000)))))
+        for noise in (0, 1)
+    ]
+    assert fits[0].m_ratio[0] == pytest.approx(1, abs=0.05)
+    assert fits[1].m_ratio[0] < 0.7
+    assert [fit.d_prime[0] for fit in fits] == pytest.approx([1.5] * 2, abs=0.05)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_general_optimiser_finds_a_better_likelihood(seed):
+    counts = np.random.default_rng(seed).integers(0, 40, (2, 2, 4)).astype(float)
+    counts[0, 0] += 20  # better than guessing
+    counts[1, 1] += 20
+    fit = fit_meta_d(counts)
+    padded, relative = counts + 1 / 8, fit.criterion[0] / fit.d_prime[0]
+
+    def loss(theta):
+        value = 0.0
+        for signal, response in product((0, 1), (0, 1)):
+            side = 1 if response else -1
+            away = np.cumsum(np.exp(theta[1 + 3 * response : 4 + 3 * response]))
+            edges = relative * theta[0] + side * np.array([0, *away, np.inf])
+            tails = ndtr(side * ((signal - 0.5) * theta[0] - edges))
+            value -= padded[signal, response] @ np.log(np.maximum(-np.diff(tails) / max(tails[0], 1e-300), 1e-300))
+        return value
+
+    found = minimize(loss, np.r_[fit.d_prime[0], np.full(6, -0.7)], method="BFGS")
+    assert fit.log_likelihood[0] == pytest.approx(-found.fun, abs=1e-4)
+    assert fit.meta_d[0] == pytest.approx(found.x[0], abs=1e-2)
+
+
+def test_swapping_the_two_choices_changes_the_sign_of_the_criterion_only():
+    counts = expected_counts(1.2, 0.4, [(0.3, 0.9), (0.5, 0.8)], meta_d=0.9)
+    one, other = fit_meta_d(counts), fit_meta_d(counts[::-1, ::-1])
+    assert [one.criterion[0], -other.criterion[0]] == pytest.approx([0.4, 0.4], abs=0.01)
+    assert one.m_ratio[0] == pytest.approx(other.m_ratio[0], abs=1e-5)
+
+
+def test_fits_made_together_are_those_made_alone():
+    many = np.random.default_rng(0).poisson(by_response(ABSENT, PRESENT), size=(20, 2, 2, 4))
+    together = fit_meta_d(many)
+    alone = [fit_meta_d(counts).meta_d[0] for counts in many]
+    assert together.meta_d == pytest.approx(alone, abs=1e-4)
+    assert together.d_prime == pytest.approx(sensitivity(many.sum(axis=3, keepdims=True))[0])
+
+
+def test_there_is_no_meta_d_of_answers_that_are_worse_than_guessing():
+    fit = fit_meta_d(by_response(PRESENT, ABSENT))
+    assert fit.d_prime[0] < 0
+    assert np.isnan(fit.m_ratio[0])
+
+
+def test_what_cannot_be_fitted_is_refused_with_the_reason():
+    with pytest.raises(ValueError, match="pad the counts"):
+        fit_meta_d(by_response((0, *ABSENT[1:]), PRESENT), pad=0)
+    with pytest.raises(ValueError, match="at least 2"):
+        fit_meta_d(np.ones((2, 2, 1)))
+    with pytest.raises(ValueError, match=r"\(2, 2, K\)"):
+        fit_meta_d(np.ones((2, 4)))
+
+
+@ANY_TIME
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=40))
+def test_grades_keep_the_order_and_the_ties_of_the_confidence(confidence):
+    values = np.array(confidence) / 5
+    grade = equal_grades(values)
+    assert set(grade) == set(range(grade.max() + 1))
+    for a, b in product(range(len(values)), repeat=2):
+        assert (values[a] == values[b]) <= (grade[a] == grade[b])
+        assert (values[a] > values[b]) <= (grade[a] >= grade[b])
+
+
+def test_distinct_confidences_are_graded_into_equal_quarters():
+    assert np.bincount(equal_grades(np.random.default_rng(0).normal(size=40))).tolist() == [10, 10, 10, 10]
+
+
+def test_weighted_counts_are_those_of_copies():
+    rng = np.random.default_rng(0)
+    signal, response, grade = rng.integers(0, 2, 30), rng.integers(0, 2, 30), rng.integers(0, 3, 30)
+    grade[0] = 2
+    weight = rng.integers(0, 3, 30)
+    weight[0] = 1
+    copied = response_counts(*(np.repeat(column, weight) for column in (signal, response, grade)))
+    assert (response_counts(signal, response, grade, weight) == copied).all()
+
+
+@st.composite
+def two_scores(draw):
+    """y with both classes at least twice, and two scores with ties."""
+    rows = draw(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 6), st.integers(0, 6)), min_size=2, max_size=25))
+    return np.array([*rows, (0, 1, 4), (0, 5, 2), (1, 2, 2), (1, 6, 3)], dtype=float).T
+
+
+@ANY_TIME
+@given(two_scores())
+def test_delong_agrees_with_placements_counted_one_by_one(data):
+    y, *scores = data
+    placed = []
+    for score in scores:
+        ones, zeros = score[y == 1], score[y == 0]
+        beats = (ones[:, None] > zeros) + 0.5 * (ones[:, None] == zeros)
+        placed.append((beats.mean(axis=1), beats.mean(axis=0)))
+    expected = np.cov([p[0] for p in placed]) / (y == 1).sum() + np.cov([p[1] for p in placed]) / (y == 0).sum()
+    aucs, covariance = delong_covariance(y, scores)
+    assert aucs == pytest.approx([auroc(y, score) for score in scores])
+    assert covariance == pytest.approx(expected)
+
+
+def test_delong_rejects_true_nulls_about_as_often_as_it_says():
+    rng = np.random.default_rng(0)
+    rejected = 0
+    for _ in range(300):
+        y = rng.integers(0, 2, 80)
+        a, b = y + rng.normal(size=(2, 80)) * 1.5
+        rejected += delong_test(y, a, b).p < 0.05
+    assert 0.02 < rejected / 300 < 0.09
+
+
+def test_equal_rankings_differ_by_nothing_and_a_clear_difference_is_found():
+    rng = np.random.default_rng(1)
+    y = rng.integers(0, 2, 300)
+    strong, noise = y + rng.normal(size=300), rng.normal(size=300)
+    same = delong_test(y, strong, 2 * strong + 1)
+    assert (same.difference, same.p) == (0, 1)
+    assert delong_test(y, strong, noise).p < 1e-6
+    with pytest.raises(ValueError, match="two answers of each class"):
+        delong_test([1, 1, 0], [1, 2, 3], [3, 2, 1])
+
+
+def test_holm_is_as_in_the_textbook_and_leaves_out_what_has_no_p():
+    assert holm([0.01, 0.04, np.nan, 0.03, 0.005]) == pytest.approx([0.03, 0.06, np.nan, 0.06, 0.02], nan_ok=True)
+
+
+@ANY_TIME
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
+def test_holm_lies_between_the_p_and_bonferroni_and_keeps_their_order(p):
+    adjusted = holm(p)
+    assert (adjusted >= p).all()
+    assert (adjusted <= np.minimum(1, np.array(p) * len(p)) + 1e-12).all()
+    assert all(a <= b for a, b in pairwise(adjusted[np.argsort(p, kind="stable")]))
+
+
+def test_a_score_that_only_knows_the_stratum_is_worth_nothing_within_it():
+    rng = np.random.default_rng(0)
+    strata = rng.integers(0, 3, 600)
+    y = (rng.uniform(size=600) < [0.2, 0.5, 0.9] @ (strata == np.arange(3)[:, None])).astype(int)
+    assert auroc(y, strata) > 0.75
+    assert StratifiedAuroc(strata)(y, strata.astype(float)) == 0.5
+    # and one that knows no more than the answer itself keeps what it is worth
+    assert StratifiedAuroc(strata)(y, y + rng.normal(size=600)) > 0.7
+
+
+@ANY_TIME
+@given(two_scores(), st.lists(st.integers(0, 2), min_size=29, max_size=29))
+def test_stratified_auroc_counts_the_pairs_of_one_stratum(data, drawn):
+    y, score, _ = data
+    strata = np.array(drawn[: len(y)])
+    weight = np.array(drawn[::-1][: len(y)])
+    won = pairs = 0.0
+    for i, j in product(range(len(y)), repeat=2):
+        if strata[i] == strata[j] and y[i] == 1 and y[j] == 0:
+            both = weight[i] * weight[j]
+            pairs += both
+            won += both * ((score[i] > score[j]) + 0.5 * (score[i] == score[j]))
+    found = StratifiedAuroc(strata)(y, score, weight)
+    assert found == pytest.approx(won / pairs) if pairs else np.isnan(found)
+    whole = StratifiedAuroc(np.zeros(len(y)))
+    assert whole(y, score) == pytest.approx(auroc(y, score))
+
+
+@ANY_TIME
+@given(two_scores())
+def test_the_parts_of_the_brier_score_add_up_where_bins_hold_one_probability(data):
+    y, score, _ = data
+    p = score / 6
+    # 7 probabilities in 200 bins: no bin holds two
+    parts = [part(y, p, bins=200) for part in (brier_reliability, brier_resolution, brier_uncertainty)]
+    assert parts[0] - parts[1] + parts[2] == pytest.approx(brier(y, p))
+    binned = brier_reliability(y, p, bins=200)
+    if (np.unique(p, return_counts=True)[1] > 1).all():
+        assert binned == pytest.approx(np.sign(ece_debiased(y, p, bins=200)) * ece_debiased(y, p, bins=200) ** 2)
+
+
+def test_reliability_is_for_the_miscalibrated_and_resolution_for_those_who_know():
+    rng = np.random.default_rng(0)
+    p = rng.uniform(size=4000)
+    y = (rng.uniform(size=4000) < p).astype(int)
+    assert brier_reliability(y, p) == pytest.approx(0, abs=2e-3)
+    assert brier_resolution(y, p) == pytest.approx(1 / 12, abs=0.01)  # the variance of p
+    assert brier_reliability(y, p**3) > 0.03
+    assert brier_resolution(y, np.full(4000, 0.5)) == pytest.approx(0, abs=1e-12)
+
+
+@ANY_TIME
+@given(two_scores())
+def test_prediction_rejection_ratio_is_what_the_curves_give(data):
+    y, score, _ = data
+    error = 1 - y.mean()
+    area, best = (risk_coverage(y, ranking).risk.mean() for ranking in (score, y))
+    assert prediction_rejection_ratio(y, score) == pytest.approx((error - area) / (error - best))
+    assert prediction_rejection_ratio(y, y) == pytest.approx(1)
+    assert prediction_rejection_ratio(y, np.zeros(len(y))) == pytest.approx(0, abs=1e-12)
+
+
+@ANY_TIME
+@given(two_scores(), st.sampled_from([0.0, 0.1, 0.25, 0.5]))
+def test_coverage_at_risk_is_the_best_of_all_thresholds(data, risk):
+    y, score, _ = data
+    best = max([0.0, *(np.mean(score >= t) for t in score if 1 - y[score >= t].mean() <= risk + 1e-12)])
+    assert CoverageAtRisk(risk)(y, score) == pytest.approx(best)
+    assert CoverageAtRisk(1.0)(y, score) == 1
+
+
+@ANY_TIME
+@given(two_scores(), st.lists(st.integers(0, 2), min_size=29, max_size=29), st.booleans())
+def test_rank_correlations_are_those_of_scipy_with_copies_for_weights(data, drawn, finely):
+    _, grade, score = data
+    if finely:  # more distinct values than are counted at once
+        grade, score = np.tile(grade, 3) + np.arange(3 * len(grade)) / 50, np.tile(score, 3) - np.arange(3 * len(grade))
+    weight = np.tile(np.resize(np.array(drawn), len(grade)), (2, 1))
+    weight[:, [-1, -2]] += 1
+    copied = np.repeat(grade, weight[0]), np.repeat(score, weight[0])
+    for mine, scipys in ((spearman, spearmanr), (kendall, kendalltau)):
+        values = mine(grade, score, weight)
+        expected = scipys(*copied).statistic
+        assert [*values, mine(*copied)] == pytest.approx([expected] * 3)
+        assert np.isnan(mine(np.zeros(len(score)), score))

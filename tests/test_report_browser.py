@@ -1,0 +1,223 @@
+"""The report in headless Chromium, as a reader with a mouse, a keyboard, a phone or a dark room has it."""
+
+import csv
+import io
+import shutil
+from itertools import pairwise
+from xml.etree import ElementTree
+
+import pytest
+from made_up_report import made_up
+from playwright.sync_api import sync_playwright
+
+from metaprobe.eval.report.methods import method_table
+from metaprobe.eval.report.render import render_report, report_files
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine"),
+]
+
+PATIENCE_MS = 180_000
+"""On a busy machine the browser is slow; nothing here waits for something that may not come."""
+FIRST_CELLS = "rows => rows.map(row => row.cells[0].textContent.trim())"
+AUROCS = "rows => rows.map(row => Number(row.cells[1].dataset.value))"
+
+
+@pytest.fixture(scope="module")
+def comparison():
+    return made_up(resamples=20)
+
+
+@pytest.fixture(scope="module")
+def file(comparison, tmp_path_factory):
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    path.write_text(render_report(comparison), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_page(browser, file):
+    """Opens the report; whatever it says to the console or asks of a network fails the test."""
+    contexts, complaints, requests = [], [], []
+
+    def open_with(**options):
+        context = browser.new_context(**options)
+        context.set_default_timeout(PATIENCE_MS)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("request", lambda request: requests.append(request.url))
+        page.goto(file.as_uri())
+        return page
+
+    yield open_with
+    for context in contexts:
+        context.close()
+    assert not complaints
+    fetched = [url for url in requests if not url.startswith(("data:text/csv", "blob:"))]
+    assert fetched == [file.as_uri()] * len(contexts)
+
+
+def rows(page, script, table="methods"):
+    return page.eval_on_selector_all(f"#table-{table} tbody tr", script)
+
+
+def test_a_click_on_a_head_sorts_and_a_second_one_turns_the_order_round(open_page):
+    page = open_page()
+    before = rows(page, FIRST_CELLS)
+    head = page.locator("#table-methods thead th").nth(1)
+    head.get_by_role("button").click()
+    assert head.get_attribute("aria-sort") == "descending"
+    values = rows(page, AUROCS)
+    assert values == sorted(values, reverse=True)
+    head.get_by_role("button").click()
+    assert head.get_attribute("aria-sort") == "ascending"
+    assert rows(page, AUROCS) == sorted(values)
+    assert sorted(rows(page, FIRST_CELLS)) == sorted(before) != rows(page, FIRST_CELLS)
+    assert page.locator("#table-methods th[aria-sort]").count() == 1
+
+
+def test_the_keyboard_reaches_the_results_and_sorts(open_page):
+    page = open_page()
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    assert page.evaluate("document.activeElement.getBoundingClientRect().left") >= 0  # seen once it has the focus
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "scroll"
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent.trim()") == "Method"
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    page.keyboard.press("Space")
+    assert rows(page, FIRST_CELLS) == sorted(rows(page, FIRST_CELLS), key=str.lower)
+    page.keyboard.press("Enter")
+    assert rows(page, FIRST_CELLS) == sorted(rows(page, FIRST_CELLS), key=str.lower, reverse=True)
+
+
+def test_what_has_no_value_stays_last_whichever_way_a_table_is_sorted(open_page):
+    page = open_page()
+    button = page.locator("#table-methods thead th").nth(2).get_by_role("button")
+    for _ in range(2):
+        button.click()
+        assert rows(page, FIRST_CELLS)[-1] == "verbalised confidence"
+
+
+def test_a_phone_scrolls_down_and_never_sideways(open_page):
+    page = open_page(viewport={"width": 360, "height": 740})
+    for details in page.locator("details").all():
+        details.locator("summary").click()
+    assert page.evaluate("document.documentElement.scrollWidth") == 360
+    outside = page.evaluate(
+        """[...document.querySelectorAll("main *")].filter(part => !part.closest(".scroll") && !part.closest("svg")
+           && part.getBoundingClientRect().right > 361).map(part => part.outerHTML.slice(0, 80))"""
+    )
+    assert outside == []
+
+
+def test_the_dark_has_another_background_and_text_that_can_be_read_on_it(open_page):
+    def luminance(page, of, what):
+        colour = page.evaluate(f"getComputedStyle(document.querySelector('{of}')).{what}")
+        parts = [int(part) / 255 for part in colour[colour.index("(") + 1 : -1].split(",")[:3]]
+        linear = [part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    papers = []
+    for scheme in ("light", "dark"):
+        page = open_page(color_scheme=scheme)
+        papers.append(luminance(page, "body", "backgroundColor"))
+        for of, enough in (("body", 7), (".note", 4.5), ("nav a", 4.5), (".v-better", 4.5), (".v-worse", 4.5)):
+            darker, lighter = sorted([papers[-1], luminance(page, of, "color")])
+            assert (lighter + 0.05) / (darker + 0.05) >= enough, (scheme, of)  # WCAG 2.2, 1.4.3
+    assert papers[0] > 0.9
+    assert papers[1] < 0.1
+
+
+def test_tables_and_figures_are_saved_from_inside_the_page(open_page, comparison):
+    page = open_page()
+    with page.expect_download() as saved:
+        page.get_by_role("link", name="methods.csv", exact=True).click()
+    assert saved.value.suggested_filename == "methods.csv"
+    text = saved.value.path().read_text(encoding="utf-8")
+    assert list(csv.DictReader(io.StringIO(text))) == list(csv.DictReader(io.StringIO(method_table(comparison).csv)))
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="SVG: AUROC against tokens seen").click()
+    assert saved.value.suggested_filename == "seen.svg"
+    drawing = saved.value.path().read_text(encoding="utf-8")
+    assert "var(" not in drawing
+    assert "AUROC against tokens seen" in [part.text for part in ElementTree.fromstring(drawing).iter()]
+
+
+def test_what_the_script_saves_is_what_the_files_beside_the_report_hold(open_page, comparison):
+    page = open_page()
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="SVG: Five agents").click()
+    mine = ElementTree.fromstring(report_files(comparison)["figures/routing-01-five-agents.svg"])
+    theirs = ElementTree.fromstring(saved.value.path().read_text(encoding="utf-8"))
+    assert mine.attrib["viewBox"] == theirs.attrib["viewBox"]
+    assert [part.text for part in mine.iter()] == [part.text for part in theirs.iter()]
+    strokes = [[part.attrib.get("stroke") for part in root.iter()] for root in (mine, theirs)]
+    assert strokes[0] == strokes[1]
+
+
+def test_headings_are_in_order_and_everything_has_a_name(open_page):
+    page = open_page()
+    levels = page.eval_on_selector_all("h1, h2, h3, h4", "heads => heads.map(head => Number(head.tagName[1]))")
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(below <= above + 1 for above, below in pairwise(levels))
+    faults = page.evaluate(
+        """[...document.querySelectorAll("th:not([scope]), figure:not(:has(figcaption)), table:not(:has(caption))"),
+            ...[...document.querySelectorAll("a, button, summary")].filter(part => !part.textContent.trim()),
+            ...[...document.querySelectorAll("svg")].filter(
+              part => !part.getAttribute("aria-label") && part.getAttribute("aria-hidden") !== "true"),
+            ...["aria-labelledby", "aria-details"].flatMap(name => [...document.querySelectorAll(`[${name}]`)].filter(
+              part => !document.getElementById(part.getAttribute(name)))),
+           ].map(part => part.outerHTML.slice(0, 120))"""
+    )
+    assert faults == []
+    assert page.evaluate("document.documentElement.lang") == "en"
+    assert page.locator("main").count() == page.locator("nav").count() == 1
+
+
+def test_without_a_script_the_tables_stand_and_can_be_saved(open_page):
+    page = open_page(java_script_enabled=False)
+    assert page.locator("#table-methods tbody tr").count() == 12
+    assert page.locator("th button").count() == 0
+    assert page.locator("a[download]").count() > 20
+
+
+def test_a_script_that_came_with_the_data_cannot_run(browser, file):
+    page = browser.new_page()
+    page.goto(file.as_uri())
+    refused = page.evaluate(
+        """() => new Promise(resolve => {
+             document.addEventListener("securitypolicyviolation", event => resolve(event.effectiveDirective));
+             const script = document.createElement("script");
+             script.textContent = "window.ran = true";
+             document.body.append(script);
+           })"""
+    )
+    assert refused == "script-src-elem"
+    assert page.evaluate("window.ran") is None
+    page.context.close()
+
+
+def test_print_leaves_out_what_paper_cannot_do(open_page):
+    page = open_page()
+    page.emulate_media(media="print")
+    assert not page.locator("nav").is_visible()
+    assert not page.locator("button.get").first.is_visible()
+    assert page.evaluate("getComputedStyle(document.querySelector('.scroll')).overflowX") == "visible"

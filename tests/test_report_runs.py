@@ -1,0 +1,145 @@
+"""What a report adds from whole runs: tokens seen, roles, stages, similarity, cost and quality."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from metaprobe.eval.metrics import auroc
+from metaprobe.eval.report.model import Comparison
+from metaprobe.eval.report.runs import agents_alone, cost_quality, role_trajectories, with_runs
+from metaprobe.eval.report.seen import seen_tokens
+from metaprobe.eval.table import answer_table
+from metaprobe.records.errors import RecordError
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import Call, Item, Label, Run
+
+RECORDED = Path(__file__).parent.parent / "recorded"
+
+
+def run(number, logprobs, right, *, agent="", label=True):
+    call = Call(id=f"c{number}", stage="answer", agent=agent, model="m", logprobs=np.array(logprobs, dtype=np.float32))
+    return Run(
+        id=f"r{number}",
+        system="s",
+        variant="v",
+        item=Item(id=f"i{number}", question="q", group=f"g{number}"),
+        calls=(call,),
+        labels=(Label(call.id, "correct", float(right), "program"),) if label else (),
+        outcome=float(right),
+    )
+
+
+@pytest.fixture(scope="module")
+def planted():
+    """Right and wrong answers that begin alike and part at the sixth token."""
+    rng = np.random.default_rng(0)
+    runs = []
+    for number in range(80):
+        right = number % 2
+        start = rng.normal(-1, 0.2, 5)
+        runs.append(run(number, [*start, *([-0.1 if right else -4.0] * rng.integers(3, 9))], right))
+    return runs
+
+
+def test_what_parts_at_the_sixth_token_cannot_be_told_before_and_can_after(planted):
+    seen = seen_tokens(answer_table(planted), resamples=50)
+    mean = next(method for method in seen.methods if method.name == "mean log-probability")
+    by_k = dict(zip(seen.tokens, mean.auroc, strict=True))
+    assert by_k[5].low < 0.5 < by_k[5].high
+    assert by_k[10].estimate == 1.0
+
+
+def test_tokens_beyond_the_end_of_nearly_all_answers_are_not_shown(planted):
+    seen = seen_tokens(answer_table(planted), resamples=10)
+    assert seen.tokens == (1, 2, 3, 5, 10, 20)
+    assert seen.finished[3] == 0.0
+    assert seen.finished[-1] == 1.0
+
+
+def test_the_last_point_is_the_auroc_of_the_whole_answer():
+    table = answer_table(RunStore(RECORDED / "smollm2-metacog-eval"))
+    seen = seen_tokens(table, tokens=(1, 10_000), resamples=10)
+    whole = [float(np.mean(values)) for values in table.logprobs]
+    first = [float(values[0]) for values in table.logprobs]
+    mean = seen.methods[0]
+    assert mean.auroc[-1].estimate == pytest.approx(auroc(table.y, whole))
+    assert mean.auroc[0].estimate == pytest.approx(auroc(table.y, first))
+
+
+def test_learned_scores_are_shown_at_their_own_tokens_and_must_have_the_same(planted):
+    table = answer_table(planted)
+    perfect = {4: table.y, 8: table.y}
+    seen = seen_tokens(table, learned={"trees": perfect}, resamples=10)
+    assert seen.tokens == (4, 8)
+    assert [interval.estimate for interval in seen.methods[-1].auroc] == [1.0, 1.0]
+    with pytest.raises(RecordError, match=r"b has scores for k in \[4\]; the others for k in \[4, 8\]"):
+        seen_tokens(table, learned={"a": perfect, "b": {4: table.y}})
+
+
+def test_answers_of_one_kind_have_nothing_to_be_told():
+    assert seen_tokens(answer_table([run(number, [-1.0], 1) for number in range(20)])) is None
+
+
+def test_roles_are_named_by_what_differs_and_judged_by_their_own_label_or_the_runs_outcome():
+    values = {True: [-0.1] * 6, False: [-2.0] * 6}
+    runs = [run(n, values[bool(n % 2)], n % 2, agent="alpha") for n in range(40)]
+    runs += [run(100 + n, values[bool(n % 2)], n % 2, agent="beta", label=False) for n in range(40)]
+    runs += [run(200 + n, [-1.0], n % 2, agent="says a number") for n in range(40)]
+    runs += [run(300 + n, values[bool(n % 2)], n % 2, agent="rare") for n in range(10)]
+    found = {trajectories.role: trajectories for trajectories in role_trajectories(runs)}
+    assert list(found) == ["alpha", "beta"]
+    assert found["beta"].correct.n == 20
+    np.testing.assert_allclose(found["beta"].wrong.mean, -2.0)
+
+
+def test_recorded_metacrit_runs_fill_their_sections():
+    runs = list(RunStore(RECORDED / "creak-metacrit"))
+    empty = Comparison(title="t", summary=(), provenance={}, y=np.array([0, 1]), methods=(), best_baseline="none")
+    found = with_runs(empty, runs, resamples=20)
+    assert {flow.reference for flow in found.similarity} == {"previous", "final"}
+    assert [stage.stage for stage in found.similarity[0].stages] == ["monitor", "control", "synthesis"]
+    assert {"answer", "synthesis", "final"} <= {row.stage for row in found.stages}
+    assert any("monitor" in trajectories.role for trajectories in found.role_trajectories)
+    assert found.routing == ()
+
+
+def test_agents_alone_cost_what_they_generate_and_the_oracle_beats_them():
+    runs = list(RunStore(RECORDED / "metacog-every-agent"))
+    found = agents_alone(runs, resamples=20)
+    points = {point.name: point for point in found.points}
+    for agent in ("alpha", "beta", "gamma"):
+        own = [call for one in runs for call in one.calls if call.agent == agent]
+        assert points[agent].cost == pytest.approx(sum(len(call.logprobs) for call in own) / len(runs))
+        right = [label.value for one in runs for label in one.labels if label.name == "correct"
+                 and any(call.id == label.call_id for call in own if call in one.calls)]  # fmt: skip
+        assert points[agent].accuracy == pytest.approx(np.mean(right))
+    assert points["oracle"].accuracy > max(points[agent].accuracy for agent in ("alpha", "beta", "gamma"))
+    asked_all = points["all asked, the most confident kept"]
+    assert asked_all.cost == pytest.approx(sum(points[agent].cost for agent in ("alpha", "beta", "gamma")))
+    assert set(found.hull) <= {(point.cost, point.accuracy) for point in found.points if point.kind != "oracle"}
+    assert agents_alone(runs[:20]) is None
+
+
+def test_an_evaluated_router_becomes_points_and_its_hull():
+    def figures(accuracy, cost):
+        return {
+            "accuracy": {"estimate": accuracy, "low": accuracy - 0.05, "high": accuracy + 0.05},
+            "cost_per_1000": {"estimate": cost, "low": cost, "high": cost},
+        }
+
+    evaluation = {
+        "questions": 100,
+        "groups": 90,
+        **figures(0.7, 0.5),
+        "curve": {
+            "points": [{"lambda": 0.1, "cost_per_1000": 0.4, "accuracy": 0.65}],
+            "hull": {"cost_per_1000": [0.4, 0.5], "accuracy": [0.65, 0.7]},
+        },
+        "controls": {"cheapest": figures(0.5, 0.1), "oracle": figures(0.9, 0.2), "domain table": figures(0.6, 0.3)},
+    }
+    found = cost_quality(evaluation)
+    assert [point.kind for point in found.points] == ["router", "router", "agent", "oracle", "control"]
+    assert found.hull == ((0.4, 0.65), (0.5, 0.7))
+    assert found.points[0].interval.low == pytest.approx(0.65)
+    assert cost_quality({**evaluation, "curve": None}) is None
