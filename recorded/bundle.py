@@ -40,16 +40,19 @@ ANSWERS = " ".join(
         "creak-metacrit",
     )
 )
-GRADES = "--target instruction --target justification --target evidence --target quality --target critical"
-DEBATE = f"recorded/asap-debate --stage argument --label-source judge {GRADES}"
+DEBATE = "recorded/asap-debate --stage argument --label-source program --target critical"
+"""What a program finds in the debates' arguments. What the small judge says of them is no better than chance to learn
+(docs/quality.md), so that a checkpoint of its grades would be worth nothing."""
+PRICES = "recorded/prices.json"
+"""Assumed: 0.02 US dollars for a million tokens and each billion of a model's parameters."""
 AGENTS = {"alpha": "smollm2-135m", "beta": "qwen-coder-0.5b", "gamma": "qwen-coder-1.5b"}
 """Agent of the recorded MetaCogAgent runs -> its model."""
 
 COMMANDS = {
     "quality": f"train quality {ANSWERS} --target correct --raw-graph",
     "gate": f"train gate {ANSWERS} --target correct",
-    "judge": f"train quality {DEBATE} --raw-graph",
-    "router": "train router recorded/metacog-every-agent",
+    "critical": f"train quality {DEBATE} --raw-graph",
+    "router": f"train router recorded/metacog-every-agent --prices {PRICES}",
     **{
         f"{model}-{name}": f"train hidden {STATES / model} --stage answer --agent {agent} --when {when}"
         for agent, model in AGENTS.items()

@@ -81,6 +81,8 @@ def _decoder(top: bool) -> Callable[[Body], Any] | None:
         import msgspec
     except ModuleNotFoundError:
         return None
+    if not issubclass(msgspec.MsgspecError, ValueError):  # before 0.21, beside a base install
+        return None
 
     class Alternative(msgspec.Struct, gc=False):
         logprob: float

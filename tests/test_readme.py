@@ -1,4 +1,4 @@
-"""The README's code runs, with a checkpoint trained on the recorded runs in the place of the demo's."""
+"""The README's code runs, with the checkpoint that comes with the package."""
 
 import re
 import shlex
@@ -18,18 +18,14 @@ PAGES = [README, *(path.read_text(encoding="utf-8") for path in sorted((ROOT / "
 
 
 def test_the_python_of_the_readme_runs(
-    recorded_runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", README, flags=re.S)
     assert len(blocks) == 1
-    trained = CliRunner().invoke(
-        main, ["train", "quality", str(recorded_runs), "--out", "out/demo/checkpoints/quality", "--folds", "3"]
-    )
-    assert trained.exit_code == 0, trained.output
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        warnings.simplefilter("ignore", UntrustedCheckpoint)  # of so little data
+        warnings.simplefilter("ignore", UntrustedCheckpoint)  # its card says which audit it failed
         exec(compile(blocks[0], "README.md", "exec"), {})
     score, flagged, in_support = capsys.readouterr().out.split()
     assert 0 < float(score) < 1

@@ -65,6 +65,8 @@ def group_folds(
     splitter = require("sklearn.model_selection", "train").StratifiedGroupKFold(folds, shuffle=True, random_state=seed)
     try:
         for rest, part in splitter.split(rows, y[rows], np.asarray(groups)[rows]):
+            if not len(part):  # scikit-learn #34828: with as many groups as folds one may be empty
+                raise ValueError(f"one of {folds} folds is empty")
             yield rows[rest], rows[part]
     except ValueError as error:
         raise RecordError(

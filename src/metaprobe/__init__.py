@@ -1,6 +1,6 @@
 """metaprobe: how good is a language model's answer, from signals the model already gives off.
 
-predictor = QualityPredictor.load("out/demo/checkpoints/quality")
+predictor = QualityPredictor.load()      # or the folder of one of your own
 verdict = predictor.predict(response)    # an OpenAI chat completion with log-probabilities
 """
 
