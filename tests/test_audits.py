@@ -176,6 +176,8 @@ def test_judges_who_disagree_fail_and_those_who_agree_pass():
     assert good.passed
     assert not bad.passed
     assert bad.severity == "invalid"
+    [kept] = label_noise({"program": truth, "judge": judge(0.4)}, groups, y=truth.astype(np.int64))
+    assert (kept.passed, kept.severity) == (False, "weak")
     assert not label_noise({"program": truth, "judge": np.where(np.arange(N) < 20, truth, np.nan)}, groups)
     assert label_noise({"a": np.ones(N), "b": np.ones(N)}, groups)[0].passed
 

@@ -25,6 +25,8 @@ RARE = 0.1
 """Share of answers below which a class is rare."""
 TOLERATED = 0.01
 """Share of test questions that may resemble a seen one before the figures cannot be believed."""
+PROGRAM = "program"
+"""The source of labels that a program gave."""
 KAPPA = 0.4
 """Where Landis and Koch 1977, doi:10.2307/2529310, end "fair" and begin "moderate" agreement."""
 FEW_SHARED = 30
@@ -136,11 +138,18 @@ def labels_by_source(runs: Iterable[Run], call_ids: Sequence[str], target: str) 
     return found
 
 
-def label_noise(labels: Mapping[str, NDArray[np.float64]], groups: NDArray[np.str_], *, seed: int = 0) -> list[Audit]:
+def label_noise(
+    labels: Mapping[str, NDArray[np.float64]],
+    groups: NDArray[np.str_],
+    *,
+    y: NDArray[np.int64] | None = None,
+    seed: int = 0,
+) -> list[Audit]:
     """One line for each two sources that judged at least 30 answers both: Cohen's kappa of at least 0.4.
 
     `labels` as from `labels_by_source`, of 0, 1 and NaN. Below that the figures say how well one source is imitated,
     not how good the answers are: `invalid`. The detail gives the best AUROC that such noise leaves: `auroc_ceiling`.
+    Where the labels in use, `y`, are the program's, another source that disagrees is `weak`: a program does not guess.
     """
     audits = []
     for first, second in combinations(sorted(labels), 2):
@@ -151,12 +160,13 @@ def label_noise(labels: Mapping[str, NDArray[np.float64]], groups: NDArray[np.st
         kappa = interval(quadratic_weighted_kappa, a, b, cluster_weights(groups[both].tolist(), 1000, seed))
         agreement = float(np.mean(a == b))
         detail = f"kappa {kappa.estimate:.2f} [{kappa.low:.2f}, {kappa.high:.2f}], {agreement:.0%} of {len(a)} agree"
-        for source, y in ((first, a), (second, b)):
-            if 0 < y.mean() < 1:
-                detail += f"; against {source} no more than AUROC {auroc_ceiling(agreement, float(y.mean())):.2f}"
+        for source, given in ((first, a), (second, b)):
+            if 0 < given.mean() < 1:
+                detail += f"; against {source} no more than AUROC {auroc_ceiling(agreement, float(given.mean())):.2f}"
         # Undefined where both say one thing throughout: they agree.
         passed = bool(np.isnan(kappa.estimate) or kappa.estimate >= KAPPA)
-        audits.append(Audit(f"{first} and {second} agree", passed, detail, "invalid"))
+        checked = y is not None and PROGRAM in (first, second) and bool((labels[PROGRAM] == y)[both].all())
+        audits.append(Audit(f"{first} and {second} agree", passed, detail, "weak" if checked else "invalid"))
     return audits
 
 

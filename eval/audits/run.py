@@ -87,7 +87,7 @@ def run_audits(inputs: AuditInputs, *, seed: int = 0) -> AuditReport:
         found += [repeated_questions(questions, splits), near_duplicates(questions, splits, seed=seed)]
     else:
         skipped.append("repeated questions and near-duplicates: need the splits and the questions' texts")
-    if noise := label_noise(inputs.labels, groups, seed=seed):
+    if noise := label_noise(inputs.labels, groups, y=y, seed=seed):
         found += noise
     else:
         skipped.append(f"label noise: needs {FEW_SHARED} answers labelled by two sources")
