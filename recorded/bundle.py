@@ -16,11 +16,14 @@ from pathlib import Path
 import click
 
 from metaprobe.checkpoints import load_checkpoint
-from metaprobe.checkpoints.bundle import FOLDER
+from metaprobe.checkpoints.bundle import FOLDER, bundled_names
 from metaprobe.checkpoints.golden import difference
 from metaprobe.checkpoints.manifest import GOLDEN
 
 ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "checkpoints.md"
+SHOWN = 4
+"""Figures of a checkpoint in the table; all stand in its card."""
 WORK = Path("out/bundle")
 STATES = WORK / "states"
 """Copies of the recorded runs, with hidden states beside them."""
@@ -81,6 +84,8 @@ def main(names: tuple[str, ...], models: Path | None, check: bool) -> None:
             allowed = TOLERANCE_OF_STATES if of_states else TOLERANCE
             click.echo(f"{name}: differs by {found:.2g} on the golden rows (allowed: {allowed:g})")
             worst += [name] * (found > allowed)
+    if not check:
+        write_table()
     if worst:
         raise click.ClickException(f"not the same again: {', '.join(worst)}")
 
@@ -103,6 +108,24 @@ def read_states(model: str, models: Path | None) -> None:
 def run(command: str) -> None:
     click.echo(f"metaprobe {command}", err=True)
     subprocess.run([sys.executable, "-m", "metaprobe.cli", *shlex.split(command)], cwd=ROOT, check=True)
+
+
+def write_table() -> None:
+    """What is bundled, into docs/checkpoints.md."""
+    lines = ["", "| name | kind | answers of | learned from | held out | failed audits |", "|---|---|---|---|---|---|"]
+    for name in bundled_names():
+        manifest = load_checkpoint(FOLDER / name).manifest
+        models = ", ".join(manifest.generator.models) if manifest.generator else "-"
+        of = f"{manifest.training.n} answers in {manifest.training.groups} groups" if manifest.training else "-"
+        figures = [f"{key} {m.estimate:.3f} [{m.low:.3f}, {m.high:.3f}]" for key, m in manifest.metrics.items()]
+        failed = [key for key, audit in manifest.audits.items() if not audit.passed]
+        cells = [f"`{name}`", manifest.kind, models, of, "; ".join(figures[:SHOWN]), "; ".join(failed) or "none"]
+        lines.append(f"| {' | '.join(cells)} |")
+    text = PAGE.read_text(encoding="utf-8")
+    begin, end = "<!-- bundled: written by recorded/bundle.py -->\n", "<!-- /bundled -->"
+    before, rest = text.split(begin)
+    after = rest.split(end)[1]
+    PAGE.write_text(before + begin + "\n".join(lines) + "\n" + end + after, encoding="utf-8")
 
 
 def compared(old: Path, new: Path) -> float:

@@ -1,0 +1,78 @@
+"""The checkpoints that come with the package."""
+
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+from metaprobe.checkpoints import NotACheckpoint, UntrustedCheckpoint, bundled, bundled_names, load_checkpoint
+from metaprobe.checkpoints.bundle import FOLDER
+from metaprobe.probes.hidden import ConfidenceProbe, DifficultyProbe
+from metaprobe.probes.quality import QualityPredictor
+from metaprobe.records.store import RunStore
+from metaprobe.routing.gate import StreamingGate
+from metaprobe.routing.learned import LearnedRouter
+
+ROOT = Path(__file__).parent.parent
+READERS = {"quality": QualityPredictor.load, "gate": StreamingGate.load, "router": LearnedRouter.load}
+
+pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
+
+
+def test_every_bundled_checkpoint_verifies_and_loads_as_what_it_is() -> None:
+    names = bundled_names()
+    assert {"quality", "gate", "critical", "router"} <= set(names)
+    for name in names:
+        kind = load_checkpoint(bundled(name)).manifest.kind
+        if kind == "hidden":
+            reader = DifficultyProbe if name.endswith("difficulty") else ConfidenceProbe
+            assert (reader.load(bundled(name)).position == "prompt_last") == name.endswith("difficulty")
+        else:
+            READERS[kind](f"bundled:{name}")
+
+
+def test_they_take_less_than_15_megabytes_together() -> None:
+    assert sum(path.stat().st_size for path in FOLDER.rglob("*") if path.is_file()) < 15e6
+
+
+def test_the_default_predictor_and_gate_are_the_bundled_ones() -> None:
+    assert QualityPredictor.load().checkpoint.path == bundled("quality")
+    assert StreamingGate.load().checkpoint.path == bundled("gate")
+
+
+def test_the_default_predictor_passed_its_audits() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UntrustedCheckpoint)
+        assert QualityPredictor.load().checkpoint.trustworthy
+
+
+def test_the_default_predictor_ranks_recorded_answers_far_above_chance() -> None:
+    predictor = QualityPredictor.load(on_mismatch="refuse")
+    calls = [
+        (call, run.label("correct", call.id))
+        for run in RunStore(ROOT / "recorded" / "metacog-every-agent").runs(hidden=False)
+        for call in run.calls
+        if call.stage == "answer" and call.logprobs is not None and len(call.logprobs)
+    ]
+    scores = [verdict.score or 0.0 for verdict in predictor.predict_many([call for call, _ in calls])]
+    right = [score for score, (_, y) in zip(scores, calls, strict=True) if y == 1]
+    wrong = [score for score, (_, y) in zip(scores, calls, strict=True) if y == 0]
+    # It has seen them; what it is worth on others stands in its card.
+    assert sum(right) / len(right) > sum(wrong) / len(wrong) + 0.2
+
+
+def test_a_name_that_is_not_there_says_which_are() -> None:
+    with pytest.raises(NotACheckpoint, match="quality"):
+        bundled("qualty")
+
+
+def test_the_default_loads_with_the_base_install_alone() -> None:
+    code = (
+        "import sys, warnings; warnings.simplefilter('ignore'); from metaprobe import QualityPredictor; "
+        "print(QualityPredictor.load().predict([-0.1] * 12).score); "
+        "assert not {'torch', 'sklearn', 'lightgbm', 'pyarrow', 'huggingface_hub', 'scipy'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert 0 < float(done.stdout) < 1
