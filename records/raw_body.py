@@ -81,7 +81,7 @@ def _decoder(top: bool) -> Callable[[Body], Any] | None:
         import msgspec
     except ModuleNotFoundError:
         return None
-    if not issubclass(msgspec.MsgspecError, ValueError):  # before 0.21, beside a base install
+    if not issubclass(msgspec.DecodeError, ValueError):  # before 0.21, beside a base install
         return None
 
     class Alternative(msgspec.Struct, gc=False):

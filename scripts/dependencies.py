@@ -87,10 +87,11 @@ PERMISSIVE = re.compile(
 
 def licence(found: Distribution) -> str:
     """As an SPDX expression where the package says one, or its classifiers or words can be read as one."""
-    if stated := found.metadata["License-Expression"]:
+    # `get`: with importlib_metadata installed, which langchain brings, a missing field raises.
+    if stated := found.metadata.get("License-Expression"):
         return str(stated)
     classified = [line.split(" :: ")[-1] for line in found.metadata.get_all("Classifier") or () if "License ::" in line]
-    words = (found.metadata["License"] or "").strip()
+    words = (found.metadata.get("License") or "").strip()
     said = classified or [words.partition("\n")[0]] * bool(words)  # the field may hold the whole text
     return " OR ".join(dict.fromkeys(SPDX.get(name.lower(), name) for name in said)) or "not stated"
 

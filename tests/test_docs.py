@@ -117,11 +117,11 @@ def test_commands_named_in_the_text_exist() -> None:
 
 
 def test_scripts_and_make_targets_named_on_the_pages_exist() -> None:
-    targets = set(re.findall(r"^([a-z]+):", text(ROOT / "Makefile"), re.M))
+    targets = set(re.findall(r"^([a-z-]+):", text(ROOT / "Makefile"), re.M))
     for path in EVERYWHERE:
         for script in re.findall(r"python ((?:examples|benchmarks|recorded)/\w+\.py)", text(path)):
             assert (ROOT / script).exists(), f"{path.name}: {script}"
-        for target in re.findall(r"(?:^|`)make ([a-z]+)\b", text(path), re.M):
+        for target in re.findall(r"(?:^|`)make ([a-z-]+)\b", text(path), re.M):
             assert target in targets, f"{path.name}: make {target}"
 
 

@@ -686,7 +686,7 @@ def test_the_program_serves_as_its_options_say(checkpoint: Path, monkeypatch: py
     )
     assert CliRunner().invoke(serve, options.split()).exit_code == 0
     [found] = started
-    assert (found.checkpoint, found.upstream, found.auth, found.port) == (checkpoint, "http://u/v1", False, 0)
+    assert (found.checkpoint, found.upstream, found.auth, found.port) == (str(checkpoint), "http://u/v1", False, 0)
     assert (found.max_body_bytes, found.timeout_s, found.workers) == (9, 3.0, 2)
     assert (found.max_answer_bytes, found.forward_headers, found.top_logprobs) == (7, ("x-tenant",), 3)
     config = server_config(found, log_config=None)
