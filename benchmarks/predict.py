@@ -35,6 +35,7 @@ from metaprobe.probes.features import entropy, features, features_one, schema
 from metaprobe.probes.quality import QualityPredictor, Support
 from metaprobe.probes.wepr import Wepr
 from metaprobe.records.openai_format import alternatives
+from metaprobe.routing.gate import StreamingGate
 
 TOKENS, RANKS, RESPONSES = 512, 15, 64
 FULL = schema("full")
@@ -272,6 +273,24 @@ def uqlm_scorers() -> tuple[ModuleType, ModuleType]:
     )
 
 
+def gate_push_us(turns: int) -> dict[str, float]:
+    """Median microseconds of one token into the bundled gate, the graph's run at a look included."""
+    gates = StreamingGate.load(stop=0.02)
+    rng = np.random.default_rng(5)
+    at_look: list[float] = []
+    between: list[float] = []
+    for _ in range(40 * turns):
+        gate, tokens = gates.start(), (-rng.exponential(0.02, 50)).tolist()  # so sure that nothing is stopped
+        for number, logprob in enumerate(tokens, start=1):
+            start = time.perf_counter_ns()
+            action = gate.push(logprob)
+            took = (time.perf_counter_ns() - start) / 1e3
+            (at_look if number in gates.looks else between).append(took)
+            if action != "continue":
+                break
+    return {"between_looks": float(np.median(between)), "at_look": float(np.median(at_look))}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Speed of judging a response, against its rivals.")
     parser.add_argument("--peers", type=Path, help="folder into which artefactual and uqlm were installed")
@@ -307,6 +326,8 @@ def main() -> None:
         )
     print(f"features of {len(batch)} responses x 256 tokens: {tokens_a_second / 1e6:.1f} M tokens/s (target 30)")
     print(f"one streamed token: {between:.2f} us between looks (target 5), {at_look:.2f} us at a look (target 20)")
+    gate = gate_push_us(options.turns)
+    print(f"one token into the gate: {gate['between_looks']:.2f} us between looks, {gate['at_look']:.1f} us at a look")
     machine = (
         f"NumPy {np.__version__}, ONNX Runtime {onnxruntime.__version__}, Python {platform.python_version()}, "
         f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
@@ -317,6 +338,7 @@ def main() -> None:
             "rows": [asdict(row) for row in rows],
             "batch_tokens_a_second": tokens_a_second,
             "stream_us": {"between_looks": between, "at_look": at_look},
+            "gate_us": gate,
             "machine": machine,
         }
         options.json.write_text(json.dumps(figures, indent=2) + "\n")
