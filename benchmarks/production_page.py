@@ -43,7 +43,7 @@ def prediction(found: dict[str, Any]) -> list[str]:
         "",
         f"Features of many responses of 256 tokens: {found['batch_tokens_a_second'] / 1e6:.0f} million tokens/s. "
         f"One streamed token: {stream['between_looks']:.2f} us between looks, {stream['at_look']:.2f} us at a look, "
-        f"features alone; into the bundled gate {gate['between_looks']:.2f} us, and {gate['at_look']:.0f} us at a look, "
+        f"features alone; into the bundled gate {gate['between_looks']:.2f} us, {gate['at_look']:.0f} us at a look, "
         f"the graph included (targets: 5 and 100). One thread. {found['machine']}.",
     ]
 
