@@ -93,7 +93,7 @@ $(VENV)/server.stamp: $(VENV)/bin/python
 # LiteLLM pins packages that cannot be had together with openai 3: without its pins, with what importing it needs.
 $(VENV)/litellm.stamp: $(VENV)/dev.stamp
 	$(BIN)/python -m pip install --quiet --no-deps litellm==1.109.1
-	$(BIN)/python -m pip install --quiet aiohttp fastuuid jsonschema tiktoken python-dotenv importlib-metadata
+	$(BIN)/python -m pip install --quiet aiohttp fastuuid h2 jsonschema tiktoken python-dotenv importlib-metadata
 	touch $@
 
 clean:
