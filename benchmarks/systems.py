@@ -1,10 +1,11 @@
 """Writes the measured figures into docs/systems.md, paper beside ours, from the stores in recorded/.
 
 python benchmarks/systems.py [SECTION ...]
-python benchmarks/systems.py --scores out/recorded/asap-debate essay-debate
+python benchmarks/systems.py --whole out/recorded/asap-debate essay-debate
+python benchmarks/systems.py --whole out/recorded/essays-caelf caelf
 
-The recorded debates hold no texts, and so no scores by people, which are not ours to give on: what compares with these
-is measured on the store as it was collected (`--scores`), and kept in docs/measured/debate_scores.json.
+Recorded runs on essays hold no texts and no grades by people, which are not ours to give on: what compares with these
+is measured on the store as it was collected (`--whole`), and kept in docs/measured/.
 """
 
 import asyncio
@@ -32,17 +33,18 @@ from metaprobe.training.collect import collect
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "systems.md"
 SCORES = ROOT / "docs" / "measured" / "debate_scores.json"
+CONTESTED = ROOT / "docs" / "measured" / "contested.json"
 Lines = list[str]
 REPLAYED = ("single", "round-robin", "random", "keyword", "majority", "algorithm")
 
 
 @click.command()
 @click.argument("names", nargs=-1)
-@click.option("--scores", "whole", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--whole", type=click.Path(exists=True, file_okay=False, path_type=Path))
 def main(names: tuple[str, ...], whole: Path | None) -> None:
     """Rewrite the table of systems, and each section, or those named."""
     if whole is not None:
-        measure_scores(whole)
+        measure_whole(whole)
     write(PAGE, "systems", [*table_of_systems(), ""])
     for name, (stores, section) in SECTIONS.items():
         if names and name not in names:
@@ -252,15 +254,20 @@ def metacrit_section(runs: Sequence[Run], paper: dict[str, Any]) -> Lines:
     ]
 
 
-def measure_scores(store: Path) -> None:
-    """Final scores against people's, of debates that still have both."""
-    rows = [
-        [row.essay_set, row.model, number(row.kappa), share(row.exact), str(row.missing)]
-        for row in essay_debate.score_agreement(RunStore(store).runs(hidden=False))
-    ]
-    if not rows:
-        raise click.ClickException(f"{store} holds no final scores with scores by people beside them")
-    SCORES.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+def measure_whole(store: Path) -> None:
+    """What is compared with people's grades, of runs that still have both."""
+    runs = [run for run in RunStore(store).runs(hidden=False) if run.item.gold]
+    if not runs:
+        raise click.ClickException(f"{store} holds no runs with grades by people beside them")
+    if runs[0].system == "caelf":
+        path, rows = CONTESTED, contested(runs)
+    else:
+        path = SCORES
+        rows = [
+            [row.essay_set, row.model, number(row.kappa), share(row.exact), str(row.missing)]
+            for row in essay_debate.score_agreement(runs)
+        ]
+    path.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
 
 
 def debate(runs: Sequence[Run], paper: dict[str, Any]) -> Lines:
@@ -330,7 +337,13 @@ def debate(runs: Sequence[Run], paper: dict[str, Any]) -> Lines:
 
 def contest(runs: Sequence[Run], paper: dict[str, Any]) -> Lines:
     """Right grades kept and wrong grades corrected."""
-    rows = [
+    head = ["variant", "n", "right before", "right after", "right ones kept", "wrong ones corrected", "moved"]
+    return markdown(head, json.loads(CONTESTED.read_text()) if CONTESTED.exists() else [])
+
+
+def contested(runs: Sequence[Run]) -> list[list[str]]:
+    """A row a variant."""
+    return [
         [
             row.variant,
             str(row.n),
@@ -342,8 +355,6 @@ def contest(runs: Sequence[Run], paper: dict[str, Any]) -> Lines:
         ]
         for row in caelf.contested(runs)
     ]
-    head = ["variant", "n", "right before", "right after", "right ones kept", "wrong ones corrected", "moved"]
-    return markdown(head, rows)
 
 
 def costs(rows: Sequence[SystemCost]) -> Lines:
