@@ -110,6 +110,10 @@ def read_openai_lines(path: str | Path, *, on_error: OnError | None = None) -> I
             yield run
 
 
+MAX_LINE = 64 << 20
+"""Bytes of one line; a response of 512 tokens with 15 alternatives each has 0.6 MB."""
+
+
 def iter_json_lines(path: str | Path, *, on_error: OnError | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
     """(line number from 1, object) for each line of a .jsonl or .jsonl.gz file; blank lines are passed over.
 
@@ -133,7 +137,9 @@ def _raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     number = 0
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            for number, raw in enumerate(file, 1):
+            for number, raw in enumerate(iter(lambda: file.readline(MAX_LINE + 1), b""), 1):
+                if len(raw) > MAX_LINE:  # a few kilobytes of gzip can unpack to a line that fills the memory
+                    raise _at(path, number, f"the line is longer than {MAX_LINE} bytes; expected one response a line")
                 line = (
                     raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
                 )  # the mark that some editors put in front

@@ -164,6 +164,16 @@ def test_a_file_that_breaks_off_is_named(tmp_path: Path) -> None:
         list(iter_json_lines(tmp_path))
 
 
+def test_a_line_that_unpacks_without_end_is_refused_before_it_fills_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("metaprobe.records.importer.MAX_LINE", 1000)
+    path = tmp_path / "calls.jsonl.gz"
+    path.write_bytes(gzip.compress(b'{"id": "a"}\n' + b" " * 5000))
+    with pytest.raises(ImportFileError, match=r"calls.jsonl.gz:2: the line is longer than 1000 bytes"):
+        list(iter_json_lines(path))
+
+
 def test_other_keys_are_the_users_own(tmp_path: Path) -> None:
     assert len(list(read_openai_lines(write_lines(tmp_path / "a.jsonl", changed(customer="x", latency=3))))) == 1
 
