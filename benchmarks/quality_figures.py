@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from quality_data import DataSet, with_tokens
 from quality_methods import (
     EARLY,
@@ -34,6 +34,7 @@ from quality_methods import (
 from metaprobe.eval.compare import BEST_BASELINE, Judged
 from metaprobe.eval.metrics import (
     Interval,
+    StratifiedAuroc,
     auprc,
     auroc,
     brier_skill,
@@ -61,28 +62,6 @@ Strata = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Stratified:
-    """AUROC over the pairs of answers that are in one stratum: the mean of the strata's AUROCs, weighted by pairs."""
-
-    strata: Strata
-
-    def __call__(self, y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Any:
-        """A metric like those of `metaprobe.eval.metrics`. nan where no stratum has both classes."""
-        labels, scores = np.asarray(y), np.asarray(score)
-        counts = np.ones((1, len(labels)), np.int64) if weight is None else np.atleast_2d(np.asarray(weight))
-        total, pairs = np.zeros(len(counts)), np.zeros(len(counts))
-        for stratum in np.unique(self.strata):
-            rows = np.flatnonzero(self.strata == stratum)
-            here = counts[:, rows]
-            both = (here @ labels[rows]).astype(np.float64) * (here @ (1 - labels[rows]))
-            if both.any():
-                total += both * np.nan_to_num(np.asarray(auroc(labels[rows], scores[rows], here)))
-                pairs += both
-        found = np.divide(total, pairs, out=np.full(len(total), np.nan), where=pairs > 0)
-        return float(found[0]) if weight is None else found
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Measured:
     """What the folds of one data set gave."""
 
@@ -94,15 +73,15 @@ class Measured:
     cpu_seconds: float
 
     @property
-    def in_fold(self) -> Stratified:
+    def in_fold(self) -> StratifiedAuroc:
         """AUROC among answers of one fold."""
-        return Stratified(self.fold)
+        return StratifiedAuroc(self.fold)
 
     @property
-    def in_run(self) -> Stratified:
+    def in_run(self) -> StratifiedAuroc:
         """AUROC among answers of one fold and run."""
         runs = np.unique(self.of.runs, return_inverse=True)[1]
-        return Stratified(runs * FOLDS + self.fold)
+        return StratifiedAuroc(runs * FOLDS + self.fold)
 
 
 def packed(found: Interval) -> Packed:
@@ -186,7 +165,7 @@ def method_figures(found: Measured, name: str, weights: NDArray[np.int32], sever
     y, method = found.of.evidence.table.y, found.judged[name]
     mean, baseline = found.judged[MEAN_LOGPROB], found.judged[BEST_BASELINE]
 
-    def over(metric: Stratified, other: Judged) -> Packed | None:
+    def over(metric: StratifiedAuroc, other: Judged) -> Packed | None:
         if other is method:
             return None
         return packed(paired_difference(metric, y, method.ranking, other.ranking, weights))
@@ -212,7 +191,7 @@ def by_run(found: Measured) -> Figures:
     for run in np.unique(runs):
         here = runs == run
         if here.sum() >= SHOWN_RUN and 0 < y[here].mean() < 1:
-            metric = Stratified(found.fold[here])
+            metric = StratifiedAuroc(found.fold[here])
             scores = {name: round(metric(y[here], found.judged[name].ranking[here]), 4) for name in shown}
             rows[str(run)] = {"n": int(here.sum()), "base_rate": round(float(y[here].mean()), 4), "auroc": scores}
     return rows
@@ -255,7 +234,7 @@ def prefixes(of: DataSet, seed: int, on_step: Callable[[str], None]) -> Figures:
             break
         trees, mean, whole = prefix_trees(k), prefix_means(k), SteadyTrees()
         fits = crossfit(part.evidence, [trees, mean, whole], folds=FOLDS, seed=seed, on_step=on_step)
-        metric = Stratified(fold_of(fits.roles, len(table)))
+        metric = StratifiedAuroc(fold_of(fits.roles, len(table)))
         weights = cluster_weights(list(table.groups), RESAMPLES, seed)
         known, full = fits[trees.name].ranking, fits[whole.name].ranking
         rows[str(k)] = {
@@ -353,7 +332,7 @@ def left_out(
         counts = [len(np.unique(table.groups[here & (table.y == label)])) for label in (0, 1)]
         if min(counts) < 2 * FOLDS:
             continue
-        metric, y, kept = Stratified((numbers * FOLDS + fold)[here]), table.y[here], weights[:, here]
+        metric, y, kept = StratifiedAuroc((numbers * FOLDS + fold)[here]), table.y[here], weights[:, here]
         mean = scores[MEAN_LOGPROB, "at home"][here]
         rows[name] = {"n": int(here.sum()), "base_rate": round(float(y.mean()), 4)}
         rows[name][MEAN_LOGPROB] = packed(interval(metric, y, mean, kept))

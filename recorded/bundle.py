@@ -77,7 +77,6 @@ def main(names: tuple[str, ...], models: Path | None, check: bool) -> None:
         if of_states:
             read_states(name.rsplit("-", 1)[0], models)
         out = WORK / name if check else FOLDER.relative_to(ROOT) / name
-        shutil.rmtree(ROOT / out, ignore_errors=True)
         run(f"{COMMANDS[name]} --out {shlex.quote(str(out))}")
         if check:
             found = compared(FOLDER / name, ROOT / out)
@@ -130,7 +129,7 @@ def write_table() -> None:
 
 def compared(old: Path, new: Path) -> float:
     """Largest difference of any output on the golden inputs of the old checkpoint."""
-    found, _ = difference(load_checkpoint(old).extra[GOLDEN], load_checkpoint(new).session)
+    found, _ = difference(load_checkpoint(old).files()[GOLDEN], load_checkpoint(new).session)
     return found.size
 
 

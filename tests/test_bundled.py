@@ -33,6 +33,15 @@ def test_every_bundled_checkpoint_verifies_and_loads_as_what_it_is() -> None:
             READERS[kind](f"bundled:{name}")
 
 
+def test_the_page_lists_every_one_with_the_figure_of_its_manifest() -> None:
+    text = (ROOT / "docs" / "checkpoints.md").read_text(encoding="utf-8")
+    page = text.partition("<!-- bundled: ")[2].partition("<!-- /bundled -->")[0]
+    for name in bundled_names():
+        first, metric = next(iter(load_checkpoint(bundled(name)).manifest.metrics.items()))
+        [line] = [line for line in page.splitlines() if line.startswith(f"| `{name}` | ")]
+        assert f"{first} {metric.estimate:.3f} [{metric.low:.3f}, {metric.high:.3f}]" in line
+
+
 def test_they_take_less_than_15_megabytes_together() -> None:
     assert sum(path.stat().st_size for path in FOLDER.rglob("*") if path.is_file()) < 15e6
 

@@ -17,7 +17,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 
 from quality_data import debates, evidence_of, mu_shroom, token_logprobs_qa  # noqa: E402
 from quality_debates import single_feature  # noqa: E402
-from quality_figures import Stratified  # noqa: E402
+from quality_figures import StratifiedAuroc  # noqa: E402
 from quality_methods import column_scores, lowest_group  # noqa: E402
 from quality_page import page, verdict  # noqa: E402
 
@@ -60,10 +60,10 @@ def test_stratified_auroc_is_auroc_in_one_stratum_and_ignores_shifts_between_str
     score = rng.normal(size=200) + y
     strata = rng.integers(0, 4, 200)
     weight = rng.integers(0, 3, size=(5, 200))
-    one = Stratified(np.zeros(200, dtype=np.int64))
+    one = StratifiedAuroc(np.zeros(200, dtype=np.int64))
     assert one(y, score) == pytest.approx(auroc(y, score))
     assert one(y, score, weight) == pytest.approx(auroc(y, score, weight))
-    within = Stratified(strata)
+    within = StratifiedAuroc(strata)
     assert within(y, score + 100 * strata) == pytest.approx(within(y, score))
     assert auroc(y, score + 100 * strata) != pytest.approx(auroc(y, score), abs=0.05)
     pairs = [
@@ -77,8 +77,8 @@ def test_stratified_auroc_is_auroc_in_one_stratum_and_ignores_shifts_between_str
 
 def test_a_stratum_of_one_class_says_nothing() -> None:
     y, score = np.array([0, 1, 1, 1]), np.array([0.1, 0.2, 0.9, 0.3])
-    assert Stratified(np.array([0, 0, 1, 1]))(y, score) == 1.0
-    assert np.isnan(Stratified(np.arange(4))(y, score))
+    assert StratifiedAuroc(np.array([0, 0, 1, 1]))(y, score) == 1.0
+    assert np.isnan(StratifiedAuroc(np.arange(4))(y, score))
 
 
 def test_lowest_group_is_the_worst_window_and_the_mean_of_what_is_shorter() -> None:
