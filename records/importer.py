@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 _HUGE = 1e300
 _LABEL_BOUNDS = {"correct": (0.0, 1.0), "critical": (0.0, 1.0)}
 
+MAX_LINE = 64 << 20
+"""Bytes of one line; a response of 512 tokens with 15 alternatives each has 0.6 MB."""
+
 OnError = Callable[[ImportFileError], None]
 
 KEYS = (
@@ -110,10 +113,6 @@ def read_openai_lines(path: str | Path, *, on_error: OnError | None = None) -> I
             yield run
 
 
-MAX_LINE = 64 << 20
-"""Bytes of one line; a response of 512 tokens with 15 alternatives each has 0.6 MB."""
-
-
 def iter_json_lines(path: str | Path, *, on_error: OnError | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
     """(line number from 1, object) for each line of a .jsonl or .jsonl.gz file; blank lines are passed over.
 
@@ -140,9 +139,8 @@ def _raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
             for number, raw in enumerate(iter(lambda: file.readline(MAX_LINE + 1), b""), 1):
                 if len(raw) > MAX_LINE:  # a few kilobytes of gzip can unpack to a line that fills the memory
                     raise _at(path, number, f"the line is longer than {MAX_LINE} bytes; expected one response a line")
-                line = (
-                    raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
-                )  # the mark that some editors put in front
+                # Some editors put a mark in front.
+                line = raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
                 if line.strip():
                     yield number, line.rstrip(b"\r\n")
     except FileNotFoundError as error:
