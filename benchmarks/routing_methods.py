@@ -17,13 +17,13 @@ from sklearn.neighbors import KNeighborsRegressor
 from metaprobe.eval.routing import Matrix, Played, replay
 from metaprobe.eval.routing_cascade import tuned_cascade
 from metaprobe.eval.routing_controls import always, domain_table, random_at_cost
-from metaprobe.routing.learned_budget import Alone, alone_of_budget, lambda_of_budget
+from metaprobe.routing.learned_budget import Alone, Plan, Point, plan_of
 from metaprobe.training.roles import group_folds
-from metaprobe.training.router_curve import alone_of, cross_played, curve_of
+from metaprobe.training.router_curve import alone_of, choices_by_rule, cross_played, curve_of, rule_of
 from metaprobe.training.router_data import Outcomes, Words, pasts_of
 from metaprobe.training.router_evaluate import matrix_of
 from metaprobe.training.router_fit import LAMBDAS, FittedRouter, cost_scale, fit_router
-from metaprobe.training.router_rows import views_of
+from metaprobe.training.router_rows import Rates, views_of
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -63,22 +63,31 @@ def result_of(matrix: Matrix, played: Sequence[Played]) -> Result:
     return run.score, 1000 * run.cost, run.asked.sum(axis=1).astype(np.float64)
 
 
-def learned(split: Split) -> list[Result]:
-    """This project's router; lambda from its own curve."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Fitted:
+    """This project's router, and what its checkpoint would hold to read means off."""
+
+    router: FittedRouter
+    curve: list[Point]
+    rule: list[Point]
+    alone: list[Alone]
+
+
+def fitted(split: Split) -> Fitted:
     train = split.data.take(split.train)
     words = Words(split.words.counts[split.train])  # type: ignore[index]
     held_out = cross_played(train, words, folds=3, seed=split.seed)
-    fitted = fit_router(split.data, split.words, split.train, seed=split.seed)
-    curve = curve_of(held_out, fitted, split.data, split.words, split.train)
-    budgets = [max(budget, min(point.cost for point in curve)) for budget in split.budgets]
-    alone = [Alone(*one) for one in alone_of(train)]
-    found = []
-    for budget in budgets:
-        if one := alone_of_budget(alone, curve, budget):  # as `LearnedRouter` does
-            found.append(result_of(split.testing, always(split.testing, train.agents.index(one.agent))))
-        else:
-            found.append(_at(split, fitted, lambda_of_budget(curve, budget)))
-    return found
+    router = fit_router(split.data, split.words, split.train, seed=split.seed)
+    curve = curve_of(held_out, router, split.data, split.words, split.train)
+    return Fitted(router, curve, rule_of(held_out), alone_of(train))
+
+
+def learned(split: Split) -> list[Result]:
+    """This project's router; lambda from its own curve."""
+    made = fitted(split)
+    cheapest = min(point.cost for point in made.curve)
+    plans = [plan_of(made.curve, made.rule, made.alone, budget=max(b, cheapest)) for b in split.budgets]
+    return [planned(split, made.router, plan) for plan in plans]
 
 
 def shuffled_labels(split: Split) -> list[Result]:
@@ -90,18 +99,31 @@ def shuffled_labels(split: Split) -> list[Result]:
     return learned(other)
 
 
-def _at(split: Split, fitted: FittedRouter, lambda_: float) -> Result:
-    board = fitted.board(split.data, split.words, split.test)
+def planned(split: Split, router: FittedRouter, plan: Plan) -> Result:
+    """What `LearnedRouter` does on the test questions by this plan."""
+    if plan.agent:
+        return result_of(split.testing, always(split.testing, split.data.agents.index(plan.agent)))
+    return result_of(split.testing, _played(split, router, plan))
+
+
+def _played(split: Split, router: FittedRouter, plan: Plan) -> list[Played]:
+    board = router.board(split.data, split.words, split.test)
     n, A = board.data.score.shape
-    mask, p = board.play(fitted.gain, np.arange(n), np.zeros((n, A), dtype=bool), np.full(n, lambda_))
-    kept = np.where(mask, p, -1.0).argmax(axis=1)
-    cost = 1000 * np.where(mask, board.data.cost, 0.0).sum(axis=1)
-    return board.data.score[np.arange(n), kept], cost, mask.sum(axis=1).astype(np.float64)
+    rates = Rates(np.full(n, plan.lambda_), np.full(n, plan.per_second))
+    if plan.instead:
+        chosen = choices_by_rule(board, np.arange(n), rates)
+        mask = np.arange(A) == chosen[:, None]
+    else:
+        mask, p = board.play(router.gain, np.arange(n), np.zeros((n, A), dtype=bool), rates)
+        chosen = np.where(mask, p, -1.0).argmax(axis=1)
+    column = np.array(router.offered)
+    return [Played(tuple(column[asked].tolist()), int(column[kept])) for asked, kept in zip(mask, chosen, strict=True)]
 
 
 def at_lambda(split: Split, lambda_: float) -> Result:
     """The learned router at one price, without a budget."""
-    return _at(split, fit_router(split.data, split.words, split.train, seed=split.seed), lambda_)
+    router = fit_router(split.data, split.words, split.train, seed=split.seed)
+    return planned(split, router, Plan(lambda_))
 
 
 def best_single(split: Split) -> list[Result]:

@@ -4,8 +4,9 @@ Two heads in one graph, an agent a row. The success head gives P(right) of every
 column of it names an agent, so a new one needs a price and a past and no training. The gain head gives what asking an
 agent is expected to add to P(right) of the answer kept in the end, net of what asking still others costs after it.
 The agent of highest gain - lambda * price is asked while that is above a small margin; then the answer likeliest to be
-right is kept. Cascades and routing are one policy in it (Dekoninck et al. 2025, "A Unified Approach to Routing and
-Cascading for LLMs", arXiv:2410.10347); the heads, and how they are fitted (`training.router`), are this project's own.
+right is kept. A price is in dollars, and in seconds of waiting where a second has one too. Cascades and routing are one
+policy in it (Dekoninck et al. 2025, "A Unified Approach to Routing and Cascading for LLMs", arXiv:2410.10347); the
+heads, and how they are fitted (`training.router`), are this project's own.
 """
 
 import copy
@@ -21,8 +22,8 @@ import numpy as np
 
 from metaprobe.checkpoints import Checkpoint, ContractMismatch, Pretrained, load_checkpoint
 from metaprobe.records.errors import RecordError
-from metaprobe.routing.learned_budget import Alone, Point, alone_of_budget, lambda_of_budget
-from metaprobe.routing.learned_state import NAN, PRICED, Asked, Known, Panel, Past, rows
+from metaprobe.routing.learned_budget import Alone, Plan, Point, plan_of
+from metaprobe.routing.learned_state import FLOOR, NAN, PRICED, Asked, Known, Panel, Past, rows
 from metaprobe.routing.learned_text import BUCKETS, WordScores
 
 KIND = "router"
@@ -47,7 +48,7 @@ class Routed:
     """P(the answer of this agent is right), given what is known."""
     reason: str
     scores: dict[str, float] = field(default_factory=dict)
-    """Agent -> P(right) if it was asked; if not, what asking is worth: gain - lambda * price."""
+    """Agent -> P(right) if it was asked; if not, what asking is worth: gain - lambda * price, waiting priced too."""
     fallback: bool = False
     """Whether the fixed rule decided, for the reason given."""
 
@@ -57,7 +58,8 @@ class LearnedRouter(Pretrained):
 
     Where something it was trained to rely on is missing or cannot be what it was trained on, it falls back to a fixed
     rule and says why: ask the agent of highest past success rate - lambda * price on the dimension, keep its answer.
-    It does so for a whole budget too, where one agent alone was more accurate within it on the held-out questions.
+    It does so for a whole budget too, where that rule, or one agent alone, was more accurate within it on the held-out
+    questions.
     """
 
     def __init__(
@@ -65,12 +67,17 @@ class LearnedRouter(Pretrained):
         checkpoint: Checkpoint,
         *,
         budget: float | None = None,
+        seconds: float | None = None,
         lambda_: float | None = None,
+        per_second: float | None = None,
     ) -> None:
-        """`budget`: US dollars for 1,000 questions, on average; lambda is read off the checkpoint's own curve.
+        """`budget`: US dollars for 1,000 questions, `seconds`: of waiting for an answer, both on average. What a dollar
+        and a second must bring is then read off the checkpoint's own curve (`plan_of`).
 
-        Without either, lambda is the checkpoint's default: the least at which its curve is within 0.005 of its best.
-        Raises `RecordError` for a budget below what the cheapest way on the curve costs.
+        Or give these prices: `lambda_`, accuracy for a dollar per 1,000 questions, and `per_second`, accuracy for a
+        second, by default 0. Without anything lambda is the checkpoint's default: the least at which its curve is
+        within 0.005 of its best. Raises `RecordError` for means below those of every way, or where waiting has a price
+        and no latency is known.
         """
         manifest = checkpoint.manifest
         if manifest.kind != KIND or tuple(manifest.contract.get("columns", ())) != PRICED:
@@ -78,11 +85,15 @@ class LearnedRouter(Pretrained):
                 f"{checkpoint.path}: expected kind {KIND!r} with the columns {list(PRICED)}, got {manifest.kind!r} "
                 f"with {manifest.contract.get('columns')}; train it again with `metaprobe train router`"
             )
-        if budget is not None and lambda_ is not None:
-            raise ValueError(f"budget={budget:g} and lambda_={lambda_:g} were given; either of them fixes the other")
+        limits = {"budget": budget, "seconds": seconds}
+        prices = {"lambda_": lambda_, "per_second": per_second}
+        given = {name: value for name, value in {**limits, **prices}.items() if value is not None}
+        if given.keys() & limits.keys() and given.keys() & prices.keys():
+            raise ValueError(f"{given} were given; budget and seconds fix lambda_ and per_second")
         self.checkpoint = checkpoint
         try:
             self.curve = tuple(Point(*point) for point in manifest.contract["curve"])
+            rule = tuple(Point(*point) for point in manifest.contract.get("rule", ()))
             alone = tuple(Alone(*one) for one in manifest.contract["alone"])
             self.max_asked = int(manifest.contract["max_asked"])
             self.margin = float(manifest.contract["margin"])
@@ -91,10 +102,11 @@ class LearnedRouter(Pretrained):
             self.words = _words(checkpoint.extra[WORDS], len(self.offered))
         except (KeyError, TypeError, ValueError) as error:
             raise ContractMismatch(f"{checkpoint.path} is no whole router ({error!r}); train it again") from error
-        self.alone = None if budget is None else alone_of_budget(alone, self.curve, budget)
-        if lambda_ is None:
-            lambda_ = manifest.thresholds["lambda"] if budget is None else self._lambda_within(budget)
-        self.lambda_ = _checked(lambda_)
+        if given.keys() & limits.keys():
+            self.plan = plan_of(self.curve, rule, alone, budget=budget, seconds=seconds)
+        else:
+            self.plan = Plan(manifest.thresholds["lambda"] if lambda_ is None else lambda_, per_second or 0.0)
+        self._check_prices()
         self._columns = {name: column for column, name in enumerate(self.offered)}
         self._run = checkpoint.session.run
         # Small dictionaries of what every decision needs; a lost race only computes a value twice.
@@ -107,16 +119,24 @@ class LearnedRouter(Pretrained):
         path: str | os.PathLike[str],
         *,
         budget: float | None = None,
+        seconds: float | None = None,
         lambda_: float | None = None,
+        per_second: float | None = None,
         sha256: str | None = None,
     ) -> "LearnedRouter":
         """The router in a checkpoint folder, verified. `sha256`: the digest its author gave you."""
-        return cls(load_checkpoint(path, sha256=sha256), budget=budget, lambda_=lambda_)
+        checkpoint = load_checkpoint(path, sha256=sha256)
+        return cls(checkpoint, budget=budget, seconds=seconds, lambda_=lambda_, per_second=per_second)
 
-    def _lambda_within(self, budget: float) -> float:
-        if self.alone is not None and budget < min(point.cost for point in self.curve):
-            return max(point.lambda_ for point in self.curve)  # only one agent alone is that cheap
-        return lambda_of_budget(self.curve, budget)
+    @property
+    def lambda_(self) -> float:
+        """Accuracy that a US dollar for 1,000 questions must bring."""
+        return self.plan.lambda_
+
+    @property
+    def per_second(self) -> float:
+        """Accuracy that a second of waiting must bring."""
+        return self.plan.per_second
 
     @property
     def agents(self) -> tuple[str, ...]:
@@ -132,10 +152,11 @@ class LearnedRouter(Pretrained):
         """An agent's past on a dimension; over all where the dimension is unknown."""
         return self._pasts[name].get(dimension) or self._pasts[name][ANY]
 
-    def at(self, lambda_: float) -> "LearnedRouter":
-        """The same router at another price."""
+    def at(self, lambda_: float, per_second: float = 0.0) -> "LearnedRouter":
+        """The same router at other prices, and the learned way whatever a simpler one reaches."""
         other = copy.copy(self)
-        other.lambda_, other.alone = _checked(lambda_), None
+        other.plan = Plan(lambda_, per_second)
+        other._check_prices()
         return other
 
     def with_agent(self, name: str, pasts: Mapping[str, Past]) -> "LearnedRouter":
@@ -149,7 +170,21 @@ class LearnedRouter(Pretrained):
         other = copy.copy(self)
         other._pasts, other._panels = {**self._pasts, name: dict(pasts)}, {}
         other.offered = tuple(dict.fromkeys((*self.offered, name)))
+        other._check_prices()
         return other
+
+    def _check_prices(self) -> None:
+        lambda_, per_second = self.plan.lambda_, self.plan.per_second
+        if not 0 < lambda_ < math.inf:
+            raise RecordError(f"lambda is {lambda_}; expected a number above 0: accuracy a dollar per 1,000 must bring")
+        if not 0 <= per_second < math.inf:
+            raise RecordError(f"per_second is {per_second}; expected a number of at least 0")
+        timeless = [name for name, pasts in self._pasts.items() if any(p.seconds is None for p in pasts.values())]
+        if per_second and timeless:
+            raise RecordError(
+                f"a second of waiting has a price ({per_second:g}), but how long {', '.join(timeless)} takes is not "
+                "known: outcomes with latency_ms tell it"
+            )
 
     def decide(self, known: Known) -> Routed:
         """The next step for one question. Only what is in `known` is looked at: of agents not asked, nothing but the
@@ -158,9 +193,9 @@ class LearnedRouter(Pretrained):
         names = self._legal(known)
         panel = self._panels.get((dimension, names)) or self._panel(dimension, names)
         asked = [(names.index(name), answer) for name, answer in known.asked.items() if name in names]
-        if self.alone is not None and self.alone.agent in names:
-            return self._by_one(panel, self.alone, known)
-        if why := self._unsupported(known, panel, asked):
+        if self.plan.agent in names:
+            return self._by_one(panel, known)
+        if why := self.plan.instead or self._unsupported(known, panel, asked):
             return self._by_rule(panel, asked, len(known.question), why)
         text = self._texts(known.question) if known.question else None
         if text is None:
@@ -168,13 +203,19 @@ class LearnedRouter(Pretrained):
         else:
             texts = [text[self._columns.get(name, -1)] for name in names]
         made, prices = rows(panel, asked, texts, len(known.question))
-        lambda_ = self.lambda_
-        log_lambda = math.log(lambda_)
-        for row in made:
-            row += (row[5] + log_lambda, log_lambda)
+        lambda_, log_lambda = self.plan.lambda_, math.log(self.plan.lambda_)
+        dues = [1000 * lambda_ * price for price in prices]
+        waits = self._waits(panel)
+        for column, row in enumerate(made):
+            # To the last bit what training makes of it: with a price of waiting, and without.
+            log_priced = row[5] + log_lambda
+            if waits:
+                dues[column] += waits[column]
+                log_priced += math.log1p(waits[column] / (lambda_ * max(1000 * prices[column], FLOOR)))
+            row += (log_priced, log_lambda)
         outputs = self._run({INPUT: np.array(made, dtype=np.float32)})
         success, gain = outputs[SUCCESS].ravel().tolist(), outputs[GAIN].ravel().tolist()
-        return self._decided(panel, {column for column, _ in asked}, success, gain, prices, self._note(known))
+        return self._decided(panel, {column for column, _ in asked}, success, gain, prices, dues, self._note(known))
 
     def _decided(
         self,
@@ -183,9 +224,10 @@ class LearnedRouter(Pretrained):
         success: Sequence[float],
         gain: Sequence[float],
         prices: Sequence[float],
+        dues: Sequence[float],
         note: str,
     ) -> Routed:
-        names, priced = panel.names, 1000 * self.lambda_
+        names = panel.names
         scores: dict[str, float] = {}
         best = next_ = -1
         # Before anything is known the gain head gives what is gained over the first agent's own P(right).
@@ -197,7 +239,7 @@ class LearnedRouter(Pretrained):
                     best = column
             else:
                 start = success[column] if first else 0.0
-                scores[name] = start + gain[column] - priced * prices[column]
+                scores[name] = start + gain[column] - dues[column]
                 if next_ < 0 or scores[name] > scores[names[next_]]:
                     next_ = column
         go_on = first or (next_ >= 0 and scores[names[next_]] > self.margin and len(asked) < self.max_asked)
@@ -257,27 +299,29 @@ class LearnedRouter(Pretrained):
             return Routed(
                 KEEP, panel.names[kept], rates[kept], reason, dict(zip(panel.names, rates, strict=True)), True
             )
-        worth = [rate - self.lambda_ * 1000 * past.price(chars) for rate, past in zip(rates, panel.pasts, strict=True)]
+        dues = [1000 * self.plan.lambda_ * past.price(chars) for past in panel.pasts]
+        if waits := self._waits(panel):
+            dues = [due + wait for due, wait in zip(dues, waits, strict=True)]
+        worth = [rate - due for rate, due in zip(rates, dues, strict=True)]
         best = worth.index(max(worth))
         reason = f"fixed rule, as {why}: ask the agent of highest past success rate - lambda * price"
         return Routed(ASK, panel.names[best], rates[best], reason, dict(zip(panel.names, worth, strict=True)), True)
 
-    def _by_one(self, panel: Panel, alone: Alone, known: Known) -> Routed:
-        rate = 1 / (1 + math.exp(-panel.rates[panel.names.index(alone.agent)]))
-        why = f"{alone.agent} alone had {alone.accuracy:.3f} of the held-out questions right, the learned way fewer"
-        action = KEEP if alone.agent in known.asked else ASK
-        return Routed(action, alone.agent, rate, f"fixed rule, as within the budget {why}", {alone.agent: rate}, True)
+    def _by_one(self, panel: Panel, known: Known) -> Routed:
+        agent = self.plan.agent
+        rate = 1 / (1 + math.exp(-panel.rates[panel.names.index(agent)]))
+        action = KEEP if agent in known.asked else ASK
+        return Routed(action, agent, rate, f"fixed rule, as {self.plan.instead}", {agent: rate}, True)
+
+    def _waits(self, panel: Panel) -> list[float]:
+        """Accuracy that the time of each agent must bring; empty where waiting has no price."""
+        per_second = self.plan.per_second
+        return [per_second * (past.seconds or 0.0) for past in panel.pasts] if per_second else []
 
     def _note(self, known: Known) -> str:
         if known.dimension and known.dimension not in next(iter(self._pasts.values())):
             return f"; dimension {known.dimension!r} was not seen in training and is taken as unknown"
         return "" if known.dimension else "; dimension unknown"
-
-
-def _checked(lambda_: float) -> float:
-    if not 0 < lambda_ < math.inf:
-        raise RecordError(f"lambda is {lambda_}; expected a number above 0: accuracy a dollar per 1,000 must bring")
-    return lambda_
 
 
 def _pasts(record: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[str, Past]]:

@@ -1,4 +1,4 @@
-"""From a budget to a price: the cost-accuracy curve of a checkpoint, and what its agents reach alone."""
+"""From budgets to prices: the curve of a checkpoint in accuracy, cost and waiting, and what simpler ways reach."""
 
 import math
 from collections.abc import Sequence
@@ -12,13 +12,17 @@ ROUNDING = 1 + 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One lambda on the cost-accuracy curve of a checkpoint, as held-out questions show it."""
+    """One pair of prices on the curve of a checkpoint, as held-out questions show it."""
 
     lambda_: float
     """Accuracy that one US dollar for 1,000 questions must bring."""
     accuracy: float
     cost: float
     """US dollars for 1,000 questions."""
+    per_second: float = 0.0
+    """Accuracy that one second of waiting must bring."""
+    seconds: float | None = None
+    """Waited for an answer on average, agents asked one after another; None where the outcomes do not tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,65 @@ class Alone:
     accuracy: float
     cost: float
     """US dollars for 1,000 questions."""
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a budget comes to."""
+
+    lambda_: float
+    per_second: float = 0.0
+    agent: str = ""
+    """The only one that is asked, where it is better alone."""
+    instead: str = ""
+    """Why a simpler way is taken in place of the learned one, as a clause; empty where it is not."""
+
+
+def plan_of(
+    curve: Sequence[Point],
+    rule: Sequence[Point],
+    alone: Sequence[Alone],
+    *,
+    budget: float | None = None,
+    seconds: float | None = None,
+) -> Plan:
+    """The most accurate way within the means of both: US dollars for 1,000 questions, seconds a question.
+
+    The learned way by default; the fixed rule (highest past rate on the dimension less its price; `rule` is its curve)
+    or one agent `alone` where it was more accurate on the same held-out questions. Raises `RecordError` where no way
+    is within, or waiting is limited and the curve does not tell it.
+    """
+    if budget is None and seconds is None:
+        raise ValueError("neither a budget nor seconds were given")
+    if seconds is not None and any(point.seconds is None for point in curve):
+        raise RecordError(
+            f"waiting is limited to {seconds:g} s, but the outcomes that the router was trained on have no latency_ms"
+        )
+
+    def within(one: Point | Alone) -> bool:
+        return (budget is None or one.cost <= budget * ROUNDING) and (
+            seconds is None or (one.seconds is not None and one.seconds <= seconds * ROUNDING)
+        )
+
+    learned = [point for point in curve if within(point) and (seconds is not None or not point.per_second)]
+    reached = max((point.accuracy for point in learned), default=-math.inf)
+    # The first of equals: one agent is simpler than a rule.
+    simple: list[Point | Alone] = [one for one in (*alone, *rule) if within(one) and one.accuracy > reached]
+    if simple:
+        best = max(simple, key=lambda one: one.accuracy)
+        had = f"had {best.accuracy:.3f} of the held-out questions right within the budget, the learned way fewer"
+        if isinstance(best, Alone):
+            # At the highest price for whatever else may have to be asked: only one agent alone was within.
+            return Plan(max(point.lambda_ for point in curve), 0.0, best.agent, f"{best.agent} alone {had}")
+        return Plan(best.lambda_, best.per_second, "", f"past success rates alone {had}")
+    if not learned:
+        raise RecordError(_nothing_within([*curve, *alone], budget, seconds))
+    if seconds is None:
+        assert budget is not None
+        return Plan(lambda_of_budget([point for point in curve if not point.per_second], budget))
+    best_point = min(learned, key=lambda point: (-point.accuracy, point.cost))
+    return Plan(best_point.lambda_, best_point.per_second)
 
 
 def lambda_of_budget(curve: Sequence[Point], budget: float) -> float:
@@ -40,9 +103,7 @@ def lambda_of_budget(curve: Sequence[Point], budget: float) -> float:
     points = sorted(curve, key=lambda point: (point.cost, -point.accuracy))
     within = [point for point in points if point.cost <= budget * ROUNDING]
     if not within:
-        raise RecordError(
-            f"a budget of {budget:g} US dollars for 1,000 questions is below {points[0].cost:.4g}, the cheapest way"
-        )
+        raise RecordError(_nothing_within(points, budget, None))
     best = max(within, key=lambda point: point.accuracy)  # the cheapest of equals
     if best is not within[-1] or len(within) == len(points) or points[len(within)].accuracy <= best.accuracy:
         return best.lambda_
@@ -51,8 +112,12 @@ def lambda_of_budget(curve: Sequence[Point], budget: float) -> float:
     return math.exp(math.log(best.lambda_) + share * (math.log(dearer.lambda_) - math.log(best.lambda_)))
 
 
-def alone_of_budget(alone: Sequence[Alone], curve: Sequence[Point], budget: float) -> Alone | None:
-    """The agent that is more accurate alone, within the budget, than every point of the curve within it; else None."""
-    reached = max((point.accuracy for point in curve if point.cost <= budget * ROUNDING), default=-math.inf)
-    better = [one for one in alone if one.cost <= budget * ROUNDING and one.accuracy > reached]
-    return max(better, key=lambda one: one.accuracy, default=None)
+def _nothing_within(ways: Sequence[Point | Alone], budget: float | None, seconds: float | None) -> str:
+    cheapest = min(ways, key=lambda way: way.cost)
+    if budget is not None and cheapest.cost > budget * ROUNDING:
+        return f"a budget of {budget:g} US dollars for 1,000 questions is below {cheapest.cost:.4g}, the cheapest way"
+    quickest = min((way for way in ways if way.seconds is not None), key=lambda way: way.seconds or 0.0)
+    limit = f"{seconds:g} s of waiting"
+    if budget is not None:
+        limit += f" and {budget:g} US dollars for 1,000 questions"
+    return f"no way keeps within {limit}; the quickest takes {quickest.seconds:.4g} s and costs {quickest.cost:.4g}"

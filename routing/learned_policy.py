@@ -9,7 +9,8 @@ the confidences heard so far, S_j the price of j's confidence, and A_j of its an
     delegate to j   P_j - lambda A_j
 
 The expectation is over what the others may say, drawn from what they said in training: confidences that tell nothing
-are not worth their price, and it shows here. The router's gain head is not used, for it prices another game, in which
+are not worth their price, and it shows here. Where a second of waiting has a price, it is part of S and A; the others
+are asked at once, so that of their time the longest counts. The router's gain head is not used, for it prices another game, in which
 asking an agent brings its answer as well.
 """
 
@@ -49,18 +50,21 @@ class AgentPolicy:
         rules: PaperRules | None = None,
         *,
         agents: Sequence[str] = (),
-        assessment: float = ASSESSMENT,
+        assessment: float | None = None,
     ) -> None:
-        """`agents`: the team, by default all that the router offers. Lambda is the router's.
+        """`agents`: the team, by default all that the router offers. Prices of money and time are the router's.
 
         `assessment`: part of an agent's price (as in the router's training: its confidence and its answer together)
-        that its confidence alone takes; 1 where the confidence is read from a draft, which is then the answer. Raises
-        `RecordError` where it is not from 0 to 1.
+        that its confidence alone takes; 1 where the confidence is read from a draft, which is then the answer. By
+        default what it took in the runs that the router was trained on. Raises `RecordError` where it is not from 0
+        to 1.
         """
+        if assessment is None:
+            assessment = float(router.checkpoint.manifest.contract.get("assessment", ASSESSMENT))
         if not 0 <= assessment <= 1:
             raise RecordError(f"assessment is {assessment}; expected the part of a price from 0 to 1")
         # At its lambda, but not bound to the agent that may have been best alone within a budget.
-        self.router = router.at(router.lambda_)
+        self.router = router.at(router.lambda_, router.per_second)
         self.rules = rules or PaperRules()
         self.assessment = assessment
         self.team = tuple(name for name in agents or router.offered if name in router.agents)
@@ -69,7 +73,8 @@ class AgentPolicy:
 
     def __repr__(self) -> str:
         digest, lambda_ = self.router.checkpoint.digest[:16], self.router.lambda_
-        return f"AgentPolicy({digest}, lambda={lambda_:.6g}, assessment={self.assessment}, {self.team}, {self.rules})"
+        prices = f"lambda={lambda_:.6g}, per_second={self.router.per_second:.6g}"
+        return f"AgentPolicy({digest}, {prices}, assessment={self.assessment}, {self.team}, {self.rules})"
 
     def decide(self, state: State, legal_actions: Sequence[str]) -> Decision:
         """Scores are P(right) of each agent; `ask` has the P(right) from which the agent should answer instead, and
@@ -127,7 +132,8 @@ class AgentPolicy:
             chosen[best] += 1
             total += p[best] - prices[best]
         paid = sum(self._price(name, dimension, self.assessment) for name in others)
-        return total / DRAWS - paid, chosen.most_common(1)[0][0]
+        waited = max(self._wait(name, dimension, self.assessment) for name in others)
+        return total / DRAWS - paid - waited, chosen.most_common(1)[0][0]
 
     def _imagine(self, agent: str, confidence: float | None, dimension: str) -> list[dict[str, float]]:
         """P(right) of every agent in `DRAWS` cases of what the others may say."""
@@ -143,11 +149,16 @@ class AgentPolicy:
         return self.router.decide(Known(heard, dimension=dimension, agents=self.team))
 
     def _answer(self, agent: str, dimension: str) -> float:
-        return self._price(agent, dimension, 1 - self.assessment)
+        part = 1 - self.assessment
+        return self._price(agent, dimension, part) + self._wait(agent, dimension, part)
 
     def _price(self, agent: str, dimension: str, part: float) -> float:
         """lambda * that part of the agent's price: the accuracy that it must bring."""
         return 1000 * self.router.lambda_ * part * self.router.past(agent, dimension).price(0)
+
+    def _wait(self, agent: str, dimension: str, part: float) -> float:
+        """The same of its time."""
+        return self.router.per_second * part * (self.router.past(agent, dimension).seconds or 0.0)
 
     def _by_rule(self, state: State, legal_actions: Sequence[str], why: str) -> Decision:
         return by_rule(self.rules, state, legal_actions, why)
@@ -184,22 +195,26 @@ def load_policy(
     rules: PaperRules | None = None,
     *,
     budget: float | None = None,
+    seconds: float | None = None,
     lambda_: float | None = None,
+    per_second: float | None = None,
     agents: Sequence[str] = (),
     assessment: float | None = None,
     token_price: float | None = None,
 ) -> Policy:
     """The policy in a checkpoint folder, verified: kind `router` or `stages`. `rules` decide what it cannot.
 
-    For a router: `budget` (US dollars for 1,000 questions, on the router's own curve) or `lambda_`, `agents` and
-    `assessment`, as `AgentPolicy` has them. A system that asks in an order of its own spends another sum than the curve
-    says. For stages: `token_price`. Raises a `CheckpointError` for a bad checkpoint or one of another kind,
+    For a router: `budget` and `seconds`, or `lambda_` and `per_second`, as `LearnedRouter` has them, `agents` and
+    `assessment`, as `AgentPolicy` does. A system that asks in an order of its own spends another sum than the router's
+    curve says. For stages: `token_price`. Raises a `CheckpointError` for a bad checkpoint or one of another kind,
     `RecordError` for an option that it does not take.
     """
     checkpoint = load_checkpoint(path)
     kind = checkpoint.manifest.kind
-    given = {"budget": budget, "lambda": lambda_, "assessment": assessment, "token_price": token_price}
-    takes = {learned.KIND: ("budget", "lambda", "assessment"), stages.KIND: ("token_price",)}
+    means = {"budget": budget, "seconds": seconds}
+    prices = {"lambda": lambda_, "per_second": per_second}
+    given = {**means, **prices, "assessment": assessment, "token_price": token_price}
+    takes = {learned.KIND: (*means, *prices, "assessment"), stages.KIND: ("token_price",)}
     if kind not in takes:
         raise ContractMismatch(
             f"{path}: expected a checkpoint of kind {learned.KIND!r} (`metaprobe train router`) or {stages.KIND!r} "
@@ -209,10 +224,11 @@ def load_policy(
         raise RecordError(
             f"{path} is of kind {kind!r}, which takes no {', '.join(wrong)}, but {', '.join(takes[kind])}"
         )
-    if budget is not None and lambda_ is not None:
-        raise RecordError(f"budget={budget:g} and lambda={lambda_:g} fix each other; give one of them")
+    if any(value is not None for value in means.values()) and any(value is not None for value in prices.values()):
+        named = {name: value for name, value in {**means, **prices}.items() if value is not None}
+        raise RecordError(f"{named}: budget and seconds fix lambda and per_second; give either")
     rules = rules or PaperRules()
     if kind == stages.KIND:
         return stages.StagePolicy(checkpoint, rules, token_price=token_price)
-    router = LearnedRouter(checkpoint, budget=budget, lambda_=lambda_)
-    return AgentPolicy(router, rules, agents=agents, assessment=ASSESSMENT if assessment is None else assessment)
+    router = LearnedRouter(checkpoint, budget=budget, seconds=seconds, lambda_=lambda_, per_second=per_second)
+    return AgentPolicy(router, rules, agents=agents, assessment=assessment)

@@ -80,6 +80,8 @@ class Past:
     """Log-odds of being right = intercept + slope * normal score."""
     stated: float = 0.0
     """Share of its answers that came with a confidence."""
+    seconds: float | None = None
+    """Mean time until its answer; None where it is not known."""
 
     def price(self, chars: int) -> float:
         """US dollars for asking it a question of so many characters; 0 characters for an unknown question."""
@@ -147,19 +149,24 @@ def rows(
             odds.append(past.intercept + past.slope * score)
             stated.append(score)
         contents.append(content(answer.answer))
-    alike = [[agreement(one, other) for other in contents] for one in contents]
+    n = len(asked)
+    alike = [[0.0] * n for _ in asked]
+    pairs = 0.0
+    for one in range(1, n):
+        for other in range(one):
+            alike[one][other] = alike[other][one] = same = agreement(contents[one], contents[other])
+            pairs += same
     rates = [panel.rates[column] for column in columns]
-    places = range(len(columns))
-    count, lead, common = _others(list(places), rates, odds, alike)
+    count, lead, common = _others(odds, rates, pairs)
     made = []
     for column, past in enumerate(pasts):
         rate = past.rate
         log_price = math.log(max(1000 * prices[column], FLOOR))
         if column in columns:
             place = columns.index(column)
-            others = [other for other in places if other != place]
-            heard, best, level = _others(others, rates, odds, alike)
-            votes = _votes(others, odds, alike[place])
+            others, mine = odds[:place] + odds[place + 1 :], alike[place]
+            heard, best, level = _others(others, rates[:place] + rates[place + 1 :], pairs - sum(mine))
+            votes = _votes(others, mine[:place] + mine[place + 1 :])
             head = (1.0, odds[place], stated[place], texts[column], rate, log_price, heard, *votes, *level)
             made.append([*head, mean_rate, rate - best, mean_text])
         else:
@@ -168,38 +175,42 @@ def rows(
     return made, prices
 
 
-Matrix = Sequence[Sequence[float]]
-
-
 def _others(
-    places: Sequence[int], rates: Sequence[float], odds: Sequence[float], alike: Matrix
+    odds: Sequence[float], rates: Sequence[float], pairs: float
 ) -> tuple[float, float, tuple[float, float, float, float, float]]:
-    """How many of these were asked, the best rate among them, and `best_other` to `pair_agreement` of `ROW`."""
-    n = len(places)
+    """How many of these were asked, the best rate among them, and `best_other` to `pair_agreement` of `ROW`.
+
+    `pairs`: sum of the agreement of any two of them.
+    """
+    n = len(odds)
     if n == 0:
         return 0.0, NAN, (NAN, NAN, NAN, NAN, NAN)
     if n == 1:
-        level, rate = odds[places[0]], rates[places[0]]
+        level, rate = odds[0], rates[0]
         return 1.0, rate, (level, level, level, level - rate, NAN)
-    levels, past = [odds[place] for place in places], [rates[place] for place in places]
-    mean = sum(levels) / n
-    pairs = sum([alike[one][other] for one in places for other in places if other < one])
-    return float(n), max(past), (max(levels), mean, min(levels), mean - sum(past) / n, 2 * pairs / (n * (n - 1)))
+    if n == 2:  # the same by hand: it is on the way of most decisions
+        (one, two), (rate, other) = odds, rates
+        best, worst = (one, two) if one >= two else (two, one)
+        mean = (one + two) / 2
+        surprise = mean - (rate + other) / 2
+        return 2.0, rate if rate >= other else other, (best, mean, worst, surprise, pairs)
+    mean = sum(odds) / n
+    return float(n), max(rates), (max(odds), mean, min(odds), mean - sum(rates) / n, 2 * pairs / (n * (n - 1)))
 
 
-def _votes(others: Sequence[int], odds: Sequence[float], alike: Sequence[float]) -> tuple[float, float, float, float]:
+def _votes(odds: Sequence[float], alike: Sequence[float]) -> tuple[float, float, float, float]:
     """Weight of the others that agree with an answer, of those that do not, and the surest of either."""
     agreeing = disagreeing = 0.0
     best_agreeing = best_disagreeing = -math.inf
-    for other in others:
-        same, level = alike[other], odds[other]
+    for level, same in zip(odds, alike, strict=True):
         if level > -VOTE:
             agreeing += same * (level + VOTE)
             disagreeing += (1 - same) * (level + VOTE)
         if same > SAME:
-            best_agreeing = max(best_agreeing, level)
-        else:
-            best_disagreeing = max(best_disagreeing, level)
+            if level > best_agreeing:
+                best_agreeing = level
+        elif level > best_disagreeing:
+            best_disagreeing = level
     return (
         agreeing,
         disagreeing,

@@ -35,7 +35,7 @@ from metaprobe.training.launch import Plan, checkpoint_and_constants, policy_of
 from metaprobe.training.router import train_router
 from metaprobe.training.router_data import outcomes_of as arrays_of
 from metaprobe.training.router_data import pasts_of
-from metaprobe.training.router_runs import outcomes_of
+from metaprobe.training.router_runs import assessment_part, outcomes_of
 
 # Whether so little data passes every audit is not the subject here.
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
@@ -254,7 +254,7 @@ def test_a_learned_policy_is_given_by_its_checkpoint_and_constants_after_it(fold
     within, _ = policy_of(plan(f"{folder},budget=0.5"))
     assert isinstance(within, AgentPolicy)
     assert within.router.lambda_ == LearnedRouter.load(folder, budget=0.5).lambda_
-    assert within.router.alone is None
+    assert not within.router.plan.instead, "the agents' own order is kept, whatever one agent alone reaches"
 
 
 def test_a_path_may_hold_commas_colons_and_equals_signs(folder: Path, tmp_path: Path) -> None:
@@ -269,7 +269,7 @@ def test_a_path_may_hold_commas_colons_and_equals_signs(folder: Path, tmp_path: 
     [
         ("bugdet=0.5", "bugdet"),
         ("budget=much", "much"),
-        ("budget=0.5,lambda=0.1", "fix each other"),
+        ("budget=0.5,lambda=0.1", "give either"),
         ("theta=7", "theta"),
         ("assessment=2", "assessment"),
         ("budget=0.0000001", "cheapest"),
@@ -329,6 +329,16 @@ def test_outcomes_of_runs_hold_what_was_known_before_anybody_answered_and_what_w
             assert outcome.answer == ""
 
 
+def test_what_stating_a_confidence_took_is_its_part_of_what_the_agents_were_asked(runs: list[Run]) -> None:
+    spent = dict.fromkeys(("assess", "answer"), 0)
+    for call in (call for run in runs for call in run.calls if call.stage in spent):
+        assert call.usage.prompt_tokens is not None
+        assert call.usage.completion_tokens is not None
+        spent[call.stage] += call.usage.prompt_tokens + 2 * call.usage.completion_tokens
+    assert assessment_part(runs, prices=TOKENS) == pytest.approx(spent["assess"] / sum(spent.values()))
+    assert assessment_part(runs, prices={name: Price(0, 0) for name in AGENTS}) is None
+
+
 def test_of_several_runs_of_an_item_the_one_counts_in_which_most_was_asked(runs: list[Run]) -> None:
     run = runs[0]
     one = dataclasses.replace(run, calls=tuple(call for call in run.calls if call.agent in ("", "beta")))
@@ -356,6 +366,7 @@ def test_the_command_trains_on_a_folder_of_runs_what_the_pipeline_can_use(runs: 
     policy, _ = policy_of(plan(tmp_path / "c"))
     assert isinstance(policy, AgentPolicy)
     assert policy.team == AGENTS
+    assert policy.assessment == assessment_part(runs, prices=TOKENS)
     refused = CliRunner().invoke(train_router_command, [str(tmp_path / "prices.json"), *options, *prices])
     assert refused.exit_code == 2
     assert "--prices is for a folder of runs" in refused.output

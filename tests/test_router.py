@@ -18,7 +18,7 @@ from metaprobe.records.errors import ImportFileError, RecordError
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, read_outcomes, write_outcomes
 from metaprobe.router_cli import evaluate, route, train_router_command
 from metaprobe.routing.learned import GAIN, SUCCESS, LearnedRouter
-from metaprobe.routing.learned_budget import Alone, Point, alone_of_budget, lambda_of_budget
+from metaprobe.routing.learned_budget import Alone, Point, lambda_of_budget, plan_of
 from metaprobe.routing.learned_play import play
 from metaprobe.routing.learned_state import Asked, Known, Panel, Past, agreement, content, rows
 from metaprobe.training.router import state_rows, train_router
@@ -26,7 +26,7 @@ from metaprobe.training.router_data import Words, outcomes_of, pasts_of, texts_o
 from metaprobe.training.router_evaluate import evaluate_router, known_of_line
 from metaprobe.training.router_fit import fit_router
 from metaprobe.training.router_promote import promote
-from metaprobe.training.router_rows import batch_rows, views_of
+from metaprobe.training.router_rows import Rates, batch_rows, views_of
 
 # Whether so little data passes every audit is not the subject here.
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
@@ -170,8 +170,9 @@ def test_a_budget_buys_the_most_accurate_point_that_it_pays_for(
         return
     found, best = lambda_of_budget(curve, budget), max(point.accuracy for point in within)
     assert 0.1 * (1 - 1e-9) <= found <= curve[-1].lambda_ * (1 + 1e-9)
-    alone = alone_of_budget([Alone("a", best, budget), Alone("b", 1.0, budget + 0.1)], curve, budget)
-    assert alone is None, "as good is not better, and what costs more is not bought"
+    simple = [Point(9.0, best, budget), Point(9.0, 1.0, budget + 0.1)]
+    plan = plan_of(curve, simple, [Alone("a", best, budget), Alone("b", 1.0, budget + 0.1)], budget=budget)
+    assert (plan.lambda_, plan.instead) == (found, ""), "as good is not better, and what costs more is not bought"
 
 
 def test_between_two_points_the_budget_is_interpolated() -> None:
@@ -190,7 +191,7 @@ def test_where_one_agent_is_better_alone_it_is_asked_alone(router: LearnedRouter
     assert (first.action, first.agent, first.fallback) == ("ask", "large", True)
     assert "0.999" in first.reason
     assert alone.decide(Known({"large": Asked("yes", 0.1)}, "", "easy")).action == "keep"
-    assert LearnedRouter(replace(checkpoint, manifest=manifest), budget=0.4).alone is None
+    assert not LearnedRouter(replace(checkpoint, manifest=manifest), budget=0.4).plan.agent
 
 
 @pytest.mark.parametrize(
@@ -278,7 +279,7 @@ def test_the_graph_says_what_the_fitted_heads_say(folder: Path, router: LearnedR
     fitted = fit_router(data, words, np.arange(len(data)), states=STATES)
     board = fitted.board(data, words, np.arange(50))
     mask = np.random.default_rng(0).random((50, 3)) < 0.4
-    X, success, gain = state_rows(board, fitted, np.arange(50), mask, np.full(50, 0.1))
+    X, success, gain = state_rows(board, fitted, np.arange(50), mask, Rates.of(np.full(50, 0.1)))
     for state in range(50):
         outputs = router.checkpoint.run({"agents": X[state]})
         np.testing.assert_allclose(outputs[SUCCESS].ravel(), success[state], atol=1e-5)

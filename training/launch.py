@@ -27,7 +27,9 @@ from metaprobe.training.models import load_models, named_models, tokens_per_seco
 
 CACHE_FILE = "calls.sqlite"
 LEARNED = "learned"
-LEARNED_CONSTANTS = {"budget": "budget", "lambda": "lambda_"} | {n: n for n in ("assessment", "token_price")}
+LEARNED_CONSTANTS = {"lambda": "lambda_"} | {
+    name: name for name in ("budget", "seconds", "per_second", "assessment", "token_price")
+}
 """Of `--policy learned:`, beside those of the papers' rules: as they are given -> argument of `load_policy`."""
 CONSTANTS = re.compile(r"(,\s*[a-z_]+=[^,/\\]*)+$")
 

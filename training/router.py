@@ -1,8 +1,9 @@
 """From outcomes to a router's checkpoint, with the cost-accuracy curve that budgets are read off."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,13 +15,14 @@ from metaprobe.eval.metrics import Interval, auroc, cluster_weights, interval, m
 from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import QuestionOutcomes
 from metaprobe.routing.learned import AGENTS, GAIN, INPUT, KIND, SUCCESS, WORDS
-from metaprobe.routing.learned_state import FLOOR, PRICED
+from metaprobe.routing.learned_budget import Alone, Point
+from metaprobe.routing.learned_state import PRICED
 from metaprobe.training.export import Export, write_checkpoint
-from metaprobe.training.router_curve import FOLDS, HeldOut, alone_of, cross_played, curve_of
+from metaprobe.training.router_curve import FOLDS, HeldOut, alone_of, cross_played, curve_of, rule_of
 from metaprobe.training.router_data import Floats, Ints, Outcomes, Words, fingerprint_of, outcomes_of, pasts_json
 from metaprobe.training.router_fit import MARGIN, STATES, Board, FittedRouter, cost_scale, fit_router
 from metaprobe.training.router_graph import router_graph
-from metaprobe.training.router_rows import batch_rows
+from metaprobe.training.router_rows import Rates, batch_rows
 
 FEWEST_QUESTIONS = 60
 NEAR = 0.005
@@ -36,6 +38,7 @@ def train_router(
     seed: int = 0,
     command: str = "",
     agents: Sequence[str] | None = None,
+    assessment: float | None = None,
     folds: int = FOLDS,
     states: int = STATES,
     on_step: Callable[[str], None] = lambda _: None,
@@ -43,7 +46,8 @@ def train_router(
     """Fit on all questions and write the checkpoint that `routing.learned.LearnedRouter` loads.
 
     The curve of lambda, accuracy and cost stored with it is from `folds` outer folds by group. `agents`: by default all
-    that the outcomes name. Costs count every agent asked. Raises `RecordError` where there is too little to learn from.
+    that the outcomes name. Costs count every agent asked. `assessment`: part of them that goes to how sure an agent is
+    before it answers, for `routing.learned_policy`. Raises `RecordError` where there is too little to learn from.
     """
     data = outcomes_of(questions, agents)
     if len(set(data.groups)) < FEWEST_QUESTIONS or len(data.agents) < 2:
@@ -56,7 +60,10 @@ def train_router(
     held_out = cross_played(data, words, folds=folds, seed=seed, states=states)
     on_step("fit on all questions")
     fitted = fit_router(data, words, np.arange(len(data)), seed=seed, states=states)
-    return write_checkpoint(path, _export(fitted, data, words, held_out, fingerprint_of(questions), seed, command))
+    export = _export(fitted, data, words, held_out, fingerprint_of(questions), seed, command)
+    if assessment is not None:
+        export = replace(export, contract={**export.contract, "assessment": assessment})
+    return write_checkpoint(path, export)
 
 
 def _export(
@@ -68,12 +75,13 @@ def _export(
     seed: int,
     command: str,
 ) -> Export:
-    accuracy = held_out.score.mean(axis=1)
+    free = np.flatnonzero(held_out.rates.second == 0)
+    accuracy = held_out.learned.score[free].mean(axis=1)
     default = int(np.flatnonzero(accuracy >= accuracy.max() - NEAR)[-1])
     weights = cluster_weights(data.groups, seed=seed)
     metrics = {
-        "accuracy": mean_interval(held_out.score[default], weights),
-        "cost_per_1000": mean_interval(held_out.cost[default], weights),
+        "accuracy": mean_interval(held_out.learned.score[default], weights),
+        "cost_per_1000": mean_interval(held_out.learned.cost[default], weights),
         **{f"success_{who}.auroc": found for who, found in _ranking(held_out, data).items()},
     }
     gain = _gain_over_single(held_out, data, default, weights)
@@ -97,8 +105,9 @@ def _export(
             "offered": [data.agents[column] for column in fitted.offered],
             "max_asked": fitted.max_asked,
             "margin": MARGIN,
-            "alone": alone_of(data),
-            "curve": [list(astuple(point)) for point in curve_of(held_out, fitted, data, words, np.arange(len(data)))],
+            "alone": _lists(alone_of(data)),
+            "rule": _lists(rule_of(held_out)),
+            "curve": _lists(curve_of(held_out, fitted, data, words, np.arange(len(data)))),
         },
         generator=None,
         training=Training(fingerprint, len(data), len(set(data.groups)), seed, command),
@@ -112,13 +121,17 @@ def _export(
                 f"accuracy - lambda * cost {gain.estimate:+.4f} [{gain.low:+.4f}, {gain.high:+.4f}]",
             )
         ],
-        thresholds={"lambda": float(held_out.lambdas[default])},
+        thresholds={"lambda": float(held_out.rates.dollar[default])},
         packages=("scikit-learn", "lightgbm", "onnxmltools", "onnx"),
         extra={
             AGENTS: pasts_json(fitted.pasts),
             WORDS: np.column_stack([fitted.words.weights, fitted.words.squares]).astype("<f4").tobytes(),
         },
     )
+
+
+def _lists(ways: Sequence[Point | Alone]) -> list[list[Any]]:
+    return [list(astuple(way)) for way in ways]
 
 
 def _ranking(held_out: HeldOut, data: Outcomes) -> dict[str, Interval]:
@@ -135,12 +148,12 @@ def _ranking(held_out: HeldOut, data: Outcomes) -> dict[str, Interval]:
 
 def _gain_over_single(held_out: HeldOut, data: Outcomes, default: int, weights: NDArray[np.int32]) -> Interval:
     """Of accuracy - lambda * cost at one lambda, over the agent best at it."""
-    lambda_ = held_out.lambdas[default]
+    lambda_ = held_out.rates.dollar[default]
     value = np.where(data.known, data.score - lambda_ * 1000 * data.cost, np.nan)
     often = data.known.mean(axis=0) > 0.5  # an agent of few questions may have had easy ones
     means = np.where(often, np.nanmean(value, axis=0), -np.inf)
     best = value[:, int(means.argmax())] if often.any() else np.nanmax(value, axis=1)
-    mine = held_out.score[default] - lambda_ * held_out.cost[default]
+    mine = held_out.learned.score[default] - lambda_ * held_out.learned.cost[default]
     return mean_interval(mine - np.where(np.isfinite(best), best, np.nanmean(best)), weights)
 
 
@@ -155,10 +168,10 @@ def _golden(
     rows = rng.choice(len(data), size=min(PARITY_STATES, len(data)), replace=False)
     board = fitted.board(data, words, rows)
     b, A = board.data.score.shape
-    question, lambdas = np.arange(b), np.full(b, 1 / cost_scale(data))
+    question, rates = np.arange(b), Rates.of(np.full(b, 1 / cost_scale(data)))
     mask = rng.random((b, A)) < 0.25
     mask[0, 0] = True
-    X, success, gained = state_rows(board, fitted, question, mask, lambdas)
+    X, success, gained = state_rows(board, fitted, question, mask, rates)
     session = Session(graph)
     for state in range(b):
         given = {SUCCESS: success[state, :, None].astype(np.float32), GAIN: gained[state, :, None].astype(np.float32)}
@@ -169,7 +182,7 @@ def _golden(
             )
     kept = slice(0, 16)
     if A > 16:
-        _, success, gained = state_rows(board, fitted, question[:1], mask[:1], lambdas[:1], columns=16)
+        _, success, gained = state_rows(board, fitted, question[:1], mask[:1], rates.take(question[:1]), columns=16)
     return X[0, kept], success[0, kept], gained[0, kept]
 
 
@@ -178,7 +191,7 @@ def state_rows(
     fitted: FittedRouter,
     question: Ints,
     mask: NDArray[np.bool_],
-    lambdas: Floats,
+    rates: Rates,
     columns: int | None = None,
 ) -> tuple[NDArray[np.float32], Floats, Floats]:
     """Inputs of the graph (b, A, len(PRICED)) for states, and what the fitted heads make of them, (b, A) each.
@@ -189,8 +202,8 @@ def state_rows(
     rows = batch_rows(board.views, np.repeat(question, A), np.repeat(mask, A, axis=0), np.tile(np.arange(A), b))
     success = board.success(question, mask)
     seen = mask if columns is None else mask & (np.arange(A) < columns)
-    gain_rows = board.gain_rows(question, seen, success, lambdas)
-    log_price = np.log(np.maximum(board.views.price[question], FLOOR))
-    extra = np.stack([log_price + np.log(lambdas)[:, None], np.broadcast_to(np.log(lambdas)[:, None], (b, A))], axis=2)
+    gain_rows = board.gain_rows(question, seen, success, rates)
+    log_lambda = np.broadcast_to(np.log(rates.dollar)[:, None], (b, A))
+    extra = np.stack([board.views.log_priced(question, rates), log_lambda], axis=2)
     X = np.concatenate([rows.reshape(b, A, -1), extra.astype(np.float32)], axis=2)
     return X, success, fitted.gain.score(gain_rows.reshape(b * A, -1)).reshape(b, A)

@@ -1,85 +1,168 @@
-"""The cost-accuracy curve of a learned router, from questions that it was fitted without: what budgets are read off."""
+"""The curve of a learned router in accuracy, cost and waiting, from questions that it was fitted without.
+
+Budgets are read off it. Beside it stand the same figures of two simpler ways, so that the router can step back where
+they are better: the fixed rule that it falls back to, and each agent alone.
+"""
 
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.routing.learned_budget import Point
+from metaprobe.routing.learned_budget import Alone, Point
 from metaprobe.training.roles import group_folds
 from metaprobe.training.router_data import Floats, Ints, Outcomes, Words
-from metaprobe.training.router_fit import LAMBDAS, STATES, Board, FittedRouter, cost_scale, fit_router
+from metaprobe.training.router_fit import LAMBDAS, STATES, Board, FittedRouter, cost_scale, fit_router, time_scale
+from metaprobe.training.router_rows import Mask, Rates
 
 FOLDS = 5
 """Outer folds by group."""
 POINTS = 24
 """Lambdas of the curve."""
+WAITS = 8
+"""Prices of waiting, where times are known, each with every third lambda."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reached:
+    """What a way of routing came to at k pairs of prices on n questions."""
+
+    score: Floats
+    """(k, n) of the kept answers."""
+    cost: Floats
+    """(k, n) realised US dollars for 1,000 questions, of everybody asked."""
+    seconds: Floats
+    """(k, n) realised, one after another; NaN where not recorded."""
+
+    @classmethod
+    def empty(cls, k: int, n: int) -> "Reached":
+        return cls(*(np.full((k, n), np.nan) for _ in range(3)))
+
+    def put(self, columns: Ints, part: "Reached") -> None:
+        self.score[:, columns], self.cost[:, columns], self.seconds[:, columns] = part.score, part.cost, part.seconds
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeldOut:
     """The curve, every question played by a router that was fitted without its group."""
 
-    lambdas: Floats
-    """(k,) rising."""
-    score: Floats
-    """(k, n) of the kept answers."""
-    cost: Floats
-    """(k, n) realised US dollars for 1,000 questions, of everybody asked."""
+    rates: Rates
+    """(k,): first those without a price of waiting, lambda rising."""
+    learned: Reached
+    rule: Reached
+    """Of the fixed rule at the same prices."""
     success: Floats
     """(n, A): P(right) when everybody up to the limit has been asked at random, NaN where unknown; for the AUROC."""
     asked: NDArray[np.bool_]
     """(n, A): who had been asked then."""
 
 
-def cross_played(data: Outcomes, words: Words, *, folds: int = FOLDS, seed: int = 0, states: int = STATES) -> HeldOut:
-    """Fits a router for each outer fold without it, and plays it there at every lambda of the curve."""
-    n, A = data.score.shape
+def rates_of(data: Outcomes) -> Rates:
+    """The pairs of prices of the curve."""
     lambdas = np.geomspace(*LAMBDAS, POINTS) / cost_scale(data)
-    score, cost = np.zeros((POINTS, n)), np.zeros((POINTS, n))
+    if not data.timed:
+        return Rates.of(lambdas)
+    seconds = np.geomspace(*LAMBDAS, WAITS) / time_scale(data)
+    some = lambdas[::3]
+    return Rates(
+        np.concatenate([lambdas, np.tile(some, WAITS)]),
+        np.concatenate([np.zeros(POINTS), np.repeat(seconds, len(some))]),
+    )
+
+
+def cross_played(data: Outcomes, words: Words, *, folds: int = FOLDS, seed: int = 0, states: int = STATES) -> HeldOut:
+    """Fits a router for each outer fold without it, and plays it there at every pair of prices of the curve."""
+    n, A = data.score.shape
+    rates = rates_of(data)
+    learned, rule = Reached.empty(len(rates), n), Reached.empty(len(rates), n)
     success, asked = np.full((n, A), np.nan), np.zeros((n, A), dtype=bool)
     mostly_right: Ints = (np.nanmean(data.score, axis=1) > 0.5).astype(np.int64)
     rng = np.random.default_rng(seed + 1)
     for rest, fold in group_folds(np.arange(n), data.groups, mostly_right, folds, seed + 1):
         fitted = fit_router(data, words, rest, seed=seed, states=states)
         board = fitted.board(data, words, fold)
-        score[:, fold], cost[:, fold] = played(board, fitted, lambdas)
+        learned.put(fold, played(board, fitted, rates))
+        rule.put(fold, by_rule(board, rates))
         had = board.data.known & (rng.random(board.data.score.shape) < 0.3)
         columns = np.ix_(fold, np.array(fitted.offered))
         asked[columns], success[columns] = had, board.success(np.arange(len(fold)), had)
-    return HeldOut(lambdas, score, cost, np.where(data.known, success, np.nan), asked)
+    return HeldOut(rates, learned, rule, np.where(data.known, success, np.nan), asked)
 
 
-def played(board: Board, fitted: FittedRouter, lambdas: Floats) -> tuple[Floats, Floats]:
-    """Score of the kept answer and realised cost for 1,000 questions, (k, n) each, at k lambdas."""
+def played(board: Board, fitted: FittedRouter, rates: Rates) -> Reached:
+    """The learned way at k pairs of prices."""
     n, A = board.data.score.shape
-    k = len(lambdas)
+    k = len(rates)
     question = np.tile(np.arange(n), k)
-    mask, p = board.play(fitted.gain, question, np.zeros((n * k, A), dtype=bool), np.repeat(lambdas, n))
-    kept = np.where(mask, p, -1.0).argmax(axis=1)
-    cost = 1000 * np.where(mask, np.nan_to_num(board.data.cost[question]), 0.0).sum(axis=1)
-    return board.data.score[question, kept].reshape(k, n), cost.reshape(k, n)
+    each = rates.take(np.repeat(np.arange(k), n))
+    mask, p = board.play(fitted.gain, question, np.zeros((n * k, A), dtype=bool), each)
+    return _came_to(board, mask, np.where(mask, p, -1.0).argmax(axis=1), k)
+
+
+def by_rule(board: Board, rates: Rates) -> Reached:
+    """The fixed rule at k pairs of prices."""
+    n, A = board.data.score.shape
+    k = len(rates)
+    chosen = choices_by_rule(board, np.tile(np.arange(n), k), rates.take(np.repeat(np.arange(k), n)))
+    return _came_to(board, np.arange(A) == chosen[:, None], chosen, k)
+
+
+def choices_by_rule(board: Board, question: Ints, rates: Rates) -> Ints:
+    """(b,) columns: the agent of highest past rate on the dimension less its dues, of those whose answer is known."""
+    chance = 1 / (1 + np.exp(-board.views.rate[question]))
+    worth = np.where(board.data.known[question], chance - board.views.dues(question, rates), -np.inf)
+    return np.asarray(worth.argmax(axis=1))
+
+
+def _came_to(board: Board, mask: Mask, kept: Ints, k: int) -> Reached:
+    data, n = board.data, len(board.data)
+    question = np.tile(np.arange(n), k)
+    cost = 1000 * np.where(mask, np.nan_to_num(data.cost[question]), 0.0).sum(axis=1)
+    seconds = np.where(mask, data.seconds[question], 0.0).sum(axis=1)
+    return Reached(*(found.reshape(k, n) for found in (data.score[question, kept], cost, seconds)))
 
 
 def curve_of(held_out: HeldOut, fitted: FittedRouter, data: Outcomes, words: Words, rows: Ints) -> list[Point]:
-    """What each lambda gives with this very fit, on questions like the ones it was made from.
+    """What each pair of prices gives with this very fit, on questions like the ones it was made from.
 
-    Two fits at one lambda can differ by a tenth in what they spend. So the cost is this fit's own on the rows that it
-    was made from (what is spent there and on new questions agrees within a few percent; accuracy would not), and the
-    accuracy is what the fits without a question's group reached at that cost.
+    Two fits at one lambda can differ by a tenth in what they spend. So cost and waiting are this fit's own on the rows
+    that it was made from (what is spent there and on new questions agrees within a few percent; accuracy would not),
+    and the accuracy is what the fits without a question's group reached at that cost.
     """
-    _, spent = played(fitted.board(data, words, rows), fitted, held_out.lambdas)
-    cost, reached = held_out.cost.mean(axis=1), held_out.score.mean(axis=1)
-    order = np.argsort(cost)
-    own = spent.mean(axis=1)
-    accuracy = np.interp(own, cost[order], reached[order])
-    return [Point(*map(float, point)) for point in zip(held_out.lambdas, accuracy, own, strict=True)]
+    rates, own = held_out.rates, played(fitted.board(data, words, rows), fitted, held_out.rates)
+    spent, accuracy = own.cost.mean(axis=1), np.zeros(len(rates))
+    for second in np.unique(rates.second):
+        here = np.flatnonzero(rates.second == second)
+        here = here[np.argsort(held_out.learned.cost[here].mean(axis=1))]
+        cost, reached = held_out.learned.cost[here].mean(axis=1), held_out.learned.score[here].mean(axis=1)
+        accuracy[here] = np.interp(spent[here], cost, reached)
+    return _points(rates, accuracy, spent, own.seconds.mean(axis=1))
 
 
-def alone_of(data: Outcomes) -> list[tuple[str, float, float]]:
-    """Name, accuracy and cost of 1,000 questions, of each agent that was asked all of them."""
+def rule_of(held_out: HeldOut) -> list[Point]:
+    """The same of the fixed rule."""
+    rule = held_out.rule
+    return _points(held_out.rates, rule.score.mean(axis=1), rule.cost.mean(axis=1), rule.seconds.mean(axis=1))
+
+
+def _points(rates: Rates, accuracy: Floats, cost: Floats, seconds: Floats) -> list[Point]:
     return [
-        (name, float(data.score[:, column].mean()), float(1000 * data.cost[:, column].mean()))
+        Point(lambda_, right, spent, per_second, None if np.isnan(waited) else waited)
+        for lambda_, right, spent, per_second, waited in zip(
+            *(column.tolist() for column in (rates.dollar, accuracy, cost, rates.second, seconds)), strict=True
+        )
+    ]
+
+
+def alone_of(data: Outcomes) -> list[Alone]:
+    """Each agent that was asked all of the questions."""
+    return [
+        Alone(
+            name,
+            float(data.score[:, column].mean()),
+            float(1000 * data.cost[:, column].mean()),
+            float(data.seconds[:, column].mean()) if data.timed else None,
+        )
         for column, name in enumerate(data.agents)
         if data.known[:, column].all()
     ]

@@ -43,6 +43,8 @@ class Outcomes:
     """(n, A), NaN where none was given."""
     cost: Floats
     """(n, A) US dollars."""
+    seconds: Floats
+    """(n, A) until its answer, NaN where it is not recorded."""
     agreement: NDArray[np.float32]
     """(n, A, A) of the answers."""
     questions: tuple[str, ...]
@@ -63,6 +65,11 @@ class Outcomes:
         """(n, A): whether what came of asking the agent is known."""
         return np.isfinite(self.score)
 
+    @property
+    def timed(self) -> bool:
+        """Whether the time of every answer is recorded."""
+        return bool(np.isfinite(self.seconds[self.known]).all())
+
     def take(self, rows: Ints) -> "Outcomes":
         """The questions of these rows."""
         return dataclasses.replace(
@@ -70,6 +77,7 @@ class Outcomes:
             score=self.score[rows],
             confidence=self.confidence[rows],
             cost=self.cost[rows],
+            seconds=self.seconds[rows],
             agreement=self.agreement[rows],
             questions=tuple(self.questions[row] for row in rows),
             dimension=self.dimension[rows],
@@ -85,6 +93,7 @@ class Outcomes:
             score=self.score[:, at],
             confidence=self.confidence[:, at],
             cost=self.cost[:, at],
+            seconds=self.seconds[:, at],
             agreement=self.agreement[:, at][:, :, at],
         )
 
@@ -99,7 +108,7 @@ def outcomes_of(questions: Sequence[QuestionOutcomes], agents: Sequence[str] | N
     if not questions:
         raise RecordError('no answer is scored; expected "correct" or "score" in the agents\' outcomes')
     n, A = len(questions), len(names)
-    score, confidence, cost = (np.full((n, A), np.nan) for _ in range(3))
+    score, confidence, cost, seconds = (np.full((n, A), np.nan) for _ in range(4))
     alike = np.zeros((n, A, A), dtype=np.float32)
     dimensions = tuple(sorted({q.dimension for q in questions} - {ANY}))
     for row, question in enumerate(questions):
@@ -112,6 +121,7 @@ def outcomes_of(questions: Sequence[QuestionOutcomes], agents: Sequence[str] | N
                 raise RecordError(f"question {question.id}: {name} has no cost_usd; give one, 0 where it costs nothing")
             score[row, column], cost[row, column] = outcome.score, outcome.cost_usd
             confidence[row, column] = np.nan if outcome.confidence is None else outcome.confidence
+            seconds[row, column] = np.nan if outcome.latency_ms is None else outcome.latency_ms / 1000
             for other in range(column):
                 alike[row, column, other] = alike[row, other, column] = agreement(words[column], words[other])
     for mine in confidence.T:  # a log-probability of -inf is as the least of the others
@@ -122,6 +132,7 @@ def outcomes_of(questions: Sequence[QuestionOutcomes], agents: Sequence[str] | N
         score=score,
         confidence=confidence,
         cost=cost,
+        seconds=seconds,
         agreement=alike,
         questions=tuple(q.question for q in questions),
         dimension=np.array([dimensions.index(q.dimension) if q.dimension else -1 for q in questions]),
@@ -147,6 +158,7 @@ def pasts_of(data: Outcomes) -> dict[str, dict[str, Past]]:
             price, per_char = (
                 (cost.mean(), _slope(chars[here], cost)) if len(here) else (data.cost[rows, column].mean(), 0)
             )
+            seconds = data.seconds[here if len(here) else rows, column]
             knots, scores = _normal_scores(data.confidence[here, column])
             intercept, slope = lines[dimension]
             mine[data.dimensions[dimension] if dimension >= 0 else ANY] = Past(
@@ -159,6 +171,7 @@ def pasts_of(data: Outcomes) -> dict[str, dict[str, Past]]:
                 slope=slope,
                 intercept=intercept,
                 stated=float(np.isfinite(data.confidence[here, column]).mean()) if len(here) else 0.0,
+                seconds=float(seconds.mean()) if np.isfinite(seconds).all() else None,
             )
     return found
 

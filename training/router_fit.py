@@ -5,7 +5,7 @@ dimension or the text, so that it knows what to do without.
 
 Gain head: fitted by policy iteration on the known outcomes. A random state, a random agent to ask, a random lambda:
 then the policy of the round before plays on to its end. The target is what that added, halfway between outcome and
-P(right), which has less noise: score at the end - lambda * price of whatever was asked after - score before. P(right)
+P(right), which has less noise: score at the end - what was asked after at its price - score before. P(right)
 comes from heads fitted without the question's group, or else what one sees there would be surer than later.
 
 What was tried and did not help on development questions (benchmarks/routing.py tells the set): columns naming each
@@ -25,11 +25,11 @@ from numpy.typing import NDArray
 from metaprobe.eval.routing import Matrix
 from metaprobe.eval.routing_cascade import tuned_cascade
 from metaprobe.records.extras import require
-from metaprobe.routing.learned_state import FLOOR, Past
+from metaprobe.routing.learned_state import Past
 from metaprobe.routing.learned_text import WordScores
 from metaprobe.training.roles import group_folds
 from metaprobe.training.router_data import Floats, Ints, Outcomes, Words, pasts_of, texts_of, word_scores
-from metaprobe.training.router_rows import Mask, Views, batch_rows, views_of
+from metaprobe.training.router_rows import Mask, Rates, Views, batch_rows, views_of
 from metaprobe.training.trees import Trees, float32_thresholds
 
 GAIN_ROW = ("best", "success", "lead", "rate", "log_priced", "others", "log_lambda")
@@ -116,15 +116,15 @@ class Board:
         found = self.head(batch_rows(self.views, q, m, np.tile(np.arange(A), len(first))), q)
         return np.asarray(found.reshape(-1, A)[back.ravel()])
 
-    def play(self, gain: Trees | None, question: Ints, mask: Mask, lambdas: Floats) -> tuple[Mask, Floats]:
+    def play(self, gain: Trees | None, question: Ints, mask: Mask, rates: Rates) -> tuple[Mask, Floats]:
         """Agents asked in the end (b, A), and P(right) of each then. Without a gain head nobody else is asked."""
         mask = mask.copy()
         success = self.success(question, mask)
         going = np.arange(len(question))
         while gain is not None and len(going):
-            q, m, p, lam = question[going], mask[going], success[going], lambdas[going]
+            q, m, p, due = question[going], mask[going], success[going], rates.take(going)
             legal = ~m & self.data.known[q]
-            worth = np.where(legal, self.worth(gain, q, m, p, lam), -np.inf)
+            worth = np.where(legal, self.worth(gain, q, m, p, due), -np.inf)
             best, count = worth.argmax(axis=1), m.sum(axis=1)
             worthwhile = (worth.max(axis=1) > MARGIN) & (count < self.max_asked)
             more = np.flatnonzero(((count == 0) | worthwhile) & legal.any(axis=1))
@@ -134,28 +134,26 @@ class Board:
                 success[going] = self.success(question[going], mask[going])
         return mask, success
 
-    def worth(self, gain: Trees, question: Ints, mask: Mask, success: Floats, lambdas: Floats) -> Floats:
-        """(b, A): gain - lambda * price of asking each agent; before anybody was asked, on top of its P(right)."""
+    def worth(self, gain: Trees, question: Ints, mask: Mask, success: Floats, rates: Rates) -> Floats:
+        """(b, A): gain - dues of asking each agent; before anybody was asked, on top of its P(right)."""
         b, A = mask.shape
-        X = self.gain_rows(question, mask, success, lambdas)
+        X = self.gain_rows(question, mask, success, rates)
         gained = gain.score(X.reshape(b * A, -1)).reshape(b, A)
         first = np.logical_not(mask.any(axis=1))[:, None]
-        return gained + np.where(first, success, 0.0) - lambdas[:, None] * self.views.price[question]
+        return gained + np.where(first, success, 0.0) - self.views.dues(question, rates)
 
-    def gain_rows(self, question: Ints, mask: Mask, success: Floats, lambdas: Floats) -> NDArray[np.float32]:
+    def gain_rows(self, question: Ints, mask: Mask, success: Floats, rates: Rates) -> NDArray[np.float32]:
         """(b, A, len(GAIN_ROW))."""
         success = success.astype(np.float32)
         best = np.where(mask, success, np.float32(0)).max(axis=1, keepdims=True)
-        log_lambda = np.log(lambdas)[:, None]
-        price = np.log(np.maximum(self.views.price[question], FLOOR))
         columns: dict[str, NDArray[Any]] = {
             "best": best,
             "success": success,
             "lead": success - best,
             "rate": self.views.rate[question],
-            "log_priced": price + log_lambda,
+            "log_priced": self.views.log_priced(question, rates),
             "others": mask.sum(axis=1, keepdims=True) - mask,
-            "log_lambda": log_lambda,
+            "log_lambda": np.log(rates.dollar)[:, None],
         }
         return np.stack([np.broadcast_to(columns[name], mask.shape) for name in GAIN_ROW], axis=2).astype(np.float32)
 
@@ -233,25 +231,34 @@ def _parts(view: Ints, count: int) -> list[tuple[int, Ints]]:
 
 def _gain_head(board: Board, states: int, rng: np.random.Generator) -> Trees:
     n = len(board.data)
-    scale = cost_scale(board.data)
     gain: Trees | None = None
     for _ in range(ROUNDS):
         question = np.arange(states) % n
         mask, agent = _random_states(board.data.known[question], GAIN_SIZES[: board.max_asked], rng)
         at = np.arange(states)
-        lambdas = np.exp(rng.uniform(math.log(LAMBDAS[0]), math.log(LAMBDAS[1]), states)) / scale
+        rates = _random_rates(board.data, states, rng)
         before = board.success(question, mask)
         # Before anybody was asked the row's own P(right) is what is gained over.
         start = _halfway(board, question, mask, before)
         start = np.where(mask.any(axis=1), start, before[at, agent])
-        X = board.gain_rows(question, mask, before, lambdas)[at, agent]
+        X = board.gain_rows(question, mask, before, rates)[at, agent]
         mask[at, agent] = True
-        end, after = board.play(gain, question, mask, lambdas)
-        later = np.where(end & ~mask, board.views.price[question], 0.0).sum(axis=1)
-        target = _halfway(board, question, end, after) - lambdas * later - start
+        end, after = board.play(gain, question, mask, rates)
+        later = np.where(end & ~mask, board.views.dues(question, rates), 0.0).sum(axis=1)
+        target = _halfway(board, question, end, after) - later - start
         gain = grow(GAIN_TREES, X, target, int(rng.integers(1 << 30)))
     assert gain is not None
     return gain
+
+
+def _random_rates(data: Outcomes, count: int, rng: np.random.Generator) -> Rates:
+    """Random lambdas; where times are known, half of the states with a random price of waiting too."""
+    low, high = math.log(LAMBDAS[0]), math.log(LAMBDAS[1])
+    rates = Rates.of(np.exp(rng.uniform(low, high, count)) / cost_scale(data))
+    if not data.timed:
+        return rates
+    second = np.exp(rng.uniform(low, high, count)) / time_scale(data)
+    return Rates(rates.dollar, np.where(rng.random(count) < 0.5, second, 0.0))
 
 
 def _halfway(board: Board, question: Ints, mask: Mask, success: Floats) -> Floats:
@@ -292,6 +299,12 @@ def probability(head: Trees, X: NDArray[np.float32]) -> Floats:
 def cost_scale(data: Outcomes) -> float:
     """US dollars for 1,000 questions of the dearest agent: what makes lambda a number without a unit."""
     found = float(1000 * np.nanmean(data.cost, axis=0).max())
+    return found if found > 0 else 1.0
+
+
+def time_scale(data: Outcomes) -> float:
+    """Seconds that the slowest agent takes on average, for the price of a second likewise."""
+    found = float(np.nanmean(data.seconds, axis=0).max())
     return found if found > 0 else 1.0
 
 

@@ -21,22 +21,19 @@ def router_graph(success: Trees, gain: Trees) -> bytes:
     helper, number = onnx.helper, onnx.TensorProto.FLOAT
     derived, taken = GAIN_ROW[:3], GAIN_ROW[3:]
     assert derived == ("best", "success", "lead"), "these are made here, and come first"
+    assert PRICED[: len(ROW)] == ROW
     constants: dict[str, Any] = {
-        "head_columns": np.arange(len(ROW), dtype=np.int64),
         "gain_columns": np.array([PRICED.index(name) for name in taken], dtype=np.int64),
         "asked_column": np.array([ROW.index("asked")], dtype=np.int64),
-        "zero": np.zeros(1, dtype=np.float32),
     }
     nodes = [
-        helper.make_node("Gather", [INPUT, "head_columns"], ["head_row"], axis=1),
-        success.onnx_node("head_row", "log_odds", len(ROW)),
+        success.onnx_node(INPUT, "log_odds", len(PRICED)),  # its columns come first
         helper.make_node("Sigmoid", ["log_odds"], [SUCCESS]),
         helper.make_node("Gather", [INPUT, "asked_column"], ["asked"], axis=1),
         helper.make_node("Mul", [SUCCESS, "asked"], ["had"]),
         helper.make_node("ReduceMax", ["had"], ["best"], axes=[0], keepdims=1),
         helper.make_node("Sub", [SUCCESS, "best"], ["lead"]),
-        helper.make_node("Mul", ["asked", "zero"], ["none"]),
-        helper.make_node("Add", ["none", "best"], ["best_rows"]),
+        helper.make_node("Max", ["had", "best"], ["best_rows"]),  # the best, once for every row
         helper.make_node("Gather", [INPUT, "gain_columns"], ["stated"], axis=1),
         helper.make_node("Concat", ["best_rows", SUCCESS, "lead", "stated"], ["gain_row"], axis=1),
         gain.onnx_node("gain_row", GAIN, len(GAIN_ROW)),

@@ -18,6 +18,27 @@ Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Rates:
+    """What accuracy costs, in b states."""
+
+    dollar: Floats
+    """(b,): accuracy that a US dollar for 1,000 questions must bring, lambda."""
+    second: Floats
+    """(b,): accuracy that a second of waiting must bring."""
+
+    @classmethod
+    def of(cls, lambdas: Floats) -> "Rates":
+        """Waiting costs nothing."""
+        return cls(lambdas, np.zeros(len(lambdas)))
+
+    def __len__(self) -> int:
+        return len(self.dollar)
+
+    def take(self, rows: Ints) -> "Rates":
+        return Rates(self.dollar[rows], self.second[rows])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Views:
     """n questions, A agents: what each would be known by, asked or not."""
 
@@ -31,6 +52,8 @@ class Views:
     """(n, A)."""
     price: Floats
     """(n, A) expected US dollars for 1,000 questions."""
+    seconds: Floats
+    """(n, A) expected until its answer, 0 where that is not known."""
     agreement: NDArray[np.float32]
     """(n, A, A)."""
 
@@ -38,11 +61,21 @@ class Views:
     def shape(self) -> tuple[int, int]:
         return self.rate.shape[0], self.rate.shape[1]
 
+    def dues(self, question: Ints, rates: Rates) -> Floats:
+        """(b, A): accuracy that asking each agent must bring."""
+        return rates.dollar[:, None] * self.price[question] + rates.second[:, None] * self.seconds[question]
+
+    def log_priced(self, question: Ints, rates: Rates) -> Floats:
+        """(b, A): logarithm of the dues, a free agent's price taken as `FLOOR`."""
+        price = np.maximum(self.price[question], FLOOR)
+        wait = rates.second[:, None] * self.seconds[question]
+        return np.log(price) + np.log(rates.dollar)[:, None] + np.log1p(wait / (rates.dollar[:, None] * price))
+
 
 def views_of(data: Outcomes, pasts: Mapping[str, Mapping[str, Past]], text: Floats, *, dimension: bool = True) -> Views:
     """Without `dimension`, as if no question's were known. `text` is all NaN to leave the words out."""
     n, A = data.score.shape
-    calibrated, stated, rate, price = (np.full((n, A), np.nan) for _ in range(4))
+    calibrated, stated, rate, price, seconds = (np.full((n, A), np.nan) for _ in range(5))
     chars = data.chars
     names = dict(enumerate(data.dimensions))
     at = data.dimension if dimension else np.full(n, -1)
@@ -54,11 +87,12 @@ def views_of(data: Outcomes, pasts: Mapping[str, Mapping[str, Past]], text: Floa
             prices = past.price_usd + past.price_per_char * (chars[here] - past.mean_chars)
             prices = np.where(chars[here] > 0, np.maximum(prices, 0.2 * past.price_usd), past.price_usd)
             price[here, column] = 1000 * prices
+            seconds[here, column] = past.seconds or 0.0
             if past.knots:
                 given = here[np.isfinite(data.confidence[here, column])]
                 stated[given, column] = np.interp(data.confidence[given, column], past.knots, past.scores)
                 calibrated[given, column] = past.intercept + past.slope * stated[given, column]
-    return Views(calibrated, stated, text, rate, price, data.agreement)
+    return Views(calibrated, stated, text, rate, price, seconds, data.agreement)
 
 
 def batch_rows(views: Views, question: Ints, mask: Mask, agent: Ints) -> NDArray[np.float32]:

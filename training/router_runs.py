@@ -7,7 +7,7 @@ not carry. The price is of all that the agent was asked, its confidence and its 
 
 from collections.abc import Iterable, Mapping
 
-from metaprobe.eval.systems.metacogagent import ASKING, outcomes
+from metaprobe.eval.systems.metacogagent import ANSWER, ASKING, outcomes
 from metaprobe.llms.pricing import Price, price_of
 from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, outcome_of_line
@@ -40,6 +40,23 @@ def outcomes_of(runs: Iterable[Run], *, prices: Mapping[str, Price] | None = Non
             "--variant every-agent`"
         )
     return [question for _, question in fullest.values()]
+
+
+def assessment_part(runs: Iterable[Run], *, prices: Mapping[str, Price] | None = None) -> float | None:
+    """Part of what all agents were asked that went to how sure they are before they answer; None where nothing cost.
+
+    Over the agents that were asked both.
+    """
+    paid: dict[bool, float] = {True: 0.0, False: 0.0}
+    for run in runs:
+        asked = [call for call in run.calls if call.stage in ASKING]
+        assessed = {call.agent for call in asked if call.stage != ANSWER}
+        both = assessed & {call.agent for call in asked if call.stage == ANSWER}
+        for call in asked:
+            if call.agent in both:
+                paid[call.stage != ANSWER] += _price(call, prices or {})
+    total = sum(paid.values())
+    return paid[True] / total if total else None
 
 
 def _cost(run: Run, agent: str, prices: Mapping[str, Price]) -> float:

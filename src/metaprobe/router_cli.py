@@ -21,6 +21,16 @@ lambda_option = click.option(
     type=click.FloatRange(0, min_open=True),
     help="Accuracy that a US dollar for 1,000 questions must bring.  [default: the checkpoint's]",
 )
+seconds_option = click.option(
+    "--seconds",
+    type=click.FloatRange(0, min_open=True),
+    help="Mean wait for an answer, agents asked one after another; sets the price of a second by the same curve.",
+)
+per_second_option = click.option(
+    "--per-second",
+    type=click.FloatRange(0),
+    help="Accuracy that a second of waiting must bring.  [default: 0]",
+)
 digest_option = click.option("--sha256", help="Digest that the checkpoint must have.")
 
 
@@ -50,11 +60,12 @@ def train_router_command(
 
     with steps() as on_step:
         on_step(f"reading {outcomes.name}")
-        questions = _outcomes(outcomes, prices)
+        questions, assessment = _outcomes(outcomes, prices)
         checkpoint = train_router(
             out,
             questions,
             agents=agents or None,
+            assessment=assessment,
             folds=folds,
             states=states,
             seed=seed,
@@ -64,27 +75,31 @@ def train_router_command(
     say_checkpoint(checkpoint)
 
 
-def _outcomes(path: Path, prices: Path | None) -> list[QuestionOutcomes]:
+def _outcomes(path: Path, prices: Path | None) -> tuple[list[QuestionOutcomes], float | None]:
+    """And of runs the part of their cost that stating a confidence took."""
     if path.is_dir():
         from metaprobe.llms.pricing import read_prices
         from metaprobe.records.store import RunStore
-        from metaprobe.training.router_runs import outcomes_of
+        from metaprobe.training.router_runs import assessment_part, outcomes_of
 
-        return outcomes_of(RunStore(path), prices=read_prices(prices) if prices else None)
+        runs, named = RunStore(path), read_prices(prices) if prices else None
+        return outcomes_of(runs, prices=named), assessment_part(runs, prices=named)
     if prices:
         raise click.UsageError(f"--prices is for a folder of runs; {path} is a file, whose outcomes hold their costs")
     from metaprobe.records.outcomes import read_outcomes
 
-    return read_outcomes(path)
+    return read_outcomes(path), None
 
 
 @click.command()
 @click.argument("checkpoint", type=CHECKPOINT)
 @click.argument("file", type=FILE)
 @budget_option
+@seconds_option
 @lambda_option
+@per_second_option
 @digest_option
-def route(checkpoint: str, file: Path, budget: float | None, lambda_: float | None, sha256: str | None) -> None:
+def route(checkpoint: str, file: Path, sha256: str | None, **means: float | None) -> None:
     """What to do next about each line's question, given what is known so far: one decision out for each line in.
 
     A line is {"id", "question", "dimension", "agents": {name: {"answer", "confidence"}}} with the agents that have been
@@ -93,7 +108,7 @@ def route(checkpoint: str, file: Path, budget: float | None, lambda_: float | No
     from metaprobe.routing.learned import LearnedRouter
     from metaprobe.training.router_evaluate import route_lines
 
-    router = LearnedRouter.load(checkpoint, sha256=sha256, **_price(budget, lambda_))
+    router = LearnedRouter.load(checkpoint, sha256=sha256, **_means(means))
     decided = lines = 0
     for line in route_lines(router, file):
         click.echo(json.dumps(line))
@@ -114,18 +129,19 @@ def evaluate() -> None:
 @click.argument("checkpoint", type=CHECKPOINT)
 @click.argument("outcomes", type=FILE)
 @budget_option
+@seconds_option
 @lambda_option
+@per_second_option
 @click.option("--decisions", type=click.Path(dir_okay=False, path_type=Path), help="File for one decision a question.")
 @digest_option
 @seed_option
 def evaluate_router_command(
     checkpoint: str,
     outcomes: Path,
-    budget: float | None,
-    lambda_: float | None,
     decisions: Path | None,
     sha256: str | None,
     seed: int,
+    **means: float | None,
 ) -> None:
     """Accuracy, cost, hull and controls as JSON, with intervals; all agents asked are paid for.
 
@@ -135,15 +151,18 @@ def evaluate_router_command(
     from metaprobe.routing.learned import LearnedRouter
     from metaprobe.training.router_evaluate import evaluate_router
 
-    router = LearnedRouter.load(checkpoint, sha256=sha256, **_price(budget, lambda_))
+    router = LearnedRouter.load(checkpoint, sha256=sha256, **_means(means))
     figures, decided = evaluate_router(router, read_outcomes(outcomes), seed=seed)
     if decisions is not None:
         decisions.parent.mkdir(parents=True, exist_ok=True)
         decisions.write_text("".join(json.dumps(line) + "\n" for line in decided), encoding="utf-8")
-    click.echo(json.dumps({"budget": budget, **figures}, indent=1))
+    click.echo(json.dumps({"budget": means["budget"], "seconds": means["seconds"], **figures}, indent=1))
 
 
-def _price(budget: float | None, lambda_: float | None) -> dict[str, float | None]:
-    if budget is not None and lambda_ is not None:
-        raise click.UsageError("--budget and --lambda fix each other; give one of them")
-    return {"budget": budget, "lambda_": lambda_}
+def _means(given: dict[str, float | None]) -> dict[str, float | None]:
+    named = {f"--{name.strip('_').replace('_', '-')}" for name, value in given.items() if value is not None}
+    if named & {"--budget", "--seconds"} and named & {"--lambda", "--per-second"}:
+        raise click.UsageError(
+            f"{' and '.join(sorted(named))}: --budget and --seconds fix --lambda and --per-second; give either"
+        )
+    return given
