@@ -70,6 +70,7 @@ def evidence_of(rows: Sequence[Row]) -> Evidence:
     table = AnswerTable(
         call_ids=column("id", ""),
         items=column("group", ""),
+        tasks=column("task", ""),
         groups=column("group", ""),
         variants=column("variant", ""),
         dimensions=column("dimension", ""),

@@ -18,7 +18,8 @@ import click
 import numpy as np
 from demo_results import markdown, write
 from routing_data import SETS, DataSet, metacog, metacog_runs, spent
-from routing_methods import METHODS, ROUTER, Result, Split, at_lambda, result_of, shuffled_labels
+from routing_methods import METHODS, ROUTER, Result, Split, at_lambda, result_of, shuffled_labels, split_of
+from routing_waiting import from_log, from_log_lines, waiting, waiting_lines
 from systems import replayed
 
 from metaprobe.eval.metrics import Interval, cluster_weights, mean_interval
@@ -35,10 +36,10 @@ ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "routing.md"
 FIGURES = ROOT / "docs" / "measured" / "routing.json"
 SEEDS = 5
-TEST = 0.3
 RULE = "metacog-every-agent, rule"
 LEFT_OUT = "router_cascade9, left out"
 SPEED = "speed"
+WAITING, FROM_LOG = "router_cascade9, waiting", "router_cascade9, from a log"
 ENOUGH = 100
 
 
@@ -55,6 +56,8 @@ def measure_command(names: tuple[str, ...], data: Path) -> None:
     figures: dict[str, Any] = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
     jobs: dict[str, Any] = {name: lambda s=name: measured(SETS[s], data) for name in SETS}
     jobs[LEFT_OUT] = lambda: left_out(SETS["router_cascade9"], data)
+    jobs[WAITING] = lambda: waiting(SETS["router_cascade9"], data)
+    jobs[FROM_LOG] = lambda: from_log(SETS["router_cascade9"], data)
     jobs[RULE] = lambda: side_by_side(data)
     jobs[SPEED] = lambda: speed(SETS["router_cascade9"], data)
     for name, job in jobs.items():
@@ -113,13 +116,6 @@ def quarters(data: Outcomes) -> tuple[float, ...]:
     """A quarter, a half and all of what the agent best at price 0 costs."""
     cost = 1000 * float(data.cost[:, best_single(matrix_of(data))].mean())
     return tuple(float(f"{part * cost:.3g}") for part in (0.25, 0.5, 1.0))
-
-
-def split_of(data: Outcomes, words: Words, budgets: tuple[float, ...], seed: int) -> Split:
-    groups = sorted(set(data.groups))
-    test = set(np.random.default_rng(seed).permutation(groups)[: int(TEST * len(groups))].tolist())
-    held = np.array([group in test for group in data.groups])
-    return Split(data, words, np.flatnonzero(~held), np.flatnonzero(held), budgets, seed)
 
 
 def joined(results: Sequence[Result]) -> Result:
@@ -244,7 +240,8 @@ def page_command() -> None:
             lines += [f"### {name}", "", *section(figures[name]), ""]
     write(PAGE, "sets", lines)
     write(PAGE, "verdict", [*verdict({name: figures[name] for name in SETS if name in figures}), ""])
-    for key, make in ((RULE, ruled), (LEFT_OUT, unseen), (SPEED, times)):
+    tables = {RULE: ruled, LEFT_OUT: unseen, SPEED: times, WAITING: waiting_lines, FROM_LOG: from_log_lines}
+    for key, make in tables.items():
         if key in figures:
             write(PAGE, key.split(", ")[-1].replace(" ", "-"), [*make(figures[key]), ""])
 

@@ -30,6 +30,7 @@ Ints = NDArray[np.int64]
 Result = tuple[Floats, Floats, Floats]
 """(n,) each, of the test questions: score of the kept answer, US dollars for 1,000 questions, agents asked."""
 NEIGHBOURS = 40
+TEST = 0.3
 COMPONENTS = 64
 
 
@@ -79,7 +80,7 @@ def fitted(split: Split) -> Fitted:
     held_out = cross_played(train, words, folds=3, seed=split.seed)
     router = fit_router(split.data, split.words, split.train, seed=split.seed)
     curve = curve_of(held_out, router, split.data, split.words, split.train)
-    return Fitted(router, curve, rule_of(held_out), alone_of(train))
+    return Fitted(router, curve, rule_of(held_out), alone_of(held_out, train.agents))
 
 
 def learned(split: Split) -> list[Result]:
@@ -101,12 +102,13 @@ def shuffled_labels(split: Split) -> list[Result]:
 
 def planned(split: Split, router: FittedRouter, plan: Plan) -> Result:
     """What `LearnedRouter` does on the test questions by this plan."""
+    return result_of(split.testing, plays(split, router, plan))
+
+
+def plays(split: Split, router: FittedRouter, plan: Plan) -> list[Played]:
+    """Whom it asks, and whose answer it keeps."""
     if plan.agent:
-        return result_of(split.testing, always(split.testing, split.data.agents.index(plan.agent)))
-    return result_of(split.testing, _played(split, router, plan))
-
-
-def _played(split: Split, router: FittedRouter, plan: Plan) -> list[Played]:
+        return always(split.testing, split.data.agents.index(plan.agent))
     board = router.board(split.data, split.words, split.test)
     n, A = board.data.score.shape
     rates = Rates(np.full(n, plan.lambda_), np.full(n, plan.per_second))
@@ -118,6 +120,14 @@ def _played(split: Split, router: FittedRouter, plan: Plan) -> list[Played]:
         chosen = np.where(mask, p, -1.0).argmax(axis=1)
     column = np.array(router.offered)
     return [Played(tuple(column[asked].tolist()), int(column[kept])) for asked, kept in zip(mask, chosen, strict=True)]
+
+
+def split_of(data: Outcomes, words: Words, budgets: tuple[float, ...], seed: int) -> Split:
+    """A random split by group."""
+    groups = sorted(set(data.groups))
+    test = set(np.random.default_rng(seed).permutation(groups)[: int(TEST * len(groups))].tolist())
+    held = np.array([group in test for group in data.groups])
+    return Split(data, words, np.flatnonzero(~held), np.flatnonzero(held), budgets, seed)
 
 
 def at_lambda(split: Split, lambda_: float) -> Result:

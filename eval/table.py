@@ -17,6 +17,7 @@ class AnswerTable:
 
     call_ids: NDArray[np.str_]
     items: NDArray[np.str_]
+    tasks: NDArray[np.str_]
     groups: NDArray[np.str_]
     """What must stay in one split."""
     variants: NDArray[np.str_]
@@ -81,6 +82,7 @@ def answer_table(
                 {
                     "call_ids": call.id,
                     "items": item.id,
+                    "tasks": item.task,
                     "groups": group_of(item),
                     "variants": run.variant,
                     "dimensions": item.dimension,

@@ -77,7 +77,8 @@ def plan_of(
     learned = [point for point in curve if within(point) and (seconds is not None or not point.per_second)]
     reached = max((point.accuracy for point in learned), default=-math.inf)
     # The first of equals: one agent is simpler than a rule.
-    simple: list[Point | Alone] = [one for one in (*alone, *rule) if within(one) and one.accuracy > reached]
+    ways: list[Point | Alone] = [*alone, *rule]
+    simple = [one for one in ways if within(one) and one.accuracy > reached]
     if simple:
         best = max(simple, key=lambda one: one.accuracy)
         had = f"had {best.accuracy:.3f} of the held-out questions right within the budget, the learned way fewer"

@@ -10,8 +10,8 @@ the confidences heard so far, S_j the price of j's confidence, and A_j of its an
 
 The expectation is over what the others may say, drawn from what they said in training: confidences that tell nothing
 are not worth their price, and it shows here. Where a second of waiting has a price, it is part of S and A; the others
-are asked at once, so that of their time the longest counts. The router's gain head is not used, for it prices another game, in which
-asking an agent brings its answer as well.
+are asked at once, so that of their time the longest counts. The router's gain head is not used, for it prices another
+game, in which asking an agent brings its answer as well.
 """
 
 import os

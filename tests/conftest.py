@@ -54,6 +54,7 @@ def made_up(n: int = 600, *, signal: float = 1.5, seed: int = 0) -> Evidence:
     table = AnswerTable(
         call_ids=calls,
         items=calls,
+        tasks=np.full(n, "t"),
         groups=groups,
         variants=np.full(n, "direct"),
         dimensions=np.full(n, "d"),

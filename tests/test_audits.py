@@ -13,10 +13,13 @@ from metaprobe.eval.audits import (
     auroc_ceiling,
     beats_controls,
     class_balance,
+    domains_of,
     group_overlap,
+    holds_elsewhere,
     label_noise,
     labels_by_source,
     layers_tried,
+    left_out,
     length_controls,
     near_duplicates,
     permuted_by_group,
@@ -25,7 +28,6 @@ from metaprobe.eval.audits import (
     run_audits,
     shuffled_labels,
     transfer_matrix,
-    transfers,
 )
 from metaprobe.eval.audits.similar import normalised, similar_pairs
 from metaprobe.eval.metrics import Interval, auroc, cluster_weights
@@ -280,23 +282,65 @@ def fit_on(X, y):
     return fit
 
 
-def test_what_holds_everywhere_transfers_and_what_turns_round_does_not():
+def test_what_is_learned_on_one_set_is_judged_on_the_other():
     table = made_up(400).table
     X = np.random.default_rng(0).normal(size=(400, 5))
     X[:, 0] += 1.5 * table.y
     first = np.isin(table.groups, np.unique(table.groups)[::2])
     sets = {"a": np.flatnonzero(first), "b": np.flatnonzero(~first)}
     same = transfer_matrix(table, sets, fit_on(X, table.y), resamples=200)
-    assert transfers(same, name="probe").passed
     assert (same.auroc > 0.75).all()
     assert all(cell.low <= cell.estimate <= cell.high for row in same.intervals for cell in row)
     X[~first, 0] *= -1
     turned = transfer_matrix(table, sets, fit_on(X, table.y), resamples=200)
-    audit = transfers(turned, name="probe")
-    assert (audit.passed, audit.severity) == (False, "weak")
     assert np.diagonal(turned.auroc).min() > 0.75
+    assert turned.elsewhere.high < 0.3
     again = transfer_matrix(table, sets, fit_on(X, table.y), resamples=200)
     assert again.elsewhere == turned.elsewhere
+
+
+def in_domains(n=400):
+    """Answers of two large tasks and a small one, in groups that stay within a task."""
+    table = made_up(n).table
+    number = np.unique(table.groups, return_inverse=True)[1]
+    return dataclasses.replace(table, tasks=np.array(["red", "blue", "red", "blue", "small"])[number % 5])
+
+
+def elsewhere_of(table, X):
+    def fit(rows):
+        rest = np.flatnonzero(~np.isin(np.arange(len(table)), rows))
+        assert not set(table.tasks[rows]) & set(table.tasks[rest])
+        scores = fit_on(X, table.y)(rest)(rows)
+        return scores, 1 / (1 + np.exp(-scores))
+
+    return left_out(table, fit, resamples=200)
+
+
+def test_what_holds_on_tasks_left_out_passes_and_what_turns_round_there_does_not():
+    table = in_domains()
+    X = np.random.default_rng(0).normal(size=(400, 5))
+    X[:, 0] += 1.5 * table.y
+    found = elsewhere_of(table, X)
+    assert (found.by, sorted(found.auroc)) == ("task", ["blue", "red"]), "the small task tells too little"
+    assert found.ece is None, "of so few answers no calibration error is told"
+    audit = holds_elsewhere(found, name="probe", home=0.9)
+    assert (audit.name, audit.passed) == ("probe holds on a task it has not seen", True)
+    X[table.tasks == "red", 0] *= -1
+    turned = elsewhere_of(table, X)
+    audit = holds_elsewhere(turned, name="probe", home=0.9)
+    assert (audit.passed, audit.severity) == (False, "weak")
+    assert turned.mean.low <= turned.mean.estimate <= turned.mean.high < 0.5
+    assert "0.900 at home; lowest" in audit.detail
+
+
+def test_of_one_task_the_dimensions_are_its_domains_and_of_one_domain_there_is_no_other():
+    table = in_domains()
+    of_one = dataclasses.replace(table, tasks=np.full(len(table), "t"), dimensions=table.tasks)
+    assert domains_of(of_one)[0] == "dimension"
+    assert domains_of(made_up(400).table) == ("", {})
+    assert left_out(made_up(400).table, lambda rows: (rows, rows)) is None
+    lopsided = dataclasses.replace(table, y=np.where(table.tasks == "red", 1, table.y))
+    assert domains_of(lopsided) == ("", {}), "a task of one class tells nothing"
 
 
 def test_no_answer_is_judged_by_what_saw_its_group():
@@ -333,7 +377,6 @@ def test_the_runner_makes_what_it_has_the_means_for_and_names_the_rest():
     }
     assert len(bare.skipped) == 8
     asked = dataclasses.replace(table, questions=questions(300))
-    sets = {"a": np.arange(150), "b": np.arange(150, 300)}
     full = AuditInputs(
         name="probe",
         table=asked,
@@ -344,7 +387,7 @@ def test_the_runner_makes_what_it_has_the_means_for_and_names_the_rest():
         refit_features=lambda noise: out_of_fold(noise, table.y, table.groups),
         features_shape=X.shape,
         labels={"program": table.y.astype(float), "human": table.y.astype(float)},
-        transfer=transfer_matrix(table, sets, fit_on(X, table.y), resamples=200),
+        elsewhere=elsewhere_of(in_domains(), np.random.default_rng(0).normal(size=(400, 5)) + in_domains().y[:, None]),
         selection_auroc=np.array([0.6, 0.7]),
     )
     report = run_audits(full)

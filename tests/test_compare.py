@@ -42,6 +42,7 @@ def answers(*, groups=None, seed=0) -> AnswerTable:
     return AnswerTable(
         call_ids=names,
         items=names,
+        tasks=np.full(N, "t"),
         groups=names if groups is None else groups,
         variants=np.full(N, "v"),
         dimensions=np.full(N, "d"),

@@ -1,16 +1,30 @@
 """What is fitted finds what was planted, and nothing where nothing was; roles never mix."""
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import made_up
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metaprobe.eval.metrics import auroc
 from metaprobe.records.errors import RecordError
+from metaprobe.training.audit import out_of_domain
 from metaprobe.training.crossfit import BEST_BASELINE, blend_weights, crossfit
-from metaprobe.training.methods import BLEND, STATED, TREES, CellTable, Evidence, standard_methods
+from metaprobe.training.fit import export_hidden
+from metaprobe.training.methods import (
+    AFTER,
+    BLEND,
+    MEAN_LOGPROB,
+    STATED,
+    TREES,
+    CellTable,
+    Evidence,
+    HiddenProbe,
+    standard_methods,
+)
 from metaprobe.training.roles import final_roles, outer_folds
 from metaprobe.training.trees import fit_trees, round_down
 
@@ -138,3 +152,23 @@ def test_a_blend_weighs_its_parts_by_what_they_add_and_equally_where_little_is_k
     assert weights[0] == pytest.approx(weights[1], abs=0.1)
     assert weights.min() >= 0
     np.testing.assert_allclose(blend_weights(0.1 * logits[:, :8], y[:8]), 1 / 3, atol=0.05)
+
+
+def test_what_a_recipe_reaches_on_a_task_it_has_not_seen_stands_in_the_card(tmp_path: Path) -> None:
+    made = made_up(600)
+    parts = np.unique(made.table.groups, return_inverse=True)[1] % 2
+    table = dataclasses.replace(made.table, tasks=np.array(["first", "sec|ond"])[parts])
+    evidence = dataclasses.replace(made, table=table)
+    methods = [m for m in standard_methods(evidence) if m.name in (AFTER, MEAN_LOGPROB)]
+    (probe,) = (m for m in methods if isinstance(m, HiddenProbe))
+    known = out_of_domain(evidence, probe)
+    assert known is not None
+    assert (known.by, sorted(known.auroc)) == ("task", ["first", "sec|ond"])
+    assert known.mean.low > 0.6
+    fits = crossfit(evidence, methods, folds=2)
+    made_of_it = export_hidden(tmp_path, evidence, fits, method=probe, target="correct", seed=0, command="test")
+    assert made_of_it.manifest.metrics["auroc_without_task.first"].estimate == known.auroc["first"].estimate
+    assert made_of_it.manifest.audits[f"{AFTER} holds on a task it has not seen"].passed
+    card = (tmp_path / "README.md").read_text()
+    assert "| auroc_without_task.sec_ond |" in card, "a name from outside does not break the table"
+    assert "by the same recipe fitted on all others" in card

@@ -6,10 +6,10 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.audits import AuditInputs, AuditReport, run_audits
+from metaprobe.eval.audits import AuditInputs, AuditReport, Elsewhere, left_out, run_audits
 from metaprobe.records.activations import Activations
 from metaprobe.records.errors import RecordError
-from metaprobe.training.calibrate import fit_platt
+from metaprobe.training.calibrate import choose_calibrator, fit_platt
 from metaprobe.training.crossfit import CrossFit
 from metaprobe.training.methods import (
     Evidence,
@@ -19,7 +19,7 @@ from metaprobe.training.methods import (
     Method,
     Scores,
 )
-from metaprobe.training.roles import Roles, outer_folds
+from metaprobe.training.roles import Roles, outer_folds, roles_without
 from metaprobe.training.states import InMemory
 
 CONTROLS = ("cut by max_tokens", "prompt TF-IDF", "run identity", "dimension x level table")
@@ -28,21 +28,52 @@ REFIT_FOLDS = 2
 """Outer folds of the refits on shuffled labels and on noise: their scores need be held out, not good."""
 
 
-def audited(evidence: Evidence, fits: CrossFit, method: Method, *, refits: bool = True, seed: int = 0) -> AuditReport:
+def audited(
+    evidence: Evidence,
+    fits: CrossFit,
+    method: Method,
+    *,
+    refits: bool = True,
+    elsewhere: Elsewhere | None = None,
+    seed: int = 0,
+) -> AuditReport:
     """Every audit of this method that can be made; `refits=False` leaves out those that fit it anew.
 
-    Where the answers are too few for refits in two folds, these audits are named as not made, with the reason.
+    `elsewhere`: what `out_of_domain` found. Where the answers are too few for refits in two folds, these audits are
+    named as not made, with the reason.
     """
     if refits:
         try:
-            return _audited(evidence, fits, method, refits=True, seed=seed)
+            return _audited(evidence, fits, method, elsewhere, refits=True, seed=seed)
         except RecordError as error:
-            report = _audited(evidence, fits, method, refits=False, seed=seed)
+            report = _audited(evidence, fits, method, elsewhere, refits=False, seed=seed)
             return dataclasses.replace(report, skipped=(*report.skipped, f"refits: {error}"))
-    return _audited(evidence, fits, method, refits=False, seed=seed)
+    return _audited(evidence, fits, method, elsewhere, refits=False, seed=seed)
 
 
-def _audited(evidence: Evidence, fits: CrossFit, method: Method, *, refits: bool, seed: int) -> AuditReport:
+def out_of_domain(evidence: Evidence, method: Method, *, seed: int = 0) -> Elsewhere | None:
+    """What the recipe reaches on each task, or of one task on each dimension, when it is fitted without it.
+
+    None where there are not two, or where what is left does not suffice for a fit.
+    """
+    table = evidence.table
+
+    def fit(rows: NDArray[np.int64]) -> tuple[Scores, Scores]:
+        roles = roles_without(rows, table.groups.tolist(), table.y, seed=seed)
+        scores = method.fit(evidence, roles, seed=seed).score(np.arange(len(table)))
+        at = roles.calibration
+        found = choose_calibrator(scores[at], table.y[at], table.groups[at], seed=seed)
+        return scores[rows], found.calibrator.probability(scores[rows])
+
+    try:
+        return left_out(table, fit, seed=seed)
+    except RecordError:
+        return None
+
+
+def _audited(
+    evidence: Evidence, fits: CrossFit, method: Method, elsewhere: Elsewhere | None, *, refits: bool, seed: int
+) -> AuditReport:
     judged = fits[method.name]
     known = {found.name for found in fits.methods}
     shape = _noise_shape(evidence, method)
@@ -57,6 +88,7 @@ def _audited(evidence: Evidence, fits: CrossFit, method: Method, *, refits: bool
             refit_features=_noise_refitted(evidence, method) if refits and shape else None,
             features_shape=shape if refits else None,
             labels=evidence.labels_by_source,
+            elsewhere=elsewhere,
             selection_auroc=(
                 np.array([[point.auroc for point in probe.sweep] for probe in fits.probes[method.name]])
                 if method.name in fits.probes

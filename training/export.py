@@ -14,6 +14,7 @@ from metaprobe.checkpoints.manifest import meaning_of
 from metaprobe.eval.metrics import Interval
 from metaprobe.eval.report.model import Audit as Finding
 
+ELSEWHERE = "Figures `without` a task or dimension are of its answers, by the same recipe fitted on all others."
 FIGURES = (
     "From outer folds by group with the same recipe; the exported model was then fitted on all groups.",
     "Intervals are of 95 %, by a bootstrap over groups.",
@@ -94,6 +95,11 @@ def answers_of(generator: Generator | None) -> str:
     return ", ".join(generator.models) + (f" ({generator.revision})" if generator.revision else "")
 
 
+def _cell(name: str) -> str:
+    """A figure's name in a table: those of domains come from outside."""
+    return "".join(c if c.isprintable() and c not in "|`<>[]" else "_" for c in name)
+
+
 def model_card(export: Export) -> str:
     """The README.md of a checkpoint. A failed audit is its first line."""
     generator, findings = export.generator, export.findings
@@ -115,8 +121,12 @@ def model_card(export: Export) -> str:
         *(["## Heads", "", *(f"- {head}" for head in export.heads), ""] if export.heads else []),
         "## Held-out figures",
         "",
+        *([ELSEWHERE] if any("_without_" in name for name in export.metrics) else []),
         *(FIGURES if export.metrics else ["None was measured."]),
-        *(f"| {name} | {m.estimate:.3f} | {m.low:.3f} to {m.high:.3f} | {m.n} |" for name, m in export.metrics.items()),
+        *(
+            f"| {_cell(name)} | {m.estimate:.3f} | {m.low:.3f} to {m.high:.3f} | {m.n} |"
+            for name, m in export.metrics.items()
+        ),
     ]
     if export.thresholds:
         lines += ["", "## Thresholds", "", *(f"- {name}: {value:.4f}" for name, value in export.thresholds.items())]

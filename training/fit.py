@@ -15,7 +15,7 @@ from metaprobe.eval.report.model import Audit as Finding
 from metaprobe.eval.table import AnswerTable
 from metaprobe.probes import hidden as hidden_probe
 from metaprobe.probes import quality
-from metaprobe.training.audit import audited
+from metaprobe.training.audit import audited, out_of_domain
 from metaprobe.training.calibrate import Calibrator, choose_calibrator
 from metaprobe.training.crossfit import CrossFit
 from metaprobe.training.export import Export, write_checkpoint
@@ -276,7 +276,14 @@ def _held_out(evidence: Evidence, fits: CrossFit, method: Method, seed: int) -> 
     # The baseline that needs no selecting, and that anybody would try first.
     metrics["auroc_gain_over_mean_log_probability"] = auroc_gain(evidence.table, judged, fits[MEAN_LOGPROB])
     # The refits need all features at once.
-    return metrics, audited(evidence, fits, method, refits=isinstance(evidence.features, np.ndarray), seed=seed)
+    refits = isinstance(evidence.features, np.ndarray)
+    elsewhere = out_of_domain(evidence, method, seed=seed) if refits else None
+    if elsewhere is not None:
+        metrics |= {f"auroc_without_{elsewhere.by}.{name}": value for name, value in elsewhere.auroc.items()}
+        metrics[f"auroc_without_{elsewhere.by}"] = elsewhere.mean
+        if elsewhere.ece is not None:
+            metrics[f"ece_debiased_without_{elsewhere.by}"] = elsewhere.ece
+    return metrics, audited(evidence, fits, method, refits=refits, elsewhere=elsewhere, seed=seed)
 
 
 def _training(evidence: Evidence, seed: int, command: str) -> Training:

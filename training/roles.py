@@ -47,6 +47,13 @@ def outer_folds(groups: Sequence[str], y: NDArray[np.int64], *, folds: int = 5, 
         yield _inner(seen, test, groups, y, seed)
 
 
+def roles_without(test: Rows, groups: Sequence[str], y: NDArray[np.int64], *, seed: int = 0) -> Roles:
+    """Roles whose test rows are given: the other rows are seen, but for those of a group that has a test row."""
+    named = np.asarray(groups)
+    seen = np.flatnonzero(~np.isin(named, named[test]))
+    return _inner(seen, test, groups, y, seed)
+
+
 def final_roles(groups: Sequence[str], y: NDArray[np.int64], *, seed: int = 0) -> Roles:
     """Roles for the model that is exported: all rows are seen, none is left for a test."""
     return _inner(np.arange(len(y)), np.empty(0, dtype=np.int64), groups, y, seed)

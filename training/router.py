@@ -12,6 +12,7 @@ from metaprobe.checkpoints import Checkpoint, Training
 from metaprobe.checkpoints.golden import largest_difference
 from metaprobe.checkpoints.session import Session
 from metaprobe.eval.metrics import Interval, auroc, cluster_weights, interval, mean_interval
+from metaprobe.eval.ope import ENOUGH
 from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import QuestionOutcomes
 from metaprobe.routing.learned import AGENTS, GAIN, INPUT, KIND, SUCCESS, WORDS
@@ -43,11 +44,12 @@ def train_router(
     states: int = STATES,
     on_step: Callable[[str], None] = lambda _: None,
 ) -> Checkpoint:
-    """Fit on all questions and write the checkpoint that `routing.learned.LearnedRouter` loads.
+    """Fit on all questions, full outcomes or logged decisions (`outcomes_of`), and write the checkpoint that
+    `routing.learned.LearnedRouter` loads.
 
-    The curve of lambda, accuracy and cost stored with it is from `folds` outer folds by group. `agents`: by default all
-    that the outcomes name. Costs count every agent asked. `assessment`: part of them that goes to how sure an agent is
-    before it answers, for `routing.learned_policy`. Raises `RecordError` where there is too little to learn from.
+    The curve stored with it is from `folds` outer folds by group. `agents`: by default all that the outcomes name.
+    Costs count every agent asked. `assessment`: part of them that goes to how sure an agent is before it answers, for
+    `routing.learned_policy`. Raises `RecordError` where there is too little to learn from.
     """
     data = outcomes_of(questions, agents)
     if len(set(data.groups)) < FEWEST_QUESTIONS or len(data.agents) < 2:
@@ -84,7 +86,7 @@ def _export(
         "cost_per_1000": mean_interval(held_out.learned.cost[default], weights),
         **{f"success_{who}.auroc": found for who, found in _ranking(held_out, data).items()},
     }
-    gain = _gain_over_single(held_out, data, default, weights)
+    gain = _gain_over_single(held_out, default, weights)
     graph = router_graph(fitted.success, fitted.gain)
     X, success, gained = _golden(fitted, data, words, graph, seed)
     return Export(
@@ -95,6 +97,7 @@ def _export(
             "would gain. The agent of highest gain - lambda * price is asked while that is above "
             f"{MARGIN}; then the answer likeliest to be right is kept. At most {fitted.max_asked} agents are asked. "
             f"Asks {', '.join(data.agents[column] for column in fitted.offered)}."
+            + (" Learned from logged single decisions: figures are doubly robust estimates." if data.logged else "")
         ),
         graph=graph,
         input_name=INPUT,
@@ -105,7 +108,7 @@ def _export(
             "offered": [data.agents[column] for column in fitted.offered],
             "max_asked": fitted.max_asked,
             "margin": MARGIN,
-            "alone": _lists(alone_of(data)),
+            "alone": _lists(alone_of(held_out, data.agents)),
             "rule": _lists(rule_of(held_out)),
             "curve": _lists(curve_of(held_out, fitted, data, words, np.arange(len(data)))),
         },
@@ -119,7 +122,8 @@ def _export(
                 "beats the best single agent",
                 gain.low > 0,
                 f"accuracy - lambda * cost {gain.estimate:+.4f} [{gain.low:+.4f}, {gain.high:+.4f}]",
-            )
+            ),
+            *([_tried_enough(data)] if data.logged else []),
         ],
         thresholds={"lambda": float(held_out.rates.dollar[default])},
         packages=("scikit-learn", "lightgbm", "onnxmltools", "onnx"),
@@ -128,6 +132,15 @@ def _export(
             WORDS: np.column_stack([fitted.words.weights, fitted.words.squares]).astype("<f4").tobytes(),
         },
     )
+
+
+def _tried_enough(data: Outcomes) -> tuple[str, bool, str]:
+    """Audit of logged decisions: the effective sample size of the least tried agent (Kish)."""
+    weight = data.weight
+    size = weight.sum(axis=0) ** 2 / (weight**2).sum(axis=0)
+    least = int(size.argmin())
+    told = f"{data.agents[least]}: {size[least]:.0f} effective of {np.count_nonzero(weight[:, least])} decisions"
+    return "every agent was tried often enough", bool(size[least] >= ENOUGH), f"{told}; expected {ENOUGH}"
 
 
 def _lists(ways: Sequence[Point | Alone]) -> list[list[Any]]:
@@ -146,11 +159,11 @@ def _ranking(held_out: HeldOut, data: Outcomes) -> dict[str, Interval]:
     return found
 
 
-def _gain_over_single(held_out: HeldOut, data: Outcomes, default: int, weights: NDArray[np.int32]) -> Interval:
+def _gain_over_single(held_out: HeldOut, default: int, weights: NDArray[np.int32]) -> Interval:
     """Of accuracy - lambda * cost at one lambda, over the agent best at it."""
     lambda_ = held_out.rates.dollar[default]
-    value = np.where(data.known, data.score - lambda_ * 1000 * data.cost, np.nan)
-    often = data.known.mean(axis=0) > 0.5  # an agent of few questions may have had easy ones
+    value = (held_out.each.score - lambda_ * held_out.each.cost).T
+    often = np.isfinite(value).mean(axis=0) > 0.5  # an agent of few questions may have had easy ones
     means = np.where(often, np.nanmean(value, axis=0), -np.inf)
     best = value[:, int(means.argmax())] if often.any() else np.nanmax(value, axis=1)
     mine = held_out.learned.score[default] - lambda_ * held_out.learned.cost[default]

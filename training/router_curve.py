@@ -4,6 +4,7 @@ Budgets are read off it. Beside it stand the same figures of two simpler ways, s
 they are better: the fixed rule that it falls back to, and each agent alone.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,7 +29,8 @@ class Reached:
     """What a way of routing came to at k pairs of prices on n questions."""
 
     score: Floats
-    """(k, n) of the kept answers."""
+    """(k, n) of the kept answers. Of logged decisions the terms whose mean is the doubly robust estimate
+    (`metaprobe.eval.ope`), and so below."""
     cost: Floats
     """(k, n) realised US dollars for 1,000 questions, of everybody asked."""
     seconds: Floats
@@ -51,6 +53,8 @@ class HeldOut:
     learned: Reached
     rule: Reached
     """Of the fixed rule at the same prices."""
+    each: Reached
+    """(A, n): of every agent alone; NaN where that is not known."""
     success: Floats
     """(n, A): P(right) when everybody up to the limit has been asked at random, NaN where unknown; for the AUROC."""
     asked: NDArray[np.bool_]
@@ -75,6 +79,7 @@ def cross_played(data: Outcomes, words: Words, *, folds: int = FOLDS, seed: int 
     n, A = data.score.shape
     rates = rates_of(data)
     learned, rule = Reached.empty(len(rates), n), Reached.empty(len(rates), n)
+    each = Reached.empty(A, n) if data.logged else Reached(data.score.T, 1000 * data.cost.T, data.seconds.T)
     success, asked = np.full((n, A), np.nan), np.zeros((n, A), dtype=bool)
     mostly_right: Ints = (np.nanmean(data.score, axis=1) > 0.5).astype(np.int64)
     rng = np.random.default_rng(seed + 1)
@@ -83,10 +88,12 @@ def cross_played(data: Outcomes, words: Words, *, folds: int = FOLDS, seed: int 
         board = fitted.board(data, words, fold)
         learned.put(fold, played(board, fitted, rates))
         rule.put(fold, by_rule(board, rates))
+        if data.logged:  # everybody is offered then
+            each.put(fold, each_alone(board))
         had = board.data.known & (rng.random(board.data.score.shape) < 0.3)
         columns = np.ix_(fold, np.array(fitted.offered))
         asked[columns], success[columns] = had, board.success(np.arange(len(fold)), had)
-    return HeldOut(rates, learned, rule, np.where(data.known, success, np.nan), asked)
+    return HeldOut(rates, learned, rule, each, np.where(data.known, success, np.nan), asked)
 
 
 def played(board: Board, fitted: FittedRouter, rates: Rates) -> Reached:
@@ -108,18 +115,45 @@ def by_rule(board: Board, rates: Rates) -> Reached:
 
 
 def choices_by_rule(board: Board, question: Ints, rates: Rates) -> Ints:
-    """(b,) columns: the agent of highest past rate on the dimension less its dues, of those whose answer is known."""
+    """(b,) columns: the agent of highest past rate on the dimension less its dues, of those that can be asked."""
     chance = 1 / (1 + np.exp(-board.views.rate[question]))
-    worth = np.where(board.data.known[question], chance - board.views.dues(question, rates), -np.inf)
+    worth = np.where(board.data.legal[question], chance - board.views.dues(question, rates), -np.inf)
     return np.asarray(worth.argmax(axis=1))
+
+
+def each_alone(board: Board) -> Reached:
+    """Each agent asked every question, (A, n)."""
+    n, A = board.data.score.shape
+    kept = np.repeat(np.arange(A), n)
+    return _came_to(board, np.arange(A) == kept[:, None], kept, A)
 
 
 def _came_to(board: Board, mask: Mask, kept: Ints, k: int) -> Reached:
     data, n = board.data, len(board.data)
     question = np.tile(np.arange(n), k)
-    cost = 1000 * np.where(mask, np.nan_to_num(data.cost[question]), 0.0).sum(axis=1)
+    if data.logged:
+        return Reached(*(terms.reshape(k, n) for terms in _doubly_robust(board, question, kept)))
+    cost = 1000 * np.where(mask, data.cost[question], 0.0).sum(axis=1)
     seconds = np.where(mask, data.seconds[question], 0.0).sum(axis=1)
     return Reached(*(found.reshape(k, n) for found in (data.score[question, kept], cost, seconds)))
+
+
+def _doubly_robust(board: Board, question: Ints, kept: Ints) -> tuple[Floats, Floats, Floats]:
+    """(b,) terms of score, cost and seconds of asking `kept`; NaN where it could not have been asked.
+
+    What is expected of it, and where it was the one asked, what came of it beyond that, by 1 / propensity.
+    """
+    data, views = board.data, board.views
+    n, A = data.score.shape
+    success = board.success(np.arange(n), np.zeros((n, A), dtype=bool))
+    weight = np.where(data.legal, data.weight, np.nan)[question, kept]
+
+    def terms(expected: Floats, came: Floats) -> Floats:
+        beyond = np.nan_to_num(came[question, kept] - expected[question, kept])
+        return np.asarray(expected[question, kept] + weight * beyond)
+
+    waited = terms(views.seconds, data.seconds) if data.timed else np.full(len(question), np.nan)
+    return terms(success, data.score), terms(views.price, 1000 * data.cost), waited
 
 
 def curve_of(held_out: HeldOut, fitted: FittedRouter, data: Outcomes, words: Words, rows: Ints) -> list[Point]:
@@ -154,15 +188,13 @@ def _points(rates: Rates, accuracy: Floats, cost: Floats, seconds: Floats) -> li
     ]
 
 
-def alone_of(data: Outcomes) -> list[Alone]:
-    """Each agent that was asked all of the questions."""
+def alone_of(held_out: HeldOut, agents: Sequence[str]) -> list[Alone]:
+    """Each agent of which it is known for every question."""
+    each = held_out.each
     return [
-        Alone(
-            name,
-            float(data.score[:, column].mean()),
-            float(1000 * data.cost[:, column].mean()),
-            float(data.seconds[:, column].mean()) if data.timed else None,
+        Alone(agents[column], right, spent, None if np.isnan(waited) else waited)
+        for column, (right, spent, waited) in enumerate(
+            zip(*(found.mean(axis=1).tolist() for found in (each.score, each.cost, each.seconds)), strict=True)
         )
-        for column, name in enumerate(data.agents)
-        if data.known[:, column].all()
+        if not np.isnan(right)
     ]

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -45,6 +46,9 @@ class Outcomes:
     """(n, A) US dollars."""
     seconds: Floats
     """(n, A) until its answer, NaN where it is not recorded."""
+    propensity: Floats
+    """(n, A): probability with which the outcome came to be known; 1 of every known one that was not logged so, 0 of
+    agents that could not be asked."""
     agreement: NDArray[np.float32]
     """(n, A, A) of the answers."""
     questions: tuple[str, ...]
@@ -66,6 +70,21 @@ class Outcomes:
         return np.isfinite(self.score)
 
     @property
+    def legal(self) -> NDArray[np.bool_]:
+        """(n, A): who could be asked; of logged decisions more than is known."""
+        return self.propensity > 0
+
+    @property
+    def weight(self) -> Floats:
+        """(n, A): 1 / propensity of the known outcomes, 0 of the others."""
+        return np.divide(self.known, self.propensity, out=np.zeros(self.score.shape), where=self.known)
+
+    @property
+    def logged(self) -> bool:
+        """Whether some outcomes are known by chance, with recorded propensities."""
+        return bool((self.legal & ~self.known).any() or (self.propensity[self.known] < 1).any())
+
+    @property
     def timed(self) -> bool:
         """Whether the time of every answer is recorded."""
         return bool(np.isfinite(self.seconds[self.known]).all())
@@ -78,6 +97,7 @@ class Outcomes:
             confidence=self.confidence[rows],
             cost=self.cost[rows],
             seconds=self.seconds[rows],
+            propensity=self.propensity[rows],
             agreement=self.agreement[rows],
             questions=tuple(self.questions[row] for row in rows),
             dimension=self.dimension[rows],
@@ -94,6 +114,7 @@ class Outcomes:
             confidence=self.confidence[:, at],
             cost=self.cost[:, at],
             seconds=self.seconds[:, at],
+            propensity=self.propensity[:, at],
             agreement=self.agreement[:, at][:, :, at],
         )
 
@@ -101,17 +122,24 @@ class Outcomes:
 def outcomes_of(questions: Sequence[QuestionOutcomes], agents: Sequence[str] | None = None) -> Outcomes:
     """Arrays of the questions that have a scored answer. `agents`: by default all, in order of their names.
 
-    Raises `RecordError` where nothing is scored, or a scored answer has no cost.
+    A question with propensities is a logged decision: of the agent that was chosen the outcome is known, and the others
+    could have been. Raises `RecordError` where nothing is scored, a scored answer has no cost, or a logged decision
+    does not tell what was chosen, with which propensity, and what came of it.
     """
-    names = tuple(agents) if agents is not None else tuple(sorted({name for q in questions for name in q.agents}))
+    named = {name for q in questions for name in (*q.agents, *q.propensities)}
+    names = tuple(agents) if agents is not None else tuple(sorted(named))
     questions = [q for q in questions if any(o.score is not None for name, o in q.agents.items() if name in names)]
     if not questions:
         raise RecordError('no answer is scored; expected "correct" or "score" in the agents\' outcomes')
     n, A = len(questions), len(names)
     score, confidence, cost, seconds = (np.full((n, A), np.nan) for _ in range(4))
+    propensity = np.zeros((n, A))
     alike = np.zeros((n, A, A), dtype=np.float32)
     dimensions = tuple(sorted({q.dimension for q in questions} - {ANY}))
     for row, question in enumerate(questions):
+        if question.propensities:
+            _check_logged(question)
+            propensity[row] = [question.propensities.get(name, 0.0) for name in names]
         words = [content(question.agents[name].answer) if name in question.agents else frozenset() for name in names]
         for column, name in enumerate(names):
             outcome = question.agents.get(name)
@@ -120,6 +148,8 @@ def outcomes_of(questions: Sequence[QuestionOutcomes], agents: Sequence[str] | N
             if outcome.cost_usd is None:
                 raise RecordError(f"question {question.id}: {name} has no cost_usd; give one, 0 where it costs nothing")
             score[row, column], cost[row, column] = outcome.score, outcome.cost_usd
+            if not question.propensities:
+                propensity[row, column] = 1.0
             confidence[row, column] = np.nan if outcome.confidence is None else outcome.confidence
             seconds[row, column] = np.nan if outcome.latency_ms is None else outcome.latency_ms / 1000
             for other in range(column):
@@ -133,11 +163,27 @@ def outcomes_of(questions: Sequence[QuestionOutcomes], agents: Sequence[str] | N
         confidence=confidence,
         cost=cost,
         seconds=seconds,
+        propensity=propensity,
         agreement=alike,
         questions=tuple(q.question for q in questions),
         dimension=np.array([dimensions.index(q.dimension) if q.dimension else -1 for q in questions]),
         groups=tuple(q.group for q in questions),
     )
+
+
+def _check_logged(question: QuestionOutcomes) -> None:
+    scored = [name for name, outcome in question.agents.items() if outcome.score is not None]
+    chosen, propensities = question.chosen, question.propensities
+    if scored != [chosen]:
+        raise RecordError(
+            f"question {question.id} is a logged decision, with chosen = {chosen!r}, and has scored outcomes of "
+            f"{', '.join(scored)}; expected one, of the chosen agent. Leave propensities out where all were asked"
+        )
+    if not propensities.get(chosen or "", 0.0) > 0 or not math.isclose(sum(propensities.values()), 1, abs_tol=1e-3):
+        raise RecordError(
+            f"question {question.id} has propensities {dict(propensities)}; expected those of every agent that could "
+            f"be chosen, 1 in all, and above 0 for {chosen!r}, which was"
+        )
 
 
 def pasts_of(data: Outcomes) -> dict[str, dict[str, Past]]:
@@ -149,31 +195,39 @@ def pasts_of(data: Outcomes) -> dict[str, dict[str, Past]]:
         if not len(rows):
             raise RecordError(f"agent {name!r} has no scored answer; leave it out")
         lines = _calibration(data, column, rows)
-        overall = float(data.score[rows, column].mean())
+        weight = data.weight[:, column]
+        overall = float(np.average(data.score[rows, column], weights=weight[rows]))
         mine = found[name] = {}
         for dimension in (-1, *range(len(data.dimensions))):
             here = rows if dimension < 0 else rows[data.dimension[rows] == dimension]
-            score, cost = data.score[here, column], data.cost[here, column]
-            rate = (score.sum() + PRIOR * overall) / (len(here) + PRIOR)
-            price, per_char = (
-                (cost.mean(), _slope(chars[here], cost)) if len(here) else (data.cost[rows, column].mean(), 0)
-            )
-            seconds = data.seconds[here if len(here) else rows, column]
+            rate = _shrunk(data.score[here, column], weight[here], overall)
+            used = here if len(here) else rows
+            price = np.average(data.cost[used, column], weights=weight[used])
+            per_char = _slope(chars[here], data.cost[here, column])
+            seconds = data.seconds[used, column]
             knots, scores = _normal_scores(data.confidence[here, column])
             intercept, slope = lines[dimension]
             mine[data.dimensions[dimension] if dimension >= 0 else ANY] = Past(
                 rate=logit(rate),
                 price_usd=float(price),
                 price_per_char=float(per_char),
-                mean_chars=float(chars[here].mean()) if len(here) else 0.0,
+                mean_chars=float(np.average(chars[here], weights=weight[here])) if len(here) else 0.0,
                 knots=knots,
                 scores=scores,
                 slope=slope,
                 intercept=intercept,
                 stated=float(np.isfinite(data.confidence[here, column]).mean()) if len(here) else 0.0,
-                seconds=float(seconds.mean()) if np.isfinite(seconds).all() else None,
+                seconds=float(np.average(seconds, weights=weight[used])) if np.isfinite(seconds).all() else None,
             )
     return found
+
+
+def _shrunk(score: Floats, weight: Floats, overall: float) -> float:
+    """Weighted mean, as if `PRIOR` more answers of the usual weight had the overall rate."""
+    if not len(score):
+        return overall
+    prior = PRIOR * weight.mean()
+    return float((weight @ score + prior * overall) / (weight.sum() + prior))
 
 
 def _slope(chars: Floats, cost: Floats) -> float:
@@ -217,17 +271,17 @@ def _calibration(data: Outcomes, column: int, rows: Ints) -> dict[int, tuple[flo
                 z[here] = np.interp(data.confidence[used[here], column], knots, scores)
         y = data.score[used, column]
         if len(used) < 10 or y.min() == y.max():  # nothing can be learned of its confidences: its rate must do
-            rates = {d: rows if d < 0 else rows[data.dimension[rows] == d] for d in dimensions}
-            overall = data.score[rows, column].mean()
-            found |= {
-                d: (logit((data.score[r, column].sum() + PRIOR * overall) / (len(r) + PRIOR)), 0.0)
-                for d, r in rates.items()
-            }
+            weight = data.weight[:, column]
+            overall = float(np.average(data.score[rows, column], weights=weight[rows]))
+            for d in dimensions:
+                here = rows if d < 0 else rows[data.dimension[rows] == d]
+                found[d] = logit(_shrunk(data.score[here, column], weight[here], overall)), 0.0
             continue
         own = (at[:, None] == np.array(dimensions)).astype(np.float64)
         X = np.column_stack([z, z[:, None] * own / 2, own]) if not pooled else z[:, None]
         twice = np.concatenate([X, X])  # a score s is a right answer of weight s and a wrong one of weight 1 - s
-        weight = np.concatenate([y, 1 - y])
+        often = _relative(data.weight[used, column])
+        weight = np.concatenate([y * often, (1 - y) * often])
         kept = weight > 0
         model = linear.LogisticRegression(C=SLOPE_PENALTY, max_iter=1000)
         model.fit(twice[kept], np.repeat([1, 0], len(y))[kept], sample_weight=weight[kept])
@@ -265,9 +319,18 @@ def word_scores(words: Words, data: Outcomes, rows: Ints) -> WordScores:
     if not idf.any():
         return WordScores(np.zeros((0, A + 1), dtype=np.float32), np.zeros(0, dtype=np.float32))
     X = normalised(counts, idf, sparse)
-    residual = np.nan_to_num(data.score[rows] - _usual(data, rows))
-    model = linear.Ridge(alpha=WORD_PENALTY, fit_intercept=False, solver="sparse_cg", tol=1e-4).fit(X, residual)
-    weights = np.reshape(model.coef_, (A, BUCKETS)).T * idf[:, None]
+    residual = data.score[rows] - _usual(data, rows)
+    model = linear.Ridge(alpha=WORD_PENALTY, fit_intercept=False, solver="sparse_cg", tol=1e-4)
+    if data.logged:  # each agent from what was asked of it
+        coefficients = np.zeros((A, BUCKETS))
+        for column in range(A):
+            known = np.flatnonzero(np.isfinite(residual[:, column]))
+            if len(known):
+                often = _relative(data.weight[rows[known], column])
+                coefficients[column] = model.fit(X[known], residual[known, column], sample_weight=often).coef_  # type: ignore[index]
+    else:
+        coefficients = np.reshape(model.fit(X, np.nan_to_num(residual)).coef_, (A, BUCKETS))
+    weights = coefficients.T * idf[:, None]
     weights = np.column_stack([weights, weights.mean(axis=1)])
     return WordScores(weights.astype(np.float32), (idf**2).astype(np.float32))
 
@@ -284,10 +347,15 @@ def _usual(data: Outcomes, rows: Ints) -> Floats:
     usual = np.zeros((len(rows), len(data.agents)))
     for dimension in np.unique(data.dimension[rows]):
         here = data.dimension[rows] == dimension
-        score = data.score[rows[here]]
-        count = np.isfinite(score).sum(axis=0)
-        usual[here] = np.nansum(score, axis=0) / np.maximum(count, 1)
+        weight, score = data.weight[rows[here]], np.nan_to_num(data.score[rows[here]])
+        total = weight.sum(axis=0)
+        usual[here] = (weight * score).sum(axis=0) / np.where(total > 0, total, 1.0)
     return usual
+
+
+def _relative(weight: Floats) -> Floats:
+    """Of mean 1: so that a penalty weighs as much against rare outcomes as against known ones."""
+    return weight / weight.mean() if len(weight) else weight
 
 
 def texts_of(scores: WordScores, words: Words, rows: Ints) -> Floats:
@@ -316,6 +384,7 @@ def fingerprint_of(questions: Sequence[QuestionOutcomes]) -> str:
                 q.group,
                 q.dimension,
                 sorted((name, o.score, o.confidence, o.cost_usd) for name, o in q.agents.items()),
+                *([sorted(q.propensities.items())] if q.propensities else []),
             ]
         )
         for q in questions

@@ -19,6 +19,7 @@ from metaprobe.routing.learned import LearnedRouter
 from metaprobe.routing.learned_play import Game, play
 from metaprobe.routing.learned_state import Asked, Known
 from metaprobe.training.router_data import Outcomes, outcomes_of
+from metaprobe.training.router_logged import evaluate_logged
 
 EVERY = 2
 """Every second lambda of the stored curve is played for the hull."""
@@ -36,10 +37,12 @@ def evaluate_router(
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Figures, and one decision a question: agents asked in order, the one kept, what it cost.
 
-    Every agent asked is paid for. Nothing of the file is used to choose: lambda comes from the router, and so does
-    what the domain table knows. The best and cheapest single agents, the random mixture and the oracle are chosen on
-    the file itself, which favours them.
+    Every agent asked is paid for; for logged decisions see `evaluate_logged`. Nothing of the file is used to choose:
+    lambda comes from the router, and so does what the domain table knows. The best and cheapest single agents, the
+    random mixture and the oracle are chosen on the file itself, which favours them.
     """
+    if any(question.propensities for question in questions):
+        return evaluate_logged(router, questions)
     data = outcomes_of(questions, [name for name in router.agents if any(name in q.agents for q in questions)])
     questions = [
         q for q in questions if any(name in data.agents and o.score is not None for name, o in q.agents.items())
@@ -64,6 +67,7 @@ def evaluate_router(
         "agents": list(data.agents),
         "checkpoint": router.checkpoint.digest,
         "lambda": router.lambda_,
+        "per_second": router.per_second,
         "accuracy": None,
         "cost_per_1000": None,
         **{field.name: getattr(figures, field.name) for field in dataclasses.fields(figures)},

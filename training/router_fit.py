@@ -123,7 +123,7 @@ class Board:
         going = np.arange(len(question))
         while gain is not None and len(going):
             q, m, p, due = question[going], mask[going], success[going], rates.take(going)
-            legal = ~m & self.data.known[q]
+            legal = ~m & self.data.legal[q]
             worth = np.where(legal, self.worth(gain, q, m, p, due), -np.inf)
             best, count = worth.argmax(axis=1), m.sum(axis=1)
             worthwhile = (worth.max(axis=1) > MARGIN) & (count < self.max_asked)
@@ -178,7 +178,8 @@ def fit_router(data: Outcomes, words: Words, rows: Ints, *, seed: int = 0, state
         views_of(part, pasts, text, dimension=False),
         views_of(part, pasts, np.full_like(text, np.nan)),
     ]
-    most = min(MAX_ASKED, len(part.agents))
+    # What a second agent would have added to the first, logged single decisions do not tell.
+    most = 1 if part.logged else min(MAX_ASKED, len(part.agents))
     everything = np.arange(len(rows))
     heads = [_success_head(part, views, np.flatnonzero(fold_of != f), most, 2 * states, rng) for f in range(len(folds))]
     success = _success_head(part, views, everything, most, 2 * states, rng)
@@ -191,7 +192,8 @@ def fit_router(data: Outcomes, words: Words, rows: Ints, *, seed: int = 0, state
                 found[here] = probability(head, X[here])
         return found
 
-    gain = _gain_head(Board(views[0], part, held_out, most), states, rng)
+    board = Board(views[0], part, held_out, most)
+    gain = no_gain() if part.logged else _gain_head(board, states, rng)
     return FittedRouter(pasts, offered, word_scores(words, data, rows), success, gain, most)
 
 
@@ -200,11 +202,11 @@ def worth_offering(part: Outcomes, pasts: Mapping[str, Mapping[str, Past]]) -> t
 
     The most promising of many estimated gains is often promising by chance, and a router that may ask agents of little
     use does ask them. Few agents are all offered; so are all where no cascade can be tuned, for want of confidences or
-    of questions that every agent was asked.
+    of questions that every agent was asked, as in logged decisions.
     """
     whole = part.take(np.flatnonzero(part.known.all(axis=1)))
     everybody = tuple(range(len(part.agents)))
-    if len(everybody) <= FEW or len(whole) < WHOLE or not np.isfinite(whole.confidence).any():
+    if part.logged or len(everybody) <= FEW or len(whole) < WHOLE or not np.isfinite(whole.confidence).any():
         return everybody
     odds = views_of(whole, pasts, np.full(whole.score.shape, np.nan)).calibrated
     matrix = Matrix(whole.score, whole.cost, np.full(whole.score.shape, np.nan), whole.agents, whole.groups)
@@ -222,7 +224,8 @@ def _success_head(
     view = rng.choice(len(views), size=len(question), p=[1 - sum(WITHOUT.values()), *WITHOUT.values()])
     X = np.concatenate([batch_rows(views[v], question[i], mask[i], agent[i]) for v, i in _parts(view, len(views))])
     y = np.concatenate([part.score[question[i], agent[i]] for _, i in _parts(view, len(views))])
-    return grow(SUCCESS_TREES, X, y, int(rng.integers(1 << 30)))
+    weight = np.concatenate([part.weight[question[i], agent[i]] for _, i in _parts(view, len(views))])
+    return grow(SUCCESS_TREES, X, y, int(rng.integers(1 << 30)), weight / weight.mean() if part.logged else None)
 
 
 def _parts(view: Ints, count: int) -> list[tuple[int, Ints]]:
@@ -249,6 +252,12 @@ def _gain_head(board: Board, states: int, rng: np.random.Generator) -> Trees:
         gain = grow(GAIN_TREES, X, target, int(rng.integers(1 << 30)))
     assert gain is not None
     return gain
+
+
+def no_gain() -> Trees:
+    """0 for every state: whom to ask is then told by P(right) and the price alone."""
+    X = np.zeros((2 * GAIN_TREES["min_data_in_leaf"], len(GAIN_ROW)), dtype=np.float32)
+    return grow({**GAIN_TREES, "rounds": 1}, X, np.zeros(len(X)), 0)
 
 
 def _random_rates(data: Outcomes, count: int, rng: np.random.Generator) -> Rates:
@@ -279,12 +288,16 @@ def _random_states(known: Mask, sizes: Sequence[float], rng: np.random.Generator
     return place < count[:, None], order[np.arange(b), count]
 
 
-def grow(parameters: Mapping[str, Any], X: NDArray[np.float32], y: Floats, seed: int) -> Trees:
+def grow(
+    parameters: Mapping[str, Any], X: NDArray[np.float32], y: Floats, seed: int, weight: Floats | None = None
+) -> Trees:
     """A booster on one thread with thresholds that float32 can hold."""
     lightgbm = require("lightgbm", "train")
     parameters = {**parameters, "seed": seed, "deterministic": True, "force_row_wise": True, "num_threads": 1}
     rounds = parameters.pop("rounds")
-    booster = lightgbm.train({**parameters, "verbosity": -1}, lightgbm.Dataset(X, y), num_boost_round=rounds)
+    booster = lightgbm.train(
+        {**parameters, "verbosity": -1}, lightgbm.Dataset(X, y, weight=weight), num_boost_round=rounds
+    )
     # The converter to ONNX knows no cross-entropy; with labels 0 and 1 it is the binary objective, raw scores the same.
     named = booster.model_to_string().replace("cross_entropy]", "binary]")
     named = named.replace("objective=cross_entropy\n", "objective=binary sigmoid:1\n")

@@ -22,21 +22,26 @@ from metaprobe.eval.audits.data import (
     near_duplicates,
     repeated_questions,
 )
+from metaprobe.eval.audits.domains import Elsewhere, domains_of, holds_elsewhere, left_out
 from metaprobe.eval.audits.run import AuditInputs, AuditReport, run_audits
-from metaprobe.eval.audits.transfer import TransferResult, transfer_matrix, transfers
+from metaprobe.eval.audits.transfer import TransferResult, transfer_matrix
 
 __all__ = [
     "AuditInputs",
     "AuditReport",
+    "Elsewhere",
     "Split",
     "TransferResult",
     "auroc_ceiling",
     "beats_controls",
     "class_balance",
+    "domains_of",
     "group_overlap",
+    "holds_elsewhere",
     "label_noise",
     "labels_by_source",
     "layers_tried",
+    "left_out",
     "length_controls",
     "near_duplicates",
     "permuted_by_group",
@@ -45,5 +50,4 @@ __all__ = [
     "run_audits",
     "shuffled_labels",
     "transfer_matrix",
-    "transfers",
 ]

@@ -25,7 +25,7 @@ from metaprobe.eval.audits.data import (
     near_duplicates,
     repeated_questions,
 )
-from metaprobe.eval.audits.transfer import TransferResult, transfers
+from metaprobe.eval.audits.domains import FEWEST, Elsewhere, holds_elsewhere
 from metaprobe.eval.metrics import auroc, cluster_weights, interval
 from metaprobe.eval.report.model import Audit
 from metaprobe.eval.table import AnswerTable
@@ -54,7 +54,8 @@ class AuditInputs:
     """Shape of what `refit_features` takes."""
     labels: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
     """Source -> labels (n,) of 0, 1 and NaN, as from `labels_by_source`."""
-    transfer: TransferResult | None = None
+    elsewhere: Elsewhere | None = None
+    """Figures of domains that were left out."""
     selection_auroc: NDArray[np.floating] | None = None
     """Of every combination tried, any shape."""
 
@@ -102,10 +103,10 @@ def run_audits(inputs: AuditInputs, *, seed: int = 0) -> AuditReport:
         found.append(random_features(inputs.refit_features, y, inputs.features_shape, groups, seed=seed))
     else:
         skipped.append("random features: needs the recipe and the features' shape")
-    if inputs.transfer is not None and inputs.transfer.elsewhere is not None:
-        found.append(transfers(inputs.transfer, name=name))
+    if inputs.elsewhere is not None:
+        found.append(holds_elsewhere(inputs.elsewhere, name=name, home=auroc(y, score)))
     else:
-        skipped.append("transfer: needs at least two sets of answers")
+        skipped.append(f"other domains: needs two tasks, or two dimensions, with {FEWEST} answers each")
     if inputs.selection_auroc is not None:
         found.append(layers_tried(inputs.selection_auroc, interval(auroc, y, score, weights), name=name))
     else:

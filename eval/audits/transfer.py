@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 
 from metaprobe.eval.audits.controls import Scores, interval_of, resampled_auroc
 from metaprobe.eval.metrics import Interval, auroc, cluster_weights
-from metaprobe.eval.report.model import Audit
 from metaprobe.eval.table import AnswerTable
 
 Rows = NDArray[np.int64]
@@ -83,21 +82,6 @@ def transfer_matrix(
             interval_of(float(estimates[off].mean()), resampled[off].mean(axis=0), weights) if off.any() else None
         ),
     )
-
-
-def transfers(result: TransferResult, *, name: str) -> Audit:
-    """What is learned on one set tells right from wrong on others: the mean AUROC off the diagonal is above 0.5."""
-    elsewhere = result.elsewhere
-    if elsewhere is None:
-        raise ValueError(f"there is one set only ({result.names[0]}): transfer needs at least two")
-    off = np.where(np.eye(len(result.names), dtype=bool), np.nan, result.auroc)
-    i, j = np.unravel_index(int(np.nanargmin(off)), off.shape)
-    detail = (
-        f"mean AUROC {elsewhere.estimate:.3f} [{elsewhere.low:.3f}, {elsewhere.high:.3f}] on the other sets, "
-        f"{float(np.diagonal(result.auroc).mean()):.3f} at home; lowest {off[i, j]:.3f}, {result.names[i]} to "
-        f"{result.names[j]}"
-    )
-    return Audit(f"{name} transfers", bool(elsewhere.low > 0.5), detail)
 
 
 def _fold_of(groups: NDArray[np.str_], folds: int, seed: int) -> NDArray[np.int64]:

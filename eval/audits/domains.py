@@ -1,0 +1,87 @@
+"""Does what was learned on some domains hold on one that was left out?"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.eval.audits.controls import Scores, interval_of, resampled_auroc
+from metaprobe.eval.metrics import Interval, auroc, cluster_weights, ece_debiased, interval
+from metaprobe.eval.report.model import Audit
+from metaprobe.eval.table import AnswerTable
+
+Rows = NDArray[np.int64]
+FEWEST = 100
+"""Answers that a domain needs, and a tenth of that of either class, for a figure to say something."""
+MOST = 8
+"""Domains that are left out in turn, the largest: each takes a fit."""
+ENOUGH_FOR_ECE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """Figures of answers of domains that the fit had not seen."""
+
+    by: str
+    """What a domain is: `task` or `dimension`."""
+    auroc: Mapping[str, Interval]
+    """By the domain that was left out."""
+    mean: Interval
+    """Of these, on the same resamples of groups."""
+    ece: Interval | None
+    """Debiased, of all domains together; None below `ENOUGH_FOR_ECE` answers."""
+
+
+def domains_of(table: AnswerTable) -> tuple[str, dict[str, Rows]]:
+    """What tells domains apart, and the rows of each that is large enough: tasks, or of one task its dimensions.
+
+    Empty where there are not two.
+    """
+    for by, names in (("task", table.tasks), ("dimension", table.dimensions)):
+        rows = {str(name): np.flatnonzero(names == name) for name in np.unique(names)}
+        large = {name: here for name, here in rows.items() if _tells(table.y[here])}
+        if len(large) > 1:
+            kept = sorted(large, key=lambda name: -len(large[name]))[:MOST]
+            return by, {name: large[name] for name in sorted(kept)}
+    return "", {}
+
+
+def _tells(y: NDArray[np.int64]) -> bool:
+    return len(y) >= FEWEST and min(y.sum(), len(y) - y.sum()) >= FEWEST / 10
+
+
+def left_out(
+    table: AnswerTable, fit: Callable[[Rows], tuple[Scores, Scores]], *, resamples: int = 1000, seed: int = 0
+) -> Elsewhere | None:
+    """Each domain judged by a fit on the others; None where there are not two domains.
+
+    `fit` takes the rows of a domain, learns from the rest, and gives scores and probabilities (rows,) of that domain.
+    """
+    by, domains = domains_of(table)
+    if not domains:
+        return None
+    weights = cluster_weights(table.groups.tolist(), resamples, seed)
+    found: dict[str, Interval] = {}
+    resampled, probability = [], np.full(len(table), np.nan)
+    for name, rows in domains.items():
+        scores, probability[rows] = fit(rows)
+        drawn = resampled_auroc(table.y[rows], scores, weights[:, rows])
+        found[name] = interval_of(auroc(table.y[rows], scores), drawn, weights[:, rows])
+        resampled.append(drawn)
+    mean = float(np.mean([one.estimate for one in found.values()]))
+    judged = np.flatnonzero(np.isfinite(probability))
+    ece = None
+    if len(judged) >= ENOUGH_FOR_ECE:
+        ece = interval(ece_debiased, table.y[judged], probability[judged], weights[:, judged])
+    return Elsewhere(by, found, interval_of(mean, np.mean(resampled, axis=0), weights), ece)
+
+
+def holds_elsewhere(found: Elsewhere, *, name: str, home: float) -> Audit:
+    """The mean AUROC on domains that were left out is above chance."""
+    worst = min(found.auroc, key=lambda domain: found.auroc[domain].estimate)
+    detail = (
+        f"mean AUROC {found.mean.estimate:.3f} [{found.mean.low:.3f}, {found.mean.high:.3f}] on each {found.by} by a "
+        f"fit without it, {home:.3f} at home; lowest {found.auroc[worst].estimate:.3f} on {worst}"
+    )
+    return Audit(f"{name} holds on a {found.by} it has not seen", bool(found.mean.low > 0.5), detail)
