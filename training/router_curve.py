@@ -20,6 +20,8 @@ FOLDS = 5
 """Outer folds by group."""
 POINTS = 24
 """Lambdas of the curve."""
+SAMPLE = 400
+"""Questions of each fold's fit that are played by it too, for `HeldOut.surer`."""
 WAITS = 8
 """Prices of waiting, where times are known, each with every third lambda."""
 
@@ -55,6 +57,9 @@ class HeldOut:
     """Of the fixed rule at the same prices."""
     each: Reached
     """(A, n): of every agent alone; NaN where that is not known."""
+    surer: Floats
+    """(k,): cost of a question by a fit without it, over that by a fit that had it: on what it was fitted on a router
+    is surer, and asks less."""
     success: Floats
     """(n, A): P(right) when everybody up to the limit has been asked at random, NaN where unknown; for the AUROC."""
     asked: NDArray[np.bool_]
@@ -83,17 +88,25 @@ def cross_played(data: Outcomes, words: Words, *, folds: int = FOLDS, seed: int 
     success, asked = np.full((n, A), np.nan), np.zeros((n, A), dtype=bool)
     mostly_right: Ints = (np.nanmean(data.score, axis=1) > 0.5).astype(np.int64)
     rng = np.random.default_rng(seed + 1)
+    known, times = np.zeros((len(rates), n)), np.zeros(n)
     for rest, fold in group_folds(np.arange(n), data.groups, mostly_right, folds, seed + 1):
         fitted = fit_router(data, words, rest, seed=seed, states=states)
         board = fitted.board(data, words, fold)
         learned.put(fold, played(board, fitted, rates))
         rule.put(fold, by_rule(board, rates))
+        some = np.sort(rng.choice(rest, size=min(SAMPLE, len(rest)), replace=False))
+        known[:, some] += played(fitted.board(data, words, some), fitted, rates).cost
+        times[some] += 1
         if data.logged:  # everybody is offered then
             each.put(fold, each_alone(board))
         had = board.data.known & (rng.random(board.data.score.shape) < 0.3)
         columns = np.ix_(fold, np.array(fitted.offered))
         asked[columns], success[columns] = had, board.success(np.arange(len(fold)), had)
-    return HeldOut(rates, learned, rule, each, np.where(data.known, success, np.nan), asked)
+    twice = times > 0
+    by_known = (known[:, twice] / times[twice]).mean(axis=1)
+    by_others = learned.cost[:, twice].mean(axis=1)
+    surer = np.divide(by_others, by_known, out=np.ones(len(rates)), where=by_known > 0)
+    return HeldOut(rates, learned, rule, each, surer, np.where(data.known, success, np.nan), asked)
 
 
 def played(board: Board, fitted: FittedRouter, rates: Rates) -> Reached:
@@ -160,17 +173,17 @@ def curve_of(held_out: HeldOut, fitted: FittedRouter, data: Outcomes, words: Wor
     """What each pair of prices gives with this very fit, on questions like the ones it was made from.
 
     Two fits at one lambda can differ by a tenth in what they spend. So cost and waiting are this fit's own on the rows
-    that it was made from (what is spent there and on new questions agrees within a few percent; accuracy would not),
-    and the accuracy is what the fits without a question's group reached at that cost.
+    that it was made from, corrected for its being surer of them, and the accuracy is what the fits without a question's
+    group reached at that cost.
     """
     rates, own = held_out.rates, played(fitted.board(data, words, rows), fitted, held_out.rates)
-    spent, accuracy = own.cost.mean(axis=1), np.zeros(len(rates))
+    spent, accuracy = own.cost.mean(axis=1) * held_out.surer, np.zeros(len(rates))
     for second in np.unique(rates.second):
         here = np.flatnonzero(rates.second == second)
         here = here[np.argsort(held_out.learned.cost[here].mean(axis=1))]
         cost, reached = held_out.learned.cost[here].mean(axis=1), held_out.learned.score[here].mean(axis=1)
         accuracy[here] = np.interp(spent[here], cost, reached)
-    return _points(rates, accuracy, spent, own.seconds.mean(axis=1))
+    return _points(rates, accuracy, spent, own.seconds.mean(axis=1) * held_out.surer)
 
 
 def rule_of(held_out: HeldOut) -> list[Point]:
