@@ -159,12 +159,17 @@ class Board:
 
 
 def fit_router(data: Outcomes, words: Words, rows: Ints, *, seed: int = 0, states: int = STATES) -> FittedRouter:
-    """Everything from the questions of these rows alone. `states`: how many random ones the gain head learns from."""
+    """Everything from the questions of these rows alone.
+
+    `states`: how many random ones the gain head learns from; where times are known twice as many, for half of them are
+    then of a policy that pays for waiting.
+    """
     rng = np.random.default_rng(seed)
     pasts = pasts_of(data.take(rows))
     offered = worth_offering(data.take(rows), pasts)
     data = data.only(offered)
     part = data.take(rows)
+    states *= 1 + part.timed
     folds = [fold for _, fold in group_folds(np.arange(len(rows)), part.groups, _right(part), FOLDS, seed)]
     fold_of = np.zeros(len(rows), dtype=np.int64)
     for number, fold in enumerate(folds):
