@@ -191,6 +191,23 @@ def test_a_low_rank_probe_joins_what_several_layers_know_a_little_of() -> None:
     assert joined.read(states).shape == (n, layers * width)
 
 
+def test_a_layer_that_says_the_same_of_every_row_it_is_fitted_on_does_not_stop_a_low_rank_probe() -> None:
+    """As layer 0 of the last token does where all answers end alike, but for a few that the ranks are chosen on."""
+    n, width = 600, 12
+    rng = np.random.default_rng(3)
+    y = rng.integers(0, 2, n)
+    groups = [str(i) for i in range(n)]
+    roles = next(outer_folds(groups, y))
+    hidden = rng.normal(size=(n, 4, 1, width))
+    hidden[:, 2, 0, 0] += 2.0 * (y - 0.5)
+    hidden[:, 0] = rng.normal(size=width)
+    hidden[roles.selection[:2], 0] = rng.normal(size=(2, 1, width))
+    ids = tuple(map(str, range(n)))
+    states = InMemory(Activations(ids, hidden.astype(np.float16), (0, 2, 4, 6), ("answer_last",)))
+    probe = fit_low_rank_probe(states, y, roles, positions=("answer_last",))
+    assert auroc(y[roles.test], probe.score(states, roles.test)) > 0.8
+
+
 def test_hidden_states_with_nan_are_refused(evidence: Evidence) -> None:
     broken = changed(evidence, 1, 0, np.nan, rows=3)
     with pytest.raises(RecordError, match="layer 1, prompt_last: 1 of"):

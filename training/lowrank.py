@@ -95,7 +95,9 @@ def _alternate(
             solved = solve_logistic(seen, y, everyone, torch.tensor([penalty]))
             b, intercept = solved.weights[0, 0, 0].view(rank, D), solved.intercept[0, 0, 0]
             read = torch.einsum("rd,lnd->nrl", b, Z).reshape(1, n, rank * L)
-            spread = read.std(dim=1, keepdim=True).clamp_min(1e-12)
+            spread = read.std(dim=1, keepdim=True)
+            # A layer that says the same of all these rows (every answer ends alike, say) weighs nothing.
+            spread = torch.where(spread > 1e-5 * read.abs().amax(dim=1, keepdim=True), spread, torch.inf)
             solved = solve_logistic(read / spread, y, everyone, torch.tensor([LAYER_PENALTY]))
             a = (solved.weights[0, 0, 0] / spread[0, 0]).view(rank, L)
             intercept = solved.intercept[0, 0, 0]
