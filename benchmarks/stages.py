@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 from demo_results import markdown, write
 
 from metaprobe.eval.metrics import Interval, cluster_weights, mean_interval
 from metaprobe.training.evidence import load_runs
 from metaprobe.training.stages import DEFAULT_PRICE, PointStudy, study_stages
-from metaprobe.training.stages_data import Critics, Cycles, stage_data
+from metaprobe.training.stages_data import Critics, Cycles, StageData
 from metaprobe.training.stages_play import SEEDS
+from metaprobe.training.stages_read import stage_data
 from metaprobe.training.stages_ways import LEARNED, ORACLE, RANDOM, SHUFFLED
 
 ROOT = Path(__file__).parent.parent
@@ -26,13 +28,15 @@ PAGE = ROOT / "docs" / "routing.md"
 FIGURES = ROOT / "docs" / "measured" / "stages.json"
 STORES = {
     "gsm8k-mgv": "Monitor-Generate-Verify on GSM8K, Qwen2.5-Coder-0.5B",
+    "gsm8k-self-refine": "Self-Refine on GSM8K, Qwen2.5-Coder-0.5B",
+    "gsm8k-self-verification": "Self-Verification on GSM8K, Qwen2.5-Coder-0.5B",
     "creak-metacrit": "MetaCrit on CREAK, Qwen2.5-Coder-0.5B",
 }
 FOLDS = 5
-STEPS = {"iterate": "cycles", "select": "cycles", "budget": "max_tokens", "regulate": "critics heard"}
+STEPS = {"iterate": "cycles", "select": "answers", "budget": "max_tokens", "regulate": "critics heard"}
 HEADINGS = {
     "iterate": "iterate: is another cycle worth it?",
-    "select": "select: which of the answers is returned, after all cycles?",
+    "select": "select: which of the answers is returned, once all are there?",
     "budget": "budget: how long may an answer get?",
     "regulate": "regulate: which critics are heard before the synthesis?",
 }
@@ -54,7 +58,7 @@ def measure_command() -> None:
     FIGURES.write_text(json.dumps(figures, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def measured(data: Cycles | Critics) -> dict[str, Any]:
+def measured(data: StageData) -> dict[str, Any]:
     studies = study_stages(data, token_price=DEFAULT_PRICE, folds=FOLDS, seeds=SEEDS)
     return {
         "problems": len(data),
@@ -62,12 +66,13 @@ def measured(data: Cycles | Critics) -> dict[str, Any]:
         "folds": FOLDS,
         "seeds": SEEDS,
         "token_price": DEFAULT_PRICE,
+        "cut": int((data.ran < data.cycles).sum()) if isinstance(data, Cycles) else 0,
         "steps": marginal(data),
         "points": {point: {**_ways(study, data), "used": study.used} for point, study in studies.items()},
     }
 
 
-def _ways(study: PointStudy, data: Cycles | Critics) -> dict[str, Any]:
+def _ways(study: PointStudy, data: StageData) -> dict[str, Any]:
     weights = cluster_weights(list(data.groups))
     mine = study.ways[LEARNED]
     found: dict[str, Any] = {}
@@ -83,24 +88,28 @@ def _ways(study: PointStudy, data: Cycles | Critics) -> dict[str, Any]:
     return {"ways": found}
 
 
-def marginal(data: Cycles | Critics) -> list[dict[str, Any]]:
-    """What each step changes in the answer at hand, whoever decides."""
+def marginal(data: StageData) -> list[dict[str, Any]]:
+    """What each step changes in the answer at hand, whoever decides; of the problems that got as far."""
     if isinstance(data, Critics):
-        names = ("synthesis over A1's answer", "monitor over none", "control over the monitor alone")
-        chain = [data.first, *data.correct.T]
+        names = ["synthesis over A1's answer", "monitor over none", "control over the monitor alone"]
+        chain, far = [data.first, *data.correct.T], [np.ones(len(data), dtype=bool)] * len(names)
+    elif isinstance(data, Cycles):
+        names = [f"cycle {t + 1} over cycle {t}" for t in range(1, data.cycles)]
+        chain, far = list(data.correct.T), list(data.went_on.T)
     else:
-        names = tuple(f"cycle {t + 1} over cycle {t}" for t in range(1, data.cycles))
-        chain = list(data.correct.T)
-    weights = cluster_weights(list(data.groups))
-    return [
-        {
-            "step": name,
-            "gain": packed(mean_interval(after - before, weights)),
-            "fixed": float((after > before).mean()),
-            "broken": float((after < before).mean()),
-        }
-        for name, before, after in zip(names, chain[:-1], chain[1:], strict=True)
-    ]
+        return []  # its answers are given at once
+    found = []
+    for name, before, after, on in zip(names, chain[:-1], chain[1:], far, strict=True):
+        change, weights = (after - before)[on], cluster_weights([data.groups[i] for i in np.flatnonzero(on)])
+        found.append(
+            {
+                "step": name,
+                "gain": packed(mean_interval(change, weights)),
+                "fixed": float((change > 0).mean()),
+                "broken": float((change < 0).mean()),
+            }
+        )
+    return found
 
 
 def packed(value: Interval) -> list[float]:
@@ -123,7 +132,8 @@ def verdicts(figures: dict[str, Any]) -> list[str]:
     for name, found in figures.items():
         lines += [
             f"{STORES[name]}: {found['problems']} problems in {found['groups']} groups, {found['folds']} outer folds "
-            f"by group, {found['seeds']} seeds, {found['token_price']:g} of accuracy for 1,000 tokens.",
+            f"by group, {found['seeds']} seeds, {found['token_price']:g} of accuracy for 1,000 tokens."
+            + (f" {found['cut']} problems were ended by the paper's rule: there every way stops." * (found["cut"] > 0)),
             "",
         ]
         for point, study in found["points"].items():
@@ -137,7 +147,9 @@ def verdicts(figures: dict[str, Any]) -> list[str]:
             ]
             for step in found["steps"]
         ]
-        lines += ["", *markdown(["step", "more right answers, points", "fixed", "broken"], rows), ""]
+        lines.append("")
+        if rows:
+            lines += [*markdown(["step", "more right answers, points", "fixed", "broken"], rows), ""]
     return lines[:-1]
 
 

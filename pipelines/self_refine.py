@@ -15,14 +15,16 @@ refiner's prompt; that paper does not say into which.
 
 import dataclasses
 import re
+from collections.abc import Sequence
 from typing import Any
 
-from metaprobe.pipelines.answers import final_answer
+from metaprobe.pipelines.answers import canonical, final_answer
 from metaprobe.pipelines.session import Session
 from metaprobe.pipelines.system import System
-from metaprobe.probes.signals import Signal, Signals, signals_of
+from metaprobe.probes.signals import Signals, signals_of
 from metaprobe.records.types import Call, Run
 from metaprobe.routing.paper import AGAIN, STOP
+from metaprobe.routing.stages_state import measured
 
 TEMPERATURE = 0.3
 ANSWER_TOKENS = 800
@@ -43,6 +45,7 @@ async def self_refine(session: Session) -> Run:
     if session.variant == RAW_CRITIQUE:
         directive = "\n" + session.messages("raw_critique")[0].content
     history = ""
+    tried: list[tuple[Call, Signals]] = []
     answer = await _answer(session, "self_refine_generate", 0, None, directive=directive)
     for number in range(MOST_CYCLES):
         feedback = await session.ask(
@@ -57,8 +60,9 @@ async def self_refine(session: Session) -> Run:
         )
         accepted = session.state(feedback, ACCEPTED, parse_verdict(feedback.text))
         quality = session.signal("quality", stated=accepted, call=answer)
+        tried.append((answer, dataclasses.replace(signals_of(answer), quality=quality)))
         legal = [STOP, AGAIN] if number + 1 < MOST_CYCLES else [STOP]
-        if session.decide("iterate", legal, signals=_signals(answer, quality), round=number + 1).action == STOP:
+        if session.decide("iterate", legal, **_known(session, tried)).action == STOP:
             break
         history += _entry(session, number + 1, answer, feedback)
         answer = await _answer(
@@ -73,8 +77,16 @@ def parse_verdict(text: str) -> float | None:
     return float(found == {"good"}) if len(found) == 1 else None
 
 
-def _signals(answer: Call, quality: Signal | None) -> Signals:
-    return dataclasses.replace(signals_of(answer), quality=quality)
+def _known(session: Session, tried: Sequence[tuple[Call, Signals]]) -> dict[str, Any]:
+    """What a policy may read after a critique: the signals of every answer so far, the last one's apart."""
+    calls = [call for call, _ in tried]
+    forms = [canonical(session.item, final_answer(session.item, call.text)) for call in calls]
+    return {
+        "signals": tried[-1][1],
+        "candidates": {str(place): signals for place, (_, signals) in enumerate(tried)},
+        "features": measured(session.item.question, calls, forms),
+        "round": len(tried),
+    }
 
 
 async def _answer(session: Session, prompt: str, number: int, parent: Call | None, **slots: str) -> Call:

@@ -23,6 +23,7 @@ import asyncio
 import dataclasses
 import re
 from collections import Counter
+from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
@@ -31,6 +32,7 @@ from metaprobe.pipelines.session import Session
 from metaprobe.pipelines.system import System
 from metaprobe.probes.signals import signals_of
 from metaprobe.records.types import Call, Item, Run
+from metaprobe.routing.stages_state import measured
 
 CANDIDATES = 3
 VERIFICATIONS = 1
@@ -52,19 +54,27 @@ async def self_verification(session: Session) -> Run:
     calls = await asyncio.gather(*(_generate(session, number) for number in range(CANDIDATES)))
     answers = [final_answer(session.item, call.text) for call in calls]
     forms = [canonical(session.item, answer) for answer in answers]
-    votes = Counter(form for form in forms if form)
-    # Each distinct answer under its first candidate, the most voted first: of equals the policy takes the first.
-    distinct = sorted({forms.index(form) for form in forms}, key=lambda index: (-votes[forms[index]], index))
+    differ = len({form for form in forms if form}) > 1
     numbers = count()
     candidates = {}
-    for index in distinct:
+    for index in distinct(forms):
         stated = None
-        if len(votes) > 1 and forms[index] and session.signals.asks("quality"):
+        if differ and forms[index] and session.signals.asks("quality"):
             stated = await _verified_share(session, calls[index], answers[index], numbers)
         quality = session.signal("quality", stated=stated, call=calls[index])
         candidates[str(index)] = dataclasses.replace(signals_of(calls[index]), quality=quality)
-    chosen = session.decide("select", list(candidates), candidates=candidates)
+    features = measured(session.item.question, calls, forms)
+    chosen = session.decide("select", list(candidates), candidates=candidates, features=features)
     return session.run(answers[int(chosen.action)])
+
+
+def distinct(forms: Sequence[str]) -> list[int]:
+    """Place of the first of each different answer, the most given first: of equals the policy takes the first.
+
+    What cannot be read ("") is one of them, the last.
+    """
+    votes = Counter(form for form in forms if form)
+    return sorted({forms.index(form) for form in forms}, key=lambda index: (-votes[forms[index]], index))
 
 
 async def _generate(session: Session, number: int) -> Call:

@@ -1,9 +1,9 @@
 """Learned stages: whether another cycle pays, which answer to return, which critics to hear, how long an answer gets.
 
-Stands in for the papers' rules in Monitor-Generate-Verify (points `budget`, `iterate`, `select`) and MetaCrit
-(`regulate`). Each point has its own heads, logistic regressions in one graph (`training.stages`), and a head that did
-not win on held-out groups is not used: there, and where a head lacks what it was trained on, the paper's rule decides
-and the reason says why.
+Stands in for the papers' rules in Monitor-Generate-Verify (points `budget`, `iterate`, `select`), Self-Refine
+(`iterate`), Self-Verification (`select`) and MetaCrit (`regulate`). Each point has its own heads, logistic regressions
+in one graph (`training.stages`), and a head that did not win on held-out groups is not used: there, and where a head
+lacks what it was trained on, the paper's rule decides and the reason says why.
 
 | point | heads | decision |
 |---|---|---|
@@ -60,8 +60,15 @@ OUTPUTS = {
 SYSTEM_POINTS = {
     "monitor-generate-verify": ("iterate", "select", "budget"),
     "metacrit": ("regulate",),
+    "self-refine": ("iterate",),
+    "self-verification": ("select",),
 }
 """A checkpoint is of one system: its name in the contract -> the points that its heads decide."""
+PRICED = {"iterate": (AGAIN,), "regulate": ACTIONS}
+"""Point -> the actions that have something generated; the contract holds how many tokens on average."""
+BEYOND = "beyond_rule"
+"""In the contract: whether any run went on where the paper's rule stops. Where none did, what would come after is not
+known, and the rule stops there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +125,13 @@ class StagePolicy:
             self.system = str(manifest.contract["system"])
             self.heads = {point: _head(manifest.contract, manifest.support, point) for point in _points(self.system)}
             self.tokens = {name: float(n) for name, n in manifest.contract["tokens"].items()}
+            self.beyond = "iterate" not in self.heads or manifest.contract[BEYOND] is True
             price = manifest.thresholds[TOKEN_PRICE] if token_price is None else token_price
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ContractMismatch(f"{checkpoint.path} is no whole stage policy ({error!r}); train it again") from error
         given = {spec.name for spec in manifest.outputs}
         needed = {name for point in self.heads for name in OUTPUTS[point]}
-        steps = {AGAIN} if "iterate" in self.heads else set(ACTIONS)
+        steps = {action for point in self.heads for action in PRICED.get(point, ())}
         if missing := sorted((needed - given) | (steps - self.tokens.keys())):
             raise ContractMismatch(f"{checkpoint.path} lacks {', '.join(missing)}; train it again")
         if not 0 <= price < math.inf:
@@ -157,6 +165,8 @@ class StagePolicy:
             rows = rows[-1:]
             if state.round >= self.rules.cycles:
                 return self._by_rule(state, legal_actions, f"{self.rules.cycles} cycles are the most")
+            if not self.beyond and self.rules.decide(state, legal_actions).action == STOP:
+                return self._by_rule(state, legal_actions, "no run in training went on where it stops")
         if why := next(filter(None, map(head.unsupported, rows)), ""):
             return self._by_rule(state, legal_actions, why)
         outputs = self.checkpoint.run({INPUT: rows})

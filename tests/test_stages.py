@@ -28,8 +28,9 @@ from metaprobe.routing.stages_state import COLUMNS, QUESTION, answer_rows, measu
 from metaprobe.stages_cli import train_stages_command
 from metaprobe.training.calibrate import sigmoid
 from metaprobe.training.stages import PointStudy, study_stages, train_stages, write_stages
-from metaprobe.training.stages_data import Critics, Cycles, critic_row, cycle_rows, cycles_of, stage_data
+from metaprobe.training.stages_data import Critics, Cycles
 from metaprobe.training.stages_fit import FittedStages, best_evaluated, fit_stages
+from metaprobe.training.stages_read import critic_row, cycle_rows, cycles_of, stage_data
 from metaprobe.training.stages_ways import LEARNED, ORACLE, RULE, Played, first_stop, learned_critics, learned_stops
 
 RECORDED = Path(__file__).parent.parent / "recorded"
@@ -91,7 +92,8 @@ def cycles_with(rows: NDArray[np.float32], correct: NDArray[np.float64]) -> Cycl
         tokens=np.full((n, T), CYCLE_TOKENS),
         lengths=np.full((n, T), 50.0),
         limits=np.full((n, T), 600.0),
-        answers=tuple(("1", "2", "3") for _ in range(n)),
+        votes=np.ones((n, T)),
+        ran=np.full(n, T),
         fingerprint="f",
     )
 
@@ -396,7 +398,7 @@ def test_rows_of_recorded_cycles_are_those_that_the_policy_was_shown() -> None:
     spy = Spy(Exhaustive())
     run = answered(run_once(SYSTEMS["monitor-generate-verify"], item, ScriptedLLM(script), policy=spy), ["answer"])
     calls = [call for call in run.calls if call.stage == "answer"]
-    rows = cycle_rows(run, calls, [canonical(item, final_answer(item, call.text)) for call in calls])
+    rows = cycle_rows(run, calls, [canonical(item, final_answer(item, call.text)) for call in calls], T)
     iterate, budget = ([s for s in spy.states if s.point == p] for p in ("iterate", "budget"))
     assert len(iterate) == T
     for t, state in enumerate(iterate):

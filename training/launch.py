@@ -22,6 +22,7 @@ from metaprobe.routing.learned_policy import load_policy
 from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.policy import Policy
 from metaprobe.routing.profiles import Profiles
+from metaprobe.routing.stages import StagePolicy
 from metaprobe.training.collect import CollectReport, OnRun, collect, run_id
 from metaprobe.training.models import load_models, named_models, tokens_per_second
 
@@ -191,6 +192,11 @@ def policy_of(plan: Plan) -> tuple[Policy, PaperRules]:
         own, rules = _own_constants(constants)
         agents = plan.agents or (SYSTEMS[plan.system].agents if plan.system in SYSTEMS else ())
         policy = load_policy(path, rules, agents=agents, **own)
+        if isinstance(policy, StagePolicy) and policy.system != plan.system:
+            raise RecordError(
+                f"{path} holds learned stages of {policy.system}, not of {plan.system}: train them with `metaprobe train "
+                f"stages` on runs of {plan.system}"
+            )
     elif name in ("paper", "exhaustive"):
         rules = PaperRules.parse(rest)
         policy = rules if name == "paper" else Exhaustive(rules)

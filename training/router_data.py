@@ -232,8 +232,9 @@ def _shrunk(score: Floats, weight: Floats, overall: float) -> float:
 
 def _slope(chars: Floats, cost: Floats) -> float:
     """Least squares; 0 where a longer question would be cheaper, or nothing can be told."""
-    spread = chars.var()
-    return max(float(np.cov(chars, cost, ddof=0)[0, 1] / spread), 0.0) if len(chars) > 10 and spread > 0 else 0.0
+    if len(chars) <= 10 or (spread := chars.var()) == 0:
+        return 0.0
+    return max(float(np.cov(chars, cost, ddof=0)[0, 1] / spread), 0.0)
 
 
 def _normal_scores(confidence: Floats) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -12,13 +12,14 @@ from metaprobe.checkpoints import Checkpoint, Training
 from metaprobe.eval.metrics import Interval, cluster_weights, mean_interval
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Run
-from metaprobe.routing.stages import INPUT, KIND, OUTPUTS, SYSTEM_POINTS, TOKEN_PRICE
+from metaprobe.routing.stages import BEYOND, INPUT, KIND, OUTPUTS, SYSTEM_POINTS, TOKEN_PRICE
 from metaprobe.routing.stages_state import COLUMNS, READS
 from metaprobe.training.export import Export, write_checkpoint
 from metaprobe.training.graphs import linear_graph
-from metaprobe.training.stages_data import METACRIT, MONITOR_GENERATE_VERIFY, Critics, Cycles, stage_data
-from metaprobe.training.stages_fit import QUANTILE, FittedStages, fit_stages, rows_of
+from metaprobe.training.stages_data import Cycles, StageData
+from metaprobe.training.stages_fit import QUANTILE, FittedStages, fit_stages, point_of_answers, rows_of
 from metaprobe.training.stages_play import SEEDS, cross_played, value_gains, verdict
+from metaprobe.training.stages_read import stage_data
 from metaprobe.training.stages_ways import LEARNED, ORACLE, Ways
 
 DEFAULT_PRICE = 0.02
@@ -39,7 +40,7 @@ class PointStudy:
 
 
 def study_stages(
-    data: Cycles | Critics,
+    data: StageData,
     *,
     token_price: float = DEFAULT_PRICE,
     use: Collection[str] = (),
@@ -52,7 +53,7 @@ def study_stages(
 
     Where the learned selection is used, the continue head is studied with it.
     """
-    points = SYSTEM_POINTS[METACRIT if isinstance(data, Critics) else MONITOR_GENERATE_VERIFY]
+    points = SYSTEM_POINTS[data.system]
     if strange := sorted(set(use) - set(points)):
         raise RecordError(f"no head for {', '.join(strange)} in these runs; there are: {', '.join(points)}")
 
@@ -62,13 +63,13 @@ def study_stages(
 
     on_step(f"{seeds} x {folds} folds by group")
     found = studied(())
-    if "select" in found and found["select"].used:
+    if {"iterate", "select"} <= found.keys() and found["select"].used:
         on_step("and again with the learned selection")
         found = {**found, "iterate": studied(("select",))["iterate"]}
     return found
 
 
-def _study(ways: Ways, data: Cycles | Critics, token_price: float, asked_for: bool) -> PointStudy:
+def _study(ways: Ways, data: StageData, token_price: float, asked_for: bool) -> PointStudy:
     gains = value_gains(ways, data.groups, token_price)
     wins, why = verdict(gains)
     return PointStudy(ways, gains, wins or asked_for, why if wins or not asked_for else ASKED_FOR + why)
@@ -100,7 +101,7 @@ def train_stages(
 
 def write_stages(
     path: str | Path,
-    data: Cycles | Critics,
+    data: StageData,
     fitted: FittedStages,
     studies: Mapping[str, PointStudy],
     *,
@@ -109,11 +110,10 @@ def write_stages(
     command: str = "",
 ) -> Checkpoint:
     """The checkpoint of heads that were fitted and studied."""
-    system = METACRIT if isinstance(data, Critics) else MONITOR_GENERATE_VERIFY
+    system = data.system
     names = [name for point in studies for name in OUTPUTS[point]]
-    first = "regulate" if isinstance(data, Critics) else "select"
     # The golden rows lack something now and then, as the answers do.
-    inputs = rows_of(data, first)[:64]
+    inputs = rows_of(data, point_of_answers(system))[:64]
     used = [point for point, study in studies.items() if study.used]
     return write_checkpoint(
         path,
@@ -144,6 +144,7 @@ def write_stages(
                 "points": {point: {"used": study.used, "why": study.why} for point, study in studies.items()},
                 "tokens": dict(fitted.tokens),
                 "quantile": QUANTILE,
+                **({BEYOND: data.beyond} if isinstance(data, Cycles) else {}),
             },
             generator=data.generator,
             training=Training(data.fingerprint, len(data), len(set(data.groups)), seed, command),
@@ -163,7 +164,7 @@ def write_stages(
     )
 
 
-def _metrics(studies: Mapping[str, PointStudy], data: Cycles | Critics) -> dict[str, Interval]:
+def _metrics(studies: Mapping[str, PointStudy], data: StageData) -> dict[str, Interval]:
     weights = cluster_weights(list(data.groups))
     found = {}
     for point, study in studies.items():

@@ -2,22 +2,22 @@
 
 Fixes and breaks are of the answer that would be *returned*: the next cycle breaks an answer only where the selection
 then returns a wrong one. The selection is the paper's rule (best evaluated, the first of equals), or the learned one
-where that is in use. All heads standardise alike, by the rows of all answers, and a missing value counts as their mean,
-so that they are one graph.
+where that is in use; Self-Refine returns the last. All heads standardise alike, by the rows of all answers that are
+decided on, and a missing value counts as their mean, so that they are one graph.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.records.extras import require
 from metaprobe.routing.paper import AGAIN
-from metaprobe.routing.stages import ACTIONS, BREAKS, FIXES, LENGTH, MOST_TOKENS, RIGHT, after
+from metaprobe.routing.stages import ACTIONS, BREAKS, FIXES, LENGTH, MOST_TOKENS, RIGHT, SYSTEM_POINTS, after
 from metaprobe.routing.stages_state import COLUMNS, READS
 from metaprobe.training.calibrate import sigmoid
-from metaprobe.training.stages_data import Critics, Cycles, Floats, Ints
+from metaprobe.training.stages_data import SELF_REFINE, Candidates, Critics, Cycles, Floats, Ints, StageData
 
 PENALTIES = (0.003, 0.03, 0.3)
 """Inverse strengths of the L2 penalty, to choose among; the strongest first, which is taken among equals."""
@@ -57,6 +57,8 @@ class FittedStages:
 
     def kept(self, data: Cycles) -> Ints:
         """(n, T): which answer is returned after each cycle."""
+        if data.system == SELF_REFINE:
+            return np.broadcast_to(np.arange(data.cycles), data.correct.shape)
         if not self.selects:
             return best_evaluated(data.quality)
         there = np.isfinite(data.rows[..., COLUMNS.index("round")])  # (n, T, T)
@@ -79,7 +81,7 @@ def standardised(X: NDArray[np.float32], mean: Floats, scale: Floats) -> Floats:
     return np.nan_to_num((X.astype(np.float64) - mean) / scale, nan=0.0)
 
 
-def fit_stages(data: Cycles | Critics, *, used: Collection[str] = (), seed: int = 0) -> FittedStages:
+def fit_stages(data: StageData, *, used: Collection[str] = (), seed: int = 0) -> FittedStages:
     """All heads of the system that the data are of.
 
     `used`: points whose learned head is in use. A learned selection says what is returned on the rows that it was
@@ -87,33 +89,65 @@ def fit_stages(data: Cycles | Critics, *, used: Collection[str] = (), seed: int 
     """
     if isinstance(data, Critics):
         return _fit_critics(data, seed)
-    n, T = data.correct.shape
-    X = data.rows[:, T - 1].reshape(n * T, -1)  # every answer, seen from the end
-    mean, scale = _spread(X)
-    Z, groups = standardised(X, mean, scale), np.repeat(data.groups, T).tolist()
-    right = fit_logistic(_read(Z, "select"), data.correct.ravel(), groups, seed)
-    heads = {RIGHT: right, LENGTH: _fit_length(_read(Z, "budget"), data.lengths.ravel())}
-    tokens = {AGAIN: float(data.tokens[:, 1:].mean())}
-    fitted = FittedStages(mean, scale, heads, tokens, "select" in used)
-    now = step_rows(data)  # (n * (T - 1), d)
-    Z, groups = standardised(now, mean, scale), np.repeat(data.groups, T - 1).tolist()
+    points = SYSTEM_POINTS[data.system]
+    mean, scale = _spread(rows_of(data, point_of_answers(data.system)))
+    fitted = FittedStages(mean, scale, {}, {}, "select" in used)
+    heads: dict[str, Linear] = {}
+    if "select" in points:
+        heads |= _fit_select(data, fitted, seed)
+    if "budget" in points and isinstance(data, Cycles):
+        X = rows_of(data, "budget")
+        heads[LENGTH] = _fit_length(_read(standardised(X, mean, scale), "budget"), data.lengths.ravel())
+    fitted = replace(fitted, heads=heads)
+    return _with_iterate(data, fitted, seed) if isinstance(data, Cycles) else fitted
+
+
+def _fit_select(data: Cycles | Candidates, fitted: FittedStages, seed: int) -> dict[str, Linear]:
+    """P(right) of the answers of problems that have different ones to choose from."""
+    choice, chosen = candidates_in(data), open_choices(data)
+    Z = _read(standardised(choice.rows[chosen], fitted.mean, fitted.scale), "select")
+    groups = np.repeat(choice.groups, chosen.sum(axis=1)).tolist()
+    return {RIGHT: fit_logistic(Z, choice.correct[chosen], groups, seed)}
+
+
+def _with_iterate(data: Cycles, fitted: FittedStages, seed: int) -> FittedStages:
+    """With the heads for another cycle: from those that were run."""
+    on = data.went_on
+    Z = _read(standardised(data.steps[on], fitted.mean, fitted.scale), "iterate")
+    groups = np.repeat(data.groups, on.sum(axis=1)).tolist()
     correct = returned(data, fitted.kept(data))
-    had, has = correct[:, :-1].ravel(), correct[:, 1:].ravel()
-    for name, event in ((FIXES, (had == 0) & (has == 1)), (BREAKS, (had == 1) & (has == 0))):
-        heads[name] = fit_logistic(_read(Z, "iterate"), event.astype(np.float64), groups, seed)
-    return fitted
+    had, has = correct[:, :-1][on], correct[:, 1:][on]
+    heads = {
+        name: fit_logistic(Z, event.astype(np.float64), groups, seed)
+        for name, event in ((FIXES, (had == 0) & (has == 1)), (BREAKS, (had == 1) & (has == 0)))
+    }
+    return replace(fitted, heads={**fitted.heads, **heads}, tokens={AGAIN: float(data.tokens[:, 1:][on].mean())})
 
 
-def step_rows(data: Cycles) -> NDArray[np.float32]:
-    """(n (T - 1), len(COLUMNS)): the last answer after each cycle but the last, a problem's one after another."""
-    return np.stack([data.rows[:, t, t] for t in range(data.cycles - 1)], axis=1).reshape(-1, len(COLUMNS))
+def candidates_in(data: Cycles | Candidates) -> Candidates:
+    """The answers to choose from at the end."""
+    return data.candidates if isinstance(data, Cycles) else data
 
 
-def rows_of(data: Cycles | Critics, point: str) -> NDArray[np.float32]:
+def open_choices(data: Cycles | Candidates) -> NDArray[np.bool_]:
+    """(n, K): the answers of problems that have more than one."""
+    choice = candidates_in(data)
+    return np.asarray(choice.there & (choice.counts > 1)[:, None])
+
+
+def point_of_answers(system: str) -> str:
+    """The point whose rows are all answers that the system decides on."""
+    points = SYSTEM_POINTS[system]
+    return "select" if "select" in points else points[0]
+
+
+def rows_of(data: StageData, point: str) -> NDArray[np.float32]:
     """(N, len(COLUMNS)): every row that a point's heads learn from."""
     if isinstance(data, Critics):
         return data.rows
-    return step_rows(data) if point == "iterate" else data.rows[:, -1].reshape(-1, len(COLUMNS))
+    if point == "iterate" and isinstance(data, Cycles):
+        return data.steps[data.went_on]
+    return candidates_in(data).rows[open_choices(data)]
 
 
 def _fit_critics(data: Critics, seed: int) -> FittedStages:

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from metaprobe.eval.metrics import Interval, cluster_weights, mean_interval
+from metaprobe.routing.stages import SYSTEM_POINTS
 from metaprobe.training.roles import group_folds
-from metaprobe.training.stages_data import Critics, Cycles, Floats, Ints
+from metaprobe.training.stages_data import Candidates, Cycles, Floats, Ints, StageData
 from metaprobe.training.stages_fit import fit_stages
 from metaprobe.training.stages_ways import (
     LEARNED,
@@ -27,10 +28,16 @@ from metaprobe.training.stages_ways import (
 )
 
 SEEDS = 5
+WAYS: Mapping[str, Callable[[Split[Any]], Ways]] = {
+    "iterate": iterate_ways,
+    "select": select_ways,
+    "budget": budget_ways,
+    "regulate": regulate_ways,
+}
 
 
 def cross_played(
-    data: Cycles | Critics,
+    data: StageData,
     *,
     token_price: float,
     used: Collection[str] = (),
@@ -48,8 +55,8 @@ def cross_played(
         rng = np.random.default_rng(run)
         for seen, test in group_folds(np.arange(len(data)), data.groups, ever_right, folds, run):
             split = _split(data, seen, test, token_price, used, run, rng)
-            for point, play in _points(data).items():
-                for way, played in play(split).items():
+            for point in SYSTEM_POINTS[data.system]:
+                for way, played in WAYS[point](split).items():
                     sums = total.setdefault(point, {}).setdefault(way, np.zeros((3, len(data))))
                     sums[:, test] += np.stack([played.correct, played.tokens, played.steps])
     return {point: {way: Played(*(sums / seeds)) for way, sums in ways.items()} for point, ways in total.items()}
@@ -76,7 +83,7 @@ def verdict(gains: Mapping[str, Interval]) -> tuple[bool, str]:
 
 
 def _split(
-    data: Cycles | Critics,
+    data: StageData,
     seen: Ints,
     test: Ints,
     token_price: float,
@@ -85,17 +92,18 @@ def _split(
     rng: np.random.Generator,
 ) -> Split[Any]:
     part = data.take(seen)
-    order = rng.permutation(len(part))
-    wrong: Cycles | Critics = (
-        replace(part, correct=part.correct[order], lengths=part.lengths[order])
-        if isinstance(part, Cycles)
-        else replace(part, correct=part.correct[order])
-    )
+    wrong = _shuffled(part, rng)
     fitted, shuffled = (fit_stages(each, used=used, seed=seed) for each in (part, wrong))
     return Split(fitted, shuffled, part, data.take(test), token_price, rng)
 
 
-def _points(data: Cycles | Critics) -> dict[str, Callable[[Split[Any]], Ways]]:
-    if isinstance(data, Critics):
-        return {"regulate": regulate_ways}
-    return {"iterate": iterate_ways, "select": select_ways, "budget": budget_ways}
+def _shuffled(data: StageData, rng: np.random.Generator) -> StageData:
+    """With the outcomes of other problems; of other answers, where problems have not equally many."""
+    if isinstance(data, Candidates):
+        correct = data.correct.copy()
+        correct[data.there] = rng.permutation(correct[data.there])
+        return replace(data, correct=correct)
+    order = rng.permutation(len(data))
+    if isinstance(data, Cycles):
+        return replace(data, correct=data.correct[order], lengths=data.lengths[order])
+    return replace(data, correct=data.correct[order])

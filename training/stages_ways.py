@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from metaprobe.routing.paper import AGAIN, PaperRules
 from metaprobe.routing.stages import ACTIONS, BREAKS, FIXES, LEAST_TOKENS, LENGTH, MOST_TOKENS, RIGHT, after
 from metaprobe.routing.stages_state import COLUMNS
-from metaprobe.training.stages_data import Critics, Cycles, Floats
-from metaprobe.training.stages_fit import QUANTILE, FittedStages, best_evaluated, returned
+from metaprobe.training.stages_data import SELF_REFINE, Candidates, Critics, Cycles, Floats
+from metaprobe.training.stages_fit import QUANTILE, FittedStages, best_evaluated, candidates_in, returned
 
 LEARNED, RULE, ORACLE, SHUFFLED, RANDOM = (
     "learned",
@@ -37,7 +37,7 @@ class Played:
     tokens: Floats
     """Generated, by what is decided here: in all cycles; after A1's answer; by the answer alone, for the budget."""
     steps: Floats
-    """Cycles, critics heard, or max_tokens."""
+    """Cycles, answers to choose from, critics heard, or max_tokens."""
 
     def value(self, token_price: float) -> Floats:
         return self.correct - token_price * self.tokens / 1000
@@ -59,7 +59,7 @@ class Options:
         return self.correct - token_price * self.tokens / 1000
 
 
-Data = TypeVar("Data", Cycles, Critics)
+Data = TypeVar("Data", Cycles, Candidates, Critics)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,7 +79,10 @@ Ways = dict[str, Played]
 
 
 def iterate_ways(split: Split[Cycles]) -> Ways:
-    """Whether another cycle is worth it; steps are cycles."""
+    """Whether another cycle is worth it; steps are cycles.
+
+    Of problems that were cut where the paper's rule stops, every way stops there at the latest.
+    """
     seen, test = split.seen, split.test
     T, price = test.cycles, split.token_price
     known, options = (stop_options(each, split.fitted) for each in (seen, test))
@@ -89,29 +92,30 @@ def iterate_ways(split: Split[Cycles]) -> Ways:
         LEARNED: learned,
         RULE: first_stop(~(test.quality[:, :-1] >= good)),
         "always one cycle": np.zeros(len(test), dtype=np.intp),
-        f"always {T} cycles": np.full(len(test), T - 1),
         SHUFFLED: learned_stops(split.shuffled, test, price),
         RANDOM: split.rng.permutation(learned),
         ORACLE: options.value(price).argmax(axis=1),
     }
+    if test.exhaustive:  # else the paper's rule is what goes on as long as is known
+        choices[f"always {T} cycles"] = np.full(len(test), T - 1)
     for name, read in (("evaluation", _evaluation), ("log-probability", _mean_logprob)):
         choices[f"stop at a tuned {name}"] = first_stop(read(test) < _best_stop(read(seen), known, price))
     ways = {way: options.chosen(choice) for way, choice in choices.items()}
-    all_tokens = test.tokens.sum(axis=1)
-    ways[f"the last of {T} cycles"] = Played(test.correct[:, -1], all_tokens, np.full(len(test), float(T)))
+    if test.system != SELF_REFINE:  # which returns the last one always
+        all_tokens = test.tokens.sum(axis=1)
+        ways[f"the last of {T} cycles"] = Played(test.correct[:, -1], all_tokens, np.full(len(test), float(T)))
     return ways
 
 
 def stop_options(data: Cycles, fitted: FittedStages) -> Options:
-    """Choice t: stop after t + 1 cycles."""
-    steps = np.broadcast_to(np.arange(1.0, data.cycles + 1), data.correct.shape)
+    """Choice t: stop after t + 1 cycles, or as many as were run."""
+    steps = np.minimum(np.arange(1.0, data.cycles + 1), data.ran[:, None])
     return Options(returned(data, fitted.kept(data)), data.tokens.cumsum(axis=1), steps)
 
 
 def learned_stops(fitted: FittedStages, data: Cycles, token_price: float) -> Choice:
     """(n,): after which cycle the continue head stops."""
-    T = data.cycles
-    rows = np.stack([data.rows[:, t, t] for t in range(T - 1)], axis=1)  # (n, T - 1, d)
+    rows = data.steps  # (n, T - 1, d)
     gain = fitted.output(FIXES, rows) - fitted.output(BREAKS, rows) - token_price * fitted.tokens[AGAIN] / 1000
     return first_stop(gain > 0)
 
@@ -121,27 +125,32 @@ def first_stop(again: NDArray[np.bool_]) -> Choice:
     return np.asarray(np.where(again.all(axis=1), again.shape[1], again.argmin(axis=1)))
 
 
-def select_ways(split: Split[Cycles]) -> Ways:
-    """Which answer is returned after all cycles."""
-    test = split.test
-    n, T = test.correct.shape
-    end = test.rows[:, -1]  # (n, T, d)
-    learned = split.fitted.output(RIGHT, end).argmax(axis=1)
-    same = np.array([[[bool(a) and a == b for b in each] for a in each] for each in test.answers])  # (n, T, T)
+def select_ways(split: Split[Cycles] | Split[Candidates]) -> Ways:
+    """Which answer is returned, all of them being there and paid for; steps are answers."""
+    test = candidates_in(split.test)
+    K = test.correct.shape[1]
+    learned = likeliest(split.fitted, test)
+    mean_logprob = test.rows[..., COLUMNS.index("mean_logprob")]
     choices = {
         LEARNED: learned,
         RULE: best_evaluated(test.quality)[:, -1],
-        "first answer": np.zeros(n, dtype=np.intp),
-        "last answer": np.full(n, T - 1),
-        "highest mean log-probability": np.nan_to_num(end[..., 0], nan=-np.inf).argmax(axis=1),
-        "most frequent answer": same.sum(axis=2).argmax(axis=1),
-        "any answer": split.rng.integers(T, size=n),
-        SHUFFLED: split.shuffled.output(RIGHT, end).argmax(axis=1),
-        RANDOM: split.rng.permutation(learned),
+        "first answer": np.nan_to_num(test.given, nan=np.inf).argmin(axis=1),
+        "last answer": np.nan_to_num(test.given, nan=-np.inf).argmax(axis=1),
+        "highest mean log-probability": np.nan_to_num(mean_logprob, nan=-np.inf).argmax(axis=1),
+        "most frequent answer": test.votes.argmax(axis=1),
+        "any answer": split.rng.integers(test.counts),
+        SHUFFLED: likeliest(split.shuffled, test),
+        RANDOM: split.rng.permutation(learned) % test.counts,
         ORACLE: test.correct.argmax(axis=1),
     }
-    options = Options(test.correct, np.repeat(test.tokens.sum(axis=1)[:, None], T, axis=1), np.full((n, T), float(T)))
+    tokens, steps = (np.repeat(each[:, None].astype(np.float64), K, axis=1) for each in (test.tokens, test.counts))
+    options = Options(test.correct, tokens, steps)
     return {way: options.chosen(choice) for way, choice in choices.items()}
+
+
+def likeliest(fitted: FittedStages, data: Candidates) -> Choice:
+    """(n,): the answer that the selection head returns, the first of equals."""
+    return np.asarray(np.where(data.there, fitted.output(RIGHT, data.rows), -np.inf).argmax(axis=1))
 
 
 def budget_ways(split: Split[Cycles]) -> Ways:
@@ -244,5 +253,5 @@ def _evaluation(data: Cycles) -> Floats:
 
 
 def _mean_logprob(data: Cycles) -> Floats:
-    column = data.rows[:, -1, :-1, COLUMNS.index("mean_logprob")].astype(np.float64)
+    column = data.steps[..., COLUMNS.index("mean_logprob")].astype(np.float64)
     return np.where(np.isnan(column), -np.inf, column)
