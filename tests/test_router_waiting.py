@@ -127,7 +127,7 @@ def test_the_checkpoint_asks_whom_the_fitted_heads_would(folder: Path) -> None:
 def test_waiting_without_known_times_is_refused(timeless: Path, folder: Path) -> None:
     with pytest.raises(RecordError, match="latency_ms"):
         LearnedRouter.load(timeless, seconds=2.0)
-    with pytest.raises(RecordError, match="how long .*slow.* takes is not known"):
+    with pytest.raises(RecordError, match=r"how long .*slow.* takes is not known"):
         LearnedRouter.load(timeless, lambda_=0.1, per_second=0.1)
     with pytest.raises(RecordError, match="how long new takes is not known"):
         LearnedRouter.load(folder, lambda_=0.1, per_second=0.1).with_agent("new", {"": Past(rate=1.0, price_usd=0.1)})

@@ -194,8 +194,8 @@ def policy_of(plan: Plan) -> tuple[Policy, PaperRules]:
         policy = load_policy(path, rules, agents=agents, **own)
         if isinstance(policy, StagePolicy) and policy.system != plan.system:
             raise RecordError(
-                f"{path} holds learned stages of {policy.system}, not of {plan.system}: train them with `metaprobe train "
-                f"stages` on runs of {plan.system}"
+                f"{path} holds learned stages of {policy.system}, not of {plan.system}: train them with "
+                f"`metaprobe train stages` on runs of {plan.system}"
             )
     elif name in ("paper", "exhaustive"):
         rules = PaperRules.parse(rest)

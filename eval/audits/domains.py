@@ -67,7 +67,7 @@ def left_out(
     for name, rows in domains.items():
         scores, probability[rows] = fit(rows)
         drawn = resampled_auroc(table.y[rows], scores, weights[:, rows])
-        found[name] = interval_of(auroc(table.y[rows], scores), drawn, weights[:, rows])
+        found[name] = interval_of(float(auroc(table.y[rows], scores)), drawn, weights[:, rows])
         resampled.append(drawn)
     mean = float(np.mean([one.estimate for one in found.values()]))
     judged = np.flatnonzero(np.isfinite(probability))

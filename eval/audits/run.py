@@ -104,7 +104,7 @@ def run_audits(inputs: AuditInputs, *, seed: int = 0) -> AuditReport:
     else:
         skipped.append("random features: needs the recipe and the features' shape")
     if inputs.elsewhere is not None:
-        found.append(holds_elsewhere(inputs.elsewhere, name=name, home=auroc(y, score)))
+        found.append(holds_elsewhere(inputs.elsewhere, name=name, home=float(auroc(y, score))))
     else:
         skipped.append(f"other domains: needs two tasks, or two dimensions, with {FEWEST} answers each")
     if inputs.selection_auroc is not None:
