@@ -17,7 +17,7 @@ def write_item_table(folder: str | Path, table: AnswerTable, judged: Sequence[Ju
     `score` orders the answers, `probability` is calibrated; both come from folds that had not seen the answer's group.
     Where a method says nothing of an answer, which its `coverage` counts, they are those of its median answer.
     """
-    arrow: Any = require("pyarrow", "train")
+    arrow: Any = require("pyarrow", "fit")
     n, k = len(table), len(judged)
 
     def each(values: Any) -> Any:
@@ -42,6 +42,6 @@ def write_item_table(folder: str | Path, table: AnswerTable, judged: Sequence[Ju
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     paths = folder / "items.csv", folder / "items.parquet"
-    require("pyarrow.csv", "train").write_csv(rows, str(paths[0]))
-    require("pyarrow.parquet", "train").write_table(rows, str(paths[1]))
+    require("pyarrow.csv", "fit").write_csv(rows, str(paths[0]))
+    require("pyarrow.parquet", "fit").write_table(rows, str(paths[1]))
     return paths

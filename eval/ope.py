@@ -216,7 +216,7 @@ def _interval(
 
 @lru_cache(maxsize=1024)
 def _student(level: float, degrees: int) -> float:
-    stats: Any = require("scipy.stats", "train")
+    stats: Any = require("scipy.stats", "fit")
     return float(stats.t.ppf((1 + level) / 2, degrees))
 
 

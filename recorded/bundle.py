@@ -24,6 +24,12 @@ ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "checkpoints.md"
 SHOWN = 4
 """Figures of a checkpoint in the table; all stand in its card."""
+ELSEWHERE = (
+    ("auroc", ".3f", "auroc_without"),
+    ("over mean log-probability", "+.3f", "auroc_gain_over_mean_log_probability_without"),
+    ("ECE", ".3f", "ece_debiased_without"),
+)
+"""What is said of it, its form, and its figure without `_task` or `_dimension`."""
 WORK = Path("out/bundle")
 STATES = WORK / "states"
 """Copies of the recorded runs, with hidden states beside them."""
@@ -43,6 +49,13 @@ ANSWERS = " ".join(
         "creak-metacrit",
     )
 )
+SHORT = " ".join(
+    f"recorded/{model}-{task}"
+    for model in ("smollm2-135m", "qwen-coder-0.5b")
+    for task in ("places", "arithmetic", "creak", "factual-qa")
+)
+"""Answers of a word or two to further tasks. Learned from `ANSWERS` alone, a predictor is at chance on a task that it
+has not seen; with these it is not."""
 DEBATE = "recorded/asap-debate --stage argument --label-source program --target critical"
 """What a program finds in the debates' arguments. What the small judge says of them is no better than chance to learn
 (docs/quality.md), so that a checkpoint of its grades would be worth nothing."""
@@ -52,7 +65,7 @@ AGENTS = {"alpha": "smollm2-135m", "beta": "qwen-coder-0.5b", "gamma": "qwen-cod
 """Agent of the recorded MetaCogAgent runs -> its model."""
 
 COMMANDS = {
-    "quality": f"train quality {ANSWERS} --target correct --raw-graph",
+    "quality": f"train quality {ANSWERS} {SHORT} --target correct --raw-graph",
     "gate": f"train gate {ANSWERS} --target correct",
     "critical": f"train quality {DEBATE} --raw-graph",
     "router": f"train router recorded/metacog-every-agent --prices {PRICES}",
@@ -111,14 +124,25 @@ def run(command: str) -> None:
 
 def write_table() -> None:
     """What is bundled, into docs/checkpoints.md."""
-    lines = ["", "| name | kind | answers of | learned from | held out | failed audits |", "|---|---|---|---|---|---|"]
+    lines = [
+        "",
+        "| name | kind | answers of | learned from | held out | on a task or dimension left out | failed audits |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for name in bundled_names():
         manifest = load_checkpoint(FOLDER / name).manifest
         models = ", ".join(manifest.generator.models) if manifest.generator else "-"
         of = f"{manifest.training.n} answers in {manifest.training.groups} groups" if manifest.training else "-"
         figures = [f"{key} {m.estimate:.3f} [{m.low:.3f}, {m.high:.3f}]" for key, m in manifest.metrics.items()]
+        elsewhere = [
+            f"{says} {m.estimate:{form}} [{m.low:{form}}, {m.high:{form}}]"
+            for key, m in manifest.metrics.items()
+            for says, form, prefix in ELSEWHERE
+            if key in (f"{prefix}_task", f"{prefix}_dimension")
+        ]
         failed = [key for key, audit in manifest.audits.items() if not audit.passed]
-        cells = [f"`{name}`", manifest.kind, models, of, "; ".join(figures[:SHOWN]), "; ".join(failed) or "none"]
+        cells = [f"`{name}`", manifest.kind, models, of, "; ".join(figures[:SHOWN]), "; ".join(elsewhere) or "-"]
+        cells.append("; ".join(failed) or "none")
         lines.append(f"| {' | '.join(cells)} |")
     text = PAGE.read_text(encoding="utf-8")
     begin, end = "<!-- bundled: written by recorded/bundle.py -->\n", "<!-- /bundled -->"

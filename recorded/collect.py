@@ -26,6 +26,9 @@ GSM8K = f"--task gsm8k --data {{data}} --split train --limit 200 --llm {SMALL} -
 AGENTS = f"--llm alpha=smollm2-135m --llm beta={SMALL} --llm gamma={LARGE}"
 METACOG = f"--task metacog-eval --llm {SMALL} {AGENTS} --batch-size 64"
 CREAK = f"--task creak --data {{data}} --limit 200 --llm {SMALL} --batch-size 64"
+REPORT = "self-report --variant p-true --batch-size 64 --concurrency 256"
+TASKS = {"places": 1200, "arithmetic": 1300, "creak": 1200, "factual-qa": 1200}
+"""Answered with little more than a word, by two models: what makes the bundled predictor hold on other tasks."""
 ESSAYS = f"--data {{data}} --llm {SMALL} --batch-size 32"
 
 COMMANDS = {
@@ -39,6 +42,12 @@ COMMANDS = {
     "creak-cot": f"zero-shot-cot --variant plain --variant raw-critique --variant monitor --variant control {CREAK}",
     "asap-debate": f"essay-debate --task asap --limit 300 {ESSAYS} --judge {LARGE}",
     "essays-caelf": f"caelf --task essays --limit 60 {ESSAYS}",
+    **{
+        f"{model}-{task}": f"{REPORT} --task {task} --limit {limit} --llm {llm}"
+        + (" --data {data}" if task != "arithmetic" else "")
+        for model, llm in (("smollm2-135m", "smollm2-135m"), ("qwen-coder-0.5b", SMALL))
+        for task, limit in TASKS.items()
+    },
 }
 """Name of the store -> its command. The other variants of MetaCogAgent follow from `every-agent` without a model
 (benchmarks/systems.py replays it)."""

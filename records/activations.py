@@ -98,7 +98,7 @@ def activation_bytes(hidden: dict[str, Hidden], *, model: str = "") -> bytes:
     # safetensors writes the memory as it lies, and what was cut out by index may lie in another order.
     values = np.ascontiguousarray(np.stack([to_float16(h.values) for h in hidden.values()]))
     metadata = {**_metadata(list(hidden), first.layers, model), "positions": json.dumps(list(first.positions))}
-    content: bytes = require("safetensors.numpy", "train").save({"hidden": values}, metadata=metadata)
+    content: bytes = require("safetensors.numpy", "fit").save({"hidden": values}, metadata=metadata)
     return content
 
 
@@ -109,7 +109,7 @@ def token_bytes(states: dict[str, FloatArray], layers: Sequence[int], *, model: 
         "lengths": np.array([len(values) for values in states.values()], dtype=np.int64),
     }
     metadata = _metadata(list(states), layers, model)
-    content: bytes = require("safetensors.numpy", "train").save(tensors, metadata=metadata)
+    content: bytes = require("safetensors.numpy", "fit").save(tensors, metadata=metadata)
     return content
 
 
@@ -182,7 +182,7 @@ class TokenFile:
 
 
 def _opened(path: Path) -> Any:
-    return require("safetensors", "train").safe_open(path, framework="numpy")
+    return require("safetensors", "fit").safe_open(path, framework="numpy")
 
 
 def gather(

@@ -14,7 +14,7 @@ from metaprobe.records.errors import RecordError, StoreMismatch
 from metaprobe.records.extras import require
 from metaprobe.records.types import Call, Decision, Item, Label, Message, Run, Sampling, Statement, Usage
 
-pa = require("pyarrow", "train")
+pa = require("pyarrow", "fit")
 
 FORMAT = "1"
 """Goes up when an older reader could no longer read what is written."""

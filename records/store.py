@@ -22,8 +22,8 @@ from metaprobe.records.schema import check_format, table_to_runs
 from metaprobe.records.types import Hidden, Run
 from metaprobe.records.writer import RunWriter, shard_paths
 
-pa = require("pyarrow", "train")
-pq = require("pyarrow.parquet", "train")
+pa = require("pyarrow", "fit")
+pq = require("pyarrow.parquet", "fit")
 
 T = TypeVar("T")
 
@@ -200,7 +200,7 @@ class RunStore:
     @contextmanager
     def _guard(self, path: Path) -> Iterator[None]:
         """Turns what libraries raise on a broken file into `DamagedShard`, or notes the file and goes on."""
-        broken = (pa.ArrowException, OSError, ValueError, KeyError, require("safetensors", "train").SafetensorError)
+        broken = (pa.ArrowException, OSError, ValueError, KeyError, require("safetensors", "fit").SafetensorError)
         try:
             yield
         except (RecordError, PermissionError):

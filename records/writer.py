@@ -15,8 +15,8 @@ from metaprobe.records.extras import require
 from metaprobe.records.schema import run_to_batch
 from metaprobe.records.types import Call, Hidden, Run
 
-pa = require("pyarrow", "train")
-pq = require("pyarrow.parquet", "train")
+pa = require("pyarrow", "fit")
+pq = require("pyarrow.parquet", "fit")
 
 _SHARD = re.compile(r"runs-(\d{5,})-[0-9a-f]{8}\.parquet")
 

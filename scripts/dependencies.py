@@ -145,9 +145,10 @@ Groups = dict[str, list[str]]
 
 
 def groups() -> Groups:
-    """What a user may install."""
+    """What a user may install; of an extra that contains another, what it adds to that."""
     extras = PROJECT["optional-dependencies"]
-    return {"base": PROJECT["dependencies"], **{extra: extras[extra] for extra in EXTRAS}}
+    added = {extra: [text for text in extras[extra] if Requirement(text).name != PROJECT["name"]] for extra in EXTRAS}
+    return {"base": PROJECT["dependencies"], **added}
 
 
 def page() -> str:

@@ -74,7 +74,7 @@ def main() -> None:
 
     assert "Usage" in metaprobe("--help")
     assert versions["metaprobe"] in metaprobe("--version")
-    assert "metaprobe[train]" in metaprobe("train", "quality", str(Path.cwd()), "--out", "q", fails=True)
+    assert "metaprobe[fit]" in metaprobe("train", "quality", str(Path.cwd()), "--out", "q", fails=True)
 
     warnings.simplefilter("ignore", UntrustedCheckpoint)
     said = {}

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 import msgspec
 from fastapi import FastAPI
 from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -41,6 +42,13 @@ def application(settings: Settings, predictor: QualityPredictor, gates: Gates | 
     async def refused(_: Request, refusal: Refusal) -> Response:
         metrics.errors.labels(refusal.code).inc()
         return refusal.response()
+
+    @app.exception_handler(HTTPException)
+    async def unknown(request: Request, error: HTTPException) -> Response:
+        there = "POST /v1/score, POST /v1/chat/completions, GET /v1/models, GET /metrics, GET /healthz"
+        code = {404: "unknown_endpoint", 405: "wrong_method"}.get(error.status_code, "refused")
+        message = f"there is no {request.method} at this address; there are {there}"
+        return Refusal(error.status_code, code, message, error.headers).response()
 
     @app.post("/v1/score")
     async def score(request: Request) -> Response:

@@ -18,7 +18,7 @@ from metaprobe.serving.settings import Settings, is_loopback
 
 logger = logging.getLogger(__name__)
 
-ENDPOINTS = ("/v1/score", "/v1/chat/completions", "/metrics", "/healthz")
+ENDPOINTS = ("/v1/score", "/v1/chat/completions", "/v1/models", "/metrics", "/healthz")
 OPEN = "/healthz"
 """The one address that needs no key."""
 

@@ -6,6 +6,7 @@ with its status and body.
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -26,6 +27,8 @@ from metaprobe.serving.scorer import Scorer
 from metaprobe.serving.settings import Settings
 from metaprobe.serving.stream import ScoredStream
 from metaprobe.serving.wire import UNREADABLE, Asked, asked, choices_of, hide, with_verdicts
+
+logger = logging.getLogger(__name__)
 
 REFUSED = (400, 403, 422)
 """Statuses with which an upstream may refuse log-probabilities; the request is then sent again as it came."""
@@ -212,7 +215,9 @@ def _redirected(answer: httpx.Response) -> Refusal:
 
 def _refusal(error: httpx.HTTPError, settings: Settings | None) -> Refusal:
     if isinstance(error, (httpx.ConnectTimeout, httpx.ConnectError)):
-        return Refusal(502, "upstream_unreachable", "the upstream cannot be reached")
+        # For who runs the server; the caller need not know where the upstream is.
+        logger.warning("the upstream cannot be reached: %s", str(error) or type(error).__name__)
+        return Refusal(502, "upstream_unreachable", "the upstream cannot be reached; the server's log says why")
     if isinstance(error, httpx.TimeoutException):
         within = "in time" if settings is None else f"within {settings.timeout_s:g} s"
         return Refusal(504, "upstream_timeout", f"the upstream did not go on {within}")

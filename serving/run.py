@@ -4,6 +4,7 @@ import logging
 import os
 import socket
 import tempfile
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -33,18 +34,24 @@ def serve(settings: Settings) -> None:
     if settings.workers == 1:
         from uvicorn import Server
 
-        Server(server_config(settings)).run()
+        _listener(settings).close()  # else uvicorn says only in its log, after loading, that the port is taken
+        with suppress(KeyboardInterrupt):  # which uvicorn raises once more after it has ended in order
+            Server(server_config(settings)).run()
         return
     from uvicorn.supervisors import Multiprocess
 
     with tempfile.TemporaryDirectory(prefix="metaprobe-metrics-") as shared:
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = shared  # read when the workers import prometheus_client
         create_app(settings)  # what is wrong is said once, here, and not by every worker
-        Multiprocess(server_config(settings), sockets=[_listener(settings)]).run()
+        listener, config = _listener(settings), server_config(settings)
+        listener.listen(BACKLOG)  # from here on, whoever connects waits for the workers
+        port = listener.getsockname()[1]
+        logging.getLogger("uvicorn.error").info("Uvicorn running on http://%s:%d", settings.host, port)
+        Multiprocess(config, sockets=[listener]).run()
 
 
 def _listener(settings: Settings) -> socket.socket:
-    """The socket that the workers share.
+    """A bound socket, for workers to share. Raises `SettingsError` where nobody may listen there.
 
     uvicorn's own is not named as TCP, so asyncio leaves Nagle's algorithm on: an answer in two writes takes 40 ms.
     """
@@ -55,10 +62,10 @@ def _listener(settings: Settings) -> socket.socket:
         listener.bind((settings.host, settings.port))
     except OSError as error:
         listener.close()
-        raise SettingsError(f"cannot listen on {settings.host}, port {settings.port}: {error.strerror}") from error
-    listener.listen(BACKLOG)  # from here on, whoever connects waits for the workers
-    port = listener.getsockname()[1]
-    logging.getLogger("uvicorn.error").info("Uvicorn running on http://%s:%d", settings.host, port)
+        raise SettingsError(
+            f"cannot listen on {settings.host}, port {settings.port}: {error.strerror}; name another --port (0 takes a "
+            "free one), or another --host"
+        ) from error
     return listener
 
 

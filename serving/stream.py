@@ -165,7 +165,7 @@ class ScoredStream:
         if not completion.ended:
             return self._scorer.none("the upstream's stream ended before the answer did (it has no finish_reason)")
         verdict = self._scorer.verdict(completion.completion())
-        verdict["reason"] = "; ".join(filter(None, [verdict["reason"], self._gated.note]))
+        verdict["reason"] = "; ".join(dict.fromkeys(filter(None, [verdict["reason"], self._gated.note])))
         return verdict
 
     def _chunk(self, choice: dict[str, Any], verdict: dict[str, Any]) -> bytes:

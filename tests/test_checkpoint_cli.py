@@ -6,6 +6,8 @@ import json
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from test_hidden_probe import WIDTH, hidden_checkpoint
+from test_router import planted
 from tiny import tiny_quality
 
 from metaprobe.checkpoint_cli import CHECKPOINT
@@ -14,9 +16,11 @@ from metaprobe.cli import main
 from metaprobe.eval.metrics import Interval
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import RecordError
+from metaprobe.records.outcomes import write_outcomes
 from metaprobe.records.store import RunStore
-from metaprobe.records.types import Call, Item, Label, Run
+from metaprobe.records.types import Call, Hidden, Item, Label, Run
 from metaprobe.training.promote import FEWEST_GROUPS, Promotion, _probabilities, _reasons, load_reader, promote
+from metaprobe.training.router import train_router
 
 
 def run(*arguments):
@@ -77,6 +81,8 @@ def test_inspect_shows_the_figures_and_the_digest(made):
 
 def test_a_checkpoint_that_is_not_there_is_a_usage_error_and_a_place_on_the_hub_is_left_to_the_hub(tmp_path):
     assert run("verify", tmp_path / "none").exit_code == 2
+    assert "bundled:NAME" in run("verify", tmp_path / "none").stderr.replace("\n", " ")
+    assert "did you mean bundled:quality?" in run("verify", "quality").stderr.replace("\n", " ")
     assert CHECKPOINT.convert("hub:org/name@v1", None, None) == "hub:org/name@v1"
 
 
@@ -213,6 +219,68 @@ def test_the_command_prints_the_decision_and_exits_by_it(made, worse, held_out):
     refused = run("promote", worse.path, "--over", made.path, held_out)
     assert refused.exit_code == 1
     assert json.loads(refused.stdout)["reasons"]
+
+
+@pytest.fixture(scope="module")
+def with_states(folder):
+    """Answers whose hidden states point, along the weights of `hidden_checkpoint`, to how right they are."""
+    rng = np.random.default_rng(5)
+    store = RunStore(folder / "with-states")
+    with store.writer() as writer:
+        for one in runs():
+            (call,), right = one.calls, one.labels[0].value
+            state = rng.normal(size=WIDTH) + (2 * right - 1) * np.linspace(-0.5, 0.5, WIDTH)
+            hidden = Hidden(state[None, None].astype(np.float16), (2,), ("answer_last",))
+            writer.add(dataclasses.replace(one, calls=(dataclasses.replace(call, hidden=hidden),)))
+    return store.path
+
+
+def test_probes_are_promoted_on_stored_hidden_states_and_against_predictors_too(with_states, worse, made, tmp_path):
+    probe = hidden_checkpoint(tmp_path / "probe")
+    promoted = run("promote", probe.path, "--over", worse.path, with_states)
+    assert promoted.exit_code == 0, promoted.output
+    assert json.loads(promoted.stdout)["digest"] == probe.digest
+    assert run("promote", probe.path, "--over", probe.path, with_states).exit_code == 1, "equal is not better"
+    assert run("promote", probe.path, "--over", probe.path, with_states, "--not-worse").exit_code == 0
+
+
+def test_a_probe_of_states_that_were_not_kept_is_refused_in_one_line(with_states, held_out, made, tmp_path):
+    probe = hidden_checkpoint(tmp_path / "probe")
+    assert "metaprobe extract" in run("promote", probe.path, "--over", made.path, held_out).stderr
+    other = hidden_checkpoint(tmp_path / "other", layers=(7,))
+    assert "layers [7] were not captured" in run("promote", other.path, "--over", made.path, with_states).stderr
+
+
+@pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")  # of so little data
+def test_routers_are_promoted_on_outcomes_and_take_no_option_of_the_others(made, held_out, tmp_path):
+    elsewhere = {"small": (0.1, 0.1), "middle": (0.3, 0.3), "large": (0.95, 0.9)}
+    dear = planted(60, 8, {name: dict(zip(("easy", "hard"), skill, strict=True)) for name, skill in elsewhere.items()})
+    new, old = tmp_path / "new", tmp_path / "old"
+    train_router(new, planted(120), folds=2, states=600)
+    train_router(old, dear, folds=2, states=600)
+    write_outcomes(tmp_path / "outcomes.jsonl", planted(120, seed=1))
+    promoted = run("promote", new, "--over", old, tmp_path / "outcomes.jsonl")
+    refused = run("promote", old, "--over", new, tmp_path / "outcomes.jsonl")
+    assert promoted.exit_code == 0, promoted.output
+    assert refused.exit_code == 1
+    assert json.loads(promoted.stdout)["digest"] == json.loads(refused.stdout)["digest"]
+    for arguments, reason in (
+        ((new, "--over", old, tmp_path / "outcomes.jsonl", "--not-worse"), "--not-worse: not for routers"),
+        ((new, "--over", old, held_out), "one file of outcomes"),
+        ((made.path, "--over", made.path, held_out, "--lambda", "0.1"), "--lambda: not for predictors"),
+        ((new, "--over", made.path, held_out), "of kind 'quality'"),
+        ((made.path, "--over", made.path, tmp_path / "outcomes.jsonl"), "judged on run stores"),
+    ):
+        result = run("promote", *arguments)
+        assert result.exit_code == 2, result.output
+        assert reason in " ".join(result.stderr.split())
+
+
+@pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
+def test_kinds_that_have_no_guard_are_named():
+    result = run("promote", "bundled:gate", "--over", "bundled:gate", ".")
+    assert result.exit_code == 2
+    assert "expected predictors and probes" in " ".join(result.stderr.split())
 
 
 def test_an_interval_that_is_not_a_number_promotes_nothing():

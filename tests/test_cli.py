@@ -108,9 +108,52 @@ def test_a_bad_line_stops_an_import_unless_it_may_be_skipped(tmp_path: Path) -> 
     stopped = run("import", lines, "--out", tmp_path / "runs")
     assert stopped.exit_code == 1
     assert "lines.jsonl:1" in stopped.output
+    assert "--skip-bad" in stopped.output
     skipped = run("import", lines, "--skip-bad", "--out", tmp_path / "runs")
     assert skipped.exit_code == 1
     assert json.loads(skipped.stdout)["skipped"] == 1
+
+
+def test_an_import_of_nothing_fails_and_one_without_labels_says_so(tmp_path: Path) -> None:
+    lines = tmp_path / "lines.jsonl"
+    lines.write_text("\n")
+    nothing = run("import", lines, "--out", tmp_path / "runs")
+    assert nothing.exit_code == 1
+    assert "no lines to import" in nothing.stderr
+    choice = {"message": {"content": "t"}, "logprobs": {"content": [{"token": "t", "logprob": -0.3}]}}
+    lines.write_text(json.dumps({"response": {"model": "m", "choices": [choice]}}))
+    bare = run("import", lines, "--out", tmp_path / "runs")
+    assert bare.exit_code == 0
+    assert "nothing can be learned" in bare.stderr
+
+
+def test_lines_in_the_place_of_a_run_store_and_an_unwritable_place_are_named(tmp_path: Path) -> None:
+    lines = tmp_path / "lines.jsonl"
+    choice = {"message": {"content": "t"}, "logprobs": {"content": [{"token": "t", "logprob": -0.3}]}}
+    lines.write_text(json.dumps({"response": {"model": "m", "choices": [choice]}}))
+    swapped = run("train", "quality", lines, "--out", tmp_path / "q")
+    assert swapped.exit_code == 2
+    assert "metaprobe import FILE" in " ".join(swapped.stderr.split())
+    assert "can only be read" in run("import", lines, "--out", "bundled:quality").stderr
+    in_the_way = run("import", lines, "--out", lines / "runs")
+    assert in_the_way.exit_code == 1
+    assert in_the_way.stderr.startswith(f"Error: {lines}")
+
+
+@pytest.mark.parametrize(("command", "kept"), [("summarize", False), ("import", True)])
+def test_ctrl_c_promises_only_what_holds(
+    command: str, kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("metaprobe.training.summary.summarize_stores", interrupted)
+    monkeypatch.setattr("metaprobe.records.importer.import_file", interrupted)
+    (tmp_path / "l.jsonl").write_text("{}\n")
+    arguments = {"summarize": (tmp_path,), "import": (tmp_path / "l.jsonl", "--out", tmp_path / "runs")}[command]
+    result = run(command, *arguments)
+    assert result.exit_code == 130
+    assert ("is kept" in result.stderr) is kept
 
 
 def test_errors_are_one_line_that_says_what_to_do(quality: Path, recorded_runs: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import logging
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import httpx
 import msgspec
 import openai
 import pytest
+import uvicorn
 from click.testing import CliRunner
 from faulty_server import FaultyServer
 from hypothesis import given, settings
@@ -23,6 +25,7 @@ from served import KEY, TOKENS, Upstream, chunks, completion, running, small_che
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.serve_cli import serve
 from metaprobe.serving.app import create_app
+from metaprobe.serving.run import serve as run_server
 from metaprobe.serving.run import server_config
 from metaprobe.serving.settings import Settings, SettingsError
 from metaprobe.serving.sse import EventSplitter, data_of, with_data
@@ -397,13 +400,16 @@ def test_a_chunk_that_is_no_json_passes_and_there_is_no_score(faulty: Served) ->
     assert events[-2] == b"data: [DONE]"
 
 
-def test_an_upstream_that_is_not_there_is_said_to_be(checkpoint: Path) -> None:
+def test_an_upstream_that_is_not_there_is_said_to_be(checkpoint: Path, caplog: pytest.LogCaptureFixture) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         upstream = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
     with running(create_app(Settings(checkpoint=checkpoint, upstream=upstream))) as (url, _):
         answer = Served(url).post("/v1/chat/completions", {"model": "m", "messages": []})
     assert (answer.status_code, answer.json()["error"]["code"]) == (502, "upstream_unreachable")
+    (why,) = [r.getMessage() for r in caplog.records if r.name == "metaprobe.serving.proxy"]
+    assert why.removeprefix("the upstream cannot be reached: ")
+    assert upstream not in answer.text
 
 
 # The gate
@@ -413,7 +419,7 @@ class FakeGate:
     """Fires after three tokens."""
 
     def __init__(self, action: str, model: str) -> None:
-        self.action, self.model = action, model
+        self.action, self.model, self.note = action, model, ""
         self.tokens_seen = 0
         self.score: float | None = None
         self.fired_at: int | None = None
@@ -459,6 +465,22 @@ def test_the_gate_ends_the_answer_and_closes_the_upstream(
     assert len(verdict_of(several[-1])["choices"]) == 2  # two answers in one stream go on to their ends
     assert whole.choices[0].message.content == TEXT
     assert f'metaprobe_gated_total{{action="{action}"}} 1.0' in metrics
+
+
+def test_what_gate_and_predictor_both_say_of_an_answer_is_said_once(
+    evidence: Evidence, upstream: tuple[Upstream, str], tmp_path: Path
+) -> None:
+    class Noting(FakeGates):
+        def start(self, *, model: str = "") -> FakeGate:
+            gate = super().start(model=model)
+            gate.note = f"response of {model}, checkpoint trained on other"
+            return gate
+
+    other = small_checkpoint(tmp_path / "other", evidence, model="other").path
+    app = create_app(Settings(checkpoint=other, upstream=upstream[1]), gates=Noting("continue"))
+    with running(app) as (url, _):
+        *_, last = Served(url).chat(stream=True)
+    assert verdict_of(last)["reason"] == "response of m, checkpoint trained on other"
 
 
 # Keys, limits, metrics, logs
@@ -693,6 +715,35 @@ def test_the_program_serves_as_its_options_say(checkpoint: Path, monkeypatch: py
     assert config.access_log is False
     refused = CliRunner().invoke(serve, ["--checkpoint", str(checkpoint), "--no-auth", "--host", "0.0.0.0"])
     assert isinstance(refused.exception, SettingsError)
+
+
+def test_a_port_that_is_taken_is_named_before_anything_is_loaded() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(SettingsError, match=rf"port {port}.*another --port"):
+            run_server(Settings(checkpoint=Path("none"), auth=False, port=port))
+
+
+def test_ctrl_c_is_a_good_end(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: uvicorn.Server) -> None:
+        raise KeyboardInterrupt  # as uvicorn does after an orderly end
+
+    monkeypatch.setattr(uvicorn.Server, "run", interrupted)
+    monkeypatch.setattr("metaprobe.serving.run.server_config", partial(server_config, log_config=None))
+    run_server(Settings(checkpoint=checkpoint, auth=False, port=0))
+
+
+@pytest.mark.parametrize(("method", "path", "status"), [("GET", "/v1/score", 405), ("POST", "/v1/completions", 404)])
+def test_an_address_that_is_not_there_is_answered_with_those_that_are(
+    served: Served, method: str, path: str, status: int
+) -> None:
+    answer = httpx.request(
+        method, f"{served.url}{path}", headers={"authorization": f"Bearer {KEY}"}, timeout=20, trust_env=False
+    )
+    assert answer.status_code == status
+    assert "POST /v1/score" in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(

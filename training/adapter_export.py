@@ -87,7 +87,7 @@ def quantised(graph: bytes) -> bytes:
     `DequantizeLinear`, which ONNX Runtime fuses into kernels that round activations again. They are folded when
     the graph is loaded, so it needs the memory and the time of the float32 one.
     """
-    onnx = require("onnx", "train")
+    onnx = require("onnx", "fit")
     model = onnx.load_from_string(graph)
     del model.graph.value_info[:]  # torch leaves shapes of weights there that it has turned since
     weights = {tensor.name: tensor for tensor in model.graph.initializer if len(tensor.dims) == 2}

@@ -66,7 +66,8 @@ def out_of_domain(evidence: Evidence, method: Method, *, seed: int = 0) -> Elsew
         return scores[rows], found.calibrator.probability(scores[rows])
 
     try:
-        return left_out(table, fit, seed=seed)
+        mean = np.array([values.mean() for values in table.logprobs])
+        return left_out(table, fit, mean, seed=seed)
     except RecordError:
         return None
 

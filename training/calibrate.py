@@ -107,7 +107,7 @@ def fit_isotonic(score: Floats, y: Labels) -> Isotonic:
     does.
     """
     _targets(score, y)
-    regression = require("sklearn.isotonic", "train").IsotonicRegression(out_of_bounds="clip")
+    regression = require("sklearn.isotonic", "fit").IsotonicRegression(out_of_bounds="clip")
     values, block = np.unique(regression.fit(score, y).predict(score), return_inverse=True)
     rows = np.bincount(block).astype(np.float64)
     knots = [*zip(np.bincount(block, weights=score) / rows, values, rows, strict=True)]
@@ -262,7 +262,7 @@ def _logistic(
         value = np.logaddexp(0, logit) - targets * logit
         return float(value.mean()), design.T @ (sigmoid(logit) - targets) / len(targets)
 
-    optimize = require("scipy.optimize", "train")
+    optimize = require("scipy.optimize", "fit")
     # L-BFGS-B now and then stops at a bound that it should leave.
     found = optimize.minimize(
         loss, start, jac=True, method="SLSQP", bounds=bounds, options={"ftol": 1e-16, "maxiter": 500}

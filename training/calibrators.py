@@ -155,7 +155,7 @@ class Isotonic:
             own("rise"): np.diff(self.probabilities),
         }
         ends = {own("right"): self.scores[1:], own("lowest"): self.scores[0], own("highest"): self.scores[-1]}
-        onnx = require("onnx", "train")
+        onnx = require("onnx", "fit")
         columns = onnx.numpy_helper.from_array(np.array([1], dtype=np.int64), own("columns"))
         nodes = [
             _node("Clip", [input_name, own("lowest"), own("highest")], own("x")),
@@ -177,11 +177,11 @@ def beta_design(logit: Floats) -> Floats:
 
 
 def _node(kind: str, inputs: Sequence[str], output: str, **attributes: int) -> Any:
-    return require("onnx", "train").helper.make_node(kind, list(inputs), [output], **attributes)
+    return require("onnx", "fit").helper.make_node(kind, list(inputs), [output], **attributes)
 
 
 def _constants(values: Mapping[str, ArrayLike]) -> list[Any]:
-    numpy_helper = require("onnx", "train").numpy_helper
+    numpy_helper = require("onnx", "fit").numpy_helper
     return [numpy_helper.from_array(np.asarray(value, dtype=np.float32), name) for name, value in values.items()]
 
 

@@ -210,7 +210,7 @@ def export_choice(
 
 
 def _fit(X: NDArray[np.float32], correct: NDArray[np.int64]) -> _Pair:
-    linear = require("sklearn.linear_model", "train")
+    linear = require("sklearn.linear_model", "fit")
     known = np.isfinite(X)
     count = np.maximum(known.sum(axis=0), 1)
     values = np.where(known, X, 0).astype(np.float64)

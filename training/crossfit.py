@@ -116,7 +116,7 @@ def blend_weights(logits: NDArray[np.float64], y: NDArray[np.int64]) -> NDArray[
     With few answers the blend is the mean of the log-odds; with many, what adds nothing loses its weight (stacking,
     Breiman 1996, with the prior of a plain average).
     """
-    optimize = require("scipy.optimize", "train")
+    optimize = require("scipy.optimize", "fit")
     k, n = logits.shape
 
     def loss(parameters: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:

@@ -224,8 +224,8 @@ class _ItemStates:
 
 
 def _tfidf(questions: NDArray[np.str_], ease: Floats, roles: Roles) -> Floats:
-    text = require("sklearn.feature_extraction.text", "train")
-    linear = require("sklearn.linear_model", "train")
+    text = require("sklearn.feature_extraction.text", "fit")
+    linear = require("sklearn.linear_model", "fit")
     words = text.TfidfVectorizer(ngram_range=(1, 2), min_df=2, sublinear_tf=True, token_pattern=r"\S+")
     X = words.fit_transform(questions[roles.learning])
     model = linear.RidgeCV(alphas=(0.1, 1.0, 10.0)).fit(X, ease[roles.learning])

@@ -281,6 +281,7 @@ def _held_out(evidence: Evidence, fits: CrossFit, method: Method, seed: int) -> 
     if elsewhere is not None:
         metrics |= {f"auroc_without_{elsewhere.by}.{name}": value for name, value in elsewhere.auroc.items()}
         metrics[f"auroc_without_{elsewhere.by}"] = elsewhere.mean
+        metrics[f"auroc_gain_over_mean_log_probability_without_{elsewhere.by}"] = elsewhere.gain
         if elsewhere.ece is not None:
             metrics[f"ece_debiased_without_{elsewhere.by}"] = elsewhere.ece
     return metrics, audited(evidence, fits, method, refits=refits, elsewhere=elsewhere, seed=seed)

@@ -113,7 +113,7 @@ def _unseen_scores(X: Features, table: AnswerTable, rows: Rows, parameters: Mapp
     The trees' own scores of what they were fitted on are too good, the more so the fewer answers are that long: late
     looks would seem harmless.
     """
-    lightgbm = require("lightgbm", "train")
+    lightgbm = require("lightgbm", "fit")
     given = {name: value for name, value in parameters.items() if name != "rounds"}
     scores = np.full(len(X), np.nan)
     for rest, part in group_folds(rows, table.groups.tolist(), table.y, REFERENCE_FOLDS, seed):
@@ -156,7 +156,7 @@ class _MeanInGraph:
         return self.calibrator.probability(self.mean.score(X))
 
     def onnx_nodes(self, input_name: str, output_name: str, width: int) -> Onnx:
-        onnx = require("onnx", "train")
+        onnx = require("onnx", "fit")
 
         def own(name: str) -> str:
             return f"{output_name}_{name}"

@@ -99,7 +99,7 @@ def rate_at_most(alpha: float, n: int, *, confidence: float = 0.9) -> float:
     arXiv:1209.2673; Angelopoulos and Bates 2021, section 3.2).
     """
     allowed = int(np.floor(alpha * (n + 1) + 1e-9))
-    beta = require("scipy.stats", "train").beta(allowed, n + 1 - allowed)
+    beta = require("scipy.stats", "fit").beta(allowed, n + 1 - allowed)
     return float(beta.ppf(confidence))
 
 

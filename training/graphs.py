@@ -32,7 +32,7 @@ def linear_graph(
     sigmoid. With `impute`, NaN inputs
     take the training mean, that is 0 once standardised.
     """
-    onnx = require("onnx", "train")
+    onnx = require("onnx", "fit")
     helper, numpy_helper = onnx.helper, onnx.numpy_helper
     d = len(weights)
     constants = {
@@ -86,7 +86,7 @@ def trees_graph(
 
     A pair is a booster that gives log-odds, then its calibrator. NaN features go the way LightGBM sends them.
     """
-    onnx = require("onnx", "train")
+    onnx = require("onnx", "fit")
     nodes, constants = [], []
     for name, head in heads.items():
         fitted = Probability(*head) if isinstance(head, tuple) else head

@@ -85,7 +85,7 @@ def accept_threshold(
     order = kept[np.argsort(-p[kept], kind="stable")]
     accepted = np.searchsorted(-p[order].astype(np.float64), -thresholds, side="right")
     wrong = np.concatenate([[0], np.cumsum(y[order] == 0)])[accepted]
-    passed = require("scipy.stats", "train").binom.cdf(wrong, accepted, error) <= 1 - confidence
+    passed = require("scipy.stats", "fit").binom.cdf(wrong, accepted, error) <= 1 - confidence
     # With none accepted the tail is 1: not passed.
     last = len(passed) if passed.all() else int(np.argmin(passed))
     return float(thresholds[last - 1]) if last else float("inf")

@@ -202,8 +202,8 @@ def fit_amount(
 
 
 def _node(kind: str, inputs: Sequence[str], output: str) -> Any:
-    return require("onnx", "train").helper.make_node(kind, list(inputs), [output])
+    return require("onnx", "fit").helper.make_node(kind, list(inputs), [output])
 
 
 def _constant(name: str, value: float) -> Any:
-    return require("onnx", "train").numpy_helper.from_array(np.array([[value]], dtype=np.float32), name)
+    return require("onnx", "fit").numpy_helper.from_array(np.array([[value]], dtype=np.float32), name)

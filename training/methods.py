@@ -110,8 +110,8 @@ class PromptTfidf:
     penalties: tuple[float, ...] = (0.1, 1.0, 10.0)
 
     def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
-        text = require("sklearn.feature_extraction.text", "train")
-        linear = require("sklearn.linear_model", "train")
+        text = require("sklearn.feature_extraction.text", "fit")
+        linear = require("sklearn.linear_model", "fit")
         table = evidence.table
         # The way of asking is part of the prompt, so this control may know it too.
         prompts = np.array([f"[{v}] {q}" for v, q in zip(table.variants, table.questions, strict=True)])

@@ -83,7 +83,7 @@ def ridge(moments: Moments, penalties: Sequence[float]) -> Direction:
 
     For labels 0 and 1 the direction is that of regularised linear discriminant analysis.
     """
-    linalg: Any = require("scipy.linalg", "train")
+    linalg: Any = require("scipy.linalg", "fit")
     mean, scale = moments.spread()
     level = moments.y / moments.n
     gram = (moments.xx / moments.n - np.outer(mean, mean)) / scale[:, None] / scale

@@ -38,8 +38,8 @@ def raw_graph(features_graph: bytes, schema_name: str) -> bytes:
     A graph cannot refuse: all outputs are NaN for a row that `parse_response` would refuse (no tokens, a length beyond
     T, a log-probability that is NaN, infinite or above 0 by more than rounding), and the other rows are as ever.
     """
-    onnx = require("onnx", "train")
-    require("onnx.compose", "train")
+    onnx = require("onnx", "fit")
+    require("onnx.compose", "fit")
     features = schema(schema_name)
     model = onnx.load_from_string(features_graph)
     opset = next(o.version for o in model.opset_import if o.domain in ("", "ai.onnx"))

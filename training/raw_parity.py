@@ -107,7 +107,7 @@ def near_split(features_graph: bytes, X: NDArray[np.float32]) -> NDArray[np.bool
     They are many where a model is confident: half of its log-probabilities lie nearer to 0 than that, and so do the
     splits between them. Minimum, maximum and median are read exactly, so hardly any of those rows do differ.
     """
-    onnx = require("onnx", "train")
+    onnx = require("onnx", "fit")
     near = np.zeros(len(X), dtype=np.bool_)
     for node in onnx.load_from_string(features_graph).graph.node:
         if node.op_type != "TreeEnsembleRegressor":

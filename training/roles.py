@@ -69,7 +69,7 @@ def group_folds(
     rows: Rows, groups: Sequence[str], y: NDArray[np.int64], folds: int, seed: int
 ) -> Iterator[tuple[Rows, Rows]]:
     """(the other rows, the fold's rows) for each fold by group, balanced in y as far as groups allow."""
-    splitter = require("sklearn.model_selection", "train").StratifiedGroupKFold(folds, shuffle=True, random_state=seed)
+    splitter = require("sklearn.model_selection", "fit").StratifiedGroupKFold(folds, shuffle=True, random_state=seed)
     try:
         for rest, part in splitter.split(rows, y[rows], np.asarray(groups)[rows]):
             if not len(part):  # scikit-learn #34828: with as many groups as folds one may be empty

@@ -239,7 +239,7 @@ def _slope(chars: Floats, cost: Floats) -> float:
 
 def _normal_scores(confidence: Floats) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Quantiles of the confidences and their normal scores, by mid-ranks, so that ties get one score."""
-    special = require("scipy.special", "train")
+    special = require("scipy.special", "fit")
     values, counts = np.unique(confidence[np.isfinite(confidence)], return_counts=True)
     if not len(values):
         return (), ()
@@ -256,7 +256,7 @@ def _calibration(data: Outcomes, column: int, rows: Ints) -> dict[int, tuple[flo
     One logistic regression an agent: what a dimension adds to intercept and slope is shrunk. Scores between 0 and 1
     count as that part of a right answer.
     """
-    linear = require("sklearn.linear_model", "train")
+    linear = require("sklearn.linear_model", "fit")
     found: dict[int, tuple[float, float]] = {}
     stated = rows[np.isfinite(data.confidence[rows, column])]
     for pooled in (True, False):
@@ -303,7 +303,7 @@ class Words:
 
     @classmethod
     def of(cls, questions: Sequence[str]) -> "Words":
-        sparse = require("scipy.sparse", "train")
+        sparse = require("scipy.sparse", "fit")
         found = [word_buckets(question) for question in questions]
         ends = np.cumsum([0, *(len(buckets) for buckets in found)])
         columns = np.concatenate(found) if len(found) else np.empty(0, dtype=np.int64)
@@ -312,7 +312,7 @@ class Words:
 
 def word_scores(words: Words, data: Outcomes, rows: Ints) -> WordScores:
     """Ridge regression of how far each agent's score lies above its rate on the dimension, on TF-IDF of the words."""
-    linear, sparse = require("sklearn.linear_model", "train"), require("scipy.sparse", "train")
+    linear, sparse = require("sklearn.linear_model", "fit"), require("scipy.sparse", "fit")
     A = len(data.agents)
     counts = words.counts[rows]  # type: ignore[index]
     seen = np.asarray(counts.sum(axis=0)).ravel()

@@ -297,7 +297,7 @@ def grow(
     parameters: Mapping[str, Any], X: NDArray[np.float32], y: Floats, seed: int, weight: Floats | None = None
 ) -> Trees:
     """A booster on one thread with thresholds that float32 can hold."""
-    lightgbm = require("lightgbm", "train")
+    lightgbm = require("lightgbm", "fit")
     parameters = {**parameters, "seed": seed, "deterministic": True, "force_row_wise": True, "num_threads": 1}
     rounds = parameters.pop("rounds")
     booster = lightgbm.train(

@@ -17,7 +17,7 @@ def router_graph(success: Trees, gain: Trees) -> bytes:
 
     The rows are one state: the gain of each depends on the best P(right) among those asked.
     """
-    onnx = require("onnx", "train")
+    onnx = require("onnx", "fit")
     helper, number = onnx.helper, onnx.TensorProto.FLOAT
     derived, taken = GAIN_ROW[:3], GAIN_ROW[3:]
     assert derived == ("best", "success", "lead"), "these are made here, and come first"

@@ -184,7 +184,7 @@ def fit_logistic(Z: Floats, event: Floats, groups: list[str], seed: int) -> Line
 
 
 def _logistic(Z: Floats, y: Ints, penalty: float) -> Linear:
-    linear = require("sklearn.linear_model", "train")
+    linear = require("sklearn.linear_model", "fit")
     model = linear.LogisticRegression(C=penalty, max_iter=1000).fit(Z, y)
     return Linear(model.coef_[0], float(model.intercept_[0]))
 
@@ -195,7 +195,7 @@ def _fit_length(Z: Floats, lengths: Floats) -> Linear:
     An answer that max_tokens cut counts with the length that it got to, so the quantile is a little low.
     """
     share = np.clip(lengths / MOST_TOKENS, 1e-4, 1 - 1e-4)
-    linear = require("sklearn.linear_model", "train")
+    linear = require("sklearn.linear_model", "fit")
     model = linear.QuantileRegressor(quantile=QUANTILE, alpha=LENGTH_PENALTY).fit(Z, np.log(share / (1 - share)))
     return Linear(np.asarray(model.coef_), float(model.intercept_))
 

@@ -66,8 +66,8 @@ class Trees:
 
     def onnx_node(self, input_name: str, output_name: str, width: int) -> Any:
         """The same for a graph: one TreeEnsembleRegressor, (n, width) features in, (n, 1) log-odds out."""
-        lightgbm, converter = require("lightgbm", "train"), require("onnxmltools.convert", "train")
-        types = require("onnxmltools.convert.common.data_types", "train")
+        lightgbm, converter = require("lightgbm", "fit"), require("onnxmltools.convert", "fit")
+        types = require("onnxmltools.convert.common.data_types", "fit")
         # As a regressor its output is the plain sum of leaves: no label output, no double rounding through a
         # probability.
         lines = self.booster.model_to_string().splitlines(keepends=True)
@@ -186,7 +186,7 @@ class _Here:
     """Grows on this machine, with LightGBM's early stopping."""
 
     def __init__(self, X: NDArray[np.float32], y: NDArray[Any], roles: Roles, names: Sequence[str]) -> None:
-        self._lightgbm = require("lightgbm", "train")
+        self._lightgbm = require("lightgbm", "fit")
         self._X, self._y, self._roles, self._names = X, y, roles, safe(names)
         train, selection = roles.train, roles.selection
         self._train = self._lightgbm.Dataset(X[train], y[train], feature_name=self._names, free_raw_data=False)
@@ -233,7 +233,7 @@ def float32_thresholds(booster: Any) -> Any:
     float32 not above t: rounding down changes no prediction, rounding to nearest or up (as converters do) does, by
     3e-3 on features that repeat values.
     """
-    lightgbm = require("lightgbm", "train")
+    lightgbm = require("lightgbm", "fit")
     lines = booster.model_to_string().splitlines(keepends=True)
     for i, line in enumerate(lines):
         if line.startswith("threshold="):

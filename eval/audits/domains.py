@@ -29,6 +29,8 @@ class Elsewhere:
     """By the domain that was left out."""
     mean: Interval
     """Of these, on the same resamples of groups."""
+    gain: Interval
+    """The same mean less that of the baseline, which needs no fit, paired."""
     ece: Interval | None
     """Debiased, of all domains together; None below `ENOUGH_FOR_ECE` answers."""
 
@@ -52,29 +54,40 @@ def _tells(y: NDArray[np.int64]) -> bool:
 
 
 def left_out(
-    table: AnswerTable, fit: Callable[[Rows], tuple[Scores, Scores]], *, resamples: int = 1000, seed: int = 0
+    table: AnswerTable,
+    fit: Callable[[Rows], tuple[Scores, Scores]],
+    baseline: Scores,
+    *,
+    resamples: int = 1000,
+    seed: int = 0,
 ) -> Elsewhere | None:
     """Each domain judged by a fit on the others; None where there are not two domains.
 
     `fit` takes the rows of a domain, learns from the rest, and gives scores and probabilities (rows,) of that domain.
+    `baseline` (n,): scores that were not fitted, to compare with.
     """
     by, domains = domains_of(table)
     if not domains:
         return None
     weights = cluster_weights(table.groups.tolist(), resamples, seed)
     found: dict[str, Interval] = {}
-    resampled, probability = [], np.full(len(table), np.nan)
+    resampled, plain, gains = [], [], []
+    probability = np.full(len(table), np.nan)
     for name, rows in domains.items():
         scores, probability[rows] = fit(rows)
         drawn = resampled_auroc(table.y[rows], scores, weights[:, rows])
         found[name] = interval_of(float(auroc(table.y[rows], scores)), drawn, weights[:, rows])
         resampled.append(drawn)
+        plain.append(resampled_auroc(table.y[rows], baseline[rows], weights[:, rows]))
+        gains.append(found[name].estimate - float(auroc(table.y[rows], baseline[rows])))
     mean = float(np.mean([one.estimate for one in found.values()]))
     judged = np.flatnonzero(np.isfinite(probability))
     ece = None
     if len(judged) >= ENOUGH_FOR_ECE:
         ece = interval(ece_debiased, table.y[judged], probability[judged], weights[:, judged])
-    return Elsewhere(by, found, interval_of(mean, np.mean(resampled, axis=0), weights), ece)
+    over = np.mean(resampled, axis=0)
+    gain = interval_of(float(np.mean(gains)), over - np.mean(plain, axis=0), weights)
+    return Elsewhere(by, found, interval_of(mean, over, weights), gain, ece)
 
 
 def holds_elsewhere(found: Elsewhere, *, name: str, home: float) -> Audit:
@@ -82,6 +95,7 @@ def holds_elsewhere(found: Elsewhere, *, name: str, home: float) -> Audit:
     worst = min(found.auroc, key=lambda domain: found.auroc[domain].estimate)
     detail = (
         f"mean AUROC {found.mean.estimate:.3f} [{found.mean.low:.3f}, {found.mean.high:.3f}] on each {found.by} by a "
-        f"fit without it, {home:.3f} at home; lowest {found.auroc[worst].estimate:.3f} on {worst}"
+        f"fit without it, {home:.3f} at home; lowest {found.auroc[worst].estimate:.3f} on {worst}; over mean "
+        f"log-probability {found.gain.estimate:+.3f} [{found.gain.low:+.3f}, {found.gain.high:+.3f}]"
     )
-    return Audit(f"{name} holds on a {found.by} it has not seen", bool(found.mean.low > 0.5), detail)
+    return Audit(f"{name} is above chance on a {found.by} it has not seen", bool(found.mean.low > 0.5), detail)

@@ -37,7 +37,7 @@ def similar_pairs(
     """
     if not any(texts):
         return
-    vectorizer = require("sklearn.feature_extraction.text", "train").CountVectorizer(
+    vectorizer = require("sklearn.feature_extraction.text", "fit").CountVectorizer(
         analyzer=_grams, binary=True, dtype=np.int32
     )
     grams = vectorizer.fit_transform(texts)

@@ -37,7 +37,7 @@ def delong_covariance(y: ArrayLike, scores: ArrayLike) -> tuple[Floats, Floats]:
     m, n = int(ones.sum()), int((~ones).sum())
     if min(m, n) < 2:
         raise ValueError(f"a variance needs two answers of each class; got {m} with y = 1 and {n} with y = 0")
-    ranked: Any = require("scipy.stats", "train").rankdata
+    ranked: Any = require("scipy.stats", "fit").rankdata
     among_all = ranked(rows, axis=1)
     # How each right answer stands among the wrong ones, and the other way round: (k, m) and (k, n), in [0, 1].
     above = (among_all[:, ones] - ranked(rows[:, ones], axis=1)) / n
@@ -59,7 +59,7 @@ def normal_p(difference: float, standard_error: float) -> float:
     """Two-sided p of a normally distributed difference from 0; nan where it varies not at all and is not 0."""
     if standard_error == 0:
         return 1.0 if abs(difference) < 1e-12 else nan
-    return float(2 * require("scipy.stats", "train").norm.sf(abs(difference) / standard_error))
+    return float(2 * require("scipy.stats", "fit").norm.sf(abs(difference) / standard_error))
 
 
 def holm(p: ArrayLike) -> Floats:

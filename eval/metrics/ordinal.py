@@ -86,7 +86,7 @@ def _pairs(counts: Floats) -> Floats:
 
 
 def _tau_one_by_one(first: Floats, second: Floats, weights: NDArray[np.integer]) -> Floats:
-    stats: Any = require("scipy.stats", "train")
+    stats: Any = require("scipy.stats", "fit")
     values: Floats = np.empty(len(weights))
     for number, counts in enumerate(weights):
         a, b = np.repeat(first, counts), np.repeat(second, counts)

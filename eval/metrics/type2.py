@@ -80,7 +80,7 @@ def response_counts(
 def sensitivity(counts: ArrayLike, *, pad: float | None = None) -> tuple[Floats, Floats]:
     """d' and criterion (R,) of the responses, whatever their grades. Counts and `pad` as in `fit_meta_d`."""
     padded = _padded(counts, pad)
-    quantile: Any = require("scipy.special", "train").ndtri
+    quantile: Any = require("scipy.special", "fit").ndtri
     share = ratio(padded[:, :, 1].sum(axis=2), padded.sum(axis=(2, 3)))  # (R, signal): that the response was 1
     false_alarm, hit = quantile(share).T
     return hit - false_alarm, -(hit + false_alarm) / 2
@@ -121,7 +121,7 @@ def _padded(counts: ArrayLike, pad: float | None) -> Floats:
 
 def _start(counts: Floats, d_prime: Floats) -> Floats:
     """(R, P): meta-d' = d', and the criteria that the shares of each grade or a higher one point to."""
-    quantile: Any = require("scipy.special", "train").ndtri
+    quantile: Any = require("scipy.special", "fit").ndtri
     share = counts / counts.sum(axis=(2, 3), keepdims=True)  # of each signal's answers
     tail = np.cumsum(share[..., ::-1], axis=3)[..., ::-1]  # (R, signal, response, K): this grade or a higher one
     z = quantile(np.stack([tail[:, :, r] for r in (0, 1)], axis=1))  # (R, response, signal, K)
@@ -161,7 +161,7 @@ def _likelihood(theta: Floats, relative: Floats, counts: Floats) -> tuple[Floats
     N(-D/2, 1), and were given since the evidence was above t_0 = +-(c / d') D. The grade is at least j where it was
     above t_j; the steps from one t to the next are exp(theta), so that their order needs no watching.
     """
-    normal: Any = require("scipy.special", "train").ndtr
+    normal: Any = require("scipy.special", "fit").ndtr
     rows, parameters = theta.shape
     kinds = counts.shape[3]
     d, steps = theta[:, 0], np.exp(theta[:, 1:]).reshape(rows, 2, kinds - 1)

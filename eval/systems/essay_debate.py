@@ -299,7 +299,7 @@ class _Data:
         n = len(y)
         if n < 3 or np.ptp(y) == 0:
             return np.full(X.shape[1], np.nan)
-        rank = require("scipy.stats", "train").rankdata
+        rank = require("scipy.stats", "fit").rankdata
         ranks = rank(X, axis=0) - (n + 1) / 2  # centred; ties share their mean rank
         varies = np.ptp(X, axis=0) > 0
         if self.binary:
@@ -338,7 +338,7 @@ class _Data:
 
 
 def _feature_score(data: _Data, column: int, name: str, resamples: int, seed: int) -> FeatureScore:
-    stats = require("scipy.stats", "train")
+    stats = require("scipy.stats", "fit")
     there = np.isfinite(data.X[:, column])
     x, y = data.X[there, column], data.y[there]
     weights = cluster_weights(data.groups, resamples, seed)  # (R, n)

@@ -317,7 +317,7 @@ def _cosines(texts: list[str], pairs: NDArray[np.integer], embed: Embed | None) 
     left, right = pairs.T
     if embed is None:
         # Words of one letter count: an answer may be "A" or "4".
-        vectorizer = require("sklearn.feature_extraction.text", "train").TfidfVectorizer(token_pattern=r"(?u)\b\w+\b")
+        vectorizer = require("sklearn.feature_extraction.text", "fit").TfidfVectorizer(token_pattern=r"(?u)\b\w+\b")
         vectors = vectorizer.fit_transform(texts)  # sparse, rows of length 1
         return np.asarray(vectors[left].multiply(vectors[right]).sum(axis=1)).ravel()
     vectors = np.asarray(embed(texts), dtype=np.float64)

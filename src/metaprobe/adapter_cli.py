@@ -19,7 +19,7 @@ from metaprobe.terminal import (
 )
 
 
-@click.command("adapter")
+@click.command("adapter", short_help="On prompt and answer as text: a small language model.")
 @click.argument("runs", type=RUNS, nargs=-1, required=True)
 @click.option("--out", type=FOLDER, required=True, help="Checkpoint folder to write.")
 @model_option

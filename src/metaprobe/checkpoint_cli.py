@@ -14,7 +14,7 @@ from metaprobe.terminal import CHECKPOINT, agent_option, seed_option, stage_opti
 digest_option = click.option("--sha256", help="Digest that the checkpoint must have, from its author.")
 
 
-@click.command()
+@click.command(short_help="What a checkpoint is: contract, figures, audits, digest.")
 @click.argument("checkpoint", type=CHECKPOINT)
 @digest_option
 def inspect(checkpoint: str, sha256: str | None) -> None:
@@ -26,7 +26,7 @@ def inspect(checkpoint: str, sha256: str | None) -> None:
         click.echo(describe(load_checkpoint(checkpoint, sha256=sha256)))
 
 
-@click.command()
+@click.command(short_help="Whether a checkpoint is whole, and the one that is meant.")
 @click.argument("checkpoint", type=CHECKPOINT)
 @digest_option
 def verify(checkpoint: str, sha256: str | None) -> None:
@@ -39,7 +39,7 @@ def verify(checkpoint: str, sha256: str | None) -> None:
     click.echo(describe_verified(load_checkpoint(checkpoint, sha256=sha256), pinned=sha256 is not None))
 
 
-@click.command()
+@click.command(short_help="How two checkpoints differ.")
 @click.argument("a", type=CHECKPOINT)
 @click.argument("b", type=CHECKPOINT)
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object, for programs.")
@@ -61,7 +61,7 @@ def diff(a: str, b: str, as_json: bool) -> None:
     sys.exit(0 if found.same else 1)
 
 
-@click.command()
+@click.command(short_help="Whether a new version may take the running one's place.")
 @click.argument("new", type=CHECKPOINT)
 @click.option("--over", "running", type=CHECKPOINT, required=True, help="The version that runs now.")
 @click.argument("data", type=click.Path(exists=True, path_type=Path), nargs=-1, required=True)
@@ -71,38 +71,70 @@ def diff(a: str, b: str, as_json: bool) -> None:
 @stage_option
 @agent_option
 @seed_option
-def promote(new: str, running: str, data: tuple[Path, ...], seed: int, **options: Any) -> None:
+@click.option(
+    "--lambda",
+    "lambda_",
+    type=click.FloatRange(0, min_open=True),
+    help="For routers: accuracy that a US dollar for 1,000 questions must bring.  [default: the running one's]",
+)
+@click.pass_context
+def promote(context: click.Context, /, new: str, running: str, data: tuple[Path, ...], **options: Any) -> None:
     """Whether NEW may take the place of the running version, by DATA that neither has seen.
 
-    DATA are run stores; for routers a file of outcomes, and only --over counts. The decision is JSON on stdout. Exit
-    code 0 where it is promoted, 1 where it is refused.
+    DATA are run stores for predictors and probes (kinds quality and hidden); for routers it is one file of outcomes,
+    and of the options --over and --lambda are theirs. Other kinds have no such guard. The decision is JSON on stdout.
+    Exit code 0 where it is promoted, 1 where it is refused.
     """
     from metaprobe.checkpoints.checkpoint import verified_checkpoint
 
-    decide = _promote_router if verified_checkpoint(new).manifest.kind == "router" else _promote_reader
-    decided = decide(new, running, data, seed=seed, **options)
+    kinds = [verified_checkpoint(location).manifest.kind for location in (new, running)]
+    typed = {name for name in options if context.get_parameter_source(name) is _TYPED}
+    price = options.pop("lambda_")
+    if kinds == ["router", "router"]:
+        _refuse(typed - {"lambda_"}, "routers, which are judged by accuracy minus price")
+        decided = _promote_router(new, running, data, price)
+    elif set(kinds) <= {"quality", "hidden"}:
+        _refuse(typed & {"lambda_"}, "predictors and probes, which have no price")
+        decided = _promote_reader(new, running, data, **options)
+    else:
+        raise click.UsageError(
+            f"{new} is of kind {kinds[0]!r} and {running} of kind {kinds[1]!r}; expected predictors and probes "
+            "(quality, hidden), or two routers"
+        )
     click.echo(json.dumps(asdict(decided), indent=1))
     if not decided.promoted:
         sys.exit(1)
 
 
+_TYPED = click.core.ParameterSource.COMMANDLINE
+
+
+def _refuse(options: set[str], whom: str) -> None:
+    """An option that would be passed over in silence."""
+    if options:
+        named = ", ".join(sorted(f"--{name.strip('_').replace('_', '-')}" for name in options))
+        raise click.UsageError(f"{named}: not for {whom}")
+
+
 def _promote_reader(new: str, running: str, data: tuple[Path, ...], **options: Any) -> Any:
     from metaprobe.training.promote import load_reader, promote
 
+    if files := [str(path) for path in data if path.is_file()]:
+        raise click.UsageError(f"{files[0]} is a file; predictors and probes are judged on run stores")
     return promote(load_reader(new), load_reader(running), data, **options)
 
 
-def _promote_router(new: str, running: str, data: tuple[Path, ...], **options: Any) -> Any:
+def _promote_router(new: str, running: str, data: tuple[Path, ...], price: float | None) -> Any:
     from metaprobe.records.outcomes import read_outcomes
     from metaprobe.routing.learned import LearnedRouter
     from metaprobe.training.router_promote import promote
 
     if len(data) != 1 or not data[0].is_file():
         raise click.UsageError("a router is promoted on one file of outcomes, one question a line")
-    return promote(LearnedRouter.load(new), LearnedRouter.load(running), read_outcomes(data[0]))
+    return promote(LearnedRouter.load(new), LearnedRouter.load(running), read_outcomes(data[0]), lambda_=price)
 
 
-@click.command("push")
+@click.command("push", short_help="Upload a checkpoint to the Hugging Face hub.")
 @click.argument("checkpoint", type=CHECKPOINT)
 @click.argument("repository")
 @click.option("--license", "license_", required=True, help="Identifier of the hub, such as apache-2.0, or 'other'.")

@@ -19,6 +19,7 @@ from metaprobe.terminal import (
     CHECKPOINT,
     FILE,
     FOLDER,
+    FOLDER_THERE,
     RUNS,
     agent_option,
     command_line,
@@ -32,6 +33,9 @@ from metaprobe.terminal import (
 )
 from metaprobe.train_cli import train
 
+RESUMED = ("collect", "demo", "import", "extract")
+"""Commands that go on where they were stopped."""
+
 
 class Command(click.Group):
     """Turns the library's errors into one line and an exit code, and Ctrl-C into a promise that holds."""
@@ -41,8 +45,13 @@ class Command(click.Group):
             return super().invoke(ctx)
         except (RecordError, CheckpointError, MissingExtra) as error:
             raise click.ClickException(str(error)) from error
+        except OSError as error:
+            if error.filename is None:  # no file of the user's: a broken pipe, which click knows, or a fault of ours
+                raise
+            raise click.ClickException(f"{error.filename}: {error.strerror}") from error
         except KeyboardInterrupt:
-            click.echo("\nInterrupted. Stored runs are kept: a collection goes on from there.", err=True)
+            kept = " What is stored is kept: the same command goes on from there."
+            click.echo(f"\nInterrupted.{kept if ctx.invoked_subcommand in RESUMED else ''}", err=True)
             sys.exit(130)
 
 
@@ -54,7 +63,7 @@ def main() -> None:
     warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
 
 
-@main.command()
+@main.command(short_help="From nothing to checkpoints and a report, on a local model.")
 @click.option("--out", type=FOLDER, default=Path("out/demo"), show_default=True, help="Folder for runs and results.")
 @model_option
 @click.option("--limit", type=click.IntRange(1), help="Only so many of the 700 items, spread evenly.")
@@ -90,7 +99,7 @@ def demo(out: Path, model: str, limit: int | None, batch_size: int, folds: int, 
     click.echo(f"report      {made.report}")
 
 
-@main.command()
+@main.command(short_help="Run a system over a task; keep every call.")
 @click.argument("system")
 @click.option("--task", required=True, help="Name of a task set, or a .jsonl file of items.")
 @click.option("--data", help="Folder that holds the task's data, or 'hf:OWNER/NAME'; METAPROBE_DATA by default.")
@@ -129,7 +138,7 @@ def demo(out: Path, model: str, limit: int | None, batch_size: int, folds: int, 
 @click.option("--out", type=FOLDER, required=True, help="Run store; collecting into it again resumes.")
 @click.option("--limit", type=click.IntRange(1), help="Only so many items, spread evenly over dimensions and levels.")
 @click.option("--variant", "variants", multiple=True, help="This variant of the system; repeatable.")
-@click.option("--prompts", type=RUNS, help="Folder with your own prompt files, in place of the shipped ones.")
+@click.option("--prompts", type=FOLDER_THERE, help="Folder with your own prompt files, in place of the shipped ones.")
 @click.option("--capture", help="Layers whose hidden states are kept: 'all', 'every:N', or '0,8,16'.")
 @click.option("--top-logprobs", default=0, show_default=True, type=click.IntRange(0), help="Alternatives kept a token.")
 @click.option("--batch-size", default=32, show_default=True, type=click.IntRange(1), help="Requests generated at once.")
@@ -150,16 +159,20 @@ def collect(out: Path, agents: str | None, no_text: bool, **named: Any) -> None:
         sys.exit(1)
 
 
-@main.command("import")
+@main.command("import", short_help="OpenAI-format lines into a run store.")
 @click.argument("file", type=FILE)
 @click.option("--out", type=FOLDER, required=True, help="Run store to add to.")
 @click.option("--skip-bad", is_flag=True, help="Pass over bad lines and list them, instead of stopping at the first.")
 def import_(file: Path, out: Path, skip_bad: bool) -> None:
     """Import OpenAI-format JSON lines into a run store; lines already there are passed over."""
+    from metaprobe.records.errors import ImportFileError
     from metaprobe.records.importer import import_file
     from metaprobe.records.store import RunStore
 
-    report = import_file(file, RunStore(out), on_error="skip" if skip_bad else "stop")
+    try:
+        report = import_file(file, RunStore(out), on_error="skip" if skip_bad else "stop")
+    except ImportFileError as error:
+        raise click.ClickException(f"{error}. The lines before it are stored; --skip-bad passes over it") from error
     for message in report.skipped:
         click.echo(message, err=True)
     click.echo(
@@ -173,11 +186,16 @@ def import_(file: Path, out: Path, skip_bad: bool) -> None:
             }
         )
     )
-    if report.skipped:
+    empty = not (report.imported or report.already_stored or report.skipped)
+    if empty:
+        click.echo(f"{file} holds no lines to import", err=True)
+    if report.imported and not report.labelled:
+        click.echo('none of the lines has "labels", such as {"correct": 1}: nothing can be learned from them', err=True)
+    if empty or report.skipped:
         sys.exit(1)
 
 
-@main.command()
+@main.command(short_help="A verdict for each OpenAI-format line.")
 @click.argument("checkpoint", type=CHECKPOINT)
 @click.argument("file", type=FILE)
 @click.option(
@@ -209,7 +227,7 @@ def score(checkpoint: str, file: Path, sha256: str | None, on_mismatch: Any) -> 
         sys.exit(1)
 
 
-@main.command()
+@main.command(short_help="Explicit against implicit metacognition: report and tables.")
 @click.argument("runs", type=RUNS, nargs=-1, required=True)
 @click.option("--out", type=FOLDER, required=True, help="Folder for the report, tables, figures and items.")
 @click.option("--target", default="correct", show_default=True, help="Label to predict.")
@@ -233,7 +251,7 @@ def compare(
     click.echo(f"report      {report}")
 
 
-@main.command()
+@main.command(short_help="Figures of collected systems, as JSON.")
 @click.argument("runs", type=RUNS, nargs=-1, required=True)
 def summarize(runs: tuple[Path, ...]) -> None:
     """The figures of collected systems as JSON: accuracy by stage, cost, and what each one's paper reports of it."""

@@ -13,7 +13,7 @@ from metaprobe.records.types import POSITIONS
 from metaprobe.terminal import RUNS, agent_option, quiet_libraries, stage_option
 
 
-@click.command()
+@click.command(short_help="Hidden states of recorded calls, read again with a model.")
 @click.argument("runs", type=RUNS)
 @click.option("--llm", required=True, help="The model that answered: embedded name, folder, GGUF file or hub id.")
 @click.option("--layers", default="all", show_default=True, help="'all', 'every:N', or numbers such as '0,8,16'.")

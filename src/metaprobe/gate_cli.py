@@ -18,7 +18,7 @@ from metaprobe.terminal import (
 )
 
 
-@click.command("gate")
+@click.command("gate", short_help="On the first log-probabilities: when to stop a stream.")
 @click.argument("runs", type=RUNS, nargs=-1, required=True)
 @click.option("--out", type=FOLDER, required=True, help="Checkpoint folder to write.")
 @click.option("--target", default="correct", show_default=True, help="Label to predict.")

@@ -7,7 +7,7 @@ import click
 from metaprobe.terminal import CHECKPOINT
 
 
-@click.command()
+@click.command(short_help="Score over HTTP, and stand in front of an OpenAI-compatible API.")
 @click.option("--checkpoint", type=CHECKPOINT, required=True, help="Quality predictor that gives the verdicts.")
 @click.option("--sha256", help="Digest of the checkpoint, from its author.")
 @click.option("--upstream", default="", help="Base URL of an OpenAI-compatible API, such as http://127.0.0.1:8000/v1.")

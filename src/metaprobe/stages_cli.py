@@ -29,9 +29,10 @@ from metaprobe.terminal import FOLDER, RUNS, command_line, folds_option, say_che
 def train_stages_command(
     runs: tuple[Path, ...], out: Path, token_price: float, use: tuple[str, ...], folds: int, seed: int
 ) -> None:
-    """The decisions of Monitor-Generate-Verify or MetaCrit, from runs that tried everything.
+    """The decisions of one system, from its runs: Monitor-Generate-Verify, MetaCrit, Self-Refine or Self-Verification.
 
-    Collect them with `--policy exhaustive`, or MetaCrit with `--variant every-stage`. Each head is held against the
+    Collect them with `--policy exhaustive`, MetaCrit with `--variant every-stage`; Self-Verification tries everything
+    as it is, and runs of Self-Refine that the critic ended teach what to do before that. Each head is held against the
     paper's rule and simple ways on groups that it was not fitted on; where it does not win, the paper's rule decides.
     """
     from metaprobe.training.evidence import load_runs

@@ -10,9 +10,37 @@ from typing import Any
 import click
 from tqdm import tqdm
 
-RUNS = click.Path(exists=True, file_okay=False, path_type=Path)
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-FOLDER = click.Path(file_okay=False, path_type=Path)
+FOLDER_THERE = click.Path(exists=True, file_okay=False, path_type=Path)
+
+
+class Target(click.Path):
+    """A folder to write to."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if str(value).startswith(_prefixes()):
+            self.fail(f"{str(value)!r} can only be read; expected a folder to write to", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+FOLDER = Target(file_okay=False, path_type=Path)
+
+
+class Runs(click.Path):
+    """A run store that exists."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if Path(value).is_file():
+            self.fail(
+                f"{str(value)!r} is a file; expected a run store. `metaprobe import FILE --out RUNS` makes one of "
+                "OpenAI-format lines",
+                param,
+                ctx,
+            )
+        return super().convert(value, param, ctx)
+
+
+RUNS = Runs(exists=True, file_okay=False, path_type=Path)
 
 
 class Location(click.ParamType):  # type: ignore[type-arg]  # generic in click 8.5, not before
@@ -21,14 +49,23 @@ class Location(click.ParamType):  # type: ignore[type-arg]  # generic in click 8
     name = "checkpoint"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        from metaprobe.checkpoints import bundle, hub
+        from metaprobe.checkpoints import bundle
 
         text = str(value)
-        elsewhere = text.startswith((hub.PREFIX, bundle.PREFIX))
-        return text if elsewhere else str(_FOLDER.convert(text, param, ctx))
+        if not text.startswith(_prefixes()) and not Path(text).is_dir():
+            found = "a file" if Path(text).exists() else "not there"
+            near = f"; did you mean {bundle.PREFIX}{text}?" if text in bundle.bundled_names() else ""
+            self.fail(f"{text!r} is {found}; expected {_LOCATION}{near}", param, ctx)
+        return text
 
 
-_FOLDER = click.Path(exists=True, file_okay=False)
+def _prefixes() -> tuple[str, ...]:
+    from metaprobe.checkpoints import bundle, hub
+
+    return hub.PREFIX, bundle.PREFIX
+
+
+_LOCATION = "a checkpoint folder, bundled:NAME or hub:OWNER/NAME@REVISION"
 CHECKPOINT = Location()
 
 
@@ -98,7 +135,7 @@ def live_collection() -> Iterator[Live]:
 
 @contextmanager
 def steps() -> Iterator[Callable[[str], None]]:
-    with tqdm(bar_format="{desc}  {elapsed}", file=sys.stderr) as bar:
+    with tqdm(desc=f"{'reading runs':48}", bar_format="{desc}  {elapsed}", file=sys.stderr) as bar:
         yield lambda what: bar.set_description_str(f"{what:48}")
 
 

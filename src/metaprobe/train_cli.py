@@ -26,12 +26,12 @@ from metaprobe.terminal import (
 )
 
 
-@click.group()
+@click.group(short_help="Train on stored runs, and write a checkpoint.")
 def train() -> None:
     """Train on stored runs and write a checkpoint: quality, gate, hidden, adapter, router, stages, choice."""
 
 
-@train.command("quality")
+@train.command("quality", short_help="On log-probabilities: a calibrated verdict (LightGBM).")
 @click.argument("runs", type=RUNS, nargs=-1, required=True)
 @click.option("--out", type=FOLDER, required=True, help="Checkpoint folder to write.")
 @target_option
@@ -90,7 +90,7 @@ def cluster(scheduler: str | None) -> Iterator[bool]:
         yield True
 
 
-@train.command("hidden")
+@train.command("hidden", short_help="On hidden states: difficulty before, confidence after.")
 @click.argument("runs", type=RUNS, nargs=-1, required=True)
 @click.option("--out", type=FOLDER, required=True, help="Checkpoint folder to write.")
 @click.option(
@@ -162,7 +162,7 @@ train.add_command(train_stages_command)
 train.add_command(train_adapter_command)
 
 
-@train.command("choice")
+@train.command("choice", short_help="On answers of both kinds: whether to ask again.")
 @click.argument("runs", type=RUNS, nargs=-1, required=True)
 @click.option("--out", type=FOLDER, required=True, help="Checkpoint folder to write.")
 @folds_option

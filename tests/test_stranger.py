@@ -1,0 +1,34 @@
+"""The table of docs/start.md is what `scripts/stranger.py` makes of its own figures, and what it types exists."""
+
+import json
+import re
+import runpy
+from pathlib import Path
+
+from metaprobe.cli import main
+
+ROOT = Path(__file__).parent.parent
+SCRIPT = ROOT / "scripts" / "stranger.py"
+STRANGER = runpy.run_path(str(SCRIPT))
+
+
+def test_the_table_is_what_the_script_makes_of_its_figures() -> None:
+    figures = json.loads(STRANGER["MEASURED"].read_text(encoding="utf-8"))
+    table = re.search(r"<!-- stranger:.*? -->\n\n(.*?)\n<!-- /stranger -->", STRANGER["PAGE"].read_text("utf-8"), re.S)
+    assert table is not None
+    assert table[1].splitlines() == STRANGER["page"](figures)
+
+
+def test_a_stranger_has_a_first_score_within_two_minutes() -> None:
+    """What issue 7 asks for: environment, base install and both first scores."""
+    steps = json.loads(STRANGER["MEASURED"].read_text(encoding="utf-8"))["steps"]
+    assert sum(step["cpu_s"] for step in steps[:4]) < 120
+    assert sum(step["wall_s"] for step in steps[:4]) < 120
+
+
+def test_it_types_commands_that_exist_and_that_the_first_page_shows() -> None:
+    typed = set(re.findall(r'_metaprobe\("(\w+)"', SCRIPT.read_text(encoding="utf-8")))
+    assert typed == {"score", "import", "train", "inspect"}
+    assert typed <= main.commands.keys()
+    pages = [(ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("start.md", "train.md")]
+    assert all(f"metaprobe {name}" in "".join(pages) for name in typed)
