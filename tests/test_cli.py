@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -179,3 +181,30 @@ def test_errors_are_one_line_that_says_what_to_do(quality: Path, recorded_runs: 
         assert result.exit_code == 1, arguments
         assert said in result.output
         assert "Traceback" not in result.output
+
+
+WITHOUT_TORCH = """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("torch", "transformers", "accelerate", "gguf", "llguidance", "peft", "onnxscript"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Absent())
+from metaprobe.cli import main
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.slow
+def test_who_learns_from_logs_needs_no_torch(recorded_runs, tmp_path):
+    def typed(*line):
+        command = [sys.executable, "-c", WITHOUT_TORCH, *map(str, line)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+
+    for name, options in {"quality": (), "gate": ()}.items():
+        done = typed("train", name, recorded_runs, "--out", tmp_path / name, "--folds", 3, *options)
+        assert done.returncode == 0, done.stderr
+    assert typed("inspect", tmp_path / "quality").returncode == 0
+    refused = typed("train", "hidden", recorded_runs, "--out", tmp_path / "hidden")
+    assert refused.returncode == 1
+    assert "metaprobe[train]" in refused.stderr

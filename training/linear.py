@@ -6,6 +6,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from metaprobe.records.extras import require
 from metaprobe.training.moments import Direction, Moments, direction, mass_mean, ridge
 from metaprobe.training.states import Block, chunks
 
@@ -58,7 +59,7 @@ def _logistic(
     block: Block, y: Floats, learns: NDArray[np.bool_], penalties: Sequence[float]
 ) -> tuple[list[Direction], Floats]:
     """(a direction for each fold, scores (F, P, n)); `learns` (F, n): whether a fold learns from a row."""
-    import torch  # takes seconds to load, and the other kinds do without
+    torch = require("torch", "train")  # takes seconds to load, and the other kinds do without
 
     from metaprobe.training.solve import solve_logistic, standardised
 

@@ -209,7 +209,8 @@ class LowRankProbe:
 
     def probe(self, evidence: Evidence, roles: Roles, *, seed: int) -> LinearProbe:
         """The probe that these roles give."""
-        from metaprobe.training.lowrank import fit_low_rank_probe  # loads torch
+        require("torch", "train")
+        from metaprobe.training.lowrank import fit_low_rank_probe
 
         states = evidence.states
         assert states is not None, "offered only where hidden states were captured"

@@ -42,7 +42,8 @@ def promote(
     games = [played_columns([play(router, question) for question in questions], agents) for router in (new, running)]
     gain = compare(matrix, games[0], games[1], price=1000 * price)
     better, value = gain.promotable, gain.value
-    found = f"gain {value.estimate:+.4f} [{value.low:+.4f}, {value.high:+.4f}] on {len(questions)} questions"
+    found = f"gain {value.estimate:+.4f} [{value.low:+.4f}, {value.high:+.4f}] at lambda {price:.4g}"
+    found += f" on {len(questions)} questions"
     return Promotion(
         better,
         value,

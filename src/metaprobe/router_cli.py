@@ -34,7 +34,7 @@ per_second_option = click.option(
 digest_option = click.option("--sha256", help="Digest that the checkpoint must have.")
 
 
-@click.command("router")
+@click.command("router", short_help="On outcomes of several agents: whom to ask, whose answer to keep.")
 @click.argument("outcomes", type=click.Path(exists=True, path_type=Path))
 @click.option("--out", type=FOLDER, required=True, help="Checkpoint folder to write.")
 @click.option("--agent", "agents", multiple=True, help="Only these agents; repeatable.  [default: all in the file]")
@@ -91,7 +91,7 @@ def _outcomes(path: Path, prices: Path | None) -> tuple[list[QuestionOutcomes], 
     return read_outcomes(path), None
 
 
-@click.command()
+@click.command(short_help="Whom to ask next, or whose answer to keep.")
 @click.argument("checkpoint", type=CHECKPOINT)
 @click.argument("file", type=FILE)
 @budget_option
@@ -125,7 +125,7 @@ def evaluate() -> None:
     """What a checkpoint is worth on data it has not seen: router."""
 
 
-@evaluate.command("router")
+@evaluate.command("router", short_help="Accuracy, cost, hull and controls of a router.")
 @click.argument("checkpoint", type=CHECKPOINT)
 @click.argument("outcomes", type=FILE)
 @budget_option

@@ -8,7 +8,7 @@ from metaprobe.checkpoints import check_target
 from metaprobe.terminal import FOLDER, RUNS, command_line, folds_option, say_checkpoint, seed_option, steps
 
 
-@click.command("stages")
+@click.command("stages", short_help="On runs of a system: when to stop, what to return, whom to hear.")
 @click.argument("runs", type=RUNS, nargs=-1, required=True)
 @click.option("--out", type=FOLDER, required=True, help="Checkpoint folder to write.")
 @click.option(
