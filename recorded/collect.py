@@ -16,10 +16,12 @@ from pathlib import Path
 import click
 import numpy as np
 
+from metaprobe.eval.audits.similar import normalised
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, FloatArray, Run
 from metaprobe.records.writer import without_text
 
+HERE = Path(__file__).parent
 ANSWER = "answer"
 SMALL, LARGE = "{models}/qwen-coder-0.5b/model.gguf", "{models}/qwen-coder-1.5b/model.gguf"
 GSM8K = f"--task gsm8k --data {{data}} --split train --limit 200 --llm {SMALL} --batch-size 64"
@@ -74,12 +76,21 @@ def main(names: tuple[str, ...], models: Path, data: Path, out: Path, pack_only:
             line = [sys.executable, "-m", "metaprobe.cli", "collect", *command, "--out", str(out / name)]
             subprocess.run([*line, "--cache", str(out / "calls.sqlite")], check=True)
         kept = {"text": name not in WITHOUT_TEXT, "alternatives": name in WITH_ALTERNATIVES}
-        pack(out / name, Path(__file__).parent / name, **kept)
+        pack(out / name, HERE / name, without=asked_of_agents() if "arithmetic" in name else frozenset(), **kept)
 
 
-def pack(runs: Path, packed: Path, *, text: bool, alternatives: bool) -> None:
-    """The store `runs` as a small one: log-probabilities to float16's precision, no tokens as strings."""
+def asked_of_agents() -> frozenset[str]:
+    """Questions of MetaCog-Eval: what arithmetic asks too would stand in two groups of what is learned from both."""
+    return frozenset(normalised(run.item.question) for run in RunStore(HERE / "metacog-every-agent"))
+
+
+def pack(runs: Path, packed: Path, *, text: bool, alternatives: bool, without: frozenset[str] = frozenset()) -> None:
+    """The store `runs` as a small one: log-probabilities to float16's precision, no tokens as strings.
+
+    `without`: questions that are left out, normalised.
+    """
     stored = sorted(RunStore(runs).runs(hidden=False), key=lambda run: run.id)
+    stored = [run for run in stored if normalised(run.item.question) not in without]
     if not stored:
         raise click.ClickException(f"{runs} holds no runs: collect them first; {packed} is left as it is")
     beside = packed.with_name(packed.name + ".partial")

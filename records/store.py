@@ -200,7 +200,9 @@ class RunStore:
     @contextmanager
     def _guard(self, path: Path) -> Iterator[None]:
         """Turns what libraries raise on a broken file into `DamagedShard`, or notes the file and goes on."""
-        broken = (pa.ArrowException, OSError, ValueError, KeyError, require("safetensors", "fit").SafetensorError)
+        # TypeError: a field of a record has another name than the ones it is made with.
+        damaged = (OSError, ValueError, KeyError, TypeError)
+        broken = (pa.ArrowException, require("safetensors", "fit").SafetensorError, *damaged)
         try:
             yield
         except (RecordError, PermissionError):

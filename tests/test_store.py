@@ -278,6 +278,18 @@ def test_a_damaged_shard_is_named_and_the_rest_still_reads(tmp_path: Path, damag
     assert rest.damaged == [shard.name]
 
 
+@pytest.mark.parametrize("name", [b"completion_tokens", b"max_tokens"])
+def test_a_flipped_bit_in_the_name_of_a_field_is_found(tmp_path: Path, name: bytes) -> None:
+    """Met by the fuzzer: the file is whole Parquet, but a record has no such field."""
+    store = filled(tmp_path, 2)
+    shard = store.shards()[0]
+    data = shard.read_bytes()
+    assert name in data
+    shard.write_bytes(data.replace(name, name.replace(b"o", b"n")))
+    with pytest.raises(DamagedShard, match=shard.name):
+        list(store.runs())
+
+
 def test_a_flipped_bit_in_the_numbers_is_found(tmp_path: Path) -> None:
     store = filled(tmp_path, 4)
     (shard,) = store.shards()
