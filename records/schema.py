@@ -112,8 +112,25 @@ def run_to_batch(run: Run) -> Any:
         ) from error
 
 
+def _check_fields(found: Any, expected: Any, name: str) -> None:
+    """Raises `ValueError` where a type has fields, or is one, that are not as expected; older shards lack some."""
+    if pa.types.is_struct(found) and pa.types.is_struct(expected):
+        for field in found:
+            if expected.get_field_index(field.name) < 0:
+                raise ValueError(f"{name} has a field {field.name!r}, which it should not have")
+            _check_fields(field.type, expected.field(field.name).type, f"{name}.{field.name}")
+    elif pa.types.is_list(found) and pa.types.is_list(expected):
+        _check_fields(found.value_type, expected.value_type, f"{name}[]")
+    elif found != expected:
+        raise ValueError(f"{name} is of type {found}; expected {expected}")
+
+
 def table_to_runs(table: Any) -> list[Run]:
-    """The runs of a table of schema `RUN`. Token arrays are copies, which do not hold the shard in memory."""
+    """The runs of a table of schema `RUN`. Token arrays are copies, which do not hold the shard in memory.
+
+    Raises `ValueError` where it is of another.
+    """
+    _check_fields(pa.struct(list(table.schema)), pa.struct(list(RUN)), "run")
     calls = _calls(table.column("calls").combine_chunks().flatten())
     counts = table.column("calls").combine_chunks().value_lengths().to_pylist()
     return [

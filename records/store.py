@@ -200,9 +200,7 @@ class RunStore:
     @contextmanager
     def _guard(self, path: Path) -> Iterator[None]:
         """Turns what libraries raise on a broken file into `DamagedShard`, or notes the file and goes on."""
-        # TypeError: a field of a record has another name than the ones it is made with.
-        damaged = (OSError, ValueError, KeyError, TypeError)
-        broken = (pa.ArrowException, require("safetensors", "fit").SafetensorError, *damaged)
+        broken = (pa.ArrowException, OSError, ValueError, KeyError, require("safetensors", "fit").SafetensorError)
         try:
             yield
         except (RecordError, PermissionError):

@@ -285,8 +285,18 @@ def test_a_flipped_bit_in_the_name_of_a_field_is_found(tmp_path: Path, name: byt
     shard = store.shards()[0]
     data = shard.read_bytes()
     assert name in data
-    shard.write_bytes(data.replace(name, name.replace(b"o", b"n")))
-    with pytest.raises(DamagedShard, match=shard.name):
+    shard.write_bytes(data.replace(name, name.replace(b"tokens", b"tnkens")))
+    with pytest.raises(DamagedShard, match=rf"{shard.name} is damaged \(run.calls\[\].* has a field .*nkens"):
+        list(store.runs())
+
+
+def test_a_column_of_another_type_is_named(tmp_path: Path) -> None:
+    """Met by the fuzzer too, as a matrix that had become a list of records."""
+    store = filled(tmp_path, 2)
+    shard = store.shards()[0]
+    table = pq.read_table(shard)
+    pq.write_table(table.set_column(table.schema.get_field_index("outcome"), "outcome", [["good", "bad"]]), shard)
+    with pytest.raises(DamagedShard, match=r"run.outcome is of type string; expected double"):
         list(store.runs())
 
 
