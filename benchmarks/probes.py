@@ -138,7 +138,7 @@ def speed() -> list[str]:
             f"- All layers' probes on ({rows}, {layers}, {width}), 5 folds x 3 penalties: {max(found['batched_s'])} s "
             f"against {found['scikit_learn_s']} s of scikit-learn layer by layer, {found['ratio']} times as fast "
             f"({found['ratio_scaled_once']} times where scikit-learn need not scale in each fold), AUROC within "
-            f"{found['largest_auroc_difference']:.4f}; {found['threads']} thread(s), machine busy."
+            f"{found['largest_auroc_difference']:.4f}; {found['threads']} thread(s)."
         ]
     if (folder / "capture.json").exists():
         found = json.loads((folder / "capture.json").read_text())
