@@ -195,7 +195,8 @@ class LearnedRouter(Pretrained):
         asked = [(names.index(name), answer) for name, answer in known.asked.items() if name in names]
         if self.plan.agent in names:
             return self._by_one(panel, known)
-        if why := self.plan.instead or self._unsupported(known, panel, asked):
+        ruled = "" if self.plan.agent else self.plan.instead  # without that agent the learned way decides
+        if why := ruled or self._unsupported(known, panel, asked):
             return self._by_rule(panel, asked, len(known.question), why)
         text = self._texts(known.question) if known.question else None
         if text is None:

@@ -76,6 +76,12 @@ def plan_of(
 
     learned = [point for point in curve if within(point) and (seconds is not None or not point.per_second)]
     reached = max((point.accuracy for point in learned), default=-math.inf)
+    mine = None
+    if seconds is None and learned and budget is not None:
+        mine = Plan(lambda_of_budget([point for point in curve if not point.per_second], budget))
+    elif learned:
+        best_point = min(learned, key=lambda point: (-point.accuracy, point.cost))
+        mine = Plan(best_point.lambda_, best_point.per_second)
     # The first of equals: one agent is simpler than a rule.
     ways: list[Point | Alone] = [*alone, *rule]
     simple = [one for one in ways if within(one) and one.accuracy > reached]
@@ -83,16 +89,13 @@ def plan_of(
         best = max(simple, key=lambda one: one.accuracy)
         had = f"had {best.accuracy:.3f} of the held-out questions right within the budget, the learned way fewer"
         if isinstance(best, Alone):
-            # At the highest price for whatever else may have to be asked: only one agent alone was within.
-            return Plan(max(point.lambda_ for point in curve), 0.0, best.agent, f"{best.agent} alone {had}")
+            # The learned way's prices stay, for where that agent may not be asked; the highest if only it was within.
+            prices = mine or Plan(max(point.lambda_ for point in curve))
+            return Plan(prices.lambda_, prices.per_second, best.agent, f"{best.agent} alone {had}")
         return Plan(best.lambda_, best.per_second, "", f"past success rates alone {had}")
-    if not learned:
+    if mine is None:
         raise RecordError(_nothing_within([*curve, *alone], budget, seconds))
-    if seconds is None:
-        assert budget is not None
-        return Plan(lambda_of_budget([point for point in curve if not point.per_second], budget))
-    best_point = min(learned, key=lambda point: (-point.accuracy, point.cost))
-    return Plan(best_point.lambda_, best_point.per_second)
+    return mine
 
 
 def lambda_of_budget(curve: Sequence[Point], budget: float) -> float:

@@ -14,7 +14,7 @@ from metaprobe.routing.learned import LearnedRouter
 from metaprobe.routing.learned_budget import Alone, Point, plan_of
 from metaprobe.routing.learned_play import play
 from metaprobe.routing.learned_policy import AgentPolicy
-from metaprobe.routing.learned_state import Past
+from metaprobe.routing.learned_state import Known, Past
 from metaprobe.training.router import train_router
 from metaprobe.training.router_data import Words, outcomes_of
 from metaprobe.training.router_fit import fit_router
@@ -156,6 +156,10 @@ def test_the_simplest_of_equally_accurate_ways_is_taken() -> None:
     ruled = plan_of(curve, rule, [], seconds=2)
     assert (ruled.lambda_, ruled.per_second, ruled.agent) == (0.2, 0.1, "")
     assert "past success rates alone had 0.750" in ruled.instead
+    better = plan_of(curve, [], [Alone("a", 0.9, 0.9, 4.0)], budget=1.0)
+    assert (better.agent, better.lambda_) == ("a", plan_of(curve, [], [], budget=1.0).lambda_), (
+        "the budget's price stays"
+    )
     assert plan_of(curve, [], [], seconds=2).per_second == 0.3
 
 
@@ -167,6 +171,16 @@ def test_where_past_rates_do_better_the_rule_decides_and_says_so(folder: Path) -
     assert found.kept == "slow"
     assert "past success rates alone had 0.999 of the held-out questions right" in found.reason
     assert found.fell_back
+
+
+def test_where_the_agent_that_is_better_alone_may_not_be_asked_the_learned_way_decides(folder: Path) -> None:
+    checkpoint = LearnedRouter.load(folder).checkpoint
+    contract = {**checkpoint.manifest.contract, "alone": [["slow", 0.999, 0.3, 20.0]]}
+    router = LearnedRouter(replace(checkpoint, manifest=replace(checkpoint.manifest, contract=contract)), budget=0.5)
+    assert router.decide(Known()).agent == "slow"
+    other = router.decide(Known(agents=("small", "dear")))
+    assert not other.fallback
+    assert router.lambda_ == LearnedRouter.load(folder, budget=0.5).lambda_
 
 
 def test_in_a_pipeline_the_slow_agent_is_not_handed_the_question(folder: Path) -> None:
