@@ -1,7 +1,7 @@
 """Makes the bundled checkpoints again from the recorded runs, and says how far they differ from those that are there.
 
     python recorded/bundle.py [--models MODELS] [NAME ...]            # write checkpoints/bundled/
-    python recorded/bundle.py --check [--models MODELS] [NAME ...]    # make them in out/bundle, compare, write nothing
+    python recorded/bundle.py --check [--models MODELS] [NAME ...]    # make them in out/bundle, compare, leave them there
 
 Predictors, gate and router come from files in this folder alone. The probes need hidden states, which are read again
 with the models' weights: MODELS holds `qwen-coder-0.5b/model.gguf` and `qwen-coder-1.5b/model.gguf`.
@@ -89,13 +89,17 @@ def main(names: tuple[str, ...], models: Path | None, check: bool) -> None:
         of_states = str(STATES) in COMMANDS[name]
         if of_states:
             read_states(name.rsplit("-", 1)[0], models)
-        out = WORK / name if check else FOLDER.relative_to(ROOT) / name
-        run(f"{COMMANDS[name]} --out {shlex.quote(str(out))}")
+        # Not straight into the package's folder: a wheel built meanwhile would take half a checkpoint with it.
+        made = WORK / name
+        run(f"{COMMANDS[name]} --out {shlex.quote(str(made))}")
         if check:
-            found = compared(FOLDER / name, ROOT / out)
+            found = compared(FOLDER / name, ROOT / made)
             allowed = TOLERANCE_OF_STATES if of_states else TOLERANCE
             click.echo(f"{name}: differs by {found:.2g} on the golden rows (allowed: {allowed:g})")
             worst += [name] * (found > allowed)
+        else:
+            shutil.rmtree(FOLDER / name, ignore_errors=True)
+            shutil.move(ROOT / made, FOLDER / name)
     if not check:
         write_table()
     if worst:

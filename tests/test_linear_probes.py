@@ -55,34 +55,30 @@ def changed(evidence: Evidence, layer: int, position: int, value: float, rows: o
 def test_every_fold_and_penalty_agrees_with_scikit_learn(soft: bool) -> None:
     X, y, _ = planted(400, 30, 1.0)
     X[:, 3] *= 50  # what standardising is for
-    blocks = torch.from_numpy(np.stack([X, X[::-1].copy()]).astype(np.float32))
     target = np.random.default_rng(1).beta(1 + 2 * y, 3 - 2 * y) if soft else y
     held = np.arange(400) % 3
     learns = torch.from_numpy((held != np.arange(3)[:, None]).astype(np.float32))
     penalties = (0.01, 1.0)
-    Z, _, _ = standardised(blocks)
+    Z, _, _ = standardised(torch.from_numpy(X).float())
     found = solve_logistic(Z, torch.from_numpy(target).float(), learns, torch.tensor(penalties))
     assert found.gradient <= TOLERANCE
-    for block in range(2):
-        for fold in range(3):
-            rows = np.flatnonzero(held != fold)
-            # A target t is t right answers and 1 - t wrong ones with the same states.
-            states = np.concatenate([Z[block].numpy()[rows]] * 2)
-            labels, weights = np.repeat([1, 0], len(rows)), np.concatenate([target[rows], 1 - target[rows]])
-            for p, penalty in enumerate(penalties):
-                model = LogisticRegression(C=1 / (penalty * len(rows)), tol=1e-8, max_iter=5000)
-                model.fit(states, labels, sample_weight=weights)
-                np.testing.assert_allclose(found.weights[block, fold, p].numpy(), model.coef_[0], atol=2e-3)
-                np.testing.assert_allclose(
-                    found.scores[block, fold, p].numpy(), model.decision_function(Z[block].numpy()), atol=2e-2
-                )
+    for fold in range(3):
+        rows = np.flatnonzero(held != fold)
+        # A target t is t right answers and 1 - t wrong ones with the same states.
+        states = np.concatenate([Z.numpy()[rows]] * 2)
+        labels, weights = np.repeat([1, 0], len(rows)), np.concatenate([target[rows], 1 - target[rows]])
+        for p, penalty in enumerate(penalties):
+            model = LogisticRegression(C=1 / (penalty * len(rows)), tol=1e-8, max_iter=5000)
+            model.fit(states, labels, sample_weight=weights)
+            np.testing.assert_allclose(found.weights[fold, p].numpy(), model.coef_[0], atol=2e-3)
+            np.testing.assert_allclose(found.scores[fold, p].numpy(), model.decision_function(Z.numpy()), atol=2e-2)
 
 
 @given(seed=st.integers(0, 100), penalty=st.sampled_from([1e-3, 0.1, 10.0]), width=st.integers(1, 60))
 @settings(max_examples=15, deadline=None)
 def test_the_solver_ends_at_a_minimum_also_with_fewer_rows_than_units(seed: int, penalty: float, width: int) -> None:
     X, y, _ = planted(40, width, 3.0, seed)
-    Z, _, _ = standardised(torch.from_numpy(X.astype(np.float32))[None])
+    Z, _, _ = standardised(torch.from_numpy(X.astype(np.float32)))
     found = solve_logistic(Z, torch.from_numpy(y).float(), torch.ones(1, 40), torch.tensor([penalty]))
     assert found.gradient <= TOLERANCE
     assert torch.isfinite(found.weights).all()

@@ -64,7 +64,7 @@ def _logistic(
     from metaprobe.training.solve import solve_logistic, standardised
 
     # torch widens float16 ten times as fast as NumPy does.
-    Z, mean, scale = standardised(torch.tensor(block).float()[None])
+    Z, mean, scale = standardised(torch.tensor(block).float())
     solved = solve_logistic(
         Z,
         torch.from_numpy(y).float(),
@@ -72,7 +72,7 @@ def _logistic(
         torch.tensor(penalties, dtype=torch.float32),
     )
     directions = [
-        direction(w.T, mean[0].double().numpy(), scale[0].double().numpy(), b)
-        for w, b in zip(solved.weights[0].double().numpy(), solved.intercept[0].double().numpy(), strict=True)
+        direction(w.T, mean.double().numpy(), scale.double().numpy(), b)
+        for w, b in zip(solved.weights.double().numpy(), solved.intercept.double().numpy(), strict=True)
     ]
-    return directions, solved.scores[0].double().numpy()
+    return directions, solved.scores.double().numpy()

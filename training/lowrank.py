@@ -91,15 +91,15 @@ def _alternate(
         b, intercept = torch.zeros(rank, D), torch.zeros(())
         for _ in range(TURNS):
             a = a / a.norm(dim=1, keepdim=True).clamp_min(1e-12)
-            seen = torch.einsum("rl,lnd->nrd", a, Z).reshape(1, n, rank * D)
+            seen = torch.einsum("rl,lnd->nrd", a, Z).reshape(n, rank * D)
             solved = solve_logistic(seen, y, everyone, torch.tensor([penalty]))
-            b, intercept = solved.weights[0, 0, 0].view(rank, D), solved.intercept[0, 0, 0]
-            read = torch.einsum("rd,lnd->nrl", b, Z).reshape(1, n, rank * L)
-            spread = read.std(dim=1, keepdim=True)
+            b, intercept = solved.weights[0, 0].view(rank, D), solved.intercept[0, 0]
+            read = torch.einsum("rd,lnd->nrl", b, Z).reshape(n, rank * L)
+            spread = read.std(dim=0)
             # A layer that says the same of all these rows (every answer ends alike, say) weighs nothing.
-            spread = torch.where(spread > 1e-5 * read.abs().amax(dim=1, keepdim=True), spread, torch.inf)
+            spread = torch.where(spread > 1e-5 * read.abs().amax(dim=0), spread, torch.inf)
             solved = solve_logistic(read / spread, y, everyone, torch.tensor([LAYER_PENALTY]))
-            a = (solved.weights[0, 0, 0] / spread[0, 0]).view(rank, L)
-            intercept = solved.intercept[0, 0, 0]
+            a = (solved.weights[0, 0] / spread).view(rank, L)
+            intercept = solved.intercept[0, 0]
         found.append((torch.einsum("rl,rd->ld", a, b), intercept))
     return found

@@ -6,8 +6,6 @@ that the Hessians of all folds are close to one matrix a penalty, Z'Z / 4n + alp
 factor turns the problems into nearly round ones. A step costs two matrix products, whatever the number of problems.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +13,8 @@ from torch import Tensor
 
 TOLERANCE = 1e-4
 """Largest entry of the gradient at which a problem counts as solved; scikit-learn's default for its `lbfgs`."""
+ROUGH_TOLERANCE = 1e-3
+"""The same for states that are rounded: about what rounding moves it by."""
 NEWTON_STEPS = 40
 CG_STEPS = 60
 CURVATURE = 0.25
@@ -23,106 +23,102 @@ CURVATURE = 0.25
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Solved:
-    """B blocks (a layer at a position each) x F folds x P penalties."""
+    """F folds x P penalties of one block (a layer at a position)."""
 
     weights: Tensor
-    """float32 (B, F, P, D), for standardised hidden states."""
+    """float32 (F, P, D), for standardised hidden states."""
     intercept: Tensor
-    """float32 (B, F, P)."""
+    """float32 (F, P)."""
     scores: Tensor
-    """float32 (B, F, P, n): w z + b of every row, those included that the fold did not learn from."""
+    """float32 (F, P, n): w z + b of every row, those included that the fold did not learn from."""
     gradient: float
     """Largest entry of any gradient where it ended; at most `TOLERANCE` unless the steps ran out."""
 
 
 @torch.inference_mode()
 def solve_logistic(Z: Tensor, y: Tensor, learns: Tensor, penalties: Tensor) -> Solved:
-    """Every fold and penalty of every block.
+    """Every fold and penalty of a block.
 
-    `Z` (B, n, D) float32, standardised (`standardised`); `y` (n,) in [0, 1]; `learns` (F, n), whether fold f learns
-    from row i; `penalties` (P,), alpha above, positive. A target between 0 and 1 is a success rate: the loss is then
-    the cross-entropy to it.
+    `Z` (n, D) float32, standardised (`standardised`); `y` (n,) in [0, 1]; `learns` (F, n), whether fold f learns from
+    row i; `penalties` (P,), alpha above, positive. A target between 0 and 1 is a success rate: the loss is then the
+    cross-entropy to it.
     """
-    B, n, D = Z.shape
-    F, P = learns.shape[0], len(penalties)
-    columns = Z.transpose(1, 2).contiguous()  # products are fastest of what is contiguous
+    (n, D), F, P = Z.shape, len(learns), len(penalties)
+    rough = Z.to(_rounded_type())
     problems = _Problems(
-        rows=Z,
-        columns=columns,
+        rough=rough,
         y=y,
         share=(learns / learns.sum(dim=1, keepdim=True)).repeat_interleave(P, dim=0),
-        alpha=penalties.to(Z.dtype).repeat(F)[:, None],
-        factors=_factors(Z, columns, penalties),
+        alpha=penalties.repeat(F)[:, None],
+        factors=_factors(Z, penalties),
     )
-    w, b, scores, gradient = problems.solve()
-    return Solved(w.view(B, F, P, D), b.view(B, F, P), scores.view(B, F, P, n), gradient)
+    # Nearly all of the way with rounded states, which leaves little of it to exact products.
+    w, b, _, _ = problems.solve(torch.zeros(F * P, D), torch.zeros(F * P, 1), rough, ROUGH_TOLERANCE)
+    w, b, scores, gradient = problems.solve(w, b, Z, TOLERANCE)
+    return Solved(w.view(F, P, D), b.view(F, P), scores.view(F, P, n), gradient)
 
 
 def standardised(X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """(Z, mean (B, D), scale (B, D)) of float32 blocks X (B, n, D); a constant unit becomes 0, its scale infinity."""
-    mean = X.mean(dim=1)
-    Z = X - mean[:, None]
-    scale = torch.linalg.vector_norm(Z, dim=1) / X.shape[1] ** 0.5
+    """(Z, mean (..., D), scale (..., D)) of float32 states X (..., n, D).
+
+    A constant unit becomes 0, its scale infinity.
+    """
+    mean = X.mean(dim=-2)
+    Z = X - mean[..., None, :]
+    scale = Z.square().mean(dim=-2).sqrt()
     # float32 leaves a constant unit a spread of about 1e-7 of its size.
     scale = torch.where(scale > 1e-6 * mean.abs().clamp_min(1e-2), scale, torch.inf)
-    return Z.div_(scale[:, None]), mean, scale
+    return Z.div_(scale[..., None, :]), mean, scale
 
 
-@contextmanager
-def _rough_products() -> Iterator[None]:
-    """Matrix products of float32 may round their factors (bfloat16 on CPUs that have it, TF32 on GPUs).
+def _rounded_type() -> torch.dtype:
+    """What states may be rounded to where only the direction of a step, not where it ends, depends on a product.
 
-    Four times as fast where the hardware can, and enough for the direction of a step: where it leads is then computed
-    exactly.
+    bfloat16 is four times as fast where the processor multiplies it, and slower than float32 where it does not.
     """
+    able = torch.cpu.get_capabilities()
+    return torch.bfloat16 if any(able.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16")) else torch.float32
+
+
+def _factors(Z: Tensor, penalties: Tensor) -> Tensor:
+    """(P, D, D): Cholesky factors of what all folds' Hessians are close to, at each penalty."""
     before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("medium")
+    torch.set_float32_matmul_precision("medium")  # rounds the states, but not their sums of products
     try:
-        yield
+        gram = Z.T @ Z
     finally:
         torch.set_float32_matmul_precision(before)
-
-
-def _factors(Z: Tensor, columns: Tensor, penalties: Tensor) -> Tensor:
-    """(B, P, D, D): Cholesky factors of what all folds' Hessians are close to, at each penalty."""
-    with _rough_products():
-        gram = columns @ Z
-    identity = torch.eye(Z.shape[2], dtype=Z.dtype, device=Z.device)
-    bound = (CURVATURE / Z.shape[1]) * (gram + gram.transpose(1, 2)) / 2
     # Rounding must not make it indefinite: 1 is the mean eigenvalue of standardised states, the rounding 1e-3 of it.
-    factors: Tensor = torch.linalg.cholesky(bound[:, None] + (penalties[:, None, None] + 1e-3) * identity)
+    bound = gram.mul_(CURVATURE / len(Z)).repeat(len(penalties), 1, 1)
+    bound.diagonal(dim1=1, dim2=2).add_(penalties[:, None] + 1e-3)
+    factors: Tensor = torch.linalg.cholesky(bound)
     return factors
 
 
 Point = tuple[Tensor, Tensor]
-"""Weights (B, C, D) and intercepts (B, C, 1) of C problems of each block."""
+"""Weights (C, D) and intercepts (C, 1) of C problems."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Problems:
-    rows: Tensor  # (B, n, D)
-    columns: Tensor  # (B, D, n)
+    rough: Tensor  # (n, D): states, rounded
     y: Tensor  # (n,)
     share: Tensor  # (C, n): each row's share in its problem's loss
     alpha: Tensor  # (C, 1)
-    factors: Tensor  # (B, P, D, D)
+    factors: Tensor  # (P, D, D)
 
-    def solve(self) -> tuple[Tensor, Tensor, Tensor, float]:
-        """(weights, intercepts, scores, largest gradient)."""
-        B, n, D = self.rows.shape
-        C = len(self.share)
-        w, b = self.rows.new_zeros(B, C, D), self.rows.new_zeros(B, C, 1)
-        scores = self.rows.new_zeros(B, C, n)
-        value, left = self._objective(scores, w), float("inf")
+    def solve(self, w: Tensor, b: Tensor, rows: Tensor, tolerance: float) -> tuple[Tensor, Tensor, Tensor, float]:
+        """(weights, intercepts, scores, largest gradient), from a start and for `rows`, rounded or not."""
+        scores, left = _product(w, rows.T) + b, float("inf")
+        value = self._objective(scores, w)
         for _ in range(NEWTON_STEPS):
             p = torch.sigmoid(scores)
             error = self.share * (p - self.y)
-            gradient = error @ self.rows + self.alpha * w, error.sum(dim=2, keepdim=True)
-            if (left := max(float(part.abs().max()) for part in gradient)) <= TOLERANCE:
+            gradient = _product(error, rows) + self.alpha * w, error.sum(dim=1, keepdim=True)
+            if (left := max(float(part.abs().max()) for part in gradient)) <= tolerance:
                 break
-            with _rough_products():
-                step = self._newton_step(gradient, self.share * p * (1 - p))
-            moved = step[0] @ self.columns + step[1]
+            step = self._newton_step(gradient, self.share * p * (1 - p))
+            moved = _product(step[0], rows.T) + step[1]
             # The full step all but always lowers the objective; where it does not, half of it, and so on.
             length = torch.ones_like(value)
             for _ in range(8):
@@ -135,9 +131,9 @@ class _Problems:
         return w, b, scores, left
 
     def _objective(self, scores: Tensor, w: Tensor) -> Tensor:
-        """(B, C, 1)."""
+        """(C, 1)."""
         each = torch.nn.functional.softplus(scores) - self.y * scores
-        return (self.share * each).sum(dim=2, keepdim=True) + self.alpha * w.square().sum(dim=2, keepdim=True) / 2
+        return (self.share * each).sum(dim=1, keepdim=True) + self.alpha * w.square().sum(dim=1, keepdim=True) / 2
 
     def _newton_step(self, gradient: Point, second: Tensor) -> Point:
         """Minus the inverse Hessian times the gradient, loosely while the gradient is large.
@@ -152,8 +148,7 @@ class _Problems:
         direction = steepest = self._rounded(residual)
         rho = _dot(residual, steepest)
         for _ in range(CG_STEPS):
-            weighed = second * (direction[0] @ self.columns + direction[1])
-            image = weighed @ self.rows + self.alpha * direction[0], weighed.sum(dim=2, keepdim=True)
+            image = self._hessian(second, direction)
             bent = _dot(direction, image)
             length = torch.where(bent > 0, rho / bent, 0.0)
             at, residual = _along(at, length, direction), _along(residual, -length, image)
@@ -165,16 +160,28 @@ class _Problems:
             rho = following
         return at
 
+    def _hessian(self, second: Tensor, v: Point) -> Point:
+        """Each problem's Hessian times v, but for rounding; `second` (C, n) are the rows' second derivatives."""
+        weighed = second * (_product(v[0], self.rough.T) + v[1])
+        return _product(weighed, self.rough) + self.alpha * v[0], weighed.sum(dim=1, keepdim=True)
+
     def _rounded(self, v: Point) -> Point:
         """The inverse of the shared matrix of each problem's penalty times v."""
-        (B, C, D), P = v[0].shape, self.factors.shape[1]
-        columns = v[0].view(B, C // P, P, D).permute(0, 2, 3, 1)  # (B, P, D, F)
-        solved = torch.cholesky_solve(columns, self.factors).permute(0, 3, 1, 2).reshape(B, C, D)
-        return solved, v[1] / CURVATURE
+        (C, D), P = v[0].shape, len(self.factors)
+        columns = v[0].view(C // P, P, D).permute(1, 2, 0)  # (P, D, F)
+        # Not cholesky_solve, which copies the factors each time.
+        half = torch.linalg.solve_triangular(self.factors, columns, upper=False)
+        solved = torch.linalg.solve_triangular(self.factors.mT, half, upper=True)
+        return solved.permute(2, 0, 1).reshape(C, D), v[1] / CURVATURE
+
+
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    """float32 a @ b, of a rounded as b is."""
+    return (a.to(b.dtype) @ b).float()
 
 
 def _dot(a: Point, b: Point) -> Tensor:
-    return (a[0] * b[0]).sum(dim=2, keepdim=True) + a[1] * b[1]
+    return (a[0] * b[0]).sum(dim=1, keepdim=True) + a[1] * b[1]
 
 
 def _along(start: Point, length: Tensor, direction: Point) -> Point:
