@@ -15,6 +15,7 @@ import pytest
 from made_up_report import HOSTILE, METHOD_OF_ALL, METHODS, made_up
 
 from metaprobe.eval.metrics import Interval
+from metaprobe.eval.report.layout import Column, Table, share, words
 from metaprobe.eval.report.methods import METRICS, clear_winner
 from metaprobe.eval.report.model import Audit, Comparison, MethodResult
 from metaprobe.eval.report.numbers import number, verdict
@@ -253,6 +254,15 @@ def test_numbers_have_no_minus_before_nothing_and_say_when_there_are_none():
     assert number(-0.001, signed=True) == "+0.00"
     assert number(float("nan")) == "n/a"
     assert number(0.716) == "0.72"
+
+
+def test_a_column_in_which_no_row_says_anything_is_not_on_the_page_and_is_in_the_csv():
+    columns = (Column("who", "Who", "text"), Column("fixed", "Fixed"), Column("seen", "Seen"))
+    rows = ((words("a"), share(None), share(0.0)), (words("b"), share(None), share(None)))
+    table = Table(ident="t", caption="", columns=columns, rows=rows)
+    assert [column.key for column in table.heads] == ["who", "seen"]
+    assert [[column.key for column, _ in row] for row in table.shown] == [["who", "seen"]] * 2
+    assert table.csv.splitlines()[0] == "who,fixed,seen"
 
 
 def test_csv_tables_give_back_every_number(comparison, tables):

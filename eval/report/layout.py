@@ -99,7 +99,7 @@ class Column:
     """Prose is whole sentences. An interval is three columns in the CSV: `key`, `key_low`, `key_high`."""
     better: Literal["", "higher", "lower"] = ""
     shown: bool = True
-    """Whether the page shows it; the CSV always has it."""
+    """Whether the page may show it; the CSV always has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,9 +118,16 @@ class Table:
         return f"{self.ident}.csv"
 
     @property
+    def heads(self) -> list[Column]:
+        """The columns that the page has: not those in which no row says anything."""
+        filled = [any(cell != NOTHING for cell in cells) for cells in zip(*self.rows, strict=True)]
+        return [c for c, has in zip(self.columns, filled, strict=True) if c.shown and has] if self.rows else []
+
+    @property
     def shown(self) -> list[list[tuple[Column, Cell]]]:
         """The rows as the page has them."""
-        return [[(c, cell) for c, cell in zip(self.columns, row, strict=True) if c.shown] for row in self.rows]
+        heads = self.heads
+        return [[(c, cell) for c, cell in zip(self.columns, row, strict=True) if c in heads] for row in self.rows]
 
     @property
     def csv(self) -> str:
