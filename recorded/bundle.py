@@ -1,7 +1,7 @@
 """Makes the bundled checkpoints again from the recorded runs, and says how far they differ from those that are there.
 
     python recorded/bundle.py [--models MODELS] [NAME ...]            # write checkpoints/bundled/
-    python recorded/bundle.py --check [--models MODELS] [NAME ...]    # make them in out/bundle, compare, leave them there
+    python recorded/bundle.py --check [--models MODELS] [NAME ...]    # make them in out/bundle, compare
 
 Predictors, gate and router come from files in this folder alone. The probes need hidden states, which are read again
 with the models' weights: MODELS holds `qwen-coder-0.5b/model.gguf` and `qwen-coder-1.5b/model.gguf`.
@@ -81,7 +81,7 @@ COMMANDS = {
 @click.command()
 @click.argument("names", nargs=-1, type=click.Choice(list(COMMANDS)))
 @click.option("--models", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--check", is_flag=True, help="Compare with what is there, and leave it.")
+@click.option("--check", is_flag=True, help="Compare with what is there, and leave both.")
 def main(names: tuple[str, ...], models: Path | None, check: bool) -> None:
     """Make the named checkpoints, or all."""
     worst = []
