@@ -4,9 +4,9 @@
     python benchmarks/probes.py measure
     python benchmarks/probes.py page
 
-MODELS holds `qwen-coder-0.5b/model.gguf`; SmolLM2-135M comes with its wheel. `collect` resumes where it was stopped.
-`measure` keeps its figures in docs/measured/probes.json, from which `page` makes the tables, so that no number there is
-typed by hand.
+MODELS holds `qwen-coder-0.5b/model.gguf` and `qwen-coder-1.5b/model.gguf`; SmolLM2-135M comes with its wheel. `collect`
+resumes where it was stopped. `measure` keeps its figures in docs/measured/probes.json, from which `page` makes the
+tables, so that no number there is typed by hand.
 """
 
 import json
@@ -33,7 +33,11 @@ ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "probes.md"
 FIGURES = ROOT / "docs" / "measured" / "probes.json"
 
-MODELS = {"smollm2-135m": "smollm2-135m", "qwen-coder-0.5b": "{models}/qwen-coder-0.5b/model.gguf"}
+MODELS = {
+    "smollm2-135m": "smollm2-135m",
+    "qwen-coder-0.5b": "{models}/qwen-coder-0.5b/model.gguf",
+    "qwen-coder-1.5b": "{models}/qwen-coder-1.5b/model.gguf",
+}
 TASKS = {
     "places": 1200,
     "arithmetic": 1300,

@@ -65,7 +65,7 @@ AGENTS = {"alpha": "smollm2-135m", "beta": "qwen-coder-0.5b", "gamma": "qwen-cod
 """Agent of the recorded MetaCogAgent runs -> its model."""
 
 COMMANDS = {
-    "quality": f"train quality {ANSWERS} {SHORT} --target correct --raw-graph",
+    "quality": f"train quality {ANSWERS} {SHORT} --target correct --new-tasks --raw-graph",
     "gate": f"train gate {ANSWERS} --target correct",
     "critical": f"train quality {DEBATE} --raw-graph",
     "router": f"train router recorded/metacog-every-agent --prices {PRICES}",

@@ -36,7 +36,16 @@ from metaprobe.training.heads_figures import (
     rare_figures,
 )
 from metaprobe.training.heads_thresholds import PROMISES, critical_thresholds, promised
-from metaprobe.training.methods import MEAN_LOGPROB, Evidence, FeatureTrees, HiddenProbe, LowRankProbe, Method, Scores
+from metaprobe.training.methods import (
+    MEAN_LOGPROB,
+    USUAL_TREES,
+    Evidence,
+    FeatureTrees,
+    HiddenProbe,
+    LowRankProbe,
+    Method,
+    Scores,
+)
 from metaprobe.training.raw_parity import checked_raw_graph
 from metaprobe.training.roles import Roles, Rows, final_roles
 from metaprobe.training.trees import in_memory
@@ -53,6 +62,8 @@ class Head:
     fits: CrossFit
     inverted: bool = False
     """Whether the answers' `y` is 1 where the label is 0."""
+    trees: FeatureTrees = USUAL_TREES
+    """The recipe."""
 
     def roles(self, seed: int) -> Roles:
         table = self.evidence.table
@@ -99,12 +110,13 @@ def export_quality(
             roles,
             names=head.evidence.feature_names,
             inverted=head.inverted,
+            domain=head.trees.domain(table),
             seed=seed,
         )
         fitted[target] = probability
-        figures, report = _held_out(head.evidence, head.fits, FeatureTrees(), seed)
+        figures, report = _held_out(head.evidence, head.fits, head.trees, seed)
         if head.inverted:
-            figures |= rare_figures(table, head.fits[FeatureTrees().name].probability, seed=seed)
+            figures |= rare_figures(table, head.fits[head.trees.name].probability, seed=seed)
         note(target, figures, report.audits, report.skipped)
         lines.append(
             f"{target}: {probability.kind}, a probability, {len(table)} answers, {_positive(head):.0%} positive"

@@ -153,10 +153,14 @@ def fit_probability(
     *,
     names: Sequence[str],
     inverted: bool = False,
+    domain: NDArray[np.str_] | None = None,
     seed: int = 0,
 ) -> Probability:
-    """Trees, and the calibrator that is chosen on the calibration rows. `y` (n,) is 1 for good answers."""
-    trees = fit_trees(X, y, roles, names=names, seed=seed)
+    """Trees, and the calibrator that is chosen on the calibration rows. `y` (n,) is 1 for good answers.
+
+    `domain`: of `fit_trees`.
+    """
+    trees = fit_trees(X, y, roles, names=names, domain=domain, seed=seed)
     rows = roles.calibration
     chosen = choose_calibrator(trees.score(X[rows]), y[rows], groups[rows], seed=seed)
     return Probability(trees, chosen.calibrator, inverted)

@@ -20,6 +20,7 @@ from metaprobe.probes.baselines import baseline_scores
 from metaprobe.records.extras import require
 from metaprobe.training.hidden import LinearProbe, fit_linear_probe
 from metaprobe.training.linear import KINDS, Kind
+from metaprobe.training.new_tasks import domains
 from metaprobe.training.roles import Roles, Rows
 from metaprobe.training.states import States
 from metaprobe.training.trees import fit_trees
@@ -168,13 +169,29 @@ class CellTable:
 class FeatureTrees:
     """The quality predictor: LightGBM on windowed log-probability statistics."""
 
+    new_tasks: bool = False
+    """Whether its settings are chosen for tasks that the runs do not hold."""
     name: str = TREES
     family: Family = "learned"
     fitted: bool = True
 
     def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
-        trees = fit_trees(evidence.features, evidence.table.y, roles, names=evidence.feature_names, seed=seed)
+        trees = fit_trees(
+            evidence.features,
+            evidence.table.y,
+            roles,
+            names=evidence.feature_names,
+            domain=self.domain(evidence.table),
+            seed=seed,
+        )
         return Fitted(lambda rows: trees.score(evidence.features[rows]), trees.selection_auroc)
+
+    def domain(self, table: AnswerTable) -> NDArray[np.str_] | None:
+        """(n,): what settings are chosen across; None where they are chosen on selection rows."""
+        return domains(table.tasks, table.dimensions) if self.new_tasks else None
+
+
+USUAL_TREES = FeatureTrees()
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +247,9 @@ ProbeKind = Literal[Kind, "low-rank"]
 PROBE_KINDS: tuple[ProbeKind, ...] = (*KINDS, "low-rank")
 
 
-def standard_methods(evidence: Evidence, *, kind: ProbeKind = "logistic") -> list[Method]:
+def standard_methods(
+    evidence: Evidence, *, kind: ProbeKind = "logistic", trees: FeatureTrees = USUAL_TREES
+) -> list[Method]:
     """The methods of the comparison, in its order. Probes, of that kind, only where hidden states were captured."""
     table = evidence.table
     methods: list[Method] = [
@@ -248,7 +267,7 @@ def standard_methods(evidence: Evidence, *, kind: ProbeKind = "logistic") -> lis
             for control in (CellTable(), CellTable("run identity", ("models", "variants")))
             if control.varies(table)
         ),
-        FeatureTrees(),
+        trees,
     ]
     if evidence.states is not None:
         positions = evidence.states.positions

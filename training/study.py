@@ -25,7 +25,9 @@ from metaprobe.training.methods import (
     BEFORE,
     MEAN_LOGPROB,
     TREES,
+    USUAL_TREES,
     Evidence,
+    FeatureTrees,
     HiddenProbe,
     LowRankProbe,
     Method,
@@ -58,6 +60,11 @@ class Study:
     stores: tuple[Path, ...] = ()
     """Where the runs are, for what a comparison says of them; empty where they are not in stores."""
 
+    @property
+    def trees(self) -> FeatureTrees:
+        """The recipe of the quality predictor."""
+        return next(method for method in self.methods if isinstance(method, FeatureTrees))
+
 
 def study(
     stores: Sequence[str | Path],
@@ -89,11 +96,12 @@ def study_of(
     folds: int = 5,
     seed: int = 0,
     kind: ProbeKind = "logistic",
+    trees: FeatureTrees = USUAL_TREES,
     progress: Progress | None = None,
     on_step: OnStep = _quiet,
 ) -> Study:
     """The same, of evidence that is loaded. `progress`: where finished folds are kept for the next start."""
-    methods = tuple(standard_methods(evidence, kind=kind))
+    methods = tuple(standard_methods(evidence, kind=kind, trees=trees))
     blend = [name for name in BLENDED if name in {method.name for method in methods}]
     fits = crossfit(evidence, methods, folds=folds, seed=seed, blend=blend, progress=progress, on_step=on_step)
     return Study(evidence, methods, fits, seed)
@@ -106,6 +114,7 @@ def head_studies(
     stage: str | None = None,
     agent: str | None = None,
     source: str | None = None,
+    new_tasks: bool = False,
     folds: int = 5,
     seed: int = 0,
     spread: bool = False,
@@ -113,9 +122,11 @@ def head_studies(
 ) -> dict[str, Study | GradedStudy]:
     """A study of each head that the targets need, from runs that are read once; for `train_quality`.
 
-    A head is learned from the answers that have its label. `source`: whose labels (`load_heads`). `spread`: put the
-    features on the cluster of the default Dask client, whose workers then fit the trees.
+    A head is learned from the answers that have its label. `source`: whose labels (`load_heads`). `new_tasks`: choose
+    settings by tasks left out, of heads that are a probability. `spread`: put the features on the cluster of the
+    default Dask client, whose workers then fit the trees.
     """
+    trees = FeatureTrees(new_tasks)
     found: dict[str, Study | GradedStudy] = {}
     for target, data in load_heads(stores, targets, stage=stage, agent=agent, source=source, spread=spread).items():
 
@@ -125,7 +136,7 @@ def head_studies(
         if isinstance(data, Graded):
             found[target] = graded_study(data, folds=folds, seed=seed, on_step=step)
         else:
-            found[target] = study_of(data, folds=folds, seed=seed, on_step=step)
+            found[target] = study_of(data, folds=folds, seed=seed, trees=trees, on_step=step)
     return found
 
 
@@ -138,7 +149,7 @@ def train_quality(
     log-probabilities themselves, `raw.onnx`.
     """
     heads = {
-        target: s if isinstance(s, GradedStudy) else Head(s.evidence, s.fits, target in INVERTED)
+        target: s if isinstance(s, GradedStudy) else Head(s.evidence, s.fits, target in INVERTED, s.trees)
         for target, s in studies.items()
     }
     return export_quality(path, heads, seed=next(iter(studies.values())).seed, command=command, raw=raw)

@@ -11,6 +11,7 @@ from metaprobe.eval.metrics import auroc
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 from metaprobe.training.calibrate import fit_platt
+from metaprobe.training.new_tasks import best_elsewhere
 from metaprobe.training.roles import Roles
 
 Floats = NDArray[np.float64]
@@ -55,7 +56,8 @@ class Trees:
     booster: Any
     parameters: Parameters
     selection_auroc: float
-    """Of the chosen parameters, on the selection rows, before those joined the fit; nan for a regression."""
+    """Of the chosen parameters, on rows they were not fitted on: selection rows, or domains left out; nan for a
+    regression."""
 
     def score(self, X: NDArray[np.floating[Any]]) -> Floats:
         """Raw log-odds (n,), or the number itself, before calibration.
@@ -112,6 +114,7 @@ def fit_trees(
     *,
     names: Sequence[str],
     objective: Objective = "binary",
+    domain: NDArray[np.str_] | None = None,
     seed: int = 0,
 ) -> Trees:
     """Choose on the selection rows, with early stopping, and fit that on train and selection rows.
@@ -121,6 +124,9 @@ def fit_trees(
     minimum of every window, kept where it loses nothing. `y` (n,) is higher for better answers: the theory gives the
     sign of a constraint that way round.
 
+    `domain` (n,), the task of each row: settings are chosen by domains left out instead, always with that rise, for no
+    row can tell what an unseen task would lose by it (`metaprobe.training.new_tasks`).
+
     X is an array (n, d), or a Dask array for rows beyond this machine's memory: then the cluster of the default Dask
     client fits (`metaprobe.training.dask_trees`), with the same search.
     """
@@ -129,6 +135,11 @@ def fit_trees(
     merit = _auroc if binary else _closeness
     base: Parameters = {"objective": objective, "metric": METRIC[objective], **COMMON, "seed": seed}
     base["num_threads"] = 1 if X.size < SMALL else 0
+    if domain is not None:
+        base["monotone_constraints"], base["min_data_in_leaf"] = _rising(names), 40
+        parameters, rounds, reached = best_elsewhere(X, y, roles.learning, domain, base=base, names=safe(names))
+        booster = grower.finish(parameters, rounds)
+        return Trees(float32_thresholds(booster), {**parameters, "rounds": rounds}, reached)
     best = max((grower.grow({**base, **size}) for size in GRID), key=lambda grown: merit(at, grown))
     for more in _refinements(y[roles.train] if binary else None, names):
         tried = grower.grow({**best.parameters, **more})
@@ -151,9 +162,12 @@ def _refinements(y: NDArray[np.int64] | None, names: Sequence[str]) -> Iterator[
     zeros = 0 if y is None else len(y) - ones
     if min(ones, zeros) and max(ones, zeros) >= IMBALANCE * min(ones, zeros):
         yield {"scale_pos_weight": zeros / ones}
-    rising = [int(name.rpartition(".")[2] in RISING) for name in names]
-    if any(rising):
-        yield {"monotone_constraints": rising}
+    if any(_rising(names)):
+        yield {"monotone_constraints": _rising(names)}
+
+
+def _rising(names: Sequence[str]) -> list[int]:
+    return [int(name.rpartition(".")[2] in RISING) for name in names]
 
 
 def _auroc(y: NDArray[np.int64], grown: Grown) -> float:

@@ -42,14 +42,15 @@ def domains_of(table: AnswerTable) -> tuple[str, dict[str, Rows]]:
     """
     for by, names in (("task", table.tasks), ("dimension", table.dimensions)):
         rows = {str(name): np.flatnonzero(names == name) for name in np.unique(names)}
-        large = {name: here for name, here in rows.items() if _tells(table.y[here])}
+        large = {name: here for name, here in rows.items() if tells(table.y[here])}
         if len(large) > 1:
             kept = sorted(large, key=lambda name: -len(large[name]))[:MOST]
             return by, {name: large[name] for name in sorted(kept)}
     return "", {}
 
 
-def _tells(y: NDArray[np.int64]) -> bool:
+def tells(y: NDArray[np.int64]) -> bool:
+    """Whether the answers (n,) of a domain suffice for a figure."""
     return len(y) >= FEWEST and min(y.sum(), len(y) - y.sum()) >= FEWEST / 10
 
 

@@ -39,6 +39,9 @@ def train() -> None:
 @agent_option
 @click.option("--label-source", "source", help='Only labels of this source: "program", "judge", "judge:MODEL".')
 @click.option("--raw-graph", "raw", is_flag=True, help="Also write raw.onnx, which takes log-probabilities.")
+@click.option(
+    "--new-tasks", is_flag=True, help="For tasks the runs do not hold: settings that do best on a task left out."
+)
 @click.option("--dask", "scheduler", metavar="ADDRESS", help="Fit on this Dask cluster; runs are read here.")
 @folds_option
 @seed_option
@@ -50,6 +53,7 @@ def train_quality_command(
     agent: str | None,
     source: str | None,
     raw: bool,
+    new_tasks: bool,
     scheduler: str | None,
     folds: int,
     seed: int,
@@ -59,8 +63,13 @@ def train_quality_command(
     A target is a label: 0 or 1 (correct, critical, ...), 1 to 3 (instruction, justification, evidence), or quality,
     the judge's sum from 0 to 9. Labels may be missing: each head learns from the answers that have its own.
     """
+    from metaprobe.training.heads import SCALES
     from metaprobe.training.study import head_studies, train_quality
 
+    if new_tasks and scheduler is not None:
+        raise click.UsageError("--new-tasks fits many small boosters, which a cluster does not do: leave out --dask")
+    if new_tasks and (graded := sorted(set(targets) & set(SCALES))):
+        raise click.UsageError(f"--new-tasks chooses settings of labels that are 0 or 1, not of {', '.join(graded)}")
     check_target(out, "quality")  # before minutes of fitting, as in every command here
     with steps() as on_step, cluster(scheduler) as spread:
         studies = head_studies(
@@ -69,6 +78,7 @@ def train_quality_command(
             stage=stage,
             agent=agent,
             source=source,
+            new_tasks=new_tasks,
             folds=folds,
             seed=seed,
             spread=spread,

@@ -1,0 +1,82 @@
+"""Settings for tasks that the runs do not hold, chosen by tasks left out, carry over what the usual ones do not."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from conftest import made_up
+
+from metaprobe.cli import main
+from metaprobe.eval.metrics import auroc
+from metaprobe.records.errors import RecordError
+from metaprobe.training.audit import out_of_domain
+from metaprobe.training.fit import Head, export_quality
+from metaprobe.training.methods import TREES, Evidence, FeatureTrees
+from metaprobe.training.roles import final_roles
+from metaprobe.training.study import study_of
+
+NAMES = ("full.mean", "full.slope", "full.var")
+
+
+@pytest.fixture(scope="module")
+def several() -> Evidence:
+    """Four tasks: the mean says a little of right and wrong in all of them, the variance more, and the sign turns."""
+    evidence, rng = made_up(2400), np.random.default_rng(1)
+    n = len(evidence.table)
+    task, y = rng.integers(0, 4, n), evidence.table.y
+    known = y - 0.5 + rng.normal(size=n)
+    told = (y - 0.5) * np.where(task % 2, 1, -1) + rng.normal(size=n)
+    features = np.stack([known, task + 0.1 * rng.normal(size=n), 1.2 * told], axis=1).astype(np.float32)
+    table = replace(evidence.table, tasks=np.array([f"task {t}" for t in task]))
+    return replace(evidence, table=table, features=features, feature_names=NAMES, states=None)
+
+
+def test_settings_chosen_by_tasks_left_out_carry_over_more_and_know_less_at_home(several: Evidence) -> None:
+    roles = final_roles(several.table.groups.tolist(), several.table.y)
+    rows = roles.calibration
+    away, home = {}, {}
+    for recipe in (FeatureTrees(), FeatureTrees(new_tasks=True)):
+        found = out_of_domain(several, recipe)
+        assert found is not None
+        away[recipe.new_tasks] = found.mean.estimate
+        score = recipe.fit(several, roles, seed=0).score
+        home[recipe.new_tasks] = float(auroc(several.table.y[rows], score(rows)))
+    assert away[True] > away[False] + 0.02
+    assert home[True] < home[False]
+
+
+def test_the_exported_trees_are_of_the_recipe_that_was_judged(several: Evidence, tmp_path: Path) -> None:
+    recipe = FeatureTrees(new_tasks=True)
+    full = replace(made_up(900), states=None)
+    tasks = np.array([f"task {i % 3}" for i in range(len(full.table))])
+    full = replace(full, table=replace(full.table, tasks=tasks))
+    found = study_of(full, folds=2, trees=recipe)
+    assert found.trees is recipe
+    checkpoint = export_quality(tmp_path / "c", {"correct": Head(full, found.fits, trees=recipe)}, seed=0, command="")
+    judged = recipe.fit(full, Head(full, found.fits).roles(0), seed=0)
+    ours = checkpoint.session.run({"features": full.features})["correct"].ravel()
+    theirs = judged.score(np.arange(len(full.table)))
+    # Calibration never turns the order round.
+    assert (np.diff(ours[np.argsort(theirs, kind="stable")]) > -1e-6).all()
+    assert found.fits[TREES].ranking.shape == (len(full.table),)
+
+
+def test_one_task_of_one_dimension_is_refused_with_what_there_is(several: Evidence) -> None:
+    one = replace(several, table=replace(several.table, tasks=np.full(len(several.table), "sums")))
+    with pytest.raises(RecordError, match=r"two of 100 answers.*there are: d \d+"):
+        FeatureTrees(new_tasks=True).fit(one, final_roles(one.table.groups.tolist(), one.table.y), seed=0)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [(["--dask", "tcp://127.0.0.1:1"], "--dask"), (["--target", "instruction"], "instruction")],
+)
+def test_the_command_line_names_what_does_not_go_with_new_tasks(
+    options: list[str], named: str, recorded_runs: Path, tmp_path: Path
+) -> None:
+    line = ["train", "quality", str(recorded_runs), "--new-tasks", "--out", str(tmp_path / "c"), *options]
+    result = CliRunner().invoke(main, line)
+    assert result.exit_code == 2
+    assert named in result.output

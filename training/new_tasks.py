@@ -1,0 +1,59 @@
+"""Settings of the trees for tasks that the runs do not hold: those that do best on a task left out.
+
+Chosen on rows of the same tasks, trees grow large and learn which task an answer is from, which is worth much at home
+and less than nothing elsewhere.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.eval.audits.domains import FEWEST, tells
+from metaprobe.eval.metrics import auroc
+from metaprobe.records.errors import RecordError
+from metaprobe.records.extras import require
+
+LEAVES = (2, 4, 8)
+ROUNDS = (30, 60, 120)
+
+
+def domains(tasks: NDArray[np.str_], dimensions: NDArray[np.str_]) -> NDArray[np.str_]:
+    """(n,): what tells domains apart: tasks, or of one task its dimensions."""
+    return tasks if len(np.unique(tasks)) > 1 else dimensions
+
+
+def best_elsewhere(
+    X: NDArray[np.float32],
+    y: NDArray[np.int64],
+    rows: NDArray[np.int64],
+    domain: NDArray[np.str_],
+    *,
+    base: dict[str, Any],
+    names: Sequence[str],
+) -> tuple[dict[str, Any], int, float]:
+    """(parameters, rounds, mean AUROC on a domain left out): of those tried on `rows`, the best.
+
+    `base` holds what is not chosen. Raises `RecordError` where there are not two domains with enough answers of both
+    classes.
+    """
+    lightgbm = require("lightgbm", "fit")
+    here = [rows[domain[rows] == name] for name in np.unique(domain[rows])]
+    left_out = [part for part in here if tells(y[part])]
+    if len(left_out) < 2:
+        found = ", ".join(f"{domain[part[0]]} {len(part)} ({int(y[part].sum())} of them 1)" for part in here)
+        raise RecordError(
+            f"settings for new tasks are judged by tasks left out, which takes two of {FEWEST} answers, with "
+            f"{FEWEST // 10} of either kind; there are: {found}"
+        )
+    merit = np.zeros((len(LEAVES), len(ROUNDS)))
+    for part in left_out:
+        others = rows[domain[rows] != domain[part[0]]]
+        data = lightgbm.Dataset(X[others], y[others], feature_name=list(names), free_raw_data=False)
+        for i, leaves in enumerate(LEAVES):
+            booster = lightgbm.train({**base, "num_leaves": leaves}, data, num_boost_round=ROUNDS[-1])
+            for j, rounds in enumerate(ROUNDS):
+                merit[i, j] += auroc(y[part], booster.predict(X[part], raw_score=True, num_iteration=rounds))
+    size, stop = np.unravel_index(int(merit.argmax()), merit.shape)
+    return {**base, "num_leaves": LEAVES[size]}, ROUNDS[stop], float(merit.max()) / len(left_out)
