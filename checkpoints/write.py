@@ -134,6 +134,8 @@ def check_target(path: str | os.PathLike[str], kind: str, *, overwrite: bool = T
         return
     if not overwrite:
         raise CheckpointExists(f"{target} exists; give another path, or overwrite=True to replace it")
+    if MANIFEST not in held:
+        raise CheckpointExists(f"{target} is not a checkpoint but holds files, and is not replaced; give another path")
     try:
         there = parse_manifest((target / MANIFEST).read_bytes())
     except (OSError, CheckpointError) as error:

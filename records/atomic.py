@@ -20,8 +20,10 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(path)  # a full disk does not say where it is full
         raise
     if os.name == "posix":  # the new name itself is kept by the folder; elsewhere folders cannot be opened
         folder = os.open(path.parent, os.O_RDONLY)

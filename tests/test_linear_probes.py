@@ -84,6 +84,22 @@ def test_the_solver_ends_at_a_minimum_also_with_fewer_rows_than_units(seed: int,
     assert torch.isfinite(found.weights).all()
 
 
+@pytest.mark.parametrize("rounded", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize(("penalty", "gap"), [(0.0, 0.5), (1e-6, 0.5), (1e-5, 10.0)])
+def test_the_solver_ends_at_a_minimum_under_next_to_no_penalty_whatever_the_processor_rounds_to(
+    monkeypatch: pytest.MonkeyPatch, rounded: torch.dtype, penalty: float, gap: float
+) -> None:
+    monkeypatch.setattr("metaprobe.training.solve._rounded_type", lambda: rounded)
+    rng = np.random.default_rng(0)
+    n, width = (3000, 200) if gap < 1 else (60, 400)  # separable where the gap is wide
+    y = rng.integers(0, 2, n)
+    X = rng.normal(size=(n, width)) + gap * np.outer(y - 0.5, np.arange(width) < 20)
+    X = X * np.arange(1.0, width + 1) ** -2 @ np.linalg.qr(rng.normal(size=(width, width)))[0]
+    Z, _, _ = standardised(torch.from_numpy(X).float())
+    found = solve_logistic(Z, torch.from_numpy(y).float(), torch.ones(1, n), torch.tensor([penalty]))
+    assert found.gradient <= TOLERANCE
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_planted_direction_is_found_as_well_as_theory_allows(kind: Kind) -> None:
     n, width, distance = 6000, 32, 1.0

@@ -31,6 +31,8 @@ class ProbeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Learns from states X (n, D) and labels y (n,) of two classes."""
         if self.kind not in KINDS:
             raise ValueError(f"kind is {self.kind!r}; expected one of {', '.join(KINDS)}")
+        if not (0 < self.penalty < np.inf or self.kind == "mass-mean"):
+            raise ValueError(f"penalty is {self.penalty!r}; expected a positive number")
         states, targets = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(targets)
         self.classes_, labels = np.unique(targets, return_inverse=True)

@@ -1,5 +1,6 @@
 """Linear probes on one block of hidden states, of three kinds, with one shape: fit, or score folds held out."""
 
+import warnings
 from collections.abc import Sequence
 from typing import Literal, get_args
 
@@ -61,7 +62,7 @@ def _logistic(
     """(a direction for each fold, scores (F, P, n)); `learns` (F, n): whether a fold learns from a row."""
     torch = require("torch", "train")  # takes seconds to load, and the other kinds do without
 
-    from metaprobe.training.solve import solve_logistic, standardised
+    from metaprobe.training.solve import TOLERANCE, solve_logistic, standardised
 
     # torch widens float16 ten times as fast as NumPy does.
     Z, mean, scale = standardised(torch.tensor(block).float())
@@ -71,6 +72,13 @@ def _logistic(
         torch.from_numpy(learns).float(),
         torch.tensor(penalties, dtype=torch.float32),
     )
+    if not solved.gradient <= TOLERANCE:
+        warnings.warn(
+            f"a logistic probe ended with a gradient of {solved.gradient:.1e}, above {TOLERANCE:g}: its states may "
+            "hold units of very different spread, or the penalty may be too small",
+            RuntimeWarning,
+            stacklevel=3,
+        )
     directions = [
         direction(w.T, mean.double().numpy(), scale.double().numpy(), b)
         for w, b in zip(solved.weights.double().numpy(), solved.intercept.double().numpy(), strict=True)

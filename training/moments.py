@@ -56,7 +56,7 @@ class Moments:
         mean = self.x / self.n
         scale = np.sqrt(np.maximum(np.diagonal(self.xx) / self.n - mean**2, 0))
         # What is left of a constant unit by cancellation is about 1e-8 of its size.
-        return mean, np.where(scale > 1e-6 * np.maximum(np.abs(mean), 1e-2), scale, np.inf)
+        return mean, np.where(scale > 1e-6 * np.abs(mean), scale, np.inf)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

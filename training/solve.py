@@ -15,6 +15,8 @@ TOLERANCE = 1e-4
 """Largest entry of the gradient at which a problem counts as solved; scikit-learn's default for its `lbfgs`."""
 ROUGH_TOLERANCE = 1e-3
 """The same for states that are rounded: about what rounding moves it by."""
+ROUGH_STEPS = 6
+"""Newton steps with what is rounded, before all is exact."""
 NEWTON_STEPS = 40
 CG_STEPS = 60
 CURVATURE = 0.25
@@ -44,17 +46,19 @@ def solve_logistic(Z: Tensor, y: Tensor, learns: Tensor, penalties: Tensor) -> S
     cross-entropy to it.
     """
     (n, D), F, P = Z.shape, len(learns), len(penalties)
-    rough = Z.to(_rounded_type())
     problems = _Problems(
-        rough=rough,
         y=y,
         share=(learns / learns.sum(dim=1, keepdim=True)).repeat_interleave(P, dim=0),
         alpha=penalties.repeat(F)[:, None],
         factors=_factors(Z, penalties),
     )
+    rough, start = Z.to(_rounded_type()), (torch.zeros(F * P, D), torch.zeros(F * P, 1))
     # Nearly all of the way with rounded states, which leaves little of it to exact products.
-    w, b, _, _ = problems.solve(torch.zeros(F * P, D), torch.zeros(F * P, 1), rough, ROUGH_TOLERANCE)
-    w, b, scores, gradient = problems.solve(w, b, Z, TOLERANCE)
+    w, b, _, _ = problems.solve(*start, rough, rough, ROUGH_TOLERANCE, ROUGH_STEPS)
+    w, b, scores, gradient = problems.solve(w, b, Z, rough, TOLERANCE, ROUGH_STEPS)
+    if not gradient <= TOLERANCE:
+        # Under next to no penalty rounding can lead astray, and far: begin again without.
+        w, b, scores, gradient = problems.solve(*start, Z, Z, TOLERANCE, NEWTON_STEPS)
     return Solved(w.view(F, P, D), b.view(F, P), scores.view(F, P, n), gradient)
 
 
@@ -67,7 +71,7 @@ def standardised(X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     Z = X - mean[..., None, :]
     scale = Z.square().mean(dim=-2).sqrt()
     # float32 leaves a constant unit a spread of about 1e-7 of its size.
-    scale = torch.where(scale > 1e-6 * mean.abs().clamp_min(1e-2), scale, torch.inf)
+    scale = torch.where(scale > 1e-6 * mean.abs(), scale, torch.inf)
     return Z.div_(scale[..., None, :]), mean, scale
 
 
@@ -101,23 +105,27 @@ Point = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Problems:
-    rough: Tensor  # (n, D): states, rounded
     y: Tensor  # (n,)
     share: Tensor  # (C, n): each row's share in its problem's loss
     alpha: Tensor  # (C, 1)
     factors: Tensor  # (P, D, D)
 
-    def solve(self, w: Tensor, b: Tensor, rows: Tensor, tolerance: float) -> tuple[Tensor, Tensor, Tensor, float]:
-        """(weights, intercepts, scores, largest gradient), from a start and for `rows`, rounded or not."""
+    def solve(
+        self, w: Tensor, b: Tensor, rows: Tensor, curved: Tensor, tolerance: float, steps: int
+    ) -> tuple[Tensor, Tensor, Tensor, float]:
+        """(weights, intercepts, scores, largest gradient), from a start.
+
+        Of rows (n, D), rounded or not, and with the curvature of `curved` (n, D).
+        """
         scores, left = _product(w, rows.T) + b, float("inf")
         value = self._objective(scores, w)
-        for _ in range(NEWTON_STEPS):
+        for _ in range(steps):
             p = torch.sigmoid(scores)
             error = self.share * (p - self.y)
             gradient = _product(error, rows) + self.alpha * w, error.sum(dim=1, keepdim=True)
             if (left := max(float(part.abs().max()) for part in gradient)) <= tolerance:
                 break
-            step = self._newton_step(gradient, self.share * p * (1 - p))
+            step = self._newton_step(curved, gradient, self.share * p * (1 - p))
             moved = _product(step[0], rows.T) + step[1]
             # The full step all but always lowers the objective; where it does not, half of it, and so on.
             length = torch.ones_like(value)
@@ -135,7 +143,7 @@ class _Problems:
         each = torch.nn.functional.softplus(scores) - self.y * scores
         return (self.share * each).sum(dim=1, keepdim=True) + self.alpha * w.square().sum(dim=1, keepdim=True) / 2
 
-    def _newton_step(self, gradient: Point, second: Tensor) -> Point:
+    def _newton_step(self, rows: Tensor, gradient: Point, second: Tensor) -> Point:
         """Minus the inverse Hessian times the gradient, loosely while the gradient is large.
 
         The inexact Newton method: the relative residual is at most min(0.1, sqrt(|gradient|)) (Nocedal & Wright 2006,
@@ -148,7 +156,8 @@ class _Problems:
         direction = steepest = self._rounded(residual)
         rho = _dot(residual, steepest)
         for _ in range(CG_STEPS):
-            image = self._hessian(second, direction)
+            weighed = second * (_product(direction[0], rows.T) + direction[1])
+            image = _product(weighed, rows) + self.alpha * direction[0], weighed.sum(dim=1, keepdim=True)
             bent = _dot(direction, image)
             length = torch.where(bent > 0, rho / bent, 0.0)
             at, residual = _along(at, length, direction), _along(residual, -length, image)
@@ -159,11 +168,6 @@ class _Problems:
             direction = _along(steepest, torch.where(rho > 0, following / rho, 0.0), direction)
             rho = following
         return at
-
-    def _hessian(self, second: Tensor, v: Point) -> Point:
-        """Each problem's Hessian times v, but for rounding; `second` (C, n) are the rows' second derivatives."""
-        weighed = second * (_product(v[0], self.rough.T) + v[1])
-        return _product(weighed, self.rough) + self.alpha * v[0], weighed.sum(dim=1, keepdim=True)
 
     def _rounded(self, v: Point) -> Point:
         """The inverse of the shared matrix of each problem's penalty times v."""

@@ -70,7 +70,7 @@ CHECKPOINT = Location()
 
 
 seed_option = click.option(
-    "--seed", default=0, show_default=True, type=click.IntRange(0), help="Seed of folds and fits."
+    "--seed", default=0, show_default=True, type=click.IntRange(0, 2**32 - 1), help="Seed of folds and fits."
 )
 folds_option = click.option(
     "--folds", default=5, show_default=True, type=click.IntRange(2), help="Outer folds by group, for held-out figures."
