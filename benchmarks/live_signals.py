@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from demo_results import markdown, write
-from systems import PAGE, ROOT, about, number, points, recorded, share
+from systems_figures import PAGE, ROOT, about, number, points, recorded, share
 
 from metaprobe.checkpoints import UntrustedCheckpoint
 from metaprobe.eval.metrics import cluster_weights, mean_interval

@@ -14,7 +14,7 @@ from typing import Any
 import click
 from demo_results import markdown
 from reproduction_papers import PAPERS
-from systems import ROOT
+from systems_figures import ROOT
 
 FIGURES = ROOT / "docs" / "measured" / "reproduction.json"
 PAGE = ROOT / "docs" / "reproduction.md"

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from systems import about
+from systems_figures import about
 
 from metaprobe.eval.metrics import Interval, cluster_weights, mean_interval
 from metaprobe.records.types import Run

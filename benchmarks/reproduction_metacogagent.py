@@ -15,7 +15,8 @@ from reproduction_figures import (
     paired,
     section_of,
 )
-from systems import REPLAYED, recorded, replayed
+from systems import REPLAYED, replayed
+from systems_figures import recorded
 
 from metaprobe.eval.metrics import cluster_weights, mean_interval
 from metaprobe.eval.systems import metacogagent

@@ -19,7 +19,7 @@ from reproduction_figures import (
     weights_of,
 )
 from reproduction_metacogagent import metacog
-from systems import ROOT, recorded
+from systems_figures import ROOT, recorded
 
 from metaprobe.eval.metrics import Interval, cluster_weights, mean_interval
 from metaprobe.eval.systems import essay_debate, metacrit, mgv

@@ -9,7 +9,6 @@ is measured on the store as it was collected (`--whole`), and kept in docs/measu
 """
 
 import asyncio
-import json
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,9 +16,10 @@ from typing import Any
 
 import click
 from demo_results import markdown, write
+from systems_essays import contest, debate, measure_whole
+from systems_figures import PAGE, Lines, about, number, paper_of, points, recorded, share
 
-from metaprobe.eval.metrics import Interval
-from metaprobe.eval.systems import caelf, essay_debate, metacogagent, metacrit, mgv
+from metaprobe.eval.systems import metacogagent, metacrit, mgv
 from metaprobe.eval.systems.metacrit import SystemCost
 from metaprobe.llms.replay import ReplayLLM
 from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup
@@ -30,11 +30,6 @@ from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.profiles import Profiles
 from metaprobe.training.collect import collect
 
-ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "systems.md"
-SCORES = ROOT / "docs" / "measured" / "debate_scores.json"
-CONTESTED = ROOT / "docs" / "measured" / "contested.json"
-Lines = list[str]
 REPLAYED = ("single", "round-robin", "random", "keyword", "majority", "algorithm")
 
 
@@ -81,31 +76,6 @@ def table_of_systems() -> Lines:
         "fields an item needs",
     ]
     return markdown(head, rows)
-
-
-def recorded(name: str) -> list[Run]:
-    """The runs of one store, none where it is missing."""
-    folder = ROOT / "recorded" / name
-    return list(RunStore(folder)) if folder.is_dir() else []
-
-
-def paper_of(name: str) -> dict[str, Any]:
-    """The paper's own figures."""
-    found: dict[str, Any] = json.loads((ROOT / "docs" / "paper_figures" / f"{PAPERS[name]}.json").read_text())
-    return found
-
-
-def about(runs: Sequence[Run]) -> Lines:
-    """What was run: models, items, tokens."""
-    models = sorted({f"{call.model} ({call.model_dtype})" for run in runs for call in run.calls})
-    tokens = sum(call.usage.completion_tokens for run in runs for call in run.calls)
-    read = sum(call.usage.prompt_tokens for run in runs for call in run.calls)
-    items = {run.item.id for run in runs}
-    calls = sum(len(run.calls) for run in runs)
-    return [
-        f"Measured with {', '.join(models)} on {len(items)} items: {len(runs)} runs, {calls} calls, {tokens:,} tokens "
-        f"generated, {read:,} read. Intervals are of 95 %, by a bootstrap over groups."
-    ]
 
 
 def monitor_generate_verify(runs: Sequence[Run], paper: dict[str, Any]) -> Lines:
@@ -254,109 +224,6 @@ def metacrit_section(runs: Sequence[Run], paper: dict[str, Any]) -> Lines:
     ]
 
 
-def measure_whole(store: Path) -> None:
-    """What is compared with people's grades, of runs that still have both."""
-    runs = [run for run in RunStore(store).runs(hidden=False) if run.item.gold]
-    if not runs:
-        raise click.ClickException(f"{store} holds no runs with grades by people beside them")
-    if runs[0].system == "caelf":
-        path, rows = CONTESTED, contested(runs)
-    else:
-        path = SCORES
-        rows = [
-            [row.essay_set, row.model, number(row.kappa), share(row.exact), str(row.missing)]
-            for row in essay_debate.score_agreement(runs)
-        ]
-    path.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-
-
-def debate(runs: Sequence[Run], paper: dict[str, Any]) -> Lines:
-    """Scores, judges, and the best feature by set, role and target."""
-    scores = json.loads(SCORES.read_text()) if SCORES.exists() else []
-    verdicts = [
-        [
-            row.essay_set,
-            row.role,
-            str(row.asked),
-            str(row.retried),
-            str(row.missing),
-            number(row.q, "{:.2f}"),
-            share(row.critical),
-            ", ".join(f"{name} {top.estimate:.0%}" for name, top in row.top.items()),
-        ]
-        for row in essay_debate.verdicts(runs)
-    ]
-    checks = [
-        [row.essay_set, row.role, ", ".join(f"{name} {rate.estimate:.0%}" for name, rate in row.rates.items())]
-        for row in essay_debate.checks(runs)
-    ]
-    judges = [
-        [row.essay_set, row.role, number(row.critical), number(row.evidence), str(sum(row.flags.values()))]
-        for row in essay_debate.judge_agreement(runs)
-    ]
-    theirs = {
-        (f"set {line[0]}", line[1], line[2]): f"{line[3]} {line[4] if line[4] is not None else line[6]}"
-        for line in reversed(paper["tables 3 and 4"]["rows"])
-    }
-    features = [
-        [
-            row.essay_set,
-            row.role,
-            row.judge,
-            row.target,
-            str(row.n),
-            f"{row.best[0].feature} {number(row.best[0].score)}" if row.best else "-",
-            f"{row.held_out:.3f}",
-            theirs.get((row.essay_set, row.role, row.target), "-"),
-        ]
-        for row in essay_debate.feature_associations(runs)
-    ]
-    return [
-        "Final score against the human one (the paper does not report it):",
-        "",
-        *markdown(["set", "synthesizer", "quadratic weighted kappa", "equal", "no score"], scores),
-        "",
-        "The meta-evaluator (Q from 0 to 9; the paper: highest score in 76.5 %, 79.3 % and 93.1 % of the responses):",
-        "",
-        *markdown(["set", "role", "asked", "retried", "missing", "Q", "critical", "highest score"], verdicts),
-        "",
-        "What a program finds in the same arguments (share of them):",
-        "",
-        *markdown(["set", "role", "found"], checks),
-        "",
-        "How far the two judges agree (kappa):",
-        "",
-        *markdown(["set", "role", "critical", "evidence", "n"], judges),
-        "",
-        "The log-probability feature that goes best with each target: rho, for the critical flag AUROC. It is chosen",
-        "on the data it is shown on, as in the paper; held out is what it reaches on essays that it was not chosen on.",
-        "",
-        *markdown(["set", "role", "judge", "target", "n", "best here", "held out", "best in the paper"], features),
-    ]
-
-
-def contest(runs: Sequence[Run], paper: dict[str, Any]) -> Lines:
-    """Right grades kept and wrong grades corrected."""
-    head = ["variant", "n", "right before", "right after", "right ones kept", "wrong ones corrected", "moved"]
-    return markdown(head, json.loads(CONTESTED.read_text()) if CONTESTED.exists() else [])
-
-
-def contested(runs: Sequence[Run]) -> list[list[str]]:
-    """A row a variant."""
-    return [
-        [
-            row.variant,
-            str(row.n),
-            share(row.accuracy_before),
-            share(row.accuracy_after),
-            share(row.right_kept),
-            share(row.wrong_corrected),
-            share(row.moved),
-        ]
-        for row in caelf.contested(runs)
-    ]
-
-
 def costs(rows: Sequence[SystemCost]) -> Lines:
     """Calls, tokens and time of a question."""
     shown = [
@@ -373,30 +240,6 @@ def costs(rows: Sequence[SystemCost]) -> Lines:
     return markdown(["system", "variant", "calls", "tokens in and out", "latency, s (batched)", "accuracy"], shown)
 
 
-def share(value: Interval | None) -> str:
-    """A proportion in percent with its interval."""
-    return "-" if value is None else f"{value.estimate:.1%} [{value.low:.1%}, {value.high:.1%}] (n = {value.n})"
-
-
-def points(value: Interval | None) -> str:
-    """A difference of proportions in percentage points."""
-    return "-" if value is None else f"{value.estimate * 100:+.1f} [{value.low * 100:+.1f}, {value.high * 100:+.1f}]"
-
-
-def number(value: Interval | None, form: str = "{:.3f}") -> str:
-    """An estimate with its interval."""
-    if value is None:
-        return "-"
-    return f"{form.format(value.estimate)} [{form.format(value.low)}, {form.format(value.high)}]"
-
-
-PAPERS = {
-    "monitor-generate-verify": "monitor_generate_verify",
-    "metacogagent": "metacogagent",
-    "metacrit": "metacrit",
-    "essay-debate": "early_token_confidence",
-    "caelf": "caelf",
-}
 SECTIONS = {
     "monitor-generate-verify": (
         ("gsm8k-mgv", "gsm8k-self-refine", "gsm8k-self-verification", "gsm8k-cot"),

@@ -1,95 +1,26 @@
-"""Streams of the real openai client, watched: nothing is changed or lost, and there is a verdict at the end."""
+"""A watched stream is neither changed nor cut short, whatever goes wrong, and ends with a verdict."""
 
 import asyncio
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import openai
 import pytest
+import serving_clients
+import watched_streams
 from faulty_server import FaultyServer
-from served import TOKENS, Upstream, running, small_checkpoint
+from served import TOKENS, Upstream
+from serving_clients import LOGPROBS, TEXT
+from watched_streams import FakeGate, ask, text_of
 
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.records.errors import InvalidResponse
 from metaprobe.serving.scored import Scored
-from metaprobe.serving.watch import AsyncWatchedStream, WatchedStream, watch
-from metaprobe.training.methods import Evidence
+from metaprobe.serving.watch import AsyncWatchedStream, watch
 
-LOGPROBS = [logprob for _, logprob in TOKENS]
-TEXT = "".join(token for token, _ in TOKENS)
-
-
-@pytest.fixture(scope="module")
-def predictor(evidence: Evidence, tmp_path_factory: pytest.TempPathFactory) -> QualityPredictor:
-    return QualityPredictor(small_checkpoint(tmp_path_factory.mktemp("checkpoints") / "quality", evidence))
-
-
-@pytest.fixture(scope="module")
-def upstream() -> Iterator[tuple[Upstream, str]]:
-    told = Upstream()
-    with running(told) as (url, _):
-        yield told, f"{url}/v1"
-
-
-@pytest.fixture
-def client(upstream: tuple[Upstream, str]) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=upstream[1], api_key="k", max_retries=0, timeout=20) as client:
-        yield client
-
-
-def ask(client: Any, said: str = "plain", **more: Any) -> Any:
-    """A stream, or what is to be awaited for one."""
-    options = {"model": "m", "messages": [{"role": "user", "content": said}], "stream": True, "logprobs": True} | more
-    return client.chat.completions.create(**options)
-
-
-class FakeGate:
-    """Says `action` from the token `at` on."""
-
-    score = 0.125
-
-    def __init__(self, at: int, action: str = "stop") -> None:
-        self.at, self.action = at, action
-        self.pushed: list[tuple[float, Any]] = []
-        self.started_for: list[str] = []
-
-    def start(self, *, model: str = "") -> "FakeGate":
-        self.started_for.append(model)
-        return self
-
-    def push(self, logprob: float, top: Any = None) -> str:
-        self.pushed.append((logprob, top))
-        return self.action if len(self.pushed) >= self.at else "continue"
-
-    @property
-    def tokens_seen(self) -> int:
-        return len(self.pushed)
-
-    @property
-    def fired_at(self) -> int | None:
-        return self.at if len(self.pushed) >= self.at else None
-
-
-class Startless:
-    """A gate that was started already."""
-
-    def __init__(self, gate: FakeGate) -> None:
-        self._gate = gate
-        self.push, self.score = gate.push, gate.score
-
-    @property
-    def tokens_seen(self) -> int:
-        return self._gate.tokens_seen
-
-    @property
-    def fired_at(self) -> int | None:
-        return self._gate.fired_at
-
-
-def text_of(chunks: list[Any]) -> str:
-    return "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+predictor = watched_streams.predictor
+client = watched_streams.client
+upstream = serving_clients.upstream
 
 
 # Without a gate
@@ -166,69 +97,6 @@ def test_openais_own_streaming_helper_is_watched_too(client: openai.OpenAI, pred
 
 def test_of_several_answers_the_first_is_followed(client: openai.OpenAI, predictor: QualityPredictor) -> None:
     list(watched := watch(ask(client, n=2), predictor))
-    assert watched.verdict == predictor.predict(LOGPROBS)
-
-
-# With a gate
-
-
-@pytest.mark.parametrize("action", ["stop", "escalate"])
-def test_the_gate_ends_the_stream_and_the_server_is_told(
-    client: openai.OpenAI, upstream: tuple[Upstream, str], predictor: QualityPredictor, action: str
-) -> None:
-    told, gate, handed = upstream[0], FakeGate(3, action), []
-    told.begin()
-    for _ in range(3):
-        told.go_on.release()
-    chunks = list(watched := watch(ask(client, "steps"), predictor, gate, on_verdict=handed.append))
-    assert told.closed.wait(timeout=20)
-    assert told.sent == 3
-    assert text_of(chunks) == "".join(token for token, _ in TOKENS[:3])  # the deciding chunk is not withheld
-    assert (watched.action, watched.tokens_seen, gate.started_for) == (action, 3, ["m"])
-    assert gate.pushed == [(logprob, None) for logprob in LOGPROBS[:3]]
-    assert watched.verdict is not None
-    assert (watched.verdict.score, watched.verdict.flagged) == (gate.score, True)
-    assert "3 tokens" in watched.reason
-    assert handed == [watched.scored]
-
-
-def test_the_gate_ends_an_async_stream(upstream: tuple[Upstream, str], predictor: QualityPredictor) -> None:
-    told = upstream[0]
-    told.begin()
-    told.go_on.release()
-    told.go_on.release()
-
-    async def run() -> tuple[str, str]:
-        async with openai.AsyncOpenAI(base_url=upstream[1], api_key="k", max_retries=0, timeout=20) as client:
-            watched = watch(await ask(client, "steps"), predictor, FakeGate(2))
-            return text_of([chunk async for chunk in watched]), watched.action
-
-    assert asyncio.run(run()) == ("".join(token for token, _ in TOKENS[:2]), "stop")
-    assert told.closed.wait(timeout=20)
-
-
-def test_a_gate_that_never_fires_changes_nothing_and_sees_the_alternatives(
-    client: openai.OpenAI, predictor: QualityPredictor
-) -> None:
-    gate = FakeGate(99)
-    chunks = list(watched := watch(ask(client, top_logprobs=2), predictor, gate))
-    assert text_of(chunks) == TEXT
-    assert gate.pushed == [(logprob, [logprob, logprob - 1]) for logprob in LOGPROBS]
-    assert watched.verdict == predictor.predict(LOGPROBS)
-
-
-def test_a_gate_that_was_started_already_is_used_as_it_is(client: openai.OpenAI, predictor: QualityPredictor) -> None:
-    gate = FakeGate(2)
-    list(watched := watch(ask(client), predictor, Startless(gate)))
-    assert (watched.action, watched.tokens_seen, gate.started_for) == ("stop", 2, [])
-
-
-def test_a_gate_that_cannot_judge_lets_the_answer_pass(client: openai.OpenAI, predictor: QualityPredictor) -> None:
-    class Refuses(FakeGate):
-        def push(self, logprob: float, top: Any = None) -> str:
-            raise InvalidResponse("no log-probability")
-
-    assert text_of(list(watched := watch(ask(client), predictor, Refuses(1)))) == TEXT
     assert watched.verdict == predictor.predict(LOGPROBS)
 
 
@@ -327,112 +195,6 @@ def test_a_scoring_that_fails_is_logged_and_costs_the_caller_nothing(
     assert text_of(list(watched := watch(ask(client), predictor))) == TEXT
     assert "ZeroDivisionError" in watched.reason
     assert "planted" in caplog.text
-
-
-# The Responses API, whose events come from a server of the same kind
-
-
-EVENTS: list[dict[str, Any]] = [
-    {"type": "response.created", "response": {"id": "r-1", "object": "response", "model": "m", "output": []}},
-    *(
-        {
-            "type": "response.output_text.delta",
-            "output_index": 0,
-            "content_index": 0,
-            "item_id": "i",
-            "delta": token,
-            "logprobs": [{"token": token, "logprob": logprob, "top_logprobs": [{"token": "t", "logprob": logprob}]}],
-        }
-        for token, logprob in TOKENS
-    ),
-]
-PART = {
-    "type": "output_text",
-    "text": TEXT,
-    "annotations": [],
-    "logprobs": [{"token": t, "logprob": p, "bytes": [], "top_logprobs": []} for t, p in TOKENS],
-}
-MESSAGE = {"type": "message", "id": "i", "role": "assistant", "status": "completed", "content": [PART]}
-COMPLETED = {
-    "type": "response.completed",
-    "response": {"id": "r-1", "object": "response", "model": "m", "status": "completed", "output": [MESSAGE]},
-}
-
-
-async def responses_server(scope: Any, receive: Callable[[], Any], send: Callable[[Any], Any]) -> None:
-    if scope["type"] == "lifespan":
-        return
-    body = b""
-    while (message := await receive())["type"] == "http.request":
-        body += message["body"]
-        if not message.get("more_body"):
-            break
-    streamed = bool(json.loads(body).get("stream"))
-    kind = b"text/event-stream" if streamed else b"application/json"
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", kind)]})
-    parts = [{**event, "sequence_number": n} for n, event in enumerate([*EVENTS, COMPLETED])]
-    sent = [f"event: {part['type']}\ndata: {json.dumps(part)}\n\n" for part in parts]
-    whole = "".join(sent) if streamed else json.dumps(COMPLETED["response"])
-    await send({"type": "http.response.body", "body": whole.encode()})
-
-
-@pytest.fixture(scope="module")
-def responses() -> Iterator[Callable[..., Any]]:
-    with (
-        running(responses_server, lifespan="off") as (url, _),
-        openai.OpenAI(base_url=f"{url}/v1", api_key="k", max_retries=0, timeout=20) as client,
-    ):
-        yield lambda **more: client.responses.create(
-            model="m", input="q", include=["message.output_text.logprobs"], **more
-        )
-
-
-def test_the_responses_api_is_scored_whole_and_streamed(
-    responses: Callable[..., Any], predictor: QualityPredictor
-) -> None:
-    events = list(watched := watch(responses(stream=True), predictor, FakeGate(99)))
-    assert [event.type for event in events] == [event["type"] for event in [*EVENTS, COMPLETED]]
-    assert watched.verdict == predictor.predict(responses()) == predictor.predict(LOGPROBS)
-    assert watched.tokens_seen == len(TOKENS)
-    assert watched.scored is not None
-    assert (watched.scored.response_id, watched.scored.model) == ("r-1", "m")
-
-
-def test_the_gate_ends_a_stream_of_the_responses_api(
-    responses: Callable[..., Any], predictor: QualityPredictor
-) -> None:
-    gate = FakeGate(2, "escalate")
-    events = list(watched := watch(responses(stream=True), predictor, gate))
-    assert isinstance(watched, WatchedStream)
-    assert len(events) == 3
-    assert gate.pushed == [(logprob, [logprob]) for logprob in LOGPROBS[:2]]
-    assert (watched.action, gate.started_for) == ("escalate", ["m"])
-
-
-def test_one_of_several_answers_never_ends_the_others(client: openai.OpenAI, predictor: QualityPredictor) -> None:
-    passed = list(watched := watch(ask(client, n=2), predictor, FakeGate(at=9)))
-    assert passed
-    assert watched.action == "continue"
-
-
-def test_an_error_in_the_middle_of_a_stream_is_no_answer(predictor: QualityPredictor) -> None:
-    entry = {"token": "x", "logprob": -0.1, "top_logprobs": []}
-    chunks = [
-        {"choices": [{"index": 0, "delta": {"content": "x"}, "logprobs": {"content": [entry]}}]},
-        {"error": {"message": "overloaded"}},
-    ]
-    assert list(watched := watch(chunks, predictor)) == chunks
-    assert watched.verdict is None
-    assert "an error instead of the rest" in watched.reason
-
-
-def test_the_last_tokens_of_a_finished_answer_stop_nothing(predictor: QualityPredictor) -> None:
-    entry = {"token": "x", "logprob": -0.1, "top_logprobs": []}
-    choice = {"index": 0, "delta": {"content": "xxx"}, "logprobs": {"content": [entry] * 3}, "finish_reason": "stop"}
-    list(watched := watch([{"choices": [choice]}], predictor, FakeGate(2)))
-    assert watched.action == "continue"
-    assert watched.verdict is not None
-    assert "stopped" not in watched.verdict.reason
 
 
 def test_arguments_that_were_mixed_up_are_told_at_once(predictor: QualityPredictor) -> None:

@@ -1,0 +1,120 @@
+"""The sections on essays, debate and CAELF, with what only whole stores can tell: for benchmarks/systems.py."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from demo_results import markdown
+from systems_figures import ROOT, Lines, number, share
+
+from metaprobe.eval.systems import caelf, essay_debate
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import Run
+
+SCORES = ROOT / "docs" / "measured" / "debate_scores.json"
+CONTESTED = ROOT / "docs" / "measured" / "contested.json"
+
+
+def measure_whole(store: Path) -> None:
+    """What is compared with people's grades, of runs that still have both."""
+    runs = [run for run in RunStore(store).runs(hidden=False) if run.item.gold]
+    if not runs:
+        raise click.ClickException(f"{store} holds no runs with grades by people beside them")
+    if runs[0].system == "caelf":
+        path, rows = CONTESTED, contested(runs)
+    else:
+        path = SCORES
+        rows = [
+            [row.essay_set, row.model, number(row.kappa), share(row.exact), str(row.missing)]
+            for row in essay_debate.score_agreement(runs)
+        ]
+    path.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+
+
+def debate(runs: Sequence[Run], paper: dict[str, Any]) -> Lines:
+    """Scores, judges, and the best feature by set, role and target."""
+    scores = json.loads(SCORES.read_text()) if SCORES.exists() else []
+    verdicts = [
+        [
+            row.essay_set,
+            row.role,
+            str(row.asked),
+            str(row.retried),
+            str(row.missing),
+            number(row.q, "{:.2f}"),
+            share(row.critical),
+            ", ".join(f"{name} {top.estimate:.0%}" for name, top in row.top.items()),
+        ]
+        for row in essay_debate.verdicts(runs)
+    ]
+    checks = [
+        [row.essay_set, row.role, ", ".join(f"{name} {rate.estimate:.0%}" for name, rate in row.rates.items())]
+        for row in essay_debate.checks(runs)
+    ]
+    judges = [
+        [row.essay_set, row.role, number(row.critical), number(row.evidence), str(sum(row.flags.values()))]
+        for row in essay_debate.judge_agreement(runs)
+    ]
+    theirs = {
+        (f"set {line[0]}", line[1], line[2]): f"{line[3]} {line[4] if line[4] is not None else line[6]}"
+        for line in reversed(paper["tables 3 and 4"]["rows"])
+    }
+    features = [
+        [
+            row.essay_set,
+            row.role,
+            row.judge,
+            row.target,
+            str(row.n),
+            f"{row.best[0].feature} {number(row.best[0].score)}" if row.best else "-",
+            f"{row.held_out:.3f}",
+            theirs.get((row.essay_set, row.role, row.target), "-"),
+        ]
+        for row in essay_debate.feature_associations(runs)
+    ]
+    return [
+        "Final score against the human one (the paper does not report it):",
+        "",
+        *markdown(["set", "synthesizer", "quadratic weighted kappa", "equal", "no score"], scores),
+        "",
+        "The meta-evaluator (Q from 0 to 9; the paper: highest score in 76.5 %, 79.3 % and 93.1 % of the responses):",
+        "",
+        *markdown(["set", "role", "asked", "retried", "missing", "Q", "critical", "highest score"], verdicts),
+        "",
+        "What a program finds in the same arguments (share of them):",
+        "",
+        *markdown(["set", "role", "found"], checks),
+        "",
+        "How far the two judges agree (kappa):",
+        "",
+        *markdown(["set", "role", "critical", "evidence", "n"], judges),
+        "",
+        "The log-probability feature that goes best with each target: rho, for the critical flag AUROC. It is chosen",
+        "on the data it is shown on, as in the paper; held out is what it reaches on essays that it was not chosen on.",
+        "",
+        *markdown(["set", "role", "judge", "target", "n", "best here", "held out", "best in the paper"], features),
+    ]
+
+
+def contest(runs: Sequence[Run], paper: dict[str, Any]) -> Lines:
+    """Right grades kept and wrong grades corrected."""
+    head = ["variant", "n", "right before", "right after", "right ones kept", "wrong ones corrected", "moved"]
+    return markdown(head, json.loads(CONTESTED.read_text()) if CONTESTED.exists() else [])
+
+
+def contested(runs: Sequence[Run]) -> list[list[str]]:
+    """A row a variant."""
+    return [
+        [
+            row.variant,
+            str(row.n),
+            share(row.accuracy_before),
+            share(row.accuracy_after),
+            share(row.right_kept),
+            share(row.wrong_corrected),
+            share(row.moved),
+        ]
+        for row in caelf.contested(runs)
+    ]

@@ -1,0 +1,78 @@
+"""What tests of the server share: a running server, the upstream it stands in front of, and clients that ask it."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from served import KEY, TOKENS, Upstream, running, small_checkpoint
+
+from metaprobe.probes.quality import QualityPredictor
+from metaprobe.serving.app import create_app
+from metaprobe.serving.settings import Settings
+from metaprobe.training.methods import Evidence
+
+LOGPROBS = [logprob for _, logprob in TOKENS]
+TEXT = "".join(token for token, _ in TOKENS)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(evidence: Evidence, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_checkpoint(tmp_path_factory.mktemp("checkpoints") / "quality", evidence).path
+
+
+@pytest.fixture(scope="module")
+def predictor(checkpoint: Path) -> QualityPredictor:
+    return QualityPredictor.load(checkpoint)
+
+
+@pytest.fixture(scope="module")
+def upstream() -> Iterator[tuple[Upstream, str]]:
+    told = Upstream()
+    with running(told) as (url, _):
+        yield told, f"{url}/v1"
+
+
+class Served:
+    """A running server, and clients of it."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        options: dict[str, Any] = {"base_url": f"{url}/v1", "api_key": KEY, "max_retries": 0, "timeout": 20}
+        self.client = openai.OpenAI(**options)
+        self.options = options
+
+    def chat(self, said: str = "plain", **more: Any) -> Any:
+        return self.client.chat.completions.create(model="m", messages=[{"role": "user", "content": said}], **more)
+
+    def post(self, path: str, body: object, **headers: str) -> httpx.Response:
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        given = {"authorization": f"Bearer {KEY}", "content-type": "application/json"} | {
+            name.replace("_", "-"): value for name, value in headers.items()
+        }
+        return httpx.post(f"{self.url}{path}", content=content, headers=given, timeout=20, trust_env=False)
+
+    def get(self, path: str, **headers: str) -> httpx.Response:
+        return httpx.get(f"{self.url}{path}", headers=headers, timeout=20, trust_env=False)
+
+
+@pytest.fixture(autouse=True)
+def callers_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("METAPROBE_API_KEY", f"another-key-of-this-test, {KEY}")
+    monkeypatch.delenv("METAPROBE_UPSTREAM_KEY", raising=False)
+
+
+@pytest.fixture(scope="module")
+def served(checkpoint: Path, upstream: tuple[Upstream, str]) -> Iterator[Served]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("METAPROBE_API_KEY", f"another-key-of-this-test, {KEY}")
+        app = create_app(Settings(checkpoint=checkpoint, upstream=upstream[1], max_body_bytes=100_000))
+    with running(app) as (url, _):
+        yield Served(url)
+
+
+def verdict_of(answer: Any) -> dict[str, Any]:
+    return answer.model_extra["metaprobe"]

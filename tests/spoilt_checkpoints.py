@@ -1,0 +1,101 @@
+"""What tests of checkpoints share: one of three weights, made in milliseconds, and the ways to spoil a copy of it."""
+
+import hashlib
+import json
+import shutil
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from metaprobe.checkpoints import (
+    Audit,
+    Calibration,
+    Draft,
+    Generator,
+    Metric,
+    Training,
+    save_checkpoint,
+)
+
+WEIGHTS = np.array([[0.5], [-1.0], [0.25]], np.float32)
+FILES = ("manifest.json", "model.onnx", "golden.json", "README.md")
+DRAFT = Draft(
+    kind="quality",
+    contract={"schema": "full", "features": ["full.mean", "full.min", "first3.range"]},
+    generator=Generator("org/model", "abc", "bfloat16", "org/model", "raw"),
+    thresholds={"correct": 0.5},
+    calibration=Calibration("isotonic", "calibration split"),
+    metrics={"auroc": Metric(0.75, 0.71, 0.79, 1200)},
+    training=Training("sha256:0123", 4000, 700, 42, "metaprobe train quality"),
+    audits={"length only": Audit(True, "0.61 < 0.75"), "cut answers": Audit(False, "0.71 from being cut alone")},
+    support={"n_tokens": [1, 512]},
+    versions={"lightgbm": "4.6.0"},
+)
+
+
+def sigmoid_model(weights=WEIGHTS, *, name="features", elem=TensorProto.FLOAT):
+    """score = sigmoid(x W), where NaN counts as 0."""
+    initializers = [numpy_helper.from_array(weights, "W"), numpy_helper.from_array(np.zeros(1, weights.dtype), "zero")]
+    nodes = [
+        helper.make_node("IsNaN", [name], ["missing"]),
+        helper.make_node("Where", ["missing", "zero", name], ["filled"]),
+        helper.make_node("MatMul", ["filled", "W"], ["logit"]),
+        helper.make_node("Sigmoid", ["logit"], ["score"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info(name, elem, [None, len(weights)])],
+        [helper.make_tensor_value_info("score", elem, [None, 1])],
+        initializers,
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9).SerializeToString()
+
+
+def sigmoid(x, weights=WEIGHTS):
+    return 1 / (1 + np.exp(-np.nan_to_num(x.astype(np.float64)) @ weights))
+
+
+def rows(n=40):
+    x = np.random.default_rng(0).normal(size=(n, 3)).astype(np.float32)
+    x[0, 1] = np.nan
+    return x
+
+
+def save(path, draft=DRAFT, **changes):
+    x = rows()
+    options = {
+        "model": sigmoid_model(),
+        "golden_inputs": {"features": x},
+        "expected": {"score": sigmoid(x)},
+        "card": "# A card\n",
+    }
+    return save_checkpoint(path, draft, **(options | changes))
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A checkpoint that tests only read."""
+    return save(tmp_path_factory.mktemp("saved") / "probe")
+
+
+@pytest.fixture
+def folder(saved, tmp_path):
+    """A copy of it to be spoilt."""
+    return shutil.copytree(saved.path, tmp_path / "probe")
+
+
+def rewrite(folder, change, *, rehash=()):
+    """Applies `change` to manifest.json as an object, as someone would who can also recompute hashes."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    for name in rehash:
+        data = (folder / name).read_bytes()
+        manifest["files"][name] = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
+    change(manifest)
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+def replace_model(folder, model):
+    (folder / "model.onnx").write_bytes(model)
+    rewrite(folder, lambda m: None, rehash=["model.onnx"])

@@ -1,0 +1,178 @@
+"""Thresholds to flag and to accept keep their promises."""
+
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from drawn_scores import Arrays, beta_world, drawn, uneven_world
+from numpy.typing import NDArray
+
+from metaprobe.records.errors import RecordError
+from metaprobe.training.guarantees import accept_threshold, flag_threshold
+
+REPETITIONS = 300
+
+
+# Flag so that most wrong answers are caught
+
+
+def test_the_flag_threshold_keeps_its_promise_in_expectation() -> None:
+    rng = np.random.default_rng(0)
+    missed, trivial = [], []
+    for _ in range(400):
+        p = rng.uniform(size=240)
+        y = drawn(p, rng)
+        threshold = flag_threshold(p[:120], y[:120], miss_rate=0.1)
+        wrong = p[120:][y[120:] == 0]
+        missed.append(float((wrong >= threshold).mean()))
+        trivial.append(float((p[120:][y[120:] == 1] < threshold).mean()))
+    # Three standard errors of the mean over 400 repetitions.
+    assert np.mean(missed) <= 0.1 + 3 * np.std(missed) / 20
+    assert np.mean(missed) > 0.06  # not by flagging everything
+    assert np.mean(trivial) < 0.9
+
+
+def test_a_tie_of_wrong_answers_is_flagged_together() -> None:
+    p = np.array([0.2] * 15 + [0.7] * 15)
+    threshold = flag_threshold(p, np.zeros(30, dtype=np.int64), miss_rate=0.4)
+    assert 0.7 < threshold < 0.7001
+    assert (np.float32(p) < threshold).all()
+
+
+def test_too_few_wrong_answers_flag_everything() -> None:
+    assert flag_threshold(np.array([0.2, 0.9]), np.array([0, 1]), miss_rate=0.1) == float("inf")
+
+
+def test_a_question_asked_many_times_counts_once() -> None:
+    rng = np.random.default_rng(2)
+    missed: dict[bool, list[float]] = {True: [], False: []}
+    for _ in range(REPETITIONS):
+        # 12 questions, 20 wrong answers each that all but agree; a new question stands for the next one.
+        level = rng.uniform(size=13)
+        p = np.repeat(level[:12], 20) + rng.uniform(0, 1e-4, 240)
+        y = np.zeros(240, dtype=np.int64)
+        groups = np.repeat([f"q{i}" for i in range(12)], 20)
+        for grouped in (True, False):
+            threshold = flag_threshold(np.minimum(p, 1), y, miss_rate=0.1, groups=groups if grouped else None)
+            missed[grouped].append(float(level[12] >= threshold))
+    margin = 3 * np.sqrt(0.1 * 0.9 / REPETITIONS)
+    assert np.mean(missed[True]) <= 0.1 + margin
+    assert np.mean(missed[False]) > np.mean(missed[True])
+
+
+# Accept so that most accepted answers are right
+
+
+def by_hand(p: NDArray[np.float64], y: NDArray[np.int64], error: float) -> float:
+    """The loosest threshold with so few wrong ones among these very rows: what must not be called a guarantee."""
+    order = np.argsort(-p)
+    share = np.cumsum(y[order] == 0) / np.arange(1, len(p) + 1)
+    fine = np.flatnonzero(share <= error)
+    return float(p[order][fine[-1]]) if len(fine) else float("inf")
+
+
+@pytest.mark.parametrize("world", [beta_world, uneven_world])
+@pytest.mark.parametrize("n", [150, 600])
+def test_the_accepted_are_right_as_often_as_promised(world: Callable[..., Arrays], n: int) -> None:
+    rng = np.random.default_rng(n)
+    p, y = world(rng, 200_000)
+    order = np.argsort(p)
+    accepted = np.arange(len(p), 0, -1)
+    error_from = np.cumsum((y[order] == 0)[::-1])[::-1] / accepted  # true share of wrong ones from the i-th p upwards
+
+    def violated(threshold: float) -> bool:
+        at = int(np.searchsorted(p[order], threshold))
+        return at < len(p) and bool(error_from[at] > 0.1)
+
+    found = np.array(
+        [
+            [f(*rows) for f in (accept_threshold, lambda p, y: by_hand(p, y, 0.1))]
+            for rows in (world(rng, n) for _ in range(REPETITIONS))
+        ]
+    )
+    held, naive = np.vectorize(violated)(found).mean(axis=0)
+    assert held <= 0.1 + 3 * np.sqrt(0.1 * 0.9 / REPETITIONS)
+    assert naive > 0.25
+    assert np.isfinite(found[:, 0]).mean() > (0.15 if n == 150 else 0.5)  # not by accepting nothing
+
+
+def test_an_accept_threshold_agrees_with_mapie() -> None:
+    control = pytest.importorskip("mapie.risk_control")
+    grid = np.arange(0.9, 0.05, -0.01)
+    rng = np.random.default_rng(0)
+    equal = 0
+    for _ in range(20):
+        p, y = beta_world(rng, 400)
+        p = p.astype(np.float32).astype(np.float64)
+        theirs = control.BinaryClassificationController(
+            lambda p: np.stack([1 - p, p], axis=1),
+            "precision",
+            0.9,
+            confidence_level=0.9,
+            list_predict_params=grid,
+            fwer_method="fixed_sequence",
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it says so where nothing is controlled, or the risk is not monotone
+            found = theirs.calibrate(p, y).valid_predict_params
+        ours = accept_threshold(p, y, grid=grid)
+        # It counts n * (1 - precision) errors, rounded up: often one more than there are, so it may stop earlier.
+        assert ours <= min(found, default=np.inf)
+        equal += ours == min(found, default=np.inf)
+    assert equal >= 10
+
+
+def test_nothing_is_accepted_on_too_few_answers() -> None:
+    p, y = np.full(22, 0.95), np.ones(22, dtype=np.int64)
+    assert accept_threshold(p, y) < 0.02  # 0.9^22 < 0.1: from 22 answers on, and then all the way down
+    assert accept_threshold(p[:21], y[:21]) == float("inf")
+
+
+def test_the_sequence_stops_at_the_first_failure() -> None:
+    p = np.concatenate([np.full(50, 0.95), np.full(20, 0.805), np.full(2000, 0.5)])
+    y = np.concatenate([np.ones(50), np.zeros(20), np.ones(2000)]).astype(np.int64)
+    threshold = accept_threshold(p, y)
+    assert 0.805 < threshold < 0.82  # though 20 wrong among 2,070 would do
+
+
+def test_one_answer_a_group_is_kept_whatever_the_order_of_rows() -> None:
+    rng = np.random.default_rng(3)
+    p, y = beta_world(rng, 400)
+    groups = np.repeat([f"q{i}" for i in range(200)], 2)
+    shuffled = rng.permutation(400)
+    for threshold in (accept_threshold, flag_threshold):
+        first = threshold(p, y, groups=groups, seed=1)
+        assert threshold(p[shuffled], y[shuffled], groups=groups[shuffled], seed=1) == first
+        assert len({threshold(p, y, groups=groups, seed=seed) for seed in range(10)}) > 1
+    alike = np.full(400, 0.95), np.ones(400, dtype=np.int64)
+    assert accept_threshold(*alike, groups=["the only one"] * 400) == float("inf")
+
+
+@pytest.mark.parametrize("threshold", [flag_threshold, accept_threshold])
+@pytest.mark.parametrize(
+    ("p", "y", "said"),
+    [
+        ([0.1, np.nan], [0, 1], "1 of 2 that are NaN"),
+        ([0.1, 1.5], [0, 1], "outside"),
+        ([0.1, 0.5, 0.6], [0, 1], r"\(3,\) and \(2,\)"),
+        ([0.1, 0.5], [0, 2], r"labels 0 and 1, got \[0, 2\]"),
+    ],
+)
+def test_rows_that_can_give_no_threshold_are_refused(
+    threshold: Callable[..., float], p: list[float], y: list[int], said: str
+) -> None:
+    with pytest.raises(RecordError, match=said):
+        threshold(np.array(p), np.array(y))
+
+
+def test_rates_grids_and_groups_that_promise_nothing_are_refused() -> None:
+    p, y = np.array([0.1, 0.9]), np.array([0, 1])
+    with pytest.raises(RecordError, match="error must lie between 0 and 1, got 0"):
+        accept_threshold(p, y, error=0.0)
+    with pytest.raises(RecordError, match="miss_rate must lie between 0 and 1, got 1"):
+        flag_threshold(p, y, miss_rate=1.0)
+    with pytest.raises(RecordError, match="falls, strictest first"):
+        accept_threshold(p, y, grid=[0.5, 0.9])
+    with pytest.raises(RecordError, match="one group a label, got 1 and 2"):
+        accept_threshold(p, y, groups=["a"])

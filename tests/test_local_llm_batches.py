@@ -1,0 +1,153 @@
+"""Neither a shared beginning, nor the batch, nor another model on the device changes an answer."""
+
+import asyncio
+import contextlib
+from threading import Barrier, BrokenBarrierError
+
+import numpy as np
+import pytest
+import random_model
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from random_model import LAYERS, PROMPTS, TOLERANCE, answers, llm_of, request, teacher_forced
+
+from metaprobe.llms.hidden import Capture
+from metaprobe.llms.prefix import companions, padded, prefixes, shared_length
+
+network = random_model.network
+tokenizer = random_model.tokenizer
+
+
+def test_a_shared_beginning_read_once_changes_nothing(network, tokenizer) -> None:
+    begin = "a b c d e f g h i j k l m n o p "
+    requests = [request(begin + p, i, hidden=True) for i, p in enumerate(PROMPTS)]
+    together = answers(llm_of(network, tokenizer, capture=Capture(LAYERS)), requests)
+    assert shared_length([call.prompt_token_ids.tolist() for call in together]) >= 16
+    for call, asked in zip(together, requests, strict=True):
+        alone = answers(llm_of(network, tokenizer, capture=Capture(LAYERS)), [asked])[0]
+        assert call.token_ids.tolist() == alone.token_ids.tolist()
+        np.testing.assert_allclose(call.logprobs, teacher_forced(network, call)[0], atol=TOLERANCE)
+        np.testing.assert_allclose(call.hidden.values, alone.hidden.values, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "shared"),
+    [
+        ([[1] * 20 + [2], [1] * 20 + [3]], 20),
+        ([[1] * 20, [1] * 20], 19),  # something must be left to read
+        ([[1] * 10 + [2], [1] * 10 + [3]], 0),
+        ([[1] * 30], 0),
+    ],
+)
+def test_the_shared_beginning_leaves_every_prompt_a_token(prompts: list[list[int]], shared: int) -> None:
+    assert shared_length(prompts) == shared
+
+
+def test_long_beginnings_of_several_groups_are_read_once_each_and_change_nothing(network, tokenizer) -> None:
+    texts = ("a b c d e f g h i j k l m n o p q r s t u v ", "v u t s r q p o n m l k j i h g f e d c ")
+    asked = [texts[i % 2] + p for i, p in enumerate([*PROMPTS[:4], "a b", "c"])] + ["e f g h"]
+    requests = [request(p, i, hidden=True) for i, p in enumerate(asked)]
+    together = answers(llm_of(network, tokenizer, capture=Capture(LAYERS)), requests)
+    found = prefixes([call.prompt_token_ids.tolist() for call in together])
+    assert len(found.first) == 3
+    assert max(found.lengths) >= 16
+    for call, wanted in zip(together, requests, strict=True):
+        alone = answers(llm_of(network, tokenizer, capture=Capture(LAYERS)), [wanted])[0]
+        assert call.token_ids.tolist() == alone.token_ids.tolist()
+        np.testing.assert_allclose(call.logprobs, teacher_forced(network, call)[0], atol=TOLERANCE)
+        np.testing.assert_allclose(call.hidden.values, alone.hidden.values, rtol=1e-2, atol=1e-2)
+
+
+@given(st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=60), min_size=1, max_size=8))
+@settings(deadline=None)
+def test_rows_of_a_group_begin_alike_and_no_more_is_read_than_without(prompts: list[list[int]]) -> None:
+    found = prefixes(prompts)
+    for row, (prompt, length) in enumerate(zip(prompts, found.lengths, strict=True)):
+        first = found.first[found.group[row]]
+        assert 0 <= length < len(prompt)
+        assert prompt[:length] == prompts[first][:length]
+    ids, mask = padded(prompts, 9, found, torch.device("cpu"))
+    assert [row[keep == 1].tolist() for row, keep in zip(ids, mask, strict=True)] == prompts
+    cost = len(found.first) * max(found.lengths) + len(prompts) * (ids.shape[1] - max(found.lengths))
+    assert cost <= len(prompts) * max(map(len, prompts))
+
+
+def test_questions_about_one_text_are_read_together_and_strangers_by_length() -> None:
+    texts = [[100 + i] * 40 for i in range(4)]
+    about = [texts[i % 4] + [j] * (3 + i) for i, j in zip(range(16), range(16), strict=True)]
+    prompts = sorted(about, key=len)
+    chosen = companions(prompts, 8)
+    assert sorted({prompts[row][0] for row in chosen}) == [100, 101], "two whole texts, not four halves"
+    strangers = [[i] * (5 + i) for i in range(16)]
+    assert companions(strangers, 4) == [12, 13, 14, 15]
+
+
+def test_a_seeded_answer_does_not_depend_on_its_batch(network, tokenizer) -> None:
+    wanted = request("a b c", temperature=1.0, seed=7)
+    alone = answers(llm_of(network, tokenizer), [wanted])[0]
+    others = [request(p, i + 1, temperature=1.0, seed=i) for i, p in enumerate(PROMPTS)]
+    among = answers(llm_of(network, tokenizer), [*others, wanted])[-1]
+    assert among.token_ids.tolist() == alone.token_ids.tolist()
+    elsewhere = answers(llm_of(network, tokenizer), [request("a b c", temperature=1.0, seed=8)])[0]
+    assert elsewhere.token_ids.tolist() != alone.token_ids.tolist()  # the seed is what decides
+
+
+def test_rows_that_end_leave_the_batch_and_change_nothing(network, tokenizer) -> None:
+    sizes: list[int] = []
+    positions = ("prompt_last", "answer_first", "answer_last", "answer_mean")
+
+    def read(_: object, __: object, kwargs: dict[str, torch.Tensor]) -> None:
+        sizes.append(len(kwargs["input_ids"]))
+
+    requests = [
+        request(p, i, max_tokens=limit, temperature=1.0, seed=i, hidden=i % 2 == 0)
+        for i, (p, limit) in enumerate(zip(PROMPTS * 2, [17, 18, 20, 24, 30, 31, 32, 40, 41, 44], strict=True))
+    ]
+    handle = network.register_forward_pre_hook(read, with_kwargs=True)
+    try:
+        together = answers(llm_of(network, tokenizer, capture=Capture(LAYERS, positions), top_logprobs=2), requests)
+    finally:
+        handle.remove()
+    assert sizes[0] == 10
+    assert sizes[-1] < 5
+    assert sizes == sorted(sizes, reverse=True)
+    alone = answers(
+        llm_of(network, tokenizer, capture=Capture(LAYERS, positions), top_logprobs=2, batch_size=1), requests
+    )
+    for one, other in zip(together, alone, strict=True):
+        assert (one.text, one.finish_reason, one.token_ids.tolist()) == (
+            other.text,
+            other.finish_reason,
+            other.token_ids.tolist(),
+        )
+        np.testing.assert_allclose(one.logprobs, other.logprobs, atol=TOLERANCE)
+        np.testing.assert_allclose(one.top_logprobs, other.top_logprobs, atol=TOLERANCE)
+        assert (one.hidden is None) == (other.hidden is None)
+        if one.hidden is not None:
+            np.testing.assert_allclose(one.hidden.values, other.hidden.values, rtol=1e-2, atol=1e-2)
+
+
+def test_two_models_on_one_device_compute_in_turn(network, tokenizer) -> None:
+    inside, most = [0], [0]
+    meeting = Barrier(2)
+
+    def enter(*_: object) -> None:
+        inside[0] += 1
+        most[0] = max(most[0], inside[0])
+        with contextlib.suppress(BrokenBarrierError):  # nobody comes, unless two compute at once
+            meeting.wait(0.05)
+
+    def leave(*_: object) -> None:
+        inside[0] -= 1
+
+    async def ask() -> None:
+        await asyncio.gather(*(llm_of(network, tokenizer).complete(request("a", max_tokens=1)) for _ in range(2)))
+
+    handles = [network.register_forward_pre_hook(enter), network.register_forward_hook(leave)]
+    try:
+        asyncio.run(ask())
+    finally:
+        for handle in handles:
+            handle.remove()
+    assert most == [1]

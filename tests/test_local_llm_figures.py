@@ -1,0 +1,169 @@
+"""Log-probabilities, hidden states and likelihoods of a local model are those that it really computed."""
+
+import asyncio
+import dataclasses
+
+import numpy as np
+import pytest
+import random_model
+import torch
+from random_model import LAYERS, PROMPTS, TOLERANCE, WORDS, answers, llm_of, request, teacher_forced
+
+from metaprobe.llms import grammar
+from metaprobe.llms.base import Capabilities, LLMError, Request
+from metaprobe.llms.hidden import Capture, chosen_layers
+from metaprobe.llms.recorder import nucleus
+from metaprobe.llms.scoring import score
+from metaprobe.records.types import Call
+
+network = random_model.network
+tokenizer = random_model.tokenizer
+
+
+def test_logprobs_and_tokens_agree_with_a_plain_forward_pass(network, tokenizer) -> None:
+    llm = llm_of(network, tokenizer, top_logprobs=3)
+    for call in answers(llm, [request(p, i) for i, p in enumerate(PROMPTS)]):
+        expected, _ = teacher_forced(network, call)
+        assert call.logprobs is not None
+        assert call.top_logprobs is not None
+        np.testing.assert_allclose(call.logprobs, expected, atol=TOLERANCE)
+        # Greedy: the drawn token is the likeliest one.
+        np.testing.assert_allclose(call.top_logprobs[:, 0], call.logprobs, atol=1e-6)
+        assert (np.diff(call.top_logprobs, axis=1) <= 0).all()
+        assert len(call.tokens) == len(call.logprobs) == call.usage.completion_tokens
+
+
+def test_greedy_answers_are_those_of_transformers_own_generate(network, tokenizer) -> None:
+    llm = llm_of(network, tokenizer)
+    for call in answers(llm, [request(p, i) for i, p in enumerate(PROMPTS)]):
+        prompt = torch.tensor([call.prompt_token_ids.tolist()])
+        plain = network.generate(
+            prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=12, do_sample=False, pad_token_id=0
+        )
+        expected = [int(t) for t in plain[0, prompt.shape[1] :]]
+        expected = expected[: expected.index(1)] if 1 in expected else expected
+        assert call.token_ids.tolist() == expected
+
+
+def test_recorded_logprobs_are_raw_whatever_the_temperature(network, tokenizer) -> None:
+    call = answers(llm_of(network, tokenizer), [request("a b c", temperature=3.0, seed=5)])[0]
+    expected, _ = teacher_forced(network, call)
+    np.testing.assert_allclose(call.logprobs, expected, atol=TOLERANCE)
+    assert call.logprobs_mode == "raw"
+
+
+def test_sampling_follows_the_models_distribution(network, tokenizer) -> None:
+    n = 600
+    llm = llm_of(network, tokenizer, batch_size=200)
+    calls = answers(llm, [request("k", i, temperature=1.0, seed=i, max_tokens=1) for i in range(n)])
+    prompt = torch.tensor([calls[0].prompt_token_ids.tolist()])
+    with torch.inference_mode():
+        p = torch.softmax(network(prompt).logits[0, -1].float(), -1).numpy()
+    drawn = np.array([call.token_ids[0] if len(call.token_ids) else 1 for call in calls])
+    observed = np.bincount(drawn, minlength=len(p)) / n
+    # Five standard errors of a multinomial share, for each token.
+    assert (np.abs(observed - p) <= 5 * np.sqrt(p * (1 - p) / n) + 1e-9).all()
+    assert p.max() < 0.95  # there was something to draw
+
+
+def test_hidden_states_agree_with_transformers_own(network, tokenizer) -> None:
+    positions = ("prompt_last", "answer_first", "answer_last", "answer_mean")
+    llm = llm_of(network, tokenizer, capture=Capture(LAYERS, positions))
+    for call in answers(llm, [request(p, i, hidden=True) for i, p in enumerate(PROMPTS)]):
+        assert call.hidden is not None
+        _, states = teacher_forced(network, call)
+        P = len(call.prompt_token_ids)
+        with torch.inference_mode():
+            normed = network.model.norm(torch.tensor(call.hidden.values[-1].astype(np.float32))).numpy()
+        for index, layer in enumerate(LAYERS):
+            answer = states[layer][P:]
+            expected = np.stack([states[layer][P - 1], answer[0], answer[-1], answer.mean(axis=0)])
+            got = call.hidden.values[index].astype(np.float32)
+            if layer == 3:  # transformers gives the last layer after the final norm, we give the block's own output
+                np.testing.assert_allclose(normed[:3], expected[:3], atol=0.02)
+            else:
+                np.testing.assert_allclose(got, expected, rtol=1e-3, atol=1e-3)  # float16: 11 bits
+
+
+def test_only_requests_that_ask_for_hidden_states_are_captured(network, tokenizer) -> None:
+    llm = llm_of(network, tokenizer, capture=Capture((1,), ("prompt_last",)))
+    captured, plain = answers(llm, [request("a", hidden=True), request("q", 1)])
+    assert captured.hidden is not None
+    assert captured.hidden.values.shape == (1, 1, 16)
+    assert plain.hidden is None
+
+
+@pytest.mark.parametrize(("choice", "layers"), [("all", (0, 1, 2, 3)), ("every:2", (0, 2)), ("3, 1", (1, 3))])
+def test_layers_are_chosen_by_name_step_or_number(network, choice: str, layers: tuple[int, ...]) -> None:
+    assert chosen_layers(choice, network) == layers
+
+
+@pytest.mark.parametrize("choice", ["", "4", "every:0", "-1", "some", "1;2"])
+def test_layers_that_do_not_exist_are_refused_with_the_range(network, choice: str) -> None:
+    with pytest.raises(LLMError, match="0 to 3"):
+        chosen_layers(choice, network)
+
+
+def test_the_nucleus_is_the_smallest_set_that_reaches_top_p() -> None:
+    p = torch.tensor([0.1, 0.5, 0.3, 0.1])
+    assert torch.isfinite(nucleus(p.log(), 0.7)).tolist() == [False, True, True, False]
+    assert torch.isfinite(nucleus(p.log(), 0.5)).tolist() == [False, True, False, False]
+    assert torch.isfinite(nucleus(p.log(), 1.0)).all()
+
+
+def test_loglikelihood_of_an_own_answer_is_that_of_its_generation(network, tokenizer) -> None:
+    llm = llm_of(network, tokenizer, top_logprobs=3)
+    asked = [
+        request("a b c d e f g h i j k l m n o p " * (i % 2) + p, i) for i, p in enumerate([*PROMPTS, *WORDS[3:20]])
+    ]
+    given = answers(llm, asked)
+    asked, given = zip(
+        *((r, c) for r, c in zip(asked, given, strict=True) if "<unk>" not in c.tokens and "<pad>" not in c.tokens),
+        strict=True,
+    )  # those that their text says whole
+
+    async def ask() -> list[Call]:
+        return list(await asyncio.gather(*(llm.loglikelihood(r, c.text) for r, c in zip(asked, given, strict=True))))
+
+    for call, generated in zip(asyncio.run(ask()), given, strict=True):
+        assert call.tokens == generated.tokens
+        assert call.text == generated.text != ""
+        assert call.prompt_token_ids.tolist() == generated.prompt_token_ids.tolist()
+        np.testing.assert_allclose(call.logprobs, generated.logprobs, atol=TOLERANCE)
+        np.testing.assert_allclose(call.top_logprobs, generated.top_logprobs, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("shared", ["", "a b c d e f g h i j k l m n o p q r "])
+def test_loglikelihood_is_that_of_a_plain_forward_pass(network, tokenizer, shared: str) -> None:
+    llm = llm_of(network, tokenizer)
+    texts = [shared + text for text in ("x", "y z", "z z z a q", "m n o", "")]
+
+    async def ask(asked: Request) -> list[Call]:
+        return list(await asyncio.gather(*(llm.loglikelihood(asked, text) for text in texts)))
+
+    for asked in (request("c b a"), dataclasses.replace(request(""), messages=())):
+        for call, text in zip(asyncio.run(ask(asked)), texts, strict=True):
+            expected, _ = teacher_forced(network, call)
+            np.testing.assert_allclose(call.logprobs, expected, atol=TOLERANCE)
+            assert (call.text, list(call.tokens)) == (text, text.split())
+            assert call.usage.completion_tokens == 0
+            if not asked.messages:
+                assert call.prompt_token_ids.tolist() == [
+                    1
+                ]  # no beginning-of-sequence token: the end's takes its place
+
+
+def test_many_logits_are_computed_a_part_at_a_time(network, monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = [([5, 6, 7][: 1 + i % 3], [8] * (i % 4)) for i in range(12)]
+    whole = score(network, pairs, pad=0)
+    monkeypatch.setattr("metaprobe.llms.scoring.LOGITS_AT_ONCE", 600)
+    for one, other in zip(whole, score(network, pairs, pad=0), strict=True):
+        torch.testing.assert_close(one.logprobs, other.logprobs, atol=TOLERANCE, rtol=0)
+
+
+def test_it_says_what_it_can_do(network, tokenizer) -> None:
+    can = llm_of(network, tokenizer, top_logprobs=4, capture=Capture((1,))).capabilities
+    assert can == Capabilities(
+        logprobs=True, top_logprobs=4, hidden=True, json_schema=grammar.available(), stream=True, loglikelihood=True
+    )
+    assert not llm_of(network, tokenizer).capabilities.hidden

@@ -1,0 +1,215 @@
+"""What is asked reaches the endpoint, and a call, a stream, a schema or a likelihood holds what the server said."""
+
+from typing import Any
+
+import asked_endpoint
+import numpy as np
+import pytest
+from asked_endpoint import complete, request, streamed, use
+from faulty_server import FaultyServer
+
+from metaprobe.llms.base import LLMError, Request
+from metaprobe.llms.openai_answers import echoed
+from metaprobe.llms.openai_client import OpenAILLM, plain_prompt
+from metaprobe.llms.pricing import Price
+from metaprobe.records.openai_stream import StreamedCompletion
+from metaprobe.records.types import Call, Message, Sampling, Usage
+
+environment = asked_endpoint.environment
+server = asked_endpoint.server
+
+
+def test_a_call_holds_what_the_server_said(server: FaultyServer) -> None:
+    call = complete(server, "q: ok", top_logprobs=3, logprobs_mode="raw", prices={"m": Price(2.0, 10.0)})
+    expected = server.entries({"messages": [{"role": "user", "content": "q: ok"}], "top_logprobs": 3}, "ok")
+    assert (call.id, call.stage, call.agent, call.round, call.parent) == ("r", "s", "a", 2, None)
+    assert (call.text, call.tokens, call.finish_reason) == (" w0 w1 w2 w3", (" w0", " w1", " w2", " w3"), "stop")
+    assert call.logprobs is not None
+    assert call.logprobs.dtype == np.float32
+    np.testing.assert_array_equal(call.logprobs, np.float32([entry["logprob"] for entry in expected]))
+    assert call.top_logprobs is not None
+    assert call.top_logprobs.shape == (4, 3)
+    assert (call.usage, call.cost_usd) == (Usage(10, 4), pytest.approx((10 * 2 + 4 * 10) / 1e6))
+    assert (call.model, call.model_revision, call.logprobs_mode) == ("m", "m-2026-01-01 fp_7", "raw")
+    assert call.latency_ms is not None
+
+
+def test_what_is_asked_reaches_the_server_and_nothing_else_does(server: FaultyServer) -> None:
+    drawn = {"temperature": 0.7, "top_p": 0.9, "seed": 5, "max_tokens": 3, "stop": ("\n", "END")}
+    complete(server, "q: ok", sampling=drawn, top_logprobs=2, extra_body={"top_k": -1})
+    complete(server, "q: ok", logprobs=False)
+    assert server.bodies[0] == {
+        "model": "m",
+        "messages": [{"role": "user", "content": "q: ok"}],
+        "temperature": 0.7,
+        "top_p": 0.9,
+        "max_tokens": 3,
+        "logprobs": True,
+        "top_logprobs": 2,
+        "seed": 5,
+        "stop": ["\n", "END"],
+        "top_k": -1,
+    }
+    assert set(server.bodies[1]) == {"model", "messages", "temperature", "top_p", "max_tokens"}
+
+
+@pytest.mark.parametrize("content", ["q: ok", "q: no-logprobs", "q: bad-logprobs"])
+def test_a_stream_gives_the_tokens_and_then_the_call_of_complete(server: FaultyServer, content: str) -> None:
+    async def both(llm: OpenAILLM) -> Any:
+        return await llm.complete(request(content)), await streamed(llm, request(content))
+
+    whole, (tokens, call) = use(server, both, top_logprobs=2, extra_body={"top_k": 3})
+    for name in ("id", "text", "tokens", "finish_reason", "usage", "model_revision", "sampling", "cost_usd"):
+        assert getattr(call, name) == getattr(whole, name)
+    assert [token.text for token in tokens] == [" w0", " w1", " w2", " w3"]
+    if content == "q: ok":
+        np.testing.assert_array_equal(call.logprobs, whole.logprobs)
+        np.testing.assert_array_equal(call.top_logprobs, whole.top_logprobs)
+        np.testing.assert_array_equal(np.float32([token.logprob for token in tokens]), whole.logprobs)
+        np.testing.assert_array_equal([token.top_logprobs for token in tokens], whole.top_logprobs)
+    else:
+        assert call.logprobs is None
+        assert whole.logprobs is None
+    assert server.bodies[1] == server.bodies[0] | {"stream": True, "stream_options": {"include_usage": True}}
+
+
+@pytest.mark.parametrize("content", ["q: no-logprobs", "q: bad-logprobs"])
+def test_missing_log_probabilities_are_recorded_and_do_not_fail(
+    server: FaultyServer, content: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def twice(llm: OpenAILLM) -> list[Call]:
+        return [await llm.complete(request(content)) for _ in range(2)]
+
+    for call in use(server, twice):
+        assert (call.text, call.tokens, call.logprobs, call.top_logprobs) == (" w0 w1 w2 w3", (), None, None)
+    told = [record for record in caplog.records if record.name.startswith("metaprobe")]
+    assert len(told) == 1  # once, and not once a call
+    assert "without log-probabilities" in told[0].getMessage()
+
+
+SCHEMA = '{"type": "object", "properties": {"a": {"type": "integer"}}}'
+
+
+@pytest.mark.parametrize(
+    ("plan", "form", "told"),
+    [
+        ("ok", "json_schema", None),
+        ("no-json-schema", "json_object", "422: body.response_format.type: Input should be"),
+        ("no-json-schema-500", "json_object", "500: 1 validation error"),
+    ],
+)
+def test_a_schema_is_sent_as_openai_wants_it_and_otherwise_as_the_server_does(
+    server: FaultyServer, caplog: pytest.LogCaptureFixture, plan: str, form: str, told: str | None
+) -> None:
+    async def ask(llm: OpenAILLM) -> str:
+        await llm.complete(request(f"q: {plan}", json_schema=SCHEMA))
+        await streamed(llm, request("q: ok", json_schema=SCHEMA))
+        return llm.schema_form
+
+    assert use(server, ask) == form
+    formats = [body["response_format"] for body in server.bodies]
+    assert [format["type"] for format in formats] == ["json_schema"] * (2 if told is None else 1) + ["json_object"] * (
+        0 if told is None else 2
+    )
+    assert formats[0]["json_schema"]["schema"]["type"] == "object"
+    said = [record.getMessage() for record in caplog.records if record.name.startswith("metaprobe")]
+    assert len(said) == (told is not None)
+    if told is not None:
+        assert formats[1]["schema"]["type"] == "object"
+        assert told in said[0]
+        assert "it takes json_object with a schema" in said[0]
+
+
+def test_a_schema_that_no_form_makes_welcome_is_an_error_and_settles_nothing(server: FaultyServer) -> None:
+    async def ask(llm: OpenAILLM) -> str:
+        with pytest.raises(LLMError, match="answered 400: bad temperature"):
+            await llm.complete(request("q: 400", json_schema=SCHEMA))
+        return llm.schema_form
+
+    assert use(server, ask) == "auto"
+
+
+def test_a_schema_is_left_out_only_where_the_capabilities_say_so(server: FaultyServer) -> None:
+    complete(server, "q: ok", sampling={"json_schema": SCHEMA}, schema_form="none")
+    assert "response_format" not in server.bodies[0]
+    assert not OpenAILLM("m", base_url="http://here/v1", schema_form="none").capabilities.json_schema
+    with pytest.raises(LLMError, match="json_schema is not JSON"):
+        complete(server, "q: ok", sampling={"json_schema": "{"})
+
+
+def test_a_likelihood_is_read_from_an_echoed_prompt(server: FaultyServer) -> None:
+    server.plan = lambda content, attempt: "ok"
+
+    async def ask(llm: OpenAILLM) -> tuple[Call, Call]:
+        return await llm.loglikelihood(request("Hi"), "yes"), await llm.loglikelihood(
+            Request(id="r", messages=()), "yes"
+        )
+
+    call, plain = use(server, ask, prices={"m": Price(1e6, 0)})
+    begins = len(plain_prompt((Message("user", "Hi"),)))
+    assert (call.text, call.tokens, call.sampling) == ("yes", ("y", "e", "s"), Sampling())
+    assert call.logprobs is not None
+    np.testing.assert_array_equal(call.logprobs, [-(begins + i) / 8 for i in range(3)])
+    assert (call.usage, call.cost_usd) == (Usage(begins + 3, 0), begins + 3)
+    # Nothing stands before the first token of a plain text, so nothing tells its log-probability.
+    assert plain.logprobs is not None
+    assert (plain.tokens, plain.logprobs.tolist()) == (("e", "s"), [-1 / 8, -2 / 8])
+
+
+def echo(prompt: str, tokens: list[str], *, drawn: int = 1, read: int | None = None, **other: Any) -> dict[str, Any]:
+    logprobs = {"tokens": tokens, "token_logprobs": [None] + [-1.0] * (len(tokens) - 1)} | other
+    usage = {"prompt_tokens": len(tokens) - drawn if read is None else read, "completion_tokens": drawn}
+    text = prompt + ("" if not drawn else "!")
+    return {"choices": [{"text": text, "logprobs": logprobs}], "usage": usage}
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        ({"choices": [{"text": "!", "logprobs": {}}]}, "gives no log-probabilities of a prompt"),
+        ({"choices": [{"text": "Q: yes!", "logprobs": None}]}, "gives no log-probabilities of a prompt"),
+        ({"choices": []}, "gives no log-probabilities of a prompt"),
+        (echo("Q: yes", ["Q", ":", " yes"], drawn=0) | {"usage": None}, "without tokens"),
+        (echo("Q: yes", ["Q", ": y", "es", "!"]), "do not line up"),
+        # llama-cpp-python without a first token: each has the log-probability of the next place.
+        (echo("Q: yes", ["Q", ":", " yes"], read=3), "do not line up"),
+        (echo("Q: yes", ["Q", ":", " yes"], drawn=0), "do not line up"),
+        (echo("Q: yes", ["Q", ":", " yes", "!"], token_logprobs=[None, -1, None, -1]), "no log-likelihood: .* is None"),
+    ],
+)
+def test_a_likelihood_that_cannot_be_right_is_refused(answer: dict[str, Any], reason: str) -> None:
+    with pytest.raises(LLMError, match=reason):
+        echoed(answer, "Q: yes", " yes")
+    whole = echoed(echo("Q: yes", ["Q", ":", " yes", "!"]), "Q: yes", " yes")
+    assert whole["choices"][0]["logprobs"]["content"] == [{"token": " yes", "logprob": -1.0}]
+    # The first token was left out: llama-cpp-python, where the prompt begins as it should.
+    assert echoed(echo("Q: yes", [":", " yes"], drawn=0, read=3), "Q: yes", " yes")
+
+
+def test_an_endpoint_without_text_completions_says_so(server: FaultyServer) -> None:
+    server.plan = lambda content, attempt: "404"
+    with pytest.raises(LLMError, match=r"request r: .* answered 404"):
+        use(server, lambda llm: llm.loglikelihood(request("Hi"), "yes"))
+    with pytest.raises(LLMError, match="an empty continuation"):
+        use(server, lambda llm: llm.loglikelihood(request("Hi"), ""))
+
+
+def test_chunks_without_end_are_known_to_be_cut() -> None:
+    stream = StreamedCompletion()
+    assert stream.add({"choices": [{"delta": {"content": "a"}, "token_ids": [5]}]}) == ("a", ())
+    assert not stream.ended
+    stream.add({"choices": [{"delta": {"content": "b"}, "finish_reason": "length", "token_ids": [6]}]})
+    stream.add({"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 2}})
+    assert stream.ended
+    assert stream.completion() == {
+        "usage": {"prompt_tokens": 1, "completion_tokens": 2},
+        "choices": [
+            {
+                "index": 0,
+                "message": {"role": "assistant", "content": "ab"},
+                "logprobs": None,
+                "finish_reason": "length",
+                "token_ids": [5, 6],
+            }
+        ],
+    }

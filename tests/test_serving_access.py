@@ -1,0 +1,197 @@
+"""The server answers who has a key, hands on only the headers that it may, and refuses settings that are not safe."""
+
+import socket
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import serving_clients
+import uvicorn
+from click.testing import CliRunner
+from served import KEY, Upstream, running
+from serving_clients import LOGPROBS, Served
+
+from metaprobe.probes.quality import QualityPredictor
+from metaprobe.serve_cli import serve
+from metaprobe.serving.app import create_app
+from metaprobe.serving.run import serve as run_server
+from metaprobe.serving.run import server_config
+from metaprobe.serving.settings import Settings, SettingsError
+
+checkpoint = serving_clients.checkpoint
+predictor = serving_clients.predictor
+upstream = serving_clients.upstream
+callers_keys = serving_clients.callers_keys
+served = serving_clients.served
+
+
+# Keys, headers
+
+
+@pytest.mark.parametrize("path", ["/v1/score", "/v1/chat/completions", "/metrics", "/elsewhere"])
+def test_nothing_but_health_answers_without_a_key(served: Served, path: str) -> None:
+    for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": KEY}, {"x-metaprobe-key": ""}):
+        method = "GET" if path == "/metrics" else "POST"
+        answer = httpx.request(method, served.url + path, headers=headers, trust_env=False)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key")
+    health = served.get("/healthz")
+    assert health.status_code == 200
+    assert len(health.json()["checkpoint"]) == 64
+
+
+def test_the_key_for_this_server_is_never_handed_on_and_the_callers_is(
+    served: Served, upstream: tuple[Upstream, str]
+) -> None:
+    request = {"model": "m", "messages": [{"content": "plain"}]}
+    served.post("/v1/chat/completions", request, cookie="c=1", x_forwarded_for="1.2.3.4", openai_project="p")
+    seen = upstream[0].headers[-1]
+    assert not {"authorization", "cookie", "x-forwarded-for", "x-metaprobe-key"} & set(seen)
+    assert seen["openai-project"] == "p"
+    served.post("/v1/chat/completions", request, authorization="Bearer callers-own", x_metaprobe_key=KEY)
+    seen = upstream[0].headers[-1]
+    assert seen["authorization"] == "Bearer callers-own"
+    assert KEY not in str(seen)
+    served.post("/v1/chat/completions", request, x_metaprobe_key=KEY)  # and the same key as `Authorization`
+    assert KEY not in str(upstream[0].headers[-1])
+
+
+def test_the_models_are_the_upstreams_and_need_a_key(served: Served, upstream: tuple[Upstream, str]) -> None:
+    assert [model.id for model in served.client.models.list()] == ["m"]
+    assert KEY not in str(upstream[0].headers[-1])
+    assert served.get("/v1/models").status_code == 401
+
+
+def test_a_header_named_beforehand_reaches_the_upstream(checkpoint: Path, upstream: tuple[Upstream, str]) -> None:
+    app = create_app(Settings(checkpoint=checkpoint, upstream=upstream[1], forward_headers=("X-Tenant",)))
+    with running(app) as (url, _):
+        Served(url).post("/v1/chat/completions", {"model": "m", "messages": [{"content": "plain"}]}, x_tenant="t1")
+    assert upstream[0].headers[-1]["x-tenant"] == "t1"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_headers_that_are_not_ascii_cost_no_answer(served: Served, stream: bool) -> None:
+    request = {"model": "m", "stream": stream, "messages": [{"content": "odd-header"}]}
+    answer = httpx.post(
+        f"{served.url}/v1/chat/completions",
+        json=request,
+        headers=[(b"authorization", f"Bearer {KEY}".encode()), (b"user-agent", "café".encode())],
+        timeout=20,
+        trust_env=False,
+    )
+    assert answer.status_code == 200
+    assert b'"metaprobe"' in answer.content
+    if not stream:
+        [given] = [value for name, value in answer.headers.raw if name == b"openai-organization"]
+        assert given.decode() == "Müller – GmbH"
+
+
+def test_without_keys_the_server_does_not_start(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("METAPROBE_API_KEY")
+    with pytest.raises(SettingsError, match="no key for callers"):
+        create_app(Settings(checkpoint=checkpoint))
+
+
+def test_the_upstreams_key_stands_in_for_the_callers(
+    checkpoint: Path, upstream: tuple[Upstream, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("METAPROBE_UPSTREAM_KEY", "sk-upstream")
+    app = create_app(Settings(checkpoint=checkpoint, upstream=upstream[1], auth=False))
+    with running(app) as (url, _):
+        Served(url).chat()
+        other = Served(url).post("/v1/score", LOGPROBS, host="evil.example")
+        assert (other.status_code, other.json()["error"]["code"]) == (403, "bad_host")
+        form = Served(url).post("/v1/score", LOGPROBS, content_type="text/plain")
+        assert form.status_code == 415
+    assert upstream[0].headers[-1]["authorization"] == "Bearer sk-upstream"
+
+
+def test_request_ids_come_back(served: Served) -> None:
+    assert served.post("/v1/score", LOGPROBS, x_request_id="mine-1").headers["metaprobe-request-id"] == "mine-1"
+    made = {served.post("/v1/score", LOGPROBS).headers["metaprobe-request-id"] for _ in range(2)}
+    assert len(made) == 2
+
+
+# Settings
+
+
+def test_the_program_serves_as_its_options_say(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Settings] = []
+    monkeypatch.setattr("metaprobe.serving.run.serve", started.append)
+    options = (
+        f"--checkpoint {checkpoint} --upstream http://u/v1 --no-auth --port 0 --max-body 9 --timeout 3 --workers 2 "
+        "--max-answer 7 --forward-header x-tenant --top-logprobs 3"
+    )
+    assert CliRunner().invoke(serve, options.split()).exit_code == 0
+    [found] = started
+    assert (found.checkpoint, found.upstream, found.auth, found.port) == (str(checkpoint), "http://u/v1", False, 0)
+    assert (found.max_body_bytes, found.timeout_s, found.workers) == (9, 3.0, 2)
+    assert (found.max_answer_bytes, found.forward_headers, found.top_logprobs) == (7, ("x-tenant",), 3)
+    config = server_config(found, log_config=None)
+    assert config.access_log is False
+    refused = CliRunner().invoke(serve, ["--checkpoint", str(checkpoint), "--no-auth", "--host", "0.0.0.0"])
+    assert isinstance(refused.exception, SettingsError)
+
+
+def test_a_port_that_is_taken_is_named_before_anything_is_loaded() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(SettingsError, match=rf"port {port}.*another --port"):
+            run_server(Settings(checkpoint=Path("none"), auth=False, port=port))
+
+
+def test_ctrl_c_is_a_good_end(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: uvicorn.Server) -> None:
+        raise KeyboardInterrupt  # as uvicorn does after an orderly end
+
+    monkeypatch.setattr(uvicorn.Server, "run", interrupted)
+    monkeypatch.setattr("metaprobe.serving.run.server_config", partial(server_config, log_config=None))
+    run_server(Settings(checkpoint=checkpoint, auth=False, port=0))
+
+
+@pytest.mark.parametrize(("method", "path", "status"), [("GET", "/v1/score", 405), ("POST", "/v1/completions", 404)])
+def test_an_address_that_is_not_there_is_answered_with_those_that_are(
+    served: Served, method: str, path: str, status: int
+) -> None:
+    answer = httpx.request(
+        method, f"{served.url}{path}", headers={"authorization": f"Bearer {KEY}"}, timeout=20, trust_env=False
+    )
+    assert answer.status_code == status
+    assert "POST /v1/score" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"auth": False, "host": "0.0.0.0"}, "bind to 127.0.0.1"),
+        ({"upstream": "ftp://x/v1"}, "is not a base URL"),
+        ({"upstream": "http://user:secret@x/v1"}, "holds a user or password"),
+        ({"upstream": "http://x:port/v1"}, "cannot be read"),
+        ({"upstream": "http://x/v1?key=secret"}, "is not a base URL"),
+        ({"gate": Path("g")}, "no upstream is given"),
+        ({"forward_headers": ("Authorization",)}, "not one that may be handed on"),
+        ({"forward_headers": ("a b",)}, "not one that may be handed on"),
+        ({"timeout_s": 0.0}, "expected more than 0"),
+        ({"gate_stop": 1.0}, "between 0 and 1"),
+    ],
+)
+def test_settings_that_are_not_safe_are_refused(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(SettingsError, match=said) as found:
+        Settings(checkpoint=Path("c"), **wrong)
+    assert "secret" not in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"), [("", "no key for callers"), ("short", "fewer than 16"), ("é" * 20, "ASCII")]
+)
+def test_keys_that_protect_nothing_are_refused(
+    predictor: QualityPredictor, monkeypatch: pytest.MonkeyPatch, keys: str, said: str
+) -> None:
+    monkeypatch.setenv("METAPROBE_API_KEY", keys)
+    settings = Settings(checkpoint=Path("c"))
+    with pytest.raises(SettingsError, match=said):
+        settings.api_keys()
+    assert repr(keys) not in repr(settings) or not keys

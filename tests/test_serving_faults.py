@@ -1,0 +1,182 @@
+"""Whatever goes wrong upstream or in the server, the caller gets status, words or answer, and no log a word of it."""
+
+import json
+import logging
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import openai
+import pytest
+import serving_clients
+from faulty_server import FaultyServer
+from served import KEY, Upstream, running
+from serving_clients import TEXT, Served, verdict_of
+
+from metaprobe.probes.quality import QualityPredictor
+from metaprobe.serving.app import create_app
+from metaprobe.serving.settings import Settings
+
+checkpoint = serving_clients.checkpoint
+predictor = serving_clients.predictor
+upstream = serving_clients.upstream
+callers_keys = serving_clients.callers_keys
+served = serving_clients.served
+
+SECRET = "the-prompt-and-the-answer-are-nobody-elses-business"
+
+
+# What goes wrong upstream
+
+
+@pytest.fixture(scope="module")
+def faulty(checkpoint: Path) -> Iterator[Served]:
+    with FaultyServer() as server, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("METAPROBE_API_KEY", KEY)
+        app = create_app(Settings(checkpoint=checkpoint, upstream=server.base_url, timeout_s=0.5))
+        with running(app) as (url, _):
+            yield Served(url)
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "said"),
+    [
+        ("400", 400, "bad temperature"),
+        ("401", 401, "Incorrect API key provided: None"),  # ours is not handed on
+        ("404", 404, "no such model"),
+        ("429", 429, "slow down"),
+        ("quota", 429, "you have spent all"),
+        ("500", 500, "out of memory"),
+        ("503", 503, "overloaded"),
+        ("reset", 502, "before its answer was whole"),
+        ("cut", 502, "before its answer was whole"),
+        ("silent", 504, "did not go on within 0.5 s"),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_error_of_the_upstream_keeps_its_status_and_words(
+    faulty: Served, fault: str, status: int, said: str, stream: bool
+) -> None:
+    if fault == "cut" and stream:
+        pytest.skip("a stream that is cut has begun with 200: see below")
+    with pytest.raises(openai.APIStatusError, match=said) as found:
+        faulty.chat(f"a:{fault}", stream=stream)
+    assert found.value.status_code == status
+    if fault == "429":
+        assert found.value.response.headers["retry-after"] == "0.25"
+
+
+@pytest.mark.parametrize(("fault", "reason"), [("no-logprobs", "no log-prob"), ("bad-logprobs", ""), ("empty", "")])
+def test_an_answer_that_cannot_be_scored_passes_with_the_reason(faulty: Served, fault: str, reason: str) -> None:
+    whole = faulty.chat(f"a:{fault}")
+    *_, last = faulty.chat(f"b:{fault}", stream=True)
+    for verdict in (verdict_of(whole), verdict_of(last)):
+        assert verdict["score"] is None
+        assert verdict["reason"]
+        assert reason in verdict["reason"]
+
+
+def test_what_is_no_json_passes_untouched(faulty: Served) -> None:
+    request = {"model": "m", "messages": [{"role": "user", "content": "a:html"}]}
+    assert faulty.post("/v1/chat/completions", request).content == b"<html>Welcome to the proxy</html>"
+    request["messages"][0]["content"] = "a:malformed"  # type: ignore[index]
+    assert faulty.post("/v1/chat/completions", request).content.startswith(b'{"id": "x"')
+
+
+def test_a_cut_stream_raises_in_the_client_and_never_looks_finished(faulty: Served) -> None:
+    seen = []
+    with pytest.raises(openai.APIError, match="before its answer was whole"):
+        seen += list(faulty.chat("a:cut", stream=True))
+    request = {"model": "m", "messages": [{"role": "user", "content": "b:cut"}], "stream": True}
+    content = faulty.post("/v1/chat/completions", request).content
+    assert b"[DONE]" not in content
+    last = json.loads(content.split(b"data: ")[-1])
+    assert last["metaprobe"]["score"] is None
+    assert last["error"]["code"] == "upstream_cut"
+
+
+def test_a_stream_that_ends_early_has_no_score(faulty: Served) -> None:
+    *_, last = faulty.chat("a:ends-early", stream=True)
+    assert verdict_of(last)["score"] is None
+    assert "ended before the answer did" in verdict_of(last)["reason"]
+    assert last.choices[0].finish_reason is None
+
+
+def test_a_chunk_that_is_no_json_passes_and_there_is_no_score(faulty: Served) -> None:
+    request = {"model": "m", "messages": [{"role": "user", "content": "a:malformed"}], "stream": True}
+    events = faulty.post("/v1/chat/completions", request).content.split(b"\n\n")
+    assert b'data: {"choices": [{"del' in events
+    assert json.loads(events[-3][6:])["metaprobe"]["reason"] == "a chunk of the upstream's stream is not JSON"
+    assert events[-2] == b"data: [DONE]"
+
+
+def test_an_upstream_that_is_not_there_is_said_to_be(checkpoint: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        upstream = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
+    with running(create_app(Settings(checkpoint=checkpoint, upstream=upstream))) as (url, _):
+        answer = Served(url).post("/v1/chat/completions", {"model": "m", "messages": []})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (502, "upstream_unreachable")
+    (why,) = [r.getMessage() for r in caplog.records if r.name == "metaprobe.serving.proxy"]
+    assert why.removeprefix("the upstream cannot be reached: ")
+    assert upstream not in answer.text
+
+
+def test_a_stream_that_stops_in_the_middle_of_an_event_is_cut_and_not_scored(served: Served) -> None:
+    with pytest.raises(openai.APIError, match="middle of an event"):
+        list(served.chat("half", stream=True))
+
+
+def test_a_last_event_without_its_empty_line_does_not_swallow_the_verdict(served: Served) -> None:
+    *_, last = served.chat("no-blank-line", stream=True, logprobs=True)
+    assert last.model_extra["metaprobe"]["score"] is not None
+
+
+# What goes wrong here, and what is logged
+
+
+def test_neither_logs_nor_metrics_hold_a_word_of_prompt_or_answer(
+    faulty: Served, served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "metaprobe")
+    caplog.set_level(logging.DEBUG, "uvicorn")
+    for fault in ("ok", "malformed", "bad-logprobs", "400"):
+        faulty.post("/v1/chat/completions", {"model": SECRET, "messages": [{"content": f"{SECRET}:{fault}"}]})
+        faulty.post(
+            "/v1/chat/completions", {"model": SECRET, "messages": [{"content": f"{SECRET}:{fault}"}], "stream": True}
+        )
+    served.post("/v1/score", {"responses": [SECRET, {"choices": [{"logprobs": {"content": [SECRET]}}]}]})
+    served.post(f"/{SECRET}?q={SECRET}", {}, x_request_id=f"{SECRET} with spaces")
+    counts = faulty.get("/metrics", authorization=f"Bearer {KEY}").text
+    # The access log, which has addresses as callers wrote them, is off (below); pytest itself switches it on again.
+    logged = "\n".join(record.getMessage() for record in caplog.records if record.name != "uvicorn.access")
+    assert SECRET not in logged
+    assert SECRET not in counts
+    assert "/v1/chat/completions 200" in logged
+    assert 'metaprobe_requests_total{endpoint="/v1/chat/completions",status="200"}' in counts
+    for name in ("upstream_seconds", "added_seconds", "score", "flagged", "abstained", "errors"):
+        assert f"metaprobe_{name}" in counts
+
+
+class Breaks:
+    """A predictor with a fault."""
+
+    def __init__(self, predictor: QualityPredictor) -> None:
+        self.checkpoint, self.schema = predictor.checkpoint, predictor.schema
+
+    def predict(self, response: object) -> None:
+        raise RuntimeError(SECRET)
+
+
+def test_a_fault_of_our_own_costs_the_verdict_and_not_the_answer(
+    predictor: QualityPredictor, upstream: tuple[Upstream, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    app = create_app(Settings(checkpoint=Path("x"), upstream=upstream[1]), predictor=Breaks(predictor))  # type: ignore[arg-type]
+    with running(app) as (url, _):
+        answer = Served(url).chat()
+        *_, last = Served(url).chat(stream=True)
+    assert answer.choices[0].message.content == TEXT
+    assert verdict_of(answer) == verdict_of(last)
+    assert "scoring failed (RuntimeError)" in verdict_of(answer)["reason"]
+    assert "scoring failed: RuntimeError" in caplog.text
+    assert SECRET not in caplog.text

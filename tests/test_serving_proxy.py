@@ -1,0 +1,290 @@
+"""The proxy hands the upstream's answer on unchanged but for its verdict, whole or streamed, and a gate may end it."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+import serving_clients
+from hypothesis import given
+from hypothesis import strategies as st
+from served import KEY, TOKENS, Upstream, chunks, completion, running, small_checkpoint
+from serving_clients import LOGPROBS, TEXT, Served, verdict_of
+
+from metaprobe.probes.quality import QualityPredictor
+from metaprobe.serving.app import create_app
+from metaprobe.serving.settings import Settings
+from metaprobe.serving.sse import EventSplitter, data_of, with_data
+from metaprobe.serving.wire import asked, hide
+from metaprobe.training.methods import Evidence
+
+checkpoint = serving_clients.checkpoint
+predictor = serving_clients.predictor
+upstream = serving_clients.upstream
+callers_keys = serving_clients.callers_keys
+served = serving_clients.served
+
+
+# The proxy
+
+
+def test_an_answer_carries_its_verdict_and_no_logprobs_that_were_not_asked_for(
+    served: Served, upstream: tuple[Upstream, str], predictor: QualityPredictor
+) -> None:
+    answer = served.chat()
+    assert answer.choices[0].message.content == TEXT
+    assert answer.choices[0].logprobs is None
+    assert upstream[0].bodies[-1]["logprobs"] is True
+    expected = predictor.predict(LOGPROBS)
+    verdict = verdict_of(answer)
+    assert verdict["score"] == pytest.approx(expected.score)
+    assert set(verdict) == {"score", "heads", "critical", "flagged", "in_support", "reason", "checkpoint"}
+    assert verdict["checkpoint"] == predictor.checkpoint.digest
+
+
+def test_the_upstream_answer_passes_unchanged_but_for_the_verdict(served: Served) -> None:
+    request = {"model": "m", "messages": [{"role": "user", "content": "plain"}], "logprobs": True, "top_logprobs": 2}
+    answer = served.post("/v1/chat/completions", request)
+    body = answer.json()
+    del body["metaprobe"]
+    assert body == completion(request)
+    assert answer.headers["x-request-id"] == "up-1"
+    assert answer.headers["x-ratelimit-limit-requests"] == "9"
+    assert "set-cookie" not in answer.headers
+
+
+def test_the_request_passes_unchanged_but_for_the_logprobs(served: Served, upstream: tuple[Upstream, str]) -> None:
+    request = {
+        "model": "m",
+        "messages": [{"role": "user", "content": "plain"}],
+        "temperature": 0.3,
+        "x_vendor": {"deep": [1, None, 12345678901234567890123]},
+    }
+    served.post("/v1/chat/completions", request)
+    assert upstream[0].bodies[-1] == request | {"logprobs": True, "top_logprobs": 1}
+    served.post("/v1/chat/completions", request | {"logprobs": True, "top_logprobs": 4})
+    assert upstream[0].bodies[-1] == request | {"logprobs": True, "top_logprobs": 4}
+
+
+def test_every_choice_has_a_verdict_of_its_own(served: Served, predictor: QualityPredictor) -> None:
+    expected = [predictor.predict(LOGPROBS[: len(LOGPROBS) - i]).score for i in range(3)]
+    whole = verdict_of(served.chat(n=3))
+    assert [v["score"] for v in whole["choices"]] == pytest.approx(expected)
+    assert whole["score"] == pytest.approx(expected[0])
+    *_, last = served.chat(n=3, stream=True)
+    assert verdict_of(last) == whole
+
+
+def test_a_stream_ends_with_the_verdict_that_the_whole_answer_has(served: Served) -> None:
+    whole = verdict_of(served.chat())
+    for said in ("plain", "comments", "torn"):
+        *before, last = served.chat(said, stream=True)
+        assert "".join(chunk.choices[0].delta.content or "" for chunk in before) == TEXT
+        assert all(chunk.choices[0].logprobs is None for chunk in before)
+        assert [chunk.choices[0].finish_reason for chunk in before].count("stop") == 1
+        assert verdict_of(last) == whole
+        assert (last.id, last.choices[0].delta.content) == ("c-1", None)
+
+
+def test_the_events_of_a_stream_pass_unchanged_where_logprobs_were_asked_for(served: Served) -> None:
+    request = {"model": "m", "messages": [{"role": "user", "content": "plain"}], "logprobs": True, "stream": True}
+    events = served.post("/v1/chat/completions", request).content.split(b"\n\n")
+    assert [json.loads(event[6:]) for event in events[:-3]] == list(chunks(request))
+    assert b'"metaprobe"' in events[-3]
+    assert events[-2:] == [b"data: [DONE]", b""]
+
+
+def test_the_clients_own_stream_helper_and_the_async_client_read_it(served: Served) -> None:
+    messages: Any = [{"role": "user", "content": "plain"}]
+    with served.client.chat.completions.stream(model="m", messages=messages) as stream:
+        final = stream.get_final_completion()
+    assert (final.choices[0].message.content, final.choices[0].finish_reason) == (TEXT, "stop")
+
+    async def main() -> list[Any]:
+        async with openai.AsyncOpenAI(**served.options) as client:
+            whole = await client.chat.completions.create(model="m", messages=messages)
+            stream = await client.chat.completions.create(model="m", messages=messages, stream=True)
+            return [whole, *[chunk async for chunk in stream]]
+
+    whole, *_, last = asyncio.run(main())
+    assert verdict_of(whole) == verdict_of(last)
+    assert verdict_of(whole)["score"] is not None
+
+
+def test_chunks_pass_as_they_come(served: Served, upstream: tuple[Upstream, str]) -> None:
+    told, _ = upstream
+    told.begin()
+    told.go_on.release()
+    seen = 0
+    for chunk in served.chat("steps", stream=True):
+        seen += 1
+        if "metaprobe" in (chunk.model_extra or {}):
+            break
+        assert told.sent == seen  # the next one is not even sent before this one has arrived
+        told.go_on.release()
+    assert seen == len(TOKENS) + 2
+
+
+def test_a_caller_who_leaves_ends_the_upstream(served: Served, upstream: tuple[Upstream, str]) -> None:
+    told, _ = upstream
+    told.begin()
+    told.go_on.release()
+    stream = served.chat("steps", stream=True)
+    next(iter(stream))
+    stream.close()
+    assert told.closed.wait(timeout=20)
+
+
+def test_an_upstream_that_refuses_logprobs_still_answers(served: Served) -> None:
+    answer = served.chat("refuses-logprobs")
+    assert answer.choices[0].message.content == TEXT
+    assert verdict_of(answer)["score"] is None
+    assert "refused to give log-probabilities (status 400)" in verdict_of(answer)["reason"]
+    *_, last = served.chat("refuses-logprobs", stream=True)
+    assert "refused" in verdict_of(last)["reason"]
+    with pytest.raises(openai.BadRequestError, match="logprobs are not supported"):
+        served.chat("refuses-logprobs", logprobs=True)
+
+
+def test_a_redirect_is_not_followed_and_not_passed_on(served: Served) -> None:
+    with pytest.raises(openai.InternalServerError, match="redirects") as found:
+        served.chat("redirect")
+    assert found.value.status_code == 502
+    assert "location" not in found.value.response.headers
+
+
+def test_an_answer_that_is_no_json_passes_as_it_came_and_says_that_it_has_no_verdict(served: Served) -> None:
+    answer = served.post("/v1/chat/completions", {"model": "m", "messages": [{"content": "nan"}]})
+    assert answer.content == b'{"choices": [], "x": NaN}'
+    assert answer.headers["metaprobe-reason"] == "the upstream's answer is not a JSON object"
+
+
+def test_a_stream_without_done_gets_a_verdict_and_no_done(served: Served) -> None:
+    request = {"model": "m", "messages": [{"content": "no-done"}], "stream": True}
+    content = served.post("/v1/chat/completions", request).content
+    assert json.loads(content.split(b"data: ")[-1])["metaprobe"]["score"] is not None
+    assert b"[DONE]" not in content
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"[]", b"7", b'{"model"', b"\xff", b'{"a":' * 15_000],
+)
+def test_a_malformed_request_never_reaches_the_upstream(
+    served: Served, upstream: tuple[Upstream, str], body: bytes
+) -> None:
+    before = len(upstream[0].bodies)
+    answer = served.post("/v1/chat/completions", body)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_json")
+    assert len(upstream[0].bodies) == before
+
+
+# The gate
+
+
+class FakeGate:
+    """Fires after three tokens."""
+
+    def __init__(self, action: str, model: str) -> None:
+        self.action, self.model, self.note = action, model, ""
+        self.tokens_seen = 0
+        self.score: float | None = None
+        self.fired_at: int | None = None
+
+    def push(self, logprob: float, top: Any = None) -> str:
+        assert logprob == LOGPROBS[self.tokens_seen]
+        self.tokens_seen += 1
+        if self.tokens_seen == 3:
+            self.score, self.fired_at = 0.125, 3
+        return self.action if self.fired_at else "continue"
+
+
+class FakeGates:
+    def __init__(self, action: str) -> None:
+        self.action = action
+
+    def start(self, *, model: str = "") -> FakeGate:
+        return FakeGate(self.action, model)
+
+
+@pytest.mark.parametrize("action", ["stop", "escalate"])
+def test_the_gate_ends_the_answer_and_closes_the_upstream(
+    checkpoint: Path, upstream: tuple[Upstream, str], action: str
+) -> None:
+    told, upstream_url = upstream
+    told.begin()
+    app = create_app(Settings(checkpoint=checkpoint, upstream=upstream_url), gates=FakeGates(action))
+    with running(app) as (url, _):
+        for _ in range(3):
+            told.go_on.release()
+        *before, last = Served(url).chat("steps", stream=True)
+        assert told.closed.wait(timeout=20)
+        assert told.sent == 3
+        several = list(Served(url).chat(n=2, stream=True))
+        whole = Served(url).chat()
+        metrics = Served(url).get("/metrics", authorization=f"Bearer {KEY}").text
+    assert [chunk.choices[0].delta.content for chunk in before] == [token for token, _ in TOKENS[:3]]
+    assert last.choices[0].finish_reason == "stop"
+    verdict = verdict_of(last)
+    assert (verdict["score"], verdict["flagged"]) == (0.125, True)
+    assert "early by the gate after 3 tokens" in verdict["reason"]
+    assert verdict["gate"] == {"action": action, "tokens": 3}
+    assert len(verdict_of(several[-1])["choices"]) == 2  # two answers in one stream go on to their ends
+    assert whole.choices[0].message.content == TEXT
+    assert f'metaprobe_gated_total{{action="{action}"}} 1.0' in metrics
+
+
+def test_what_gate_and_predictor_both_say_of_an_answer_is_said_once(
+    evidence: Evidence, upstream: tuple[Upstream, str], tmp_path: Path
+) -> None:
+    class Noting(FakeGates):
+        def start(self, *, model: str = "") -> FakeGate:
+            gate = super().start(model=model)
+            gate.note = f"response of {model}, checkpoint trained on other"
+            return gate
+
+    other = small_checkpoint(tmp_path / "other", evidence, model="other").path
+    app = create_app(Settings(checkpoint=other, upstream=upstream[1]), gates=Noting("continue"))
+    with running(app) as (url, _):
+        *_, last = Served(url).chat(stream=True)
+    assert verdict_of(last)["reason"] == "response of m, checkpoint trained on other"
+
+
+# The pieces
+
+
+@given(st.lists(st.sampled_from([b"data: x", b"\n", b"\r\n", b"\n\n", b"\r\n\r\n", b": c", b"\r"])), st.data())
+def test_events_are_the_same_however_the_bytes_are_torn(parts: list[bytes], data: st.DataObject) -> None:
+    whole = b"".join(parts)
+    at = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=5)))
+    torn, at_once = EventSplitter(), EventSplitter()
+    pieces = [whole[a:b] for a, b in zip([0, *at], [*at, len(whole)], strict=True)]
+    events = [event for piece in pieces for event in torn.feed(piece)]
+    assert b"".join(events) + torn.rest() == whole
+    assert b"".join(at_once.feed(whole)) + at_once.rest() == whole
+
+
+def test_an_event_keeps_its_other_lines_when_its_data_change() -> None:
+    event = b"event: x\r\nid: 7\r\ndata: {}\r\n\r\n"
+    assert data_of(event) == b"{}"
+    assert with_data(event, b"[]") == b"event: x\nid: 7\ndata: [] \n\n".replace(b" \n", b"\n")
+    assert data_of(b": comment\n\n") == b""
+    assert data_of(b"data: a\ndata: b\n\n") == b"a\nb"
+
+
+def test_alternatives_asked_for_the_predictor_alone_are_hidden() -> None:
+    question = asked(b'{"logprobs": true, "n": 1}', top_logprobs=5)
+    assert json.loads(question.sent) == {"logprobs": True, "n": 1, "top_logprobs": 5}
+    answer = b'{"choices":[{"logprobs":{"content":[{"logprob":-0.10,"top_logprobs":[{"logprob":-0.1}]}]}}],"z":1e400}'
+    assert (
+        hide(answer, question)
+        == b'{"choices":[{"logprobs":{"content":[{"logprob":-0.10,"top_logprobs":[]}]}}],"z":1e400}'
+    )
+    assert not asked(b'{"logprobs": true, "top_logprobs": 2}', top_logprobs=5).changed
+
+
+def test_a_choice_that_is_none_does_not_keep_the_logprobs_of_the_others() -> None:
+    answer = b'{"choices":[null,{"logprobs":{"content":[{"logprob":-0.1}]}}]}'
+    assert hide(answer, asked(b"{}", top_logprobs=0)) == b'{"choices":[null,{"logprobs":null}]}'

@@ -1,0 +1,165 @@
+"""The server scores what is posted to it as the predictor does, and keeps its bounds of size, time and number."""
+
+import http.client
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+import serving_clients
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from served import KEY, TOKENS, Upstream, completion, running
+from serving_clients import LOGPROBS, Served, verdict_of
+
+from metaprobe.probes.quality import QualityPredictor
+from metaprobe.serving.app import create_app
+from metaprobe.serving.settings import Settings
+
+checkpoint = serving_clients.checkpoint
+predictor = serving_clients.predictor
+upstream = serving_clients.upstream
+callers_keys = serving_clients.callers_keys
+served = serving_clients.served
+
+
+# Scoring
+
+
+def test_a_response_and_a_batch_score_as_the_predictor_does(served: Served, predictor: QualityPredictor) -> None:
+    whole = completion({"model": "m", "logprobs": True})
+    expected = predictor.predict(whole)
+    assert served.post("/v1/score", whole).json() == msgspec.to_builtins(expected)
+    verdicts = served.post("/v1/score", {"responses": [whole, LOGPROBS]}).json()["verdicts"]
+    assert [v["score"] for v in verdicts] == [expected.score, predictor.predict(LOGPROBS).score]
+    assert served.post("/v1/score", LOGPROBS).json()["score"] == expected.score
+    assert expected.flagged is (expected.score < 0.5)
+
+
+def test_a_bad_response_in_a_batch_loses_none_of_the_others(served: Served) -> None:
+    batch = [LOGPROBS, {"choices": []}, "text", None, [0.5], [], LOGPROBS]
+    verdicts = served.post("/v1/score", {"responses": batch}).json()["verdicts"]
+    assert [v["score"] is None for v in verdicts] == [False, True, True, True, True, True, False]
+    assert all(v["reason"] for v in verdicts[1:-1])
+    assert verdicts[0] == verdicts[-1]
+
+
+def test_the_verdict_on_another_model_says_so(served: Served) -> None:
+    verdict = served.post("/v1/score", completion({"model": "other", "logprobs": True})).json()
+    assert "response of other, checkpoint trained on m" in verdict["reason"]
+    assert verdict["score"] is not None
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        (b"", 400, "invalid_json"),
+        (b'{"responses": [', 400, "invalid_json"),
+        (b'{"responses": 7}', 400, "invalid_request"),
+        (b"\xff\xfe", 400, "invalid_json"),
+        (b"[" * 40_000, 400, "invalid_json"),
+        (b"{}", 422, "unscorable"),
+        (b"null", 422, "unscorable"),
+        (b'{"choices": [{"message": {"content": "x"}}]}', 422, "unscorable"),
+        (b" " * 100_001, 413, "body_too_large"),
+    ],
+)
+def test_a_body_that_cannot_be_scored_says_why(served: Served, body: bytes, status: int, code: str) -> None:
+    answer = served.post("/v1/score", body)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["choices", "message", "logprobs", "content", "logprob", "model"]), inner)
+    ),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(json_values)
+def test_no_json_whatsoever_breaks_scoring(served: Served, value: object) -> None:
+    answer = served.post("/v1/score", {"responses": [value, LOGPROBS]})
+    if answer.status_code == 400:  # NaN and infinities, which Python writes and JSON does not have
+        assert answer.json()["error"]["code"] == "invalid_json"
+    else:
+        assert [v["score"] is None for v in answer.json()["verdicts"]][1] is False
+
+
+# Bounds
+
+
+def test_more_responses_than_a_batch_may_hold_are_refused_before_any_is_scored(served: Served) -> None:
+    answer = served.post("/v1/score", {"responses": [1] * 1025})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (413, "batch_too_large")
+
+
+def test_a_body_without_an_announced_length_is_counted_as_it_comes(served: Served) -> None:
+    def parts() -> Iterator[bytes]:
+        for _ in range(200):
+            yield b" " * 1000
+
+    headers = {"authorization": f"Bearer {KEY}", "content-type": "application/json"}
+    answer = httpx.post(f"{served.url}/v1/score", content=parts(), headers=headers, trust_env=False)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (413, "body_too_large")
+
+
+def test_a_request_that_does_not_arrive_is_not_waited_for(checkpoint: Path) -> None:
+    with running(create_app(Settings(checkpoint=checkpoint, body_timeout_s=0.2))) as (url, _):
+        connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=20)
+        connection.putrequest("POST", "/v1/score")
+        for name, value in {"authorization": f"Bearer {KEY}", "content-type": "application/json"}.items():
+            connection.putheader(name, value)
+        connection.putheader("content-length", "100")
+        connection.endheaders(b"[")
+        assert connection.getresponse().status == 408
+        connection.close()
+
+
+def test_more_than_the_bound_are_answered_503_and_none_is_lost(
+    checkpoint: Path, upstream: tuple[Upstream, str]
+) -> None:
+    told, upstream_url = upstream
+    told.begin()
+    app = create_app(Settings(checkpoint=checkpoint, upstream=upstream_url, max_concurrency=2))
+    with running(app) as (url, _):
+        client = Served(url)
+        held = [client.chat("steps", stream=True) for _ in range(2)]  # both have begun, and wait
+        busy = client.post("/v1/score", LOGPROBS)
+        assert (busy.status_code, busy.headers["retry-after"]) == (503, "1")
+        assert client.get("/healthz").status_code == 200
+        told.go_on.release(2 * (len(TOKENS) + 1))
+        whole = [list(stream) for stream in held]
+        assert client.post("/v1/score", LOGPROBS).status_code == 200
+    assert all(len(chunks) == len(TOKENS) + 2 for chunks in whole)
+    assert all(verdict_of(chunks[-1])["score"] is not None for chunks in whole)
+
+
+def test_sixty_requests_at_once_each_get_their_own_answer(served: Served) -> None:
+    def ask(number: int) -> tuple[int, Any]:
+        return number, served.chat(n=1 + number % 4, stream=number % 2 == 0)
+
+    with ThreadPoolExecutor(16) as pool:
+        for number, answer in pool.map(ask, range(60)):
+            verdict = verdict_of(answer) if number % 2 else verdict_of(list(answer)[-1])
+            assert len(verdict.get("choices", [verdict])) == 1 + number % 4
+            assert verdict["score"] is not None
+
+
+def test_a_shutdown_finishes_what_is_in_flight(checkpoint: Path, upstream: tuple[Upstream, str]) -> None:
+    told, upstream_url = upstream
+    told.begin()
+    with running(create_app(Settings(checkpoint=checkpoint, upstream=upstream_url))) as (url, server):
+        told.go_on.release()
+        stream = Served(url).chat("steps", stream=True)
+        next(iter(stream))
+        server.should_exit = True
+        told.go_on.release(len(TOKENS))
+        *_, last = stream
+    assert verdict_of(last)["score"] is not None

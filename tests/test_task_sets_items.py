@@ -1,0 +1,179 @@
+"""Rows of the task sets become whole, distinct items in honest groups, on which guessing reaches chance."""
+
+import re
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+import pytest
+from outside_rows import DATA, MADE, OUTSIDE, items_of, real_data
+
+from metaprobe.eval.tasks import TASKS, load_task
+from metaprobe.eval.tasks.scoring import is_correct
+from metaprobe.eval.tasks.task import Row
+from metaprobe.eval.tasks.true_false import subject
+from metaprobe.pipelines.answers import canonical, final_answer
+from metaprobe.records.types import Item
+
+# --- items
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_items_are_whole_and_distinct_and_gold_is_among_the_options(name: str) -> None:
+    items = items_of(name)
+    assert len({item.id for item in items}) == len(items) >= 300
+    for item in items:
+        assert item.task == name
+        assert item.question
+        assert item.group
+        assert bool(item.gold) == (item.check != "none")
+        assert not item.choices or set(item.gold) <= set(item.choices)
+        assert item.fields.keys() == items[0].fields.keys()
+
+
+@pytest.mark.parametrize("name", [name for name in OUTSIDE if name not in ("crows-pairs", "bold", "honest")])
+def test_the_gold_answer_is_right_and_nothing_is_wrong(name: str) -> None:
+    for item in items_of(name, 40):
+        if item.check != "none":
+            assert is_correct(item, item.gold[0])
+            assert is_correct(item, final_answer(item, f"Let me see.\nThe answer is {item.gold[0]}."))
+            assert not is_correct(item, "")
+
+
+@pytest.mark.parametrize("name", ["truthfulqa", "mmlu", "bbq"])
+def test_options_are_lettered_and_their_order_follows_from_the_seed(name: str) -> None:
+    items = items_of(name)
+    places = Counter(item.choices.index(item.gold[0]) for item in items)
+    assert min(places.values()) > len(items) / len(items[0].choices) / 2
+    assert items == items_of(name)
+    assert [item.choices for item in items] != [item.choices for item in items_of(name, seed=2)]
+    for item in items[:20]:
+        letter = chr(ord("A") + item.choices.index(item.gold[0]))
+        assert f"{letter}) {item.gold[0]}" in item.question
+        assert is_correct(item, letter)
+        assert canonical(item, f"({letter})") == item.gold[0]
+
+
+def test_mmlu_options_that_speak_of_others_by_place_keep_their_order() -> None:
+    row = {**MADE["mmlu"](1), "id": "m", "choices": ["salt", "ice", "A and B", "none of the above"]}
+    for seed in range(20):
+        assert TASKS["mmlu"].made([Row(row, "")], seed, "test")[0].choices == tuple(row["choices"])
+
+
+def test_creak_groups_join_entities_that_a_pair_contrasts() -> None:
+    entities = [("a", "p1"), ("b", "p1"), ("b", "p2"), ("c", "p2"), ("d", None), ("D", None)]
+    made = [
+        Row({"id": str(i), "claim": "It is.", "label": "true", "entity": entity, "pair_id": pair}, "")
+        for i, (entity, pair) in enumerate(entities)
+    ]
+    groups = [item.group for item in TASKS["creak"].made(made, 1, "contrast")]
+    assert len(set(groups[:4])) == 1
+    assert len(set(groups)) == 2
+
+
+def test_asap_takes_the_third_rater_or_the_rounded_mean_and_hides_the_grade() -> None:
+    items = {item.id: item for item in items_of("asap", 8)}
+    assert items["asap-0/style"].gold == ("2",)  # 1 and 2
+    assert items["asap-1/voice"].gold == ("5",)  # a third rater
+    assert items["asap-2/style"].gold == ("3",)  # 3 and 2
+    assert {(i.dimension, i.fields["low"], i.fields["high"]) for i in items.values()} == {
+        ("set 7", "0", "3"),
+        ("set 8", "1", "6"),
+    }
+    assert Counter(item.group for item in items.values()) == {f"asap-{n}": 6 if n % 2 else 4 for n in range(8)}
+    item = items["asap-0/style"]
+    assert item.fields.keys() == {"essay", "essay_prompt", "trait", "rubric", "low", "high"}
+    assert "@PERSON1" in item.fields["essay"]
+    assert item.fields["rubric"].count("\n") == 3
+
+
+def test_essays_have_a_stand_in_grade_for_issue_and_evidence_only() -> None:
+    items = items_of("essays", 5)
+    assert {(item.level, item.check) for item in items} == {
+        ("issue", "number"), ("evidence", "number"), ("position", "none"), ("conclusion", "none"),
+    }  # fmt: skip
+    assert [item.gold for item in items if item.level == "issue"] == [("0",), ("0",), ("1",), ("2",), ("2",)]
+
+
+@pytest.mark.parametrize(
+    ("statement", "about"),
+    [
+        ("The city of Rio de Janeiro is in Brazil.", "rio de janeiro"),
+        ("It is the case either that the city of Baku is in India or that Ub is in Peru.", "baku"),
+        ("The Spanish word 'con' does not mean 'to speak'.", "con"),
+        ("Fifty-one is larger than sixty-one.", "fifty-one"),
+        ("The platypus uses swimming for locomotion.", "platypus uses"),
+        ("Edwin Herbert Hall lived in U.S.", "edwin herbert hall"),
+    ],
+)
+def test_statements_about_one_subject_are_one_group(statement: str, about: str) -> None:
+    assert subject(statement) == about
+
+
+def test_a_country_has_more_than_one_name() -> None:
+    england = items_of("places")[1]
+    assert all(is_correct(england, answer) for answer in ("England", "It is in the United Kingdom.", "UK"))
+    assert not is_correct(england, "Ireland")
+
+
+def test_arithmetic_is_right_and_graded_by_digits() -> None:
+    items = load_task("arithmetic", seed=3)
+    for item in items:
+        a, sign, b = re.fullmatch(r"What is (\d+) ([+*-]) (\d+)\?", item.question).groups()  # type: ignore[union-attr]
+        value = {"+": int(a) + int(b), "-": int(a) - int(b), "*": int(a) * int(b)}[sign]
+        assert item.gold == (str(value),)
+        assert item.level == f"{len(a)} digits" == f"{len(b)} digits"
+        assert not is_correct(item, str(value + 1))
+    assert len({item.question for item in items}) == len(items) == 1300
+    assert items != load_task("arithmetic", seed=4)
+
+
+def test_every_task_has_a_line_in_the_docs_with_source_and_licence() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "tasks.md").read_text(encoding="utf-8")
+    for name, task in TASKS.items():
+        line = next(line for line in page.splitlines() if line.startswith(f"| `{name}` |"))
+        assert task.licence in line
+        assert all(split in line for split in task.splits)
+
+
+# --- what guessing reaches
+
+
+def guess(item: Item, items: list[Item], rng: Random) -> str:
+    if item.choices:
+        return rng.choice(item.choices)
+    if "low" in item.fields:
+        return str(rng.randint(int(item.fields["low"]), int(item.fields["high"])))
+    return Counter(other.gold[0] for other in items if other.gold).most_common(1)[0][0] if item.gold else "words"
+
+
+def assert_chance_is_reached(name: str, items: list[Item]) -> None:
+    task, rng = TASKS[name], Random(7)
+    needs = {need: lambda text: rng.uniform(-1, 1) for need in task.needs}
+    scores = task.score(items, [guess(item, items, rng) for item in items], **needs)
+    for metric, level in task.chance(items).items():
+        # Twice the 95 % interval, about four standard errors: some thirty are checked here.
+        found = scores[metric]
+        assert 2 * found.low - found.estimate <= level <= 2 * found.high - found.estimate, (metric, level, found)
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_a_guesser_reaches_chance_on_made_up_items(name: str) -> None:
+    assert_chance_is_reached(name, items_of(name))
+
+
+@real_data
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_a_guesser_reaches_chance_on_the_real_items(name: str) -> None:
+    assert_chance_is_reached(name, load_task(name, limit=300, data=DATA))
+
+
+def test_chance_is_computed_from_the_items() -> None:
+    two = Item(id="a", question="?", gold=("x",), choices=("x", "y"), check="choice")
+    four = Item(id="b", question="?", gold=("x",), choices=("x", "y", "z", "w"), check="choice")
+    free = [Item(id=f"n{i}", question="?", gold=(gold,), check="number") for i, gold in enumerate("1123")]
+    chance = TASKS["mmlu"].chance
+    assert chance([two, four]) == {"accuracy": 0.375}
+    assert chance(free) == {"accuracy": 0.5}
+    assert chance([*free, two]) == {"accuracy": 0.5}
+    assert chance([Item(id="z", question="?")]) == {}

@@ -1,0 +1,102 @@
+"""A gate ends the stream where it fires and tells the server, and one that never fires changes nothing."""
+
+import asyncio
+from typing import Any
+
+import openai
+import pytest
+import serving_clients
+import watched_streams
+from served import TOKENS, Upstream
+from serving_clients import LOGPROBS, TEXT
+from watched_streams import FakeGate, ask, text_of
+
+from metaprobe.probes.quality import QualityPredictor
+from metaprobe.records.errors import InvalidResponse
+from metaprobe.serving.watch import watch
+
+predictor = watched_streams.predictor
+client = watched_streams.client
+upstream = serving_clients.upstream
+
+
+class Startless:
+    """A gate that was started already."""
+
+    def __init__(self, gate: FakeGate) -> None:
+        self._gate = gate
+        self.push, self.score = gate.push, gate.score
+
+    @property
+    def tokens_seen(self) -> int:
+        return self._gate.tokens_seen
+
+    @property
+    def fired_at(self) -> int | None:
+        return self._gate.fired_at
+
+
+@pytest.mark.parametrize("action", ["stop", "escalate"])
+def test_the_gate_ends_the_stream_and_the_server_is_told(
+    client: openai.OpenAI, upstream: tuple[Upstream, str], predictor: QualityPredictor, action: str
+) -> None:
+    told, gate, handed = upstream[0], FakeGate(3, action), []
+    told.begin()
+    for _ in range(3):
+        told.go_on.release()
+    chunks = list(watched := watch(ask(client, "steps"), predictor, gate, on_verdict=handed.append))
+    assert told.closed.wait(timeout=20)
+    assert told.sent == 3
+    assert text_of(chunks) == "".join(token for token, _ in TOKENS[:3])  # the deciding chunk is not withheld
+    assert (watched.action, watched.tokens_seen, gate.started_for) == (action, 3, ["m"])
+    assert gate.pushed == [(logprob, None) for logprob in LOGPROBS[:3]]
+    assert watched.verdict is not None
+    assert (watched.verdict.score, watched.verdict.flagged) == (gate.score, True)
+    assert "3 tokens" in watched.reason
+    assert handed == [watched.scored]
+
+
+def test_the_gate_ends_an_async_stream(upstream: tuple[Upstream, str], predictor: QualityPredictor) -> None:
+    told = upstream[0]
+    told.begin()
+    told.go_on.release()
+    told.go_on.release()
+
+    async def run() -> tuple[str, str]:
+        async with openai.AsyncOpenAI(base_url=upstream[1], api_key="k", max_retries=0, timeout=20) as client:
+            watched = watch(await ask(client, "steps"), predictor, FakeGate(2))
+            return text_of([chunk async for chunk in watched]), watched.action
+
+    assert asyncio.run(run()) == ("".join(token for token, _ in TOKENS[:2]), "stop")
+    assert told.closed.wait(timeout=20)
+
+
+def test_a_gate_that_never_fires_changes_nothing_and_sees_the_alternatives(
+    client: openai.OpenAI, predictor: QualityPredictor
+) -> None:
+    gate = FakeGate(99)
+    chunks = list(watched := watch(ask(client, top_logprobs=2), predictor, gate))
+    assert text_of(chunks) == TEXT
+    assert gate.pushed == [(logprob, [logprob, logprob - 1]) for logprob in LOGPROBS]
+    assert watched.verdict == predictor.predict(LOGPROBS)
+
+
+def test_a_gate_that_was_started_already_is_used_as_it_is(client: openai.OpenAI, predictor: QualityPredictor) -> None:
+    gate = FakeGate(2)
+    list(watched := watch(ask(client), predictor, Startless(gate)))
+    assert (watched.action, watched.tokens_seen, gate.started_for) == ("stop", 2, [])
+
+
+def test_a_gate_that_cannot_judge_lets_the_answer_pass(client: openai.OpenAI, predictor: QualityPredictor) -> None:
+    class Refuses(FakeGate):
+        def push(self, logprob: float, top: Any = None) -> str:
+            raise InvalidResponse("no log-probability")
+
+    assert text_of(list(watched := watch(ask(client), predictor, Refuses(1)))) == TEXT
+    assert watched.verdict == predictor.predict(LOGPROBS)
+
+
+def test_one_of_several_answers_never_ends_the_others(client: openai.OpenAI, predictor: QualityPredictor) -> None:
+    passed = list(watched := watch(ask(client, n=2), predictor, FakeGate(at=9)))
+    assert passed
+    assert watched.action == "continue"
