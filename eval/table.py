@@ -10,6 +10,11 @@ from numpy.typing import NDArray
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Item, Run
 
+NEEDED = (
+    "Everything trained is compared with the log-probabilities, also a probe of hidden states that were extracted "
+    "afterwards: collect or import the answers again with log-probabilities (`logprobs` in the request)"
+)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AnswerTable:
@@ -107,6 +112,7 @@ def answer_table(
         raise RecordError(
             f"no answer with a label {target!r} and log-probabilities: {unlabelled} calls have no such label, {bare} "
             f"have it but no log-probabilities; labels found: {', '.join(sorted(seen_labels)) or 'none'}"
+            + (f". {NEEDED}" if bare else "")
         )
     # Runs are stored in the order in which they ended; folds and fits must not depend on that.
     records.sort(key=lambda record: record["call_ids"])

@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import shutil
+import struct
 import tempfile
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
@@ -17,6 +18,8 @@ from metaprobe.llms.base import LLMError
 from metaprobe.records.extras import require
 
 NAMELESS = ("model", "ggml-model")
+MAGIC = b"GGUF"
+CUT = "it seems cut or damaged, download it again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +67,23 @@ def resolve(model: str) -> Weights:
     if path.is_dir():
         if not (path / "config.json").is_file():
             raise LLMError(f"{path} holds no config.json: expected a folder written by transformers' save_pretrained")
+        _check_whole(path)
         return Weights(path.resolve().name, str(path), _fingerprint(path))
     if path.is_absolute() or model.startswith((".", "~")) or model.count("/") != 1:
         known = ", ".join(EMBEDDED)
         raise LLMError(f"model {model!r}: no such file or folder, and not a hub id (owner/name); embedded: {known}")
     return Weights(model, model, "")
+
+
+def _check_whole(folder: Path) -> None:
+    """Nothing where the folder's weights are all there, by their own headers. Raises `LLMError`."""
+    safetensors = require("safetensors", "train")
+    for path in sorted(folder.glob("*.safetensors")):
+        try:
+            with safetensors.safe_open(path, "numpy"):
+                pass
+        except safetensors.SafetensorError as error:
+            raise LLMError(f"{path} cannot be read as safetensors; {CUT}: {error}") from error
 
 
 def _embedded_file(name: str) -> Path:
@@ -117,14 +132,27 @@ def _dequantise(gguf: Path, folder: Path) -> None:
         model = transformers.AutoModelForCausalLM.from_pretrained(
             str(gguf.parent), gguf_file=gguf.name, dtype=torch.bfloat16, quantization_config=config
         )
-    except (OSError, ValueError, KeyError) as error:
-        raise LLMError(f"{gguf} cannot be read as a GGUF causal language model: {error}") from error
+    except (OSError, ValueError, KeyError, RuntimeError, struct.error) as error:
+        cut = f"; {CUT}" if _seems_cut(gguf) else ""
+        raise LLMError(f"{gguf} cannot be read as a GGUF causal language model{cut}: {error}") from error
     # What is saved is an ordinary dense model; transformers would otherwise look for packed weights in it.
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
     model.hf_quantizer = None
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+
+
+def _seems_cut(gguf: Path) -> bool:
+    """Whether a file begins as GGUF does, but does not hold all that its own header tells of."""
+    with gguf.open("rb") as file:
+        if not MAGIC.startswith(file.read(len(MAGIC))):
+            return False
+    try:
+        require("gguf", "train").GGUFReader(gguf)
+    except (ValueError, IndexError, KeyError, OverflowError):  # it reads beyond the end
+        return True
+    return False
 
 
 def _sha256(path: Path) -> str:

@@ -1,6 +1,7 @@
 """Linear probes on hidden states, from a checkpoint: a dot product, a sigmoid, no torch."""
 
 import os
+import warnings
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -32,6 +33,8 @@ class HiddenProbe(Pretrained):
     width: int
     """Of one layer."""
     on_mismatch: OnMismatch = "warn"
+    reader: str = ""
+    """The model whose states these are, where it read what another model answered."""
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, sha256: str | None = None, on_mismatch: OnMismatch = "warn") -> Self:
@@ -55,7 +58,10 @@ class HiddenProbe(Pretrained):
                 f"{path}: layers {list(layers)} of width {width} make an input (any, {width * len(layers)}); "
                 f"the graph has {', '.join(str(spec.shape) for spec in manifest.inputs)}"
             )
-        return cls(checkpoint, layers, position, width, checked(on_mismatch))
+        reader = contract.get("reader", {"model": ""})
+        if not isinstance(reader, dict) or not isinstance(reader.get("model"), str):
+            raise ContractMismatch(f"{path}: the contract's reader is {reader!r}; expected model and revision")
+        return cls(checkpoint, layers, position, width, checked(on_mismatch), reader["model"])
 
     @property
     def layer(self) -> int:
@@ -70,10 +76,14 @@ class HiddenProbe(Pretrained):
         inputs = np.ascontiguousarray(self._flat(hidden), dtype=np.float32)
         return self.checkpoint.run({INPUT: inputs})[name][:, 0]
 
-    def read(self, call: Call) -> float:
-        """P(right) of one call that kept its hidden states. Raises `InvalidResponse` where it kept others, or none."""
+    def read(self, call: Call, *, reader: str = "") -> float:
+        """P(right) of one call that kept its hidden states. Raises `InvalidResponse` where it kept others, or none.
+
+        `reader`: the name of the model whose states they are, where it is not the one that answered the call.
+        """
         generator = self.checkpoint.manifest.generator
         mismatch(generator, model=call.model, on_mismatch=self.on_mismatch, stacklevel=3)
+        self._check_reader(call.model, reader or call.model)
         hidden = call.hidden
         if hidden is None or not {*self.layers} <= {*hidden.layers} or self.position not in hidden.positions:
             kept = "none" if hidden is None else f"layers {hidden.layers}, positions {hidden.positions}"
@@ -108,6 +118,17 @@ class HiddenProbe(Pretrained):
     def follow(self, prompt: FloatArray | None = None) -> "RunningEstimate":
         """The same as `running`, a token at a time. Raises what it raises, here and now."""
         return RunningEstimate(self, self._decided(prompt))
+
+    def _check_reader(self, answered: str, read: str) -> None:
+        """Warns or raises, as was chosen, where the states are another model's than those it was trained on."""
+        expected = self.reader or answered
+        if not read or not expected or read == expected or self.on_mismatch in ("ignore", "note"):
+            return
+        own = "the answering model's own" if not self.reader else f"those of {self.reader}"
+        found = f"hidden states of {read}, checkpoint trained on {own}"
+        if self.on_mismatch == "refuse":
+            raise ContractMismatch(f"{found}: give the states it was trained on, and `reader` where they are another's")
+        warnings.warn(f"metaprobe: {found}; the score may mean nothing", stacklevel=4)
 
     def _flat(self, hidden: FloatArray) -> FloatArray:
         """n states as (n, layers * width). Raises `InvalidResponse` for another shape, NaN or infinity."""

@@ -203,26 +203,61 @@ def gather(
     if not files:
         raise RecordError("the store holds no hidden states; collect with layers to keep, or run `metaprobe extract`")
     files = _fitting(files, call_ids, layers, positions, model)
-    where: dict[str, tuple[int, int]] = {}
-    for number, file in enumerate(files):
-        for row, call_id in enumerate(file.call_ids):
-            where.setdefault(call_id, (number, row))  # a call that was stored twice: the first one, as for runs
-    wanted = list(where) if call_ids is None else list(call_ids)
-    if missing := [call_id for call_id in wanted if call_id not in where]:
+    known = dict.fromkeys(call_id for file in files for call_id in file.call_ids)
+    wanted = list(known) if call_ids is None else list(call_ids)
+    if missing := [call_id for call_id in wanted if call_id not in known]:
         raise RecordError(
             f"no hidden states are stored for {len(missing)} of {len(wanted)} calls, such as {missing[:5]};"
             " leave them out, or run `metaprobe extract`"
         )
     layers = files[0].layout.layers if layers is None else tuple(layers)
     positions = files[0].layout.positions if positions is None else tuple(positions)
-    places = np.array([where[call_id] for call_id in wanted], dtype=np.intp).reshape(-1, 2)
-    values = np.empty((len(wanted), len(layers), len(positions), files[0].layout.width), dtype=np.float16)
-    for number in np.unique(places[:, 0]):
-        here = np.flatnonzero(places[:, 0] == number)
-        layout = files[number].layout
-        at = [layout.layers.index(i) for i in layers], [layout.positions.index(p) for p in positions]
-        values[here] = files[number].read(places[here, 1], *at)
-    return Activations(tuple(wanted), values, layers, positions)
+    return Activations(tuple(wanted), joined(files, wanted, layers, positions), layers, positions)
+
+
+def joined(
+    files: Sequence[ActivationFile], call_ids: Sequence[str], layers: Sequence[int], positions: Sequence[str]
+) -> NDArray[np.float16]:
+    """(n, layers, positions, width) of these calls, in this order, each state from the first file that holds it.
+
+    So what several requests kept of the same calls reads as one. Raises `RecordError` where a call lacks a state that
+    is asked for, and `StoreMismatch` where the files differ in width.
+    """
+    lacking = np.ones((len(call_ids), len(layers), len(positions)), dtype=bool)
+    values = np.empty((*lacking.shape, files[0].layout.width if files else 0), dtype=np.float16)
+    rows: dict[str, list[int]] = {}
+    for row, call_id in enumerate(call_ids):
+        rows.setdefault(call_id, []).append(row)
+    for file in files:
+        kept = file.layout
+        at: dict[str, int] = {}
+        for place, call_id in enumerate(file.call_ids):
+            at.setdefault(call_id, place)  # a call that was stored twice: the first one, as for runs
+        pairs = [(row, place) for call_id, place in at.items() for row in rows.get(call_id, ())]
+        into = (
+            np.array([row for row, _ in pairs], dtype=np.intp),
+            np.array([i for i, layer in enumerate(layers) if layer in kept.layers], dtype=np.intp),
+            np.array([j for j, position in enumerate(positions) if position in kept.positions], dtype=np.intp),
+        )
+        cells = np.ix_(*into)
+        if not lacking[cells].any():
+            continue
+        if kept.width != values.shape[-1]:
+            raise StoreMismatch(f"{file.path} has hidden states of width {kept.width}; others have {values.shape[-1]}")
+        found = file.read(
+            np.array([place for _, place in pairs], dtype=np.intp),
+            [kept.layers.index(layers[i]) for i in into[1]],
+            [kept.positions.index(positions[j]) for j in into[2]],
+        )
+        values[cells] = np.where(lacking[cells][..., None], found, values[cells])
+        lacking[cells] = False
+    if lacking.any():
+        short = np.flatnonzero(lacking.any(axis=(1, 2)))
+        raise RecordError(
+            f"{len(short)} of {len(call_ids)} calls lack hidden states of layers {list(layers)} at "
+            f"{', '.join(positions)}, such as {[call_ids[i] for i in short[:5]]}; run `metaprobe extract`"
+        )
+    return values
 
 
 def _fitting(

@@ -137,8 +137,11 @@ def main(out: Path, checked: bool) -> None:
         and subprocess.run(["git", "status", "--porcelain"], cwd=ROOT, check=True, capture_output=True).stdout
     ):
         raise click.ClickException("there are changes that are not committed: a release is built from a commit")
-    shutil.rmtree(out, ignore_errors=True)
-    out.mkdir(parents=True)
+    out.mkdir(parents=True, exist_ok=True)
+    if foreign := [path.name for path in out.iterdir() if path.suffix not in (".whl", ".gz")]:
+        raise click.ClickException(f"{out} holds more than a release, and is not emptied: {', '.join(foreign[:3])}")
+    for path in out.iterdir():
+        path.unlink()
     with tempfile.TemporaryDirectory() as work:
         tree = copy_sources(Path(work) / "tree")
         if checked:

@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tiny_adapter import WORDS, saved_base, stored, tiny, tiny_tokenizer
 from torch import nn
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from metaprobe.checkpoints import (
     Checkpoint,
@@ -32,87 +31,18 @@ from metaprobe.llms.base import LLMError
 from metaprobe.probes.adapter import AdapterProbe, Encoder, batches, layout
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.errors import InvalidResponse, RecordError
-from metaprobe.records.store import RunStore
-from metaprobe.records.types import Call, Item, Label, Message, Run
+from metaprobe.records.types import Call, Message
 from metaprobe.training.adapter import adapter_scores, load_base, train_adapter
 from metaprobe.training.adapter_data import adapter_roles, examples, load_adapter_data
 from metaprobe.training.adapter_export import adapter_graph, quantised
-from metaprobe.training.adapter_fit import STATE, Scorer, Settings, fit_adapter, log_odds
+from metaprobe.training.adapter_fit import Scorer, Settings, fit_adapter, log_odds
+from metaprobe.training.adapter_state import STATE
 from metaprobe.training.calibrate import Platt, sigmoid
 from metaprobe.training.graphs import linear_graph
 
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
 
-LETTERS = "abcdefghijklmnopqrstuvwxyz"
-WORDS = [
-    "<pad>",
-    "<eos>",
-    "<unk>",
-    *LETTERS,
-    "good",
-    "easy",
-    "Answer",
-    "Is",
-    "Will",
-    "the",
-    "answer",
-    "be",
-    "right",
-    "?",
-    ":",
-]
 QUICK = Settings(epochs=8, batch_size=16, lr=1e-2, rank=4, max_length=24, evaluations=1, patience=8)
-
-
-def tiny(*, seed: int = 0) -> LlamaForCausalLM:
-    torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=len(WORDS),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=64,
-        initializer_range=0.2,
-        pad_token_id=0,
-        bos_token_id=None,
-        eos_token_id=1,
-    )
-    return LlamaForCausalLM(config)
-
-
-def tiny_tokenizer() -> Tokenizer:
-    made = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<unk>"))
-    made.pre_tokenizer = pre_tokenizers.Whitespace()
-    return made
-
-
-def run_of(i: int, rng: np.random.Generator, *, y: int | None = None, text: bool = True) -> Run:
-    """Right is what holds the word "good"; that is likely where the question begins with "easy"."""
-    question, answer = (rng.choice(list(LETTERS), n).tolist() for n in (6, int(rng.integers(2, 6))))
-    easy = bool(rng.integers(0, 2))
-    if easy:
-        question[0] = "easy"
-    label = int(rng.random() < (0.9 if easy else 0.1)) if y is None else y
-    if label:
-        answer[int(rng.integers(0, len(answer)))] = "good"
-    call = Call(
-        id=f"c{i:04}",
-        stage="answer",
-        model="m",
-        messages=(Message("system", "q"), Message("user", " ".join(question))) if text else (),
-        text=" ".join(answer) if text else "",
-        logprobs=-rng.uniform(0.1, 2, len(answer)).astype(np.float32),
-    )
-    item = Item(f"i{i}", " ".join(question), group=f"g{i // 2}", task="planted")
-    return Run(f"r{i}", "direct", "direct", item, (call,), labels=(Label(call.id, "correct", label, "program"),))
-
-
-def stored(path: Path, n: int = 320, **options: object) -> Path:
-    rng = np.random.default_rng(0)
-    RunStore(path).append([run_of(i, rng, **options) for i in range(n)])  # type: ignore[arg-type]
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -122,12 +52,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("models") / "tiny"
-    tiny().save_pretrained(folder)
-    PreTrainedTokenizerFast(
-        tokenizer_object=tiny_tokenizer(), pad_token="<pad>", eos_token="<eos>", unk_token="<unk>"
-    ).save_pretrained(folder)
-    return str(folder)
+    return saved_base(tmp_path_factory.mktemp("models") / "tiny")
 
 
 @dataclass(frozen=True)
@@ -148,11 +73,17 @@ def exported(tmp_path_factory: pytest.TempPathFactory, runs: Path, base: str) ->
         made.append((scorer, platts, adapter_graph(scorer, platts)))  # type: ignore[arg-type]
         return made[0][-1]
 
+    work = out.with_name("work")
+
+    def on_step(what: str) -> None:
+        if (work / STATE).exists():
+            (work / "notes.txt").write_text("mine")
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("metaprobe.training.adapter.adapter_graph", keep)
-        checkpoint = train_adapter(out, [runs], llm=base, settings=QUICK, command="test")
+        checkpoint = train_adapter(out, [runs], llm=base, settings=QUICK, work=work, command="test", on_step=on_step)
     assert checkpoint is not None
-    assert not Path(f"{out}.work").exists()  # nothing is left to go on with
+    assert [path.name for path in work.iterdir()] == ["notes.txt"]  # only its own state is gone
     return Exported(checkpoint, *made[0])
 
 
@@ -170,9 +101,24 @@ def test_planted_rules_are_learned_from_questions_and_better_from_answers(traine
     before, after = (trained.manifest.metrics[f"{when}.auroc"].estimate for when in ("before", "after"))
     assert after > 0.95
     assert 0.7 < before < 0.95  # 0.9 where all is learned that the question tells
-    # Made-up questions of a few letters repeat each other, and the audits say so; nothing else is wrong.
-    assert all(audit.passed for name, audit in trained.manifest.audits.items() if "question" not in name)
+    # Made-up questions of a few letters repeat each other, and their words tell what can be told beforehand; the audits
+    # say so, and nothing else is wrong.
+    failed = {name for name, audit in trained.manifest.audits.items() if not audit.passed}
+    assert "adapter probe before the answer beats prompt TF-IDF" in failed
+    assert all("question" in name or name.endswith("before the answer beats prompt TF-IDF") for name in failed)
+    assert trained.manifest.audits["adapter probe after the answer beats prompt TF-IDF"].passed
     assert not trained.trustworthy
+
+
+def test_the_card_says_which_audits_were_not_made_and_why(trained: Checkpoint) -> None:
+    card = (trained.path / "README.md").read_text()
+    assert {line.partition(": ")[2] for line in card.splitlines() if line.startswith("- not made: ")} == {
+        "shuffled labels: each refit is a training of its own",
+        "random features: each refit is a training of its own",
+        "other domains: each task or dimension left out is a training of its own",
+        "layers tried: there are none to choose from, for it reads texts",
+        "label noise: needs 30 answers labelled by two sources",
+    }
 
 
 def test_the_figures_are_of_the_exported_graph_on_rows_it_never_saw(trained: Checkpoint, runs: Path) -> None:

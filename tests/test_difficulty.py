@@ -2,18 +2,24 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from conftest import made_up
 from scipy.stats import kendalltau, spearmanr
 
+from metaprobe.cli import main
 from metaprobe.eval.metrics import cluster_weights, kendall, spearman
 from metaprobe.probes.hidden import DifficultyProbe
 from metaprobe.records.activations import Activations
 from metaprobe.records.errors import RecordError
-from metaprobe.training.difficulty import ease_of, evaluate_difficulty, graded, train_difficulty
+from metaprobe.training import difficulty as training
+from metaprobe.training.difficulty import ease_of, evaluate_difficulty, graded, item_folds, train_difficulty
+from metaprobe.training.difficulty_audit import difficulty_audits
 from metaprobe.training.methods import Evidence
+from metaprobe.training.progress import Progress
 from metaprobe.training.states import InMemory
 
 
@@ -81,6 +87,12 @@ def test_a_planted_difficulty_is_found_and_exported(target: str, tmp_path: Path)
         assert by_name[name].gain.low > 0
     assert checkpoint.manifest.contract["layer"] == 2
     assert checkpoint.manifest.contract["position"] == "prompt_last"
+    audits = checkpoint.manifest.audits
+    for name in ("splits share no group", "no question in two roles", "no near-duplicate questions"):
+        assert audits[name].passed
+    card = (tmp_path / "d" / "README.md").read_text()
+    assert "- not made: class balance, shuffled labels, random features" in card
+    assert "- not made: label noise: " in card
     probe = DifficultyProbe.load(tmp_path / "d")
     states = evidence.states
     assert states is not None
@@ -111,3 +123,61 @@ def test_a_store_without_texts_is_judged_by_what_is_left() -> None:
     items = ease_of(silent, "success-rate")
     found = {ranked.name for ranked in evaluate_difficulty(dataclasses.replace(evidence, table=silent), items)}
     assert found == {"probe", "level table", "stated ease"}
+
+
+def test_questions_that_stand_under_several_groups_are_a_leak() -> None:
+    evidence = sampled(items=120)
+    repeated = np.array([f"question {int(item[1:]) // 2}" for item in evidence.table.items])
+    leaking = dataclasses.replace(evidence, table=dataclasses.replace(evidence.table, questions=repeated))
+    items = ease_of(evidence.table, "success-rate")
+    report = difficulty_audits(leaking, items.rows, item_folds(leaking, items), labels=True)
+    failed = {audit.name: audit.severity for audit in report.audits if not audit.passed}
+    assert failed == {"no question in two roles": "invalid", "no near-duplicate questions": "invalid"}
+
+
+def test_sources_that_disagree_on_answers_are_told_of_a_success_rate_and_not_of_a_level() -> None:
+    evidence = sampled(items=60)
+    y = evidence.table.y.astype(np.float64)
+    disputed = dataclasses.replace(evidence, labels_by_source={"judge:a": y, "judge:b": np.roll(y, 7)})
+    items = ease_of(evidence.table, "success-rate")
+    splits = item_folds(disputed, items)
+    rate, level = (difficulty_audits(disputed, items.rows, splits, labels=labels) for labels in (True, False))
+    assert "judge:a and judge:b agree" in {audit.name for audit in rate.audits if not audit.passed}
+    assert not any("agree" in audit.name for audit in level.audits)
+    assert any("label noise" in line for line in level.skipped)
+
+
+def test_a_stopped_training_goes_on_at_the_fold_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    evidence = sampled(items=150)
+    items = ease_of(evidence.table, "success-rate")
+    fits: list[int] = []
+    fit = training.fit_difficulty
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        fits.append(0)
+        if len(fits) == 3:
+            raise KeyboardInterrupt
+        return fit(*arguments, **options)
+
+    expected = evaluate_difficulty(evidence, items)
+    monkeypatch.setattr(training, "fit_difficulty", counted)
+    progress = Progress(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        evaluate_difficulty(evidence, items, progress=progress)
+    told: list[str] = []
+    assert evaluate_difficulty(evidence, items, progress=progress, on_step=told.append) == expected
+    assert len(fits) == 3 + 3  # two of five folds were done
+    assert told == [*(f"fold {fold}: probe" for fold in range(1, 6)), "intervals"]
+    harder = dataclasses.replace(items, ease=items.ease**2)
+    evaluate_difficulty(evidence, harder, progress=progress)
+    assert len(fits) == 3 + 3 + 5  # what was kept is of another ease
+
+
+@pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")  # levels tell more than the probe
+def test_the_command_tells_where_it_stands_and_leaves_no_folds_behind(recorded_runs: Path, tmp_path: Path) -> None:
+    options = ["--target", "level", "--folds", "3", "--out", str(tmp_path / "level")]
+    done = CliRunner().invoke(main, ["train", "hidden", str(recorded_runs), *options])
+    assert done.exit_code == 0, done.output
+    assert "fold 3: probe" in done.stderr
+    assert "Spearman" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["level"]

@@ -12,6 +12,7 @@ from threading import Barrier, Thread
 import numpy as np
 import pytest
 import read_again
+import torch
 from click.testing import CliRunner
 from read_again import answered, bare, close, files, network, stored, tokenizer
 
@@ -148,6 +149,35 @@ def test_another_model_is_noticed_and_may_read_on_request(calls, store, llm) -> 
     close(store.activations(["c0"], positions=("answer_last",), model="").values[0, :, 0], calls[0].hidden.values[:, 2])
 
 
+@pytest.fixture
+def broken() -> LocalLLM:
+    """One weight of block 3 is not a number."""
+    net = network()
+    with torch.no_grad():
+        net.model.layers[2].mlp.down_proj.weight[0, 0] = torch.nan
+    return LocalLLM(net, tokenizer(), name="tiny", revision="1")
+
+
+@pytest.mark.parametrize("other_model", [False, True])
+def test_a_model_whose_log_probabilities_are_no_numbers_is_refused(store, broken, other_model) -> None:
+    with pytest.raises(RecordError, match=r"tiny gives log-probabilities that are no numbers.*bfloat16 or float32"):
+        extract(store, broken, other_model=other_model)
+    assert not files(store)
+
+
+@pytest.mark.parametrize("options", [{"tokens": True}, {"layers": "3", "other_model": True}])
+def test_states_that_are_no_numbers_are_never_stored_so_a_sound_model_reads_them(
+    calls, tmp_path, llm, broken, options
+) -> None:
+    silent = stored(tmp_path / "runs", [bare(call, logprobs=None, model_revision="") for call in calls])
+    message = r"tiny gives hidden states that are no numbers for 7 of 7 calls, such as c0 from layer 3 on.*bfloat16"
+    with pytest.raises(RecordError, match=message):
+        extract(silent, broken, **options)
+    assert not files(silent)
+    assert extract(silent, llm, **options).calls == 7
+    assert extract(silent, broken, **{**options, "layers": "0,2"}).disagreement is None  # below the break
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -183,6 +213,17 @@ def test_the_command_reports_as_json_and_goes_on_where_it_stopped(saved: Path) -
     result = CliRunner().invoke(main, [*map(str, arguments[:-4]), "--layers", "9"])
     assert result.exit_code == 1
     assert "expected 'all', 'every:N', or numbers from 0 to 4" in result.output
+
+
+def test_the_command_says_when_nothing_showed_whether_the_model_is_the_one_that_answered(saved, tmp_path) -> None:
+    one = next(iter(RunStore(saved / "runs"))).calls[0]
+    for name, call, unchecked in (("with", one, False), ("without", bare(one, logprobs=None), True)):
+        store = stored(tmp_path / name, [bare(call)])
+        for again in (False, True):
+            result = CliRunner().invoke(main, ["extract", str(store.path), "--llm", str(saved / "model")])
+            assert result.exit_code == 0, result.output
+            assert ("not checked: no call holds raw log-probabilities" in result.stderr) == (unchecked and not again)
+            assert (json.loads(result.stdout)["disagreement"] is None) == (unchecked or again)
 
 
 @pytest.mark.slow

@@ -1,7 +1,5 @@
 """The adapter probe from stored runs to a checkpoint: split, fit, calibrate, export, measure what was exported."""
 
-import dataclasses
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -13,7 +11,6 @@ from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Audit, Calibration, Checkpoint, Draft, Metric, Training, save_checkpoint
 from metaprobe.checkpoints.session import Session
-from metaprobe.eval.audits import AuditInputs, group_overlap, near_duplicates, repeated_questions, run_audits
 from metaprobe.eval.compare import Judged, auroc_gain, method_results
 from metaprobe.eval.metrics import Interval
 from metaprobe.llms.base import LLMError
@@ -21,9 +18,11 @@ from metaprobe.llms.weights import resolve
 from metaprobe.probes.adapter import KIND, LAYOUT, SAMPLE, TOKENIZER, AdapterProbe, Encoder, When, batches
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
+from metaprobe.training.adapter_audit import adapter_audits, control_scores, judged_name
 from metaprobe.training.adapter_data import AdapterData, Examples, adapter_roles, examples, load_adapter_data
 from metaprobe.training.adapter_export import adapter_card, adapter_graph, quantised
 from metaprobe.training.adapter_fit import Fitted, Settings, fit_adapter, log_odds
+from metaprobe.training.adapter_state import check_work, remove_state
 from metaprobe.training.calibrate import Platt, fit_platt
 from metaprobe.training.roles import Roles, Rows
 
@@ -79,19 +78,25 @@ def train_adapter(
 ) -> Checkpoint | None:
     """Train on the labelled answers of these stores and write the checkpoint; its figures are of itself.
 
-    Interrupted, it goes on from the folder `work` (by default `path` with `.work` at its end), which is deleted once
-    the checkpoint is written. Under `accelerate launch` the first process writes it, and the others get None. Raises
-    `RecordError` where data or settings do not suffice, `LLMError` where the base cannot be loaded.
+    Interrupted, it goes on from its state in the folder `work` (by default `path` with `.work` at its end). Once the
+    checkpoint is written that state is deleted, and the folder if nothing else is in it. Under `accelerate launch` the
+    first process writes it, and the others get None. Raises `RecordError` where data or settings do not suffice or
+    `work` holds something else, `LLMError` where the base cannot be loaded.
     """
     settings = settings or Settings()
+    work = Path(f"{path}.work") if work is None else Path(work)
+    if work.resolve().is_relative_to(Path(path).resolve()):  # it could not be published over its own state
+        raise RecordError(f"{work} lies in the checkpoint {path} that is to be written: give another --work folder")
+    check_work(work)
     data = load_adapter_data(stores, target=target, stage=stage, agent=agent)
     roles = adapter_roles(data.table, seed=settings.seed)
+    on_step("fit the plain controls")  # before the training: what they cannot be fitted to is then told at once
+    controls = control_scores(data, roles, seed=settings.seed)
     on_step("load the base")
     base = load_base(llm, dtype=settings.dtype)
     _check_room(base, settings)
     encoder = Encoder(base.tokenizer, max_length=settings.max_length)
     texts = examples(data, when, encoder)
-    work = Path(f"{path}.work") if work is None else Path(work)
     fitted = fit_adapter(
         base.decoder,
         texts,
@@ -107,7 +112,7 @@ def train_adapter(
     on_step("calibrate and export")
     exported = _export(fitted, texts, data, roles, when, settings, int8=int8)
     on_step("measure the exported graph")
-    metrics, checks = _measured(data, roles, exported.probability)
+    report = adapter_audits(data, roles, exported.probability, controls, seed=settings.seed)
     draft = Draft(
         kind=KIND,
         contract={
@@ -123,11 +128,11 @@ def train_adapter(
         },
         generator=data.generator,
         calibration=Calibration("platt", "calibration rows, by group; never the held-out ones"),
-        metrics=metrics,
+        metrics=_measured(data, roles, exported.probability),
         training=Training(
             data.fingerprint, len(data.table), len(set(data.table.groups.tolist())), settings.seed, command
         ),
-        audits=checks,
+        audits={audit.name: Audit(audit.passed, audit.detail, audit.severity) for audit in report.audits},
         versions={p: version(p) for p in ("torch", "transformers", "peft", "accelerate", "tokenizers", "onnxscript")},
     )
     checkpoint = save_checkpoint(
@@ -136,12 +141,12 @@ def train_adapter(
         model=exported.graph,
         golden_inputs=exported.golden,
         expected=exported.expected,
-        card=adapter_card(draft, exported.notes),
+        card=adapter_card(draft, exported.notes, report.skipped),
         extra={TOKENIZER: base.tokenizer},
         tolerance=GOLDEN_TOLERANCE,
         overwrite=True,
     )
-    shutil.rmtree(work, ignore_errors=True)
+    remove_state(work)
     return checkpoint
 
 
@@ -240,17 +245,14 @@ def _loss_of_int8(
     )
 
 
-def _measured(
-    data: AdapterData, roles: Roles, probability: Mapping[When, NDArray[np.float64]]
-) -> tuple[dict[str, Metric], dict[str, Audit]]:
-    """Figures and audits on the test rows, beside the mean log-probability, which needs no selection."""
+def _measured(data: AdapterData, roles: Roles, probability: Mapping[When, NDArray[np.float64]]) -> dict[str, Metric]:
+    """Figures of the test rows, beside the mean log-probability, which needs no selection."""
     table = data.table.rows(roles.test)
     mean = np.array([np.mean(values) for values in table.logprobs])
     metrics: dict[str, Interval] = {}
-    checks: dict[str, Audit] = {}
     for name, values in probability.items():
         prefix = "" if len(probability) == 1 else f"{name}."
-        judged = Judged(f"adapter probe {name} the answer", "learned", values, values, 1.0)
+        judged = Judged(judged_name(name), "learned", values, values, 1.0)
         [found] = method_results(table, [judged])
         metrics |= {
             f"{prefix}auroc": found.auroc,
@@ -263,17 +265,7 @@ def _measured(
         }
         if len(table) >= ENOUGH_FOR_ECE:
             metrics[f"{prefix}ece_debiased"] = found.ece
-        splits = [{field.name: getattr(roles, field.name) for field in dataclasses.fields(roles)}]
-        report = run_audits(AuditInputs(name=judged.name, table=table, score=values))
-        overlap = [
-            group_overlap(data.table.groups, splits),
-            repeated_questions(data.table.questions, splits),
-            near_duplicates(data.table.questions, splits),
-        ]
-        for audit in (*report.audits, *overlap):
-            checks[audit.name] = Audit(audit.passed, audit.detail, audit.severity)
-    stated = {name: Metric(estimate=m.estimate, low=m.low, high=m.high, n=m.n) for name, m in metrics.items()}
-    return stated, checks
+    return {name: Metric(estimate=m.estimate, low=m.low, high=m.high, n=m.n) for name, m in metrics.items()}
 
 
 def _check_room(base: Base, settings: Settings) -> None:

@@ -1,14 +1,15 @@
 """From run stores to what the adapter probe reads: the texts of labelled answers, as token ids."""
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Generator
+from metaprobe.eval.audits import labels_by_source
 from metaprobe.eval.table import AnswerTable, answer_table, usable_groups
 from metaprobe.probes.adapter import Encoder, When, layout, prompt_of
 from metaprobe.records.errors import RecordError
@@ -30,6 +31,8 @@ class AdapterData:
     generator: Generator | None
     """The model or models that the answers are from; None where one is not named."""
     fingerprint: str
+    labels_by_source: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+    """Source -> its labels (n,), NaN where it gave none."""
 
     @property
     def digest(self) -> str:
@@ -77,6 +80,7 @@ def load_adapter_data(
         tuple(call.text for call in chosen),
         generator_of(chosen),
         fingerprint(runs),
+        labels_by_source(runs, table.call_ids.tolist(), target),
     )
 
 

@@ -116,8 +116,8 @@ def quantised(graph: bytes) -> bytes:
     return data
 
 
-def adapter_card(draft: Draft, notes: Sequence[str]) -> str:
-    """The README.md of an adapter checkpoint."""
+def adapter_card(draft: Draft, notes: Sequence[str], not_audited: Sequence[str]) -> str:
+    """The README.md of an adapter checkpoint; `not_audited`: audits that were not made, and why."""
     assert draft.training is not None
     contract, generator, training = draft.contract, draft.generator, draft.training
     parts = contract["parts"]
@@ -157,12 +157,13 @@ def adapter_card(draft: Draft, notes: Sequence[str]) -> str:
         "|---|---|---|---|",
         *(f"| {name} | {m.estimate:.3f} | {m.low:.3f} to {m.high:.3f} | {m.n} |" for name, m in draft.metrics.items()),
     ]
-    if draft.audits:
+    if draft.audits or not_audited:
         lines += ["", "## Audits", ""]
         lines += [
             f"- {'passed' if a.passed else f'**FAILED ({a.severity})**'}: {name}: {a.detail}"
             for name, a in draft.audits.items()
         ]
+        lines += [f"- not made: {audit}" for audit in not_audited]
     return "\n".join(lines) + "\n"
 
 

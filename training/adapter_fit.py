@@ -5,10 +5,9 @@ to its right, so the padding needs no mask.
 """
 
 import math
-import pickle
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,9 +20,9 @@ from metaprobe.probes.adapter import IDS, MASK, batches
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 from metaprobe.training.adapter_data import Examples
+from metaprobe.training.adapter_state import remove_state, restore, save, trained
 from metaprobe.training.roles import Roles, Rows
 
-STATE = "state.pt"
 WINDOW = 8
 """Steps whose rows are sorted by length together, so that little of a batch is padding."""
 
@@ -56,6 +55,10 @@ class Settings:
     """Of the base; LoRA and head are float32. The export is float32 always."""
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        if not 0 < self.lr < math.inf:  # so neither is NaN
+            raise RecordError(f"the learning rate is {self.lr}; expected a finite number above 0")
+
 
 class Scorer(nn.Module):
     """A decoder with a confidence head."""
@@ -70,21 +73,6 @@ class Scorer(nn.Module):
         states = self.decoder(input_ids=input_ids, use_cache=False).last_hidden_state  # (n, T, width)
         log_odds: Tensor = self.head(states[torch.arange(len(last)), last].float())[:, 0]
         return log_odds
-
-
-@dataclass(slots=True, eq=False)
-class _Progress:
-    """Where training stands: what is saved beside the optimizer's state."""
-
-    step: int = 0
-    losses: list[float] = field(default_factory=list)
-    """Log loss on the selection rows at each evaluation."""
-    best: dict[str, Tensor] = field(default_factory=dict)
-    """The trained weights at the lowest of them."""
-
-    @property
-    def since_best(self) -> int:
-        return len(self.losses) - 1 - int(np.argmin(self.losses)) if self.losses else 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,7 +102,8 @@ def fit_adapter(
 
     `decoder`: a transformers model without its language-model head, changed in place. `of`: what identifies base and
     data, so that another training's state is not taken for this one's. Interrupted and resumed gives the same as
-    uninterrupted. Raises `RecordError` where `work` holds the state of another training.
+    uninterrupted. Raises `RecordError` where `work` holds the state of another training, and as soon as the loss is no
+    longer finite; the state is deleted then, for going on from it would end there again.
     """
     accelerator = require("accelerate", "train").Accelerator(gradient_accumulation_steps=settings.accumulate)
     if settings.batch_size < accelerator.num_processes:
@@ -134,7 +123,7 @@ def fit_adapter(
         an_epoch = math.ceil(len(train) / size)
         total, every = an_epoch * settings.epochs, max(1, an_epoch // settings.evaluations)
         started_with = repr((of, asdict(settings)))
-        progress = _restore(work, started_with, scorer, optimizer)
+        progress = restore(work, started_with, scorer, optimizer)
         lengths = np.array([len(row) for row in examples.ids])
         while progress.step < total and progress.since_best < settings.patience:
             epoch, within = divmod(progress.step, an_epoch)
@@ -143,26 +132,31 @@ def fit_adapter(
             torch.manual_seed(_seed(settings.seed, progress.step, accelerator.process_index))
             for group in optimizer.param_groups:
                 group["lr"] = settings.lr * _rate((progress.step + 1) / total, settings.warmup)
+            summed = torch.zeros((), device=accelerator.device)
             for start in range(0, size, settings.batch_size):
                 batch = rows[start : start + settings.batch_size][
                     accelerator.process_index :: accelerator.num_processes
                 ]
                 with accelerator.accumulate(model):
                     loss = _loss(model, [examples.ids[i] for i in batch], labels[batch], accelerator.device)
+                    summed += loss.detach()
                     # Gradients are averaged over processes, whose parts of a batch may differ by one.
                     accelerator.backward(loss * accelerator.num_processes / settings.batch_size)
                     if accelerator.sync_gradients:
                         accelerator.clip_grad_norm_(parameters, settings.clip)
                     optimizer.step()
                     optimizer.zero_grad()
+            # Reduced, so that all processes stop, and none waits for another.
+            _check_finite(float(accelerator.reduce(summed)), scorer, progress.step, total, settings, work)
             progress.step += 1
             if progress.step % every == 0 or progress.step == total:
                 scores = log_odds(scorer, [examples.ids[i] for i in selection], settings.batch_size)
                 progress.losses.append(log_loss(scores, labels[selection]))
+                _check_finite(progress.losses[-1], scorer, progress.step, total, settings, work)
                 if not progress.since_best:
-                    progress.best = {name: value.clone() for name, value in _trained(scorer).items()}
+                    progress.best = {name: value.clone() for name, value in trained(scorer).items()}
                 if accelerator.is_main_process:
-                    _save(work, started_with, progress, scorer, optimizer)
+                    save(work, started_with, progress, scorer, optimizer)
                 on_step(f"step {progress.step} of {total}: selection log loss {progress.losses[-1]:.4f}")
     scorer.load_state_dict(progress.best, strict=False)
     return Fitted(_merged(scorer), tuple(progress.losses), progress.step, accelerator.is_main_process)
@@ -183,7 +177,21 @@ def log_odds(scorer: Scorer, ids: Sequence[Sequence[int]], batch_size: int) -> N
 
 def log_loss(scores: NDArray[np.float64], y: NDArray[np.int64]) -> float:
     """Mean negative log-likelihood, in nats, of log-odds."""
-    return float(np.mean(np.logaddexp(0, scores) - y * scores))
+    with np.errstate(invalid="ignore"):  # NaN says it all
+        return float(np.mean(np.logaddexp(0, scores) - y * scores))
+
+
+def _check_finite(loss: float, scorer: Scorer, step: int, total: int, settings: Settings, work: Path) -> None:
+    if math.isfinite(loss):
+        return
+    remove_state(work)
+    frozen = ((name, p) for name, p in scorer.named_parameters() if not p.requires_grad)
+    if bad := next((name for name, p in frozen if not torch.isfinite(p).all()), None):
+        raise RecordError(f"the loss is {loss}: the base model holds NaN or infinity, as in {bad}; take another base")
+    raise RecordError(
+        f"the loss is {loss} after {step} of {total} steps: the training diverged; lower the learning rate (--lr) of "
+        f"{settings.lr:g}"
+    )
 
 
 def _with_lora(decoder: Any, settings: Settings, *, base_rate: float) -> Scorer:
@@ -239,34 +247,3 @@ def _loss(model: Any, ids: Sequence[Sequence[int]], y: NDArray[np.int64], device
 def _tensors(inputs: dict[str, NDArray[np.int64]], device: torch.device) -> Iterator[Tensor]:
     for values in (inputs[IDS], inputs[MASK].sum(axis=1) - 1):
         yield torch.as_tensor(values, device=device)
-
-
-def _trained(scorer: Scorer) -> dict[str, Tensor]:
-    return {name: value.detach().cpu() for name, value in scorer.named_parameters() if value.requires_grad}
-
-
-def _save(work: Path, started_with: str, progress: _Progress, scorer: Scorer, optimizer: Any) -> None:
-    """One file, in its place at once, so that a kill leaves the last one whole."""
-    work.mkdir(parents=True, exist_ok=True)
-    state = {**asdict(progress), "of": started_with, "weights": _trained(scorer), "optimizer": optimizer.state_dict()}
-    partial = work / f"{STATE}.tmp"
-    torch.save(state, partial)
-    partial.replace(work / STATE)
-
-
-def _restore(work: Path, started_with: str, scorer: Scorer, optimizer: Any) -> _Progress:
-    path = work / STATE
-    if not path.exists():
-        return _Progress()
-    try:
-        state = torch.load(path, weights_only=True, map_location="cpu")
-    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
-        raise RecordError(f"{path} cannot be read, and nothing else is taken from it: {error}; delete it") from error
-    if not isinstance(state, dict) or state.get("of") != started_with:
-        raise RecordError(
-            f"{path} is of a training with another base, other data or other settings: give the same ones to go on "
-            f"with it, or another --work folder, or delete it"
-        )
-    scorer.load_state_dict(state["weights"], strict=False)
-    optimizer.load_state_dict(state["optimizer"])
-    return _Progress(state["step"], state["losses"], state["best"])

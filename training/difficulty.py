@@ -6,8 +6,9 @@ rate, that is on all samples at once, chosen by Spearman's correlation with it.
 """
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -15,15 +16,19 @@ from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint, Training
 from metaprobe.eval.metrics import Interval, cluster_weights, interval, kendall, paired_difference, spearman
+from metaprobe.eval.report.model import Family
 from metaprobe.eval.table import AnswerTable
 from metaprobe.probes import hidden as hidden_probe
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 from metaprobe.training.calibrate import sigmoid
+from metaprobe.training.difficulty_audit import difficulty_audits
+from metaprobe.training.evidence import origin_of_states, reader_contract
 from metaprobe.training.export import Export, write_checkpoint
 from metaprobe.training.graphs import linear_graph
 from metaprobe.training.hidden import LinearProbe, fit_linear_probe
-from metaprobe.training.methods import Evidence
+from metaprobe.training.methods import Evidence, Fitted
+from metaprobe.training.progress import Progress
 from metaprobe.training.roles import Roles, Rows, final_roles, outer_folds
 
 SUCCESS_RATE, LEVEL = "success-rate", "level"
@@ -113,20 +118,30 @@ def fit_difficulty(evidence: Evidence, items: Items, roles: Roles, *, seed: int 
     )
 
 
-def evaluate_difficulty(evidence: Evidence, items: Items, *, folds: int = 5, seed: int = 0) -> tuple[Ranked, ...]:
-    """Out-of-fold rank correlations with the items' ease: of the probe, of what was stated, and of simple controls."""
+def evaluate_difficulty(
+    evidence: Evidence,
+    items: Items,
+    *,
+    folds: int = 5,
+    seed: int = 0,
+    progress: Progress | None = None,
+    on_step: Callable[[str], None] = lambda what: None,
+) -> tuple[Ranked, ...]:
+    """Out-of-fold rank correlations with the items' ease: of the probe, of what was stated, and of simple controls.
+
+    `progress`: where finished folds are kept for the next start.
+    """
     table = evidence.table
     at = items.rows
     groups = table.groups[at].tolist()
-    halves = (items.ease > np.median(items.ease)).astype(np.int64)
-    states = _ItemStates(evidence, items)
+    progress, method = progress or Progress(), _EaseProbe(items, sha256(items.ease.tobytes()).hexdigest())
     texts = table.questions[at]
     asked = any(text.strip() for text in texts.tolist())  # a store without texts has nothing to count words of
     names = ("probe", "level table", *(["prompt TF-IDF"] if asked else []))
     scores = {name: np.full(len(items), np.nan) for name in names}
-    for roles in outer_folds(groups, halves, folds=folds, seed=seed):
-        probe = fit_difficulty(evidence, items, roles, seed=seed)
-        scores["probe"][roles.test] = probe.score(states, roles.test)
+    for number, roles in enumerate(item_folds(evidence, items, folds=folds, seed=seed)):
+        on_step(f"fold {number + 1}: probe")
+        scores["probe"][roles.test] = progress.fold(evidence, method, roles, seed=seed).scores[at[roles.test]]
         scores["level table"][roles.test] = _levels(items, roles)
         if asked:
             scores["prompt TF-IDF"][roles.test] = _tfidf(texts, items.ease, roles)
@@ -135,6 +150,7 @@ def evaluate_difficulty(evidence: Evidence, items: Items, *, folds: int = 5, see
     stated = 1 - table.stated_difficulty[at]
     if np.isfinite(stated).any():
         scores["stated ease"] = np.where(np.isfinite(stated), stated, np.nanmedian(stated))
+    on_step("intervals")
     weights = cluster_weights(groups, RESAMPLES, seed)
     return tuple(
         Ranked(
@@ -148,13 +164,25 @@ def evaluate_difficulty(evidence: Evidence, items: Items, *, folds: int = 5, see
 
 
 def train_difficulty(
-    path: str | Path, evidence: Evidence, *, target: str, folds: int = 5, seed: int = 0, command: str
+    path: str | Path,
+    evidence: Evidence,
+    *,
+    target: str,
+    folds: int = 5,
+    seed: int = 0,
+    command: str,
+    progress: Progress | None = None,
+    on_step: Callable[[str], None] = lambda what: None,
 ) -> tuple[Checkpoint, tuple[Ranked, ...]]:
     """A probe of the last prompt token for items' ease, exported; what the folds say of it, beside the baselines."""
     if evidence.states is None or POSITION not in evidence.states.positions:
         raise RecordError(f"no hidden states at {POSITION}: collect with --capture, or run `metaprobe extract`")
     items = ease_of(evidence.table, target)
-    found = evaluate_difficulty(evidence, items, folds=folds, seed=seed)
+    found = evaluate_difficulty(evidence, items, folds=folds, seed=seed, progress=progress, on_step=on_step)
+    on_step("audits")
+    splits = item_folds(evidence, items, folds=folds, seed=seed)
+    report = difficulty_audits(evidence, items.rows, splits, labels=target == SUCCESS_RATE, seed=seed)
+    on_step("export")
     groups = evidence.table.groups[items.rows].tolist()
     roles = final_roles(groups, (items.ease > np.median(items.ease)).astype(np.int64), seed=seed)
     probe = fit_difficulty(evidence, items, roles, seed=seed)
@@ -168,7 +196,7 @@ def train_difficulty(
             summary=(
                 f"Ease of an item ({target}, in [0, 1]) from the hidden state of layer {probe.layers[0]} at "
                 f"{POSITION}. Difficulty is one minus it. Layer 0 is the embeddings' output, layer i the output of "
-                "block i."
+                "block i." + "".join(f" {line}." for line in origin_of_states(evidence))
             ),
             graph=linear_graph(
                 input_name=hidden_probe.INPUT,
@@ -181,24 +209,51 @@ def train_difficulty(
             input_name=hidden_probe.INPUT,
             inputs=hidden,
             expected={name: sigmoid(probe.score_of(hidden))},
-            contract=probe.contract(name),
+            contract={**probe.contract(name), **reader_contract(evidence)},
             generator=evidence.generator,
             training=Training(evidence.fingerprint, len(items), len(set(groups)), seed, command),
             calibration="none: cross-entropy to the rate",
             metrics={"spearman": found[0].spearman, "kendall": found[0].kendall},
             audits=[
-                (
-                    f"probe orders better than {r.name}",
-                    r.gain.low > 0,
-                    f"Spearman {_shown(r.spearman)}, gain {_shown(r.gain)}",
-                )
-                for r in found
-                if r.gain is not None
+                *report.audits,
+                *(
+                    (
+                        f"probe orders better than {r.name}",
+                        r.gain.low > 0,
+                        f"Spearman {_shown(r.spearman)}, gain {_shown(r.gain)}",
+                    )
+                    for r in found
+                    if r.gain is not None
+                ),
             ],
+            not_audited=report.skipped,
             packages=("onnx",),
         ),
     )
     return checkpoint, found
+
+
+def item_folds(evidence: Evidence, items: Items, *, folds: int = 5, seed: int = 0) -> tuple[Roles, ...]:
+    """Outer folds of items, by group."""
+    halves = (items.ease > np.median(items.ease)).astype(np.int64)
+    return tuple(outer_folds(evidence.table.groups[items.rows].tolist(), halves, folds=folds, seed=seed))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _EaseProbe:
+    """`fit_difficulty` as a method whose finished folds can be kept; its roles are of items, its scores of answers."""
+
+    items: Items = field(repr=False)
+    digest: str
+    """Of the items' ease: kept folds are found again by what a method shows of itself."""
+    name: str = "difficulty probe"
+    family: Family = "learned"
+    fitted: bool = True
+
+    def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
+        states, probe = evidence.states, fit_difficulty(evidence, self.items, roles, seed=seed)
+        assert states is not None, "asked for by the caller"
+        return Fitted(lambda rows: probe.score(states, rows), max(point.auroc for point in probe.sweep), probe)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,7 +1,8 @@
 """From run stores to what the methods learn from."""
 
 import itertools
-from collections.abc import Sequence
+import warnings
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +11,14 @@ from metaprobe.checkpoints import Generator
 from metaprobe.eval.audits import labels_by_source
 from metaprobe.eval.table import answer_table
 from metaprobe.probes.features import features, schema
-from metaprobe.records.activations import Layout
-from metaprobe.records.errors import RecordError
+from metaprobe.records.errors import RecordError, StoreMismatch
 from metaprobe.records.fingerprint import fingerprint
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Run
+from metaprobe.training.export import answers_of
 from metaprobe.training.methods import Evidence
-from metaprobe.training.states import OnDisk, States
+from metaprobe.training.states import InMemory, OnDisk
+from metaprobe.training.states_choice import ANYTHING, Wanted, chosen_grid, chosen_reader, held_by_reader, model_of
 
 SCHEMA = "full"
 
@@ -31,19 +33,34 @@ def load_evidence(
     stage: str | None = None,
     agent: str | None = None,
     hidden: bool = True,
+    wanted: Wanted | None = None,
 ) -> Evidence:
     """Every labelled answer of the stores with its features, and its hidden states where all answers have them.
 
-    Raises `RecordError` where no answer is labelled, where log-probabilities were recorded in different modes, and the
-    store's own errors.
+    `wanted`: which hidden states, for a probe that is asked for. Without it, states that do not fit together (of
+    several models, say) are left out with a warning; with it, they are refused.
+
+    Raises `RecordError` where no answer is labelled, where log-probabilities were recorded in different modes, what
+    `load_states` raises, and the store's own errors.
     """
     opened = [RunStore(store) for store in stores]
     runs = load_runs(stores)
     table = answer_table(runs, target=target, stage=stage, agent=agent)
-    wanted = set(table.call_ids.tolist())
-    calls = [call for run in runs for call in run.calls if call.id in wanted]
+    rows = set(table.call_ids.tolist())
+    chosen = [
+        (run, call) for run in runs for call in run.calls if stage in (None, call.stage) and agent in (None, call.agent)
+    ]
+    calls = [call for _, call in chosen if call.id in rows]
     computed = schema(SCHEMA)
-    states, without = load_states(opened, table.call_ids.tolist()) if hidden else (None, len(table))
+    states, without = None, len(table)
+    if hidden:
+        try:
+            models = {call.model for call in calls}
+            states, without = load_states(opened, table.call_ids.tolist(), wanted=wanted or ANYTHING, models=models)
+        except StoreMismatch as error:
+            if wanted is not None:
+                raise
+            warnings.warn(f"probes are left out: {error}", stacklevel=2)
     return Evidence(
         table=table,
         features=features(computed, list(table.logprobs)),
@@ -54,51 +71,71 @@ def load_evidence(
         generator=generator_of(calls),
         fingerprint=fingerprint(runs),
         labels_by_source=labels_by_source(runs, table.call_ids.tolist(), target),
+        reader="" if states is None else states.model,
+        without_logprobs=sum(run.label(target, call.id) is not None for run, call in chosen) - len(table),
     )
 
 
-def load_states(stores: Sequence[RunStore], call_ids: Sequence[str]) -> tuple[States | None, int]:
+def load_states(
+    stores: Sequence[RunStore], call_ids: Sequence[str], *, wanted: Wanted = ANYTHING, models: Collection[str] = ()
+) -> tuple[InMemory | OnDisk | None, int]:
     """Hidden states of these calls, None unless every one has them; and how many have none.
 
-    Stores may hold several kinds (other layers, positions, or another model's reading): the kind that has every call,
-    and of several the one with most layers and positions. They are read into memory where they take at most
-    `IN_MEMORY`, else block by block from the disk.
+    The answering model's own states come first; where not all calls have these, those that one other model read
+    (`states.model`). What several requests kept is joined: of the layers and positions that `wanted` leaves open, the
+    largest grid that every call has. They are read into memory where they take at most `IN_MEMORY`, else block by block
+    from the disk.
+
+    Raises `RecordError` where what is asked for is not stored, and where a state is NaN or infinite; `StoreMismatch`
+    where they do not fit together: of several `models` (those that answered), of several widths, by several readers of
+    whom none is named, or with no layer and position in common.
     """
-    kinds: dict[tuple[Layout, str], dict[RunStore, dict[str, None]]] = {}
-    for store in stores:
-        for file in store.activation_files():
-            held = kinds.setdefault((file.layout, file.model), {}).setdefault(store, {})
-            held |= dict.fromkeys(file.call_ids)
-    wanted, fewest = set(call_ids), len(call_ids)
-    chosen: tuple[Layout, str] | None = None
-    for kind, by_store in kinds.items():
-        missing = len(wanted.difference(*by_store.values())) if by_store else len(wanted)
-        fewest = min(fewest, missing)
-        if not missing and (chosen is None or _size(kind[0]) > _size(chosen[0])):
-            chosen = kind
-    if chosen is None:
-        if fewest == 0 or len(kinds) < 2 or len({layout for layout, _ in kinds}) < 2:
-            return None, fewest
-        raise RecordError(
-            f"the stores hold hidden states of different layers, positions or width "
-            f"({'; '.join(sorted(str(layout) for layout, _ in kinds))}), and no kind has all {len(wanted)} calls: "
-            "train on one store, or run `metaprobe extract` on all of them alike"
-        )
-    layout, model = chosen
+    held = held_by_reader(stores, call_ids)
+    reader = chosen_reader(held, len(call_ids), wanted, models)
+    if reader is None:
+        return None, min((of.without for of in held.values()), default=len(call_ids))
+    layers, positions = chosen_grid(held[reader].cells, wanted)
+    left = set(call_ids)
     parts: dict[RunStore, tuple[str, ...]] = {}
-    for store, ids in kinds[chosen].items():
-        here = tuple(call_id for call_id in ids if call_id in wanted)
-        wanted.difference_update(here)
+    for store in stores:
+        files = [file for file in store.activation_files() if file.model == reader]
+        here = tuple(dict.fromkeys(call_id for file in files for call_id in file.call_ids if call_id in left))
+        left.difference_update(here)
         if here:
             parts[store] = here
     row = {call_id: i for i, call_id in enumerate(itertools.chain.from_iterable(parts.values()))}
     order = np.array([row[call_id] for call_id in call_ids], dtype=np.intp)
-    stored = OnDisk(tuple(parts), tuple(parts.values()), order, layout.layers, layout.positions, model)
-    return (stored if 2 * len(call_ids) * _size(layout) > IN_MEMORY else stored.loaded()), 0
+    stored = OnDisk(tuple(parts), tuple(parts.values()), order, layers, positions, reader)
+    [width] = held[reader].widths
+    if 2 * len(call_ids) * len(layers) * len(positions) * width > IN_MEMORY:
+        stored.check_finite()
+        return stored, 0
+    loaded = stored.loaded()
+    if not all(np.isfinite(loaded.activations.values[:, i]).all() for i in range(len(layers))):
+        stored.check_finite()  # which says where
+    return loaded, 0
 
 
-def _size(layout: Layout) -> int:
-    return len(layout.layers) * len(layout.positions) * layout.width
+def reader_contract(evidence: Evidence) -> dict[str, dict[str, str]]:
+    """What a probe's contract says of the model that read, where it is another than the one that answered."""
+    if not evidence.reader:
+        return {}
+    name = model_of(evidence.reader)
+    return {"reader": {"model": name, "revision": evidence.reader[len(name) + 1 :]}}
+
+
+def origin_of_states(evidence: Evidence) -> list[str]:
+    """What a card must say of the answers and whose states they have; nothing where all is as usual."""
+    lines = []
+    if evidence.reader:
+        answered = answers_of(evidence.generator)
+        lines.append(f"The states are those of {evidence.reader}, which read what {answered} said")
+    if without := evidence.without_logprobs:
+        lines.append(
+            f"{without} of {len(evidence.table) + without} labelled answers were left out, for they hold no "
+            "log-probabilities to compare a probe with"
+        )
+    return lines
 
 
 def generator_of(calls: Sequence[Call]) -> Generator | None:

@@ -3,14 +3,17 @@
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from metaprobe.llms.local import LocalLLM
-from metaprobe.llms.replay_states import Reading, StateReplay
+from metaprobe.llms.replay_states import Reading, ReadStates, StateReplay
 from metaprobe.records.activations import STATES, SUFFIX, TOKENS, activation_bytes, token_bytes
 from metaprobe.records.atomic import atomic_write
 from metaprobe.records.errors import RecordError, StoreMismatch
@@ -99,7 +102,8 @@ def extract(
     keeps every answer token besides. `other_model` reads calls of whatever model, as text that this model is shown.
 
     Raises `RecordError` before anything is read where a call cannot be, where no call is chosen, where the calls are of
-    another model, and where the model gives their tokens other log-probabilities than were recorded.
+    another model, and where the model gives their tokens other log-probabilities than were recorded; and before a chunk
+    is written that holds a state which is NaN or infinite.
     """
     if min(batch_size, chunk) < 1:
         raise RecordError(f"batch size {batch_size}, chunk {chunk}: expected at least 1")
@@ -107,6 +111,8 @@ def extract(
     model = f"{llm.name}@{llm.revision}" if other_model else ""
     todo, sample, stored, failed = _plan(store, llm, replay, stage, agent, model, tokens, other_model, chunk)
     disagreement = replay.disagreement(sample)
+    if disagreement is not None and math.isnan(disagreement):
+        raise RecordError(f"{llm.name} gives log-probabilities that are no numbers: {_remedy(llm)}")
     if disagreement is not None and disagreement > TOLERANCE and not other_model:
         raise StoreMismatch(
             f"{llm.name} gives the recorded tokens other log-probabilities: {disagreement:.2f} nats a token off, where "
@@ -118,7 +124,9 @@ def extract(
     request = _digest(replay.layers, replay.positions, llm.name, llm.revision, llm.dtype, model)
     report = ExtractReport(0, 0, stored, failed, 0, 0, disagreement)
     for readings in _chunks(_readings(store, replay, todo), chunk, share):
-        _write(store.path, request, replay, readings, model=model, tokens=tokens, batch_size=batch_size)
+        states = dict(zip((r.call_id for r in readings), replay.read(readings, batch_size=batch_size), strict=True))
+        _check_finite(states, llm)
+        _write(store.path, request, replay, states, model=model, tokens=tokens)
         read = sum(r.tokens for r in readings)
         rebuilt, without = sum(r.rebuilt for r in readings), sum(r.exact is None for r in readings)
         report += ExtractReport(len(readings), read, 0, 0, rebuilt, without, None)
@@ -251,17 +259,36 @@ def _own_calls(total: int, size: int, share: Share) -> int:
     return sum(min(size, total - start) for start in range(share.index * size, total, share.count * size))
 
 
+def _check_finite(states: Mapping[str, ReadStates], llm: LocalLLM) -> None:
+    """Raises `RecordError` where a state is NaN or infinite: stored, it would pass for one that need not be read."""
+    broken: dict[str, int] = {}  # call -> its first such layer
+    for call_id, read in states.items():
+        bad = ~np.isfinite(read.hidden.values).all(axis=(1, 2))
+        if read.tokens is not None:
+            bad |= ~np.isfinite(read.tokens).all(axis=(0, 2))
+        if bad.any():
+            broken[call_id] = read.hidden.layers[int(bad.argmax())]
+    if broken:
+        call_id, layer = next(iter(broken.items()))
+        raise RecordError(
+            f"{llm.name} gives hidden states that are no numbers for {len(broken)} of {len(states)} calls, such as "
+            f"{call_id} from layer {layer} on: {_remedy(llm)}"
+        )
+
+
+def _remedy(llm: LocalLLM) -> str:
+    return f"its weights are damaged, or overflow in {llm.dtype}: load sound ones, in bfloat16 or float32"
+
+
 def _write(
     folder: Path,
     request: str,
     replay: StateReplay,
-    readings: Sequence[Reading],
+    states: Mapping[str, ReadStates],
     *,
     model: str,
     tokens: bool,
-    batch_size: int,
 ) -> None:
-    states = dict(zip((r.call_id for r in readings), replay.read(readings, batch_size=batch_size), strict=True))
     name = f"{request}-{_digest(list(states))}{SUFFIX}"
     if tokens:
         each = {call_id: read.tokens for call_id, read in states.items() if read.tokens is not None}

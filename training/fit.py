@@ -18,6 +18,7 @@ from metaprobe.probes import quality
 from metaprobe.training.audit import audited, out_of_domain
 from metaprobe.training.calibrate import Calibrator, choose_calibrator
 from metaprobe.training.crossfit import CrossFit
+from metaprobe.training.evidence import origin_of_states, reader_contract
 from metaprobe.training.export import Export, write_checkpoint
 from metaprobe.training.graphs import linear_graph, trees_graph
 from metaprobe.training.heads import (
@@ -240,7 +241,9 @@ def export_hidden(
                 f"Probability that the answer {'will be' if before else 'is'} {target}, from the hidden state of layer "
                 f"{layers} at {probe.position} ({probe.kind}, then a calibrator; chosen among {probe.tried} "
                 "combinations on learning rows). Layer 0 is the embeddings' output, layer i the output of block i. "
-                "Difficulty is one minus that probability." + "".join(PROMISES[name] for name in thresholds)
+                "Difficulty is one minus that probability."
+                + "".join(f" {line}." for line in origin_of_states(evidence))
+                + "".join(PROMISES[name] for name in thresholds)
             ),
             graph=linear_graph(
                 input_name=hidden_probe.INPUT,
@@ -254,7 +257,7 @@ def export_hidden(
             input_name=hidden_probe.INPUT,
             inputs=hidden,
             expected={target: calibrator.probability(scores)},
-            contract=probe.contract(target),
+            contract={**probe.contract(target), **reader_contract(evidence)},
             generator=evidence.generator,
             training=_training(evidence, seed, command),
             calibration=calibrator.name,

@@ -175,8 +175,8 @@ async def _collect(
             on_run=watch.on_run,
         )
     if plan.cache is None and not report.failed:
-        for path in out.glob(f"{CACHE_FILE}*"):
-            path.unlink()
+        for beside in ("", "-wal", "-shm", "-journal"):  # what SQLite itself keeps there, and nothing of the user's
+            (out / f"{CACHE_FILE}{beside}").unlink(missing_ok=True)
     return report
 
 

@@ -20,7 +20,8 @@ def fit_linear(block: Block, y: Floats, kind: Kind, penalties: Sequence[float]) 
     """The direction of each penalty, for raw states. `y` (n,) in [0, 1]; mass-mean takes 0 and 1, and no penalty."""
     if kind == "logistic":
         return _logistic(block, y, np.ones((1, len(y)), dtype=bool), penalties)[0][0]
-    return _from_moments(kind, _moments(block, y), penalties)
+    [moments] = _moments(block, y, np.zeros(len(y), dtype=np.intp))
+    return _from_moments(kind, moments, penalties)
 
 
 def held_out_scores(block: Block, y: Floats, fold: NDArray[np.intp], kind: Kind, penalties: Sequence[float]) -> Floats:
@@ -29,12 +30,11 @@ def held_out_scores(block: Block, y: Floats, fold: NDArray[np.intp], kind: Kind,
     `fold` (n,): each row's number, from 0. States are standardised by the moments of all rows, which know no labels
     (logistic), or by those of the rows learned from.
     """
-    folds = int(fold.max()) + 1
     if kind == "logistic":
-        learns = fold != np.arange(folds)[:, None]  # (F, n)
+        learns = fold != np.arange(int(fold.max()) + 1)[:, None]  # (F, n)
         scores = _logistic(block, y, learns, penalties)[1]  # (F, P, n)
         return scores.transpose(0, 2, 1)[fold, np.arange(len(y))]
-    parts = [_moments(block[fold == number], y[fold == number]) for number in range(folds)]
+    parts = _moments(block, y, fold)
     whole = Moments.total(parts)
     directions = [_from_moments(kind, whole.without(part), penalties) for part in parts]
     out = np.empty((len(y), len(penalties)))
@@ -45,10 +45,13 @@ def held_out_scores(block: Block, y: Floats, fold: NDArray[np.intp], kind: Kind,
     return out
 
 
-def _moments(block: Block, y: Floats) -> Moments:
-    found = Moments.none(block.shape[1])
+def _moments(block: Block, y: Floats, fold: NDArray[np.intp]) -> list[Moments]:
+    """The sums over the rows of each fold."""
+    found = [Moments.none(block.shape[1]) for _ in range(int(fold.max()) + 1)]
     for rows, X in chunks(block):
-        found.add(X, y[rows])
+        for number, part in enumerate(found):
+            here = fold[rows] == number
+            part.add(X[here], y[rows][here])
     return found
 
 

@@ -54,6 +54,10 @@ class Evidence:
     """Source -> its labels (n,), NaN where it gave none."""
     without_hidden: int = 0
     """Answers whose hidden states are not stored; the probes are left out unless it is 0."""
+    reader: str = ""
+    """Which model read the states (`NAME@REVISION`), where it is another than the one that answered."""
+    without_logprobs: int = 0
+    """Labelled answers that are no rows here, because they hold no log-probabilities."""
 
 
 @dataclass(frozen=True, slots=True)

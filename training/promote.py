@@ -23,6 +23,7 @@ from metaprobe.records.fingerprint import fingerprint
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call
 from metaprobe.training.evidence import load_runs, load_states
+from metaprobe.training.states_choice import Wanted
 
 MARGIN = 0.01
 """Of AUROC, and of the Brier score: what may be lost where nothing may be lost that matters."""
@@ -126,8 +127,15 @@ def _probabilities(
         raise ContractMismatch(f"{reader.checkpoint.path} gives no probability of {target!r}; its heads are {heads}")
     if isinstance(reader, QualityPredictor):
         return np.array([verdict.heads[target] for verdict in reader.predict_many(calls)])
-    states, without = load_states([RunStore(Path(store)) for store in stores], [call.id for call in calls])
+    wanted = Wanted(",".join(map(str, reader.layers)), (reader.position,), reader.reader)
+    opened = [RunStore(Path(store)) for store in stores]
+    states, without = load_states(opened, [call.id for call in calls], wanted=wanted)
     if states is None:
         raise RecordError(f"{without} of {len(calls)} answers have no stored hidden states: run `metaprobe extract`")
+    if states.model and not reader.reader:
+        raise RecordError(
+            f"the stored hidden states are those of {states.model}, and {reader.checkpoint.path} reads the answering "
+            "model's own: run `metaprobe extract` with the model that answered"
+        )
     read: NDArray[Any] = np.stack([states.read(layer, reader.position) for layer in reader.layers], axis=1)
     return reader.probability(read).astype(np.float64)

@@ -3,14 +3,18 @@
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.records.activations import Activations
+from metaprobe.records.activations import ActivationFile, Activations, joined
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
+
+NAMED_FILES = 5
+"""So many files are named in a message."""
 
 Block = NDArray[np.floating]
 """float16, (n, D): the states of all answers, in the order of their table, at one layer and position."""
@@ -35,6 +39,8 @@ class InMemory:
     """States that are loaded."""
 
     activations: Activations
+    model: str = ""
+    """Which model read them (`NAME@REVISION`), where it is another than the one that answered."""
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -63,13 +69,35 @@ class OnDisk:
     layers: tuple[int, ...]
     positions: tuple[str, ...]
     model: str = ""
-    """Which model read them, where it is another than the one that answered."""
+    """Which model read them (`NAME@REVISION`), where it is another than the one that answered."""
 
     def loaded(self) -> InMemory:
         """The same, in memory."""
         values = np.concatenate([self._of(store, ids, self.layers, self.positions) for store, ids in self._each()])
         ids = tuple(itertools.chain.from_iterable(self.call_ids))
-        return InMemory(Activations(tuple(ids[i] for i in self.order), values[self.order], self.layers, self.positions))
+        ordered = Activations(tuple(ids[i] for i in self.order), values[self.order], self.layers, self.positions)
+        return InMemory(ordered, self.model)
+
+    def check_finite(self) -> None:
+        """Raises `RecordError` naming the files in which one of these states is NaN or infinity.
+
+        Reads everything once, a file at a time.
+        """
+        bad: set[str] = set()
+        spoilt: list[Path] = []
+        for store, ids in self._each():
+            for file in self._files(store, ids):
+                found = _not_finite(file, ids, self.layers, self.positions)
+                bad |= found
+                if found:
+                    spoilt.append(file.path)
+        if bad:
+            named = ", ".join(map(str, spoilt[:NAMED_FILES]))
+            more = f" and {len(spoilt) - NAMED_FILES} more" if len(spoilt) > NAMED_FILES else ""
+            raise RecordError(
+                f"{len(bad)} of {len(self.order)} answers have hidden states that are NaN or infinite: delete {named}"
+                f"{more}, and run `metaprobe extract` with a sound model, in bfloat16 or float32"
+            )
 
     def read(self, layer: int, position: str) -> Block:
         check_captured(self, (layer,), (position,))
@@ -81,8 +109,26 @@ class OnDisk:
 
     def _of(
         self, store: RunStore, ids: tuple[str, ...], layers: tuple[int, ...], positions: tuple[str, ...]
-    ) -> NDArray[np.floating]:
-        return store.activations(ids, layers=layers, positions=positions, model=self.model).values
+    ) -> NDArray[np.float16]:
+        return joined(self._files(store, ids), ids, layers, positions)
+
+    def _files(self, store: RunStore, ids: tuple[str, ...]) -> list[ActivationFile]:
+        wanted = set(ids)
+        return [f for f in store.activation_files() if f.model == self.model and not wanted.isdisjoint(f.call_ids)]
+
+
+def _not_finite(
+    file: ActivationFile, call_ids: Sequence[str], layers: Sequence[int], positions: Sequence[str]
+) -> set[str]:
+    """Those of the calls of which the file holds a NaN or an infinity, in these layers at these positions."""
+    wanted, kept = set(call_ids), file.layout
+    rows = np.array([row for row, call_id in enumerate(file.call_ids) if call_id in wanted], dtype=np.intp)
+    at = [i for i, layer in enumerate(kept.layers) if layer in layers]
+    where = [i for i, position in enumerate(kept.positions) if position in positions]
+    if not (at and where):
+        return set()
+    broken = ~np.isfinite(file.read(rows, at, where)).all(axis=(1, 2, 3))
+    return {file.call_ids[row] for row in rows[broken]}
 
 
 def chunks(block: Block, rows: int = 8192) -> Iterator[tuple[slice, NDArray[np.float64]]]:
@@ -103,7 +149,7 @@ def check_captured(states: States, layers: Sequence[int], positions: Sequence[st
 def _finite(block: Block, layer: int, position: str) -> Block:
     if bad := int((~np.isfinite(block)).any(axis=1).sum()):
         raise RecordError(
-            f"layer {layer}, {position}: {bad} of {len(block)} hidden states are not finite: capture again, in "
-            f"bfloat16 or float32"
+            f"layer {layer}, {position}: {bad} of {len(block)} hidden states are not finite: capture or extract them "
+            f"again, with a model in bfloat16 or float32"
         )
     return block

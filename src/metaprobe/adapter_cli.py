@@ -50,7 +50,7 @@ from metaprobe.terminal import (
     "--int8", is_flag=True, help="Round the exported weights to int8: a quarter of the size, at a loss it reports."
 )
 @click.option(
-    "--work", type=FOLDER, help="Folder of an unfinished training, gone on with if it is there.  [default: OUT.work]"
+    "--work", type=FOLDER, help="Folder for the state of an unfinished training, gone on with.  [default: OUT.work]"
 )
 @stage_option
 @agent_option
@@ -76,6 +76,7 @@ def train_adapter_command(
 
     check_target(out, "adapter")
     quiet_libraries()
+    chosen = Settings(**settings)  # type: ignore[arg-type]  # they are refused before anything is read
     with steps() as on_step:
         checkpoint = train_adapter(
             out,
@@ -85,7 +86,7 @@ def train_adapter_command(
             when=("before", "after") if when == "both" else (when,),  # type: ignore[arg-type]
             stage=stage,
             agent=agent,
-            settings=Settings(**settings),  # type: ignore[arg-type]
+            settings=chosen,
             int8=int8,
             work=work,
             command=command_line(),

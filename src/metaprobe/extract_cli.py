@@ -58,4 +58,10 @@ def extract(runs: Path, llm: str, positions: tuple[str, ...], **options: Any) ->
             runs, llm, watch=Watch(on_total, on_chunk), positions=positions or None, **options
         )
     if report is not None:
+        if report.calls and report.disagreement is None and not options["other_model"]:
+            click.echo(
+                f"not checked: no call holds raw log-probabilities that would show whether {llm} is the model that "
+                "answered",
+                err=True,
+            )
         click.echo(json.dumps({**dataclasses.asdict(report), "processes": processes}))

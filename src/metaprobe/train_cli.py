@@ -10,6 +10,7 @@ import click
 from metaprobe.adapter_cli import train_adapter_command
 from metaprobe.checkpoints import check_target
 from metaprobe.gate_cli import train_gate_command
+from metaprobe.records.types import POSITIONS
 from metaprobe.router_cli import train_router_command
 from metaprobe.stages_cli import train_stages_command
 from metaprobe.terminal import (
@@ -121,6 +122,15 @@ def cluster(scheduler: str | None) -> Iterator[bool]:
     show_default=True,
     help="Kind of probe; low-rank reads all layers at once.",
 )
+@click.option("--layers", default="all", show_default=True, help="Stored layers to try: 'all', 'every:N', or '8,16'.")
+@click.option(
+    "--position",
+    "positions",
+    multiple=True,
+    type=click.Choice(POSITIONS),
+    help="Stored token position to try; repeatable.  [default: all that go with the layers]",
+)
+@click.option("--states-of", default="", metavar="MODEL", help="Whose states, where several models read the answers.")
 @stage_option
 @agent_option
 @folds_option
@@ -131,6 +141,9 @@ def train_hidden_command(
     target: str,
     when: Literal["before", "after"] | None,
     probe: Literal["logistic", "ridge", "mass-mean", "low-rank"],
+    layers: str,
+    positions: tuple[str, ...],
+    states_of: str,
     stage: str | None,
     agent: str | None,
     folds: int,
@@ -138,9 +151,10 @@ def train_hidden_command(
 ) -> None:
     """A probe on hidden states; the layer is chosen on rows that it was not fitted on. Resumes where it was stopped."""
     from metaprobe.training.difficulty import LEVEL, SUCCESS_RATE, train_difficulty
-    from metaprobe.training.evidence import load_evidence
+    from metaprobe.training.evidence import load_evidence, origin_of_states
     from metaprobe.training.heads import INVERTED
     from metaprobe.training.progress import kept_beside
+    from metaprobe.training.states_choice import Wanted
     from metaprobe.training.study import positions_of, study_of, train_hidden
 
     check_target(out, "hidden")
@@ -149,13 +163,31 @@ def train_hidden_command(
     graded = target in (SUCCESS_RATE, LEVEL)
     if graded and (when == "after" or probe != "logistic"):
         raise click.UsageError(f"--target {target} is read before the answer, by a logistic probe")
-    evidence = load_evidence(runs, target="correct" if graded else target, stage=stage, agent=agent)
     when = when or ("before" if graded else "after")
+    if when == "before" and positions and "prompt_last" not in positions:
+        raise click.UsageError(f"before an answer only prompt_last is known, not {' or '.join(positions)}")
+    wanted = Wanted(layers, positions, states_of)
+    evidence = load_evidence(runs, target="correct" if graded else target, stage=stage, agent=agent, wanted=wanted)
     positions_of(evidence, when)  # before minutes of fitting
+    assert evidence.states is not None
+    click.echo(
+        f"states      layers {', '.join(map(str, evidence.states.layers))} at {', '.join(evidence.states.positions)}",
+        err=True,
+    )
+    for line in origin_of_states(evidence):
+        click.echo(line, err=True)
     if graded:
-        checkpoint, found = train_difficulty(
-            out, evidence, target=target, folds=folds, seed=seed, command=command_line()
-        )
+        with kept_beside(out) as progress, steps() as on_step:
+            checkpoint, found = train_difficulty(
+                out,
+                evidence,
+                target=target,
+                folds=folds,
+                seed=seed,
+                command=command_line(),
+                progress=progress,
+                on_step=on_step,
+            )
         for ranked in found:
             r = ranked.spearman
             click.echo(f"{ranked.name:22} Spearman {r.estimate:+.3f} [{r.low:+.3f}, {r.high:+.3f}]", err=True)

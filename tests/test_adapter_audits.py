@@ -1,0 +1,62 @@
+"""The audits of an adapter probe find what was planted, and name what they did not look for; nothing is trained."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tiny_adapter import stored
+
+from metaprobe.eval.audits import AuditReport
+from metaprobe.training.adapter_audit import adapter_audits, control_scores
+from metaprobe.training.adapter_data import AdapterData, adapter_roles, load_adapter_data
+
+AFTER = "adapter probe after the answer beats"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> AdapterData:
+    """Of 320 answers, "easy" in the question tells most and the answer itself all."""
+    return load_adapter_data([stored(tmp_path_factory.mktemp("runs"))])
+
+
+def audited(data: AdapterData, *, noise: float = 0.3) -> AuditReport:
+    """Of a probe that knows the labels but for some noise."""
+    roles = adapter_roles(data.table)
+    y = data.table.y[roles.test]
+    scores = y + noise * np.random.default_rng(0).normal(size=len(y))
+    return adapter_audits(data, roles, {"after": scores}, control_scores(data, roles, seed=0), seed=0)
+
+
+def test_what_the_words_of_the_prompt_tell_is_held_against_the_probe(data: AdapterData) -> None:
+    good, poor = ({a.name: a.passed for a in audited(data, noise=noise).audits} for noise in (0.3, 3.0))
+    controls = {name.removeprefix(AFTER).strip() for name in good if name.startswith(AFTER)}
+    assert controls == {"prompt TF-IDF", "cut by max_tokens", "length of the answer", "length of the question"}
+    assert good[f"{AFTER} prompt TF-IDF"]
+    assert not poor[f"{AFTER} prompt TF-IDF"]
+
+
+def test_two_sources_that_disagree_are_told(data: AdapterData) -> None:
+    rng, y = np.random.default_rng(1), data.table.y.astype(np.float64)
+    coins = rng.integers(0, 2, len(y)).astype(np.float64)
+    report = audited(replace(data, labels_by_source={"judge:a": y, "judge:b": coins}))
+    [found] = [audit for audit in report.audits if audit.name == "judge:a and judge:b agree"]
+    assert (found.passed, found.severity) == (False, "invalid")
+    assert f"of {len(y)} agree" in found.detail  # all of them, not only the test rows
+    assert not any("label noise" in line for line in report.skipped)
+    alike = audited(replace(data, labels_by_source={"judge:a": y, "judge:b": y}))
+    assert all(audit.passed for audit in alike.audits if "agree" in audit.name)
+
+
+def test_without_questions_what_reads_them_is_named_as_not_made(data: AdapterData) -> None:
+    silent = replace(data, table=replace(data.table, questions=np.full(len(data.table), "")))
+    report = audited(silent)
+    assert not any("question" in audit.name or "TF-IDF" in audit.name for audit in report.audits)
+    for line in ("prompt TF-IDF: needs the questions' texts", "repeated questions and near-duplicates: need"):
+        assert any(skipped.startswith(line) for skipped in report.skipped)
+    assert any("splits share no group" in audit.name for audit in report.audits)
+
+
+def test_labels_of_the_stores_are_kept_by_source(data: AdapterData) -> None:
+    assert {name: values.tolist() for name, values in data.labels_by_source.items()} == {
+        "program": data.table.y.tolist()
+    }

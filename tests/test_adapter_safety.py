@@ -1,0 +1,123 @@
+"""Training an adapter deletes nothing of the user's, and stops where it leads nowhere."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner, Result
+from tiny_adapter import saved_base, stored, tiny, tiny_tokenizer
+from transformers import LlamaForCausalLM
+
+from metaprobe.cli import main
+from metaprobe.probes.adapter import Encoder
+from metaprobe.records.errors import RecordError
+from metaprobe.training.adapter import train_adapter
+from metaprobe.training.adapter_data import adapter_roles, examples, load_adapter_data
+from metaprobe.training.adapter_fit import Fitted, Settings, fit_adapter
+from metaprobe.training.adapter_state import PARTIAL, STATE, check_work, remove_state
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return stored(tmp_path_factory.mktemp("runs"), 120)
+
+
+def trained(runs: Path, work: Path, network: LlamaForCausalLM, **settings: object) -> Fitted:
+    data = load_adapter_data([runs])
+    texts = examples(data, ["after"], Encoder(tiny_tokenizer().to_str().encode(), max_length=24))
+    chosen = Settings(batch_size=16, max_length=24, **settings)  # type: ignore[arg-type]
+    return fit_adapter(network.base_model, texts, data.table.y, adapter_roles(data.table), chosen, work=work)
+
+
+def command(*arguments: object) -> Result:
+    """In its own process's words: one line, and no traceback."""
+    return CliRunner().invoke(main, ["train", "adapter", *map(str, arguments)])
+
+
+def refused_in_one_line(result: Result) -> str:
+    assert result.exit_code == 1
+    assert isinstance(result.exception, SystemExit)
+    [line] = [line for line in result.stderr.splitlines() if line.startswith("Error: ")]
+    return line
+
+
+def test_a_folder_of_the_users_is_refused_before_anything_is_read_and_left_whole(runs: Path, tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    (project / "src").mkdir(parents=True)
+    (project / "thesis.tex").write_text("years")
+    line = refused_in_one_line(command(runs, "--out", tmp_path / "out", "--work", project, "--llm", "nothing at all"))
+    assert f"{project} holds src, thesis.tex and no state of a training" in line
+    assert (project / "thesis.tex").read_text() == "years"
+    assert (project / "src").is_dir()
+
+
+def test_a_folder_that_is_empty_or_holds_a_state_is_taken(tmp_path: Path) -> None:
+    check_work(tmp_path / "none")
+    check_work(tmp_path)
+    (tmp_path / PARTIAL).write_bytes(b"killed in the first save")
+    check_work(tmp_path)
+    (tmp_path / STATE).write_bytes(b"")
+    (tmp_path / "notes.txt").write_text("mine")
+    check_work(tmp_path)
+    with pytest.raises(RecordError, match=r"notes\.txt is a file"):
+        check_work(tmp_path / "notes.txt")
+
+
+def test_only_the_state_is_removed_and_the_folder_only_if_it_is_empty(tmp_path: Path) -> None:
+    for name, others in (("own", []), ("shared", ["notes.txt"])):
+        (tmp_path / name).mkdir()
+        for file in (STATE, PARTIAL, *others):
+            (tmp_path / name / file).write_bytes(b"x")
+        remove_state(tmp_path / name)
+    remove_state(tmp_path / "never made")
+    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")) == ["shared", "shared/notes.txt"]
+
+
+def test_a_state_of_something_else_is_neither_taken_nor_replaced(runs: Path, tmp_path: Path) -> None:
+    torch.save({"weights": torch.zeros(2)}, tmp_path / STATE)
+    before = (tmp_path / STATE).read_bytes()
+    with pytest.raises(RecordError, match="no state of an adapter training"):
+        trained(runs, tmp_path, tiny(), epochs=1)
+    assert (tmp_path / STATE).read_bytes() == before
+
+
+def test_a_state_within_the_checkpoint_to_be_written_is_refused(runs: Path, tmp_path: Path) -> None:
+    for work in (tmp_path / "out", tmp_path / "out" / "state"):
+        with pytest.raises(RecordError, match="lies in the checkpoint"):
+            train_adapter(tmp_path / "out", [runs], llm="nothing at all", work=work)
+
+
+def test_a_training_that_diverges_stops_at_once_and_leaves_no_state(runs: Path, tmp_path: Path) -> None:
+    with pytest.raises(
+        RecordError, match=r"the loss is (nan|inf) after \d of 48 steps.* lower the learning rate .*1e\+06"
+    ):
+        trained(runs, tmp_path / "work", tiny(), epochs=12, evaluations=3, lr=1e6)
+    assert not (tmp_path / "work").exists()
+    losses = trained(runs, tmp_path / "work", tiny(), epochs=1, lr=1e-3).losses
+    assert np.isfinite(losses).all()  # or any training would be refused
+
+
+def test_a_base_that_holds_nan_is_named_as_the_cause(runs: Path, tmp_path: Path) -> None:
+    broken = tiny()
+    with torch.no_grad():
+        broken.base_model.layers[1].mlp.up_proj.weight[3, 3] = math.nan
+    base = saved_base(tmp_path / "broken", broken)
+    options = ["--llm", base, "--max-length", 24, "--epochs", 1]
+    line = refused_in_one_line(command(runs, "--out", tmp_path / "out", *options))
+    assert "the base model holds NaN or infinity, as in" in line
+    assert "layers.1.mlp.up_proj" in line
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("lr", ["nan", "inf"])
+def test_a_learning_rate_that_is_no_number_is_refused_at_the_door(runs: Path, tmp_path: Path, lr: str) -> None:
+    line = refused_in_one_line(command(runs, "--out", tmp_path / "out", "--llm", "nothing at all", "--lr", lr))
+    assert line == f"Error: the learning rate is {lr}; expected a finite number above 0"
+
+
+@pytest.mark.parametrize("lr", [0.0, -1e-4, -math.inf])
+def test_a_learning_rate_that_is_not_above_zero_is_refused(lr: float) -> None:
+    with pytest.raises(RecordError, match="expected a finite number above 0"):
+        Settings(lr=lr)

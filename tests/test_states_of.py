@@ -1,0 +1,321 @@
+"""Whose hidden states a probe is trained on, of which layers and positions, and that its checkpoint says so."""
+
+import json
+import tracemalloc
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import given
+from hypothesis import strategies as st
+from test_hidden_probe import hidden_checkpoint
+
+from metaprobe.checkpoints import ContractMismatch
+from metaprobe.cli import main
+from metaprobe.probes.hidden import ConfidenceProbe
+from metaprobe.probes.hidden import HiddenProbe as Reader
+from metaprobe.records.activations import activation_bytes
+from metaprobe.records.errors import RecordError, StoreMismatch
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import POSITIONS, Call, Hidden, Item, Label, Run
+from metaprobe.training.crossfit import crossfit
+from metaprobe.training.evidence import load_evidence
+from metaprobe.training.fit import export_hidden
+from metaprobe.training.linear import held_out_scores
+from metaprobe.training.methods import AFTER, MEAN_LOGPROB, HiddenProbe, standard_methods
+from metaprobe.training.promote import promote
+from metaprobe.training.states_choice import ANYTHING, Wanted, chosen_grid
+
+WIDTH = 6
+OWN, OTHER = "tiny/model", "oth/other@1"
+
+
+def answers(
+    path: Path,
+    n: int = 40,
+    *,
+    model: str = OWN,
+    agent: str = "solo",
+    layers: Sequence[int] = (),
+    bare: int = 0,
+) -> RunStore:
+    """Every second answer is right. With `layers`, states of prompt and answer were kept; the first `bare` hold no
+    log-probabilities."""
+    rng = np.random.default_rng(0)
+    runs = []
+    for i in range(n):
+        name = f"{path.name}{i:03}"
+        values = rng.normal(size=(len(layers), 2, WIDTH)) + (2 * (i % 2) - 1)
+        call = Call(
+            id=name,
+            agent=agent,
+            model=model,
+            logprobs=None if i < bare else rng.normal(-1, 0.2, 5).astype(np.float32),
+            logprobs_mode="raw",
+            hidden=Hidden(values.astype(np.float16), tuple(layers), ("prompt_last", "answer_last")) if layers else None,
+        )
+        labels = (Label(name, "correct", float(i % 2), "program"),)
+        runs.append(Run(name, "s", "v", Item(name, f"question {i}"), (call,), labels=labels))
+    store = RunStore(path)
+    store.append(runs)
+    return store
+
+
+def read(
+    store: RunStore, layers: Sequence[int], positions: Sequence[str], *, by: str = "", value: float = 0.0, width=WIDTH
+) -> Path:
+    """As `metaprobe extract` leaves it: states of all calls, each layer's of the value `value` + layer."""
+    each = np.full((len(layers), len(positions), width), value) + np.array(layers)[:, None, None]
+    hidden = Hidden(each.astype(np.float16), tuple(layers), tuple(positions))
+    path = store.path / f"states-{by.replace('/', '')}-{'-'.join(map(str, layers))}{positions[0]}.safetensors"
+    path.write_bytes(activation_bytes({run.calls[0].id: hidden for run in store}, model=by))
+    return path
+
+
+def states(stores: RunStore | list[RunStore], wanted: Wanted | None = ANYTHING, **options):
+    stores = stores if isinstance(stores, list) else [stores]
+    return load_evidence([store.path for store in stores], wanted=wanted, **options)
+
+
+def train(*arguments: object) -> Result:
+    return CliRunner().invoke(main, ["train", "hidden", *map(str, arguments)])
+
+
+def test_the_answering_models_own_states_come_before_a_larger_reading_by_another(tmp_path: Path) -> None:
+    store = answers(tmp_path / "two", layers=(1, 2))
+    read(store, (0, 1, 2, 3), POSITIONS, by=OTHER)
+    evidence = states(store)
+    assert (evidence.reader, evidence.states.layers) == ("", (1, 2))
+    for name in ("oth/other", OTHER):
+        evidence = states(store, Wanted(states_of=name))
+        assert (evidence.reader, evidence.states.layers, evidence.states.positions) == (OTHER, (0, 1, 2, 3), POSITIONS)
+        assert evidence.states.read(3, "before_exact").tolist() == [[3.0] * WIDTH] * 40
+    assert states(store, Wanted(states_of=OWN)).reader == ""
+
+
+def test_a_reader_that_did_not_read_is_refused_naming_those_that_did(tmp_path: Path) -> None:
+    store = answers(tmp_path / "two", layers=(1,))
+    read(store, (1,), ["answer_last"], by=OTHER)
+    with pytest.raises(
+        RecordError, match=r"no hidden states that huge read.*tiny/model \(which answered\), oth/other@1"
+    ):
+        states(store, Wanted(states_of="huge"))
+
+
+def test_of_several_readers_and_no_own_states_one_must_be_named(tmp_path: Path) -> None:
+    store = answers(tmp_path / "two")
+    read(store, (1,), ["answer_last"], by=OTHER)
+    assert states(store).reader == OTHER
+    read(store, (1,), ["answer_last"], by="third@2", value=5)
+    with pytest.raises(
+        RecordError, match="oth/other@1 and third@2 read these answers: give one of them as --states-of"
+    ):
+        states(store)
+    assert states(store, Wanted(states_of="third")).states.read(1, "answer_last").max() == 6
+
+
+def test_states_of_two_models_are_not_mixed_into_one_direction(tmp_path: Path) -> None:
+    stores = [
+        answers(tmp_path / "a", model="m/a", agent="ann", layers=(1,)),
+        answers(tmp_path / "b", model="m/b", layers=(1,)),
+    ]
+    result = train(*(store.path for store in stores), "--out", tmp_path / "probe")
+    assert result.exit_code == 1
+    assert "m/a and m/b" in result.stderr
+    assert "--agent" in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert states(stores, agent="ann").generator.models == ("m/a",)
+    with pytest.warns(UserWarning, match="probes are left out: .*m/a and m/b"):  # a comparison goes on without
+        assert states(stores, None).states is None
+    for store in stores:
+        read(store, (1,), ["answer_last"], by=OTHER)
+    with pytest.raises(StoreMismatch, match="--states-of oth/other@1, which read all of them"):
+        states(stores)
+    assert len(states(stores, Wanted(states_of=OTHER)).table) == 80
+
+
+def test_a_probe_of_another_models_states_says_so_and_holds_calls_against_the_reader(tmp_path: Path) -> None:
+    store = answers(tmp_path / "two", 80, bare=10)
+    rng = np.random.default_rng(1)
+    each = {
+        run.calls[0].id: Hidden(
+            rng.normal(run.labels[0].value, 1, (1, 1, WIDTH)).astype(np.float16), (3,), ("answer_last",)
+        )
+        for run in store
+    }
+    (store.path / "states-a-b.safetensors").write_bytes(activation_bytes(each, model=OTHER))
+    evidence = states(store)
+    methods = [m for m in standard_methods(evidence, kind="mass-mean") if m.name in (AFTER, MEAN_LOGPROB)]
+    [method] = (m for m in methods if isinstance(m, HiddenProbe))
+    fits = crossfit(evidence, methods, folds=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of so little data
+        export_hidden(tmp_path / "probe", evidence, fits, method=method, target="correct", seed=0, command="test")
+        probe, strict = (ConfidenceProbe.load(tmp_path / "probe", on_mismatch=how) for how in ("warn", "refuse"))
+    manifest = json.loads((tmp_path / "probe" / "manifest.json").read_text())
+    assert manifest["contract"]["reader"] == {"model": "oth/other", "revision": "1"}
+    assert manifest["generator"]["model"] == OWN
+    card = (tmp_path / "probe" / "README.md").read_text()
+    assert "The states are those of oth/other@1, which read what tiny/model said." in card
+    assert "10 of 80 labelled answers were left out, for they hold no log-probabilities" in card
+    call = Call(id="c", model=OWN, hidden=each["two000"])
+    assert 0 < strict.read(call, reader="oth/other") < 1
+    with pytest.raises(ContractMismatch, match="hidden states of tiny/model, checkpoint trained on those of oth/other"):
+        strict.read(call)
+    with pytest.warns(UserWarning, match="hidden states of third"):
+        probe.read(call, reader="third")
+    with pytest.warns(UserWarning, match="response of oth/other, checkpoint trained on tiny/model"):
+        probe.read(replace(call, model="oth/other"))
+
+
+def test_a_contract_that_does_not_name_its_reader_is_refused(tmp_path: Path) -> None:
+    hidden_checkpoint(tmp_path / "probe", says={"reader": "oth/other"})
+    with pytest.raises(ContractMismatch, match="the contract's reader is 'oth/other'; expected model and revision"):
+        ConfidenceProbe.load(tmp_path / "probe")
+
+
+@pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")  # of a test
+def test_a_probe_is_promoted_on_the_states_of_the_model_that_it_was_trained_on(tmp_path: Path) -> None:
+    store = answers(tmp_path / "runs", 80)
+    for path, says in (
+        (tmp_path / "own", {}),
+        (tmp_path / "other", {"reader": {"model": "oth/other", "revision": "1"}}),
+    ):
+        hidden_checkpoint(path, says=says)
+    own, other = Reader.load(tmp_path / "own"), Reader.load(tmp_path / "other")
+    read(store, (2,), ["answer_last"], by=OTHER)
+    promote(other, other, [store.path])
+    with pytest.raises(RecordError, match=r"those of oth/other@1, and .*own reads the answering model's own"):
+        promote(own, other, [store.path])
+    with pytest.raises(RecordError, match="no hidden states that oth/other read are stored"):
+        promote(other, other, [answers(tmp_path / "kept", 80, layers=(2,)).path])
+
+
+def test_what_another_request_kept_of_the_same_calls_is_joined(tmp_path: Path) -> None:
+    store = answers(tmp_path / "s1", layers=(8, 16))
+    read(store, (8, 16), ["before_exact"], value=0.5)
+    joined = states(store).states
+    assert (joined.layers, joined.positions) == ((8, 16), ("prompt_last", "answer_last", "before_exact"))
+    for wanted in (Wanted(positions=("before_exact",)), Wanted("16", ("before_exact",)), Wanted("every:16")):
+        found = states(store, wanted).states
+        assert found.layers == ((16,) if wanted.layers != "all" else (8, 16))
+        assert found.read(16, "before_exact").tolist() == [[16.5] * WIDTH] * 40
+    kept = store.activations([run.calls[0].id for run in store], layers=(8,), positions=("answer_last",)).values[
+        :, 0, 0
+    ]
+    np.testing.assert_array_equal(joined.read(8, "answer_last"), kept)  # what was kept while answering comes first
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [
+        (Wanted("7"), r"layers \[7\] were not captured; there are: 8, 16, 24"),
+        (Wanted("every:5"), "no layer that 5 divides was captured; there are: 8, 16, 24"),
+        (Wanted("last"), "layers 'last': expected 'all', 'every:N', or numbers such as 8,16; there are: 8, 16, 24"),
+        (
+            Wanted(positions=("answer_mean",)),
+            r"positions \['answer_mean'\].*there are: prompt_last, answer_last, before",
+        ),
+        (Wanted("8", ("before_exact",)), "not stored together; there are .*before_exact: layers 24"),
+    ],
+)
+def test_layers_and_positions_that_are_not_stored_are_refused_naming_those_that_are(wanted, message, tmp_path) -> None:
+    store = answers(tmp_path / "s1", layers=(8, 16))
+    read(store, (24,), ["before_exact"])
+    with pytest.raises(RecordError, match=message):
+        states(store, wanted)
+    assert states(store, Wanted(positions=("before_exact",))).states.layers == (24,)
+
+
+@given(
+    cells=st.sets(st.tuples(st.integers(0, 4), st.sampled_from(POSITIONS)), min_size=1),
+    layers=st.sampled_from(["all", "every:2", "1", "0,3"]),
+    positions=st.sets(st.sampled_from(POSITIONS), max_size=2),
+)
+def test_a_chosen_grid_is_whole_and_holds_what_is_asked_for_and_none_is_larger(cells, layers, positions) -> None:
+    try:
+        chosen = chosen_grid(cells, Wanted(layers, tuple(positions)))
+    except RecordError:
+        numbers = range(0, 5, 2) if layers == "every:2" else range(5)
+        assert layers[0].isdigit() or positions or not any(layer in numbers for layer, _ in cells)
+        return
+    assert {(layer, position) for layer in chosen[0] for position in chosen[1]} <= cells
+    assert not layers[0].isdigit() or layers == ",".join(map(str, chosen[0]))
+    assert not positions or set(chosen[1]) == positions
+    if layers == "all" and not positions:
+        deepest = max(sum(layer == kept for kept, _ in cells) for layer in range(5))
+        widest = max(sum(position == kept for _, kept in cells) for position in POSITIONS)
+        assert len(chosen[0]) * len(chosen[1]) >= max(deepest, widest)
+
+
+def test_stores_of_other_layers_are_learned_from_together_on_those_they_share(tmp_path: Path) -> None:
+    stores = [answers(tmp_path / "a", layers=(0, 8, 16)), answers(tmp_path / "b", layers=(0, 16, 32))]
+    assert states(stores).states.layers == (0, 16)
+    wide = answers(tmp_path / "wide", model="")  # whose name is not known
+    read(wide, (0, 16), ["answer_last"], width=8)
+    with pytest.raises(StoreMismatch, match="of width 6 and 8, so of several models"):
+        states([stores[0], wide])
+    alone = answers(tmp_path / "c", layers=(5,))
+    with pytest.raises(RecordError, match="no layer and position in common"):
+        states([stores[0], alone])
+
+
+def test_states_that_are_no_numbers_are_named_by_file_before_anything_is_fitted(tmp_path: Path) -> None:
+    store = answers(tmp_path / "runs", layers=(1,))
+    path = read(store, (2,), ["answer_last"], value=np.nan)
+    with pytest.raises(RecordError, match=f"40 of 40 answers .*NaN or infinite: delete .*{path.name}, and") as refused:
+        states(store, Wanted("2"))
+    assert "runs-0" not in str(refused.value)  # whose states are sound
+    assert states(store, Wanted("1")).states.layers == (1,)
+    path.unlink()
+    read(store, (2,), ["answer_last"], value=1)
+    assert states(store, Wanted("2")).states.layers == (2,)
+
+
+def test_of_states_that_stay_on_the_disk_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("metaprobe.training.evidence.IN_MEMORY", 0)
+    store = answers(tmp_path / "runs", layers=(1,))
+    read(store, (1,), ["before_exact"], value=2)
+    found = states(store).states
+    assert found.positions == ("prompt_last", "answer_last", "before_exact")
+    assert found.read(1, "before_exact").tolist() == [[3.0] * WIDTH] * 40
+    path = read(store, (1,), ["before_exact"], value=np.nan)
+    with pytest.raises(RecordError, match=path.name):
+        states(store)
+
+
+def test_answers_without_any_log_probabilities_are_refused_with_what_to_do(tmp_path: Path) -> None:
+    store = answers(tmp_path / "api", layers=(1,), bare=40)
+    with pytest.raises(RecordError, match=r"40 have it but no log-probabilities.*collect or import the answers again"):
+        states(store)
+
+
+def test_moments_of_folds_copy_no_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    block = np.ones((400_000, 16), dtype=np.float16)
+    block[::2] = 0
+    y, fold = np.arange(len(block)) % 2.0, np.arange(len(block)) // 3 % 2
+    tracemalloc.start()
+    held_out_scores(block, y, fold, "mass-mean", (0.0,))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak - 8 * len(block) < 0.3 * block.nbytes  # the scores themselves, and a few chunks
+
+
+@pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")  # of so little data
+def test_the_command_trains_on_the_position_asked_for_and_says_what_it_left_out(tmp_path: Path) -> None:
+    store = answers(tmp_path / "runs", 160, layers=(8, 16), bare=10)
+    read(store, (8, 16), ["before_exact"])
+    options = ("--probe", "mass-mean", "--folds", 2, "--out", tmp_path / "probe")
+    result = train(store.path, *options, "--position", "before_exact", "--layers", "16")
+    assert result.exit_code == 0, result.output
+    assert "layers 16 at before_exact" in result.stderr
+    assert "10 of 160 labelled answers were left out" in result.stderr
+    contract = json.loads((tmp_path / "probe" / "manifest.json").read_text())["contract"]
+    assert (contract["layer"], contract["position"], "reader" in contract) == (16, "before_exact", False)
+    refused = train(store.path, *options, "--when", "before", "--position", "answer_last")
+    assert refused.exit_code == 2
+    assert "only prompt_last is known" in refused.stderr
