@@ -2,6 +2,7 @@
 
     python benchmarks/probes.py collect --models MODELS --data DATA
     python benchmarks/probes.py measure
+    python benchmarks/probes.py efficiency MODEL-TASK    # of a task with two choices
     python benchmarks/probes.py page
 
 MODELS holds `qwen-coder-0.5b/model.gguf` and `qwen-coder-1.5b/model.gguf`; SmolLM2-135M comes with its wheel. `collect`
@@ -9,6 +10,7 @@ resumes where it was stopped. `measure` keeps its figures in docs/measured/probe
 tables, so that no number there is typed by hand.
 """
 
+import csv
 import json
 import subprocess
 import sys
@@ -103,11 +105,38 @@ def measure_command(names: tuple[str, ...], out: Path) -> None:
             if names and f"{model}-{task}" not in names:
                 continue
             click.echo(f"{model} on {task}", err=True)
-            figures[f"{model}/{task}"] = measured(store)
+            before = figures.get(f"{model}/{task}", {})
+            kept = {name: value for name, value in before.items() if name == "efficiency"}
+            figures[f"{model}/{task}"] = measured(store) | kept
             keep(figures)
         if len(stores) > 1 and (not names or f"{model}-transfer" in names):
             figures[f"{model}/transfer"] = transferred(stores)
             keep(figures)
+
+
+@main.command("efficiency")
+@click.argument("name")
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("out/probes"))
+def efficiency_command(name: str, out: Path) -> None:
+    """What `metaprobe compare` says of a store's metacognitive efficiency."""
+    report = out / f"report-{name}"
+    subprocess.run(
+        [sys.executable, "-m", "metaprobe.cli", "compare", str(out / name), "--out", str(report)], check=True
+    )
+    with (report / "tables" / "efficiency.csv").open(encoding="utf-8", newline="") as file:
+        rows = {row["method"]: row for row in csv.DictReader(file)}
+    figures = json.loads(FIGURES.read_text())
+    model = next(model for model in MODELS if name.startswith(f"{model}-"))
+    figures[f"{model}/{name.removeprefix(f'{model}-')}"]["efficiency"] = {
+        method: {"refused": row["refused"]}
+        if row["refused"]
+        else {
+            what: [round(float(row[what + end]), 4) for end in ("", "_low", "_high")]
+            for what in ("type2_auroc", "meta_d", "m_ratio")
+        }
+        for method, row in rows.items()
+    }
+    keep(figures)
 
 
 def keep(figures: dict[str, Any]) -> None:
@@ -128,6 +157,7 @@ def page_command() -> None:
     write(PAGE, "calibration", [*calibration(rows), ""])
     write(PAGE, "speed", [*speed(), ""])
     write(PAGE, "kinds", [*kinds(rows), ""])
+    write(PAGE, "efficiency", [*efficiency(rows), ""])
     write(PAGE, "transfer", [*transfer({k: v for k, v in figures.items() if "auroc" in v}), ""])
 
 
@@ -277,6 +307,19 @@ def kinds(rows: dict[str, Any]) -> list[str]:
         for key, row in rows.items()
     ]
     return markdown(head, lines)
+
+
+def efficiency(rows: dict[str, Any]) -> list[str]:
+    """Type-2 AUROC, meta-d' and M-ratio, of tasks with two choices that the model tells apart."""
+    lines = [
+        [key.replace("/", ", "), name, *(shown(found[what]) for what in ("type2_auroc", "meta_d", "m_ratio"))]
+        if not found.get("refused")
+        else [key.replace("/", ", "), name, "-", f"refused: {found['refused']}", "-"]
+        for key, row in rows.items()
+        for name, found in row.get("efficiency", {}).items()
+        if name in SHOWN
+    ]
+    return markdown(["model, task", "method", "type-2 AUROC", "meta-d'", "M-ratio"], lines)
 
 
 def transfer(matrices: dict[str, Any]) -> list[str]:

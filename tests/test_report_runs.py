@@ -1,11 +1,13 @@
 """What a report adds from whole runs: tokens seen, roles, stages, similarity, cost and quality."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from metaprobe.eval.metrics import auroc
+from metaprobe.eval.report.inside import seen_section
 from metaprobe.eval.report.model import Comparison
 from metaprobe.eval.report.runs import agents_alone, cost_quality, role_trajectories, with_runs
 from metaprobe.eval.report.seen import seen_tokens
@@ -13,6 +15,7 @@ from metaprobe.eval.table import answer_table
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run
+from metaprobe.training.seen import first_token_scores
 
 RECORDED = Path(__file__).parent.parent / "recorded"
 
@@ -75,6 +78,17 @@ def test_learned_scores_are_shown_at_their_own_tokens_and_must_have_the_same(pla
     assert [interval.estimate for interval in seen.methods[-1].auroc] == [1.0, 1.0]
     with pytest.raises(RecordError, match=r"b has scores for k in \[4\]; the others for k in \[4, 8\]"):
         seen_tokens(table, learned={"a": perfect, "b": {4: table.y}})
+
+
+def test_answers_whose_first_tokens_teach_nothing_are_shown_without_what_was_learned(evidence):
+    alike = np.empty(len(evidence.table), dtype=object)
+    alike[:] = [np.full(2, -0.5, dtype=np.float32)] * len(alike)
+    table = replace(evidence.table, logprobs=alike, tokens=np.full(len(alike), 2))
+    learned = first_token_scores(replace(evidence, table=table), folds=2, seed=0)
+    assert learned == {}
+    shown = seen_tokens(table, learned=learned, resamples=20)
+    assert [method.name for method in shown.methods] == ["mean log-probability", "minimum log-probability"]
+    assert seen_section(shown).figures
 
 
 def test_answers_of_one_kind_have_nothing_to_be_told():

@@ -14,7 +14,7 @@ FIRST_TOKENS = f"{TREES}, first tokens"
 def first_token_scores(evidence: Evidence, *, folds: int, seed: int) -> dict[str, dict[int, Scores]]:
     """name -> k -> (n,) out-of-fold scores of the trees on the features of the first k tokens; for `seen_tokens`.
 
-    A k at which the trees find nothing to split is left out.
+    A k at which the trees find nothing to split is left out; of answers of a token or two that may be every one.
     """
     logprobs = list(evidence.table.logprobs)
     found = {}
@@ -29,4 +29,4 @@ def first_token_scores(evidence: Evidence, *, folds: int, seed: int) -> dict[str
         )
         with suppress(RecordError):
             found[k] = crossfit(seen, [FeatureTrees()], folds=folds, seed=seed)[TREES].ranking
-    return {FIRST_TOKENS: found}
+    return {FIRST_TOKENS: found} if found else {}
