@@ -1,5 +1,6 @@
 """An ONNX graph that can be run: guarded bytes in, one ONNX Runtime session, arrays checked against its inputs."""
 
+import os
 import threading
 from functools import lru_cache
 from typing import Any
@@ -46,8 +47,7 @@ class Session:
         the file can promise that.
         """
         check_model(model)
-        import onnxruntime
-
+        onnxruntime = _runtime()
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.log_severity_level = 4  # what matters is raised
@@ -94,9 +94,7 @@ class Session:
 
     def _tried(self, inputs: Arrays) -> Arrays:
         """The outputs, within the limits of a trial."""
-        import onnxruntime
-
-        options = onnxruntime.RunOptions()
+        options = _runtime().RunOptions()
         options.log_severity_level = 4
         options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
         watch = threading.Timer(TRIAL_SECONDS, setattr, (options, "terminate", True))
@@ -116,10 +114,24 @@ class Session:
 
 
 @lru_cache(maxsize=1)
-def _cap_memory() -> bool:
-    """Whether the allocator of trials, one for all of them, could be limited; not where the program has set its own."""
+def _runtime() -> Any:
+    """ONNX Runtime, silent: its official builds report machine and models to their maker unless they are told not to.
+
+    On Linux and macOS since 1.29, by this variable, which counts only before the first import; on Windows by the call.
+    Whoever sets the variable to 0 keeps the reports.
+    """
+    wanted = os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1") == "0"
     import onnxruntime
 
+    if not wanted:
+        onnxruntime.disable_telemetry_events()
+    return onnxruntime
+
+
+@lru_cache(maxsize=1)
+def _cap_memory() -> bool:
+    """Whether the allocator of trials, one for all of them, could be limited; not where the program has set its own."""
+    onnxruntime = _runtime()
     limits = {"max_mem": TRIAL_MEMORY, "arena_extend_strategy": 1}  # 1: by what was asked for, no more
     limits |= {"initial_chunk_size_bytes": -1, "max_dead_bytes_per_chunk": -1}
     kind, memory = onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, onnxruntime.OrtMemType.DEFAULT

@@ -5,6 +5,7 @@ import hashlib
 import os
 import secrets
 import shutil
+import tempfile
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -65,6 +66,15 @@ def save_checkpoint(
     return dataclasses.replace(checkpoint, path=Path(path))
 
 
+def _check_writable(target: Path) -> None:
+    folder = next(parent for parent in target.parents if parent.exists())
+    try:
+        with tempfile.TemporaryFile(dir=folder):  # permissions alone do not tell: it may be read-only, or no real disk
+            pass
+    except OSError as error:
+        raise OSError(error.errno, f"nothing can be written in {folder}: {error.strerror}", str(target)) from error
+
+
 def place(target: Path, files: Mapping[str, bytes]) -> Checkpoint:
     """Makes these files the checkpoint folder `target`, which `check_target` allows: verified first, then whole."""
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -120,11 +130,12 @@ def check_target(path: str | os.PathLike[str], kind: str, *, overwrite: bool = T
     """Nothing where a checkpoint of that kind may be written to `path`, so that a training can ask before it begins.
 
     Raises `CheckpointExists` where something else is there: a file on the way, a folder that is no checkpoint, or one
-    of another kind.
+    of another kind. Raises `OSError` where nothing can be written.
     """
     target = Path(path).resolve()
     if (file := next((parent for parent in target.parents if parent.is_file()), None)) is not None:
         raise CheckpointExists(f"{target} lies in {file}, which is a file; give another path")
+    _check_writable(target)
     if not target.exists():
         return
     if not target.is_dir():

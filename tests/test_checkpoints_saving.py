@@ -1,11 +1,13 @@
 """What was saved comes back and runs, and nothing is saved or replaced that should not be."""
 
 import dataclasses
+import errno
 import hashlib
 import json
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from metaprobe.checkpoints import (
     Draft,
     GoldenMismatch,
     UnsafeModel,
+    check_target,
     load_checkpoint,
 )
 
@@ -236,3 +239,16 @@ def test_a_failed_replacement_leaves_the_old_checkpoint(folder, monkeypatch):
         save(folder, overwrite=True)
     assert load_checkpoint(folder).digest == before
     assert [p.name for p in folder.parent.iterdir()] == ["probe"]
+
+
+def test_where_nothing_can_be_written_a_training_is_told_before_it_begins(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def full(**_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr("metaprobe.checkpoints.write.tempfile.TemporaryFile", full)
+    with pytest.raises(OSError, match=r"nothing can be written in .*: Read-only") as caught:
+        check_target(tmp_path / "new" / "checkpoint", "quality")
+    assert caught.value.filename == str(tmp_path / "new" / "checkpoint")
+    assert not (tmp_path / "new").exists()

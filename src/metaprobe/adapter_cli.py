@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from metaprobe.checkpoints import check_target
+from metaprobe.records.extras import require
 from metaprobe.terminal import (
     FOLDER,
     RUNS,
@@ -71,6 +72,8 @@ def train_adapter_command(
 
     Stopped at any moment and called again, it goes on from its last evaluation.
     """
+    require("torch", "train,adapter")
+    require("peft", "train,adapter")
     from metaprobe.training.adapter import train_adapter
     from metaprobe.training.adapter_fit import Settings
 

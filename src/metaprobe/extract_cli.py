@@ -9,6 +9,7 @@ from typing import Any
 import click
 from tqdm import tqdm
 
+from metaprobe.records.extras import require
 from metaprobe.records.types import POSITIONS
 from metaprobe.terminal import RUNS, agent_option, quiet_libraries, stage_option
 
@@ -38,6 +39,7 @@ def extract(runs: Path, llm: str, positions: tuple[str, ...], **options: Any) ->
     What is there already is passed over, so a killed extraction goes on. Under `accelerate launch` or `torchrun` the
     processes share the work.
     """
+    require("torch", "train")
     from metaprobe.training.extract import Watch, launch_extract
 
     quiet_libraries()
