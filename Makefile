@@ -51,7 +51,7 @@ release-check: $(VENV)/dev.stamp $(VENV)/uv.stamp  ## both, twice, compared; the
 lowest: $(VENV)/dev.stamp $(VENV)/uv.stamp  ## the quick suite with the lowest declared versions
 	$(BIN)/python scripts/release.py --check
 	$(BIN)/python scripts/matrix.py out/dist/*.whl --python 3.11 --resolution lowest-direct \
-		$(addprefix --extra ,train adapter report api argumentation tasks hub serve langchain otel dask) --test tests
+		--extra dev --extra adapter --test tests
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

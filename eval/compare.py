@@ -25,6 +25,8 @@ from metaprobe.eval.table import AnswerTable
 
 STATED = "stated confidence"
 BEST_BASELINE = "best plain baseline"
+APART = 0.02
+"""Of the points of a reliability diagram: nearer ones could not be told from each other."""
 LEVELS = ("easy", "medium", "hard", "cross")
 
 RESAMPLES = 1000
@@ -84,7 +86,7 @@ def method_results(
             diff_baseline=difference(method, BEST_BASELINE),
             probability=method.probability,
             ranking=method.ranking,
-            reliability=tuple(reliability_table(table.y, method.probability)),
+            reliability=reliability_table(table.y, method.probability, apart=APART),
         )
         for method in judged
     )

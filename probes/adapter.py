@@ -20,6 +20,7 @@ from metaprobe.checkpoints import (
     Pretrained,
     load_checkpoint,
 )
+from metaprobe.checkpoints.kinds import check_kind
 from metaprobe.probes.contract import OnMismatch, checked, mismatch
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.extras import require
@@ -116,8 +117,7 @@ class AdapterProbe(Pretrained):
         """
         checkpoint = load_checkpoint(path, sha256=sha256)
         manifest = checkpoint.manifest
-        if manifest.kind != KIND:
-            raise ContractMismatch(f"{path} is a checkpoint of kind {manifest.kind!r}; expected {KIND!r}")
+        check_kind(checkpoint.path, manifest.kind, KIND)
         if TOKENIZER not in checkpoint.extra:
             raise NotACheckpoint(f"{path} holds no {TOKENIZER}; copy the whole folder")
         contract = manifest.contract

@@ -35,7 +35,7 @@ def mismatch(
         return ""
     note = "; ".join(found)
     if on_mismatch == "refuse":
-        raise ContractMismatch(f"{note}: train a checkpoint on this model's runs, or load with on_mismatch='warn'")
+        raise ContractMismatch(f"{note}: train a checkpoint on this model's runs, or take on_mismatch 'warn'")
     if on_mismatch == "warn":
         warnings.warn(f"metaprobe: {note}; the score may mean nothing", stacklevel=stacklevel + 1)
     return note

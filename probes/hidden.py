@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint, ContractMismatch, Pretrained, load_checkpoint
+from metaprobe.checkpoints.kinds import check_kind
 from metaprobe.probes.contract import OnMismatch, checked, mismatch
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.types import Call, FloatArray
@@ -44,8 +45,7 @@ class HiddenProbe(Pretrained):
         """
         checkpoint = load_checkpoint(path, sha256=sha256)
         manifest = checkpoint.manifest
-        if manifest.kind != KIND:
-            raise ContractMismatch(f"{path} is a checkpoint of kind {manifest.kind!r}; expected {KIND!r}")
+        check_kind(checkpoint.path, manifest.kind, KIND)
         contract = manifest.contract
         position, width, layers = contract.get("position"), contract.get("width"), _layers(contract)
         if not isinstance(position, str) or not isinstance(width, int) or not layers:

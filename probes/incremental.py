@@ -34,7 +34,8 @@ class PrefixReader:
             return
         if not -LARGEST <= logprob <= ROUNDING:
             raise InvalidResponse(
-                f"token {self.tokens_seen}: log-probability {logprob}, expected a finite number of nats, at most 0"
+                f"token {self.tokens_seen}: log-probability {logprob}, expected a number of nats, at most 0,"
+                " that 32 bits hold"
             )
         self.tokens_seen += 1
         self._series[0].push(float(np.float32(min(logprob, 0.0))))

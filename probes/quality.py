@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint, ContractMismatch, Pretrained, bundle, load_checkpoint
+from metaprobe.checkpoints.kinds import check_kind
 from metaprobe.probes.contract import OnMismatch, checked, mismatch
 from metaprobe.probes.features import Schema, features, features_one, schema
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.float_list import float_list
-from metaprobe.records.openai_format import ParsedResponse, parse_response
+from metaprobe.records.openai_format import REFUSAL, ParsedResponse, parse_response
 from metaprobe.records.raw_body import parse_body
 
 KIND = "quality"
@@ -26,6 +27,7 @@ CRITICAL = "critical"
 MAIN_HEADS = ("correct", "quality")
 """Heads that give the score, the first that is there: a probability, or Q from 0 to 9."""
 UNLIKE = "unlike the training data"
+FILTERED = "the server's content filter cut the answer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +58,7 @@ class QualityPredictor(Pretrained):
 
     def __init__(self, checkpoint: Checkpoint, *, on_mismatch: OnMismatch = "warn") -> None:
         """`on_mismatch`: what to do with a response of another model or log-probability mode than was trained on."""
-        if checkpoint.manifest.kind != KIND:
-            raise ContractMismatch(
-                f"{checkpoint.path} is a checkpoint of kind {checkpoint.manifest.kind!r}; expected {KIND!r}"
-            )
+        check_kind(checkpoint.path, checkpoint.manifest.kind, KIND)
         self.checkpoint = checkpoint
         contract = checkpoint.manifest.contract
         try:
@@ -75,7 +74,7 @@ class QualityPredictor(Pretrained):
         if on_mismatch == "refuse" and checkpoint.manifest.generator is None:
             raise ContractMismatch(
                 f"{checkpoint.path} was trained on answers of a model that is not named, and so cannot tell another "
-                f"model's: train on runs that name theirs, or load it with on_mismatch='warn'"
+                f"model's: train on runs that name theirs, or take on_mismatch 'warn'"
             )
         try:
             self._scales = _scales(contract.get("scales", {}))
@@ -91,13 +90,17 @@ class QualityPredictor(Pretrained):
 
     @classmethod
     def load(
-        cls, path: str | os.PathLike[str] = DEFAULT, *, sha256: str | None = None, on_mismatch: OnMismatch = "warn"
+        cls,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        sha256: str | None = None,
+        on_mismatch: OnMismatch = "warn",
     ) -> "QualityPredictor":
         """The predictor in a checkpoint folder, verified; without one, that which comes with the package.
 
         `sha256`: the digest its author gave you.
         """
-        return cls(load_checkpoint(path, sha256=sha256), on_mismatch=on_mismatch)
+        return cls(load_checkpoint(DEFAULT if path is None else path, sha256=sha256), on_mismatch=on_mismatch)
 
     def predict(self, response: object) -> Verdict:
         """The verdict on a response in any of the formats of `parse_response`, a list of log-probabilities being one.
@@ -105,14 +108,15 @@ class QualityPredictor(Pretrained):
         JSON text or bytes, such as the body of an HTTP response, are read much faster where msgspec is installed (it is
         in the extra `serve`).
 
-        Raises `InvalidResponse` for a response that cannot be scored, and `ContractMismatch` for one of another model
-        where `on_mismatch="refuse"`.
+        Raises `InvalidResponse` for a response that cannot be scored, as a refusal, and `ContractMismatch` for one of
+        another model where `on_mismatch="refuse"`. Of several answers in one response the first is scored; that, and a
+        stream that has no end, stands in the verdict's reason.
         """
         plain = float_list(response) if type(response) is list else None
         if plain is not None:  # says nothing of its model
             return self._one(features_one(self.schema, plain), "")
         parsed = self._parsed(response)
-        note = self._mismatch(parsed)
+        note = self._note(parsed)
         return self._one(features_one(self.schema, parsed.logprobs, parsed.top_logprobs), note)
 
     def predict_many(self, responses: Iterable[object]) -> list[Verdict]:
@@ -123,7 +127,7 @@ class QualityPredictor(Pretrained):
                 parsed.append(self._parsed(response))
             except InvalidResponse as error:
                 raise InvalidResponse(f"response {number}: {error}") from error
-            notes.append(self._mismatch(parsed[-1]))
+            notes.append(self._note(parsed[-1]))
         if not parsed:
             return []
         top = [p.top_logprobs for p in parsed] if self.schema.uses_top else None
@@ -137,8 +141,15 @@ class QualityPredictor(Pretrained):
 
     def _parsed(self, response: object) -> ParsedResponse:
         if isinstance(response, (str, bytes, bytearray)):
-            return parse_body(response, top=self.schema.uses_top)
-        return parse_response(response)
+            parsed = parse_body(response, top=self.schema.uses_top)
+        else:
+            parsed = parse_response(response)
+        if parsed.finish_reason == REFUSAL:
+            raise InvalidResponse(
+                "the answer is a refusal, and its log-probabilities say how sure the model is of refusing; expected an"
+                " answer that can be right or wrong: leave refusals out"
+            )
+        return parsed
 
     def _one(self, row: NDArray[np.float32], note: str) -> Verdict:
         """From features (d,)."""
@@ -160,14 +171,17 @@ class QualityPredictor(Pretrained):
         low, high = self._scales.get(name, (0.0, 1.0))
         return (value - low) / (high - low)
 
-    def _mismatch(self, parsed: ParsedResponse) -> str:
-        return mismatch(
+    def _note(self, parsed: ParsedResponse) -> str:
+        """What the verdict must say of the response."""
+        other = mismatch(
             self.checkpoint.manifest.generator,
             model=parsed.model,
             logprobs_mode=parsed.logprobs_mode,
             on_mismatch=self._on_mismatch,
             stacklevel=3,
         )
+        filtered = FILTERED if parsed.finish_reason == "content_filter" else ""
+        return "; ".join(filter(None, (other, parsed.note, filtered)))
 
 
 def _scales(stated: dict[str, Any]) -> dict[str, tuple[float, float]]:

@@ -12,6 +12,7 @@ from typing import Literal
 
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.checkpoints.checkpoint import verified_checkpoint
+from metaprobe.checkpoints.kinds import wrong_kind
 from metaprobe.probes import adapter, hidden, quality
 from metaprobe.probes.adapter import AdapterProbe
 from metaprobe.probes.hidden import HiddenProbe
@@ -150,9 +151,7 @@ def _reader(path: str) -> Reader:
         return HiddenProbe.load(path)
     if kind == adapter.KIND:
         return AdapterProbe.load(path)
-    raise ContractMismatch(
-        f"{path} is a checkpoint of kind {kind!r}; a signal is read by {quality.KIND}, {hidden.KIND} or {adapter.KIND}"
-    )
+    raise wrong_kind(path, kind, quality.KIND, hidden.KIND, adapter.KIND)
 
 
 def _check(key: str, replacement: Replacement) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint, ContractMismatch, load_checkpoint
+from metaprobe.checkpoints.kinds import check_kind
 from metaprobe.probes.contract import OnMismatch, checked, mismatch
 from metaprobe.probes.features import Schema, Series, features, schema
 from metaprobe.probes.incremental import PrefixReader
@@ -38,8 +39,7 @@ class PrefixHeads:
     def __init__(self, checkpoint: Checkpoint, *, on_mismatch: OnMismatch = "warn") -> None:
         """`on_mismatch`: what to do with a response of another model or log-probability mode than was trained on."""
         manifest = checkpoint.manifest
-        if manifest.kind != KIND:
-            raise ContractMismatch(f"{checkpoint.path} is a checkpoint of kind {manifest.kind!r}; expected {KIND!r}")
+        check_kind(checkpoint.path, manifest.kind, KIND)
         self.checkpoint = checkpoint
         self.looks = _looks(checkpoint)
         """Numbers of tokens after which there is a judgement, rising."""
@@ -114,7 +114,8 @@ class StreamReader:
         """
         if not isinstance(logprob, NUMBERS) or not LOWEST <= logprob <= ROUNDING or logprob is False:
             raise InvalidResponse(
-                f"token {self.tokens_seen}: log-probability {logprob!r}, expected a finite number of nats, at most 0"
+                f"token {self.tokens_seen}: log-probability {logprob!r}, expected a number of nats, at most 0,"
+                " that 32 bits hold"
             )
         self._features.push(float(logprob), self._checked(top) if self._uses_top and top is not None else None)
         self.tokens_seen += 1

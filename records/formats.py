@@ -1,7 +1,7 @@
 """Tells by its shape what a response is, and has it read: the list of all formats that `parse_response` takes."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from metaprobe.records import (
@@ -12,9 +12,9 @@ from metaprobe.records import (
     vllm_format,
 )
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.openai_format import ParsedResponse, check_logprobs, from_json, read_completion
-from metaprobe.records.openai_stream import StreamedCompletion, StreamedText
-from metaprobe.records.reading import array, fields, listed
+from metaprobe.records.openai_format import ParsedResponse, check_logprobs, first_of, from_json, read_completion
+from metaprobe.records.openai_stream import CUT, StreamedCompletion, StreamedText
+from metaprobe.records.reading import array, error_message, fields, listed, shown_keys
 from metaprobe.records.types import Call
 
 _ASK = "make the call again asking for log-probabilities"
@@ -50,16 +50,26 @@ def read(response: object, choice: int) -> ParsedResponse:
         if form.recognises(response):
             return form.read(response, choice)
     if isinstance(response, Mapping):
-        raise InvalidResponse(
-            f"the response has the keys {[key[:40] for key in sorted(map(str, response))[:8]]}; expected a chat"
-            " completion (choices), a response of the Responses API (output) or an engine's own answer: if this is an"
-            " error message, leave it out"
-        )
+        raise InvalidResponse(_unknown(response))
     if hasattr(response, "__array__"):
         return ParsedResponse("", (), check_logprobs(array(response)))
     if isinstance(response, Iterable):
         return _from_parts(list(response), choice)
     return ParsedResponse("", (), check_logprobs(response))
+
+
+def _unknown(response: Mapping[str, Any]) -> str:
+    """What is wrong with a mapping that is no response."""
+    came = f"the response has the keys {shown_keys(response)}"
+    for key in ("response", "body"):  # a line of an import file, or of Batch output
+        if isinstance(response.get(key), (Mapping, list)):
+            return f"{came}; expected what stands under its {key!r}: hand over that"
+    if said := error_message(response):
+        return f"the response is an error message ({said!r}); expected an answer: leave it out"
+    return (
+        f"{came}; expected a chat completion (choices), a response of the Responses API (output) or an engine's own"
+        " answer: if this is an error message, leave it out"
+    )
 
 
 def _from_parts(parts: list[Any], choice: int) -> ParsedResponse:
@@ -69,12 +79,15 @@ def _from_parts(parts: list[Any], choice: int) -> ParsedResponse:
     kinds = {_chunk_kind(part) for part in mappings}
     if "event" in kinds:
         events = [part for part in mappings if responses_format.is_event(part)]
-        return responses_format.read_response(responses_format.from_events(events), choice)
+        parsed = responses_format.read_response(responses_format.from_events(events), choice)
+        return parsed if parsed.finish_reason else replace(parsed, note=CUT)
     for kind, joined in (("chat", StreamedCompletion(choice)), ("text", StreamedText(choice))):
         if kind in kinds:
             for chunk in parts:
                 joined.add(chunk)
-            return read_completion(joined.completion(), 0)
+            parsed = read_completion(joined.completion(), 0)
+            notes = "" if joined.ended else CUT, first_of(1 + joined.has_others, choice)
+            return replace(parsed, note="; ".join(filter(None, notes)))
     whole = [part for part in parts if any(form.recognises(fields(part) or part) for form in FORMATS)]
     if len(parts) == 1 and whole:
         return read(parts[0], choice)

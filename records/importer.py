@@ -13,17 +13,28 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
-from metaprobe.records.errors import ImportFileError, InvalidResponse
-from metaprobe.records.openai_format import content_text, parse_response
-from metaprobe.records.types import Call, Item, Label, LogprobsMode, Message, Run, Sampling, Statement
+from metaprobe.records.errors import ImportFileError, InvalidResponse, RecordError
+from metaprobe.records.line_fields import (
+    labels_of,
+    messages_of,
+    mode_of,
+    named,
+    notes_of,
+    sampling_of,
+    statements_of,
+    string,
+)
+from metaprobe.records.openai_format import parse_response
+from metaprobe.records.types import Call, Item, Run
 
 if TYPE_CHECKING:
     from metaprobe.records.store import RunStore  # needs pyarrow, which reading and scoring lines do not
 
-_HUGE = 1e300
-_LABEL_BOUNDS = {"correct": (0.0, 1.0), "critical": (0.0, 1.0)}
+LOWEST = -9999.0
+"""What OpenAI and vLLM write for a token that is not among the likeliest. No model says less of a token that it drew;
+what is lower is a mask, as -1e9, -1e30 or the lowest float32."""
 
 MAX_LINE = 64 << 20
 """Bytes of one line; a response of 512 tokens with 15 alternatives each has 0.6 MB."""
@@ -53,13 +64,17 @@ class ImportReport:
 
     imported: int
     already_stored: int
-    """Lines whose run the store held before, so that importing again adds nothing twice."""
+    """Lines whose answer the store held before, so that importing again adds nothing twice."""
     skipped: tuple[str, ...]
     """What was wrong with each line that was passed over, naming file and line."""
     labelled: int = 0
-    """Imported lines with at least one label."""
+    """Lines with at least one label, of those imported and those already stored."""
     groups: int = 0
-    """Different groups among the imported lines: as many as lines where none gives a group."""
+    """Different groups among all these lines: as many as lines where none gives a group."""
+    relabelled: int = 0
+    """Lines already stored that said something else of their answer (labels, group, confidence, prompt, ...)."""
+    notes: tuple[str, ...] = ()
+    """What looks like a label or a prompt in the wrong place: each key once, naming the first line that has it."""
 
 
 def import_file(path: str | Path, store: "RunStore", *, on_error: Literal["stop", "skip"] = "stop") -> ImportReport:
@@ -67,22 +82,65 @@ def import_file(path: str | Path, store: "RunStore", *, on_error: Literal["stop"
 
     With `stop` the first bad line raises `ImportFileError`; the lines before it are stored, and importing again after
     mending the line goes on from there. With `skip` bad lines are passed over and reported. Lines are known by their
-    ids: two files whose lines have none need different names, or the second counts as already stored.
+    ids: what a line says of an answer that is stored already replaces what was said before, and keys that it leaves
+    out stay as they are. An id that is stored with another answer or prompt makes a line bad, so two files whose lines
+    have no ids need different names. Raises `RecordError` where the store's folder holds other files and no runs.
     """
+    from metaprobe.records.relabel import relabel  # needs pyarrow
+
+    path = Path(path)
+    _check_folder(store.path)
     stored = store.run_ids()
     skipped: list[str] = []
-    imported = already_stored = labelled = 0
+    notes: dict[str, str] = {}
+    again: list[Line] = []
+    imported = labelled = 0
     groups: set[tuple[str, str]] = set()
-    with store.writer() as writer:
-        for run in read_openai_lines(path, on_error=None if on_error == "stop" else lambda e: skipped.append(str(e))):
-            if run.id in stored:
-                already_stored += 1
-            else:
-                writer.add(run)
-                imported += 1
-                labelled += bool(run.labels)
-                groups.add((run.item.task, run.item.group))
-    return ImportReport(imported, already_stored, tuple(skipped), labelled, len(groups))
+    try:
+        with store.writer() as writer:
+            for line in _lines(path, on_error=None if on_error == "stop" else lambda e: skipped.append(str(e))):
+                if line.run.id in stored:
+                    again.append(line.without_answer())
+                else:
+                    writer.add(line.run)
+                    imported += 1
+                labelled += bool(line.run.labels)
+                groups.add((line.run.item.task, line.run.item.group))
+                for key, note in notes_of(line.record):
+                    notes.setdefault(key, str(_at(path, line.number, note)))
+    finally:
+        relabelled, others = relabel(store, again)
+    errors = [
+        _at(
+            path,
+            line.number,
+            f"id {line.run.id!r} is stored with another answer or prompt (as of {len(others)} lines); expected an id to"
+            ' stand for one answer: repeated collections differ in "run_id", or go into another store',
+        )
+        for line in others
+    ]
+    if errors and on_error == "stop":
+        raise errors[0]
+    return ImportReport(
+        imported,
+        len(again) - len(others),
+        (*skipped, *map(str, errors)),
+        labelled,
+        len(groups),
+        relabelled,
+        tuple(notes.values()),
+    )
+
+
+def _check_folder(folder: Path) -> None:
+    """Raises `RecordError` for a folder that holds other files and no runs; hidden ones do not count."""
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    others = [name for name in names if not name.startswith(".")]
+    if others and not any(name.startswith("runs-") and name.endswith(".parquet") for name in others):
+        raise RecordError(
+            f"{folder} is no run store: it holds {', '.join(others[:3])}{', ...' if len(others) > 3 else ''}; expected"
+            f" a run store, an empty folder, or a new one, such as {folder / 'runs'}"
+        )
 
 
 def read_openai_lines(path: str | Path, *, on_error: OnError | None = None) -> Iterator[Run]:
@@ -92,12 +150,31 @@ def read_openai_lines(path: str | Path, *, on_error: OnError | None = None) -> I
     same questions can share a store; the call has the same id. A line without an id is called FILE-line-N, N counting
     every line of the file from 1.
     """
-    path = Path(path)
+    return (line.run for line in _lines(Path(path), on_error=on_error))
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line that was read, with its number."""
+
+    number: int
+    record: dict[str, Any]
+    run: Run
+
+    def without_answer(self) -> "Line":
+        """The same without what takes room: thousands of lines are held until they are compared with the store."""
+        calls = tuple(replace(call, text="", tokens=(), top_logprobs=None) for call in self.run.calls)
+        record = {key: value for key, value in self.record.items() if key != "response"}
+        return replace(self, record=record, run=replace(self.run, calls=calls, final_answer=""))
+
+
+def _lines(path: Path, *, on_error: OnError | None) -> Iterator[Line]:
     stem = path.name.removesuffix(".gz").removesuffix(".jsonl")
     lines: dict[str, int] = {}
     for number, record in iter_json_lines(path, on_error=on_error):
         try:
             run = run_of_line(record, f"{stem}-line-{number}")
+            _check_lowest(run)
             if run.id in lines:
                 raise ImportFileError(
                     f"id {run.id!r} was already used on line {lines[run.id]}; expected every line to have its own:"
@@ -110,16 +187,36 @@ def read_openai_lines(path: str | Path, *, on_error: OnError | None = None) -> I
             on_error(error)
         else:
             lines[run.id] = number
-            yield run
+            yield Line(number, record, run)
+
+
+def _check_lowest(run: Run) -> None:
+    """A scored answer may hold such a number; fits on a few of them would learn nothing else."""
+    logprobs = run.calls[0].logprobs
+    if logprobs is not None and logprobs.min() < LOWEST:
+        token = int(logprobs.argmin())
+        raise ImportFileError(
+            f"the log-probability of token {token} (of {logprobs.size}) is {logprobs[token]:g}; expected at least"
+            f" {LOWEST:g}: what is lower stands for minus infinity, a token that the sampler ruled out, so ask the"
+            " server for raw log-probabilities (before temperature, top-k and top-p), or leave this line out"
+        )
 
 
 def iter_json_lines(path: str | Path, *, on_error: OnError | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
     """(line number from 1, object) for each line of a .jsonl or .jsonl.gz file; blank lines are passed over.
 
-    A bad line raises `ImportFileError`, or is handed to `on_error` and passed over.
+    A bad line raises `ImportFileError`, or is handed to `on_error` and passed over. A file that is one JSON document,
+    spread over its lines, always raises.
     """
     path = Path(path)
+    first = True
     for number, raw in _raw_lines(path):
+        if first and (opening := raw.strip()) in (b"[", b"{", b"[{"):
+            raise ImportFileError(
+                f"{path} is one JSON document spread over many lines; expected one object a line:"
+                f" jq -c '{'.' if opening == b'{' else '.[]'}' {path.name} > lines.jsonl"
+            )
+        first = False
         try:
             record = _object(raw)
         except ImportFileError as problem:
@@ -168,7 +265,7 @@ def _object(raw: bytes) -> dict[str, Any]:
             " if it was cut off, write it again or remove it"
         ) from error
     if not isinstance(record, dict):
-        raise ImportFileError(f"came {_named(record)}; expected one JSON object a line")
+        raise ImportFileError(f"came {named(record)}; expected one JSON object a line")
     return record
 
 
@@ -178,7 +275,7 @@ def run_of_line(record: dict[str, Any], default_id: str) -> Run:
     Raises `ImportFileError` or `InvalidResponse` without file and line, which only the caller knows.
     """
     if "response" not in record and ("choices" in record or record.get("object") == "response"):
-        record = {"id": record.get("id"), "response": record}
+        record = {**{key: record[key] for key in KEYS if key in record and key != "model"}, "response": record}
     batch = record.get("response")
     if isinstance(batch, dict) and isinstance(batch.get("body"), dict):
         # A line of OpenAI's Batch output: the completion is the body, and `custom_id` is the user's own id.
@@ -193,11 +290,11 @@ def run_of_line(record: dict[str, Any], default_id: str) -> Run:
         )
     response = parse_response(record["response"])
     line_id, run_id, id = _ids(record, default_id)
-    messages = _messages(record.get("messages"))
-    sampling = _sampling(record.get("sampling"))
+    messages = messages_of(record.get("messages"))
+    sampling = sampling_of(record.get("sampling"))
     if response.temperature is not None and not record.get("sampling"):
         sampling = replace(sampling, temperature=response.temperature)
-    labels = _labels(record.get("labels"), id)
+    labels = labels_of(record.get("labels"), id)
     return Run(
         id=id,
         system="import",
@@ -205,27 +302,27 @@ def run_of_line(record: dict[str, Any], default_id: str) -> Run:
         item=Item(
             id=line_id,
             question=next((message.content for message in reversed(messages) if message.role == "user"), ""),
-            group=_text(record, "group", number=True) or line_id,
-            task=_text(record, "task"),
+            group=string(record, "group", number=True) or line_id,
+            task=string(record, "task"),
         ),
         calls=(
             Call(
                 id=id,
-                stage=_text(record, "stage"),
-                agent=_text(record, "agent"),
-                model=_text(record, "model") or response.model,
+                stage=string(record, "stage"),
+                agent=string(record, "agent"),
+                model=string(record, "model") or response.model,
                 messages=messages,
                 text=response.text,
                 tokens=response.tokens,
                 logprobs=response.logprobs,
                 top_logprobs=response.top_logprobs,
                 sampling=sampling,
-                logprobs_mode=_mode(record.get("logprobs_mode"), response.logprobs_mode),
+                logprobs_mode=mode_of(record.get("logprobs_mode"), response.logprobs_mode),
                 finish_reason=response.finish_reason,
                 usage=response.usage,
             ),
         ),
-        statements=_statements(record, id),
+        statements=statements_of(record, id),
         labels=labels,
         final_answer=response.text,
         outcome=next((label.value for label in labels if label.name == "correct"), None),
@@ -242,95 +339,9 @@ def id_of_line(record: dict[str, Any], default_id: str) -> str:
 
 def _ids(record: dict[str, Any], default_id: str) -> tuple[str, str, str]:
     """(the line's id, its run_id, both together)."""
-    line_id = _text(record, "id", number=True) or default_id
-    run_id = _text(record, "run_id", number=True)
+    line_id = string(record, "id", number=True) or default_id
+    run_id = string(record, "run_id", number=True)
     return line_id, run_id, f"{run_id}/{line_id}" if run_id else line_id
-
-
-def _text(record: dict[str, Any], key: str, *, number: bool = False) -> str:
-    value = record.get(key)
-    if value is None:
-        return ""
-    if number and isinstance(value, int) and not isinstance(value, bool):
-        return str(value)
-    if not isinstance(value, str):
-        raise ImportFileError(f'"{key}" is {_named(value)}; expected a string')
-    return value
-
-
-def _number(value: object, name: str, low: float = -_HUGE, high: float = _HUGE) -> float:
-    """A finite number in [low, high]. True and False are 1 and 0, as labels are often written so."""
-    if not isinstance(value, (int, float)) or not low <= value <= high:  # a NaN fails the comparison
-        bounds = "a finite number" if high == _HUGE else f"a number from {low:g} to {high:g}"
-        raise ImportFileError(f"{name} is {_named(value)}; expected {bounds}")
-    return float(value)
-
-
-def _labels(labels: object, call_id: str) -> tuple[Label, ...]:
-    """A label of null says that nobody knows, and is left out."""
-    if labels is None:
-        return ()
-    if not isinstance(labels, dict):
-        raise ImportFileError(f'"labels" is {_named(labels)}; expected an object such as {{"correct": 1}}')
-    return tuple(
-        Label(call_id, name, _number(value, f"label {name!r}", *_LABEL_BOUNDS.get(name, (-_HUGE, _HUGE))), "import")
-        for name, value in labels.items()
-        if value is not None
-    )
-
-
-def _statements(record: dict[str, Any], call_id: str) -> tuple[Statement, ...]:
-    """A confidence of null says that the model was asked and stated nothing; without the key it was not asked."""
-    if "verbalized_confidence" not in record:
-        return ()
-    value = record["verbalized_confidence"]
-    stated = None if value is None else _number(value, '"verbalized_confidence"', 0.0, 1.0)
-    return (Statement(call_id, "confidence", stated),)
-
-
-def _messages(messages: object) -> tuple[Message, ...]:
-    if messages is None:
-        return ()
-    if not isinstance(messages, list) or not all(
-        isinstance(m, dict) and isinstance(m.get("role"), str) for m in messages
-    ):
-        raise ImportFileError(f'"messages" is {_named(messages)}; expected a list of {{"role", "content"}}')
-    return tuple(Message(message["role"], content_text(message.get("content"))) for message in messages)
-
-
-def _sampling(sampling: object) -> Sampling:
-    if sampling is None:
-        return Sampling()
-    if not isinstance(sampling, dict):
-        raise ImportFileError(
-            f'"sampling" is {_named(sampling)}; expected {{"temperature", "top_p", "seed", "max_tokens"}}'
-        )
-    given: dict[str, Any] = {}
-    for key, bounds in {"temperature": (0.0, 100.0), "top_p": (0.0, 1.0)}.items():
-        if sampling.get(key) is not None:
-            given[key] = _number(sampling[key], f"sampling {key!r}", *bounds)
-    for key in ("seed", "max_tokens"):
-        value = sampling.get(key)
-        if value is not None:
-            if not isinstance(value, int) or not -(2**63) <= value < 2**63:
-                raise ImportFileError(f"sampling {key!r} is {_named(value)}; expected a whole number of 64 bits")
-            given[key] = value
-    return Sampling(**given)
-
-
-def _mode(mode: object, unstated: LogprobsMode) -> LogprobsMode:
-    if mode is None:
-        return unstated
-    for known in get_args(LogprobsMode):
-        if mode == known:
-            return known  # type: ignore[no-any-return]
-    raise ImportFileError(f'"logprobs_mode" is {_named(mode)}; expected one of {", ".join(get_args(LogprobsMode))}')
-
-
-def _named(value: object) -> str:
-    """A value as it stands in the file, short, with what it is."""
-    text = json.dumps(value, ensure_ascii=False)
-    return f"{text if len(text) <= 60 else text[:57] + '...'} ({type(value).__name__})"
 
 
 def _at(path: Path, number: int, what: str) -> ImportFileError:

@@ -14,13 +14,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.reading import fields, fields_of_each, known_temperature, listed, text, usage
+from metaprobe.records.reading import (
+    error_message,
+    fields,
+    fields_of_each,
+    known_temperature,
+    listed,
+    shown_keys,
+    text,
+    usage,
+)
 from metaprobe.records.text_format import columns
 from metaprobe.records.types import FloatArray, LogprobsMode, Usage
 
 ROUNDING = 1e-4
 """Log-probabilities up to this far above 0 are rounding (a softmax in half precision) and become 0."""
 
+REFUSAL = "refusal"
+"""The finish reason, here, of an answer that only says why there is none; chat completions call it `stop`."""
+
+EVENTS_AS_TEXT = (
+    "the response is the text of a stream (server-sent events); expected the list of its chunks: the JSON after each"
+    " `data:`, without [DONE]"
+)
 _ASK = "request the completion with logprobs=True (and top_logprobs=k for the alternatives)"
 
 
@@ -37,12 +53,15 @@ class ParsedResponse:
     top_logprobs: FloatArray | None = None
     """float32, shape (T, k), nats, descending; NaN where a token has fewer than k alternatives."""
     finish_reason: str = ""
+    """As the server says it, but `refusal` for a refusal."""
     model: str = ""
     usage: Usage = field(default_factory=Usage)
     logprobs_mode: LogprobsMode = "unknown"
     """`raw` before temperature and truncation, `processed` after them; chat completions do not say."""
     temperature: float | None = None
     """At which the tokens were drawn, where the source says so."""
+    note: str = ""
+    """What a verdict on it must say: that its stream has no end, or that there are other answers. Empty for nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,9 +171,24 @@ def from_json(body: str | bytes | bytearray) -> object:
     try:
         return json.loads(body)
     except (ValueError, RecursionError) as error:  # ValueError: bad JSON, bad UTF-8, a number of 5000 digits
+        if is_events(body):
+            raise InvalidResponse(EVENTS_AS_TEXT) from error
         raise InvalidResponse(
             f"the response ({len(body)} long) is not JSON ({error}); expected a whole answer: was it cut off?"
         ) from error
+
+
+def is_events(body: str | bytes | bytearray) -> bool:
+    """Whether this is the text of a stream, as it comes over the wire."""
+    head = body[:16] if isinstance(body, str) else body[:16].decode("ascii", "replace")
+    return head.lstrip().startswith(("data:", "event:"))
+
+
+def first_of(count: int, choice: int) -> str:
+    """The note on an answer that is the first of several, where nobody asked for it; else empty."""
+    if count < 2 or choice:
+        return ""
+    return "the response holds several answers and this is of the first: parse_response(response, choice=1) is the next"
 
 
 def read_completion(response: Mapping[str, Any], choice: int) -> ParsedResponse:
@@ -166,6 +200,7 @@ def read_completion(response: Mapping[str, Any], choice: int) -> ParsedResponse:
         "finish_reason": said.finish_reason,
         "model": said.model,
         "usage": said.usage,
+        "note": first_of(len(response["choices"]), choice),
     }
     # Those of a refusal stand under a key of their own.
     entries = given.get("content") if given.get("content") is not None else given.get("refusal")
@@ -273,22 +308,27 @@ def _refuse(given: NDArray[Any], logprobs: NDArray[np.float32]) -> NoReturn:
             " the log-softmax if they are logits"
         )
     else:
+        size = "a finite number" if np.isinf(value) else "a number of nats that 32 bits hold (above -3.4e38)"
         why = (
-            f"is {value:g}; expected a finite number: the token was ruled out by the sampler, so ask the server for raw"
+            f"is {value:g}; expected {size}: the token was ruled out by the sampler, so ask the server for raw"
             " log-probabilities (before temperature, top-k and top-p)"
         )
     raise InvalidResponse(f"the log-probability of token {index} (of {given.size}) {why}, or leave this response out")
+
+
+def ended(finish_reason: object, spoken: str, refusal: object, logprobs: Mapping[str, Any]) -> str:
+    """How the answer ended, `REFUSAL` where it only says why there is none: it has a message and tokens of its own."""
+    of_refusal = logprobs.get("content") is None and bool(logprobs.get("refusal"))
+    return REFUSAL if of_refusal or (text(refusal) and not spoken) else text(finish_reason)
 
 
 def _said(response: Mapping[str, Any], choice: int) -> tuple[ParsedText, Mapping[str, Any]]:
     """(what the choice says, the choice)."""
     choices = listed(response.get("choices"))
     if choices is None or not 0 <= choice < len(choices):
-        came = (
-            f"the keys {[key[:40] for key in sorted(map(str, response))[:8]]}"
-            if choices is None
-            else f"{len(choices)} choices"
-        )
+        came = f"the keys {shown_keys(response)}" if choices is None else f"{len(choices)} choices"
+        if error := error_message(response):
+            came += f" and the error {error!r}"
         raise InvalidResponse(f"the response has {came}; expected a chat completion with choices[{choice}]")
     chosen = fields(choices[choice]) or {}
     message = fields(chosen.get("message"))
@@ -298,9 +338,11 @@ def _said(response: Mapping[str, Any], choice: int) -> tuple[ParsedText, Mapping
             " join the chunks of a stream first, or pass the list of all of them"
         )
     counted = fields(response.get("usage")) or {}
+    spoken = content_text(message.get("content")) if message is not None else chosen["text"]
+    declined = (message or {}).get("refusal"), fields(chosen.get("logprobs")) or {}
     said = ParsedText(
-        text=content_text(message.get("content")) if message is not None else chosen["text"],
-        finish_reason=text(chosen.get("finish_reason")),
+        text=spoken,
+        finish_reason=ended(chosen.get("finish_reason"), spoken, *declined),
         model=text(response.get("model")),
         usage=usage(counted.get("prompt_tokens"), counted.get("completion_tokens")),
     )

@@ -10,6 +10,9 @@ from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.openai_format import content_text
 from metaprobe.records.reading import fields, listed, text
 
+CUT = "the stream did not say how the answer ended: is it cut?"
+"""The note on a stream that has no end."""
+
 _LASTING = ("id", "model", "system_fingerprint", "prompt_token_ids", "usage")
 _COLUMNS = ("tokens", "token_logprobs", "top_logprobs")
 
@@ -23,6 +26,8 @@ class _Streamed:
         self._known: dict[str, Any] = {}
         self._text: list[str] = []
         self._finish_reason: str | None = None
+        self.has_others = False
+        """Whether chunks came of an answer that is not followed."""
 
     @property
     def ended(self) -> bool:
@@ -35,12 +40,14 @@ class _Streamed:
         if held is None:
             raise InvalidResponse(f"a chunk of the stream came as {type(chunk).__name__}; expected an object")
         self._known.update({key: held[key] for key in _LASTING if held.get(key) is not None})
-        for given in listed(held.get("choices")) or ():
-            choice = fields(given)
-            if choice is not None and choice.get("index", self._choice) == self._choice:
+        chosen: Mapping[str, Any] | None = None
+        for choice in filter(None, map(fields, listed(held.get("choices")) or ())):
+            if choice.get("index", self._choice) != self._choice:
+                self.has_others = True
+            elif chosen is None:
                 self._finish_reason = text(choice.get("finish_reason")) or self._finish_reason
-                return choice
-        return {}
+                chosen = choice
+        return chosen or {}
 
 
 class StreamedCompletion(_Streamed):
@@ -50,6 +57,7 @@ class StreamedCompletion(_Streamed):
         super().__init__(choice)
         self._entries: list[Mapping[str, Any]] = []
         self._token_ids: list[Any] = []
+        self._refusal: list[str] = []
         self._has_logprobs = False
 
     def add(self, chunk: object) -> tuple[str, Sequence[Mapping[str, Any]]]:
@@ -60,6 +68,7 @@ class StreamedCompletion(_Streamed):
         choice = self._chosen(chunk)
         delta, logprobs = fields(choice.get("delta")), fields(choice.get("logprobs"))
         brought = content_text(delta.get("content")) if delta is not None else ""
+        self._refusal.append(text((delta or {}).get("refusal")))
         entries: Sequence[Mapping[str, Any]] = ()
         if logprobs is not None:
             given = listed(logprobs.get("content") or logprobs.get("refusal") or ())
@@ -78,9 +87,12 @@ class StreamedCompletion(_Streamed):
 
     def completion(self) -> dict[str, Any]:
         """The chat completion that the chunks so far amount to."""
+        message = {"role": "assistant", "content": "".join(self._text)}
+        if refusal := "".join(self._refusal):
+            message["refusal"] = refusal
         choice = {
             "index": 0,
-            "message": {"role": "assistant", "content": "".join(self._text)},
+            "message": message,
             "logprobs": {"content": self._entries} if self._has_logprobs else None,
             "finish_reason": self._finish_reason,
             "token_ids": self._token_ids or None,

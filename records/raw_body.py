@@ -14,6 +14,8 @@ from metaprobe.records.openai_format import (
     alternatives,
     check_logprobs,
     content_text,
+    ended,
+    first_of,
     from_json,
     parse_response,
 )
@@ -59,18 +61,21 @@ def _parsed(completion: Any, choice: int, top: bool) -> ParsedResponse | None:
     if not entries:
         return None
     given = [entry.logprob for entry in entries]
+    spoken = content_text(chosen.message.content)
+    logprobs = {"content": chosen.logprobs.content, "refusal": chosen.logprobs.refusal}
     rows = [[other.logprob for other in entry.top_logprobs or ()] for entry in entries] if top else []
     if min(given) < -_EXACT or min(map(min, filter(None, rows)), default=0.0) < -_EXACT:
         return None
     counted = completion.usage if isinstance(completion.usage, dict) else {}
     return ParsedResponse(
-        text=content_text(chosen.message.content),
+        text=spoken,
         tokens=tuple([entry.token or "" for entry in entries]),
         logprobs=check_logprobs(given),
         top_logprobs=alternatives(rows) if top else None,
-        finish_reason=text(chosen.finish_reason),
+        finish_reason=ended(chosen.finish_reason, spoken, chosen.message.refusal, logprobs),
         model=text(completion.model),
         usage=usage(counted.get("prompt_tokens"), counted.get("completion_tokens")),
+        note=first_of(len(completion.choices), choice),
     )
 
 
@@ -102,6 +107,7 @@ def _decoder(top: bool) -> Callable[[Body], Any] | None:
 
     class Message(msgspec.Struct):
         content: Any = None
+        refusal: Any = None
 
     class Choice(msgspec.Struct):
         message: Message

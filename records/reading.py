@@ -57,6 +57,19 @@ def text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
+def shown_keys(response: Mapping[str, Any]) -> list[str]:
+    """The first of its keys, short enough for a message."""
+    return [key[:40] for key in sorted(map(str, response))[:8]]
+
+
+def error_message(response: Mapping[str, Any]) -> str:
+    """What a server says went wrong, cut to 200 characters; empty where that is not said."""
+    error = response.get("error")
+    held = response if response.get("object") == "error" else fields(error) or {}
+    said = text(held.get("message")) or text(held.get("code")) or text(error) or text(response.get("detail"))
+    return said[:200]
+
+
 def known_temperature(value: object) -> float | None:
     """The value where it is a temperature, else None."""
     if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= _HOTTEST:

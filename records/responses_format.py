@@ -5,7 +5,7 @@ from typing import Any
 
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.openai_format import ParsedResponse, parsed_entries
-from metaprobe.records.reading import fields, known_temperature, listed, only_choice, text, usage
+from metaprobe.records.reading import error_message, fields, known_temperature, listed, only_choice, text, usage
 
 _ASK = 'request it with include=["message.output_text.logprobs"] (and top_logprobs=k for the alternatives)'
 _FINISH = {"completed": "stop", "max_output_tokens": "length"}  # as chat completions call it; others keep their name
@@ -39,7 +39,11 @@ def read_response(response: Mapping[str, Any], choice: int) -> ParsedResponse:
         entries.extend(given or ())
     if not entries:
         error = fields(response.get("error"))
-        came = f"the error {text(error.get('code'))!r}" if error else ", ".join(sorted(other)) or "no output"
+        came = (
+            f"the error {text(error.get('code'))!r}: {error_message(response)}"
+            if error
+            else ", ".join(sorted(other)) or "no output"
+        )
         raise InvalidResponse(
             f"the response holds no text with log-probabilities (it came with {came}); expected a message of"
             f" output_text: leave refusals and tool calls out; otherwise {_ASK}"

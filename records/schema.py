@@ -150,6 +150,11 @@ def table_to_runs(table: Any) -> list[Run]:
     ]
 
 
+def as_stored(run: Run) -> Run:
+    """The run as a store would give it back. Raises `RecordError` for one that cannot be stored."""
+    return table_to_runs(pa.Table.from_batches([run_to_batch(run)]))[0]
+
+
 def _plain(record: Any) -> Any:
     """A record as nested dictionaries. `dataclasses.asdict` would copy every array of the calls."""
     if dataclasses.is_dataclass(record):

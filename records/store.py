@@ -18,9 +18,9 @@ from metaprobe.records.activations import (
 )
 from metaprobe.records.errors import DamagedShard, RecordError, StoreMismatch
 from metaprobe.records.extras import require
-from metaprobe.records.schema import check_format, table_to_runs
+from metaprobe.records.schema import check_format, run_to_batch, table_to_runs
 from metaprobe.records.types import Hidden, Run
-from metaprobe.records.writer import RunWriter, shard_paths
+from metaprobe.records.writer import RunWriter, shard_paths, write_shard
 
 pa = require("pyarrow", "fit")
 pq = require("pyarrow.parquet", "fit")
@@ -29,7 +29,10 @@ T = TypeVar("T")
 
 
 class RunStore:
-    """Runs on the disk, append-only. A run stored twice, by whatever accident, is read once: the first one counts."""
+    """Runs on the disk. A run stored twice, by whatever accident, is read once: the first one counts.
+
+    Runs are only added, and answers never change; what is said of them may (`rewrite`).
+    """
 
     def __init__(self, path: str | Path, *, damaged: Literal["raise", "skip"] = "raise") -> None:
         """With `damaged="skip"` unreadable files are passed over, and their names collected in `damaged`."""
@@ -161,6 +164,20 @@ class RunStore:
         for run in runs:
             writer.add(run)
         writer.flush()
+
+    def rewrite(self, change: Callable[[Run], Run]) -> None:
+        """Puts `change(run)`, with the same ids and without hidden states, in the place of each run.
+
+        A shard is written anew, whole or not at all, where a run of it came back as another object. Others may read
+        or add meanwhile, but not rewrite.
+        """
+        for shard in self.shards():
+            runs: list[Run] = []
+            with self._guard(shard):
+                runs = table_to_runs(self._read(shard))
+            changed = [change(run) for run in runs]
+            if any(new is not old for new, old in zip(changed, runs, strict=True)):
+                write_shard(shard, [run_to_batch(run) for run in changed])
 
     def _shards(self) -> list[Path]:
         if self.path.exists() and not self.path.is_dir():

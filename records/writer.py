@@ -2,6 +2,7 @@
 
 import re
 import secrets
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
@@ -25,6 +26,13 @@ def shard_paths(folder: Path) -> list[Path]:
     """The shards of a folder, oldest first. Other files, and leftovers of a kill, are passed over."""
     numbered = [(int(match[1]), path.name, path) for path in folder.iterdir() if (match := _SHARD.fullmatch(path.name))]
     return [path for _, _, path in sorted(numbered)]
+
+
+def write_shard(path: Path, batches: Sequence[Any]) -> None:
+    """A shard of these rows, whole or not at all; one of that name is replaced."""
+    with atomic_write(path) as file:
+        table = pa.Table.from_batches(batches).combine_chunks()
+        pq.write_table(table, file, compression="zstd", write_page_checksum=True)
 
 
 class RunWriter:
@@ -89,9 +97,7 @@ class RunWriter:
         if self._hidden:
             with atomic_write(path.with_suffix(SUFFIX)) as file:
                 file.write(activation_bytes(self._hidden))
-        with atomic_write(path) as file:
-            table = pa.Table.from_batches(self._batches).combine_chunks()
-            pq.write_table(table, file, compression="zstd", write_page_checksum=True)
+        write_shard(path, self._batches)
         # Only now: had the lines above been interrupted, leaving the block would write these runs again.
         self._batches, self._hidden = [], {}
 

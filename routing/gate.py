@@ -50,7 +50,7 @@ class StreamingGate(Pretrained):
     @classmethod
     def load(
         cls,
-        path: str | os.PathLike[str] = DEFAULT,
+        path: str | os.PathLike[str] | None = None,
         *,
         stop: float | None = 0.05,
         escalate: float | None = None,
@@ -63,7 +63,8 @@ class StreamingGate(Pretrained):
 
         Raises `ContractMismatch` for a rate that the checkpoint has no thresholds for, naming those it has.
         """
-        return cls(PrefixHeads.load(path, sha256=sha256, on_mismatch=on_mismatch), stop=stop, escalate=escalate)
+        heads = PrefixHeads.load(DEFAULT if path is None else path, sha256=sha256, on_mismatch=on_mismatch)
+        return cls(heads, stop=stop, escalate=escalate)
 
     @property
     def checkpoint(self) -> Checkpoint:

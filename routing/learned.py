@@ -21,6 +21,7 @@ from typing import Any, Literal
 import numpy as np
 
 from metaprobe.checkpoints import Checkpoint, ContractMismatch, Pretrained, load_checkpoint
+from metaprobe.checkpoints.kinds import check_kind
 from metaprobe.records.errors import RecordError
 from metaprobe.routing.learned_budget import Alone, Plan, Point, plan_of
 from metaprobe.routing.learned_state import FLOOR, NAN, PRICED, Asked, Known, Panel, Past, rows
@@ -80,10 +81,11 @@ class LearnedRouter(Pretrained):
         and no latency is known.
         """
         manifest = checkpoint.manifest
-        if manifest.kind != KIND or tuple(manifest.contract.get("columns", ())) != PRICED:
+        check_kind(checkpoint.path, manifest.kind, KIND)
+        if tuple(manifest.contract.get("columns", ())) != PRICED:
             raise ContractMismatch(
-                f"{checkpoint.path}: expected kind {KIND!r} with the columns {list(PRICED)}, got {manifest.kind!r} "
-                f"with {manifest.contract.get('columns')}; train it again with `metaprobe train router`"
+                f"{checkpoint.path}: expected the columns {list(PRICED)}, got {manifest.contract.get('columns')}; "
+                "train it again with `metaprobe train router`"
             )
         limits = {"budget": budget, "seconds": seconds}
         prices = {"lambda_": lambda_, "per_second": per_second}

@@ -15,7 +15,8 @@ from typing import Any, Generic, Protocol, Self, TypedDict, TypeVar, overload, r
 
 from metaprobe.probes.quality import QualityPredictor, Verdict
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.openai_stream import StreamedCompletion
+from metaprobe.records.openai_format import first_of
+from metaprobe.records.openai_stream import CUT, StreamedCompletion
 from metaprobe.records.reading import fields, listed, text
 from metaprobe.records.responses_format import is_event
 from metaprobe.serving.gating import Gate, GatedAnswer, Gates
@@ -235,10 +236,8 @@ class _Watcher:
     def finished(self) -> Scored:
         if self._unreadable:
             return Scored(None, self._unreadable, **self._of())
-        cut = (
-            "" if self._events or self._completion.ended else "the stream did not say how the answer ended: is it cut?"
-        )
-        note = "; ".join(filter(None, [cut, self.gated.note]))
+        cut = "" if self._events or self._completion.ended else CUT
+        note = "; ".join(filter(None, [cut, first_of(1 + self._completion.has_others, 0), self.gated.note]))
         return score(self._predictor, self._events or self._completion.completion(), note=note, **self._of())
 
     def gate_fired(self) -> Scored:

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
+from metaprobe.records.openai_format import EVENTS_AS_TEXT, is_events
 from metaprobe.serving.refusal import Refusal
 
 Object = dict[str, Raw]
@@ -135,6 +136,8 @@ def batch(body: bytes) -> list[bytes] | None:
             return None
         responses = _batch.decode(body).responses
     except UNREADABLE as error:
+        if is_events(body):
+            raise Refusal(400, "invalid_json", EVENTS_AS_TEXT) from error
         raise Refusal(400, "invalid_json", f"the body is not JSON ({type(error).__name__}: {error})") from error
     if responses is msgspec.UNSET:
         return None

@@ -7,10 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from metaprobe.checkpoints import NotACheckpoint, UntrustedCheckpoint, bundled, bundled_names, load_checkpoint
+from metaprobe.checkpoints import (
+    ContractMismatch,
+    NotACheckpoint,
+    UntrustedCheckpoint,
+    bundled,
+    bundled_names,
+    load_checkpoint,
+)
 from metaprobe.checkpoints.bundle import FOLDER
+from metaprobe.checkpoints.kinds import TAKEN_BY
 from metaprobe.probes.hidden import ConfidenceProbe, DifficultyProbe
 from metaprobe.probes.quality import QualityPredictor
+from metaprobe.probes.source import SignalSource
 from metaprobe.records.store import RunStore
 from metaprobe.routing.gate import StreamingGate
 from metaprobe.routing.learned import LearnedRouter
@@ -49,6 +58,24 @@ def test_they_take_less_than_15_megabytes_together() -> None:
 def test_the_default_predictor_and_gate_are_the_bundled_ones() -> None:
     assert QualityPredictor.load().checkpoint.path == bundled("quality")
     assert StreamingGate.load().checkpoint.path == bundled("gate")
+    assert QualityPredictor.load(None).checkpoint.path == bundled("quality")
+    assert StreamingGate.load(None).checkpoint.path == bundled("gate")
+
+
+def test_a_checkpoint_of_another_kind_is_named_with_who_takes_it() -> None:
+    wrong = r"^bundled:gate is a checkpoint of kind 'gate'; expected 'quality': `metaprobe serve --gate`"
+    with pytest.raises(ContractMismatch, match=wrong):
+        QualityPredictor.load("bundled:gate")
+    with pytest.raises(ContractMismatch, match=r"kind 'router'; expected 'hidden': `metaprobe route`"):
+        ConfidenceProbe.load("bundled:router")
+    with pytest.raises(ContractMismatch, match=r"^bundled:quality .* expected 'router': `metaprobe score`"):
+        LearnedRouter.load("bundled:quality")
+    with pytest.raises(ContractMismatch, match="expected 'quality' or 'hidden' or 'adapter': `metaprobe serve"):
+        SignalSource.load([f"confidence={bundled('gate')}"])
+
+
+def test_every_kind_that_comes_with_the_package_has_someone_who_takes_it() -> None:
+    assert {load_checkpoint(bundled(name)).manifest.kind for name in bundled_names()} <= TAKEN_BY.keys()
 
 
 def test_the_default_predictor_passed_its_audits() -> None:

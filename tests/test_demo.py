@@ -5,8 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from metaprobe import ConfidenceProbe, DifficultyProbe, LearnedChoice, QualityPredictor
+from metaprobe.cli import main
 from metaprobe.probes.signals import signals_of
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
@@ -21,11 +23,16 @@ from metaprobe.training.study import study, train_hidden
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
 
 
+COMMAND = "metaprobe demo --limit 60 --out 'my demo'"
+STEPS: list[str] = []
+
+
 @pytest.fixture(scope="module")
 def demo(recorded_runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Demo:
     folder = tmp_path_factory.mktemp("demo")
     shutil.copytree(recorded_runs, folder / "runs")
-    return train_demo(folder, collected=CollectReport(0, 0, ("x: failed",)), folds=3, on_step=lambda step: None)
+    failed = CollectReport(0, 0, ("x: failed",))
+    return train_demo(folder, collected=failed, folds=3, command=COMMAND, on_step=STEPS.append)
 
 
 def test_every_checkpoint_of_the_demo_judges_recorded_calls(demo: Demo, recorded_runs: Path) -> None:
@@ -55,6 +62,42 @@ def test_the_demo_reports_what_failed_and_how_little_it_had(demo: Demo) -> None:
     assert "1 runs failed" in page
     assert "too few to quote" in page
     assert [policy.policy for policy in demo.comparison.choices][-1] == "oracle"
+
+
+def test_the_report_and_every_card_hold_the_command_with_its_options(demo: Demo) -> None:
+    assert demo.comparison.provenance["command"] == COMMAND
+    assert all(f"made by `{COMMAND}`" in (c.path / "README.md").read_text() for c in demo.checkpoints)
+
+
+def test_every_checkpoint_is_a_step_that_is_shown(demo: Demo) -> None:
+    named = [checkpoint.path.name for checkpoint in demo.checkpoints]
+    assert [step.removeprefix("audit and export: ") for step in STEPS if "export" in step] == named
+
+
+def test_the_conclusion_can_be_followed_from_the_report_alone(demo: Demo) -> None:
+    found = demo.comparison
+    assert sum(found.baselines.values()) == 3
+    assert set(found.baselines) < {method.name for method in found.methods}
+    assert found.diff_mean is not None
+    by_name = {method.name: method.auroc.estimate for method in found.methods}
+    gain = by_name[found.headline] - by_name["mean log-probability"]
+    assert found.diff_mean.estimate == pytest.approx(gain)
+    assert found.headline == "blend"
+    assert found.exported.startswith("There is no checkpoint of the blend")
+    best = max(("LightGBM on logprobs", "hidden probe, before", "hidden probe, answer"), key=lambda name: by_name[name])
+    assert f"({best})" in found.exported
+
+
+def test_the_command_line_hands_its_options_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def stop(folder: Path, *, command: str, **_: object) -> Demo:
+        raise RecordError(command)
+
+    monkeypatch.setattr("metaprobe.training.demo.collect_demo", lambda *_, **__: CollectReport(0, 0))
+    monkeypatch.setattr("metaprobe.training.demo.train_demo", stop)
+    given = ["demo", "--limit", "60", "--out", str(tmp_path / "my demo")]
+    monkeypatch.setattr("sys.argv", ["metaprobe", *given])
+    result = CliRunner().invoke(main, given)
+    assert f"Error: metaprobe demo --limit 60 --out '{tmp_path}/my demo'" in result.output
 
 
 def test_what_is_learned_does_not_depend_on_the_order_of_the_shards(recorded_runs: Path, tmp_path: Path) -> None:

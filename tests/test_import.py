@@ -2,17 +2,20 @@
 
 import gzip
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from answer_formats import CORPUS
 
-from metaprobe.records.errors import ImportFileError
+from metaprobe.records.errors import ImportFileError, RecordError
 from metaprobe.records.importer import ImportReport, import_file, iter_json_lines, read_openai_lines, run_of_line
+from metaprobe.records.line_fields import LABEL_VALUES
 from metaprobe.records.openai_format import parse_response
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Label, Message, Sampling, Statement
+from metaprobe.training.heads import LEVELS
 
 RESPONSE = {
     "id": "chatcmpl-9",
@@ -50,7 +53,7 @@ FULL = {
         {"role": "user", "content": [{"type": "text", "text": "Hauptstadt von Österreich?"}]},
     ],
     "response": RESPONSE,
-    "labels": {"correct": 1, "instruction": 2.5, "evidence": None, "critical": False},
+    "labels": {"correct": 1, "instruction": 2, "quality": 2.5, "evidence": None, "critical": False},
     "verbalized_confidence": 0.9,
     "model": "my-model",
     "task": "capitals",
@@ -84,7 +87,7 @@ def test_a_full_line_becomes_a_run_with_everything_in_it(tmp_path: Path, name: s
     assert call.sampling == Sampling(temperature=0.7, seed=3)
     assert run.labels == tuple(
         Label(call.id, name, value, "import")
-        for name, value in [("correct", 1.0), ("instruction", 2.5), ("critical", 0.0)]
+        for name, value in [("correct", 1.0), ("instruction", 2.0), ("quality", 2.5), ("critical", 0.0)]
     )
     assert run.statements == (Statement(call.id, "confidence", 0.9),)
     assert (run.final_answer, run.outcome) == ("Wien", 1.0)
@@ -119,17 +122,21 @@ def changed(**changes: Any) -> dict[str, Any]:
 
 
 WITHOUT_LOGPROBS = {**RESPONSE, "choices": [{**RESPONSE["choices"][0], "logprobs": None}]}  # type: ignore[index, dict-item]
+MASKED = {**RESPONSE, "choices": [{"text": "a b", "logprobs": {"tokens": ["a", "b"], "token_logprobs": [-0.1, -1e30]}}]}
 BAD_LINES = [
+    (changed(response=MASKED), r"token 1 \(of 2\) is -1e\+30; expected at least -9999: .* minus infinity"),
     (json.dumps(FULL).encode()[:200], "not JSON: .* 200 bytes long.*if it was cut off"),
     (b'{"id": "\xff"}', r"byte 9 \(0xff\) is not UTF-8"),
     (b"[1, 2]", r"came \[1, 2\] \(list\); expected one JSON object"),
     (b'{"id": ' + b"9" * 5000 + b"}", "not JSON"),
     ({"id": "q2"}, '"response" is missing'),
     (changed(response=WITHOUT_LOGPROBS), "no log-probabilities.*logprobs=True"),
-    (changed(labels={"correct": "yes"}), r"label 'correct' is \"yes\" \(str\); expected a number from 0 to 1"),
-    (changed(labels={"correct": 3}), "expected a number from 0 to 1"),
-    (changed(labels={"evidence": float("nan")}), r"label 'evidence' is NaN .* expected a finite number"),
-    (changed(labels={"evidence": 10**400}), "expected a finite number"),
+    (changed(labels={"correct": "yes"}), r"label 'correct' is \"yes\" \(str\); expected 0 or 1"),
+    (changed(labels={"correct": 0.5}), r"label 'correct' is 0.5 \(float\); expected 0 or 1"),
+    (changed(labels={"evidence": 2.5}), "label 'evidence' is 2.5 .* expected 1 or 2 or 3"),
+    (changed(labels={"quality": 10}), "label 'quality' is 10 .* expected a number from 0 to 9"),
+    (changed(labels={"mine": float("nan")}), r"label 'mine' is NaN .* expected a finite number"),
+    (changed(labels={"mine": 10**400}), "expected a finite number"),
     (changed(labels=[1]), '"labels" is .* expected an object'),
     (changed(verbalized_confidence=90), r'"verbalized_confidence" is 90 \(int\); expected a number from 0 to 1'),
     (changed(verbalized_confidence="high"), '"verbalized_confidence" is "high"'),
@@ -187,8 +194,8 @@ def test_importing_again_after_mending_adds_each_line_once(tmp_path: Path) -> No
         import_file(path, store)
     assert len(store) == 3
     write_lines(path, *good)
-    assert import_file(path, store) == ImportReport(2, 3, (), labelled=2, groups=1)
-    assert import_file(path, store) == ImportReport(imported=0, already_stored=5, skipped=())
+    assert import_file(path, store) == ImportReport(2, 3, (), labelled=5, groups=1)
+    assert import_file(path, store) == ImportReport(0, 5, (), labelled=5, groups=1)
     assert [run.item.id for run in store] == list("01234")
 
 
@@ -226,3 +233,138 @@ def test_an_imported_line_keeps_the_mode_that_its_format_tells_unless_it_states_
     assert run_of_line({"response": response}, "line-1").calls[0].logprobs_mode == "raw"
     stated = run_of_line({"response": response, "logprobs_mode": "processed"}, "line-1").calls[0]
     assert stated.logprobs_mode == "processed"
+
+
+def test_minus_9999_is_imported(tmp_path: Path) -> None:
+    response = json.loads(json.dumps(MASKED).replace("-1e+30", "-9999.0"))
+    (run,) = read_openai_lines(write_lines(tmp_path / "a.jsonl", changed(response=response)))
+    assert run.calls[0].logprobs.tolist()[1] == -9999.0
+
+
+def test_labels_may_be_what_heads_are_trained_on() -> None:
+    whole = {name: tuple(range(low, high + 1)) for name, (low, high) in LEVELS.items()}
+    assert {"correct": (0, 1), "critical": (0, 1), **whole} == LABEL_VALUES
+
+
+def lines_of(count: int, **changes: Any) -> list[dict[str, Any]]:
+    return [changed(id=i, run_id=None, labels={"correct": i % 2}, **changes) for i in range(count)]
+
+
+def test_corrected_labels_replace_the_stored_ones_and_nothing_else_changes(tmp_path: Path) -> None:
+    store, path = RunStore(tmp_path / "runs"), tmp_path / "calls.jsonl"
+    write_lines(path, *lines_of(100))  # two shards
+    import_file(path, store)
+    shards, before = store.shards(), list(store)
+    kept = shards[1].read_bytes()
+    corrected = [{**line, "labels": {"correct": 1}} if line["id"] < 10 else line for line in lines_of(100)]
+    report = import_file(write_lines(path, *corrected), store)
+    assert (report.imported, report.already_stored, report.relabelled, report.labelled) == (0, 100, 5, 100)
+    after = list(store)
+    assert [run.id for run in after] == [run.id for run in before]
+    assert [run.label("correct", run.id) for run in after] == [1.0] * 10 + [i % 2 for i in range(10, 100)]
+    assert [run.outcome for run in after] == [run.label("correct", run.id) for run in after]
+    assert store.shards() == shards
+    assert shards[1].read_bytes() == kept, "a shard with nothing to change was written anew"
+    for old, new in zip(before, after, strict=True):
+        assert (old.calls[0].text, old.calls[0].tokens) == (new.calls[0].text, new.calls[0].tokens)
+        assert old.calls[0].top_logprobs.tolist() == new.calls[0].top_logprobs.tolist()
+        assert (old.item, old.statements) == (new.item, new.statements)
+    assert import_file(path, store).relabelled == 0
+
+
+def test_a_misspelt_label_is_named_and_gone_after_the_mended_file(tmp_path: Path) -> None:
+    store, path = RunStore(tmp_path / "runs"), tmp_path / "calls.jsonl"
+    first = import_file(write_lines(path, changed(labels={"corect": 1}), changed(id="b", labels={"corect": 0})), store)
+    assert first.notes == (f"{path}:1: label 'corect' is stored under that name; did you mean 'correct'?",)
+    assert import_file(write_lines(path, changed(labels={"correct": 1})), store).relabelled == 1
+    assert [[label.name for label in run.labels] for run in store] == [["correct"], ["corect"]]
+
+
+def test_what_a_line_leaves_out_stays_and_a_label_of_null_is_taken_back(tmp_path: Path) -> None:
+    store, path = RunStore(tmp_path / "runs"), tmp_path / "calls.jsonl"
+    import_file(write_lines(path, FULL), store)
+    (before,) = store
+    bare = {key: FULL[key] for key in ("id", "run_id", "response")}
+    assert import_file(write_lines(path, {**bare, "labels": None}), store).relabelled == 0
+    report = import_file(write_lines(path, {**bare, "labels": {"correct": None}, "group": "towns"}), store)
+    assert report.relabelled == 1
+    (after,) = store
+    assert (after.labels, after.outcome, after.item.group) == ((), None, "towns")
+    assert (after.item.task, after.statements) == (before.item.task, before.statements)
+    assert (after.calls[0].messages, after.calls[0].model) == (before.calls[0].messages, before.calls[0].model)
+
+
+def test_a_prompt_may_come_late_also_one_with_a_broken_character(tmp_path: Path) -> None:
+    store, path = RunStore(tmp_path / "runs"), tmp_path / "calls.jsonl"
+    import_file(write_lines(path, {"id": "a", "response": RESPONSE}), store)
+    prompt = [{"role": "user", "content": "Capital\ud83d?"}]
+    line = json.dumps({"id": "a", "response": RESPONSE, "messages": prompt}).encode()
+    assert import_file(write_lines(path, line), store).relabelled == 1
+    assert [(run.item.question, run.calls[0].messages[0].content) for run in store] == [("Capital\ufffd?",) * 2]
+    assert import_file(path, store) == ImportReport(0, 1, (), groups=1)
+
+
+OTHER_ANSWER = json.loads(json.dumps(RESPONSE).replace("-0.5", "-0.625"))
+
+
+@pytest.mark.parametrize(
+    "other", [{"response": OTHER_ANSWER}, {"messages": [{"role": "user", "content": "Hauptstadt von Peru?"}]}]
+)
+def test_an_id_stored_with_another_answer_or_prompt_is_refused(tmp_path: Path, other: dict[str, Any]) -> None:
+    store, path = RunStore(tmp_path / "runs"), tmp_path / "calls.jsonl"
+    import_file(write_lines(path, *lines_of(3)), store)
+    second, third = ({**line, **other, "labels": {"correct": 0}} for line in lines_of(3)[1:])
+    write_lines(path, {**lines_of(1)[0], "labels": {"correct": 1}}, second, third)
+    with pytest.raises(ImportFileError, match=r"calls\.jsonl:2: id '1' is stored with another .*\(as of 2 lines\)"):
+        import_file(path, store)
+    assert [run.outcome for run in store] == [1.0, 1.0, 0.0], "the line before it counts, the others stay"
+    report = import_file(path, store, on_error="skip")
+    assert (report.already_stored, report.relabelled, len(report.skipped)) == (1, 0, 2)
+
+
+def test_a_store_without_texts_gets_labels_and_no_prompt(tmp_path: Path) -> None:
+    store, path = RunStore(tmp_path / "runs"), write_lines(tmp_path / "calls.jsonl", FULL)
+    with store.writer(text=False) as writer:
+        writer.add(next(read_openai_lines(path)))
+    assert import_file(path, store).relabelled == 0
+    assert import_file(write_lines(path, {**FULL, "labels": {"correct": 0}}), store).relabelled == 1
+    assert [(run.outcome, run.item.question, run.calls[0].messages) for run in store] == [(0.0, "", ())]
+
+
+def test_a_label_or_a_prompt_in_the_wrong_place_is_named_once(tmp_path: Path) -> None:
+    stray = {"id": "a", "correct": 1, "question": "?", "customer": "x", "response": RESPONSE}
+    path = write_lines(tmp_path / "calls.jsonl", stray, {**stray, "id": "b"}, {**FULL, "question": "?"})
+    first, second = sorted(import_file(path, RunStore(tmp_path / "runs")).notes)
+    assert first == f'{path}:1: "correct" is not read; if it was meant for "labels", write "labels": {{"correct": 1}}'
+    assert second.startswith(f'{path}:1: "question" is not read; if it was meant for "messages"')
+
+
+def test_labels_beside_the_keys_of_a_bare_response_are_read(tmp_path: Path) -> None:
+    (run,) = read_openai_lines(write_lines(tmp_path / "a.jsonl", {**RESPONSE, "labels": {"correct": 0}, "group": "g"}))
+    assert (run.id, run.outcome, run.item.group, run.calls[0].model) == ("chatcmpl-9", 0.0, "g", "gpt-test-mini")
+
+
+@pytest.mark.parametrize(("document", "way"), [([FULL, FULL], "'.[]'"), (FULL, "'.'")])
+def test_one_json_document_over_many_lines_is_refused_once_and_as_a_whole(
+    tmp_path: Path, document: Any, way: str
+) -> None:
+    path = tmp_path / "calls.jsonl"
+    path.write_text("\n" + json.dumps(document, indent=2))
+    seen: list[ImportFileError] = []
+    with pytest.raises(
+        ImportFileError, match=f"one JSON document spread over many lines.*jq -c {re.escape(way)} calls"
+    ):
+        list(iter_json_lines(path, on_error=seen.append))
+    assert not seen
+
+
+def test_a_folder_of_other_files_is_no_store_to_import_into(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "calls.jsonl", FULL)
+    with pytest.raises(RecordError, match=r"is no run store: it holds calls\.jsonl; expected"):
+        import_file(path, RunStore(tmp_path))
+    assert [entry.name for entry in tmp_path.iterdir()] == ["calls.jsonl"]
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / ".DS_Store").touch()
+    assert import_file(path, RunStore(tmp_path / "runs")).imported == 1
+    (tmp_path / "runs" / "notes.txt").touch()
+    assert import_file(path, RunStore(tmp_path / "runs")).already_stored == 1

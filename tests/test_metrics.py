@@ -214,6 +214,19 @@ def test_reliability_bins_hold_all_answers_in_equal_numbers_and_cover_the_truth(
     assert [b.n for b in reliability_table([0, 1, 1], [0.7, 0.7, 0.7])] == [3]
 
 
+def test_reliability_bins_nearer_than_asked_are_one_and_lose_no_answer():
+    rng = np.random.default_rng(4)
+    p = rng.choice([0.30, 0.31, 0.32, 0.33], 600)  # one stated number, calibrated otherwise in every fold
+    p[:100] = 0.7
+    y = rng.random(600) < p
+    assert len(reliability_table(y, p)) == 5
+    low, high = reliability_table(y, p, apart=0.05)
+    assert (low.n, high.n) == (500, 100)
+    assert low.probability == pytest.approx(p[100:].mean())
+    assert low.accuracy == pytest.approx(y[100:].mean())
+    assert low.high - low.low < 0.1  # the interval is that of all its answers
+
+
 def test_members_of_a_group_are_drawn_together_and_resamples_are_reproducible():
     groups = ["a", "b", "a", "c", "b", "a"]
     weights = cluster_weights(groups, resamples=200, seed=7)

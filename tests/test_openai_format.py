@@ -110,7 +110,14 @@ def test_a_refusal_is_read_from_its_own_key() -> None:
     response = completion([-0.3, -0.4], content=None, refusal="I cannot.")
     logprobs = response["choices"][0]["logprobs"]
     logprobs["refusal"], logprobs["content"] = logprobs["content"], None
-    assert len(parse_response(response).logprobs) == 2
+    parsed = parse_response(response)
+    assert (len(parsed.logprobs), parsed.text, parsed.finish_reason) == (2, "", "refusal")
+
+
+def test_only_an_answer_that_says_nothing_else_is_a_refusal() -> None:
+    assert parse_response(completion([-0.3], content=None, refusal="I cannot.")).finish_reason == "refusal"
+    for message in ({"refusal": None}, {"refusal": ""}, {"content": None, "tool_calls": [{}]}, {"refusal": "No more."}):
+        assert parse_response(completion([-0.3], **message)).finish_reason == "stop"
 
 
 def test_text_in_parts_is_joined() -> None:
@@ -122,6 +129,8 @@ def test_another_choice_can_be_asked_for() -> None:
     response = completion([-1.0])
     response["choices"].append(completion([-7.0])["choices"][0])
     assert parse_response(response, choice=1).logprobs.tolist() == [-7.0]
+    assert "is of the first: parse_response(response, choice=1) is the next" in parse_response(response).note
+    assert parse_response(response, choice=1).note == parse_response(completion([-1.0])).note == ""
     with pytest.raises(InvalidResponse, match=r"2 choices; expected .* choices\[2\]"):
         parse_response(response, choice=2)
 
@@ -145,7 +154,7 @@ def test_valid_log_probabilities_come_back_unchanged(values: list[float]) -> Non
         (np.zeros(0), "holds no tokens"),
         ([-1.0, float("nan")], r"token 1 \(of 2\) is NaN.*bfloat16"),
         ([-1.0, -2.0, float("-inf")], r"token 2 \(of 3\) is -inf.*raw log-probabilities"),
-        ([-1e300], r"token 0 .* is -1e\+300; expected a finite number"),
+        ([-1e300], r"token 0 .* is -1e\+300; expected a number of nats that 32 bits hold"),
         ([0.5, 0.9], "is 0.5; expected at most 0: take the logarithm"),
         ([float("inf")], "is inf; expected at most 0"),
         ([[-1.0]], "nested"),
@@ -182,7 +191,17 @@ def broken(change: Any) -> dict[str, Any]:
         (broken(lambda r: r["choices"][0]["logprobs"].update(content=[-1.0])), "not a list of objects"),
         (broken(lambda r: r["choices"][0]["logprobs"].update(content=[{"token": "a"}])), "token 0 is None"),
         (broken(lambda r: r["choices"].clear()), "has 0 choices"),
-        ({"error": {"message": "overloaded"}}, r"the keys \['error'\]"),
+        ({"error": {"message": "overloaded"}}, r"is an error message \('overloaded'\).* leave it out"),
+        ({"error": "overloaded"}, r"is an error message \('overloaded'\)"),
+        ({"object": "error", "message": "too long"}, r"is an error message \('too long'\)"),
+        ({"detail": "Not Found"}, r"is an error message \('Not Found'\)"),
+        ({"error": {"message": "x" * 300}}, r"is an error message \('x{200}'\)"),
+        ({"error": {}}, r"has the keys \['error'\]; expected"),
+        ({"choices": None, "error": {"message": "overloaded"}}, "and the error 'overloaded'"),
+        ({"id": "q1", "response": completion([-1.0])}, "what stands under its 'response': hand over that"),
+        ({"status_code": 200, "body": completion([-1.0])}, "what stands under its 'body': hand over that"),
+        ('data: {"choices": []}\n\ndata: [DONE]\n', "the text of a stream .* the list of its chunks"),
+        (b"\nevent: response.created\n", "the text of a stream .* the list of its chunks"),
         (broken(lambda r: r["choices"][0].update(delta=r["choices"][0].pop("message"))), "join the chunks"),
         (completion([-1.0], top=[[0.7]]), "token 0 has an alternative with a log-probability above 0"),
         (completion([-1.0], top=[[None]]), "top_logprobs cannot be read"),

@@ -18,7 +18,7 @@ from metaprobe.probes.features import features, schema
 from metaprobe.probes.quality import QualityPredictor, Support
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.float_list import float_list
-from metaprobe.records.openai_format import check_logprobs
+from metaprobe.records.openai_format import check_logprobs, parse_response
 from metaprobe.training.calibrate import Platt
 from metaprobe.training.graphs import trees_graph
 from metaprobe.training.trees import Trees, float32_thresholds
@@ -102,6 +102,27 @@ def test_a_response_of_another_model_warns_where_the_call_stands(predictor: Qual
         assert caught[0].filename == __file__
     with pytest.raises(ContractMismatch, match="gpt-x"):
         QualityPredictor(predictor.checkpoint, on_mismatch="refuse").predict(json.dumps(other))
+
+
+def test_a_refusal_is_not_scored_in_whatever_form_it_comes(predictor: QualityPredictor) -> None:
+    refusal = chat([-0.5, -0.25])
+    refusal["choices"][0]["message"] = {"content": None, "refusal": "I cannot."}
+    for form in (refusal, json.dumps(refusal), parse_response(refusal)):
+        with pytest.raises(InvalidResponse, match=r"is a refusal.* leave refusals out"):
+            predictor.predict(form)
+
+
+def test_the_reason_says_what_of_a_response_was_not_scored(predictor: QualityPredictor) -> None:
+    two, filtered = chat([-0.5, -0.25]), chat([-0.5, -0.25])
+    two["choices"] *= 2
+    filtered["choices"][0]["finish_reason"] = "content_filter"
+    cut = [{"choices": [{"delta": {"content": "x"}, "logprobs": filtered["choices"][0]["logprobs"]}]}]
+    for response, why in ((two, "several answers"), (filtered, "content filter"), (cut, "is it cut?")):
+        verdict = predictor.predict(response)
+        assert why in verdict.reason
+        assert why in predictor.predict_many([response])[0].reason
+        assert verdict.score == predictor.predict(chat([-0.5, -0.25])).score
+    assert "several answers" in predictor.predict(json.dumps(two)).reason
 
 
 def test_alternatives_that_are_not_read_cannot_spoil_a_body(predictor: QualityPredictor) -> None:

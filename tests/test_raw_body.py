@@ -42,6 +42,7 @@ PLACES = (
     ("choices", 0),
     ("choices", 0, "message"),
     ("choices", 0, "message", "content"),
+    ("choices", 0, "message", "refusal"),
     ("choices", 0, "finish_reason"),
     ("choices", 0, "logprobs"),
     ("choices", 0, "logprobs", "content"),
@@ -68,7 +69,7 @@ def outcome(body: Any, *, top: bool = True, choice: int = 0) -> tuple[Any, ...]:
 def comparable(parsed: ParsedResponse) -> tuple[Any, ...]:
     table = None if parsed.top_logprobs is None else parsed.top_logprobs.tolist()
     said = (parsed.text, parsed.tokens, parsed.finish_reason, parsed.model, parsed.usage)
-    return (*said, parsed.logprobs.tolist(), repr(table), parsed.logprobs_mode, parsed.temperature)
+    return (*said, parsed.logprobs.tolist(), repr(table), parsed.logprobs_mode, parsed.temperature, parsed.note)
 
 
 def without_msgspec(body: Any, **options: Any) -> tuple[Any, ...]:

@@ -15,13 +15,15 @@ import pytest
 from made_up_report import HOSTILE, METHOD_OF_ALL, METHODS, made_up
 
 from metaprobe.eval.metrics import Interval
+from metaprobe.eval.report.inside import layers_section
 from metaprobe.eval.report.layout import Column, Table, share, words
 from metaprobe.eval.report.methods import METRICS, clear_winner
 from metaprobe.eval.report.model import Audit, Comparison, MethodResult
-from metaprobe.eval.report.numbers import number, verdict
+from metaprobe.eval.report.numbers import bounds, number, verdict
 from metaprobe.eval.report.render import render_report, report_files
 from metaprobe.eval.report.sections import sections
 from metaprobe.eval.report.summary import brief
+from metaprobe.eval.report.systems import systems_section
 from metaprobe.eval.report.text import comparison_table
 from metaprobe.eval.report.trajectory import trajectory_bands
 
@@ -256,6 +258,35 @@ def test_numbers_have_no_minus_before_nothing_and_say_when_there_are_none():
     assert number(0.716) == "0.72"
 
 
+def test_the_ends_of_a_difference_show_the_sign_that_its_verdict_goes_by():
+    for low, high, shown in ((-0.00006, 0.61, "[-0.0001, +0.61]"), (0.003, 0.061, "[+0.003, +0.06]")):
+        assert bounds(Interval(0.03, low, high, 400, 97), signed=True) == shown
+    assert bounds(Interval(0.0, 0.0, 1e-9, 400, 97), signed=True) == "[+0.00, +0.00]"
+    assert bounds(Interval(0.003, 0.001, 0.2, 400, 97)) == "[0.00, 0.20]"
+
+
+def test_the_caption_of_the_coupling_table_explains_the_columns_that_are_there(comparison):
+    def caption(**changed):
+        rows = tuple(replace(row, **changed) for row in comparison.coupling)
+        (found,) = [t for t in systems_section(replace(comparison, coupling=rows)).tables if t.ident == "coupling"]
+        return found.caption
+
+    ends = [f"{what}_{when}" for what in ("fixed", "broken") for when in ("flagged", "unflagged", "difference")]
+    assert all(word in caption() for word in ("Mended", "Broken", "difference"))
+    assert caption(**dict.fromkeys(ends)) == "Does the monitor tell which first answers are wrong?"
+
+
+def test_a_chosen_layer_that_is_not_the_highest_says_which_rule_chose_it(comparison):
+    def notes(layer):
+        sweep = replace(comparison.sweeps[0], chosen_layer=layer)
+        return [figure.note for figure in layers_section([sweep]).figures]
+
+    sweep = comparison.sweeps[0]
+    best = sweep.layers[int(sweep.selection_auroc[:, sweep.positions.index(sweep.chosen_position)].argmax())]
+    assert all("one-standard-error rule, not the highest" in note for note in notes(3))
+    assert not any("not the highest" in note for note in notes(best))
+
+
 def test_a_column_in_which_no_row_says_anything_is_not_on_the_page_and_is_in_the_csv():
     columns = (Column("who", "Who", "text"), Column("fixed", "Fixed"), Column("seen", "Seen"))
     rows = ((words("a"), share(None), share(0.0)), (words("b"), share(None), share(None)))
@@ -293,6 +324,14 @@ def test_the_text_table_is_aligned_and_fits_110_columns(comparison):
     rows = lines[lines.index(head) + 2 : lines.index(head) + 2 + len(METHODS)]
     assert all(row[head.index("AUROC")] == "0" and row[head.index("AUROC") - 1] == " " for row in rows)
     assert all(row[head.index("vs stated")] in "+-" for row in rows)
+
+
+def test_the_text_table_fits_with_ends_next_to_zero_too(comparison):
+    tiny = Interval(-0.25, -0.00006, 0.00004, 400, 97)
+    methods = tuple(replace(m, diff_stated=tiny, diff_baseline=tiny) for m in comparison.methods)
+    text = comparison_table(replace(comparison, methods=methods))
+    assert "[-0.0001, +0.00004] unclear" in text
+    assert max(map(len, text.splitlines())) <= 110
 
 
 def test_trajectories_of_any_length_weigh_the_same():
@@ -340,6 +379,54 @@ def test_the_summary_says_what_to_do_only_as_far_as_the_intervals_carry_it(compa
     assert "does worse" in with_gain(-0.05, -0.01)[1]
     guessing = tuple(replace(m, auroc=Interval(0.5, 0.45, 0.55, 400, 97)) for m in comparison.methods)
     assert brief(replace(comparison, methods=guessing)).do[0].startswith("Do not rely on any of these scores")
+
+
+GAIN, NONE = Interval(0.06, 0.03, 0.09, 400, 97), Interval(0.01, -0.02, 0.04, 400, 97)
+CHOSEN = {"minimum log-probability": 3, "prompt TF-IDF": 2}
+
+
+def of_folds(comparison, over_baseline, over_mean):
+    """The summary where every fold chose its own baseline."""
+    methods = tuple(
+        replace(m, diff_baseline=over_baseline) if m.name == METHOD_OF_ALL else m for m in comparison.methods
+    )
+    return brief(
+        replace(comparison, methods=methods, baselines=CHOSEN, diff_mean=over_mean, exported="The nearest is X.")
+    )
+
+
+def test_the_learned_method_is_advised_by_name_against_the_chosen_measures_and_the_mean(comparison):
+    said = of_folds(comparison, GAIN, GAIN)
+    assert said.do[0] == (
+        f"Use the learned method ({METHOD_OF_ALL}) to decide which answers to check: it beats the simple measure "
+        "chosen in each fold by +0.06 [+0.03, +0.09] and the mean log-probability by +0.06 [+0.03, +0.09] AUROC. "
+        "The nearest is X."
+    )
+    assert any("minimum log-probability in 3 of 5 folds, prompt TF-IDF in 2" in found for found in said.found)
+    assert any(found.startswith("The mean log-probability, with nothing chosen: ") for found in said.found)
+
+
+@pytest.mark.parametrize(
+    ("over_baseline", "over_mean", "simple", "beaten_by"),
+    [
+        (GAIN, NONE, "mean log-probability", "the mean log-probability"),
+        (NONE, GAIN, "minimum log-probability", "the simple measure chosen in each fold"),
+        (NONE, NONE, "minimum log-probability", "the simple measure chosen in each fold"),
+    ],
+)
+def test_a_simple_measure_that_is_not_beaten_is_advised_by_its_own_name(
+    comparison, over_baseline, over_mean, simple, beaten_by
+):
+    advice = of_folds(comparison, over_baseline, over_mean).do
+    assert advice[0] == f"Use the simple measure ({simple}) to decide which answers to check."
+    assert advice[1].startswith(f"The learned method is not shown to do better than {beaten_by} here (+0.01 [-0.02, ")
+
+
+def test_the_tables_say_which_measures_the_baseline_is(comparison):
+    folds = replace(comparison, baselines=CHOSEN)
+    told = "minimum log-probability in 3 of 5 folds, prompt TF-IDF in 2"
+    assert told in render_report(folds)
+    assert told in " ".join(comparison_table(folds).split())
 
 
 def test_stated_confidence_that_tells_something_is_weighed_against_the_learned_method(comparison):

@@ -127,6 +127,17 @@ def test_a_phone_scrolls_down_and_never_sideways(open_page):
     assert outside == []
 
 
+def test_a_table_that_goes_on_to_the_right_has_a_shadow_there_until_its_end(open_page):
+    page = open_page(viewport={"width": 360, "height": 740})
+    table = page.locator(".scroll", has=page.locator("#table-overconfidence"))
+    table.scroll_into_view_if_needed()
+    caption = table.locator("caption").bounding_box()
+    blank = {"x": 360 - 16 - 8, "y": caption["y"] + caption["height"] - 8, "width": 6, "height": 4}  # below its text
+    before = page.screenshot(clip=blank)
+    table.evaluate("table => table.scrollLeft = table.scrollWidth")
+    assert page.screenshot(clip=blank) != before
+
+
 def test_the_dark_has_another_background_and_text_that_can_be_read_on_it(open_page):
     def luminance(page, of, what):
         colour = page.evaluate(f"getComputedStyle(document.querySelector('{of}')).{what}")

@@ -70,7 +70,7 @@ def test_recorded_answers_come_back_from_every_format(recorded_runs: Path) -> No
     ("name", "tokens", "mode", "temperature", "finish", "text"),
     [
         ("openai_chat", 4, "unknown", None, "length", "Hello! How can"),
-        ("openai_chat_refusal", 3, "unknown", None, "stop", ""),
+        ("openai_chat_refusal", 3, "unknown", None, "refusal", ""),
         ("openai_chat_stream", 3, "unknown", None, "stop", "Hello! How"),
         ("openai_response", 3, "unknown", 1.0, "stop", "Hello! How"),
         ("openai_response_cut", 3, "unknown", 1.0, "length", "Hello! How"),
@@ -152,6 +152,18 @@ def test_a_stream_that_was_cut_gives_what_came() -> None:
         np.testing.assert_array_equal(parsed.logprobs, ANSWER.logprobs[: len(parsed.logprobs)])
         assert 1 <= len(parsed.logprobs) < 3
         assert parsed.finish_reason == ""
+        assert "did not say how the answer ended" in parsed.note
+        assert parse_response(make(ANSWER)).note == ""
+
+
+def test_a_streamed_refusal_is_known_for_one() -> None:
+    chunks = copy.deepcopy(chat_stream(ANSWER))
+    for chunk in chunks:
+        for choice in chunk["choices"]:
+            choice["delta"] = {"refusal": choice["delta"].get("content")}
+            choice["logprobs"] = choice["logprobs"] and {"content": None, "refusal": choice["logprobs"]["content"]}
+    parsed = parse_response(chunks)
+    assert (parsed.finish_reason, parsed.text, parsed.logprobs.tolist()) == ("refusal", "", ANSWER.logprobs)
 
 
 @given(st.permutations(range(6)))
@@ -170,6 +182,7 @@ def test_one_answer_of_several_that_stream_at_once_is_followed() -> None:
             mixed.append(chunk)
     assert parse_response(mixed[::2] + mixed[1::2], choice=1).logprobs.tolist() == [-2.0]
     assert parse_response(mixed, choice=0).logprobs.tolist() == ANSWER.logprobs
+    assert [bool(parse_response(mixed, choice=number).note) for number in (0, 1)] == [True, False]
     with pytest.raises(InvalidResponse, match="no log-probabilities"):
         parse_response(mixed, choice=2)
 
@@ -196,7 +209,7 @@ def test_all_messages_of_a_response_count_and_refusals_do_not() -> None:
         ),
         (lambda r: r["output"][1]["content"][0].update(logprobs=[]), r"text without .* include=\["),
         (lambda r: r["output"][1]["content"][0].pop("logprobs"), r"text without .* include=\["),
-        (lambda r: r.update(output=[], error={"code": "server_error", "message": "m"}), "the error 'server_error'"),
+        (lambda r: r.update(output=[], error={"code": "server_error", "message": "m"}), "the error 'server_error': m"),
     ],
 )
 def test_a_response_without_scorable_text_says_what_it_holds(change: Any, message: str) -> None:

@@ -72,6 +72,20 @@ def test_a_body_that_cannot_be_scored_says_why(served: Served, body: bytes, stat
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
 
 
+def test_what_would_be_a_response_elsewhere_says_what_to_hand_over(served: Served) -> None:
+    whole = completion({"model": "m", "logprobs": True})
+    refusal = {"message": {"content": None, "refusal": "No."}, "logprobs": whole["choices"][0]["logprobs"]}
+    for body, status, why in (
+        ({"id": "q1", "response": whole, "labels": {"correct": 1}}, 422, "under its 'response': hand over that"),
+        ({"error": {"message": "no such model"}}, 422, "no such model"),
+        ({"choices": [refusal]}, 422, "is a refusal"),
+        (b'data: {"choices": []}\n\ndata: [DONE]\n\n', 400, "the list of its chunks"),
+    ):
+        answer = served.post("/v1/score", body)
+        assert answer.status_code == status
+        assert why in answer.json()["error"]["message"]
+
+
 json_values = st.recursive(
     st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=5),
     lambda inner: (

@@ -98,6 +98,7 @@ def test_openais_own_streaming_helper_is_watched_too(client: openai.OpenAI, pred
 def test_of_several_answers_the_first_is_followed(client: openai.OpenAI, predictor: QualityPredictor) -> None:
     list(watched := watch(ask(client, n=2), predictor))
     assert watched.verdict == predictor.predict(LOGPROBS)
+    assert "several answers and this is of the first" in watched.reason
 
 
 # What goes wrong

@@ -13,7 +13,6 @@ from metaprobe.training.study import OnStep, study, train_choice, train_hidden, 
 
 SYSTEM = "self-report"
 TASK = "metacog-eval"
-COMMAND = "metaprobe demo"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,24 +38,38 @@ def collect_demo(
     return launch(plan, folder / "runs", watch)
 
 
-def train_demo(folder: Path, *, collected: CollectReport, folds: int = 5, seed: int = 0, on_step: OnStep) -> Demo:
-    """Checkpoints and the report, from the runs that `collect_demo` stored."""
+def train_demo(
+    folder: Path,
+    *,
+    collected: CollectReport,
+    folds: int = 5,
+    seed: int = 0,
+    command: str = "metaprobe demo",
+    on_step: OnStep,
+) -> Demo:
+    """Checkpoints and the report, from the runs that `collect_demo` stored.
+
+    `command`: with the options that were given, for the records of what is made.
+    """
     stores = [folder / "runs"]
     found = study(stores, folds=folds, seed=seed, on_step=on_step)
-    on_step("export checkpoints")
     at = folder / "checkpoints"
-    quality = train_quality(at / "quality", {"correct": found}, command=COMMAND)
-    difficulty = train_hidden(at / "difficulty", found, when="before", target="correct", command=COMMAND)
-    confidence = train_hidden(at / "confidence", found, when="after", target="correct", command=COMMAND)
+    on_step("audit and export: quality")
+    quality = train_quality(at / "quality", {"correct": found}, command=command)
+    on_step("audit and export: difficulty")
+    difficulty = train_hidden(at / "difficulty", found, when="before", target="correct", command=command)
+    on_step("audit and export: confidence")
+    confidence = train_hidden(at / "confidence", found, when="after", target="correct", command=command)
     checkpoints, notes = [quality, difficulty, confidence], list[str]()
     policies: tuple[PolicyResult, ...] = ()
+    on_step("audit and export: choice")
     try:
-        choice, policies = train_choice(at / "choice", stores, seed=seed, folds=folds, command=COMMAND)
+        choice, policies = train_choice(at / "choice", stores, seed=seed, folds=folds, command=command)
         checkpoints.append(choice)
     except RecordError as error:  # with --limit there may be too few items; the rest is worth having
         notes.append(f"No choice between direct and step by step was trained: {error}")
     if collected.failed:
         notes.append(f"{len(collected.failed)} runs failed and are missing here; run the demo again to try them again.")
     on_step("compare and report")
-    comparison, report = write_comparison(folder / "report", found, choices=policies, notes=notes, command=COMMAND)
+    comparison, report = write_comparison(folder / "report", found, choices=policies, notes=notes, command=command)
     return Demo(collected, tuple(checkpoints), comparison, report)

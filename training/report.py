@@ -1,6 +1,7 @@
 """From fitted folds to the comparison that is printed and reported."""
 
 import platform
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -29,6 +30,7 @@ from metaprobe.eval.report.model import (
     PolicyResult,
     TwoChoice,
 )
+from metaprobe.eval.report.numbers import spread
 from metaprobe.eval.report.runs import with_runs
 from metaprobe.eval.report.seen import seen_tokens
 from metaprobe.records.types import Run
@@ -36,11 +38,23 @@ from metaprobe.training.audit import audited
 from metaprobe.training.crossfit import CrossFit
 from metaprobe.training.fit import ENOUGH_FOR_ECE
 from metaprobe.training.hidden import LinearProbe
-from metaprobe.training.methods import BLEND, MEAN_LOGPROB, TREES, Evidence, HiddenProbe, Method, PromptTfidf
+from metaprobe.training.methods import (
+    AFTER,
+    BEFORE,
+    BLEND,
+    MEAN_LOGPROB,
+    TREES,
+    Evidence,
+    HiddenProbe,
+    Method,
+    PromptTfidf,
+)
 from metaprobe.training.report_runs import efficiency_of, graded_labels, sections_of_runs
 from metaprobe.training.seen import first_token_scores
 
 SIGNIFICANT = 0.05
+EXPORTED = {TREES: "quality", BEFORE: "hidden --when before", AFTER: "hidden --when after"}
+"""Methods of which there are checkpoints: what of `metaprobe train` writes them."""
 
 
 def comparison(
@@ -63,7 +77,7 @@ def comparison(
     table = evidence.table
     ordinal = ordinal_outcome(table, graded_labels(runs, table))
     results = detailed(table, fits.methods, method_results(table, fits.methods, seed=seed), ordinal=ordinal, seed=seed)
-    baselines = ", ".join(dict.fromkeys(fits.best_baseline))
+    baselines = dict(Counter(fits.best_baseline).most_common())
     words = PromptTfidf().name
     strata = difficulty_strata(table, estimate=next((m for m in fits.methods if m.name == words), None))
     equal = None if strata is None else at_equal_difficulty(table, fits.methods, strata, seed=seed)
@@ -71,11 +85,12 @@ def comparison(
     gaps = overconfidence(table, fits.methods, strata, seed=seed)
     efficiency, refused = efficiency_of(evidence.table, fits, runs, target=target, seed=seed)
     learned = _named(results)
+    diff_mean = auroc_gain(table, fits[learned.name], fits[MEAN_LOGPROB])
     found = Comparison(
         title="Explicit and implicit metacognition",
         summary=(
             *_summary(results, float(table.y.mean()), len(table), baselines),
-            _against_mean(evidence, fits),
+            f"Its gain over the {MEAN_LOGPROB} alone is {spread(diff_mean, signed=True)}, {_verdict(diff_mean, 0.0)}.",
             *_beyond(learned.name, pairs, equal, gaps, efficiency),
         ),
         headline=learned.name,
@@ -83,6 +98,9 @@ def comparison(
         y=table.y,
         methods=results,
         best_baseline=BEST_BASELINE,
+        baselines=baselines,
+        diff_mean=diff_mean,
+        exported=_exported(results),
         accuracy=accuracy_rows(table),
         sweeps=tuple(
             _sweep(fits.probes[method.name], next(r for r in results if r.name == method.name))
@@ -135,21 +153,22 @@ def _named(results: Sequence[MethodResult]) -> MethodResult:
     return by_name.get(BLEND) or by_name[TREES]
 
 
-def _summary(results: Sequence[MethodResult], share: float, n: int, baselines: str) -> list[str]:
+def _summary(results: Sequence[MethodResult], share: float, n: int, baselines: Mapping[str, int]) -> list[str]:
     by_name = {result.name: result for result in results}
     learned = _named(results)
     sentences = [f"{share:.0%} of {n} answers are right."]
     if (stated := by_name.get(STATED)) is not None:
         sentences.append(
             f"Asked for its confidence, which it stated for {stated.coverage:.0%} of the answers, the model tells "
-            f"right from wrong with AUROC {_shown(stated.auroc)}: {_verdict(stated.auroc, 0.5)}."
+            f"right from wrong with AUROC {spread(stated.auroc)}: {_verdict(stated.auroc, 0.5)}."
         )
-    sentences.append(f"The learned method named beforehand ({learned.name}) reaches {_shown(learned.auroc)}.")
+    sentences.append(f"The learned method named beforehand ({learned.name}) reaches {spread(learned.auroc)}.")
     if (base := by_name.get(BEST_BASELINE)) is not None and learned.diff_baseline is not None:
+        chosen = ", ".join(f"{name} in {folds}" for name, folds in baselines.items())
         sentences.append(
-            f"The best plain baseline, chosen on selection data in each fold ({baselines}), reaches "
-            f"{_shown(base.auroc)}; the learned method's gain over it is {_shown(learned.diff_baseline, signed=True)}, "
-            f"{_verdict(learned.diff_baseline, 0.0)}."
+            f"The plain baseline chosen on selection data in each of {sum(baselines.values())} folds ({chosen}) "
+            f"reaches {spread(base.auroc)}; the learned method's gain over it is "
+            f"{spread(learned.diff_baseline, signed=True)}, {_verdict(learned.diff_baseline, 0.0)}."
         )
     return sentences
 
@@ -165,7 +184,7 @@ def _beyond(
     sentences = []
     if equal is not None:
         within = {row.method: row.auroc for row in equal.methods}
-        shown = [f"{name} {_shown(within[name])}" for name in (STATED, learned) if name in within]
+        shown = [f"{name} {spread(within[name])}" for name in (STATED, learned) if name in within]
         sentences.append(f"At equal difficulty ({equal.by}) the AUROC is: {', '.join(shown)}.")
     if pairs:
         stand = sum(pair.p_holm < SIGNIFICANT for pair in pairs)
@@ -177,7 +196,7 @@ def _beyond(
     if own:
         levels = ", ".join(f"{row.level} {row.gap.estimate:+.2f}" for row in own[1:])
         sentences.append(
-            f"Stated confidence minus accuracy is {_shown(own[0].gap, signed=True)}{f' ({levels})' if levels else ''}."
+            f"Stated confidence minus accuracy is {spread(own[0].gap, signed=True)}{f' ({levels})' if levels else ''}."
         )
     if efficiency is not None:
         sentences += _of_choices(efficiency, learned)
@@ -187,27 +206,27 @@ def _beyond(
 def _of_choices(found: TwoChoice, learned: str) -> list[str]:
     """The answers as choices between two; those that are none are wrong for another reason than not knowing."""
     methods = [row for row in found.methods if row.method in (STATED, learned)]
-    told = ", ".join(f"{row.method} {_shown(row.type2_auroc)}" for row in methods)
+    told = ", ".join(f"{row.method} {spread(row.type2_auroc)}" for row in methods)
     unreadable = f"{found.unreadable} of {found.n + found.unreadable} answers state neither choice and count as wrong. "
-    ratios = ", ".join(f"{row.method} {_shown(row.m_ratio)}" for row in methods if row.m_ratio is not None)
+    ratios = ", ".join(f"{row.method} {spread(row.m_ratio)}" for row in methods if row.m_ratio is not None)
     reason = next((row.refused for row in methods if row.refused), "")
     return [
         f"{unreadable if found.unreadable else ''}Among answers that choose, the AUROC is: {told}.",
-        f"d' of the answers is {_shown(found.d_prime)}; "
+        f"d' of the answers is {spread(found.d_prime)}; "
         + (f"M-ratio: {ratios}." if ratios else f"there is no M-ratio, for {reason}."),
     ]
 
 
-def _against_mean(evidence: Evidence, fits: CrossFit) -> str:
-    """The learned method against the baseline that anybody would try first, whatever the folds chose."""
-    names = {method.name for method in fits.methods}
-    gain = auroc_gain(evidence.table, fits[BLEND if BLEND in names else TREES], fits[MEAN_LOGPROB])
-    return f"Its gain over the mean log-probability alone is {_shown(gain, signed=True)}, {_verdict(gain, 0.0)}."
-
-
-def _shown(interval: Interval, *, signed: bool = False) -> str:
-    style = "+.2f" if signed else ".2f"
-    return f"{interval.estimate:{style}} [{interval.low:{style}}, {interval.high:{style}}]"
+def _exported(results: Sequence[MethodResult]) -> str:
+    """Which checkpoint comes nearest to the blend, of which there is none."""
+    if _named(results).name != BLEND:
+        return ""
+    best = max((result for result in results if result.name in EXPORTED), key=lambda result: result.auroc.estimate)
+    beside = "" if best.diff_baseline is None else f", {spread(best.diff_baseline, signed=True)} against the baseline"
+    return (
+        f"There is no checkpoint of the {BLEND}: `metaprobe compare` makes it of several methods. The nearest one is "
+        f"that of `metaprobe train {EXPORTED[best.name]}` ({best.name}): AUROC {spread(best.auroc)}{beside}."
+    )
 
 
 def _verdict(interval: Interval, nothing: float) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import sqrt
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from metaprobe.eval.metrics.ranked import Floats, Ranked, Value, ranked, ratio
 
@@ -146,15 +146,24 @@ def ece_debiased(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None
     return data.value(np.sign(squared) * np.sqrt(np.abs(squared)))
 
 
-def reliability_table(y: ArrayLike, score: ArrayLike, *, bins: int = DEFAULT_BINS) -> tuple[ReliabilityBin, ...]:
-    """The non-empty bins of a reliability diagram, lowest probability first."""
+def reliability_table(
+    y: ArrayLike, score: ArrayLike, *, bins: int = DEFAULT_BINS, apart: float = 0.0
+) -> tuple[ReliabilityBin, ...]:
+    """The non-empty bins of a reliability diagram, lowest probability first.
+
+    Bins whose mean probabilities are nearer than `apart` are put together, from the lowest on: a few stated numbers,
+    each calibrated a little otherwise in every fold, would else fill many bins at one place.
+    """
     binned = _bin(_probabilities(y, score, None), bins)
-    table = []
-    for n, ones, total in zip(binned.mass[0], binned.ones[0], binned.probability[0], strict=True):
-        if n:
-            low, high = _wilson(ones / n, n)
-            table.append(ReliabilityBin(float(total / n), float(ones / n), low, high, int(n)))
-    return tuple(reversed(table))
+    sums: list[NDArray[np.float64]] = []  # answers, right ones, sum of probabilities
+    for new in np.array([binned.mass[0], binned.ones[0], binned.probability[0]]).T[::-1]:
+        if sums and new[0] and new[2] / new[0] - sums[-1][2] / sums[-1][0] < apart:
+            sums[-1] = sums[-1] + new
+        elif new[0]:
+            sums.append(new)
+    return tuple(
+        ReliabilityBin(float(total / n), float(ones / n), *_wilson(ones / n, n), int(n)) for n, ones, total in sums
+    )
 
 
 def _probabilities(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None) -> Ranked:

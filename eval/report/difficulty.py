@@ -87,21 +87,21 @@ def _overconfidence(rows: tuple[Overconfidence, ...], named: str) -> Table:
     """The page shows what was stated and the method named beforehand, the CSV every method."""
     columns = (
         Column("method", "Method", "text"),
-        Column("source", "Confidence is", "text"),
         Column("level", "Level", "text"),
         Column("confidence", "Confidence"),
         Column("accuracy", "Right"),
         Column("gap", "Gap", "interval"),
+        Column("source", "Confidence is", "text"),
     )
 
     def cells(row: Overconfidence) -> tuple[Cell, ...]:
         return (
             words(row.method),
-            words("as stated" if row.stated else "calibrated"),
             words(row.level),
             share(row.confidence),
             share(row.accuracy),
             difference(row.gap, judged=False),
+            words("as stated" if row.stated else "calibrated"),
         )
 
     return Table(

@@ -88,7 +88,8 @@ def provenance_section(comparison: Comparison) -> Section:
     known = comparison.provenance
     table = Table(
         ident="provenance",
-        caption="Where these figures come from. The command makes them again.",
+        caption="Where these figures come from. The command makes them again from the same runs; runs that another "
+        "machine collects anew differ a little, and the figures with them.",
         columns=(Column("key", "What", "text"), Column("value", "Value", "prose")),
         rows=tuple((words(key), words(value)) for key, value in known.items()),
     )

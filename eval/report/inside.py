@@ -101,7 +101,7 @@ def layers_section(sweeps: Sequence[LayerSweep]) -> Section:
                     label=f"Heat map of the AUROC of the {sweep.probe} probe on selection data, from {number(low)} to "
                     f"{number(high)}; chosen {where}.",
                     paint=partial(_heat_map, sweep),
-                    note=f"Faintest {number(low)}, fullest {number(high)}. Framed: chosen, {where}",
+                    note=f"Faintest {number(low)}, fullest {number(high)}. Framed: chosen, {where}{_why(sweep, high)}",
                     height=0.45 + 0.11 * len(sweep.positions),
                 )
             )
@@ -111,7 +111,7 @@ def layers_section(sweeps: Sequence[LayerSweep]) -> Section:
                 title=f"{sweep.probe}: by layer",
                 label=f"AUROC of the {sweep.probe} probe by layer; chosen {where}, held-out AUROC {test}.",
                 paint=partial(_lines, sweep),
-                note=f"Chosen (dot): {where}. Held-out AUROC (broken line, band): {test}",
+                note=f"Chosen (dot): {where}{_why(sweep, high)}. Held-out AUROC (broken line, band): {test}",
                 legend=tuple(Legend(i, position) for i, position in enumerate(sweep.positions)),
             )
         )
@@ -119,12 +119,20 @@ def layers_section(sweeps: Sequence[LayerSweep]) -> Section:
         ident="layers",
         title="Layers",
         intro="Linear probes on hidden states. Layer 0 is the embeddings' output, layer i the output of block i. The "
-        "layer is chosen on selection data, never on the held-out answers."
+        "layer is chosen on selection data, never on the held-out answers: each fold takes the strongest penalty that "
+        "it cannot tell from the best by one standard error, and the layer best at that. Drawn is the mean over the "
+        "folds, marked what most of them chose; the audits name the best of any single fold, which is higher."
         if sweeps
         else "",
         figures=tuple(figures),
         data=(_layers_table(sweeps),) if sweeps else (),
     )
+
+
+def _why(sweep: LayerSweep, best: float) -> str:
+    """Why the one that is marked is not the highest, where it is not."""
+    at = sweep.layers.index(sweep.chosen_layer), sweep.positions.index(sweep.chosen_position)
+    return " by the one-standard-error rule, not the highest" if sweep.selection_auroc[at] < best else ""
 
 
 def _layers_table(sweeps: Sequence[LayerSweep]) -> Table:

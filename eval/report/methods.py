@@ -72,6 +72,23 @@ def headline(comparison: Comparison) -> MethodResult | None:
     return next((m for m in comparison.methods if m.name == comparison.headline), learned[-1] if learned else None)
 
 
+def baseline_words(comparison: Comparison) -> str:
+    """What the baseline is: its name, and which measures the folds chose for it."""
+    if not comparison.baselines:
+        return f"{comparison.best_baseline}, the best plain one on selection data"
+    return (
+        f"{comparison.best_baseline}, in each fold the plain measure that was best on its selection data "
+        f"({chosen_in_folds(comparison)}); another may do better on the held-out answers"
+    )
+
+
+def chosen_in_folds(comparison: Comparison) -> str:
+    """`mean log-probability in 3 of 5 folds, length in 2`: the measures that the baseline is."""
+    (first, folds), *others = comparison.baselines.items()
+    rest = "".join(f", {name} in {count}" for name, count in others)
+    return f"{first} in {folds} of {sum(comparison.baselines.values())} folds{rest}"
+
+
 def main_methods(comparison: Comparison) -> tuple[MethodResult, ...]:
     """The one named beforehand, and of every other family the first; and the baseline."""
     by_family: dict[Family, MethodResult] = {}
@@ -90,7 +107,7 @@ def methods_section(comparison: Comparison) -> Section:
         "Bold: its interval overlaps no other method's."
         + ("" if clear else " No method is that clearly ahead in any column."),
         "Said: share of answers about which the method says anything; the others get a fallback.",
-        "“vs” columns are differences in AUROC, to verbalised confidence and to the baseline, and paired: both methods "
+        "“vs” columns are differences in AUROC, to stated confidence or to the baseline, and paired: both methods "
         "on the same resampled answers. “Better” or “worse” where the interval leaves out 0, else “unclear”.",
         f"A random score has AUROC 0.50, AUPRC {number(comparison.base_rate)} (the base rate) and AURC "
         f"{number(1 - comparison.base_rate)} (the error rate). Brier skill 0 is no better than always saying the base "
@@ -123,7 +140,7 @@ def method_table(comparison: Comparison) -> Table:
     return Table(
         ident="methods",
         caption="Held-out answers. In brackets: 95 % intervals, resampled by group. "
-        f"Baseline: {comparison.best_baseline}, the best plain one on selection data.",
+        f"Baseline: {baseline_words(comparison)}.",
         columns=(
             Column("method", "Method", "text"),
             heads[0],

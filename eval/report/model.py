@@ -1,7 +1,7 @@
 """What a report shows: facts only, computed elsewhere (`metaprobe.eval`), rendered here."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -89,15 +89,17 @@ class AccuracyRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LayerSweep:
-    """One kind of probe over all layers; layer and position are chosen where `selection_auroc` is highest."""
+    """One kind of probe over all layers. Each fold chooses by `training.hidden.one_standard_error`, which need not be
+    where `selection_auroc` is highest."""
 
     probe: str
     layers: tuple[int, ...]
     """0 is the embeddings' output, i the output of block i."""
     positions: tuple[str, ...]
     selection_auroc: NDArray[np.floating]
-    """(layers, positions), on the selection split."""
+    """(layers, positions), on selection data, averaged over the folds."""
     chosen_layer: int
+    """With `chosen_position` what most folds chose."""
     chosen_position: str
     test_auroc: Interval
     """Of the chosen one, on held-out answers."""
@@ -340,6 +342,12 @@ class Comparison:
     methods: tuple[MethodResult, ...]
     best_baseline: str
     """Name of the plain baseline that was best on selection data."""
+    baselines: Mapping[str, int] = field(default_factory=dict)
+    """Where each fold chose its own: the measures, and in how many folds each was chosen, the most frequent first."""
+    diff_mean: Interval | None = None
+    """AUROC of the headline method minus that of the mean log-probability, paired; None where it is not known."""
+    exported: str = ""
+    """A sentence: which checkpoint comes nearest to the headline method, where none holds that method itself."""
     accuracy: tuple[AccuracyRow, ...] = ()
     sweeps: tuple[LayerSweep, ...] = ()
     trajectories: Trajectories | None = None

@@ -4,6 +4,8 @@ from math import isnan
 
 from metaprobe.eval.metrics import Interval
 
+MOST_DIGITS = 5
+
 
 def number(value: float, digits: int = 2, *, signed: bool = False) -> str:
     """`0.71`; `n/a` for nan; never a minus before zeros only."""
@@ -14,8 +16,15 @@ def number(value: float, digits: int = 2, *, signed: bool = False) -> str:
 
 
 def bounds(interval: Interval, digits: int = 2, *, signed: bool = False) -> str:
-    """`[0.68, 0.74]`."""
-    return f"[{number(interval.low, digits, signed=signed)}, {number(interval.high, digits, signed=signed)}]"
+    """`[0.68, 0.74]`; where an end of a difference would be rounded to 0 it has as many digits as show its sign."""
+    ends = (
+        number(end, _telling(end, digits) if signed else digits, signed=signed) for end in (interval.low, interval.high)
+    )
+    return f"[{', '.join(ends)}]"
+
+
+def _telling(value: float, digits: int) -> int:
+    return next((n for n in range(digits, MOST_DIGITS + 1) if round(value, n)), digits)
 
 
 def spread(interval: Interval, digits: int = 2, *, signed: bool = False) -> str:

@@ -142,7 +142,8 @@ def reliability_table(ident: str, of: str, bins: dict[str, tuple[ReliabilityBin,
     """The bins of reliability diagrams."""
     return Table(
         ident=ident,
-        caption="Bins of equal mass: mean predicted probability, share that is right with its 95 % interval, answers.",
+        caption="Bins of equal mass, put together where their points would touch: mean predicted probability, share "
+        "that is right with its 95 % interval, answers.",
         columns=(
             Column(of, of.capitalize(), "text"),
             Column("probability", "Predicted"),

@@ -3,16 +3,20 @@
 Nothing is computed here but the words; where an interval leaves it open, the words do too.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from metaprobe.eval.metrics import Interval
 from metaprobe.eval.report.facts import consequence
-from metaprobe.eval.report.methods import headline
+from metaprobe.eval.report.methods import chosen_in_folds, headline
 from metaprobe.eval.report.model import Comparison, MethodResult
 from metaprobe.eval.report.numbers import number, percent, spread, verdict
 from metaprobe.eval.report.performance import risk_at
 
 FEW_GROUPS = 100
 """Below so many independent groups of questions, more of them is the first thing to ask for."""
+MEAN = "mean log-probability"
+"""The simple measure that nobody has to choose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +47,7 @@ def brief(comparison: Comparison) -> Brief:
     model = comparison.provenance.get("model", "The model")
     learned = headline(comparison)
     stated = next((method for method in comparison.methods if method.family == "explicit"), None)
-    base = next((method for method in comparison.methods if method.name == comparison.best_baseline), None)
+    base = _method(comparison, comparison.best_baseline)
     return Brief(
         asked=(
             f"{model} gave {len(comparison.y):,} answers that could be checked; {percent(comparison.base_rate)} are "
@@ -64,7 +68,13 @@ def _found(
         given = f"{stated.name}, given for {percent(stated.coverage)} of the answers"
         found.append(f"What the model says ({given}): {_told(stated)}.")
     if base is not None and base is not learned:
-        found.append(f"The best simple measure ({base.name}): {_told(base)}.")
+        if comparison.baselines:
+            found.append(f"The simple measure chosen in each fold ({chosen_in_folds(comparison)}): {_told(base)}.")
+        else:
+            found.append(f"The best simple measure ({base.name}): {_told(base)}.")
+    mean = _method(comparison, MEAN)
+    if mean is not None and mean is not base and tuple(comparison.baselines) != (MEAN,):
+        found.append(f"The {MEAN}, with nothing chosen: {_told(mean)}.")
     if learned is not None:
         found.append(f"The learned method ({learned.name}): {_told(learned)}.")
     best = learned or base
@@ -75,6 +85,10 @@ def _found(
             f"{percent(1 - comparison.base_rate)} of all."
         )
     return found
+
+
+def _method(comparison: Comparison, name: str) -> MethodResult | None:
+    return next((method for method in comparison.methods if method.name == name), None)
 
 
 def _told(method: MethodResult) -> str:
@@ -112,19 +126,23 @@ def _do(
     if any(not audit.passed and audit.severity == "invalid" for audit in comparison.audits):
         return ["Do not act on these figures before the audits that failed are settled."]
     advice = []
-    gain = learned.diff_baseline if learned is not None else None
-    if learned is not None and learned.auroc.low > 0.5 and gain is not None and verdict(gain) == "better":
+    gains = _gains(comparison, learned)
+    short = {what: gain for what, gain in gains.items() if verdict(gain) != "better"}
+    simple = _simple(comparison, base, short)
+    if learned is not None and learned.auroc.low > 0.5 and gains and not short:
+        over = " and ".join(f"{what} by {spread(gain, signed=True)}" for what, gain in gains.items())
         advice.append(
-            "Use the learned method to decide which answers to check: it beats the best simple measure by "
-            f"{spread(gain, signed=True)} AUROC."
+            f"Use the learned method ({learned.name}) to decide which answers to check: it beats {over} AUROC."
+            + (f" {comparison.exported}" if comparison.exported else "")
         )
-    elif base is not None and base.auroc.low > 0.5:
-        advice.append(f"Use the simple measure ({base.name}) to decide which answers to check.")
-        if learned is not None and gain is not None:
+    elif simple is not None and simple.auroc.low > 0.5:
+        advice.append(f"Use the simple measure ({simple.name}) to decide which answers to check.")
+        if learned is not None and short:
+            what, gain = next(iter(short.items()))
             less = "does worse" if verdict(gain) == "worse" else "is not shown to do better"
             advice.append(
-                f"The learned method {less} here ({spread(gain, signed=True)} AUROC): train it on more answers, or do "
-                "without."
+                f"The learned method {less} than {what} here ({spread(gain, signed=True)} AUROC): train it on more "
+                "answers, or do without."
             )
     elif learned is not None and learned.auroc.low > 0.5:
         advice.append("The learned method tells something; compare it with a simple measure before it is used.")
@@ -142,3 +160,20 @@ def _do(
     if comparison.methods[0].auroc.groups < FEW_GROUPS:
         advice.append("Collect more questions before anything depends on small differences.")
     return advice
+
+
+def _gains(comparison: Comparison, learned: MethodResult | None) -> dict[str, Interval]:
+    """What the learned method gains over each simple measure that it has to beat."""
+    if learned is None:
+        return {}
+    chosen = "the simple measure chosen in each fold" if comparison.baselines else "the best simple measure"
+    always_mean = tuple(comparison.baselines) == (MEAN,)  # then both are one
+    gains = {chosen: learned.diff_baseline, f"the {MEAN}": None if always_mean else comparison.diff_mean}
+    return {what: gain for what, gain in gains.items() if gain is not None}
+
+
+def _simple(comparison: Comparison, base: MethodResult | None, short: Mapping[str, Interval]) -> MethodResult | None:
+    """The simple measure to use instead: the mean, where that alone was not beaten, or what most folds chose."""
+    if not comparison.baselines:
+        return base
+    return _method(comparison, MEAN if list(short) == [f"the {MEAN}"] else next(iter(comparison.baselines)))

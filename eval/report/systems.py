@@ -95,11 +95,20 @@ def _coupling(rows: Sequence[Coupling]) -> Table:
         ("broken_unflagged", "Broken if not"),
         ("broken_difference", "Difference"),
     )
+
+    def known(part: str) -> bool:
+        return any(getattr(row, field) is not None for row in rows for field, _ in flags if part in field)
+
+    # Only what the page shows is explained: a column in which no row says anything is not there.
+    asked = "Does the monitor tell which first answers are wrong"
+    asked += ", and does control mend those it flags?" if known("fixed") else "?"
+    terms = [known("fixed") * "Mended: wrong at first and right at the end"]
+    terms += [known("broken") * "Broken: right at first and wrong at the end"]
+    if known("difference"):
+        terms.append("A difference above 0 says that mending, or breaking, follows the flag")
     return Table(
         ident="coupling",
-        caption="Does the monitor tell which first answers are wrong, and does control mend those it flags? Mended: "
-        "wrong at first and right at the end; broken: the reverse. A difference above 0 says that mending, or "
-        "breaking, follows the flag.",
+        caption=" ".join([asked, *(f"{term}." for term in terms if term)]),
         columns=(
             Column("monitor", "Monitor", "text"),
             *_origin(rows),

@@ -73,7 +73,7 @@ def main() -> None:
 def demo(out: Path, model: str, limit: int | None, batch_size: int, folds: int, seed: int) -> None:
     """The main job on a real local model: collect, train, export, compare, report.
 
-    Takes under ten minutes on two cores; run again, it resumes.
+    Takes under ten minutes on two cores that do nothing else; run again, it resumes.
     """
     from metaprobe.eval.report.text import comparison_table
     from metaprobe.training.study import require_report
@@ -92,7 +92,7 @@ def demo(out: Path, model: str, limit: int | None, batch_size: int, folds: int, 
         )
     say_collected(collected)
     with steps() as on_step:
-        made = train_demo(out, collected=collected, folds=folds, seed=seed, on_step=on_step)
+        made = train_demo(out, collected=collected, folds=folds, seed=seed, command=command_line(), on_step=on_step)
     click.echo(comparison_table(made.comparison))
     for checkpoint in made.checkpoints:
         click.echo(f"checkpoint  {checkpoint.path}")
@@ -164,7 +164,11 @@ def collect(out: Path, agents: str | None, no_text: bool, **named: Any) -> None:
 @click.option("--out", type=FOLDER, required=True, help="Run store to add to.")
 @click.option("--skip-bad", is_flag=True, help="Pass over bad lines and list them, instead of stopping at the first.")
 def import_(file: Path, out: Path, skip_bad: bool) -> None:
-    """Import OpenAI-format JSON lines into a run store; lines already there are passed over."""
+    """Import OpenAI-format JSON lines into a run store.
+
+    Each line: {"response": ..., "labels": {"correct": 1}, "id", "group", "messages", ...}; only "response" is required.
+    Of an answer already stored, what the line says (labels, group, messages, ...) replaces what was said before.
+    """
     from metaprobe.records.errors import ImportFileError
     from metaprobe.records.importer import import_file
     from metaprobe.records.store import RunStore
@@ -172,14 +176,16 @@ def import_(file: Path, out: Path, skip_bad: bool) -> None:
     try:
         report = import_file(file, RunStore(out), on_error="skip" if skip_bad else "stop")
     except ImportFileError as error:
-        raise click.ClickException(f"{error}. The lines before it are stored; --skip-bad passes over it") from error
-    for message in report.skipped:
+        rest = ". The lines before it are stored; --skip-bad passes over it" if error.line else ""
+        raise click.ClickException(f"{error}{rest}") from error
+    for message in (*report.skipped, *report.notes):
         click.echo(message, err=True)
     click.echo(
         json.dumps(
             {
                 "imported": report.imported,
                 "already_stored": report.already_stored,
+                "relabelled": report.relabelled,
                 "skipped": len(report.skipped),
                 "labelled": report.labelled,
                 "groups": report.groups,
@@ -197,7 +203,7 @@ def import_(file: Path, out: Path, skip_bad: bool) -> None:
 
 @main.command(short_help="A verdict for each OpenAI-format line.")
 @click.argument("checkpoint", type=CHECKPOINT)
-@click.argument("file", type=FILE)
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path))
 @click.option(
     "--sha256", help="Digest of the checkpoint, from its author; without it a changed manifest goes unnoticed."
 )
@@ -209,12 +215,16 @@ def import_(file: Path, out: Path, skip_bad: bool) -> None:
     help="For responses of another model or log-probability mode than the checkpoint was trained on.",
 )
 def score(checkpoint: str, file: Path, sha256: str | None, on_mismatch: Any) -> None:
-    """Score OpenAI-format JSON lines: one line out for each line in, null where a response cannot be scored."""
+    """Score OpenAI-format JSON lines: one line out for each line in, null where a response cannot be scored.
+
+    FILE may be '-' for standard input.
+    """
     from metaprobe.probes.quality import QualityPredictor
     from metaprobe.probes.scoring import score_lines
 
     predictor = QualityPredictor.load(checkpoint, sha256=sha256, on_mismatch=on_mismatch)
     scored = lines = 0
+    file = Path("/dev/stdin") if str(file) == "-" else file
     for line in score_lines(predictor, file):
         click.echo(json.dumps(line))
         lines += 1

@@ -1,14 +1,19 @@
 """What the commands share: options that mean the same everywhere, and progress on stderr."""
 
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import click
 from tqdm import tqdm
+
+TICK_S, TICK_IN_A_LOG_S = 1.0, 60.0
+"""Between two drawings of a line of progress on which nothing has ended."""
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 FOLDER_THERE = click.Path(exists=True, file_okay=False, path_type=Path)
@@ -86,11 +91,11 @@ agent_option = click.option("--agent", help="Only calls of this agent.")
 
 
 class Live:
-    """What a collection is doing, on one line of stderr: done, time left, failed, tokens, tokens a second, cost."""
+    """What a collection is doing, on one line of stderr: done, time left, failed, calls, tokens, their rate, cost."""
 
     def __init__(self, bar: Any) -> None:
         self._bar = bar
-        self._failed = self._tokens = self._kept = 0
+        self._failed = self._calls = self._tokens = self._kept = 0
         self._cost = 0.0
 
     def on_estimate(self, estimate: Any) -> None:
@@ -107,36 +112,59 @@ class Live:
         self._bar.refresh()
 
     def on_call(self, call: Any, kept: bool) -> None:
-        if kept:  # it was paid for before
+        if kept:  # it was paid for before: in another run of these, or when the collection was stopped
             self._kept += 1
         else:
+            self._calls += 1
             self._tokens += call.usage.completion_tokens
             self._cost += call.cost_usd or 0.0
         self._show()
 
     def on_run(self, run: object, reason: str) -> None:
         self._failed += run is None
-        self._bar.update(1)
         self._show()
+        self._bar.update(1)
 
     def _show(self) -> None:
         rate = self._tokens / max(self._bar.format_dict["elapsed"], 1e-9)
         cost = f", ${self._cost:.4f}" if self._cost else ""
-        cost += f", {self._kept:,} calls kept from before" if self._kept else ""
-        self._bar.set_postfix_str(f"{self._failed} failed, {self._tokens:,} tokens, {rate:.0f} tokens/s{cost}", False)
+        kept = f" and {self._kept:,} from the cache" if self._kept else ""
+        self._bar.set_postfix_str(
+            f"{self._failed} failed, {self._calls:,} calls{kept}, {self._tokens:,} tokens, {rate:.0f} tokens/s{cost}",
+            False,
+        )
 
 
 @contextmanager
 def live_collection() -> Iterator[Live]:
     quiet_libraries()
-    with tqdm(desc="collect", unit=" runs", file=sys.stderr, smoothing=0.05) as bar:
+    with tqdm(desc="collect", unit=" runs", file=sys.stderr, smoothing=0.05) as bar, ticking(bar):
         yield Live(bar)
 
 
 @contextmanager
 def steps() -> Iterator[Callable[[str], None]]:
-    with tqdm(desc=f"{'reading runs':48}", bar_format="{desc}  {elapsed}", file=sys.stderr) as bar:
+    with tqdm(desc=f"{'reading runs':48}", bar_format="{desc}  {elapsed}", file=sys.stderr) as bar, ticking(bar):
         yield lambda what: bar.set_description_str(f"{what:48}")
+
+
+@contextmanager
+def ticking(bar: Any) -> Iterator[None]:
+    """Draws the bar again and again: calls are seen that end no run, and a step that takes long is seen to go on."""
+    ended = Event()
+    every = TICK_S if sys.stderr.isatty() else TICK_IN_A_LOG_S
+
+    def tick() -> None:
+        while not ended.wait(every):
+            bar.refresh()
+
+    thread = Thread(target=tick, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def quiet_libraries() -> None:
@@ -165,5 +193,5 @@ def say_checkpoint(checkpoint: Any) -> None:
 
 
 def command_line() -> str:
-    """How this program was called, for the records of what it makes."""
-    return " ".join(["metaprobe", *sys.argv[1:]])
+    """How this program was called, for the records of what it makes: a line that a shell takes."""
+    return shlex.join(["metaprobe", *sys.argv[1:]])

@@ -85,6 +85,7 @@ def train_quality_command(
             spread=spread,
             on_step=on_step,
         )
+        on_step("audit and export")
         checkpoint = train_quality(out, studies, command=command_line(), raw=raw)
     say_checkpoint(checkpoint)
 
@@ -194,6 +195,7 @@ def train_hidden_command(
     else:
         with kept_beside(out) as progress, steps() as on_step:
             study = study_of(evidence, folds=folds, seed=seed, kind=probe, progress=progress, on_step=on_step)
+            on_step("audit and export")
             checkpoint = train_hidden(out, study, when=when, target=target, command=command_line())
     say_checkpoint(checkpoint)
 

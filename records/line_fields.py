@@ -1,0 +1,127 @@
+"""What stands under the keys of an import line, checked and as the types of the records."""
+
+import json
+from collections.abc import Iterator
+from difflib import get_close_matches
+from typing import Any, get_args
+
+from metaprobe.records.errors import ImportFileError
+from metaprobe.records.openai_format import content_text
+from metaprobe.records.types import Label, LogprobsMode, Message, Sampling, Statement
+
+LABEL_VALUES: dict[str, tuple[int, ...]] = {
+    **dict.fromkeys(("correct", "critical"), (0, 1)),
+    **dict.fromkeys(("instruction", "justification", "evidence"), (1, 2, 3)),
+}
+"""What labels of these names may be. No training accepts another value, so none is stored."""
+LABEL_BOUNDS = dict.fromkeys(("q", "quality"), (0.0, 9.0))
+
+_HUGE = 1e300
+_PLACES = {
+    **dict.fromkeys((*LABEL_VALUES, "quality", "is_correct"), ("labels", '{"correct": 1}')),
+    **dict.fromkeys(("question", "prompt", "input", "query"), ("messages", '[{"role": "user", "content": "..."}]')),
+    "confidence": ("verbalized_confidence", "0.8"),
+}
+"""The key, with an example, under which a line holds what others have under these."""
+
+
+def string(record: dict[str, Any], key: str, *, number: bool = False) -> str:
+    value = record.get(key)
+    if value is None:
+        return ""
+    if number and isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if not isinstance(value, str):
+        raise ImportFileError(f'"{key}" is {named(value)}; expected a string')
+    return value
+
+
+def _number(value: object, name: str, low: float = -_HUGE, high: float = _HUGE) -> float:
+    """A finite number in [low, high]. True and False are 1 and 0, as labels are often written so."""
+    if not isinstance(value, (int, float)) or not low <= value <= high:  # a NaN fails the comparison
+        bounds = "a finite number" if high == _HUGE else f"a number from {low:g} to {high:g}"
+        raise ImportFileError(f"{name} is {named(value)}; expected {bounds}")
+    return float(value)
+
+
+def labels_of(labels: object, call_id: str) -> tuple[Label, ...]:
+    """A label of null says that nobody knows, and is left out."""
+    if labels is None:
+        return ()
+    if not isinstance(labels, dict):
+        raise ImportFileError(f'"labels" is {named(labels)}; expected an object such as {{"correct": 1}}')
+    return tuple(
+        Label(call_id, name, _label(name, value), "import") for name, value in labels.items() if value is not None
+    )
+
+
+def _label(name: str, value: object) -> float:
+    allowed = LABEL_VALUES.get(name)
+    if allowed and value not in allowed:
+        raise ImportFileError(f"label {name!r} is {named(value)}; expected {' or '.join(map(str, allowed))}")
+    return _number(value, f"label {name!r}", *LABEL_BOUNDS.get(name, (-_HUGE, _HUGE)))
+
+
+def notes_of(record: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """(key, what to do about it) for each key of a line that looks as if it were meant for another place."""
+    for key in record.keys() & _PLACES.keys() if "response" in record else ():
+        place, example = _PLACES[key]
+        if record.get(place) is None:
+            yield key, f'"{key}" is not read; if it was meant for "{place}", write "{place}": {example}'
+    for name in record.get("labels") or ():
+        if name not in LABEL_VALUES and (near := get_close_matches(name.lower(), LABEL_VALUES, 1, cutoff=0.9)):
+            yield f"label {name}", f"label {name!r} is stored under that name; did you mean {near[0]!r}?"
+
+
+def statements_of(record: dict[str, Any], call_id: str) -> tuple[Statement, ...]:
+    """A confidence of null says that the model was asked and stated nothing; without the key it was not asked."""
+    if "verbalized_confidence" not in record:
+        return ()
+    value = record["verbalized_confidence"]
+    stated = None if value is None else _number(value, '"verbalized_confidence"', 0.0, 1.0)
+    return (Statement(call_id, "confidence", stated),)
+
+
+def messages_of(messages: object) -> tuple[Message, ...]:
+    if messages is None:
+        return ()
+    if not isinstance(messages, list) or not all(
+        isinstance(m, dict) and isinstance(m.get("role"), str) for m in messages
+    ):
+        raise ImportFileError(f'"messages" is {named(messages)}; expected a list of {{"role", "content"}}')
+    return tuple(Message(message["role"], content_text(message.get("content"))) for message in messages)
+
+
+def sampling_of(sampling: object) -> Sampling:
+    if sampling is None:
+        return Sampling()
+    if not isinstance(sampling, dict):
+        raise ImportFileError(
+            f'"sampling" is {named(sampling)}; expected {{"temperature", "top_p", "seed", "max_tokens"}}'
+        )
+    given: dict[str, Any] = {}
+    for key, bounds in {"temperature": (0.0, 100.0), "top_p": (0.0, 1.0)}.items():
+        if sampling.get(key) is not None:
+            given[key] = _number(sampling[key], f"sampling {key!r}", *bounds)
+    for key in ("seed", "max_tokens"):
+        value = sampling.get(key)
+        if value is not None:
+            if not isinstance(value, int) or not -(2**63) <= value < 2**63:
+                raise ImportFileError(f"sampling {key!r} is {named(value)}; expected a whole number of 64 bits")
+            given[key] = value
+    return Sampling(**given)
+
+
+def mode_of(mode: object, unstated: LogprobsMode) -> LogprobsMode:
+    if mode is None:
+        return unstated
+    for known in get_args(LogprobsMode):
+        if mode == known:
+            return known  # type: ignore[no-any-return]
+    raise ImportFileError(f'"logprobs_mode" is {named(mode)}; expected one of {", ".join(get_args(LogprobsMode))}')
+
+
+def named(value: object) -> str:
+    """A value as it stands in the file, short, with what it is."""
+    text = json.dumps(value, ensure_ascii=False)
+    return f"{text if len(text) <= 60 else text[:57] + '...'} ({type(value).__name__})"

@@ -1,0 +1,89 @@
+"""`metaprobe score`: what a user hands over by mistake is named once and well, and what was not scored is said."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from metaprobe.cli import main
+
+CONTENT = [{"token": "t", "logprob": -0.3}] * 4
+CHOICE = {"message": {"content": "tttt"}, "finish_reason": "stop", "logprobs": {"content": CONTENT}}
+LINE = {"id": "q", "response": {"choices": [CHOICE]}}
+
+
+def score(file: Path, *options: str) -> Result:
+    return CliRunner().invoke(main, ["score", "bundled:quality", str(file), *options])
+
+
+def scored(folder: Path, *records: Any) -> list[dict[str, Any]]:
+    path = folder / "lines.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return [json.loads(line) for line in score(path).stdout.splitlines()]
+
+
+def test_the_reason_is_empty_where_all_is_well_as_it_is_in_python(tmp_path: Path) -> None:
+    [line] = scored(tmp_path, LINE)
+    assert (line["id"], line["reason"]) == ("q", "")
+    assert 0 < line["score"] < 1
+
+
+def test_what_was_not_scored_of_a_line_stands_in_its_reason(tmp_path: Path) -> None:
+    chunk = {"choices": [{"delta": {"content": "tttt"}, "logprobs": {"content": CONTENT}}]}
+    body = {"status_code": 200, "body": {"choices": [CHOICE] * 2}}
+    responses = ({"choices": [CHOICE] * 2}, [chunk], json.dumps({"choices": [CHOICE] * 2}), body)
+    lines = scored(tmp_path, LINE, *({"response": response} for response in responses), {"choices": [CHOICE] * 2})
+    assert len({line["score"] for line in lines}) == 1
+    said = ["several answers" in line["reason"] for line in lines]
+    assert said == [False, True, False, True, True, True]
+    assert "is it cut?" in lines[2]["reason"]
+
+
+def test_a_line_without_an_answer_quotes_what_the_server_said(tmp_path: Path) -> None:
+    failed = {"custom_id": "a", "response": None, "error": {"code": "x", "message": "the batch expired"}}
+    refused = {"message": {"content": None, "refusal": "No."}, "logprobs": {"content": None, "refusal": CONTENT}}
+    body = {"status_code": 400, "body": {"error": {"message": "unknown model"}}}
+    bare = {"response": None}
+    lines = scored(tmp_path, failed, {"response": {"choices": [refused]}}, {"response": body}, bare)
+    assert [line["score"] for line in lines] == [None] * 4
+    for line, why in zip(lines, ("'the batch expired'", "is a refusal", "'unknown model'", "is null; "), strict=True):
+        assert why in line["reason"]
+
+
+@pytest.mark.parametrize("document", [[LINE] * 50, LINE])
+def test_a_document_over_many_lines_is_one_error(tmp_path: Path, document: Any) -> None:
+    path = tmp_path / "pretty.json"
+    path.write_text(json.dumps(document, indent=2))
+    result = score(path)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert len(result.stderr.splitlines()) == 1
+    assert "one JSON document" in result.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/stdin").exists(), reason="no /dev/stdin")
+def test_a_dash_is_standard_input(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    os.write(writing, json.dumps(LINE).encode() + b"\n{")
+    os.close(writing)
+    kept = os.dup(0)
+    try:
+        os.dup2(reading, 0)
+        result = score(Path("-"))
+    finally:
+        os.dup2(kept, 0)
+        os.close(kept)
+        os.close(reading)
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [line["score"] is None for line in lines] == [False, True]
+    assert "/dev/stdin:2" in lines[1]["reason"]
+
+
+def test_refusing_another_model_names_no_python_argument(tmp_path: Path) -> None:
+    path = tmp_path / "lines.jsonl"
+    path.write_text(json.dumps({**LINE, "model": "another"}))
+    [line] = [json.loads(line) for line in score(path, "--on-mismatch", "refuse").stdout.splitlines()]
+    assert "response of another" in line["reason"]
+    assert line["reason"].endswith("or take on_mismatch 'warn'")
