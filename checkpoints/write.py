@@ -67,7 +67,7 @@ def save_checkpoint(
 
 
 def _check_writable(target: Path) -> None:
-    folder = next(parent for parent in target.parents if parent.exists())
+    folder = next((parent for parent in target.parents if parent.exists()), target)  # the root has no parent
     try:
         with tempfile.TemporaryFile(dir=folder):  # permissions alone do not tell: it may be read-only, or no real disk
             pass

@@ -79,7 +79,7 @@ class HiddenProbe(Pretrained):
     def read(self, call: Call, *, reader: str = "") -> float:
         """P(right) of one call that kept its hidden states. Raises `InvalidResponse` where it kept others, or none.
 
-        `reader`: the name of the model whose states they are, where it is not the one that answered the call.
+        `reader`: the model whose states they are, its name or `NAME@REVISION`, where it is not the one that answered.
         """
         generator = self.checkpoint.manifest.generator
         mismatch(generator, model=call.model, on_mismatch=self.on_mismatch, stacklevel=3)
@@ -122,7 +122,8 @@ class HiddenProbe(Pretrained):
     def _check_reader(self, answered: str, read: str) -> None:
         """Warns or raises, as was chosen, where the states are another model's than those it was trained on."""
         expected = self.reader or answered
-        if not read or not expected or read == expected or self.on_mismatch in ("ignore", "note"):
+        same = read == expected or read.startswith(f"{expected}@")
+        if not read or not expected or same or self.on_mismatch in ("ignore", "note"):
             return
         own = "the answering model's own" if not self.reader else f"those of {self.reader}"
         found = f"hidden states of {read}, checkpoint trained on {own}"

@@ -164,7 +164,7 @@ class Line:
     def without_answer(self) -> "Line":
         """The same without what takes room: thousands of lines are held until they are compared with the store."""
         calls = tuple(replace(call, text="", tokens=(), top_logprobs=None) for call in self.run.calls)
-        record = {key: value for key, value in self.record.items() if key != "response"}
+        record = {key: value for key, value in self.record.items() if key in KEYS and key != "response"}
         return replace(self, record=record, run=replace(self.run, calls=calls, final_answer=""))
 
 
@@ -275,7 +275,7 @@ def run_of_line(record: dict[str, Any], default_id: str) -> Run:
     Raises `ImportFileError` or `InvalidResponse` without file and line, which only the caller knows.
     """
     if "response" not in record and ("choices" in record or record.get("object") == "response"):
-        record = {**{key: record[key] for key in KEYS if key in record and key != "model"}, "response": record}
+        record = {**{key: value for key, value in record.items() if key != "model"}, "response": record}
     batch = record.get("response")
     if isinstance(batch, dict) and isinstance(batch.get("body"), dict):
         # A line of OpenAI's Batch output: the completion is the body, and `custom_id` is the user's own id.

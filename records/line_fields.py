@@ -18,7 +18,7 @@ LABEL_BOUNDS = dict.fromkeys(("q", "quality"), (0.0, 9.0))
 
 _HUGE = 1e300
 _PLACES = {
-    **dict.fromkeys((*LABEL_VALUES, "quality", "is_correct"), ("labels", '{"correct": 1}')),
+    **dict.fromkeys((*LABEL_VALUES, "quality", "is_correct", "lables"), ("labels", '{"correct": 1}')),
     **dict.fromkeys(("question", "prompt", "input", "query"), ("messages", '[{"role": "user", "content": "..."}]')),
     "confidence": ("verbalized_confidence", "0.8"),
 }
@@ -64,7 +64,9 @@ def _label(name: str, value: object) -> float:
 
 def notes_of(record: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """(key, what to do about it) for each key of a line that looks as if it were meant for another place."""
-    for key in record.keys() & _PLACES.keys() if "response" in record else ():
+    # A bare response has keys of its own, among them a prompt.
+    own = set() if "response" in record else {"prompt", "input"}
+    for key in record.keys() & _PLACES.keys() - own:
         place, example = _PLACES[key]
         if record.get(place) is None:
             yield key, f'"{key}" is not read; if it was meant for "{place}", write "{place}": {example}'

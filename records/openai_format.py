@@ -181,7 +181,7 @@ def from_json(body: str | bytes | bytearray) -> object:
 def is_events(body: str | bytes | bytearray) -> bool:
     """Whether this is the text of a stream, as it comes over the wire."""
     head = body[:16] if isinstance(body, str) else body[:16].decode("ascii", "replace")
-    return head.lstrip().startswith(("data:", "event:"))
+    return head.lstrip().startswith(("data:", "event:", "id:", ":"))  # a comment comes first where a server was slow
 
 
 def first_of(count: int, choice: int) -> str:

@@ -59,6 +59,8 @@ class StreamedCompletion(_Streamed):
         self._token_ids: list[Any] = []
         self._refusal: list[str] = []
         self._has_logprobs = False
+        self.declined = False
+        """Whether a refusal has begun."""
 
     def add(self, chunk: object) -> tuple[str, Sequence[Mapping[str, Any]]]:
         """The text that this chunk brings, and the entries (token, logprob, top_logprobs) of its tokens.
@@ -69,6 +71,7 @@ class StreamedCompletion(_Streamed):
         delta, logprobs = fields(choice.get("delta")), fields(choice.get("logprobs"))
         brought = content_text(delta.get("content")) if delta is not None else ""
         self._refusal.append(text((delta or {}).get("refusal")))
+        self.declined |= bool(self._refusal[-1] or (logprobs is not None and logprobs.get("refusal")))
         entries: Sequence[Mapping[str, Any]] = ()
         if logprobs is not None:
             given = listed(logprobs.get("content") or logprobs.get("refusal") or ())
@@ -90,10 +93,12 @@ class StreamedCompletion(_Streamed):
         message = {"role": "assistant", "content": "".join(self._text)}
         if refusal := "".join(self._refusal):
             message["refusal"] = refusal
+        # As without streaming, where the tokens of a refusal stand under a key of their own.
+        held = {"content": None, "refusal": self._entries} if self.declined else {"content": self._entries}
         choice = {
             "index": 0,
             "message": message,
-            "logprobs": {"content": self._entries} if self._has_logprobs else None,
+            "logprobs": held if self._has_logprobs else None,
             "finish_reason": self._finish_reason,
             "token_ids": self._token_ids or None,
         }

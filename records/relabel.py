@@ -30,8 +30,9 @@ def relabel(store: RunStore, lines: Sequence[Line]) -> tuple[int, list[Line]]:
         if line is None:
             return stored
         run = as_stored(line.run)  # a store mends broken characters, which must not count as another prompt
-        # A key of null says nothing, but that of a confidence says that none was stated.
-        keys = {key for key, value in line.record.items() if value is not None or key == "verbalized_confidence"}
+        # A key of null or of nothing says nothing, but a confidence of null says that none was stated.
+        keys = {key for key, value in line.record.items() if value not in (None, "", [], {})}
+        keys |= line.record.keys() & {"verbalized_confidence"}
         if all(not call.tokens for call in stored.calls):
             keys -= {"messages"}  # a store kept without texts stays one
         if not _same_answer(stored, run, keys):

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.openai_format import ParsedResponse, alternatives, check_logprobs
+from metaprobe.records.openai_format import ParsedResponse, alternatives, check_logprobs, first_of
 from metaprobe.records.reading import get, listed, text, usage
 
 
@@ -23,10 +23,12 @@ def read_vllm(response: object, choice: int) -> ParsedResponse:
     The output does not show that: state it if you changed it. The temperature is not in the output either.
     """
     prompt: Sequence[int] = ()
+    note = ""
     if (outputs := listed(get(response, "outputs"))) is not None:
         if not 0 <= choice < len(outputs):
             raise InvalidResponse(f"the RequestOutput has {len(outputs)} outputs; expected outputs[{choice}]")
         prompt, response = listed(get(response, "prompt_token_ids")) or (), outputs[choice]
+        note = first_of(len(outputs), choice)
     ids, given = listed(get(response, "token_ids")), get(response, "logprobs")
     if given is None:
         raise InvalidResponse("the vLLM output holds no log-probabilities; generate with SamplingParams(logprobs=k)")
@@ -54,6 +56,7 @@ def read_vllm(response: object, choice: int) -> ParsedResponse:
         finish_reason=text(get(response, "finish_reason")),
         usage=usage(len(prompt), len(ids)),
         logprobs_mode="raw",
+        note=note,
     )
 
 

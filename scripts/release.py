@@ -138,7 +138,8 @@ def main(out: Path, checked: bool) -> None:
     ):
         raise click.ClickException("there are changes that are not committed: a release is built from a commit")
     out.mkdir(parents=True, exist_ok=True)
-    if foreign := [path.name for path in out.iterdir() if path.suffix not in (".whl", ".gz")]:
+    ours = {path for ending in ("whl", "tar.gz") for path in out.glob(f"metaprobe-*.{ending}")}
+    if foreign := sorted(path.name for path in out.iterdir() if path not in ours):
         raise click.ClickException(f"{out} holds more than a release, and is not emptied: {', '.join(foreign[:3])}")
     for path in out.iterdir():
         path.unlink()

@@ -134,6 +134,8 @@ class ScoredStream:
                 raise InvalidResponse("a choice has no index from 0 on")
             completion = self._choices.setdefault(index, StreamedCompletion(index))
             _, entries = completion.add({**chunk, "choices": [choice]})
+            if completion.declined:
+                self._gated.step_back()  # a refusal has no score
             if not completion.ended:
                 self._gated.push(entries, str(chunk.get("model") or ""))
         return has_logprobs

@@ -229,6 +229,8 @@ class _Watcher:
             self.gated.step_back()
             return False
         self.tokens_seen += len(entries)
+        if self._completion.declined:
+            self.gated.step_back()  # a refusal has no score
         if not self._completion.ended:  # nothing is left to stop
             self.gated.push(entries, self._named.get("model", ""))
         return bool(self.gated.action)

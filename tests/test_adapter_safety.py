@@ -11,6 +11,7 @@ from tiny_adapter import saved_base, stored, tiny, tiny_tokenizer
 from transformers import LlamaForCausalLM
 
 from metaprobe.cli import main
+from metaprobe.llms.base import LLMError
 from metaprobe.probes.adapter import Encoder
 from metaprobe.records.errors import RecordError
 from metaprobe.training.adapter import train_adapter
@@ -87,6 +88,8 @@ def test_a_state_within_the_checkpoint_to_be_written_is_refused(runs: Path, tmp_
     for work in (tmp_path / "out", tmp_path / "out" / "state"):
         with pytest.raises(RecordError, match="lies in the checkpoint"):
             train_adapter(tmp_path / "out", [runs], llm="nothing at all", work=work)
+    with pytest.raises(LLMError):  # by then the default folder, beside a path with a slash at its end, was taken
+        train_adapter(f"{tmp_path}/out/", [runs], llm="nothing at all")
 
 
 def test_a_training_that_diverges_stops_at_once_and_leaves_no_state(runs: Path, tmp_path: Path) -> None:

@@ -252,3 +252,8 @@ def test_where_nothing_can_be_written_a_training_is_told_before_it_begins(
         check_target(tmp_path / "new" / "checkpoint", "quality")
     assert caught.value.filename == str(tmp_path / "new" / "checkpoint")
     assert not (tmp_path / "new").exists()
+
+
+def test_the_root_of_the_disk_is_refused_as_any_other_folder_is() -> None:
+    with pytest.raises((CheckpointExists, OSError), match=r"is not a checkpoint|nothing can be written"):
+        check_target("/", "quality")

@@ -343,6 +343,7 @@ def compared(tmp_path_factory) -> tuple[Comparison, Path]:
     """The recorded runs of MetaCrit, the first answers only."""
     folder = tmp_path_factory.mktemp("compared")
     found = study([RECORDED / "creak-metacrit"], stage="answer", folds=2, hidden=False)
+    found = replace(found, evidence=replace(found.evidence, states_refused="they are of two models"))
     return write_comparison(folder, found, command="test")
 
 
@@ -352,6 +353,7 @@ def test_recorded_runs_get_every_section_that_they_allow(compared):
     assert found.pairs
     assert found.difficulty is None  # claims have no levels, and their words do not tell
     assert any("nothing is held constant" in note for note in found.notes)
+    assert "No probes: they are of two models." in found.notes
     assert any("state neither choice" in sentence for sentence in found.summary)
     assert found.two_choice.choices == ("true", "false")
     assert found.two_choice.n + found.two_choice.unreadable == len(found.y)

@@ -136,6 +136,13 @@ def test_what_cannot_be_read_is_said_before_anything_is_written(llm, calls, tmp_
     assert not files(store)
 
 
+def test_another_model_is_noticed_by_the_first_calls_that_can_tell(calls, tmp_path) -> None:
+    silent = [bare(call, logprobs=None) for call in calls[:3]]
+    store = stored(tmp_path, [*silent, *map(bare, calls[3:])])
+    with pytest.raises(StoreMismatch, match="other log-probabilities"):
+        extract(store, LocalLLM(network(seed=1), tokenizer(), name="tiny", revision="1"), chunk=2)
+
+
 def test_another_model_is_noticed_and_may_read_on_request(calls, store, llm) -> None:
     other = LocalLLM(network(seed=1), tokenizer(), name="tiny", revision="1")
     with pytest.raises(StoreMismatch, match="other log-probabilities"):

@@ -10,7 +10,7 @@ import pytest
 from answer_formats import CORPUS
 
 from metaprobe.records.errors import ImportFileError, RecordError
-from metaprobe.records.importer import ImportReport, import_file, iter_json_lines, read_openai_lines, run_of_line
+from metaprobe.records.importer import ImportReport, Line, import_file, iter_json_lines, read_openai_lines, run_of_line
 from metaprobe.records.line_fields import LABEL_VALUES
 from metaprobe.records.openai_format import parse_response
 from metaprobe.records.store import RunStore
@@ -149,6 +149,7 @@ BAD_LINES = [
     (changed(stage=3), '"stage" is 3'),
     (changed(id=True), '"id" is true'),
     (FULL, "id 'monday/q1' was already used on line 1"),
+    ({**RESPONSE, "label": {"correct": 1}}, "unknown key 'label'; did you mean 'labels'"),
     (changed(verbalised_confidence=0.4), "unknown key 'verbalised_confidence'; did you mean 'verbalized_confidence'"),
 ]
 
@@ -286,6 +287,8 @@ def test_what_a_line_leaves_out_stays_and_a_label_of_null_is_taken_back(tmp_path
     (before,) = store
     bare = {key: FULL[key] for key in ("id", "run_id", "response")}
     assert import_file(write_lines(path, {**bare, "labels": None}), store).relabelled == 0
+    nothing = {"messages": [], "sampling": {}, "group": "", "labels": {}}
+    assert import_file(write_lines(path, {**bare, **nothing}), store) == ImportReport(0, 1, (), groups=1)
     report = import_file(write_lines(path, {**bare, "labels": {"correct": None}, "group": "towns"}), store)
     assert report.relabelled == 1
     (after,) = store
@@ -337,11 +340,16 @@ def test_a_label_or_a_prompt_in_the_wrong_place_is_named_once(tmp_path: Path) ->
     first, second = sorted(import_file(path, RunStore(tmp_path / "runs")).notes)
     assert first == f'{path}:1: "correct" is not read; if it was meant for "labels", write "labels": {{"correct": 1}}'
     assert second.startswith(f'{path}:1: "question" is not read; if it was meant for "messages"')
+    beside = write_lines(tmp_path / "bare.jsonl", {**RESPONSE, "prompt": None, "lables": {"correct": 1}})
+    (only,) = import_file(beside, RunStore(tmp_path / "bare")).notes
+    assert '"lables" is not read; if it was meant for "labels"' in only
 
 
 def test_labels_beside_the_keys_of_a_bare_response_are_read(tmp_path: Path) -> None:
-    (run,) = read_openai_lines(write_lines(tmp_path / "a.jsonl", {**RESPONSE, "labels": {"correct": 0}, "group": "g"}))
+    record = {**RESPONSE, "labels": {"correct": 0}, "group": "g"}
+    (run,) = read_openai_lines(write_lines(tmp_path / "a.jsonl", record))
     assert (run.id, run.outcome, run.item.group, run.calls[0].model) == ("chatcmpl-9", 0.0, "g", "gpt-test-mini")
+    assert Line(1, record, run).without_answer().record.keys() == {"id", "model", "labels", "group"}
 
 
 @pytest.mark.parametrize(("document", "way"), [([FULL, FULL], "'.[]'"), (FULL, "'.'")])

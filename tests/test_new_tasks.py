@@ -9,6 +9,7 @@ from click.testing import CliRunner
 from conftest import made_up
 
 from metaprobe.cli import main
+from metaprobe.eval.audits import AuditInputs, run_audits
 from metaprobe.eval.metrics import auroc
 from metaprobe.records.errors import RecordError
 from metaprobe.training.audit import out_of_domain
@@ -16,6 +17,7 @@ from metaprobe.training.fit import Head, export_quality
 from metaprobe.training.methods import TREES, Evidence, FeatureTrees
 from metaprobe.training.roles import final_roles
 from metaprobe.training.study import study_of
+from metaprobe.training.trees import fit_trees
 
 NAMES = ("full.mean", "full.slope", "full.var")
 
@@ -69,6 +71,24 @@ def test_one_task_of_one_dimension_is_refused_with_what_there_is(several: Eviden
         FeatureTrees(new_tasks=True).fit(one, final_roles(one.table.groups.tolist(), one.table.y), seed=0)
 
 
+def test_a_higher_mean_never_lowers_a_score_whatever_the_runs_say(several: Evidence) -> None:
+    roles = final_roles(several.table.groups.tolist(), several.table.y)
+    turned = several.features * np.array([-1, 1, 1], np.float32)
+    trees = fit_trees(turned, several.table.y, roles, names=NAMES, domain=several.table.tasks)
+    for row in turned[:20]:
+        rising = np.tile(row, (50, 1))
+        rising[:, NAMES.index("full.mean")] = np.linspace(-3, 3, 50)
+        assert (np.diff(trees.score(rising)) >= 0).all()
+
+
+def test_of_two_tasks_none_can_be_left_out_and_the_card_says_what_it_takes(several: Evidence) -> None:
+    tasks = np.array([f"task {int(name[-1]) % 2}" for name in several.table.tasks])
+    two = replace(several, table=replace(several.table, tasks=tasks, groups=np.char.add(several.table.groups, tasks)))
+    assert out_of_domain(two, FeatureTrees(new_tasks=True)) is None
+    report = run_audits(AuditInputs(name="trees", table=two.table, score=np.arange(len(tasks)) / len(tasks)))
+    assert any(line.startswith("other domains: ") and "a fit without each" in line for line in report.skipped)
+
+
 @pytest.mark.parametrize(
     ("options", "named"),
     [(["--dask", "tcp://127.0.0.1:1"], "--dask"), (["--target", "instruction"], "instruction")],
@@ -80,3 +100,12 @@ def test_the_command_line_names_what_does_not_go_with_new_tasks(
     result = CliRunner().invoke(main, line)
     assert result.exit_code == 2
     assert named in result.output
+
+
+def test_two_tasks_are_refused_before_anything_is_fitted(tmp_path: Path) -> None:
+    runs = Path(__file__).parent.parent / "recorded"
+    stores = [str(runs / f"smollm2-135m-{task}") for task in ("places", "arithmetic")]
+    result = CliRunner().invoke(main, ["train", "quality", *stores, "--new-tasks", "--out", str(tmp_path / "c")])
+    assert result.exit_code == 1
+    assert "take 3 tasks" in result.output
+    assert "arithmetic (1291), places (1200)" in result.output

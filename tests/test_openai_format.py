@@ -201,6 +201,7 @@ def broken(change: Any) -> dict[str, Any]:
         ({"id": "q1", "response": completion([-1.0])}, "what stands under its 'response': hand over that"),
         ({"status_code": 200, "body": completion([-1.0])}, "what stands under its 'body': hand over that"),
         ('data: {"choices": []}\n\ndata: [DONE]\n', "the text of a stream .* the list of its chunks"),
+        (b": PROCESSING\n\ndata: {}\n", "the text of a stream"),
         (b"\nevent: response.created\n", "the text of a stream .* the list of its chunks"),
         (broken(lambda r: r["choices"][0].update(delta=r["choices"][0].pop("message"))), "join the chunks"),
         (completion([-1.0], top=[[0.7]]), "token 0 has an alternative with a log-probability above 0"),

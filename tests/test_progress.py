@@ -1,7 +1,7 @@
 """What a stopped training keeps."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -74,8 +74,9 @@ def test_a_stopped_training_continues_and_ends_as_if_it_had_not_been(evidence: E
     [
         lambda evidence: (evidence, Counting(HiddenProbe(AFTER, ("answer_last",), "ridge")), 0),
         lambda evidence: (evidence, Counting(), 1),
+        lambda evidence: (replace(evidence, reader="oth/other@1"), Counting(), 0),  # which may share its first layer
     ],
-    ids=["kind", "seed"],
+    ids=["kind", "seed", "reader"],
 )
 def test_what_was_kept_of_another_training_is_not_taken(
     evidence: Evidence, tmp_path: Path, changed: Callable[[Evidence], tuple[Evidence, Counting, int]]

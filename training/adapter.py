@@ -84,7 +84,7 @@ def train_adapter(
     `work` holds something else, `LLMError` where the base cannot be loaded.
     """
     settings = settings or Settings()
-    work = Path(f"{path}.work") if work is None else Path(work)
+    work = Path(f"{Path(path)}.work") if work is None else Path(work)  # Path: "out/" may end in a slash
     if work.resolve().is_relative_to(Path(path).resolve()):  # it could not be published over its own state
         raise RecordError(f"{work} lies in the checkpoint {path} that is to be written: give another --work folder")
     check_work(work)

@@ -31,7 +31,7 @@ class ProbeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Learns from states X (n, D) and labels y (n,) of two classes."""
         if self.kind not in KINDS:
             raise ValueError(f"kind is {self.kind!r}; expected one of {', '.join(KINDS)}")
-        if not (0 < self.penalty < np.inf or self.kind == "mass-mean"):
+        if self.kind != "mass-mean" and not 0 < self.penalty < np.inf:
             raise ValueError(f"penalty is {self.penalty!r}; expected a positive number")
         states, targets = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(targets)

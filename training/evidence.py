@@ -52,7 +52,7 @@ def load_evidence(
     ]
     calls = [call for _, call in chosen if call.id in rows]
     computed = schema(SCHEMA)
-    states, without = None, len(table)
+    states, without, refused = None, len(table), ""
     if hidden:
         try:
             models = {call.model for call in calls}
@@ -60,6 +60,7 @@ def load_evidence(
         except StoreMismatch as error:
             if wanted is not None:
                 raise
+            refused = str(error)
             warnings.warn(f"probes are left out: {error}", stacklevel=2)
     return Evidence(
         table=table,
@@ -68,6 +69,7 @@ def load_evidence(
         schema=computed.name,
         states=states,
         without_hidden=without,
+        states_refused=refused,
         generator=generator_of(calls),
         fingerprint=fingerprint(runs),
         labels_by_source=labels_by_source(runs, table.call_ids.tolist(), target),

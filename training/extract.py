@@ -166,7 +166,7 @@ def _plan(
     other_model: bool,
     chunk: int,
 ) -> tuple[set[str], list[Reading], int, int]:
-    """Ids of the calls to read, a few of the first chunk to check, how many were stored before, how many had failed.
+    """Ids of the calls to read, a few that can be checked, how many were stored before, how many had failed.
 
     Every call is looked at, so that what cannot be read is said before hours have gone.
     """
@@ -191,7 +191,7 @@ def _plan(
             if not others or other_model:
                 reading = replay.reading(call, run.final_answer)
                 todo[call.id] = None
-                if len(todo) <= chunk and reading.logprobs is not None:
+                if len(sample) < chunk and reading.logprobs is not None:
                     sample.append(reading)
     if others and not other_model:
         raise StoreMismatch(

@@ -54,6 +54,8 @@ class Evidence:
     """Source -> its labels (n,), NaN where it gave none."""
     without_hidden: int = 0
     """Answers whose hidden states are not stored; the probes are left out unless it is 0."""
+    states_refused: str = ""
+    """Why stored hidden states are left out; empty where they are not."""
     reader: str = ""
     """Which model read the states (`NAME@REVISION`), where it is another than the one that answered."""
     without_logprobs: int = 0

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
@@ -54,7 +55,7 @@ class Progress:
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             with atomic_write(path) as file:
-                np.savez(file, allow_pickle=False, **_arrays(fit))
+                np.savez(file, **_arrays(fit))
         return fit
 
 
@@ -73,7 +74,7 @@ def _identity(evidence: Evidence, method: Method, roles: Roles, seed: int) -> st
         version("metaprobe"),
         evidence.fingerprint,
         evidence.schema,
-        "" if states is None else f"{states.layers} {states.positions}",
+        "" if states is None else f"{states.layers} {states.positions} {evidence.reader}",
         repr(method),
         str(seed),
         *map(str, table.call_ids.tolist()),
@@ -86,7 +87,7 @@ def _identity(evidence: Evidence, method: Method, roles: Roles, seed: int) -> st
     return digest.hexdigest()
 
 
-def _arrays(fit: FoldFit) -> dict[str, NDArray[np.generic]]:
+def _arrays(fit: FoldFit) -> dict[str, Any]:
     known: dict[str, object] = {"selection_auroc": fit.selection_auroc}
     arrays: dict[str, NDArray[np.generic]] = {"scores": fit.scores}
     if (probe := fit.probe) is not None:

@@ -137,6 +137,7 @@ def comparison(
                 if 0 < evidence.without_hidden < len(table)
                 else []
             ),
+            *([f"No probes: {evidence.states_refused}."] if evidence.states_refused else []),
             *(
                 [f"ECE: {len(table)} answers are too few to quote it; {ENOUGH_FOR_ECE} are needed."]
                 if len(table) < ENOUGH_FOR_ECE

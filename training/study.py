@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from metaprobe.checkpoints import Checkpoint
+from metaprobe.eval.audits.domains import FEWEST, domains_of
 from metaprobe.eval.compare import policy_results
 from metaprobe.eval.compare_items import write_item_table
 from metaprobe.eval.report.model import Comparison, PolicyResult
 from metaprobe.eval.systems.summary import plain
+from metaprobe.eval.table import AnswerTable
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 from metaprobe.training.choice import evaluate_choice, export_choice, paired_answers
@@ -39,6 +41,9 @@ from metaprobe.training.report import comparison
 
 BLENDED = (MEAN_LOGPROB, TREES, BEFORE, AFTER)
 """What the blend is made of: one signal of each kind. Fixed beforehand, not chosen."""
+
+FEWEST_TASKS = 3
+"""For settings that are chosen for new tasks."""
 
 OnStep = Callable[[str], None]
 
@@ -127,6 +132,15 @@ def head_studies(
     default Dask client, whose workers then fit the trees.
     """
     trees = FeatureTrees(new_tasks)
+
+    def checked(table: AnswerTable) -> None:
+        if new_tasks and len(found := domains_of(table)[1]) < FEWEST_TASKS:
+            raise RecordError(
+                f"settings for new tasks take {FEWEST_TASKS} tasks (or dimensions of one) with {FEWEST} answers of "
+                f"both kinds each, one to be judged, one to choose on and one to learn from; there are: "
+                f"{', '.join(f'{name} ({len(rows)})' for name, rows in found.items()) or 'none'}"
+            )
+
     found: dict[str, Study | GradedStudy] = {}
     for target, data in load_heads(stores, targets, stage=stage, agent=agent, source=source, spread=spread).items():
 
@@ -136,6 +150,7 @@ def head_studies(
         if isinstance(data, Graded):
             found[target] = graded_study(data, folds=folds, seed=seed, on_step=step)
         else:
+            checked(data.table)
             found[target] = study_of(data, folds=folds, seed=seed, trees=trees, on_step=step)
     return found
 
@@ -177,7 +192,11 @@ def positions_of(evidence: Evidence, when: str) -> tuple[str, ...]:
         )
     positions = tuple(p for p in states.positions if (p == "prompt_last") == (when == "before"))
     if not positions:
-        raise RecordError(f"no position {when} the answer was captured; there are: {', '.join(states.positions)}")
+        other = "after" if when == "before" else "before"
+        raise RecordError(
+            f"no position {when} the answer was captured; there are: {', '.join(states.positions)}, "
+            f"which --when {other} reads"
+        )
     return positions
 
 

@@ -106,7 +106,8 @@ def run_audits(inputs: AuditInputs, *, seed: int = 0) -> AuditReport:
     if inputs.elsewhere is not None:
         found.append(holds_elsewhere(inputs.elsewhere, name=name, home=float(auroc(y, score))))
     else:
-        skipped.append(f"other domains: needs two tasks, or two dimensions, with {FEWEST} answers each")
+        needs = f"two tasks, or two dimensions, with {FEWEST} answers each, and a fit without each"
+        skipped.append(f"other domains: needs {needs}")
     if inputs.selection_auroc is not None:
         found.append(layers_tried(inputs.selection_auroc, interval(auroc, y, score, weights), name=name))
     else:

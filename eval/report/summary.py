@@ -173,7 +173,11 @@ def _gains(comparison: Comparison, learned: MethodResult | None) -> dict[str, In
 
 
 def _simple(comparison: Comparison, base: MethodResult | None, short: Mapping[str, Interval]) -> MethodResult | None:
-    """The simple measure to use instead: the mean, where that alone was not beaten, or what most folds chose."""
+    """The simple measure to use instead: what most folds chose where that was not beaten and tells something, else the
+    mean where that was not."""
     if not comparison.baselines:
         return base
-    return _method(comparison, MEAN if list(short) == [f"the {MEAN}"] else next(iter(comparison.baselines)))
+    mean = f"the {MEAN}"
+    chosen = None if list(short) == [mean] else _method(comparison, next(iter(comparison.baselines)))
+    tells = chosen is not None and chosen.auroc.low > 0.5
+    return chosen if tells or mean not in short else _method(comparison, MEAN)
