@@ -183,9 +183,9 @@ class RunningEstimate:
 class ConfidenceProbe(HiddenProbe):
     """A probe on the answer: P(right), once it is given."""
 
-    def confidence(self, call: Call) -> float:
-        """P(right), in [0, 1]."""
-        return self.read(call)
+    def confidence(self, call: Call, *, reader: str = "") -> float:
+        """P(right), in [0, 1]; `reader` as for `read`."""
+        return self.read(call, reader=reader)
 
     def token_confidence(self, states: FloatArray) -> FloatArray:
         """Each of T tokens read by itself, (T,): P(right) as if its state were all there is of the answer.
@@ -200,9 +200,9 @@ class ConfidenceProbe(HiddenProbe):
 class DifficultyProbe(HiddenProbe):
     """A probe on the last prompt token: before anything is answered."""
 
-    def difficulty(self, call: Call) -> float:
-        """1 - P(right), in [0, 1]."""
-        return 1 - self.read(call)
+    def difficulty(self, call: Call, *, reader: str = "") -> float:
+        """1 - P(right), in [0, 1]; `reader` as for `read`."""
+        return 1 - self.read(call, reader=reader)
 
 
 def _layers(contract: Any) -> tuple[int, ...]:

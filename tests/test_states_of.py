@@ -167,6 +167,7 @@ def test_a_probe_of_another_models_states_says_so_and_holds_calls_against_the_re
     call = Call(id="c", model=OWN, hidden=each["two000"])
     assert 0 < strict.read(call, reader="oth/other") < 1
     assert strict.read(call, reader=OTHER) == strict.read(call, reader="oth/other")
+    assert strict.confidence(call, reader=OTHER) == strict.read(call, reader=OTHER)
     with pytest.raises(ContractMismatch, match="hidden states of tiny/model, checkpoint trained on those of oth/other"):
         strict.read(call)
     with pytest.warns(UserWarning, match="hidden states of third"):
