@@ -55,7 +55,8 @@ def _note(record: dict[str, Any]) -> str:
     """What is to be known of a response that could be read, and that a call has no place for."""
     given = record.get("response", record)
     given = given.get("body", given) if isinstance(given, dict) else given
-    if isinstance(given, dict) and len(given.get("choices") or ()) == 1:
+    # Nearly all have one answer and nothing to be said of; only of the others it is worth reading them again.
+    if isinstance(given, dict) and len(given.get("choices") or given.get("outputs") or ()) <= 1:
         return ""
     return parse_response(given).note
 

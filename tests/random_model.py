@@ -37,8 +37,8 @@ def network() -> LlamaForCausalLM:
     return LlamaForCausalLM(config).eval()
 
 
-@pytest.fixture(scope="module")
-def tokenizer() -> PreTrainedTokenizerFast:
+def word_tokenizer() -> PreTrainedTokenizerFast:
+    """A token for each of `WORDS`."""
     inner = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<unk>"))
     inner.pre_tokenizer = pre_tokenizers.Whitespace()
     made = PreTrainedTokenizerFast(
@@ -46,6 +46,11 @@ def tokenizer() -> PreTrainedTokenizerFast:
     )
     made.chat_template = PLAIN_TEMPLATE
     return made
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerFast:
+    return word_tokenizer()
 
 
 def llm_of(network: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, **options: object) -> LocalLLM:

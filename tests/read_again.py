@@ -7,18 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from random_model import WORDS, word_tokenizer
 from safetensors import safe_open
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from metaprobe.llms.base import Request
 from metaprobe.llms.hidden import Capture
-from metaprobe.llms.local import PLAIN_TEMPLATE, LocalLLM
+from metaprobe.llms.local import LocalLLM
 from metaprobe.llms.replay_states import ReadStates, StateReplay
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import LIVE_POSITIONS, Call, Item, Message, Run, Sampling
 
-WORDS = ["<pad>", "<eos>", "<unk>", *"abcdefghijklmnopqrstuvwxyz", "User", ":", "Assistant"]
 LAYERS = (0, 1, 2, 3, 4)
 TOLERANCE = 1e-3
 """Of the largest value: float32 through four layers, added up in another order, then rounded to float16 (5e-4)."""
@@ -43,22 +42,12 @@ def network(words: int = len(WORDS), seed: int = 0) -> LlamaForCausalLM:
     return LlamaForCausalLM(config).eval()
 
 
-def tokenizer() -> PreTrainedTokenizerFast:
-    inner = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<unk>"))
-    inner.pre_tokenizer = pre_tokenizers.Whitespace()
-    made = PreTrainedTokenizerFast(
-        tokenizer_object=inner, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>", padding_side="left"
-    )
-    made.chat_template = PLAIN_TEMPLATE
-    return made
-
-
 @pytest.fixture(scope="module")
 def llm() -> LocalLLM:
     """Says only letters, and so never ends by itself."""
     net = network()
     net.lm_head.bias = torch.nn.Parameter(torch.tensor([-1000.0] * 3 + [0.0] * 26 + [-1000.0] * 3))
-    return LocalLLM(net, tokenizer(), name="tiny", revision="1", capture=Capture(LAYERS, LIVE_POSITIONS))
+    return LocalLLM(net, word_tokenizer(), name="tiny", revision="1", capture=Capture(LAYERS, LIVE_POSITIONS))
 
 
 def answered(llm: LocalLLM, prompts: list[str] = PROMPTS) -> list[Call]:

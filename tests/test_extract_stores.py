@@ -14,7 +14,8 @@ import pytest
 import read_again
 import torch
 from click.testing import CliRunner
-from read_again import answered, bare, close, files, network, stored, tokenizer
+from random_model import word_tokenizer
+from read_again import answered, bare, close, files, network, stored
 
 from metaprobe.cli import main
 from metaprobe.llms.local import LocalLLM
@@ -140,11 +141,11 @@ def test_another_model_is_noticed_by_the_first_calls_that_can_tell(calls, tmp_pa
     silent = [bare(call, logprobs=None) for call in calls[:3]]
     store = stored(tmp_path, [*silent, *map(bare, calls[3:])])
     with pytest.raises(StoreMismatch, match="other log-probabilities"):
-        extract(store, LocalLLM(network(seed=1), tokenizer(), name="tiny", revision="1"), chunk=2)
+        extract(store, LocalLLM(network(seed=1), word_tokenizer(), name="tiny", revision="1"), chunk=2)
 
 
 def test_another_model_is_noticed_and_may_read_on_request(calls, store, llm) -> None:
-    other = LocalLLM(network(seed=1), tokenizer(), name="tiny", revision="1")
+    other = LocalLLM(network(seed=1), word_tokenizer(), name="tiny", revision="1")
     with pytest.raises(StoreMismatch, match="other log-probabilities"):
         extract(store, other)
     report = extract(store, other, other_model=True)
@@ -162,7 +163,7 @@ def broken() -> LocalLLM:
     net = network()
     with torch.no_grad():
         net.model.layers[2].mlp.down_proj.weight[0, 0] = torch.nan
-    return LocalLLM(net, tokenizer(), name="tiny", revision="1")
+    return LocalLLM(net, word_tokenizer(), name="tiny", revision="1")
 
 
 @pytest.mark.parametrize("other_model", [False, True])
@@ -204,7 +205,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The model on the disk, which loads in bfloat16, and a store of what it said."""
     folder = tmp_path_factory.mktemp("saved")
     network().save_pretrained(folder / "model")
-    tokenizer().save_pretrained(folder / "model")
+    word_tokenizer().save_pretrained(folder / "model")
     stored(folder / "runs", answered(LocalLLM.load(str(folder / "model"))))
     return folder
 

@@ -109,3 +109,13 @@ def test_two_tasks_are_refused_before_anything_is_fitted(tmp_path: Path) -> None
     assert result.exit_code == 1
     assert "take 3 tasks" in result.output
     assert "arithmetic (1291), places (1200)" in result.output
+
+
+def test_a_task_of_a_few_answers_is_no_domain_and_dimensions_tell_them_apart_then(several: Evidence) -> None:
+    n = len(several.table)
+    tasks = np.where(np.arange(n) < 5, "odd", "sums")
+    dimensions = np.array([f"dimension {i % 3}" for i in range(n)])
+    table = replace(several.table, tasks=tasks, dimensions=dimensions)
+    domain = FeatureTrees(new_tasks=True).domain(table)
+    assert domain is not None
+    assert domain.tolist() == dimensions.tolist()

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Generator
+from metaprobe.eval.audits.domains import domains_of
 from metaprobe.eval.compare import STATED
 from metaprobe.eval.metrics import auroc
 from metaprobe.eval.report.model import Family
@@ -20,7 +21,6 @@ from metaprobe.probes.baselines import baseline_scores
 from metaprobe.records.extras import require
 from metaprobe.training.hidden import LinearProbe, fit_linear_probe
 from metaprobe.training.linear import KINDS, Kind
-from metaprobe.training.new_tasks import domains
 from metaprobe.training.roles import Roles, Rows
 from metaprobe.training.states import States
 from metaprobe.training.trees import fit_trees
@@ -194,7 +194,9 @@ class FeatureTrees:
 
     def domain(self, table: AnswerTable) -> NDArray[np.str_] | None:
         """(n,): what settings are chosen across; None where they are chosen on selection rows."""
-        return domains(table.tasks, table.dimensions) if self.new_tasks else None
+        if not self.new_tasks:
+            return None
+        return table.tasks if domains_of(table)[0] == "task" else table.dimensions
 
 
 USUAL_TREES = FeatureTrees()

@@ -17,11 +17,8 @@ from metaprobe.records.extras import require
 
 LEAVES = (2, 4, 8)
 ROUNDS = (30, 60, 120)
-
-
-def domains(tasks: NDArray[np.str_], dimensions: NDArray[np.str_]) -> NDArray[np.str_]:
-    """(n,): what tells domains apart: tasks, or of one task its dimensions."""
-    return tasks if len(np.unique(tasks)) > 1 else dimensions
+SMALLEST_LEAF = 40
+"""Answers."""
 
 
 def best_elsewhere(
@@ -39,6 +36,7 @@ def best_elsewhere(
     classes.
     """
     lightgbm = require("lightgbm", "fit")
+    base = {**base, "min_data_in_leaf": SMALLEST_LEAF}
     here = [rows[domain[rows] == name] for name in np.unique(domain[rows])]
     left_out = [part for part in here if tells(y[part])]
     if len(left_out) < 2:

@@ -132,15 +132,6 @@ def head_studies(
     default Dask client, whose workers then fit the trees.
     """
     trees = FeatureTrees(new_tasks)
-
-    def checked(table: AnswerTable) -> None:
-        if new_tasks and len(found := domains_of(table)[1]) < FEWEST_TASKS:
-            raise RecordError(
-                f"settings for new tasks take {FEWEST_TASKS} tasks (or dimensions of one) with {FEWEST} answers of "
-                f"both kinds each, one to be judged, one to choose on and one to learn from; there are: "
-                f"{', '.join(f'{name} ({len(rows)})' for name, rows in found.items()) or 'none'}"
-            )
-
     found: dict[str, Study | GradedStudy] = {}
     for target, data in load_heads(stores, targets, stage=stage, agent=agent, source=source, spread=spread).items():
 
@@ -150,9 +141,20 @@ def head_studies(
         if isinstance(data, Graded):
             found[target] = graded_study(data, folds=folds, seed=seed, on_step=step)
         else:
-            checked(data.table)
+            if new_tasks:
+                _check_tasks(data.table)
             found[target] = study_of(data, folds=folds, seed=seed, trees=trees, on_step=step)
     return found
+
+
+def _check_tasks(table: AnswerTable) -> None:
+    """Raises `RecordError` where settings for new tasks could not be chosen and then judged."""
+    if len(found := domains_of(table)[1]) < FEWEST_TASKS:
+        raise RecordError(
+            f"settings for new tasks take {FEWEST_TASKS} tasks (or dimensions of one) with {FEWEST} answers of both "
+            f"kinds each, one to be judged, one to choose on and one to learn from; there are: "
+            f"{', '.join(f'{name} ({len(rows)})' for name, rows in found.items()) or 'none'}"
+        )
 
 
 def train_quality(

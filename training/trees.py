@@ -136,7 +136,7 @@ def fit_trees(
     base: Parameters = {"objective": objective, "metric": METRIC[objective], **COMMON, "seed": seed}
     base["num_threads"] = 1 if X.size < SMALL else 0
     if domain is not None:
-        base["monotone_constraints"], base["min_data_in_leaf"] = _rising(names), 40
+        base["monotone_constraints"] = _rising(names)
         parameters, rounds, reached = best_elsewhere(X, y, roles.learning, domain, base=base, names=safe(names))
         booster = grower.finish(parameters, rounds)
         return Trees(float32_thresholds(booster), {**parameters, "rounds": rounds}, reached)
