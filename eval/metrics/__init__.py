@@ -18,8 +18,9 @@ from metaprobe.eval.metrics.calibration import (
     brier_skill,
     brier_uncertainty,
     ece,
-    ece_debiased,
+    ece_equal_width,
     reliability_table,
+    rms_calibration_error,
 )
 from metaprobe.eval.metrics.controls import ControlComparison, ControlDifference, against_controls
 from metaprobe.eval.metrics.delong import delong_covariance, delong_test, holm
@@ -58,7 +59,7 @@ __all__ = [
     "delong_covariance",
     "delong_test",
     "ece",
-    "ece_debiased",
+    "ece_equal_width",
     "equal_grades",
     "excess_aurc",
     "fit_meta_d",
@@ -73,6 +74,7 @@ __all__ = [
     "resampled",
     "response_counts",
     "risk_coverage",
+    "rms_calibration_error",
     "sensitivity",
     "spearman",
     "statistic_interval",
