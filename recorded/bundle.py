@@ -27,7 +27,8 @@ SHOWN = 4
 ELSEWHERE = (
     ("auroc", ".3f", "auroc_without"),
     ("over mean log-probability", "+.3f", "auroc_gain_over_mean_log_probability_without"),
-    ("ECE", ".3f", "ece_debiased_without"),
+    ("ECE", ".3f", "ece_without"),
+    ("debiased root-mean-square calibration error", ".3f", "ece_debiased_without"),  # of version 0.1
 )
 """What is said of it, its form, and its figure without `_task` or `_dimension`."""
 WORK = Path("out/bundle")

@@ -285,7 +285,7 @@ def _held_out(evidence: Evidence, fits: CrossFit, method: Method, seed: int) -> 
         "aurc": found.aurc,
     }
     if len(evidence.table) >= ENOUGH_FOR_ECE:
-        metrics["ece_debiased"] = found.ece
+        metrics["ece"] = found.ece
     if found.diff_baseline is not None:
         metrics["auroc_gain_over_best_plain_baseline"] = found.diff_baseline
     # The baseline that needs no selecting, and that anybody would try first.
@@ -298,7 +298,7 @@ def _held_out(evidence: Evidence, fits: CrossFit, method: Method, seed: int) -> 
         metrics[f"auroc_without_{elsewhere.by}"] = elsewhere.mean
         metrics[f"auroc_gain_over_mean_log_probability_without_{elsewhere.by}"] = elsewhere.gain
         if elsewhere.ece is not None:
-            metrics[f"ece_debiased_without_{elsewhere.by}"] = elsewhere.ece
+            metrics[f"ece_without_{elsewhere.by}"] = elsewhere.ece
     return metrics, audited(evidence, fits, method, refits=refits, elsewhere=elsewhere, seed=seed)
 
 

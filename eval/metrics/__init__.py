@@ -18,9 +18,11 @@ from metaprobe.eval.metrics.calibration import (
     brier_skill,
     brier_uncertainty,
     ece,
-    ece_debiased,
+    ece_equal_width,
     reliability_table,
+    rms_calibration_error,
 )
+from metaprobe.eval.metrics.controls import ControlComparison, ControlDifference, against_controls
 from metaprobe.eval.metrics.delong import delong_covariance, delong_test, holm
 from metaprobe.eval.metrics.discrimination import auprc, auroc
 from metaprobe.eval.metrics.ordinal import kendall, spearman
@@ -36,12 +38,15 @@ from metaprobe.eval.metrics.stratified import StratifiedAuroc
 from metaprobe.eval.metrics.type2 import MetaD, equal_grades, fit_meta_d, response_counts, sensitivity
 
 __all__ = [
+    "ControlComparison",
+    "ControlDifference",
     "CoverageAtRisk",
     "Interval",
     "MetaD",
     "ReliabilityBin",
     "RiskCoverage",
     "StratifiedAuroc",
+    "against_controls",
     "auprc",
     "aurc",
     "auroc",
@@ -54,7 +59,7 @@ __all__ = [
     "delong_covariance",
     "delong_test",
     "ece",
-    "ece_debiased",
+    "ece_equal_width",
     "equal_grades",
     "excess_aurc",
     "fit_meta_d",
@@ -69,6 +74,7 @@ __all__ = [
     "resampled",
     "response_counts",
     "risk_coverage",
+    "rms_calibration_error",
     "sensitivity",
     "spearman",
     "statistic_interval",
