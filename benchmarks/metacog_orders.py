@@ -1,4 +1,4 @@
-"""MetaCogAgent's figures over several orders of the items: the mean, its interval over groups, and how far orders differ.
+"""MetaCogAgent's figures over several orders of the items: mean, interval over groups, and how far the orders differ.
 
 For systems.py, reproduction.py and live_signals.py. A figure is taken in each order; what is shown is the mean over the
 orders with an interval by a bootstrap over groups (a group keeps its multiplicity in every order), and the smallest and
@@ -12,8 +12,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metaprobe.eval.metrics import Interval, against_controls, cluster_weights, ece, ece_equal_width
-from metaprobe.eval.metrics import percentile_interval, resampled
+from metaprobe.eval.metrics import (
+    Interval,
+    against_controls,
+    cluster_weights,
+    ece,
+    ece_equal_width,
+    percentile_interval,
+    resampled,
+)
 from metaprobe.eval.metrics.controls import ControlComparison
 from metaprobe.eval.metrics.ranked import Metric
 from metaprobe.eval.systems.metacogagent import competence, delegate
