@@ -6,11 +6,13 @@ For live_signals.py and reproduction_metacogagent.py. The items are halved by gr
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 
 import numpy as np
 from metacog_orders import Floats, Series
 from metacog_replays import ORDERS, Given, GivenSignals, Recording
 from numpy.typing import NDArray
+from systems_figures import recorded
 
 from metaprobe.eval.systems.metacogagent import outcome_matrix
 from metaprobe.pipelines.answers import most_voted
@@ -70,6 +72,18 @@ class World:
             return GivenSignals(Given(known, "given", with_stated, when))
 
         return of
+
+
+@lru_cache
+def every_agent() -> World:
+    """The recorded runs. Raises ValueError where they are missing."""
+    return World(recorded("metacog-every-agent"))
+
+
+@lru_cache
+def series(variant: str, constants: str = "") -> Series:
+    """A variant of the recorded runs, or other constants of the paper's rules, in every order."""
+    return every_agent().play(variant=variant, constants=constants)
 
 
 def rates(world: World) -> Floats:

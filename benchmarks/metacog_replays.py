@@ -11,11 +11,12 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from metaprobe.llms.replay import ReplayLLM
+from metaprobe.llms.base import Request
+from metaprobe.llms.replay import ReplayLLM, under
 from metaprobe.pipelines import SYSTEMS, Models, Prompts, Session, Setup
 from metaprobe.probes.signals import Signal
 from metaprobe.probes.source import SignalSource, When, joined
-from metaprobe.records.types import Call, Item, Label, Run
+from metaprobe.records.types import Call, Item, Label, Message, Run
 from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.profiles import Profiles
 
@@ -73,13 +74,48 @@ class GivenSignals(SignalSource):
         return {"confidence": self.given.digest}
 
 
+class RenderedOnce:
+    """The prompts of the system, each filled once: ten orders of thirty variants ask the same questions."""
+
+    def __init__(self, prompts: Prompts) -> None:
+        self.texts = prompts.texts
+        self._prompts = prompts
+        self._lists: dict[str, tuple[str, ...]] = {}
+        self._filled: dict[tuple[object, ...], tuple[Message, ...]] = {}
+
+    def messages(self, name: str, **slots: str) -> tuple[Message, ...]:
+        """As `Prompts.messages`."""
+        key = (name, *slots.items())
+        if key not in self._filled:
+            self._filled[key] = self._prompts.messages(name, **slots)
+        return self._filled[key]
+
+    def entries(self, name: str) -> tuple[str, ...]:
+        """As `Prompts.entries`."""
+        if name not in self._lists:
+            self._lists[name] = self._prompts.entries(name)
+        return self._lists[name]
+
+
+class FoundOnce(ReplayLLM):
+    """The recorded calls, each looked up once."""
+
+    async def complete(self, request: Request) -> Call:
+        """As `ReplayLLM.complete`; no two recorded calls of a run asked the same."""
+        known: dict[tuple[object, ...], Call] = self.__dict__.setdefault("_found", {})
+        key = (request.messages, request.sampling)
+        if key not in known:
+            known[key] = await super().complete(request)
+        return under(request, known[key])
+
+
 class Recording:
     """Runs of the variant `every-agent`, ready to be replayed as another variant, in another order."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self.items = [run.item for run in runs]
-        self._llm = ReplayLLM.from_runs(runs)
-        self._prompts = Prompts.load(SYSTEM.name, SYSTEM.prompts, optional=SYSTEM.agents)
+        self._llm = FoundOnce.from_runs(runs)
+        self._prompts = RenderedOnce(Prompts.load(SYSTEM.name, SYSTEM.prompts, optional=SYSTEM.agents))
         self._right = {
             (run.item.id, SYSTEM.extract_answer(run.item, call, run.variant)): run.label("correct", call.id)
             for run in runs

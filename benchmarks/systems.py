@@ -8,29 +8,27 @@ Recorded runs on essays hold no texts and no grades by people, which are not our
 is measured on the store as it was collected (`--whole`), and kept in docs/measured/.
 """
 
-import asyncio
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 from demo_results import markdown, write
+from metacog_controls import every_agent, series, with_constants, without_signal
+from metacog_orders import Series
+from metacog_orders import share as share_over
+from metacog_replays import ORDERS
 from systems_essays import contest, debate, measure_whole
-from systems_figures import PAGE, Lines, about, number, paper_of, points, recorded, share
+from systems_figures import ABOUT_ORDERS, PAGE, Lines, about, cell, number, packed, paper_of, points, recorded, share
 
-from metaprobe.eval.systems import metacogagent, metacrit, mgv
+from metaprobe.eval.systems import metacrit, mgv
 from metaprobe.eval.systems.metacrit import SystemCost
-from metaprobe.llms.replay import ReplayLLM
-from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup
+from metaprobe.pipelines import SYSTEMS
 from metaprobe.pipelines.metacogagent import TABLE_IV, TABLE_V
-from metaprobe.records.store import RunStore
 from metaprobe.records.types import Run
-from metaprobe.routing.paper import PaperRules
-from metaprobe.routing.profiles import Profiles
-from metaprobe.training.collect import collect
 
-REPLAYED = ("single", "round-robin", "random", "keyword", "majority", "algorithm")
+FULL = "algorithm"
+REPLAYED = ("single", "round-robin", "random", "keyword", "majority", FULL)
 
 
 @click.command()
@@ -122,69 +120,65 @@ def monitor_generate_verify(runs: Sequence[Run], paper: dict[str, Any]) -> Lines
 
 
 def metacog(runs: Sequence[Run], paper: dict[str, Any]) -> Lines:
-    """Table II, the agents alone, the ablations and the sweeps. All but the recorded variant are replayed from it."""
-    matrix = metacogagent.outcome_matrix(runs)
-    alone = [f"{agent} {matrix.correct[:, i].mean():.1%}" for i, agent in enumerate(matrix.agents)]
+    """Table II, controls, the ablations and the sweeps. All but the recorded variant are replayed from it."""
+    world = every_agent()
+    full = series(FULL)
     models = {call.agent: call.model for run in runs[:1] for call in run.calls if call.stage == "answer"}
-    rows = [outcome_row(name, replayed(runs, name), paper["table 2"].get(name)) for name in REPLAYED]
-    head = ["variant", "paper: accuracy %, precision, ECE, calls (GPT-4)", "accuracy", "asked others"]
-    head += ["delegation precision", "ECE of c", "calls"]
-    ablations = [
-        outcome_row(name, replayed(runs, variant, constants), paper["table 4"].get(name))
-        for name, (variant, constants) in TABLE_IV.items()
+    rows = [outcome_row(name, series(name), paper["table 2"].get(name)) for name in REPLAYED]
+    controls = {f"{agent} alone": right for agent, right in zip(world.agents, world.right.T, strict=True)}
+    controls |= without_signal(world)
+    rows += [
+        [f"control: {name}", "-", cell(packed(share_over(right[None], full.weights)), "percent"), *["-"] * 5]
+        for name, right in controls.items()
     ]
+    rows += [outcome_row(f"control: {name}", one, None) for name, one in with_constants(world).items()]
+    ablations = []
+    for name, (variant, constants) in TABLE_IV.items():
+        without = series(variant, constants)
+        row = outcome_row(name, without, paper["table 4"].get(name))
+        ablations.append([*row[:3], cell(packed(without.gain_over(full)), "points"), *row[3:]])
     sweeps = []
     for constant, values in TABLE_V.items():
         for value in values:
-            ours = metacogagent.evaluate(replayed(runs, "algorithm", f"{constant}={value}"))
-            theirs = str(paper["table 5"][constant][str(value)])
-            sweeps.append([f"{constant} = {value}", theirs, share(ours.accuracy), share(ours.asked)])
+            ours = series(FULL, f"{constant}={value}")
+            cells = [cell(packed(ours.accuracy()), "percent"), cell(packed(ours.gain_over(full)), "points")]
+            cells.append(cell(packed(ours.share_asked()), "percent"))
+            sweeps.append([f"{constant} = {value}", str(paper["table 5"][constant][str(value)]), *cells])
+    head = ["asked others", "delegation precision", "ECE of c, 15 bins of equal mass"]
+    head += ["ECE of c, 10 bins of equal width (the paper's)", "calls"]
+    difference = "against the full system, points"
     return [
-        f"Agents: {', '.join(f'{agent} is {model}' for agent, model in models.items())}. Alone, on every item: "
-        f"{', '.join(alone)}; an oracle that picks the agent: {matrix.correct.max(axis=1).mean():.1%}. The items "
-        "ran one after another, as in the paper.",
+        f"Agents: {', '.join(f'{agent} is {model}' for agent, model in models.items())}; an oracle that picks the "
+        f"agent has {world.right.max(axis=1).mean():.1%}. The items ran one after another, as in the paper. "
+        f"{ABOUT_ORDERS.format(n=len(ORDERS))}",
         "",
-        *markdown(head, rows),
+        *markdown(["variant", "paper: accuracy %, precision, ECE, calls (GPT-4)", "accuracy", *head], rows),
         "",
-        "Ablations (table IV, and three of ours):",
+        "The controls know of an item what the other half of the groups tells: which agent is the best, how often each "
+        "is right. In the last two rows such constants stand in the place of the stated confidence.",
         "",
-        *markdown(["without", "paper: accuracy %, difference, precision", *head[2:]], ablations),
+        "Ablations (table IV, and three of ours), the differences paired on the item in each order:",
+        "",
+        *markdown(["without", "paper: accuracy %, difference, precision", "accuracy", difference, *head], ablations),
         "",
         "Sweeps (table V):",
         "",
-        *markdown(["constant", "paper: accuracy %", "accuracy", "asked others"], sweeps),
+        *markdown(["constant", "paper: accuracy %", "accuracy", difference, "asked others"], sweeps),
     ]
 
 
-def outcome_row(name: str, runs: Sequence[Run], theirs: Sequence[float | None] | None) -> list[str]:
+def outcome_row(name: str, ours: Series, theirs: Sequence[float | None] | None) -> list[str]:
     """One variant beside the paper's."""
-    ours = metacogagent.evaluate(runs)
     return [
         name,
         ", ".join("-" if value is None else str(value) for value in theirs) if theirs else "-",
-        share(ours.accuracy),
-        share(ours.asked),
-        share(ours.precision),
-        number(ours.calibration.ece if ours.calibration else None),
-        ", ".join(f"{count} {stage}" for stage, count in sorted(ours.calls.items())),
+        cell(packed(ours.accuracy()), "percent"),
+        cell(packed(ours.share_asked()), "percent"),
+        cell(packed(ours.precision()), "percent"),
+        cell(packed(ours.calibration("equal mass")), "number"),
+        cell(packed(ours.calibration("equal width")), "number"),
+        ours.shown_calls(),
     ]
-
-
-def replayed(runs: Sequence[Run], variant: str, constants: str = "") -> list[Run]:
-    """What another variant, or other constants, would have done: every call it asks for is recorded."""
-    rules = PaperRules.parse(constants)
-    system = SYSTEMS["metacogagent"]
-    prompts = Prompts.load(system.name, system.prompts, optional=system.agents)
-    profiles = Profiles(initial=rules.initial, rate=rules.rate)
-    llm = ReplayLLM.from_runs(runs)
-    setup = Setup(Models(llm), prompts, policy=rules, profiles=profiles, agents=system.agents)
-    items = [run.item for run in sorted(runs, key=lambda run: run.item.id)]
-    with tempfile.TemporaryDirectory() as folder:
-        store = RunStore(Path(folder))
-        report = asyncio.run(collect(system, items, setup, store, variants=[variant], wave=1))
-        if report.failed:
-            raise RuntimeError(f"{variant} {constants}: {report.failed[0]}")
-        return list(store)
 
 
 def metacrit_section(runs: Sequence[Run], paper: dict[str, Any]) -> Lines:
