@@ -9,7 +9,6 @@ why not; tests/test_reproduction.py holds the page against it.
 
 import dataclasses
 import json
-from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -47,9 +46,12 @@ orders where the order of the items matters (in parentheses the smallest and the
 are: [systems](systems.md)).
 
 - *holds*: our whole interval is on the paper's side of 0, so is every order, and so is every controlled difference;
-- *falls to a control*: ours is on the paper's side, but against the controls in bold it is not;
-- *depends on the order*: the mean over the orders is on the paper's side, some order is not;
-- *the other way round*, *undecided*: our interval is on the other side of 0, or holds it.
+- *the other way round*: all of these are on the other side;
+- *undecided*: our interval holds 0;
+- *falls to a control*: ours is on one side, but against the controls in bold it is not;
+- *depends on the order*: some order is not on the side of the mean over the orders.
+
+Where no control is named, both sides share everything but what is claimed, as is said in its place.
 """
 
 
@@ -108,24 +110,23 @@ def claims(found: dict[str, Any]) -> list[str]:
 
 
 def verdict(row: dict[str, Any]) -> str:
-    """What may be said of a claim: it holds only if its controlled differences do, and every order."""
+    """What may be said of a claim: it stands only if its controlled differences do, and every order."""
     side = side_of(row, row)
-    if side < 0:
-        return "**the other way round**"
     if side == 0:
         return "undecided"
     if not (row["controls"] or row["same"]):
         return "not controlled"
     if killers(row):
         return "**falls to a control**"
-    if any(one["orders"] and row["sign"] * min_of(one["orders"], row["sign"]) <= 0 for one in [row, *row["controls"]]):
+    orders = [one["orders"] for one in [row, *row["controls"]] if one["orders"]]
+    if any(side * row["sign"] * order <= 0 for pair in orders for order in pair):
         return "depends on the order"
-    return "holds"
+    return "holds" if side > 0 else "**the other way round**"
 
 
 def killers(row: dict[str, Any]) -> list[str]:
-    """The controls that a claim does not survive."""
-    return [control["name"] for control in row["controls"] if side_of(control, row) <= 0]
+    """The controls against which our difference is not shown to lie on the side where it lies by itself."""
+    return [control["name"] for control in row["controls"] if side_of(control, row) != side_of(row, row)]
 
 
 def side_of(part: dict[str, Any], row: dict[str, Any]) -> int:
@@ -135,13 +136,8 @@ def side_of(part: dict[str, Any], row: dict[str, Any]) -> int:
     return 1 if low > 0 else -1 if high < 0 else 0
 
 
-def min_of(orders: Sequence[float], sign: int) -> float:
-    """The order that speaks least for the paper."""
-    return min(orders) if sign > 0 else max(orders)
-
-
 def against(row: dict[str, Any]) -> str:
-    """Our difference against each control; in bold those that it does not survive."""
+    """Our difference against each control; in bold those that it falls to."""
     dead = killers(row)
     parts = []
     for control in row["controls"]:

@@ -13,7 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import click
+from creak_controls import CHAIN as ONE_CHAIN
+from creak_controls import CONSTANT, HALF, constant, difference, right, unreadable
 from demo_results import markdown, write
+from loop_controls import SAME_PROMPT, loop_of, most_given, over_in_first, over_in_gain
+from loop_controls import over as loop_over
 from metacog_controls import every_agent, series, with_constants, without_signal
 from metacog_orders import Series
 from metacog_orders import share as share_over
@@ -28,6 +32,7 @@ from metaprobe.pipelines.metacogagent import TABLE_IV, TABLE_V
 from metaprobe.records.types import Run
 
 FULL = "algorithm"
+MGV, REFINE, VERIFY, CHAIN = "monitor-generate-verify", "self-refine", "self-verification", "zero-shot-cot"
 REPLAYED = ("single", "round-robin", "random", "keyword", "majority", FULL)
 
 
@@ -97,6 +102,7 @@ def monitor_generate_verify(runs: Sequence[Run], paper: dict[str, Any]) -> Lines
         [f"{stop.threshold}", share(stop.accuracy), number(stop.attempts), number(stop.tokens, "{:.0f}")]
         for stop in own.thresholds
     ]
+    loops, loop_lines = loop_table(runs)
     told = [
         f"Evaluation given in {own.quality_given:.0%} of the answers, difficulty in {own.difficulty_given:.0%} of the "
         f"first. AUROC against correctness: evaluation {number(own.quality_auroc)}, stated ease "
@@ -109,6 +115,13 @@ def monitor_generate_verify(runs: Sequence[Run], paper: dict[str, Any]) -> Lines
             ["system", "paper (Llama-3.1-8B, GSM8K test)", "accuracy here", "attempts", "tokens a problem"], rows
         ),
         "",
+        "What each loop adds to the answer that it began with, paired on the problem. The systems ask for that first "
+        "answer with different prompts, so their final answers differ for that reason already:",
+        "",
+        *loops,
+        "",
+        *loop_lines,
+        "",
         *told,
         "",
         *markdown(["cycle", "accuracy of its answer"], cycles),
@@ -116,6 +129,47 @@ def monitor_generate_verify(runs: Sequence[Run], paper: dict[str, Any]) -> Lines
         "What stopping at a mean evaluation of at least t would have given (all cycles were run):",
         "",
         *markdown(["t", "accuracy", "attempts", "tokens"], stops),
+    ]
+
+
+def loop_table(runs: Sequence[Run]) -> tuple[Lines, Lines]:
+    """A row for each system, and in words what is left of the difference between the two loops."""
+    by_system = {system: [run for run in runs if run.system == system] for system in (MGV, REFINE, VERIFY, CHAIN)}
+    same = recorded(SAME_PROMPT)
+    loops = {system: loop_of(found) for system, found in by_system.items() if found}
+    loops |= {f"{REFINE}, from the solve prompt of {MGV}": loop_of(same)} if same else {}
+    chain = loops.get(CHAIN)
+    rows = [
+        [
+            system,
+            share(loop.mean(loop.first)),
+            share(loop.mean(loop.final)),
+            points(loop.gain()),
+            "-" if chain is None or system == CHAIN else points(loop_over(loop, chain)),
+        ]
+        for system, loop in loops.items()
+    ]
+    lines = []
+    if VERIFY in loops:
+        most = most_given(by_system[VERIFY])
+        lines.append(
+            f"Self-Verification against the answer that most of its candidates give, which needs no verification: "
+            f"{points(loops[VERIFY].mean(loops[VERIFY].final - most))} points."
+        )
+    if MGV in loops and REFINE in loops:
+        ours, theirs = loops[MGV], loops[REFINE]
+        lines.append(
+            f"Monitor-Generate-Verify over Self-Refine: {points(loop_over(ours, theirs))} points in the final answers, "
+            f"{points(over_in_first(ours, theirs))} in the first ones, before any loop, and "
+            f"{points(over_in_gain(ours, theirs))} in what the loops add."
+        )
+    lines.append(
+        f"From the same solve prompt: {points(loop_over(loops[MGV], loop_of(same)))} points."
+        if same
+        else f"Self-Refine from the same solve prompt is not collected yet: `python recorded/collect.py {SAME_PROMPT}`."
+    )
+    return markdown(["system", "right at first", "right in the end", "gain of the loop", "over zero-shot-cot"], rows), [
+        " ".join(lines)
     ]
 
 
@@ -138,12 +192,12 @@ def metacog(runs: Sequence[Run], paper: dict[str, Any]) -> Lines:
         row = outcome_row(name, without, paper["table 4"].get(name))
         ablations.append([*row[:3], cell(packed(without.gain_over(full)), "points"), *row[3:]])
     sweeps = []
-    for constant, values in TABLE_V.items():
+    for swept, values in TABLE_V.items():
         for value in values:
-            ours = series(FULL, f"{constant}={value}")
+            ours = series(FULL, f"{swept}={value}")
             cells = [cell(packed(ours.accuracy()), "percent"), cell(packed(ours.gain_over(full)), "points")]
             cells.append(cell(packed(ours.share_asked()), "percent"))
-            sweeps.append([f"{constant} = {value}", str(paper["table 5"][constant][str(value)]), *cells])
+            sweeps.append([f"{swept} = {value}", str(paper["table 5"][swept][str(value)]), *cells])
     head = ["asked others", "delegation precision", "ECE of c, 15 bins of equal mass"]
     head += ["ECE of c, 10 bins of equal width (the paper's)", "calls"]
     difference = "against the full system, points"
@@ -183,11 +237,21 @@ def outcome_row(name: str, ours: Series, theirs: Sequence[float | None] | None) 
 
 def metacrit_section(runs: Sequence[Run], paper: dict[str, Any]) -> Lines:
     """Accuracy after every stage, who flags, how it fails, what it costs."""
-    stages = [
-        [row.system, row.variant, row.stage, share(row.accuracy), points(row.gain)]
-        for row in metacrit.stage_accuracy(runs)
-    ]
+    by_variant: dict[tuple[str, str], list[Run]] = {}
+    for run in runs:
+        by_variant.setdefault((run.system, run.variant), []).append(run)
+    stages = []
+    for row in metacrit.stage_accuracy(runs):
+        of = by_variant[row.system, row.variant]
+        halved = difference(of, right(of, row.stage, half=True), right(of, half=True, stage="answer"))
+        gains = ["-", "-"] if row.stage == "answer" else [points(row.gain), points(halved)]
+        cells = [row.system, row.variant, row.stage, share(row.accuracy), f"{unreadable(of, row.stage):.0%}"]
+        stages.append([*cells, *gains])
     own = [run for run in runs if run.system == "metacrit"]
+    says_one = constant(own)
+    chains = by_variant.get((CHAIN, "plain"), [])
+    chained = f", over {ONE_CHAIN} {points(difference(own, right(own), right(chains)))} points" if chains else ""
+    first = "gain over the first stage"
     flags = [
         [
             row.pattern,
@@ -206,7 +270,10 @@ def metacrit_section(runs: Sequence[Run], paper: dict[str, Any]) -> Lines:
     return [
         f"The paper's CREAK column (table 3, no model named), in percent: {theirs}.",
         "",
-        *markdown(["system", "variant", "stage", "accuracy", "gain over the first stage"], stages),
+        *markdown(["system", "variant", "stage", "accuracy", "unreadable", first, f"{first}, {HALF}"], stages),
+        "",
+        f"Controls: {CONSTANT}: {share(difference(own, says_one, 0 * says_one))}; the full system over it "
+        f"{points(difference(own, right(own), says_one))} points{chained}.",
         "",
         "Who flags a concern (the paper's table 9 is on TruthfulQA and CIAR):",
         "",
