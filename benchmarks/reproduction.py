@@ -126,7 +126,8 @@ def verdict(row: dict[str, Any]) -> str:
 
 def killers(row: dict[str, Any]) -> list[str]:
     """The controls against which our difference is not shown to lie on the side where it lies by itself."""
-    return [control["name"] for control in row["controls"] if side_of(control, row) != side_of(row, row)]
+    side = side_of(row, row)
+    return [control["name"] for control in row["controls"] if side and side_of(control, row) != side]
 
 
 def side_of(part: dict[str, Any], row: dict[str, Any]) -> int:

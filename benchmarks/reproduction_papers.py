@@ -167,6 +167,9 @@ def over_ablations(runs: Sequence[Run], chains: Sequence[Run], paper: dict[str, 
     figures = [
         figure("control", f"CREAK, {CONSTANT}: accuracy", "not given", difference(runs, constants, 0 * constants))
     ]
+    for how, half in (("", False), (f", {HALF}", True)):
+        gain = difference(runs, right(runs, half=half), right(runs, "answer", half=half))
+        figures.append(figure("control", f"CREAK, gain over its own first answer{how}", "not given", gain, "points"))
     against = {CONSTANT: difference(runs, ours, constants)}
     if chains:
         alone = right(chains)
