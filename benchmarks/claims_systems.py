@@ -12,6 +12,7 @@ from collections.abc import Callable
 import headline
 import live_signals
 import reproduction
+from creak_controls import HALF
 from systems_figures import ROOT, cell
 
 CLAIMS = ROOT / "docs" / "measured" / "claims_systems.json"
@@ -82,11 +83,33 @@ def of_metacrit(told: dict[str, str]) -> tuple[str, str, str]:
     return after, "holds" if stands else "falls to a control", "benchmarks/reproduction.py"
 
 
+def of_limits(told: dict[str, str]) -> tuple[str, str, str]:
+    """What critics win and lose once an unreadable answer counts as half right, and Self-Verification over its own."""
+    found = json.loads(reproduction.FIGURES.read_text(encoding="utf-8"))
+    rows = {row["what"]: row for section in found.values() for row in section["figures"]}
+    parts, stands = [], []
+    for name, what in CRITICS.items():
+        half = next(control for control in rows[what]["controls"] if control["name"] == HALF)
+        parts.append(f"{name}, {HALF}: {reproduction.shown({**rows[what], **half})}")
+        stands.append(reproduction.side_of(half, rows[what]) == reproduction.side_of(rows[what], rows[what]))
+    own = rows["self-verification: gain over its own first answer"]
+    parts.append(f"Self-Verification over its own first answer: {reproduction.shown(own)}")
+    stands.append(reproduction.side_of(own, {"sign": 1}) < 0)
+    return "; ".join(parts), "holds" if all(stands) else "falls to a control", "benchmarks/reproduction.py"
+
+
+CRITICS = {
+    "control after a chain of thought": "zero-shot-cot with control over without (TruthfulQA)",
+    "control within MetaCrit": "the full system over metacrit without-control",
+}
+"""Name in words -> the row of "Directions"."""
+
 SPECIAL: dict[str, Callable[[dict[str, str]], tuple[str, str, str]]] = {
     "implicit": of_live("implicit"),
     "both": of_live("both"),
     "probes": of_probes,
     "metacrit": of_metacrit,
+    "limits": of_limits,
 }
 """Where a statement's figure comes from today -> how it is read."""
 

@@ -87,12 +87,16 @@ class Series:
         return None if np.isnan(self.right).all(axis=1).any() else share(self.right, self.weights)
 
     def calibration(self, bins: str, keep: ArrayLike = True) -> OverOrders | None:
-        """ECE of c over the answers that were returned or voted with; `bins` as in `CALIBRATION`. None without any."""
+        """ECE of c over the answers that were returned or voted with; `bins` as in `CALIBRATION`. None without any.
+
+        Resampling adds noise, which absolute gaps count as error: the resamples are moved down by as much as they lie
+        above the estimate in the mean, or else the interval would not hold it.
+        """
         kept = np.broadcast_to(keep, len(self.items))
         judged = [(place[kept[place]], c[kept[place]], right[kept[place]]) for place, c, right in self.judged]
         if not all(len(place) for place, _, _ in judged):
             return None
-        return _over_orders([_statistic(CALIBRATION[bins], *one) for one in judged], self.weights)
+        return _over_orders([_statistic(CALIBRATION[bins], *one) for one in judged], self.weights, centred=True)
 
     def gain_over(self, other: "Series") -> OverOrders:
         """Difference of accuracy, paired in each order."""
@@ -150,11 +154,13 @@ def _weighted_mean(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = No
 
 
 def _over_orders(
-    statistics: Sequence[Callable[[NDArray[np.integer]], Floats]], weights: NDArray[np.int32]
+    statistics: Sequence[Callable[[NDArray[np.integer]], Floats]], weights: NDArray[np.int32], *, centred: bool = False
 ) -> OverOrders:
     once = np.ones((1, weights.shape[1]), dtype=np.int32)
     each = np.array([statistic(once)[0] for statistic in statistics])
     values = np.mean([resampled(statistic, weights) for statistic in statistics], axis=0)
+    if centred:
+        values = np.maximum(values - (np.nanmean(values) - each.mean()), 0.0)
     found = percentile_interval(float(each.mean()), values, weights)
     return OverOrders(found, float(each.min()), float(each.max()), len(each))
 

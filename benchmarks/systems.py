@@ -143,6 +143,7 @@ def loop_table(runs: Sequence[Run]) -> tuple[Lines, Lines]:
         [
             system,
             share(loop.mean(loop.first)),
+            f"{cut_first(by_system.get(system, same)):.0%}",
             share(loop.mean(loop.final)),
             points(loop.gain()),
             "-" if chain is None or system == CHAIN else points(loop_over(loop, chain)),
@@ -168,9 +169,23 @@ def loop_table(runs: Sequence[Run]) -> tuple[Lines, Lines]:
         if same
         else f"Self-Refine from the same solve prompt is not collected yet: `python recorded/collect.py {SAME_PROMPT}`."
     )
-    return markdown(["system", "right at first", "right in the end", "gain of the loop", "over zero-shot-cot"], rows), [
-        " ".join(lines)
-    ]
+    return markdown(
+        [
+            "system",
+            "right at first",
+            "first answers cut by max_tokens",
+            "right in the end",
+            "gain of the loop",
+            "over zero-shot-cot",
+        ],
+        rows,
+    ), [" ".join(lines)]
+
+
+def cut_first(runs: Sequence[Run]) -> float:
+    """Share of first answers that max_tokens cut."""
+    first = [next(call for call in run.calls if call.stage == "answer" and call.round == 0) for run in runs]
+    return sum(call.finish_reason == "length" for call in first) / len(first)
 
 
 def metacog(runs: Sequence[Run], paper: dict[str, Any]) -> Lines:
