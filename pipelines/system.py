@@ -2,9 +2,11 @@
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from metaprobe.pipelines.answers import final_answer
-from metaprobe.pipelines.session import Session
+from metaprobe.pipelines.options import Constant, Need
+from metaprobe.pipelines.session import Session, Setup
 from metaprobe.records.types import Call, Item, Run
 from metaprobe.routing.profiles import Experience
 
@@ -41,7 +43,19 @@ class System:
     """The agents it has by default, where it takes any number of them."""
     experiences: Callable[[Run], Iterable[Experience]] | None = None
     """What the agents' profiles learn from a labelled run, where later items depend on the outcomes of earlier ones."""
-    tokens: int = 512
-    """About how many tokens a run generates at most, for the estimate before a collection."""
+    limits: Mapping[str, int] = field(default_factory=dict)
+    """Stage -> the most tokens that a call there generates by default. A call of a stage that is not among `stages`
+    has the limit of the stage whose model it asks."""
+    calls: Callable[[Setup, str], Mapping[str, int]] = lambda setup, variant: {}
+    """`(setup, variant) -> stage -> calls`: how many a run makes at most, for the estimate before a collection."""
+    constants: tuple[Constant[Any], ...] = ()
+    """What of it can be set by name, beside the constants of the policy's rules."""
+    needs: tuple[Need, ...] = ()
+    """Packages that it needs beside those of its models."""
     folder: str = ""
     """Folder of its prompts, where several systems share one; by default its name."""
+
+    def most_tokens(self, setup: Setup, variant: str) -> int:
+        """How many tokens a run generates at most; a stage without a limit counts with that of its default."""
+        limits = {**self.limits, **{stage: n for stage, n in setup.options.tokens.items() if n is not None}}
+        return sum(calls * limits[stage] for stage, calls in self.calls(setup, variant).items())

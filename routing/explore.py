@@ -10,7 +10,7 @@ import numpy as np
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Decision
 from metaprobe.routing.paper import AGAIN, ASK, MONITOR_CONTROL, STOP, PaperRules
-from metaprobe.routing.policy import Outcome, Policy, State, decided
+from metaprobe.routing.policy import Outcome, Policy, State, decided, learns
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,11 @@ class EpsilonGreedy:
 
     def __repr__(self) -> str:
         return f"EpsilonGreedy({self.policy!r}, epsilon={self.epsilon}, seed={self._seed})"
+
+    @property
+    def learns(self) -> bool:
+        """Whether the other policy does."""
+        return learns(self.policy)
 
     def decide(self, state: State, legal_actions: Sequence[str]) -> Decision:
         """The same draw for the same decision id, so that a resumed collection decides as it did."""

@@ -40,7 +40,10 @@ class Outcome:
 
 
 class Policy(Protocol):
-    """Decides, and is told what came of it."""
+    """Decides, and is told what came of it.
+
+    One that learns from `observe` while it runs has an attribute `learns` that is true (see `learns`).
+    """
 
     def decide(self, state: State, legal_actions: Sequence[str]) -> Decision:
         """One of the legal actions, with every legal action's score and propensity, and the reason."""
@@ -49,6 +52,14 @@ class Policy(Protocol):
     def observe(self, decision_id: str, outcome: Outcome) -> None:
         """Learn from an outcome; a policy that does not learn ignores it."""
         ...
+
+
+def learns(policy: Policy) -> bool:
+    """Whether what a policy is told by `observe` changes its later decisions; False where it does not say so.
+
+    A collection then runs in waves, so that what it has seen does not depend on which run ended first.
+    """
+    return bool(getattr(policy, "learns", False))
 
 
 def decided(state: State, action: str, legal_actions: Sequence[str], scores: dict[str, float], reason: str) -> Decision:
