@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from metaprobe.pipelines.argumentation import Semantics, extensions
-from metaprobe.pipelines.session import Session
+from metaprobe.pipelines.options import Constant, Need
+from metaprobe.pipelines.session import Session, Setup
 from metaprobe.pipelines.system import System
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Item, Run
@@ -30,7 +31,7 @@ from metaprobe.records.types import Call, Item, Run
 ASSISTANTS = {"kind": ("Sarah", "strengths"), "strict": ("Mike", "weaknesses")}
 """Agent -> its name in the discussion, and the prompt it begins with; its persona is the prompt of the agent's name."""
 TRAITS = ("issue", "evidence", "position", "conclusion")
-REFLECTIONS = 1
+REFLECTIONS = Constant("reflections", 1, "how often each assistant speaks again, seeing what was said", low=0)
 ARGUMENT_TOKENS = 192
 """Room for 100 words and the level."""
 FEEDBACK_TOKENS = 288
@@ -102,7 +103,7 @@ async def _discussion(session: Session, scale: Scale) -> list[Argument]:
     arguments: list[Argument] = []
     personas = {agent: session.messages(agent)[0].content for agent in ASSISTANTS}
     latest: dict[str, Call] = {}
-    for number in range(1 + REFLECTIONS):
+    for number in range(1 + session.constant(REFLECTIONS)):
         memory = "\n\n".join(f"{argument.speaker}: {argument.text}" for argument in arguments)
         calls = await asyncio.gather(
             *(
@@ -295,6 +296,18 @@ def _scale(session: Session) -> Scale:
     return Scale(rubric, *_bounds(item))
 
 
+def calls(setup: Setup, variant: str) -> dict[str, int]:
+    """How many calls a run makes at most, by stage."""
+    if variant == "single":
+        return {"answer": 2, "contest": 1}
+    reflections = len(ASSISTANTS) * setup.options.value(REFLECTIONS)
+    contests = int(variant != "no-contest")
+    arguments = len(ASSISTANTS) + reflections + contests
+    pairs = arguments * (arguments - 1)
+    found = {"argue": len(ASSISTANTS), "reflect": reflections, "attack": pairs, "answer": 1 + contests}
+    return {**found, "contest": contests}
+
+
 SYSTEM = System(
     name="caelf",
     run=caelf,
@@ -309,5 +322,14 @@ SYSTEM = System(
     roles=(*ASSISTANTS, "teacher", "user"),
     fields=("essay", "trait"),
     extract_answer=extract_answer,
-    tokens=2 * (1 + REFLECTIONS) * ARGUMENT_TOKENS + 2 * FEEDBACK_TOKENS + ARGUMENT_TOKENS + 20 * ATTACK_TOKENS,
+    limits={
+        "argue": ARGUMENT_TOKENS,
+        "reflect": ARGUMENT_TOKENS,
+        "attack": ATTACK_TOKENS,
+        "answer": FEEDBACK_TOKENS,
+        "contest": ARGUMENT_TOKENS,
+    },
+    calls=calls,
+    constants=(REFLECTIONS,),
+    needs=(Need("clingo", "argumentation", without=("single",)),),
 )

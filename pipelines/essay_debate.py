@@ -10,8 +10,9 @@ nothing. Here: temperature 1 and no truncation for the debaters, greedy for the 
 
 import json
 
-from metaprobe.pipelines.judging import MOST, json_object, judge, whole_number
+from metaprobe.pipelines.judging import JUDGE_TOKENS, MOST, json_object, judge, whole_number
 from metaprobe.pipelines.judging import STAGE as JUDGE_STAGE
+from metaprobe.pipelines.options import Constant
 from metaprobe.pipelines.session import Session
 from metaprobe.pipelines.system import System
 from metaprobe.pipelines.verifiable import check_argument
@@ -23,7 +24,7 @@ ADVOCATE, SKEPTIC = "advocate", "skeptic"
 
 ARGUMENT_TOKENS = 200
 SCORE_TOKENS = 16
-DEBATE_TEMPERATURE = 1.0
+DEBATE_TEMPERATURE = Constant("temperature", 1.0, "at which the debaters draw", low=0, high=2)
 
 NO_JUDGE = "no-judge"
 
@@ -35,7 +36,7 @@ async def essay_debate(session: Session) -> Run:
         stage=ARGUMENT_STAGE,
         agent=ADVOCATE,
         max_tokens=ARGUMENT_TOKENS,
-        temperature=DEBATE_TEMPERATURE,
+        temperature=session.constant(DEBATE_TEMPERATURE),
         hidden=True,
     )
     skeptic = await session.ask(
@@ -44,7 +45,7 @@ async def essay_debate(session: Session) -> Run:
         agent=SKEPTIC,
         parent=advocate,
         max_tokens=ARGUMENT_TOKENS,
-        temperature=DEBATE_TEMPERATURE,
+        temperature=session.constant(DEBATE_TEMPERATURE),
         hidden=True,
         opponent=advocate.text.strip(),
     )
@@ -129,5 +130,7 @@ SYSTEM = System(
     signals={"quality": ARGUMENT_STAGE},
     answer_stages=(SCORE_STAGE,),
     extract_answer=extract_answer,
-    tokens=2 * ARGUMENT_TOKENS + SCORE_TOKENS + 2 * 100,
+    limits={ARGUMENT_STAGE: ARGUMENT_TOKENS, SCORE_STAGE: SCORE_TOKENS, JUDGE_STAGE: JUDGE_TOKENS},
+    calls=lambda setup, variant: {ARGUMENT_STAGE: 2, SCORE_STAGE: 2, JUDGE_STAGE: 0 if variant == NO_JUDGE else 4},
+    constants=(DEBATE_TEMPERATURE,),
 )

@@ -196,5 +196,16 @@ SYSTEM = System(
         "synthesis-without-control",
         "synthesis-without-both",
     ),
-    tokens=BRAINSTORM_TOKENS + MONITOR_TOKENS + CONTROL_TOKENS + SYNTHESIS_TOKENS,
+    limits={
+        "answer": BRAINSTORM_TOKENS,
+        "monitor": MONITOR_TOKENS,
+        "control": CONTROL_TOKENS,
+        "synthesis": SYNTHESIS_TOKENS,
+    },
+    calls=lambda setup, variant: {
+        "answer": 1,
+        "monitor": 1,
+        "control": 2 if variant == EVERY_STAGE else 1,
+        "synthesis": 4 if variant == EVERY_STAGE else 1,
+    },
 )

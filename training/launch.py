@@ -4,7 +4,7 @@ import asyncio
 import dataclasses
 import re
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -20,11 +20,13 @@ from metaprobe.records.types import Item
 from metaprobe.routing.explore import EpsilonGreedy, Exhaustive
 from metaprobe.routing.learned_policy import load_policy
 from metaprobe.routing.paper import PaperRules
-from metaprobe.routing.policy import Policy
+from metaprobe.routing.policy import Policy, learns
+from metaprobe.routing.profile_store import ProfileStore
 from metaprobe.routing.profiles import Profiles
 from metaprobe.routing.stages import StagePolicy
-from metaprobe.training.collect import CollectReport, OnRun, collect, run_id
+from metaprobe.training.collect import CollectReport, OnRun, carry, check_learners, collect, run_id
 from metaprobe.training.models import load_models, named_models, tokens_per_second
+from metaprobe.training.options import check_limits, check_needs, options_of
 
 CACHE_FILE = "calls.sqlite"
 LEARNED = "learned"
@@ -71,6 +73,12 @@ class Plan:
     top_logprobs: int = 0
     batch_size: int = 32
     concurrency: int = 128
+    tokens: tuple[str, ...] = ()
+    """`STAGE=N`, or `N` for every stage: the most tokens of a call, in place of the system's own; N may be `none`."""
+    constants: tuple[str, ...] = ()
+    """`NAME=VALUE` of the system's constants."""
+    profiles: Path | None = None
+    """File of earlier outcomes that the agents' profiles begin with; those of this collection are added to it."""
     wave: int = 8
     """Items that run at once where agents learn from outcomes; the next wave sees what came of this one."""
     shard_runs: int = 64
@@ -85,7 +93,7 @@ class Estimate:
 
     runs: int
     tokens_per_run: int
-    """At most."""
+    """At most; a stage without a limit counts with that of its default."""
     tokens_per_second: float
     """Of the slowest model, in a warm-up of a few tokens; long prompts come on top."""
 
@@ -117,13 +125,19 @@ def launch(plan: Plan, out: Path, watch: Watch = Watch()) -> CollectReport:
     if plan.agents and not system.agents:
         raise RecordError(f"agents {', '.join(plan.agents)}: {system.name} takes no agents of your own")
     agents = plan.agents or system.agents
+    variants = plan.variants or system.default_variants or system.variants[:1]
+    check_needs(system, variants)
+    options = options_of(system, plan.tokens, plan.constants)
     policy, rules = policy_of(plan)
+    check_learners(system, policy, variants, plan.profiles is not None)
     signals = SignalSource.load(plan.signals)
     items = load_task(plan.task, seed=plan.task_seed, limit=plan.limit, data=plan.data, split=plan.split)
     _check_fields(system, items, plan.task)
+    named = named_models(plan.llms, plan.judge, system, agents)
+    check_limits(options, system, named, agents)
     setup = Setup(
         models=load_models(
-            named_models(plan.llms, plan.judge, system, agents),
+            named,
             system,
             signals,
             agents,
@@ -139,16 +153,26 @@ def launch(plan: Plan, out: Path, watch: Watch = Watch()) -> CollectReport:
         profiles=Profiles(initial=rules.initial, rate=rules.rate),
         agents=agents,
         seed=plan.seed,
+        options=options,
     )
-    return asyncio.run(_collect(plan, system, items, setup, out, watch))
+    with ProfileStore(plan.profiles) if plan.profiles else nullcontext() as profiles:
+        if profiles is not None:
+            setup = carry(setup, out, profiles)
+        return asyncio.run(_collect(plan, system, items, setup, out, watch, profiles))
 
 
 async def _collect(
-    plan: Plan, system: System, items: Sequence[Item], setup: Setup, out: Path, watch: Watch
+    plan: Plan,
+    system: System,
+    items: Sequence[Item],
+    setup: Setup,
+    out: Path,
+    watch: Watch,
+    profiles: ProfileStore | None,
 ) -> CollectReport:
     variants = plan.variants or system.default_variants or system.variants[:1]
     settings = {"task": plan.task, "split": plan.split, "task seed": plan.task_seed, "capture": plan.capture}
-    if system.experiences is not None:  # another spread of items is another past for each of them
+    if system.experiences is not None or learns(setup.policy):  # another spread of items: each has another past
         settings["limit"] = plan.limit
     async with AsyncExitStack() as stack:
         for llm in setup.models.all:
@@ -158,7 +182,8 @@ async def _collect(
         todo = len(wanted - RunStore(out).run_ids())
         watch.on_total(todo)
         if todo:
-            await _estimate(plan, system, setup.models, todo, watch)
+            tokens = max(system.most_tokens(setup, variant) for variant in variants)
+            await _estimate(plan, tokens, setup.models, todo, watch)
         out.mkdir(parents=True, exist_ok=True)
         cache = stack.enter_context(CallCache(plan.cache or out / CACHE_FILE))
         report = await collect(
@@ -169,6 +194,7 @@ async def _collect(
             variants=variants,
             concurrency=plan.concurrency,
             wave=plan.wave,
+            profiles=profiles,
             shard_runs=plan.shard_runs,
             text=plan.text,
             settings=settings,
@@ -239,12 +265,12 @@ def _own_constants(constants: str) -> tuple[dict[str, float], PaperRules]:
     return own, rules
 
 
-async def _estimate(plan: Plan, system: System, models: Models, todo: int, watch: Watch) -> None:
+async def _estimate(plan: Plan, tokens: int, models: Models, todo: int, watch: Watch) -> None:
     try:
         rate = await tokens_per_second(models, at_once=min(plan.batch_size, plan.concurrency, todo))
     except LLMError:
         return  # whatever is wrong will show in the runs, each with its reason
-    watch.on_estimate(Estimate(todo, system.tokens, rate))
+    watch.on_estimate(Estimate(todo, tokens, rate))
 
 
 def _cached(setup: Setup, cache: CallCache, on_call: OnCall) -> Setup:

@@ -5,6 +5,7 @@ Where a policy stopped early, what another cycle would have given is not known. 
 under the paper's rule: there the critic ended them, and whether to go on is learned for the other states alone.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -96,7 +97,7 @@ def cycles_of(runs: Sequence[Run]) -> Cycles:
         quality=_padded([[np.nan if a.quality is None else a.quality for a in each] for each in cut], T),
         tokens=np.nan_to_num(_padded([[a.tokens for a in each] for each in cut], T)),
         lengths=_padded([[_length(call) for call in each] for each in calls], T),
-        limits=_padded([[float(call.sampling.max_tokens) for call in each] for each in calls], T),
+        limits=_padded([[_limit(call) for call in each] for each in calls], T),
         votes=np.nan_to_num(_padded([_votes(each, each) for each in forms], T)),
         ran=np.array(ends),
         fingerprint=fingerprint(whole),
@@ -249,6 +250,11 @@ def _checked(run: Run, call: Call) -> float:
     if correct is None:
         raise RecordError(f"answer {call.id} has no label 'correct': collect a task that a program can check")
     return correct
+
+
+def _limit(call: Call) -> float:
+    """The most tokens that the call could have had."""
+    return math.inf if call.sampling.max_tokens is None else float(call.sampling.max_tokens)
 
 
 def _length(call: Call) -> float:
