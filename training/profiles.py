@@ -1,6 +1,7 @@
 """Outcomes of stored runs, whoever labelled them, into a file of profiles that a collection begins with."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +21,20 @@ def fold_profiles(stores: Sequence[Path], out: Path, *, every: bool = False) -> 
     """
     found: list[Observation] = []
     seen: set[str] = set()
-    with ProfileStore(out) as file:
-        place = file.next_time
-        for run in (run for store in stores for run in RunStore(store)):
-            system = SYSTEMS.get(run.system)
-            if system is None or system.experiences is None or (every and run.item.id in seen):
-                continue
-            seen.add(run.item.id)
+    for place, run in enumerate(run for store in stores for run in RunStore(store)):
+        system = SYSTEMS.get(run.system)
+        if system is not None and system.experiences is not None and not (every and run.item.id in seen):
             found += run_observations(run, every_answer if every else system.experiences, time=place)
-            place += 1
-        if not found:
-            names = ", ".join(name for name, system in SYSTEMS.items() if system.experiences is not None)
-            raise RecordError(
-                f"{', '.join(map(str, stores))}: no outcome of an agent; expected runs of {names} whose answers are "
-                f"labelled (`metaprobe label`)"
-            )
-        added = file.add(found)
+            seen.add(run.item.id)
+    if not found:
+        names = ", ".join(name for name, system in SYSTEMS.items() if system.experiences is not None)
+        raise RecordError(
+            f"{', '.join(map(str, stores))}: no outcome of an agent; expected runs of {names} whose answers are "
+            f"labelled (`metaprobe label`)"
+        )
+    with ProfileStore(out) as file:
+        after = file.next_time
+        added = file.add(replace(one, time=after + one.time) for one in found)
         known = file.observations()
     learned = Profiles(known)
     pairs = sorted({(one.agent, one.dimension) for one in known})
