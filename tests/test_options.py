@@ -23,7 +23,7 @@ from metaprobe.records.store import RunStore
 from metaprobe.records.types import Item, Run
 from metaprobe.training.collect import collect
 from metaprobe.training.launch import Estimate, Plan, Watch, launch
-from metaprobe.training.options import options_of
+from metaprobe.training.options import check_limits, options_of
 
 environment = asked_endpoint.environment
 server = asked_endpoint.server
@@ -54,7 +54,7 @@ BY_NAME = {constant.name for system in SYSTEMS.values() for constant in system.c
 def disagreeing(request: Request) -> str:
     """Answers that differ, so that there is always something left to do."""
     mine = f"{len(request.id)}{request.round}"
-    return f"1. {mine}: a\n2. Two: b\n3. Three: c\nyes. Answer: {mine}. Verdict: IMPROVE"
+    return f"{mine}\n1. One: a\n2. Two: b\n3. Three: c\nyes. Answer: {mine}. Verdict: IMPROVE"
 
 
 def setup_of(name: str, options: Options, llm: ScriptedLLM) -> Setup:
@@ -215,15 +215,14 @@ def test_without_a_limit_an_endpoint_is_told_none_and_a_model_of_this_machine_is
     call = complete(server, "q: ok", sampling={"max_tokens": None})
     assert not {"max_tokens", "max_completion_tokens"} & set(server.bodies[0])
     assert call.sampling.max_tokens is None
-    endpoint, refused = "openai:m@http://127.0.0.1:9/v1", "tokens answer=none: nowhere runs on this machine"
-    for llms, said in (
-        (("nowhere",), refused),
-        ((endpoint, "gamma=nowhere"), refused),
-        ((endpoint, "assess=no such"), "^(?!tokens).*no such"),  # a stage whose answers are cut
-    ):
-        plan = Plan(system="metacogagent", task="metacog-eval", llms=llms, tokens=("answer=none",))
-        with pytest.raises(RecordError, match=said):
-            launch(plan, tmp_path)
+    plan = Plan(system="metacogagent", task="metacog-eval", llms=("nowhere",), tokens=("answer=none",))
+    with pytest.raises(RecordError, match="tokens answer=none: nowhere runs on this machine"):
+        launch(plan, tmp_path)
+    system, endpoint = SYSTEMS["metacogagent"], "openai:m@http://127.0.0.1:9/v1"
+    options = options_of(system, ("answer=none",))
+    check_limits(options, system, {"": endpoint, "assess": "local"}, system.agents)  # only answers are not cut
+    with pytest.raises(RecordError, match="local runs on this machine"):
+        check_limits(options, system, {"": endpoint, "gamma": "local"}, system.agents)
 
 
 def test_a_run_without_limits_is_stored_and_resumed(tmp_path: Path) -> None:
