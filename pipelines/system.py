@@ -1,6 +1,6 @@
 """A monitor-control system as the collection sees it."""
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,6 +54,14 @@ class System:
     """Packages that it needs beside those of its models."""
     folder: str = ""
     """Folder of its prompts, where several systems share one; by default its name."""
+
+    def chosen(self, variants: Sequence[str] = ()) -> tuple[str, ...]:
+        """These variants, or those that are collected unless told otherwise."""
+        return tuple(variants) or self.default_variants or self.variants[:1]
+
+    def limited(self, stage: str) -> str:
+        """The stage whose limit holds for the calls of this one."""
+        return next((name for name in self.stages if stage == name or stage.startswith(f"{name}-")), stage)
 
     def most_tokens(self, setup: Setup, variant: str) -> int:
         """How many tokens a run generates at most; a stage without a limit counts with that of its default."""

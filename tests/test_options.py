@@ -1,6 +1,7 @@
 """Limits and constants of every system can be set, are refused before anything is asked, and stand beside the runs."""
 
 import asyncio
+import dataclasses
 import json
 import sys
 from collections import Counter
@@ -20,7 +21,7 @@ from metaprobe.pipelines.options import Options
 from metaprobe.pipelines.session import READ
 from metaprobe.records.errors import MissingExtra, RecordError, StoreMismatch
 from metaprobe.records.store import RunStore
-from metaprobe.records.types import Item, Run
+from metaprobe.records.types import Call, Item, Run
 from metaprobe.training.collect import collect
 from metaprobe.training.launch import Estimate, Plan, Watch, launch
 from metaprobe.training.options import check_limits, options_of
@@ -86,7 +87,7 @@ def test_a_run_stays_within_the_calls_and_tokens_that_its_system_declares(
     most = system.calls(setup, variant)
     asked = [call for call in run.calls if call.stage != "likelihood"]
     assert set(most) <= set(system.limits) <= set(system.stages)
-    stages = Counter(next(stage for stage in system.stages if call.stage.startswith(stage)) for call in asked)
+    stages = Counter(system.limited(call.stage) for call in asked)
     assert all(stages[stage] <= most[stage] for stage in stages), (stages, most)
     assert sum(call.sampling.max_tokens or 0 for call in asked) <= system.most_tokens(setup, variant)
 
@@ -100,8 +101,7 @@ def test_the_limit_of_every_stage_of_every_system_can_be_set_and_is_counted_in_t
         each = tuple(f"{stage}={300 + place}" for place, stage in enumerate(system.stages))
         run = run_of(tmp_path / f"each {variant}", name, variant, tokens=each)
         for call in run.calls:
-            stage = next(stage for stage in system.stages if call.stage.startswith(stage))
-            assert call.sampling.max_tokens == 300 + system.stages.index(stage)
+            assert call.sampling.max_tokens == 300 + system.stages.index(system.limited(call.stage))
         assert {
             call.sampling.max_tokens for call in run_of(tmp_path / variant, name, variant, tokens=("7",)).calls
         } == {7}
@@ -255,3 +255,15 @@ def test_a_package_that_a_system_needs_is_missed_before_anything_else(
         launch(Plan(system="caelf", task="nowhere", llms=("nowhere",)), tmp_path)
     with pytest.raises(RecordError, match="nowhere"):  # one model in one conversation argues about nothing
         launch(Plan(system="caelf", task="nowhere", llms=("nowhere",), variants=("single",)), tmp_path)
+
+
+def test_answers_that_their_limit_has_cut_are_counted_by_stage(tmp_path: Path) -> None:
+    class Cut(ScriptedLLM):
+        def _call(self, request: Request, text: str) -> Call:
+            cut = request.stage == "answer" and request.agent != "beta"
+            return dataclasses.replace(super()._call(request, text), finish_reason="length" if cut else "stop")
+
+    setup = setup_of("metacogagent", Options(), Cut({"*": disagreeing}))
+    store = RunStore(tmp_path)
+    report = asyncio.run(collect(SYSTEMS["metacogagent"], [SUM], setup, store, variants=["every-agent"]))
+    assert report.cut == {"answer": (2, 3)}

@@ -41,6 +41,8 @@ class CollectReport:
     """`run id: reason` of runs that did not come to an end; they are tried again next time."""
     unread: dict[str, int] = field(default_factory=dict)
     """Name of a signal -> calls that its checkpoint should have read and could not."""
+    cut: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Stage of answers -> how many of them its limit of tokens ended, and of how many; where it ended any."""
 
 
 async def collect(
@@ -69,7 +71,7 @@ async def collect(
     with another system, model, prompts, policy, signals, options, profiles or `settings`, `RecordError` where
     `check_learners` does.
     """
-    chosen = tuple(variants) or system.default_variants or system.variants[:1]
+    chosen = system.chosen(variants)
     check_learners(system, setup.policy, chosen, profiles is not None)
     if profiles is not None and setup.carried is None:
         setup = carry(setup, store.path, profiles)
@@ -91,7 +93,7 @@ async def collect(
     if profiles is not None:
         profiles.add(learned)
     note_failures(store.path, collecting.failed)
-    return CollectReport(collecting.done, collecting.stored_before, tuple(collecting.failed), dict(collecting.unread))
+    return collecting.report()
 
 
 class _Collecting:
@@ -112,9 +114,16 @@ class _Collecting:
         self.done = self.stored_before = 0
         self.failed: list[str] = []
         self.unread: Counter[str] = Counter()
+        self.answers: Counter[str] = Counter()
+        self.cut: Counter[str] = Counter()
         self._places = {item.id: place for place, item in enumerate(items)}
         self._writer, self._on_run = writer, on_run
         self._gate = asyncio.Semaphore(concurrency)
+
+    def report(self) -> CollectReport:
+        """What was done."""
+        cut = {stage: (count, self.answers[stage]) for stage, count in self.cut.items()}
+        return CollectReport(self.done, self.stored_before, tuple(self.failed), dict(self.unread), cut)
 
     async def in_waves(self, variant: str, wave: int, before: Mapping[str, Run]) -> list[Observation]:
         """All items in one variant, `wave` at once; what the agents' profiles have learned from them.
@@ -169,6 +178,10 @@ class _Collecting:
                 self._writer.add(labelled)
             self.done += 1
             self.unread.update(note.name.removeprefix(UNREAD) for note in run.labels if note.name.startswith(UNREAD))
+            answers = [call for call in run.calls if call.stage in self.system.answer_stages]
+            self.answers.update(self.system.limited(call.stage) for call in answers)
+            cut = [call for call in answers if call.finish_reason == "length"]
+            self.cut.update(self.system.limited(call.stage) for call in cut)
             self._on_run(labelled, "")
             return labelled
 

@@ -97,6 +97,9 @@ class Estimate:
     tokens_per_second: float
     """Of the slowest model, in a warm-up of a few tokens; long prompts come on top."""
 
+    unlimited: tuple[str, ...] = ()
+    """Stages without a limit."""
+
     @property
     def seconds(self) -> float:
         return self.runs * self.tokens_per_run / self.tokens_per_second
@@ -125,7 +128,7 @@ def launch(plan: Plan, out: Path, watch: Watch = Watch()) -> CollectReport:
     if plan.agents and not system.agents:
         raise RecordError(f"agents {', '.join(plan.agents)}: {system.name} takes no agents of your own")
     agents = plan.agents or system.agents
-    variants = plan.variants or system.default_variants or system.variants[:1]
+    variants = system.chosen(plan.variants)
     check_needs(system, variants)
     options = options_of(system, plan.tokens, plan.constants)
     policy, rules = policy_of(plan)
@@ -170,7 +173,7 @@ async def _collect(
     watch: Watch,
     profiles: ProfileStore | None,
 ) -> CollectReport:
-    variants = plan.variants or system.default_variants or system.variants[:1]
+    variants = system.chosen(plan.variants)
     settings = {"task": plan.task, "split": plan.split, "task seed": plan.task_seed, "capture": plan.capture}
     if system.experiences is not None or learns(setup.policy):  # another spread of items: each has another past
         settings["limit"] = plan.limit
@@ -182,8 +185,7 @@ async def _collect(
         todo = len(wanted - RunStore(out).run_ids())
         watch.on_total(todo)
         if todo:
-            tokens = max(system.most_tokens(setup, variant) for variant in variants)
-            await _estimate(plan, tokens, setup.models, todo, watch)
+            await _estimate(plan, system, setup, todo, watch)
         out.mkdir(parents=True, exist_ok=True)
         cache = stack.enter_context(CallCache(plan.cache or out / CACHE_FILE))
         report = await collect(
@@ -265,12 +267,15 @@ def _own_constants(constants: str) -> tuple[dict[str, float], PaperRules]:
     return own, rules
 
 
-async def _estimate(plan: Plan, tokens: int, models: Models, todo: int, watch: Watch) -> None:
+async def _estimate(plan: Plan, system: System, setup: Setup, todo: int, watch: Watch) -> None:
     try:
-        rate = await tokens_per_second(models, at_once=min(plan.batch_size, plan.concurrency, todo))
+        rate = await tokens_per_second(setup.models, at_once=min(plan.batch_size, plan.concurrency, todo))
     except LLMError:
         return  # whatever is wrong will show in the runs, each with its reason
-    watch.on_estimate(Estimate(todo, tokens, rate))
+    variants = system.chosen(plan.variants)
+    tokens = max(system.most_tokens(setup, variant) for variant in variants)
+    unlimited = tuple(stage for stage, limit in setup.options.tokens.items() if limit is None)
+    watch.on_estimate(Estimate(todo, tokens, rate, unlimited))
 
 
 def _cached(setup: Setup, cache: CallCache, on_call: OnCall) -> Setup:
