@@ -8,8 +8,8 @@ The paper's debaters use "standard sampling" and its meta-evaluator decodes dete
 nothing. Here: temperature 1 and no truncation for the debaters, greedy for the other two. It gives no token limits;
 here the task asks for one paragraph of at most 120 words, and the limit leaves room for more.
 
-The debaters are asked zero-shot, as in the paper. The variant `scaffold` shows each debater an example and prescribes how
-its argument opens: small models then argue better, but it fixes the very tokens that early-token features read.
+The debaters are asked zero-shot, as in the paper. The variant `scaffold` shows each debater an example and prescribes
+how its argument opens: small models then argue better, but it fixes the very tokens that early-token features read.
 """
 
 import json
@@ -25,7 +25,7 @@ ARGUMENT_STAGE = "argument"
 SCORE_STAGE = "score"
 ADVOCATE, SKEPTIC = "advocate", "skeptic"
 
-ARGUMENT_TOKENS = 256
+ARGUMENT_TOKENS = 320
 SCORE_TOKENS = 16
 DEBATE_TEMPERATURE = 1.0
 
@@ -127,7 +127,10 @@ def extract_answer(item: Item, call: Call, variant: str) -> str:
 SYSTEM = System(
     name="essay-debate",
     run=essay_debate,
-    prompts=("advocate", "skeptic", "advocate_scaffold", "skeptic_scaffold", "score", "score_again", "judge", "judge_again"),
+    prompts=(
+        *("advocate", "skeptic", "advocate_scaffold", "skeptic_scaffold"),
+        *("score", "score_again", "judge", "judge_again"),
+    ),
     variants=("paper", SCAFFOLD, NO_JUDGE),
     stages=(ARGUMENT_STAGE, SCORE_STAGE, JUDGE_STAGE),
     roles=(ADVOCATE, SKEPTIC),
