@@ -13,6 +13,7 @@ After its appendix (Algorithm 1, tables 2-6). Where that is silent or open, this
 - The contest enters as one more argument before Algorithm 1 runs again: only pairs with it are asked, and the teacher
   learns of it only if it stands. An unreadable grade stays unreadable; no earlier one takes its place.
 - The variant `single` is one model that grades and then hears the contest in the same conversation.
+- Where a model is named for the stage `judge`, it rates the first feedback (`feedback_rating`), in every variant.
 """
 
 import asyncio
@@ -22,6 +23,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from metaprobe.pipelines.argumentation import Semantics, extensions
+from metaprobe.pipelines.feedback_rating import CRITERIA, rate_feedback
+from metaprobe.pipelines.judging import STAGE as JUDGE_STAGE
 from metaprobe.pipelines.session import Session
 from metaprobe.pipelines.system import System
 from metaprobe.records.errors import RecordError
@@ -87,6 +90,7 @@ async def caelf(session: Session) -> Run:
     arguments = await _discussion(session, scale)
     attacks = await _attacks(session, arguments, known=0)
     feedback = await _teacher(session, scale, arguments, attacks)
+    await _rate(session, scale, feedback)
     grade = scale.state(session, feedback)
     if session.variant == "no-contest":
         return session.run(_text(grade))
@@ -204,11 +208,17 @@ async def _contest(session: Session, scale: Scale, feedback: Call, grade: int | 
     return contest
 
 
+async def _rate(session: Session, scale: Scale, feedback: Call) -> None:
+    if JUDGE_STAGE in session.setup.models.by_name:
+        await rate_feedback(session, feedback, rubric=scale.rubric)
+
+
 async def _single(session: Session, scale: Scale) -> Run:
     """The baseline: one model grades, hears the same kind of contest, and answers it."""
     feedback = await session.ask(
         "single", stage="answer", agent="teacher", max_tokens=FEEDBACK_TOKENS, hidden=True, **scale.slots
     )
+    await _rate(session, scale, feedback)
     contest = await _contest(session, scale, feedback, scale.state(session, feedback))
     again = await session.ask(
         "single_contest",
@@ -302,10 +312,11 @@ SYSTEM = System(
         *ASSISTANTS,
         *("strengths", "weaknesses", "reflect", "attack", "teacher", "contest", "single", "single_contest"),
         *(f"rubric_{trait}" for trait in TRAITS),
+        *("rate", *(f"rate_{criterion}" for criterion in CRITERIA)),
     ),
     variants=("caelf", "grounded", "stable", "no-contest", "single"),
     default_variants=("caelf", "single"),
-    stages=("argue", "reflect", "attack", "answer", "contest"),
+    stages=("argue", "reflect", "attack", "answer", "contest", JUDGE_STAGE),
     roles=(*ASSISTANTS, "teacher", "user"),
     fields=("essay", "trait"),
     extract_answer=extract_answer,

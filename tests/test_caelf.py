@@ -1,5 +1,6 @@
 """The branches of CAELF, followed with a scripted model."""
 
+import json
 import re
 
 import pytest
@@ -7,7 +8,9 @@ from scripted import ScriptedLLM, run_once
 
 pytest.importorskip("clingo")
 
+from metaprobe.pipelines import Models
 from metaprobe.pipelines.caelf import SYSTEM, Argument, positions, stated_level, yes_or_no
+from metaprobe.pipelines.feedback_rating import CRITERIA
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Item
 
@@ -247,3 +250,37 @@ def test_a_level_is_read_or_missing_but_not_guessed(text, level):
 )
 def test_yes_and_no_are_read_at_the_beginning_only(text, value):
     assert yes_or_no(text) == value
+
+
+def rating(request, high=5):
+    """Grades by criterion, one lower where the criteria are asked for in reverse order."""
+    names = re.findall(r"for each of: (.*)\.", request.messages[-1].content)[0].split(", ")
+    lower = int(names[0] != "readability")
+    return json.dumps({name: high - lower - place for place, name in enumerate(CRITERIA)})
+
+
+def test_a_judge_rates_the_first_feedback_twice_and_in_both_orders():
+    llm, judge = script(), ScriptedLLM({"judge": rating}, name="rater")
+    run = run_once(SYSTEM, ITEM, llm, models=Models(llm, {"judge": judge}))
+    first = next(call for call in run.calls if call.stage == "answer")
+    graded = {label.name: label.value for label in run.labels if label.source == "judge:rater"}
+    again = {label.name: label.value for label in run.labels if label.source == "judge:rater:reversed"}
+    assert graded == {"readability": 5, "factuality": 4, "self_regulation": 3, "future_improvement": 2}
+    assert again == {name: value - 1 for name, value in graded.items()}
+    assert {label.call_id for label in run.labels if label.source.startswith("judge")} == {first.id}
+    shown = "|".join(CRITERIA)
+    order = [re.findall(rf"^({shown}): ", prompt, re.MULTILINE) for prompt in judge.prompts_of("judge")]
+    assert order == [list(CRITERIA), list(CRITERIA[::-1])]
+
+
+@pytest.mark.parametrize("said", ["{}", '{"readability": 3}', "five", '{"readability": 6, "factuality": 1}'])
+def test_a_rating_that_is_not_whole_is_missing(said):
+    llm, judge = script(), ScriptedLLM({"judge": said}, name="rater")
+    run = run_once(SYSTEM, ITEM, llm, models=Models(llm, {"judge": judge}))
+    assert not [label for label in run.labels if label.source.startswith("judge")]
+
+
+def test_without_a_judge_nothing_is_rated():
+    llm = script()
+    run_once(SYSTEM, ITEM, llm)
+    assert not llm.prompts_of("judge")
