@@ -12,6 +12,8 @@ After its appendix (Algorithm 1, tables 2-6). Where that is silent or open, this
   other form is no grade. Recorded as statements `level`, scaled so that the lowest level is 0 and the highest 1.
 - The contest enters as one more argument before Algorithm 1 runs again: only pairs with it are asked, and the teacher
   learns of it only if it stands. An unreadable grade stays unreadable; no earlier one takes its place.
+- The variant `levels` asks no attack question: two arguments attack each other where they state different levels, for
+  one essay cannot have both; an argument without a level attacks nothing. It is for models that cannot tell an attack.
 - The variant `single` is one model that grades and then hears the contest in the same conversation.
 - Where a model is named for the stage `judge`, it rates the first feedback (`feedback_rating`), in every variant.
 """
@@ -39,6 +41,7 @@ ARGUMENT_TOKENS = 192
 FEEDBACK_TOKENS = 288
 """Room for the level and 150 words."""
 ATTACK_TOKENS = 4
+BY_LEVEL = "levels"
 SEMANTICS: dict[str, Semantics] = {"grounded": "grounded", "stable": "stable"}
 """Variant -> semantics; preferred in all others."""
 
@@ -60,6 +63,10 @@ class Scale:
         level = stated_level(call.text, self.low, self.high)
         session.state(call, "level", None if level is None else (level - self.low) / (self.high - self.low))
         return level
+
+    def stated(self, argument: "Argument") -> int | None:
+        """The level that an argument states, or None."""
+        return stated_level(argument.call.text, self.low, self.high)
 
     def others(self, level: int | None) -> str:
         """The levels a contest may ask for."""
@@ -88,7 +95,7 @@ async def caelf(session: Session) -> Run:
     if session.variant == "single":
         return await _single(session, scale)
     arguments = await _discussion(session, scale)
-    attacks = await _attacks(session, arguments, known=0)
+    attacks = await _attacks(session, scale, arguments, known=0)
     feedback = await _teacher(session, scale, arguments, attacks)
     await _rate(session, scale, feedback)
     grade = scale.state(session, feedback)
@@ -96,7 +103,7 @@ async def caelf(session: Session) -> Run:
         return session.run(_text(grade))
     contest = await _contest(session, scale, feedback, grade)
     arguments.append(Argument("Student", contest))
-    attacks |= await _attacks(session, arguments, known=len(arguments) - 1)
+    attacks |= await _attacks(session, scale, arguments, known=len(arguments) - 1)
     feedback = await _teacher(session, scale, arguments, attacks, contest=contest)
     return session.run(_text(scale.state(session, feedback)))
 
@@ -131,10 +138,15 @@ async def _discussion(session: Session, scale: Scale) -> list[Argument]:
     return arguments
 
 
-async def _attacks(session: Session, arguments: Sequence[Argument], *, known: int) -> set[tuple[int, int]]:
+async def _attacks(
+    session: Session, scale: Scale, arguments: Sequence[Argument], *, known: int
+) -> set[tuple[int, int]]:
     """Who attacks whom (Algorithm 1), among the pairs in which an argument beyond the first `known` takes part."""
     n = len(arguments)
     pairs = [(i, k) for i in range(n) for k in range(n) if i != k and max(i, k) >= known]
+    if session.variant == BY_LEVEL:
+        levels = [scale.stated(argument) for argument in arguments]
+        return {(i, k) for i, k in pairs if None not in (levels[i], levels[k]) and levels[i] != levels[k]}
     calls = await asyncio.gather(
         *(
             session.ask(
@@ -314,7 +326,7 @@ SYSTEM = System(
         *(f"rubric_{trait}" for trait in TRAITS),
         *("rate", *(f"rate_{criterion}" for criterion in CRITERIA)),
     ),
-    variants=("caelf", "grounded", "stable", "no-contest", "single"),
+    variants=("caelf", "grounded", "stable", BY_LEVEL, "no-contest", "single"),
     default_variants=("caelf", "single"),
     stages=("argue", "reflect", "attack", "answer", "contest", JUDGE_STAGE),
     roles=(*ASSISTANTS, "teacher", "user"),

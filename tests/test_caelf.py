@@ -117,6 +117,22 @@ def test_two_camps_are_two_positions_unless_grounded(variant, extensions, read):
     assert ("No argument stands" in prompt) == (variant == "grounded")
 
 
+def test_different_levels_attack_each_other_where_no_question_is_asked():
+    llm = script()  # the kind assistant gives level 2, the strict one 0, and the contest asks for 2
+    run = run_once(SYSTEM, ITEM, llm, variant="levels")
+    assert not pairs(llm)
+    assert solved(run, 0) == {"arguments": 4, "attacks": 8, "extensions": 2, "extension_size": 2, "standing": 4}
+    assert solved(run, 1)["attacks"] == 12
+    assert solved(run, 1)["contest_stands"] == 1
+    assert "Position 1:\nArgument 1 (Sarah): <A>" in llm.prompts_of("answer")[1]
+
+
+def test_an_argument_without_a_level_attacks_nothing_by_level():
+    llm = script(contest="I disagree.")
+    run = run_once(SYSTEM, ITEM, llm, variant="levels")
+    assert solved(run, 1)["attacks"] == solved(run, 0)["attacks"]
+
+
 def test_without_a_stable_extension_the_teacher_reads_everything():
     llm = script({"AB", "Ba", "aA"})
     run = run_once(SYSTEM, ITEM, llm, variant="stable")
