@@ -42,7 +42,7 @@ COMMANDS = {
     "qwen-metacog-eval": f"self-report --task metacog-eval --llm {SMALL} --batch-size 64 --top-logprobs 15",
     "creak-metacrit": f"metacrit --variant every-stage {CREAK}",
     "creak-cot": f"zero-shot-cot --variant plain --variant raw-critique --variant monitor --variant control {CREAK}",
-    "asap-debate": f"essay-debate --variant no-judge --task asap --limit 128 {ESSAYS}",
+    "asap-debate": f"essay-debate --variant no-judge --task asap --limit 96 {ESSAYS}",
     "asap-debate-scaffold": f"essay-debate --variant scaffold --task asap --limit 300 {ESSAYS} --judge {LARGE}",
     "essays-caelf": f"caelf --task essays --limit 60 {ESSAYS}",
     "essays-caelf-levels": f"caelf --variant levels --task essays --limit 60 {ESSAYS}",
