@@ -40,6 +40,8 @@ ORDER = (
 """Of the rows of a table of methods."""
 AIM = 0.80
 QA = "token_logprobs_qa"
+DEBATE_STORES = {"asap-debate": "zero-shot", "asap-debate-scaffold": "scaffold"}
+"""Store of recorded/ -> how its debaters were asked."""
 SHORT = 20
 """Median tokens below which the first tokens are most of the answer, and say little of the paper's finding."""
 
@@ -47,7 +49,7 @@ SHORT = 20
 def page(figures: Figures) -> str:
     """The whole page."""
     sets = figures.get("sets", {})
-    debates = next(iter(figures.get("debates", {}).values()), None)
+    debates = {way: figures.get("debates", {}).get(store) for store, way in DEBATE_STORES.items()}
     lines = [*INTRO.format(resamples=figures["resamples"]).splitlines(), ""]
     lines += ["## Data", "", *setting(sets), ""]
     lines += ["## What this says", "", *says(sets), ""]
@@ -58,7 +60,9 @@ def page(figures: Figures) -> str:
         lines += [f"### {name}", "", *one_set(found), ""]
     lines += ["## Tokens seen", "", *prefixes(sets), ""]
     lines += ["## Out of domain", "", *left_out(sets), *between(figures.get("between", {}).get("cells")), ""]
-    lines += ["## The debates", "", *debate(debates), ""]
+    lines += ["## The debates", "", *DEBATES.splitlines(), ""]
+    for way, found in debates.items():
+        lines += [f"### The debates, {way}", "", *debate(found, way), ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -171,11 +175,12 @@ def runs_table(rows: Figures) -> Lines:
     return markdown(["run", "n", "good", *names], table)
 
 
-def findings(sets: Figures, debates: Figures | None) -> Lines:
+def findings(sets: Figures, debates: dict[str, Figures | None]) -> Lines:
     """Early windows, asymmetry of the roles, shape of the trajectory: each with its numbers and a verdict."""
     measured = {name: found for name, found in sets.items() if "early" in found}
-    if debates is not None:
-        measured |= {name: found for name, found in debates["sets"].items() if "early" in found}
+    argued = {way: found for way, found in debates.items() if found is not None}
+    for way, of in argued.items():
+        measured |= {f"{way}: {name}": found for name, found in of["sets"].items() if "early" in found}
     lines = [
         *EARLY.splitlines(),
         "",
@@ -215,18 +220,19 @@ def findings(sets: Figures, debates: Figures | None) -> Lines:
     head += ["spread wider at start", "gap start", "gap middle", "gap end"]
     lines += [*markdown(head, rows), ""]
     lines += [*ROLES.splitlines(), ""]
-    if debates is None or not debates["asymmetry"]:
+    if not any(of["asymmetry"] for of in argued.values()):
         return [*lines, "Not measured yet: it needs recorded debates with enough of both classes for both roles."]
     rows = [
         [
-            target,
+            f"{way}: {target}",
             name,
             f"{row['advocate']:.3f}",
             f"{row['skeptic']:.3f}",
             signed(row["difference"]),
             verdict(row["difference"]),
         ]
-        for target, found in debates["asymmetry"].items()
+        for way, of in argued.items()
+        for target, found in of["asymmetry"].items()
         for name, row in found.items()
     ]
     return [*lines, *markdown(["labels, target", "method", "Advocate", "Skeptic", "difference", "it"], rows)]
@@ -319,10 +325,10 @@ def between(cells: Figures | None) -> Lines:
     ]
 
 
-def debate(found: Figures | None) -> Lines:
-    """The debates' own tables."""
+def debate(found: Figures | None, way: str) -> Lines:
+    """The own tables of the debates that were asked for in one way."""
     if found is None:
-        return ["Not measured yet: recorded/asap-debate is not there (`python recorded/collect.py asap-debate`)."]
+        return ["Not measured yet: its store is not there (`python recorded/collect.py`)."]
     rows = []
     for name, row in found["tables"].items():
         essays, role, source, target = name.split(", ")
@@ -343,11 +349,9 @@ def debate(found: Figures | None) -> Lines:
         "",
         *markdown(head, rows),
         "",
-        *DEBATES.splitlines(),
-        "",
     ]
     for name, cells in found["sets"].items():
-        lines += [f"### {name}: {cells['what']}", "", *one_set(cells), ""]
+        lines += [f"#### {way}: {name}, {cells['what']}", "", *one_set(cells), ""]
     return lines
 
 

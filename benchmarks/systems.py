@@ -248,7 +248,7 @@ SECTIONS = {
     "metacogagent": (("metacog-every-agent",), metacog),
     "metacrit": (("creak-metacrit", "creak-cot"), metacrit_section),
     "essay-debate": (("asap-debate",), debate),
-    "caelf": (("essays-caelf",), contest),
+    "caelf": (("essays-caelf", "essays-caelf-levels"), contest),
 }
 
 if __name__ == "__main__":

@@ -5,7 +5,11 @@ Synthesizer-Judge gives the score, and a meta-evaluator judges both arguments. B
 program can check. Items bring `essay`, `trait`, `rubric`, `essay_prompt`, `low` and `high` as fields.
 
 The paper's debaters use "standard sampling" and its meta-evaluator decodes deterministically; of the scorer it says
-nothing. Here: temperature 1 and no truncation for the debaters, greedy for the other two. It gives no token limits.
+nothing. Here: temperature 1 and no truncation for the debaters, greedy for the other two. It gives no token limits;
+here the task asks for one paragraph of at most 120 words, and the limit leaves room for more.
+
+The debaters are asked zero-shot, as in the paper. The variant `scaffold` shows each debater an example and prescribes
+how its argument opens: small models then argue better, but it fixes the very tokens that early-token features read.
 """
 
 import json
@@ -22,17 +26,19 @@ ARGUMENT_STAGE = "argument"
 SCORE_STAGE = "score"
 ADVOCATE, SKEPTIC = "advocate", "skeptic"
 
-ARGUMENT_TOKENS = 200
+ARGUMENT_TOKENS = 320
 SCORE_TOKENS = 16
 DEBATE_TEMPERATURE = Constant("temperature", 1.0, "at which the debaters draw", low=0, high=2)
 
 NO_JUDGE = "no-judge"
+SCAFFOLD = "scaffold"
 
 
 async def essay_debate(session: Session) -> Run:
     """Argue for the essay, argue against it, score it, and judge both arguments."""
+    form = "_scaffold" if session.variant == SCAFFOLD else ""
     advocate = await session.ask(
-        "advocate",
+        ADVOCATE + form,
         stage=ARGUMENT_STAGE,
         agent=ADVOCATE,
         max_tokens=ARGUMENT_TOKENS,
@@ -40,7 +46,7 @@ async def essay_debate(session: Session) -> Run:
         hidden=True,
     )
     skeptic = await session.ask(
-        "skeptic",
+        SKEPTIC + form,
         stage=ARGUMENT_STAGE,
         agent=SKEPTIC,
         parent=advocate,
@@ -122,8 +128,11 @@ def extract_answer(item: Item, call: Call, variant: str) -> str:
 SYSTEM = System(
     name="essay-debate",
     run=essay_debate,
-    prompts=("advocate", "skeptic", "score", "score_again", "judge", "judge_again"),
-    variants=("paper", NO_JUDGE),
+    prompts=(
+        *("advocate", "skeptic", "advocate_scaffold", "skeptic_scaffold"),
+        *("score", "score_again", "judge", "judge_again"),
+    ),
+    variants=("paper", SCAFFOLD, NO_JUDGE),
     stages=(ARGUMENT_STAGE, SCORE_STAGE, JUDGE_STAGE),
     roles=(ADVOCATE, SKEPTIC),
     fields=("essay", "trait", "rubric", "essay_prompt", "low", "high"),

@@ -1,15 +1,18 @@
 """The meta-evaluator: a language model that judges how well another one argued, not what it argued about.
 
 Early-token confidence paper, section 3.4 and figures 7 and 8: three dimensions from 1 to 3 and a flag for critical
-failures. What the judge writes follows a JSON schema; output that does not is asked for once more, then it is missing.
+failures. What the judge writes follows a JSON schema. Output that does not, and reasons that cannot be read or are
+copied from what the judge was shown, are no judgement: they are asked for once more, then the judgement is missing.
 """
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from metaprobe.pipelines.session import Session
+from metaprobe.pipelines.verifiable import is_copied, is_gibberish, is_repetitive
 from metaprobe.records.types import Call, Sampling
 
 STAGE = "judge"
@@ -99,8 +102,19 @@ def parse_judgement(text: str) -> Judgement | None:
     return Judgement(instruction, justification, evidence, bool(flag), description, reasoning)
 
 
+def is_own_judgement(judgement: Judgement, shown: Sequence[str]) -> bool:
+    """Returns whether the judge's texts are its own words that can be read; texts that were left out count as such.
+
+    `shown`: everything the judge was given. A judge that copies it has not judged, whatever its numbers.
+    """
+    reasons = [text for text in (judgement.description, judgement.reasoning) if text.strip()]
+    if any(is_copied(text, shown) or is_repetitive(text) for text in reasons):
+        return False
+    return not judgement.reasoning.strip() or not is_gibberish(judgement.reasoning)
+
+
 async def judge(session: Session, argument: Call, *, role: str) -> Judgement | None:
-    """Ask the meta-evaluator about one argument and label it; None where nothing readable came, twice.
+    """Ask the meta-evaluator about one argument and label it; None where no judgement of its own came, twice.
 
     It sees what the agent saw: its system instructions, its task with trait, rubric and essay, and then its response.
     It decodes greedily, so the second attempt is shown the first and told what is wrong with it. The labels' source is
@@ -114,6 +128,7 @@ async def judge(session: Session, argument: Call, *, role: str) -> Judgement | N
         context=_turn(argument, "user"),
         response=argument.text.strip(),
     )
+    shown = [message.content for message in messages]
     judgement = None
     for round_ in (0, 1):
         call = await session.send(
@@ -125,8 +140,9 @@ async def judge(session: Session, argument: Call, *, role: str) -> Judgement | N
             parent=argument,
         )
         judgement = parse_judgement(call.text)
-        if judgement is not None:
+        if judgement is not None and is_own_judgement(judgement, shown):
             break
+        judgement = None
         messages = (*messages, *session.messages("judge_again", output=call.text))
     if judgement is None:
         return None

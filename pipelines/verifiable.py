@@ -6,8 +6,8 @@
 | scored | a score is given, in digits or words; quotations do not count | yes |
 | wrong side | more clauses blame than praise (Advocate) or praise than blame (Skeptic), and at least two do | yes |
 | copied | half of the argument's own five-word sequences stand in the prompt: it argues nothing | yes |
-| repetitive | half of the four-word sequences came before, or the text shrinks to a fifth by compression | yes |
-| gibberish | under five words, hardly any function words, many words without vowels, or hardly any letters | yes |
+| repetitive | half of the four-word sequences came before, the text shrinks to a fifth by compression, or loops | yes |
+| gibberish | under five different words, hardly any function words, many without vowels, or few letters | yes |
 | placeholders | how often @CAPS1 and the like are spoken of, outside of true quotations | no |
 
 A severe finding makes the argument `critical`, as in the meta-evaluator's flag: hallucinated evidence, an explicit
@@ -27,6 +27,9 @@ from functools import lru_cache
 
 MIN_QUOTE_WORDS = 3
 """Shorter quotations are mostly terms and titles: they are neither evidence nor hallucinated."""
+
+LOOP_WORDS, LOOP_TURNS, LONGEST_LOOP = 8, 4, 10
+"""A loop says up to `LONGEST_LOOP` words at least `LOOP_TURNS` times running, over at least `LOOP_WORDS` words."""
 
 Words = tuple[str, ...]
 
@@ -202,18 +205,21 @@ def is_copied(text: str, sources: Sequence[str]) -> bool:
 
 
 def is_repetitive(text: str) -> bool:
-    """Whether a text goes round in circles; False for one too short to tell."""
+    """Whether a text goes round in circles: as a whole, or in one place in which the same words follow each other.
+
+    A short text is repetitive only where it loops ("the the the ..."); a single word said three times is not a loop.
+    """
     sequences = _sequences(text, 4)
     if len(sequences) >= 16 and len(set(sequences)) <= len(sequences) / 2:
         return True
     raw = text.encode()
-    return len(raw) >= 200 and len(zlib.compress(raw, 9)) <= len(raw) / 5
+    return (len(raw) >= 200 and len(zlib.compress(raw, 9)) <= len(raw) / 5) or _loops(words(text))
 
 
 def is_gibberish(text: str) -> bool:
-    """Whether a text is too short to be an argument, or does not look like English prose."""
+    """Whether a text has too few words to be an argument, or does not look like English prose."""
     found = words(text)
-    if len(found) < 5:
+    if len(set(found)) < 5:
         return True
     letters = sum(char.isascii() and char.isalpha() for char in text)
     if letters < 0.6 * sum(not char.isspace() for char in text):
@@ -222,6 +228,18 @@ def is_gibberish(text: str) -> bool:
     if odd > len(found) / 4:
         return True
     return len(found) >= 20 and sum(word in _FUNCTION_WORDS for word in found) < len(found) / 8
+
+
+def _loops(found: Words) -> bool:
+    """Whether some words are said again and again without a pause (`LOOP_WORDS`, `LOOP_TURNS`)."""
+    for period in range(1, LONGEST_LOOP + 1):
+        needed = max(LOOP_WORDS, LOOP_TURNS * period) - period
+        run = 0
+        for before, word in zip(found, found[period:], strict=False):
+            run = run + 1 if word == before else 0
+            if run >= needed:
+                return True
+    return False
 
 
 def _sequences(text: str, length: int) -> list[Words]:

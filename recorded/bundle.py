@@ -56,7 +56,7 @@ SHORT = " ".join(
 )
 """Answers of a word or two to further tasks. Learned from `ANSWERS` alone, a predictor is at chance on a task that it
 has not seen; with these it is not."""
-DEBATE = "recorded/asap-debate --stage argument --label-source program --target critical"
+DEBATE = "recorded/asap-debate-scaffold --stage argument --label-source program --target critical"
 """What a program finds in the debates' arguments. What the small judge says of them is no better than chance to learn
 (docs/quality.md), so that a checkpoint of its grades would be worth nothing."""
 PRICES = "recorded/prices.json"

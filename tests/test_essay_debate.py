@@ -7,7 +7,7 @@ import pytest
 from scripted import Answer, ScriptedLLM, run_once
 
 from metaprobe.pipelines import Models
-from metaprobe.pipelines.essay_debate import NO_JUDGE, SYSTEM, extract_answer, score_schema
+from metaprobe.pipelines.essay_debate import NO_JUDGE, SCAFFOLD, SYSTEM, extract_answer, score_schema
 from metaprobe.pipelines.judging import SCHEMA, Judgement, json_object, parse_judgement
 from metaprobe.probes.source import Replacement, SignalSource, joined
 from metaprobe.records.types import Call, Item, Run
@@ -42,7 +42,7 @@ def judgement(
             "evidence_grounding": evidence,
             "critical_flag": critical,
             "critical_issues_description": "",
-            "reasoning": "It quotes.",
+            "reasoning": "It quotes the essay and explains what follows.",
             **more,
         }
     )
@@ -292,3 +292,26 @@ def test_an_unreadable_score_is_asked_for_once_more_and_then_missing() -> None:
     lost = debate(score="a two")
     assert run_once(SYSTEM, ITEM, lost).final_answer == ""
     assert lost.stages.count("score") == 2
+
+
+def test_a_judgement_copied_from_the_prompt_is_asked_for_again_and_then_missing() -> None:
+    copied = judgement(reasoning="My friend waited ten minutes in the lunch line, and he did not complain once.")
+    run = run_once(SYSTEM, ITEM, debate(judge=[copied, judgement(1, 1, 1, 1), copied, copied]))
+    assert labels(run, "advocate", "judge:scripted")["q"] == 0  # the second attempt, in its own words
+    assert labels(run, "skeptic", "judge:scripted") == {}
+    assert labels(run, "skeptic", "program")
+
+
+@pytest.mark.parametrize("reasoning", ["the the the the the the the the", "xkcd qwrt zxcv bnm plk trw", "Good. " * 40])
+def test_an_unreadable_judgement_is_none(reasoning: str) -> None:
+    run = run_once(SYSTEM, ITEM, debate(judge=judgement(reasoning=reasoning)))
+    assert labels(run, "advocate", "judge:scripted") == {}
+
+
+def test_only_the_scaffold_prescribes_how_an_argument_opens() -> None:
+    for variant, scaffolded in (("paper", False), (NO_JUDGE, False), (SCAFFOLD, True)):
+        llm = debate()
+        run_once(SYSTEM, ITEM, llm, variant=variant)
+        assert ["begin with" in llm.prompt(place) for place in (0, 1)] == [scaffolded, scaffolded]
+        roles = [message.role for message in llm.asked[0].messages]
+        assert roles == (["system", "user", "assistant", "user"] if scaffolded else ["system", "user"])

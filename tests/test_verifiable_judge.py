@@ -194,6 +194,33 @@ def test_going_round_in_circles_is_repetitive_and_prose_is_not() -> None:
     assert not is_repetitive("")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "the the the",
+        "the the the the the the the the the",
+        f"{FOR} It is clear and the the the the the the the the the the the",
+        f"{FOR} the essay is the essay is the essay is the essay is the essay",
+        f"{FOR} " + "and he waited for a long time in line " * 4,
+    ],
+)
+def test_a_degenerate_argument_is_critical_even_where_it_begins_well(text: str) -> None:
+    assert check(text).critical
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "It was a very very very long wait, and the writer says so.",
+        "He says that that is that, and what he had had had been good.",
+        "The friend laughs ha ha ha ha at the end, which shows the mood of the story.",
+        "First he waits, then he waits again, then he waits once more, and so the reader waits with him.",
+    ],
+)
+def test_emphasis_is_no_loop(text: str) -> None:
+    assert not is_repetitive(text)
+
+
 def test_retelling_the_essay_or_the_opponent_word_for_word_is_copied_and_quoting_is_not() -> None:
     retold = "He waited ten minutes in the lunch line. We were glad to be out of that loud, crowded cafaterra."
     assert check(retold).copied

@@ -105,7 +105,8 @@ def _essay_debate(runs: Sequence[Run], resamples: int, seed: int) -> dict[str, A
 
 
 def _caelf(runs: Sequence[Run], resamples: int, seed: int) -> dict[str, Any]:
-    return {"contest": caelf.contested(runs, resamples=resamples, seed=seed)}
+    rated = caelf.feedback_ratings(runs, resamples=resamples, seed=seed)
+    return {"contest": caelf.contested(runs, resamples=resamples, seed=seed)} | ({"feedback": rated} if rated else {})
 
 
 ANALYSES: dict[str, Callable[[Sequence[Run], int, int], dict[str, Any]]] = {
