@@ -21,6 +21,7 @@ from metaprobe.eval.metrics.calibration import (
     ece_debiased,
     reliability_table,
 )
+from metaprobe.eval.metrics.controls import ControlComparison, ControlDifference, against_controls
 from metaprobe.eval.metrics.delong import delong_covariance, delong_test, holm
 from metaprobe.eval.metrics.discrimination import auprc, auroc
 from metaprobe.eval.metrics.ordinal import kendall, spearman
@@ -36,12 +37,15 @@ from metaprobe.eval.metrics.stratified import StratifiedAuroc
 from metaprobe.eval.metrics.type2 import MetaD, equal_grades, fit_meta_d, response_counts, sensitivity
 
 __all__ = [
+    "ControlComparison",
+    "ControlDifference",
     "CoverageAtRisk",
     "Interval",
     "MetaD",
     "ReliabilityBin",
     "RiskCoverage",
     "StratifiedAuroc",
+    "against_controls",
     "auprc",
     "aurc",
     "auroc",
