@@ -9,8 +9,8 @@ import numpy as np
 from metaprobe.checkpoints import Checkpoint, Generator, Training
 from metaprobe.checkpoints.manifest import RAW
 from metaprobe.eval.audits import AuditReport
-from metaprobe.eval.compare import BEST_BASELINE, auroc_gain, method_results
-from metaprobe.eval.metrics import Interval
+from metaprobe.eval.compare import BEST_BASELINE, Judged, auroc_gain, method_results
+from metaprobe.eval.metrics import Interval, StratifiedAuroc, auroc, cluster_weights, interval, paired_difference
 from metaprobe.eval.report.model import Audit as Finding
 from metaprobe.eval.table import AnswerTable
 from metaprobe.probes import hidden as hidden_probe
@@ -39,6 +39,7 @@ from metaprobe.training.heads_figures import (
 from metaprobe.training.heads_thresholds import PROMISES, critical_thresholds, promised
 from metaprobe.training.methods import (
     MEAN_LOGPROB,
+    RUN_IDENTITY,
     USUAL_TREES,
     Evidence,
     FeatureTrees,
@@ -299,9 +300,27 @@ def _held_out(evidence: Evidence, fits: CrossFit, method: Method, seed: int) -> 
         metrics[f"auroc_gain_over_mean_log_probability_without_{elsewhere.by}"] = elsewhere.gain
         if elsewhere.ece is not None:
             metrics[f"ece_debiased_without_{elsewhere.by}"] = elsewhere.ece
-    return metrics, audited(evidence, fits, method, refits=refits, elsewhere=elsewhere, seed=seed)
+    report = audited(evidence, fits, method, refits=refits, elsewhere=elsewhere, seed=seed)
+    if report.controls is not None:
+        metrics["auroc_gain_over_strongest_control"] = report.controls.strongest.difference
+    return _within_runs(evidence.table, fits, judged, seed) | metrics, report
+
+
+def _within_runs(table: AnswerTable, fits: CrossFit, judged: Judged, seed: int) -> dict[str, Interval]:
+    """AUROC over pairs of answers of one run only, and of knowing nothing but the run; empty where there is one run."""
+    if not RUN_IDENTITY.varies(table):
+        return {}
+    within, weights = StratifiedAuroc(RUN_IDENTITY.cells(table)), cluster_weights(table.groups.tolist(), seed=seed)
+    mean = fits[MEAN_LOGPROB].ranking
+    return {
+        "auroc_within_runs": interval(within, table.y, judged.ranking, weights),
+        "auroc_within_runs_gain_over_mean_log_probability": paired_difference(
+            within, table.y, judged.ranking, mean, weights
+        ),
+        "auroc_of_run_identity": interval(auroc, table.y, fits[RUN_IDENTITY.name].ranking, weights),
+    }
 
 
 def _training(evidence: Evidence, seed: int, command: str) -> Training:
     groups = len(set(evidence.table.groups.tolist()))
-    return Training(evidence.fingerprint, len(evidence.table), groups, seed, command)
+    return Training(evidence.fingerprint, len(evidence.table), groups, seed, command, evidence.regrouped)

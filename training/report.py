@@ -90,6 +90,7 @@ def comparison(
         title="Explicit and implicit metacognition",
         summary=(
             *_summary(results, float(table.y.mean()), len(table), baselines),
+            *([f"{evidence.regrouped}."] if evidence.regrouped else []),
             f"Its gain over the {MEAN_LOGPROB} alone is {spread(diff_mean, signed=True)}, {_verdict(diff_mean, 0.0)}.",
             *_beyond(learned.name, pairs, equal, gaps, efficiency),
         ),

@@ -138,6 +138,8 @@ def head_studies(
         def step(what: str, target: str = target) -> None:
             on_step(f"{target}: {what}")
 
+        if regrouped := (data.evidence if isinstance(data, Graded) else data).regrouped:
+            step(regrouped)
         if isinstance(data, Graded):
             found[target] = graded_study(data, folds=folds, seed=seed, on_step=step)
         else:
