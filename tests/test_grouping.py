@@ -77,7 +77,9 @@ def test_four_repeated_questions_of_456_are_joined_the_audits_pass_and_the_summa
     assert said in (tmp_path / "quality" / "README.md").read_text()
     compared = comparison(evidence, study.methods, study.fits, command="a test", seed=0)
     assert f"{said}." in compared.summary
-    assert not [audit for audit in compared.audits if "question" in audit.name and "roles" in audit.name and not audit.passed]
+    assert not [
+        audit for audit in compared.audits if "question" in audit.name and "roles" in audit.name and not audit.passed
+    ]
 
 
 def test_the_gate_joins_them_too(tmp_path: Path) -> None:
@@ -136,7 +138,9 @@ def test_a_small_leak_is_weak_and_says_how_far_it_reaches() -> None:
     assert "AUROC" not in repeated_questions(asked, splits).detail, "labels are not known"
 
 
-phrases = st.lists(st.sampled_from(["aa bb cc dd ee", "aa bb cc dd ee ff", "kk ll mm", "KK ll, mm?", "rr ss 3 tt", "rr ss 4 tt"]))
+phrases = st.lists(
+    st.sampled_from(["aa bb cc dd ee", "aa bb cc dd ee ff", "kk ll mm", "KK ll, mm?", "rr ss 3 tt", "rr ss 4 tt"])
+)
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcdefgh"), phrases.map(" ".join)), min_size=1, max_size=30))

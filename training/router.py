@@ -19,7 +19,6 @@ from metaprobe.routing.learned import AGENTS, GAIN, INPUT, KIND, SUCCESS, WORDS
 from metaprobe.routing.learned_budget import Alone, Point
 from metaprobe.routing.learned_state import PRICED
 from metaprobe.training.export import Export, write_checkpoint
-from metaprobe.training.grouping import joined_groups
 from metaprobe.training.router_curve import FOLDS, HeldOut, alone_of, cross_played, curve_of, rule_of
 from metaprobe.training.router_data import Floats, Ints, Outcomes, Words, fingerprint_of, outcomes_of, pasts_json
 from metaprobe.training.router_fit import MARGIN, STATES, Board, FittedRouter, cost_scale, fit_router
@@ -53,8 +52,6 @@ def train_router(
     `routing.learned_policy`. Raises `RecordError` where there is too little to learn from.
     """
     data = outcomes_of(questions, agents)
-    joined = joined_groups(data.groups, data.questions)
-    data = replace(data, groups=tuple(joined.groups.tolist()))
     if len(set(data.groups)) < FEWEST_QUESTIONS or len(data.agents) < 2:
         raise RecordError(
             f"{len(data)} scored questions in {len(set(data.groups))} groups by {len(data.agents)} agents; a router "
@@ -65,10 +62,7 @@ def train_router(
     held_out = cross_played(data, words, folds=folds, seed=seed, states=states)
     on_step("fit on all questions")
     fitted = fit_router(data, words, np.arange(len(data)), seed=seed, states=states)
-    training = Training(
-        fingerprint_of(questions), len(data), len(set(data.groups)), seed, command, regrouped=joined.note
-    )
-    export = _export(fitted, data, words, held_out, training)
+    export = _export(fitted, data, words, held_out, fingerprint_of(questions), seed, command)
     if assessment is not None:
         export = replace(export, contract={**export.contract, "assessment": assessment})
     return write_checkpoint(path, export)
@@ -79,12 +73,14 @@ def _export(
     data: Outcomes,
     words: Words,
     held_out: HeldOut,
-    training: Training,
+    fingerprint: str,
+    seed: int,
+    command: str,
 ) -> Export:
     free = np.flatnonzero(held_out.rates.second == 0)
     accuracy = held_out.learned.score[free].mean(axis=1)
     default = int(np.flatnonzero(accuracy >= accuracy.max() - NEAR)[-1])
-    weights = cluster_weights(data.groups, seed=training.seed)
+    weights = cluster_weights(data.groups, seed=seed)
     metrics = {
         "accuracy": mean_interval(held_out.learned.score[default], weights),
         "cost_per_1000": mean_interval(held_out.learned.cost[default], weights),
@@ -92,7 +88,7 @@ def _export(
     }
     gain = _gain_over_single(held_out, default, weights)
     graph = router_graph(fitted.success, fitted.gain)
-    X, success, gained = _golden(fitted, data, words, graph, training.seed)
+    X, success, gained = _golden(fitted, data, words, graph, seed)
     return Export(
         kind=KIND,
         title="Router: whom to ask next, or whose answer to keep",
@@ -117,7 +113,7 @@ def _export(
             "curve": _lists(curve_of(held_out, fitted, data, words, np.arange(len(data)))),
         },
         generator=None,
-        training=training,
+        training=Training(fingerprint, len(data), len(set(data.groups)), seed, command),
         calibration="cross-entropy trees on log-odds calibrated for each agent and dimension",
         calibrated_on="all rows; the gain head sees P(right) of heads fitted without the question's group",
         metrics=metrics,

@@ -1,7 +1,7 @@
 """Are the figures what they seem? Checks of the data, of what was learned, and of where it holds.
 
 report = run_audits(AuditInputs(name="probe", table=table, score=held_out, splits=folds))
-report.trustworthy, report.audits, report.skipped
+report.failed, report.audits, report.skipped, report.controls.strongest
 """
 
 from metaprobe.eval.audits.controls import (

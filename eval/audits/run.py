@@ -73,9 +73,9 @@ class AuditReport:
     """The score against every control; None where the report is not of one score."""
 
     @property
-    def trustworthy(self) -> bool:
-        """Whether every audit that was made passed."""
-        return all(audit.passed for audit in self.audits)
+    def failed(self) -> tuple[Audit, ...]:
+        """The audits that did not pass."""
+        return tuple(audit for audit in self.audits if not audit.passed)
 
 
 def run_audits(inputs: AuditInputs, *, seed: int = 0) -> AuditReport:
