@@ -35,25 +35,26 @@ def above_chance(y: NDArray[np.int64], score: Scores, weights: NDArray[np.intege
     return Audit(f"{name} is above chance", bool(found.low > 0.5), f"AUROC {_shown(found)}", severity)
 
 
-def beats_controls(found: ControlComparison, *, name: str) -> list[Audit]:
+def beats_controls(found: ControlComparison, *, name: str, metric: str = "AUROC", chance: float = 0.5) -> list[Audit]:
     """One line a control, the strongest first: the method's AUROC exceeds the control's on the same answers.
 
     Passes where the paired interval over groups lies above 0 and the difference stands after Holm's correction over all
     controls. Fails as `weak`; as `invalid` where the control is one of `COLLECTION`, tells something, and the method is
     at most `NEGLIGIBLE` above it by the whole interval: then how the answers were collected explains the figures.
+    `metric` is the name of what was compared where that is not AUROC, `chance` its value of a score that knows nothing.
     """
     audits = []
     for control in found.controls:
         gain = control.difference
         detail = (
-            f"AUROC {found.estimate:.3f} against {control.estimate:.3f}, gain {gain.estimate:+.3f} "
+            f"{metric} {found.estimate:.3f} against {control.estimate:.3f}, gain {gain.estimate:+.3f} "
             f"[{gain.low:+.3f}, {gain.high:+.3f}]"
         )
         if len(found.controls) > 1:
             detail += f", p {shown_p(control.p_holm)} after Holm's correction over {len(found.controls)} controls"
         if control is found.strongest:
             detail += "; the strongest control"
-        tells = control.estimate > 0.5 + NEGLIGIBLE
+        tells = control.estimate > chance + NEGLIGIBLE
         explained = control.name in COLLECTION and tells and gain.high < NEGLIGIBLE
         severity: Severity = "invalid" if explained else "weak"
         audits.append(Audit(f"{name} beats {control.name}", control.beaten, detail, severity))
