@@ -303,12 +303,15 @@ def _held_out(evidence: Evidence, fits: CrossFit, method: Method, seed: int) -> 
     report = audited(evidence, fits, method, refits=refits, elsewhere=elsewhere, seed=seed)
     if report.controls is not None:
         metrics["auroc_gain_over_strongest_control"] = report.controls.strongest.difference
-    return _within_runs(evidence.table, fits, judged, seed) | metrics, report
+    return within_runs(evidence.table, fits, judged, seed=seed) | metrics, report
 
 
-def _within_runs(table: AnswerTable, fits: CrossFit, judged: Judged, seed: int) -> dict[str, Interval]:
-    """AUROC over pairs of answers of one run only, and of knowing nothing but the run; empty where there is one run."""
-    if not RUN_IDENTITY.varies(table):
+def within_runs(table: AnswerTable, fits: CrossFit, judged: Judged, *, seed: int = 0) -> dict[str, Interval]:
+    """AUROC over pairs of answers of one run only, and of knowing nothing but the run.
+
+    A run is a model, a task and a way of asking. Empty where there is one run, or where its identity was not fitted.
+    """
+    if not RUN_IDENTITY.varies(table) or RUN_IDENTITY.name not in {found.name for found in fits.methods}:
         return {}
     within, weights = StratifiedAuroc(RUN_IDENTITY.cells(table)), cluster_weights(table.groups.tolist(), seed=seed)
     mean = fits[MEAN_LOGPROB].ranking
