@@ -20,7 +20,6 @@ from metaprobe.eval.metrics import (
     brier_uncertainty,
     delong_covariance,
     delong_test,
-    rms_calibration_error,
     equal_grades,
     fit_meta_d,
     holm,
@@ -28,6 +27,7 @@ from metaprobe.eval.metrics import (
     prediction_rejection_ratio,
     response_counts,
     risk_coverage,
+    rms_calibration_error,
     sensitivity,
     spearman,
 )

@@ -9,8 +9,9 @@ import numpy as np
 from metaprobe.checkpoints import Checkpoint, Generator, Training
 from metaprobe.checkpoints.manifest import RAW
 from metaprobe.eval.audits import AuditReport
-from metaprobe.eval.compare import BEST_BASELINE, auroc_gain, method_results
+from metaprobe.eval.compare import auroc_gain, method_results
 from metaprobe.eval.metrics import Interval
+from metaprobe.eval.report.model import CONTROL_FAMILIES
 from metaprobe.eval.report.model import Audit as Finding
 from metaprobe.eval.table import AnswerTable
 from metaprobe.probes import hidden as hidden_probe
@@ -277,7 +278,7 @@ def _calibrator(scores: Scores, table: AnswerTable, rows: Rows, seed: int) -> Ca
 def _held_out(evidence: Evidence, fits: CrossFit, method: Method, seed: int) -> tuple[dict[str, Interval], AuditReport]:
     """Figures and audits of one method from the folds."""
     judged = fits[method.name]
-    [found, *_] = method_results(evidence.table, [judged, *(m for m in fits.methods if m.name == BEST_BASELINE)])
+    [found, *_] = method_results(evidence.table, [judged, *(m for m in fits.methods if m.family in CONTROL_FAMILIES)])
     metrics = {
         "auroc": found.auroc,
         "auprc": found.auprc,
@@ -286,8 +287,8 @@ def _held_out(evidence: Evidence, fits: CrossFit, method: Method, seed: int) -> 
     }
     if len(evidence.table) >= ENOUGH_FOR_ECE:
         metrics["ece"] = found.ece
-    if found.diff_baseline is not None:
-        metrics["auroc_gain_over_best_plain_baseline"] = found.diff_baseline
+    if found.diff_control is not None:
+        metrics["auroc_gain_over_strongest_control"] = found.diff_control
     # The baseline that needs no selecting, and that anybody would try first.
     metrics["auroc_gain_over_mean_log_probability"] = auroc_gain(evidence.table, judged, fits[MEAN_LOGPROB])
     # The refits need all features at once.

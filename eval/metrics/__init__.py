@@ -12,6 +12,7 @@ from metaprobe.eval.metrics.bootstrap import (
 )
 from metaprobe.eval.metrics.calibration import (
     ReliabilityBin,
+    StatedCalibration,
     brier,
     brier_reliability,
     brier_resolution,
@@ -21,8 +22,17 @@ from metaprobe.eval.metrics.calibration import (
     ece_equal_width,
     reliability_table,
     rms_calibration_error,
+    stated_calibration,
 )
-from metaprobe.eval.metrics.controls import ControlComparison, ControlDifference, against_controls
+from metaprobe.eval.metrics.controls import (
+    ControlComparison,
+    ControlDifference,
+    MetricValues,
+    against_controls,
+    control_comparison,
+    metric_values,
+    paired_interval,
+)
 from metaprobe.eval.metrics.delong import delong_covariance, delong_test, holm
 from metaprobe.eval.metrics.discrimination import auprc, auroc
 from metaprobe.eval.metrics.ordinal import kendall, spearman
@@ -43,8 +53,10 @@ __all__ = [
     "CoverageAtRisk",
     "Interval",
     "MetaD",
+    "MetricValues",
     "ReliabilityBin",
     "RiskCoverage",
+    "StatedCalibration",
     "StratifiedAuroc",
     "against_controls",
     "auprc",
@@ -56,6 +68,7 @@ __all__ = [
     "brier_skill",
     "brier_uncertainty",
     "cluster_weights",
+    "control_comparison",
     "delong_covariance",
     "delong_test",
     "ece",
@@ -67,7 +80,9 @@ __all__ = [
     "interval",
     "kendall",
     "mean_interval",
+    "metric_values",
     "paired_difference",
+    "paired_interval",
     "percentile_interval",
     "prediction_rejection_ratio",
     "reliability_table",
@@ -77,5 +92,6 @@ __all__ = [
     "rms_calibration_error",
     "sensitivity",
     "spearman",
+    "stated_calibration",
     "statistic_interval",
 ]
