@@ -255,7 +255,10 @@ def _exported(results: Sequence[MethodResult]) -> str:
     if (over := best.controls) is not None:
         beside = f", {spread(over.strongest.difference, signed=True)} against {control_named(over.strongest.name)}"
         if not over.beaten:
-            beside += f", and it is not shown to beat {control_named(over.standing[0].name)}"
+            beside += (
+                f". It is not shown to beat {control_named(over.standing[0].name)}: where one checkpoint has to do, "
+                "that will do as well"
+            )
     return (
         f"There is no checkpoint of the {BLEND}: `metaprobe compare` makes it of several methods. The nearest one is "
         f"that of `metaprobe train {EXPORTED[best.name]}` ({best.name}): AUROC {spread(best.auroc)}{beside}."

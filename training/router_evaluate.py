@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from metaprobe.eval.metrics import Interval, auroc, cluster_weights, ece, interval
+from metaprobe.eval.metrics import Interval, auroc, cluster_weights, ece_interval, interval
 from metaprobe.eval.routing import Matrix, Played, best_single, cheapest, compare, oracle, outcome_of
 from metaprobe.eval.routing_controls import always, random_at_cost, shuffled
 from metaprobe.eval.routing_curves import curve_figures
@@ -162,7 +162,7 @@ def _calibration(games: Sequence[Game], data: Outcomes, resamples: int, seed: in
     if np.isin(y, (0, 1)).all() and y.min() < y.max():
         found["auroc"] = interval(auroc, y, p, weights)
         if len(y) >= ENOUGH_FOR_ECE:
-            found["ece"] = interval(ece, y, p, weights)
+            found["ece"] = ece_interval(y, p, weights)
     return found
 
 
