@@ -11,6 +11,7 @@ from metaprobe.eval.report.layout import (
     Column,
     Section,
     Table,
+    as_records,
     difference,
     estimate,
     figure_of,
@@ -185,29 +186,20 @@ def method_table(comparison: Comparison) -> Table:
 
 
 def controls_table(comparison: Comparison) -> Table:
-    """What is learned, and what the model says, against every control; pooled, and within runs where there are some."""
-    found = [
-        (method, over, kind)
-        for method in comparison.methods
-        for over, kind in ((method.controls, "all answers"), (method.controls_within, "within runs"))
-        if over is not None
-    ]
-    return Table(
-        ident="controls",
-        caption="AUROC minus that of every single control on the same answers, paired. The last columns: how likely a "
-        "difference at least as large is by chance alone, and the same corrected for the number of controls of this "
-        "method (Holm). A control is beaten where that is at most 0.05 and the interval above 0.",
-        columns=(
-            Column("method", "Method", "text"),
-            Column("pairs", "Over", "text"),
-            Column("control", "Control", "text"),
-            Column("auroc", "Control's AUROC"),
-            Column("difference", "Difference", "interval"),
-            Column("p", "p"),
-            Column("p_holm", "p, Holm", better="lower"),
-            Column("beaten", "Beaten", "text"),
-        ),
-        rows=tuple(
+    """The method named beforehand against every control, pooled and within runs; the CSV has every method that is
+    learned or that the model states."""
+    columns = (
+        Column("method", "Method", "text"),
+        Column("pairs", "Over", "text"),
+        Column("control", "Control", "text"),
+        Column("auroc", "Control's AUROC"),
+        Column("difference", "Difference", "interval"),
+        Column("p", "p"),
+        Column("p_holm", "p, Holm", better="lower"),
+        Column("beaten", "Beaten", "text"),
+    )
+    rows = {
+        method.name: [
             (
                 words(method.name),
                 words(kind),
@@ -218,9 +210,22 @@ def controls_table(comparison: Comparison) -> Table:
                 Cell(p_value(control.p_holm), control.p_holm),
                 Cell("yes" if control.beaten else "no", float(control.beaten)),
             )
-            for method, over, kind in found
+            for over, kind in ((method.controls, "all answers"), (method.controls_within, "within runs"))
+            if over is not None
             for control in over.controls
-        ),
+        ]
+        for method in comparison.methods
+    }
+    first = headline(comparison)
+    return Table(
+        ident="controls",
+        caption="AUROC minus that of every single control on the same answers, paired. The last columns: how likely a "
+        "difference at least as large is by chance alone, and the same corrected for the number of controls of this "
+        "method (Holm). A control is beaten where that is at most 0.05 and the interval above 0. The CSV has every "
+        "learned and stated method.",
+        columns=columns,
+        rows=tuple(rows[first.name]) if first else (),
+        records=as_records(columns, [row for found in rows.values() for row in found]),
     )
 
 

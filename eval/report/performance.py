@@ -193,7 +193,8 @@ def reliability_figure(ident: str, name: str, bins: Bins, note: str, *, series: 
             colour, marker = SERIES[number_of], "s" if found is stated else "o"
             ax.vlines(p, low, high, color=colour, linewidth=1.2, alpha=0.7)
             line = dashes(number_of) if stated else "solid"
-            ax.plot(p, right, color=colour, marker=marker, markersize=4, linewidth=1.0, linestyle=line)
+            # What is said to be certain stands on the edge, whole.
+            ax.plot(p, right, color=colour, marker=marker, markersize=4, linewidth=1.0, linestyle=line, clip_on=False)
         per_cent_axes(ax, "said to be right" if stated else "predicted to be right", "right")
         ax.set_xlim(0, 100)
         ax.set_ylim(0, 100)
