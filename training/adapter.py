@@ -269,7 +269,7 @@ def _measured(data: AdapterData, roles: Roles, probability: Mapping[When, NDArra
             ),
         }
         if len(table) >= ENOUGH_FOR_ECE:
-            metrics[f"{prefix}ece_debiased"] = found.ece
+            metrics[f"{prefix}ece"] = found.ece
     return {name: Metric(estimate=m.estimate, low=m.low, high=m.high, n=m.n) for name, m in metrics.items()}
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from metaprobe.checkpoints import Checkpoint, Generator, Training
 from metaprobe.checkpoints.manifest import RAW
 from metaprobe.eval.audits import AuditReport
-from metaprobe.eval.compare import BEST_BASELINE, Judged, auroc_gain, method_results
+from metaprobe.eval.compare import Judged, auroc_gain, method_results
 from metaprobe.eval.metrics import Interval, StratifiedAuroc, auroc, cluster_weights, interval, paired_difference
 from metaprobe.eval.report.model import Audit as Finding
 from metaprobe.eval.table import AnswerTable
@@ -278,7 +278,7 @@ def _calibrator(scores: Scores, table: AnswerTable, rows: Rows, seed: int) -> Ca
 def _held_out(evidence: Evidence, fits: CrossFit, method: Method, seed: int) -> tuple[dict[str, Interval], AuditReport]:
     """Figures and audits of one method from the folds."""
     judged = fits[method.name]
-    [found, *_] = method_results(evidence.table, [judged, *(m for m in fits.methods if m.name == BEST_BASELINE)])
+    [found] = method_results(evidence.table, [judged])
     metrics = {
         "auroc": found.auroc,
         "auprc": found.auprc,
@@ -286,9 +286,7 @@ def _held_out(evidence: Evidence, fits: CrossFit, method: Method, seed: int) -> 
         "aurc": found.aurc,
     }
     if len(evidence.table) >= ENOUGH_FOR_ECE:
-        metrics["ece_debiased"] = found.ece
-    if found.diff_baseline is not None:
-        metrics["auroc_gain_over_best_plain_baseline"] = found.diff_baseline
+        metrics["ece"] = found.ece
     # The baseline that needs no selecting, and that anybody would try first.
     metrics["auroc_gain_over_mean_log_probability"] = auroc_gain(evidence.table, judged, fits[MEAN_LOGPROB])
     # The refits need all features at once.
@@ -299,7 +297,7 @@ def _held_out(evidence: Evidence, fits: CrossFit, method: Method, seed: int) -> 
         metrics[f"auroc_without_{elsewhere.by}"] = elsewhere.mean
         metrics[f"auroc_gain_over_mean_log_probability_without_{elsewhere.by}"] = elsewhere.gain
         if elsewhere.ece is not None:
-            metrics[f"ece_debiased_without_{elsewhere.by}"] = elsewhere.ece
+            metrics[f"ece_without_{elsewhere.by}"] = elsewhere.ece
     report = audited(evidence, fits, method, refits=refits, elsewhere=elsewhere, seed=seed)
     if report.controls is not None:
         metrics["auroc_gain_over_strongest_control"] = report.controls.strongest.difference
