@@ -34,7 +34,8 @@ ELSEWHERE = tuple(
     for says, form, figure in (
         ("auroc", ".3f", "auroc"),
         (MEAN_GAIN, "+.3f", "auroc_gain_over_mean_log_probability"),
-        ("ECE", ".3f", "ece_debiased"),
+        ("ECE", ".3f", "ece"),
+        ("debiased root-mean-square calibration error", ".3f", "ece_debiased"),  # of version 0.1
     )
     for by in ("task", "dimension")
 )
