@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from metaprobe.eval.metrics import Interval, auroc, cluster_weights, ece_debiased, interval
+from metaprobe.eval.metrics import Interval, auroc, cluster_weights, ece_interval, interval
 from metaprobe.eval.routing import Matrix, Played, best_single, cheapest, compare, oracle, outcome_of
 from metaprobe.eval.routing_controls import always, random_at_cost, shuffled
 from metaprobe.eval.routing_curves import curve_figures
@@ -158,11 +158,11 @@ def _calibration(games: Sequence[Game], data: Outcomes, resamples: int, seed: in
     """Of P(right) of the kept answers; AUROC only where scores are 0 and 1."""
     y, p = np.array([game.score for game in games]), np.array([game.expected for game in games])
     weights = cluster_weights(data.groups, min(resamples, 200), seed)
-    found: dict[str, Any] = {"mean_expected": float(p.mean()), "auroc": None, "ece_debiased": None}
+    found: dict[str, Any] = {"mean_expected": float(p.mean()), "auroc": None, "ece": None}
     if np.isin(y, (0, 1)).all() and y.min() < y.max():
         found["auroc"] = interval(auroc, y, p, weights)
         if len(y) >= ENOUGH_FOR_ECE:
-            found["ece_debiased"] = interval(ece_debiased, y, p, weights)
+            found["ece"] = ece_interval(y, p, weights)
     return found
 
 

@@ -16,7 +16,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.metrics import Interval, brier_skill, cluster_weights, ece, ece_debiased, interval, mean_interval
+from metaprobe.eval.metrics import (
+    Interval,
+    brier_skill,
+    cluster_weights,
+    ece,
+    interval,
+    mean_interval,
+    rms_calibration_error,
+)
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Run
 from metaprobe.routing.paper import EXECUTE
@@ -36,7 +44,7 @@ class Calibration:
 
     ece: Interval
     """Over equal-mass bins; the paper's 0.087 is over 10 of equal width."""
-    ece_debiased: Interval
+    rms_calibration_error: Interval
     brier_skill: Interval
     """nan where all answers are right, or all wrong."""
     n: int
@@ -214,7 +222,7 @@ def _calibration(
         return None
     return Calibration(
         ece=interval(ece, correct, confidence, weights),
-        ece_debiased=interval(ece_debiased, correct, confidence, weights),
+        rms_calibration_error=interval(rms_calibration_error, correct, confidence, weights),
         brier_skill=interval(brier_skill, correct, confidence, weights),
         n=len(correct),
     )
