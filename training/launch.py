@@ -18,7 +18,7 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Item
 from metaprobe.routing.explore import EpsilonGreedy, Exhaustive
-from metaprobe.routing.learned_policy import load_policy
+from metaprobe.routing.learned_policy import check_sources, load_policy
 from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.policy import Policy
 from metaprobe.routing.profiles import Profiles
@@ -119,6 +119,7 @@ def launch(plan: Plan, out: Path, watch: Watch = Watch()) -> CollectReport:
     agents = plan.agents or system.agents
     policy, rules = policy_of(plan)
     signals = SignalSource.load(plan.signals)
+    check_sources(policy, signals, agents)
     items = load_task(plan.task, seed=plan.task_seed, limit=plan.limit, data=plan.data, split=plan.split)
     _check_fields(system, items, plan.task)
     setup = Setup(

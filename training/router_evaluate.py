@@ -270,7 +270,7 @@ def known_of_line(record: dict[str, Any], number: int) -> Known:
     if candidates is not None and not (isinstance(candidates, list) and all(isinstance(c, str) for c in candidates)):
         raise ImportFileError('"candidates" is not a list of names; expected the agents that may be asked')
     return Known(
-        {name: Asked(outcome.answer, outcome.confidence) for name, outcome in question.agents.items()},
+        {name: Asked(one.answer, one.confidence, one.confidence_source) for name, one in question.agents.items()},
         question.question,
         question.dimension,
         candidates,
