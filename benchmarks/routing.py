@@ -19,7 +19,7 @@ from demo_results import markdown, write
 from routing_data import SETS, DataSet, metacog, metacog_runs, spent
 from routing_methods import Result, Split, at_lambda, result_of, split_of
 from routing_router import router_plays, shuffled_labels
-from routing_standing import MIXED, ROUTER, RULE_ROW, counted, packed, section, standing, table, verdict
+from routing_standing import MIXED, ROUTER, RULE_ROW, counted, packed, said, section, standing, table, verdict
 from routing_waiting import from_log, from_log_lines, waiting, waiting_lines
 from systems import replayed
 
@@ -40,6 +40,7 @@ README = ROOT / "README.md"
 FIGURES = ROOT / "docs" / "measured" / "routing.json"
 SEEDS = 5
 RULE = "metacog-every-agent, rule"
+OLD: dict[str, Any] = {"rows": [{}]}
 LEFT_OUT = "router_cascade9, left out"
 Parts = dict[str, list[Result]]
 """Way of routing -> what it came to on each split."""
@@ -60,10 +61,13 @@ def main() -> None:
     type=click.Path(file_okay=False, path_type=Path),
     help="Folder of what the router did on each split: taken from there, or fitted and stored there.",
 )
-def measure_command(names: tuple[str, ...], data: Path, keep: Path | None) -> None:
+@click.option("--splits", default=SEEDS, show_default=True, help="Random splits of each data set.")
+def measure_command(names: tuple[str, ...], data: Path, keep: Path | None, splits: int) -> None:
     """Every way of routing on every set, or on those named."""
     figures: dict[str, Any] = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
-    jobs: dict[str, Any] = {name: lambda s=name: measured(s, SETS[s], data, keep, figures.get(s)) for name in SETS}
+    jobs: dict[str, Any] = {
+        name: lambda s=name: measured(s, SETS[s], data, keep, splits, figures.get(s)) for name in SETS
+    }
     jobs[LEFT_OUT] = lambda: left_out(SETS["router_cascade9"], data)
     jobs[WAITING] = lambda: waiting(SETS["router_cascade9"], data)
     jobs[FROM_LOG] = lambda: from_log(SETS["router_cascade9"], data)
@@ -78,9 +82,9 @@ def measure_command(names: tuple[str, ...], data: Path, keep: Path | None) -> No
 
 
 def measured(
-    name: str, chosen: DataSet, folder: Path, keep: Path | None, before: dict[str, Any] | None
+    name: str, chosen: DataSet, folder: Path, keep: Path | None, splits: int, before: dict[str, Any] | None
 ) -> dict[str, Any]:
-    """Every way of routing at every budget of one data set, over five splits.
+    """Every way of routing at every budget of one data set, over so many splits.
 
     With `keep` the control of shuffled labels is taken from the figures measured `before`, where they have it: its
     plays are the router's own, and change with the router only.
@@ -91,7 +95,7 @@ def measured(
     found: list[Parts] = [{} for _ in budgets]
     level: list[Parts] = [{} for _ in budgets]
     tests = []
-    for seed in range(SEEDS):
+    for seed in range(splits):
         start = time.perf_counter()
         split = split_of(data, words, budgets, seed)
         tests.append(split.test)
@@ -119,7 +123,7 @@ def measured(
         "agents": list(data.agents),
         "dimensions": len(data.dimensions),
         "test_per_seed": len(tests[0]),
-        "seeds": SEEDS,
+        "seeds": splits,
         "rows": rows,
     }
 
@@ -262,9 +266,7 @@ def page_command() -> None:
     figures = json.loads(FIGURES.read_text())
     lines: list[str] = []
     # Figures from before the controls were tuned finely and mixed have no words, and are shown no more.
-    sets = {
-        name: figures[name] for name in SETS if all("words" in row for row in figures.get(name, {"rows": [{}]})["rows"])
-    }
+    sets = {name: figures[name] for name in SETS if all("words" in row for row in figures.get(name, OLD)["rows"])}
     missing = [name for name in SETS if name not in sets]
     for name in sets:
         lines += [f"### {name}", "", *section(figures[name]), ""]
@@ -279,7 +281,7 @@ def page_command() -> None:
 
 
 def ruled(found: dict[str, Any]) -> list[str]:
-    return table(found["rows"], "agents")
+    return [*said(found["rows"], "Budget"), "", *table(found["rows"], "agents")]
 
 
 def unseen(found: dict[str, Any]) -> list[str]:

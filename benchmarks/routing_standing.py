@@ -18,6 +18,7 @@ OURS = (ROUTER, MIXED)
 ENDS = ("best single", "cheapest", "oracle")
 """Shown for their place on the scale. They keep to no budget, and are no controls."""
 LEVEL = "at equal spending"
+SAID = {"ahead": "ahead of", "tie": "a tie with", "behind": "behind"}
 RULE_ROW = "MetaCogAgent's rule"
 
 
@@ -124,18 +125,24 @@ def verdict(sets: dict[str, Any]) -> list[str]:
     """A count, and for each data set and budget the strongest control with the word that the interval gives."""
     lines = [*counted(sets), ""]
     for name, found in sets.items():
-        for row in found["rows"]:
-            mine, words = row["methods"][ROUTER], row["words"]
-            told = words[ROUTER]
-            other = row["methods"][told["strongest"]]
-            lines.append(
-                f"- {name} at {row['budget']:.3g}: {mine['accuracy'][0]:.3f} for {mine['cost'][0]:.3g}, "
-                f"**{told['word']}** against {told['strongest']} ({other['accuracy'][0]:.3f} for "
-                f"{other['cost'][0]:.3g}): {points(told['more_accurate_by'])} points, p {told['p_holm']:.3f}. "
-                f"At equal spending {words[LEVEL]['word']} against {words[LEVEL]['strongest']} "
-                f"({words[LEVEL]['accuracy']:.3f}): {points(words[LEVEL]['more_accurate_by'])}. The router mixed has "
-                f"{row['methods'][MIXED]['accuracy'][0]:.3f}: {words[MIXED]['word']}."
-            )
+        lines += said(found["rows"], f"{name} at")
+    return lines
+
+
+def said(rows: list[dict[str, Any]], where: str) -> list[str]:
+    """For each budget how the router stands to the strongest control: as it ships, at equal spending, and mixed."""
+    lines = []
+    for row in rows:
+        mine, words = row["methods"][ROUTER], row["words"]
+        told, level = words[ROUTER], words[LEVEL]
+        other = row["methods"][told["strongest"]]
+        lines.append(
+            f"- {where} {row['budget']:.3g}: {mine['accuracy'][0]:.3f} for {mine['cost'][0]:.3g}, "
+            f"**{SAID[told['word']]}** {told['strongest']} ({other['accuracy'][0]:.3f} for {other['cost'][0]:.3g}): "
+            f"{points(told['more_accurate_by'])} points, p {told['p_holm']:.3f}. At equal spending: "
+            f"{SAID[level['word']]} {level['strongest']} ({level['accuracy']:.3f}), {points(level['more_accurate_by'])}. Mixed: "
+            f"{words[MIXED]['word']} ({row['methods'][MIXED]['accuracy'][0]:.3f})."
+        )
     return lines
 
 
