@@ -141,8 +141,14 @@ class LearnedRouter(Pretrained):
     ) -> "LearnedRouter":
         """The router in a checkpoint folder, verified. `sha256`: the digest its author gave you."""
         checkpoint = load_checkpoint(path, sha256=sha256)
-        means = {"budget": budget, "seconds": seconds, "lambda_": lambda_, "per_second": per_second}
-        return cls(checkpoint, **means, on_mismatch=on_mismatch)
+        return cls(
+            checkpoint,
+            budget=budget,
+            seconds=seconds,
+            lambda_=lambda_,
+            per_second=per_second,
+            on_mismatch=on_mismatch,
+        )
 
     @property
     def lambda_(self) -> float:
