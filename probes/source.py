@@ -100,6 +100,11 @@ class SignalSource:
         """What replaces a number of that agent; None where it is taken as stated."""
         return self._replacements.get(f"{name}@{agent}") or self._replacements.get(name)
 
+    def source(self, name: str, agent: str = "") -> str:
+        """Where the number comes from, as `Signal.source` names it: `stated`, a digest, or `stated+` and a digest."""
+        replacement = self.replacement(name, agent)
+        return "stated" if replacement is None else (STATED if replacement.with_stated else "") + replacement.digest
+
     def asks(self, name: str, agent: str = "") -> bool:
         """Whether the model must still be asked to state it."""
         replacement = self.replacement(name, agent)

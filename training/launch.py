@@ -18,7 +18,7 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Item
 from metaprobe.routing.explore import EpsilonGreedy, Exhaustive
-from metaprobe.routing.learned_policy import load_policy
+from metaprobe.routing.learned_policy import check_sources, load_policy
 from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.policy import Policy, learns
 from metaprobe.routing.profile_store import ProfileStore
@@ -134,6 +134,7 @@ def launch(plan: Plan, out: Path, watch: Watch = Watch()) -> CollectReport:
     policy, rules = policy_of(plan)
     check_learners(system, policy, variants, plan.profiles is not None)
     signals = SignalSource.load(plan.signals)
+    check_sources(policy, signals, agents)
     items = load_task(plan.task, seed=plan.task_seed, limit=plan.limit, data=plan.data, split=plan.split)
     _check_fields(system, items, plan.task)
     named = named_models(plan.llms, plan.judge, system, agents)
