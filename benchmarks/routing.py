@@ -16,12 +16,12 @@ from typing import Any
 import click
 import numpy as np
 from demo_results import markdown, write
+from metacog_replays import Recording
 from routing_data import SETS, DataSet, metacog, metacog_runs, spent
 from routing_methods import Result, Split, at_lambda, result_of, split_of
 from routing_router import router_plays, shuffled_labels
 from routing_standing import MIXED, ROUTER, RULE_ROW, counted, packed, said, section, standing, table, verdict
 from routing_waiting import from_log, from_log_lines, waiting, waiting_lines
-from systems import replayed
 
 from metaprobe.eval.metrics import cluster_weights, mean_interval
 from metaprobe.eval.routing import best_single, cheapest, oracle
@@ -204,7 +204,7 @@ def side_by_side(folder: Path, keep: Path | None) -> dict[str, Any]:
     runs = metacog_runs()
     data = outcomes_of(metacog(folder))
     words = Words.of(data.questions)
-    ruled = {run.item.id: run for run in replayed(runs, "algorithm")}
+    ruled = {run.item.id: run for run in Recording(runs).replayed("algorithm")}
     ids = [run.item.id for run in runs]
     final = [ruled[i].outcome for i in ids]
     cost = np.array([1000 * sum(spent(call) for call in ruled[i].calls) for i in ids])
