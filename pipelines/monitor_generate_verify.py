@@ -260,5 +260,7 @@ SYSTEM = System(
     variants=("paper",),
     stages=("monitor", "strategy", "answer", "verify"),
     signals={"difficulty": "answer", "quality": "answer"},
+    uses=("difficulty",),  # the strategy's prompt shows it
+    decides=("budget", "iterate", "select"),
     tokens=3 * (MONITOR_TOKENS + STRATEGY_TOKENS + 600 + VERIFY_TOKENS),
 )

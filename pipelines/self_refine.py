@@ -122,5 +122,6 @@ SYSTEM = System(
     variants=("plain", RAW_CRITIQUE),
     stages=("answer", "feedback"),
     signals={"quality": "answer"},
+    decides=("iterate",),
     tokens=3 * (ANSWER_TOKENS + FEEDBACK_TOKENS),
 )

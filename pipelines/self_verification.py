@@ -128,5 +128,6 @@ SYSTEM = System(
     variants=("paper",),
     stages=("answer", "backward"),
     signals={"quality": "answer"},
+    decides=("select",),
     tokens=CANDIDATES * (ANSWER_TOKENS + VERIFICATIONS * MOST_CONDITIONS * BACKWARD_TOKENS),
 )

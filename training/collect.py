@@ -12,6 +12,7 @@ from typing import Any
 
 from metaprobe.eval.tasks.scoring import is_correct
 from metaprobe.pipelines import Session, Setup, System
+from metaprobe.pipelines.contract import check
 from metaprobe.pipelines.session import UNREAD
 from metaprobe.records.errors import RecordError, StoreMismatch
 from metaprobe.records.store import RunStore
@@ -60,8 +61,10 @@ async def collect(
     their calls only if no cache keeps them. A run that fails, whatever the reason, is reported and no other is harmed;
     the reasons also stand in the store's `failed.jsonl`. Where the agents learn, `wave` items run at once and the next
     ones see what came of them, in the items' order: 1 is the paper's own sequence. Raises `StoreMismatch` where the
-    store was collected with another system, model, prompts, policy, signals or `settings`.
+    store was collected with another system, model, prompts, policy, signals or `settings`, and `RecordError` for a
+    signal or policy that the system cannot use (`metaprobe.pipelines.contract`).
     """
+    check(system, variants, setup.signals, setup.policy, agents=setup.agents)
     pinned = settings_of(system, setup, text=text)
     if system.experiences is not None:  # what an item sees depends on those before it
         pinned |= {"wave": wave}
@@ -102,7 +105,7 @@ async def collect(
             raise errors.exceptions[0] from None  # the others are the same, or follow from it
         return [run for task in tasks if (run := task.result()) is not None]
 
-    chosen = tuple(variants) or system.default_variants or system.variants[:1]
+    chosen = tuple(variants) or system.chosen_by_default
     with store.writer(shard_runs=shard_runs, text=text) as writer:
         if system.experiences is None:
             await run_all([(item, variant) for item in items for variant in chosen], setup, writer)
