@@ -31,17 +31,18 @@ doubles loses, far below what a confidence or a success rate can tell apart."""
 
 
 OPERATING_POINTS: dict[str, tuple[str, ...]] = {
-    "assess": ("assess", "accept", "flag"),
-    "assign": ("assess", "accept", "flag"),
+    "assess": ("accept", "flag"),
+    "assign": ("accept", "flag"),
     "iterate": ("iterate", "accept", "flag"),
 }
 """Point -> thresholds of a checkpoint that may take the place of the paper's; the first that it has does.
 
-`assess` and `iterate` are the values that the checkpoint's number reaches as often as the stated one reached the
-paper's threshold in the runs it was trained on. `accept` and `flag`: `training.heads_thresholds.PROMISES`.
+`accept` and `flag` say which answers may stand by themselves (`training.heads_thresholds.PROMISES`). `iterate` is the
+value that the checkpoint's number reaches as often as the stated evaluation reached the paper's threshold in the runs it
+was trained on (`training.operating_points`).
 """
-REPLACED = ("theta", "good")
-"""Constants in whose place a checkpoint's operating point comes."""
+THRESHOLDS = {"assess": ("confidence", "theta"), "assign": ("confidence", "theta"), "iterate": ("quality", "good")}
+"""Point -> the signal that is held against a threshold there, and the constant that is the paper's."""
 CONSTANTS: dict[str, tuple[str, ...]] = {
     "assess": ("theta", "weight", "conflict", "damping", "unstated", "initial", "rate"),
     "assign": ("theta", "weight", "unstated", "initial", "rate"),
@@ -80,7 +81,7 @@ class PaperRules:
     base_temperature: float = 0.3
     temperature_per_difficulty: float = 0.2
     given: tuple[str, ...] = ()
-    """Those of `REPLACED` that were given at the paper's own value: 0.85 then holds for a checkpoint's number too."""
+    """Of `theta` and `good` those that were given at the paper's own value, and so hold for a checkpoint's number too."""
     label: ClassVar[str] = "paper"
     """Its name on the command line."""
     reads: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -128,7 +129,7 @@ class PaperRules:
                 raise RecordError(
                     f"policy constant {part!r}: expected NAME=NUMBER with NAME one of " + ", ".join(DEFAULTS)
                 ) from error
-        named = tuple(sorted(n for n, value in given.items() if n in REPLACED and value == DEFAULTS[n]))
+        named = tuple(sorted(n for n, value in given.items() if n in ("theta", "good") and value == DEFAULTS[n]))
         return cls(**given, given=named)  # type: ignore[arg-type]
 
     def decide(self, state: State, legal_actions: Sequence[str]) -> Decision:

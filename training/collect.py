@@ -14,10 +14,12 @@ from metaprobe.eval.tasks.scoring import is_correct
 from metaprobe.pipelines import Session, Setup, System
 from metaprobe.pipelines.contract import check
 from metaprobe.pipelines.session import UNREAD
+from metaprobe.probes.signals import STATED, Signal
 from metaprobe.records.errors import RecordError, StoreMismatch
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Item, Label, Run
 from metaprobe.records.writer import RunWriter
+from metaprobe.routing.paper import THRESHOLDS, PaperRules
 from metaprobe.routing.profiles import Experience, Profiles
 
 SETTINGS_FILE = "collection.json"
@@ -166,7 +168,29 @@ def settings_of(system: System, setup: Setup, *, text: bool) -> dict[str, Any]:
         "seed": setup.seed,
         "text": text,
         "top_logprobs": max(llm.capabilities.top_logprobs for llm in models.all),
+        **_operating_points(system, setup),
     }
+
+
+def _operating_points(system: System, setup: Setup) -> dict[str, Any]:
+    """Which threshold each number that a checkpoint gives meets at each point, as the papers' rules have it.
+
+    Nothing where no checkpoint gives one that is held against a threshold.
+    """
+    rules = setup.policy if isinstance(setup.policy, PaperRules) else getattr(setup.policy, "rules", None)
+    if not isinstance(rules, PaperRules):
+        return {}
+    found = {}
+    for key in setup.signals.description:
+        name, _, agent = key.partition("@")
+        replacement = setup.signals.replacement(name, agent)
+        for point, (signal, constant) in THRESHOLDS.items():
+            if replacement is not None and signal == name and point in system.decides:
+                source = STATED * replacement.with_stated + replacement.digest
+                number = Signal(0.0, source, replacement.thresholds)
+                value, whose = rules.threshold_of(number, point, constant)
+                found[f"{point}: {key}"] = f"{value:.6g}{whose}"
+    return {"operating points": found} if found else {}
 
 
 def note_failures(folder: Path, failed: Sequence[str]) -> None:

@@ -17,6 +17,7 @@ from metaprobe.records.types import Label, Run
 from metaprobe.training.evidence import SCHEMA, generator_of, load_runs
 from metaprobe.training.heads import INVERTED, LEVELS, QUALITY, SCALES
 from metaprobe.training.methods import Evidence
+from metaprobe.training.operating_points import evaluations_of
 
 FEW = 10
 """Groups on either side that a step between two grades needs, as a binary label does."""
@@ -87,7 +88,7 @@ def load_heads(
     if spread:
         X = spread_features(X)
     generator = generator_of([call for run in runs for call in run.calls if call.id in row])
-    data = fingerprint(runs)
+    data, evaluated = fingerprint(runs), evaluations_of(runs)
     found: dict[str, Evidence | Graded] = {}
     for target, table in tables.items():
         ids = table.call_ids.tolist()
@@ -99,6 +100,7 @@ def load_heads(
             generator=generator,
             fingerprint=data,
             labels_by_source=labels_by_source(runs, ids, target),
+            evaluated=evaluated,
         )
         if target in INVERTED:
             evidence = turned_round(evidence)

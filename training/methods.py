@@ -58,6 +58,8 @@ class Evidence:
     """Why stored hidden states are left out; empty where they are not."""
     reader: str = ""
     """Which model read the states (`NAME@REVISION`), where it is another than the one that answered."""
+    evaluated: Mapping[str, float] = field(default_factory=dict)
+    """Call id -> what the answer was evaluated at by a verifier, in [0, 1] (`operating_points.evaluations_of`)."""
     without_logprobs: int = 0
     """Labelled answers that are no rows here, because they hold no log-probabilities."""
 
