@@ -1,10 +1,10 @@
-"""How often a rule decides each way by a stated number, by a checkpoint's, and with which threshold; and what comes of it.
+"""How often a rule decides each way, by a stated number, by a checkpoint's, with which threshold; and what comes of it.
 
     python benchmarks/operating_points.py
 
-From recorded/gsm8k-mgv (point `iterate`: all three cycles were run) and recorded/metacog-every-agent (points `assess` and
-`assign`: every agent was asked). No model is asked. The questions are halved by group; the quality predictor that reads
-one half was trained on the other. Writes the section `operating-points` of docs/systems.md, and its figures to
+From recorded/gsm8k-mgv (point `iterate`: all three cycles were run) and recorded/metacog-every-agent (points `assess`
+and `assign`: every agent was asked). No model is asked. The questions are halved by group; the quality predictor that
+reads one half was trained on the other. Writes the section `operating-points` of docs/systems.md, and its figures to
 docs/measured/operating_points.json.
 """
 
@@ -26,6 +26,8 @@ from metaprobe.checkpoints import UntrustedCheckpoint
 from metaprobe.eval.metrics import Interval, cluster_weights, mean_interval
 from metaprobe.eval.systems import metacogagent, mgv
 from metaprobe.eval.table import group_of, stated_of
+from metaprobe.pipelines.answers import most_voted
+from metaprobe.pipelines.metacogagent import extract
 from metaprobe.probes.signals import Signal, Signals
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.store import RunStore
@@ -33,11 +35,13 @@ from metaprobe.records.types import Call, Run
 from metaprobe.routing.paper import AGAIN, ASK, COLLABORATE, EXECUTE, STOP, PaperRules
 from metaprobe.routing.policy import State
 from metaprobe.routing.profiles import UNKNOWN, Experience, Profiles, answered_correctly, classified
+from metaprobe.training.operating_points import matched
 from metaprobe.training.study import study, train_quality
 
 MEASURED = ROOT / "docs" / "measured" / "operating_points.json"
 ORDERS = 10
 """Shuffled orders of the questions over which MetaCogAgent is played: its profiles depend on the order."""
+CONSTANT = "constant of each agent, the paper's threshold"
 DRAWS = 200
 """Random ways of stopping as often."""
 Read = dict[str, Signal]
@@ -46,7 +50,7 @@ Read = dict[str, Signal]
 
 @dataclass(frozen=True)
 class Row:
-    """One way of deciding: its name, and of each question what it gave; means over draws or orders where there are any."""
+    """One way of deciding, and what it gave of each question: means over draws or orders where there are any."""
 
     name: str
     correct: list[float]
@@ -71,13 +75,16 @@ def main() -> None:
     MEASURED.write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
     head = ["decides by", "threshold", "says {}", "accuracy", "over {}", "tokens a question"]
     lines = [
-        "Point `iterate` of Monitor-Generate-Verify, from the three cycles that every problem was given. The answer of a "
-        "later cycle was written in view of the verifier's scores, whoever decides here; where a checkpoint decides, the "
-        "verifier's tokens are not counted. Of the cycles that were run, the answer evaluated best is returned.",
+        "Point `iterate` of Monitor-Generate-Verify, from the three cycles that every problem was given. Later answers "
+        "were written in view of the verifier's scores, whoever decides here; where a checkpoint decides, the tokens "
+        "of the verifier are not counted. Of the cycles that were run, the answer evaluated best is returned. `flag` is "
+        "what a checkpoint without `iterate` falls back to.",
         "",
         *about(cycles),
         "",
         *table(measured["iterate"], head, "stop", "stopping at once"),
+        "",
+        verdict(rows, "checkpoint, its own `iterate`", groups["iterate"]),
         "",
         "Points `assess` and `assign` of MetaCogAgent, mean over "
         f"{ORDERS} shuffled orders of the questions. A confidence that is read off an answer makes every agent that is "
@@ -85,10 +92,26 @@ def main() -> None:
         "",
         *about(agents),
         "",
-        *table(measured["assess"], head, "execute", "the stated confidence"),
+        *table(measured["assess"], head, "execute", "the constant of each agent"),
+        "",
+        verdict(agent_rows, "checkpoint, its own `flag`", groups["assess"]),
         "",
     ]
     write(PAGE, "operating-points", lines)
+
+
+def verdict(rows: Sequence[Row], own: str, groups: Sequence[str]) -> str:
+    """One way against each of the others, paired: which it beats, ties with and loses to."""
+    weights = cluster_weights(groups, 1000, 0)
+    (ours,) = [row for row in rows if row.name == own]
+    found: dict[str, list[str]] = {"is more accurate than": [], "ties with": [], "is less accurate than": []}
+    for row in rows:
+        if row is not ours:
+            gain = difference(ours, row, weights)
+            kind = 0 if gain.low > 0 else 2 if gain.high < 0 else 1
+            found[list(found)[kind]].append(f"*{row.name}* ({points(gain)})")
+    said = "; ".join(f"{how} {', '.join(names)}" for how, names in found.items() if names)
+    return f"By paired intervals, in points, *{own}* {said}."
 
 
 def table(measured: Sequence[dict[str, str]], head: Sequence[str], says: str, over: str) -> list[str]:
@@ -98,9 +121,9 @@ def table(measured: Sequence[dict[str, str]], head: Sequence[str], says: str, ov
 
 
 def figures(rows: Sequence[Row], groups: Sequence[str]) -> list[dict[str, str]]:
-    """Every row as it stands in the table; differences are paired, against the first row of no threshold of its own."""
+    """Every row as it stands in the table; differences are paired, against the strongest way that reads no answer."""
     weights = cluster_weights(groups, 1000, 0)
-    base = next(row for row in rows if row.name in ("stops at once", "stated"))
+    base = next(row for row in rows if row.name in ("stops at once", CONSTANT))
     return [
         {
             "name": row.name,
@@ -166,8 +189,7 @@ def stopping(runs: Sequence[Run], read: Read) -> list[Row]:
             values = numbers[run.id]
             for number in range(3):
                 signals = Signals(quality=values[number])
-                decision = paper.decide if rules is paper else rules.decide
-                made = decision(State("d", "iterate", signals, round=number + 1), [STOP, AGAIN])
+                made = rules.decide(State("d", "iterate", signals, round=number + 1), [STOP, AGAIN])
                 says.append(float(made.scores[STOP] >= made.scores[AGAIN] - 1e-9))
                 limits.append(made.scores[AGAIN])
                 if made.action == STOP:
@@ -221,15 +243,20 @@ def at_random(
 
 
 def only(numbers: dict[str, list[Signal | None]], name: str) -> dict[str, list[Signal | None]]:
-    """The same numbers with one threshold alone, under the name that the rule looks for first."""
-    renamed = {"flag": "flag", "accept": "accept"}.get(name, name)
-    return {
-        key: [
-            s and Signal(s.value, s.source, {renamed: s.thresholds[name]} if name in s.thresholds else {})
-            for s in values
-        ]
-        for key, values in numbers.items()
-    }
+    """The same numbers with one of their thresholds alone."""
+    return {key: [with_threshold(signal, name) for signal in values] for key, values in numbers.items()}
+
+
+def with_threshold(signal: Signal | None, name: str) -> Signal | None:
+    """The same number with one of its thresholds alone, or none where it has not that one."""
+    if signal is None:
+        return None
+    return Signal(signal.value, signal.source, {n: t for n, t in signal.thresholds.items() if n == name})
+
+
+def as_stated(value: float | None) -> Signal | None:
+    """A stated number as a signal."""
+    return None if value is None else Signal(value, "stated")
 
 
 def answers_of(run: Run) -> list[Call]:
@@ -261,37 +288,42 @@ def asking(runs: Sequence[Run], read: Read) -> list[Row]:
             rates[half, agent] = fmean(answered_correctly(r, agent) or 0.0 for r in runs if half_of(r) != half)
 
     def stated(run: Run, agent: str) -> Signal | None:
-        value = stated_of(run, answer[run.id, agent], "confidence")
-        return None if value is None else Signal(value, "stated")
+        return as_stated(stated_of(run, answer[run.id, agent], "confidence"))
 
     def probed(name: str) -> Numbers:
-        def signal(run: Run, agent: str) -> Signal | None:
-            found = read.get(answer[run.id, agent].id)
-            if found is None:
-                return None
-            own = {name: found.thresholds[name]} if name in found.thresholds else {}
-            return Signal(found.value, found.source, own)
+        return lambda run, agent: with_threshold(read.get(answer[run.id, agent].id), name)
 
-        return signal
+    passing: dict[tuple[int, str], float] = {}
+    for half, agent in rates:  # the value that as many answers of the other half reach as state 0.5
+        others = [run for run in runs if half_of(run) != half]
+        both = [(read[answer[r.id, agent].id].value, s.value) for r in others if (s := stated(r, agent)) is not None]
+        values, said = np.array(both).T
+        limit = matched(values, float((said >= PaperRules().theta).mean()))
+        passing[half, agent] = values.min() if limit is None else limit
+
+    def as_often(run: Run, agent: str) -> Signal | None:
+        found = read[answer[run.id, agent].id]
+        return Signal(found.value, found.source, {"flag": passing[half_of(run), agent]})
 
     def constant(run: Run, agent: str) -> Signal | None:
-        return Signal(rates[half_of(run), agent], "constant", {"assess": 0.5})
+        return Signal(rates[half_of(run), agent], "constant")
 
+    alone = [max(agents, key=lambda agent: rates[half, agent]) for half in (0, 1)]
+    best = [(run, alone[half_of(run)]) for run in runs]
+    spent = [float(answer[run.id, agent].usage.completion_tokens) for run, agent in best]
     paper, fixed = PaperRules(), PaperRules(given=("theta",))
-    rows = [
-        played("stated", runs, agents, stated, paper),
+    own = played("checkpoint, its own `flag`", runs, agents, probed("flag"), paper)
+    return [
+        played("stated confidence", runs, agents, stated, paper),
         played("checkpoint, the paper's threshold", runs, agents, probed(""), fixed),
-        played("checkpoint, its own `assess`", runs, agents, probed("assess"), paper),
-        played("checkpoint, its `flag`", runs, agents, probed("flag"), paper),
-        played("constant a agent, the paper's threshold", runs, agents, constant, fixed),
-        played("always executes", runs, agents, probed(""), PaperRules(theta=0, damping=0)),
-        played("always asks", runs, agents, probed(""), PaperRules(theta=0.5, given=("theta",)), always=ASK),
+        played("checkpoint, reached as often as stated 0.5", runs, agents, as_often, paper),
+        own,
+        played(CONSTANT, runs, agents, constant, fixed),
+        Row("best agent alone", [answered_correctly(run, agent) or 0.0 for run, agent in best], spent, []),
+        played("always executes", runs, agents, probed(""), fixed, always=EXECUTE),
+        played("always asks", runs, agents, probed(""), fixed, always=ASK),
+        played("at random as often as its own", runs, agents, probed(""), fixed, always="", rate=fmean(own.says)),
     ]
-    own = rows[2]
-    rows.append(
-        played("asks at random as often as its own", runs, agents, probed(""), fixed, always="", rate=fmean(own.says))
-    )
-    return rows
 
 
 def played(
@@ -304,7 +336,7 @@ def played(
     always: str | None = None,
     rate: float = 0.0,
 ) -> Row:
-    """Algorithm 1 over `ORDERS` shuffled orders. `always`: the action at `assess`; "" for execute at random by `rate`."""
+    """Algorithm 1 over `ORDERS` shuffled orders. `always`: the action at `assess`; "": execute at random by `rate`."""
     n = len(runs)
     correct, tokens, says = np.zeros(n), np.zeros(n), np.zeros(n)
     limits: dict[str, list[float]] = defaultdict(list)
@@ -326,13 +358,14 @@ def played(
             run = runs[place]
             dimension = classified(run) or UNKNOWN
 
-            def signals(agent: str, run: Run = run, dimension: str = dimension) -> Signals:
-                return Signals(
+            signals = {
+                agent: Signals(
                     confidence=known[run.id, agent], profile=Signal(profiles.rate_of(agent, dimension), "profile")
                 )
-
+                for agent in agents
+            }
             first = agents[turn % len(agents)]
-            made = rules.decide(State("d", "assess", signals(first), agent=first), [EXECUTE, ASK])
+            made = rules.decide(State("d", "assess", signals[first], agent=first), [EXECUTE, ASK])
             action = made.action
             if always is not None:
                 action = always or (EXECUTE if rng.random() < rate else ASK)
@@ -341,8 +374,8 @@ def played(
             asked, winners = [first], [first]
             if action == ASK:
                 asked = list(agents)
-                peers = {agent: signals(agent) for agent in agents if agent != first}
-                chosen = rules.decide(State("d", "assign", signals(first), first, peers), [*peers, COLLABORATE])
+                peers = {agent: signals[agent] for agent in agents if agent != first}
+                chosen = rules.decide(State("d", "assign", signals[first], first, peers), [*peers, COLLABORATE])
                 winners = list(agents) if chosen.action == COLLABORATE else [chosen.action]
                 if chosen.action == COLLABORATE:
                     scores = {**chosen.scores, first: made.scores[EXECUTE]}
@@ -361,9 +394,6 @@ def played(
 
 def voted(run: Run, agents: Sequence[str]) -> Callable[[dict[str, float]], float]:
     """Whether the vote of all agents is right, by their weights."""
-    from metaprobe.pipelines.answers import most_voted
-    from metaprobe.pipelines.metacogagent import extract
-
     calls = {call.agent: call for call in run.calls if call.stage == "answer"}
     answers = {agent: extract(run.item, calls[agent], run.variant) for agent in agents}
     right = {agent: answered_correctly(run, agent) or 0.0 for agent in agents}

@@ -38,8 +38,8 @@ OPERATING_POINTS: dict[str, tuple[str, ...]] = {
 """Point -> thresholds of a checkpoint that may take the place of the paper's; the first that it has does.
 
 `accept` and `flag` say which answers may stand by themselves (`training.heads_thresholds.PROMISES`). `iterate` is the
-value that the checkpoint's number reaches as often as the stated evaluation reached the paper's threshold in the runs it
-was trained on (`training.operating_points`).
+value that the checkpoint's number reaches as often as the stated evaluation reached the paper's threshold in the runs
+it was trained on (`training.operating_points`).
 """
 THRESHOLDS = {"assess": ("confidence", "theta"), "assign": ("confidence", "theta"), "iterate": ("quality", "good")}
 """Point -> the signal that is held against a threshold there, and the constant that is the paper's."""
@@ -81,7 +81,7 @@ class PaperRules:
     base_temperature: float = 0.3
     temperature_per_difficulty: float = 0.2
     given: tuple[str, ...] = ()
-    """Of `theta` and `good` those that were given at the paper's own value, and so hold for a checkpoint's number too."""
+    """Of `theta` and `good` those that were given at the paper's own value: they hold for a checkpoint's number too."""
     label: ClassVar[str] = "paper"
     """Its name on the command line."""
     reads: ClassVar[Mapping[str, tuple[str, ...]]] = {
