@@ -77,8 +77,8 @@ def main() -> None:
     lines = [
         "Point `iterate` of Monitor-Generate-Verify, from the three cycles that every problem was given. Later answers "
         "were written in view of the verifier's scores, whoever decides here; where a checkpoint decides, the tokens "
-        "of the verifier are not counted. Of the cycles that were run, the answer evaluated best is returned. `flag` is "
-        "what a checkpoint without `iterate` falls back to.",
+        "of the verifier are not counted. Of the cycles that were run, the answer evaluated best is returned. "
+        "`flag` is what a checkpoint without `iterate` falls back to.",
         "",
         *about(cycles),
         "",
