@@ -46,6 +46,14 @@ class AgentPolicy:
     May be shared by threads.
     """
 
+    label = "learned (a router)"
+    own = ("assess", "assign")
+
+    @property
+    def reads(self) -> Mapping[str, tuple[str, ...]]:
+        """Point -> the signals that decide there: those of the papers' rules, at its own points as well."""
+        return self.rules.reads
+
     def __init__(
         self,
         router: LearnedRouter,

@@ -18,6 +18,7 @@ from metaprobe.records.types import Call, Run
 from metaprobe.training.export import answers_of
 from metaprobe.training.grouping import joined_table
 from metaprobe.training.methods import Evidence
+from metaprobe.training.operating_points import evaluations_of
 from metaprobe.training.states import InMemory, OnDisk
 from metaprobe.training.states_choice import ANYTHING, Wanted, chosen_grid, chosen_reader, held_by_reader, model_of
 
@@ -78,6 +79,7 @@ def load_evidence(
         labels_by_source=labels_by_source(runs, table.call_ids.tolist(), target),
         reader="" if states is None else states.model,
         regrouped=regrouped,
+        evaluated=evaluations_of(runs),
         without_logprobs=sum(run.label(target, call.id) is not None for run, call in chosen) - len(table),
     )
 

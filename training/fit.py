@@ -48,6 +48,7 @@ from metaprobe.training.methods import (
     Method,
     Scores,
 )
+from metaprobe.training.operating_points import PROMISE, operating_points
 from metaprobe.training.raw_parity import checked_raw_graph
 from metaprobe.training.roles import Roles, Rows, final_roles
 from metaprobe.training.trees import in_memory
@@ -129,6 +130,7 @@ def export_quality(
         elif target in quality.MAIN_HEADS:
             scores = probability.trees.score(X)
             thresholds |= promised(scores, table, roles.calibration, probability.calibrator, seed=seed)
+            thresholds |= _own_points(scores, head.evidence, roles.calibration, probability.calibrator)
     largest = max(heads.values(), key=lambda head: len(head.evidence.table))
     evidence, roles = largest.evidence, largest.roles(seed)
     X = in_memory(evidence.features)
@@ -167,6 +169,12 @@ def export_quality(
     )
 
 
+def _own_points(scores: Scores, evidence: Evidence, rows: Rows, calibrator: Calibrator) -> dict[str, float]:
+    """The thresholds that take the place of a paper's, from the calibration rows."""
+    call_ids = evidence.table.call_ids[rows].tolist()
+    return operating_points(calibrator.probability(scores[rows]), call_ids, evidence.evaluated)
+
+
 def _summary(names: Sequence[str], features: int, thresholds: Mapping[str, float]) -> str:
     said = []
     if binary := [name for name in names if name not in SCALES]:
@@ -177,7 +185,7 @@ def _summary(names: Sequence[str], features: int, thresholds: Mapping[str, float
         said.append("expected Q (the sum of the three levels, 0 where critical)")
     return (
         f"{'; '.join(said)}, from {features} statistics of its token log-probabilities over windows (LightGBM, then a "
-        "calibrator)." + "".join(PROMISES[name] for name in thresholds)
+        "calibrator)." + "".join((PROMISES | PROMISE)[name] for name in thresholds)
     )
 
 
@@ -230,6 +238,7 @@ def export_hidden(
     scores = probe.score_of(hidden)
     calibrator = _calibrator(scores, table, roles.calibration, seed)
     thresholds = promised(scores, table, roles.calibration, calibrator, seed=seed)
+    thresholds |= _own_points(scores, evidence, roles.calibration, calibrator)
     metrics, report = _held_out(evidence, fits, method, seed)
     before = probe.position == "prompt_last"
     layers = ", ".join(map(str, probe.layers))
@@ -244,7 +253,7 @@ def export_hidden(
                 "combinations on learning rows). Layer 0 is the embeddings' output, layer i the output of block i. "
                 "Difficulty is one minus that probability."
                 + "".join(f" {line}." for line in origin_of_states(evidence))
-                + "".join(PROMISES[name] for name in thresholds)
+                + "".join((PROMISES | PROMISE)[name] for name in thresholds)
             ),
             graph=linear_graph(
                 input_name=hidden_probe.INPUT,

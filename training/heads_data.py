@@ -18,6 +18,7 @@ from metaprobe.training.evidence import SCHEMA, generator_of, load_runs
 from metaprobe.training.grouping import joined_table
 from metaprobe.training.heads import INVERTED, LEVELS, QUALITY, SCALES
 from metaprobe.training.methods import Evidence
+from metaprobe.training.operating_points import evaluations_of
 
 FEW = 10
 """Groups on either side that a step between two grades needs, as a binary label does."""
@@ -91,7 +92,7 @@ def load_heads(
     if spread:
         X = spread_features(X)
     generator = generator_of([call for run in runs for call in run.calls if call.id in row])
-    data = fingerprint(runs)
+    data, evaluated = fingerprint(runs), evaluations_of(runs)
     found: dict[str, Evidence | Graded] = {}
     for target, table in tables.items():
         ids = table.call_ids.tolist()
@@ -104,6 +105,7 @@ def load_heads(
             fingerprint=data,
             labels_by_source=labels_by_source(runs, ids, target),
             regrouped=regrouped[target],
+            evaluated=evaluated,
         )
         if target in INVERTED:
             evidence = turned_round(evidence)

@@ -61,6 +61,8 @@ class Evidence:
     """Which model read the states (`NAME@REVISION`), where it is another than the one that answered."""
     regrouped: str = ""
     """Which groups were joined because their questions repeat, in words; empty where none were."""
+    evaluated: Mapping[str, float] = field(default_factory=dict)
+    """Call id -> what the answer was evaluated at by a verifier, in [0, 1] (`operating_points.evaluations_of`)."""
     without_logprobs: int = 0
     """Labelled answers that are no rows here, because they hold no log-probabilities."""
 
