@@ -22,7 +22,7 @@ from metaprobe.pipelines.session import READ
 from metaprobe.records.errors import MissingExtra, RecordError, StoreMismatch
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Run
-from metaprobe.training.collect import collect
+from metaprobe.training.collect import collect, run_id
 from metaprobe.training.launch import Estimate, Plan, Watch, launch
 from metaprobe.training.options import check_limits, options_of
 
@@ -267,3 +267,15 @@ def test_answers_that_their_limit_has_cut_are_counted_by_stage(tmp_path: Path) -
     store = RunStore(tmp_path)
     report = asyncio.run(collect(SYSTEMS["metacogagent"], [SUM], setup, store, variants=["every-agent"]))
     assert report.cut == {"answer": (2, 3)}
+
+
+@pytest.mark.parametrize("name", ["gsm8k-self-refine", "creak-cot"])
+def test_recorded_runs_keep_their_ids_where_nothing_is_set(name: str) -> None:
+    """So that a store from before options could be set is resumed, and its calls are not asked again."""
+    runs = list(RunStore(Path(__file__).parent.parent / "recorded" / name))
+    system, model = SYSTEMS[runs[0].system], runs[0].id.split("/")[2]
+    setup = setup_of(system.name, Options(), ScriptedLLM({}, name=model))
+    found = {run_id(system, run.variant, setup, run.item) == run.id for run in runs}
+    assert found == {True}
+    changed = dataclasses.replace(setup, options=Options(tokens={"answer": 9}))
+    assert run_id(system, runs[0].variant, changed, runs[0].item) != runs[0].id
