@@ -2,6 +2,7 @@
 
     python benchmarks/probes.py collect --models MODELS --data DATA
     python benchmarks/probes.py measure
+    python benchmarks/probes.py stated                   # from the stores in recorded/
     python benchmarks/probes.py efficiency MODEL-TASK    # of a task with two choices
     python benchmarks/probes.py page
 
@@ -23,7 +24,9 @@ from demo_results import markdown, write
 
 from metaprobe.eval.audits import transfer_matrix
 from metaprobe.eval.compare import BEST_BASELINE, STATED, auroc_gain, method_results
-from metaprobe.eval.metrics import Interval
+from metaprobe.eval.metrics import ControlComparison, Interval, cluster_weights, holm, stated_calibration
+from metaprobe.eval.metrics.delong import normal_p
+from metaprobe.eval.table import answer_table
 from metaprobe.records.store import RunStore
 from metaprobe.training.crossfit import crossfit
 from metaprobe.training.evidence import load_evidence
@@ -64,6 +67,19 @@ SHOWN = (
     BLEND,
     BEST_BASELINE,
 )
+CONTROLS = (
+    "P(true)",
+    MEAN_LOGPROB,
+    "minimum log-probability",
+    "first log-probability",
+    "length",
+    "cut by max_tokens",
+    "prompt TF-IDF",
+    "dimension x level table",
+    "run identity",
+)
+ERRORS = {"ece": "ECE", "rms_calibration_error": "RMS calibration error"}
+Z = 1.96
 ENOUGH_FOR_ECE = 1000
 CHANCE = (0.2, 0.8)
 """Accuracy outside which there is little to predict."""
@@ -114,6 +130,25 @@ def measure_command(names: tuple[str, ...], out: Path) -> None:
             keep(figures)
 
 
+@main.command("stated")
+@click.option("--runs", type=click.Path(file_okay=False, path_type=Path), default=ROOT / "recorded")
+def stated_command(runs: Path) -> None:
+    """Stated confidence as it was stated, of the stores that are there; needs no hidden states and no model."""
+    figures = json.loads(FIGURES.read_text())
+    for key, row in figures.items():
+        store = runs / key.replace("/", "-")
+        if "methods" not in row or not store.is_dir():
+            continue
+        table = answer_table(RunStore(store))
+        # What was recorded leaves out a handful of the answers that were measured.
+        if abs(len(table) / row["n"] - 1) > 0.01 or abs(float(table.y.mean()) - row["accuracy"]) > 0.01:
+            raise click.ClickException(f"{store} holds other answers than those that were measured as {key}")
+        found = stated_calibration(table.y, table.stated_confidence, cluster_weights(list(table.groups)))
+        if found is not None:
+            row["stated"] = {"mean": found.mean, "accuracy": found.accuracy, "ece": packed(found.ece), "n": found.ece.n}
+    keep(figures)
+
+
 @main.command("efficiency")
 @click.argument("name")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("out/probes"))
@@ -153,7 +188,7 @@ def page_command() -> None:
     write(
         PAGE, "setting", [f"Measured: {setting}. System `self-report`, variant `p-true`, every second layer kept.", ""]
     )
-    write(PAGE, "discrimination", [*discrimination(rows), ""])
+    write(PAGE, "discrimination", [*discrimination(rows), "", *says(rows), ""])
     write(PAGE, "calibration", [*calibration(rows), ""])
     write(PAGE, "speed", [*speed(), ""])
     write(PAGE, "kinds", [*kinds(rows), ""])
@@ -214,7 +249,7 @@ def measured(store: Path) -> dict[str, Any]:
                 "ece": packed(result.ece),
                 "brier_skill": packed(result.brier_skill),
                 "aurc": packed(result.aurc),
-                "over_baseline": None if result.diff_baseline is None else packed(result.diff_baseline),
+                **({} if result.controls is None else {"over_strongest": over_strongest(result.controls)}),
             }
             for name, result in results.items()
         },
@@ -259,7 +294,8 @@ def transferred(stores: dict[str, Path]) -> dict[str, Any]:
 def discrimination(rows: dict[str, Any]) -> list[str]:
     """AUROC of every method."""
     names = [name for name in SHOWN if any(name in row["methods"] for row in rows.values())]
-    head = ["model, task", "n (groups)", "accuracy", *names, "blend over best baseline", "blend over mean logprob"]
+    head = ["model, task", "n (groups)", "accuracy", *names, "strongest control", "blend over it"]
+    head.append("blend over mean logprob")
     lines = []
     for key, row in rows.items():
         found = row["methods"]
@@ -270,7 +306,8 @@ def discrimination(rows: dict[str, Any]) -> list[str]:
                 f"{row['n']} ({row['groups']})",
                 f"{row['accuracy']:.1%}" + ("" if low <= row["accuracy"] <= high else " (!)"),
                 *(shown(found[name]["auroc"]) if name in found else "-" for name in names),
-                shown(found[BLEND]["over_baseline"], signed=True),
+                gain_of(row)["control"],
+                shown(gain_of(row)["difference"], signed=True) + ("" if gain_of(row)["standing"] else " *"),
                 shown(row["over_mean_logprob"], signed=True),
             ]
         )
@@ -278,19 +315,82 @@ def discrimination(rows: dict[str, Any]) -> list[str]:
 
 
 def calibration(rows: dict[str, Any]) -> list[str]:
-    """ECE, Brier skill and AURC of the methods named beforehand."""
+    """Calibration error, Brier skill and AURC of the methods named beforehand, recalibrated; and ECE as stated."""
     names = (STATED, MEAN_LOGPROB, AFTER, BLEND)
-    head = ["model, task", *(f"{name}: {what}" for name in names for what in ("ECE", "Brier skill", "AURC"))]
+    # Measurements of version 0.1 hold the debiased root mean square only.
+    error = "ece" if all("ece" in row["methods"][BLEND] for row in rows.values()) else "rms_calibration_error"
+    titles = {error: ERRORS[error], "brier_skill": "Brier skill", "aurc": "AURC"}
+    head = ["model, task", f"{STATED}, as stated: ECE", "its mean, share right"]
+    head += [f"{name}: {title}" for name in names for title in titles.values()]
     lines = []
     for key, row in rows.items():
-        cells = [key.replace("/", ", ")]
+        said = row.get("stated")
+        cells = [key.replace("/", ", "), shown(said["ece"]) if said else "-"]
+        cells.append(f"{said['mean']:.0%}, {said['accuracy']:.0%}" if said else "-")
         for name in names:
             found = row["methods"].get(name)
-            for what in ("ece", "brier_skill", "aurc"):
-                enough = what != "ece" or row["n"] >= ENOUGH_FOR_ECE
+            for what in titles:
+                enough = what != error or row["n"] >= ENOUGH_FOR_ECE
                 cells.append(shown(found[what]) if found and enough else "-")
         lines.append(cells)
     return markdown(head, lines)
+
+
+def over_strongest(controls: ControlComparison) -> dict[str, Any]:
+    """The gain over the strongest control, and which controls are not beaten."""
+    return {
+        "control": controls.strongest.name,
+        "difference": packed(controls.strongest.difference),
+        "standing": [control.name for control in controls.standing],
+    }
+
+
+def gain_of(row: dict[str, Any]) -> dict[str, Any]:
+    """The blend over the strongest control.
+
+    Measurements of version 0.1 hold no paired difference to it. Then the two are taken as if they were of different
+    answers: on the same ones they vary together, so that interval and p-values are wider than paired ones.
+    """
+    found = row["methods"]
+    if "over_strongest" in found[BLEND]:
+        return dict(found[BLEND]["over_strongest"])
+    controls = {name: found[name]["auroc"] for name in CONTROLS if name in found}
+    own, half = found[BLEND]["auroc"], {}
+    for name, (estimate, low, high) in controls.items():
+        half[name] = own[0] - estimate, float(np.hypot(own[2] - own[1], high - low)) / 2
+    p = holm([normal_p(gain, width / Z) for gain, width in half.values()])
+    strongest = max(controls, key=lambda name: controls[name][0])
+    gain, width = half[strongest]
+    beaten = {name: value <= 0.05 and half[name][0] > 0 for name, value in zip(half, p, strict=True)}
+    return {
+        "control": strongest,
+        "difference": [gain, gain - width, gain + width],
+        "standing": [name for name, is_beaten in beaten.items() if not is_beaten],
+    }
+
+
+def says(rows: dict[str, Any]) -> list[str]:
+    """What the first table says of the blend, by the rule for beating controls."""
+    gains = {key.replace("/", ", "): gain_of(row) for key, row in rows.items()}
+    ahead = {key: gain for key, gain in gains.items() if not gain["standing"]}
+    by = sorted(gain["difference"][0] for gain in ahead.values())
+    left = "; ".join(
+        f"{key} ({', '.join(gain['standing'])}: {shown(gain['difference'], signed=True)} to {gain['control']})"
+        for key, gain in gains.items()
+        if gain["standing"]
+    )
+    paired = all("over_strongest" in row["methods"][BLEND] for row in rows.values())
+    return [
+        f"**The blend beats every control on {len(ahead)} of {len(gains)} rows** (starred), by {by[0]:+.2f} to "
+        f"{by[-1]:+.2f} AUROC over the strongest single one, after Holm's correction over the controls. Not shown to "
+        f"be beaten: {left}."
+        + (
+            ""
+            if paired
+            else " The stored measurement has no paired difference to the strongest control: the intervals are as if "
+            "both were of different answers, wider than they need be."
+        )
+    ]
 
 
 def kinds(rows: dict[str, Any]) -> list[str]:

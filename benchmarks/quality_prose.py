@@ -11,8 +11,11 @@ best plain baseline are chosen on train and selection rows, calibrators on calib
 from test rows. Intervals are of 95 %, by a bootstrap over groups ({resamples} resamples); differences are paired, on
 the same resamples. AUROC compares answers of one fold only, since each fold has models of its own on scales of their
 own; *within runs* compares answers of one fold and one run (model and way of asking), which is what is left when a
-caller uses one model for one task. AUPRC, ECE and Brier skill are of the calibrated probabilities; ECE is debiased, 15
-bins of equal mass, and given from 1,000 answers on.
+caller uses one model for one task. *Over the strongest control*: the single control that is best on these very answers,
+which nobody could have chosen beforehand; a star where the paired difference to every control is above 0 after Holm's
+correction over them. The best plain baseline is chosen in each fold, keeps its row, and decides nothing. AUPRC, ECE and
+Brier skill are of the calibrated probabilities; ECE is the expected calibration error over 15 bins of equal mass, given
+from 1,000 answers on.
 
 **Methods.** *LightGBM on logprobs* is the quality predictor as `metaprobe train quality` fits it (full schema).
 *LightGBM held back* has small trees with random thresholds whose score may only rise with the level of any window.

@@ -34,13 +34,24 @@ runs in `recorded/` and the papers' figures in `docs/paper_figures/`; no number 
 **How to read it.** The papers ran far larger models, mostly behind APIs, in one run without intervals. Ours are small,
 and items, where a paper's were not published, are rebuilt from its description. So a lower figure is no failure to
 repeat: what can be compared is the *order* of methods and the *direction* of effects. Intervals are of 95 %, by a
-bootstrap over groups; differences are paired on the items. How each system is built, and where a paper is silent:
-[the systems](systems.md).
+bootstrap over groups; differences are paired on the items. MetaCogAgent learns from the items that came before, so its
+figures are means over ten shuffled orders (seeds 0 to 9), with the smallest and the largest order in parentheses. How
+each system is built, and where a paper is silent: [the systems](systems.md).
 """
 CLAIMS = """## Directions
 
-Every difference that a document reports and that could be measured. It *holds* where our whole interval is on the same
-side of 0, it is *the other way round* where it is on the other side, and *undecided* else.
+Every difference that a document reports and that could be measured, with the controls that could kill it: our
+difference against each, in the same form. The verdict follows by program from the intervals, and from the ten shuffled
+orders where the order of the items matters (in parentheses the smallest and the largest single order; what the controls
+are: [systems](systems.md)).
+
+- *holds*: our whole interval is on the paper's side of 0, so is every order, and so is every controlled difference;
+- *the other way round*: all of these are on the other side;
+- *undecided*: our interval holds 0;
+- *falls to a control*: ours is on one side, but against the controls in bold it is not;
+- *depends on the order*: some order is not on the side of the mean over the orders.
+
+Where no control is named, both sides share everything but what is claimed, as is said in its place.
 """
 
 
@@ -88,21 +99,52 @@ def page(found: dict[str, Any]) -> str:
 
 
 def claims(found: dict[str, Any]) -> list[str]:
-    """All claims, with a verdict that follows from the interval alone."""
+    """All claims, with a verdict that follows from the intervals alone."""
     rows = [
-        [TITLES[name], row["what"], row["paper"], shown(row), verdict(row)]
+        [TITLES[name], row["what"], row["paper"], shown(row), against(row), verdict(row)]
         for name, section in found.items()
         for row in section["figures"]
         if row["sign"]
     ]
-    return markdown(["document", "difference", "paper", "here", "verdict"], rows)
+    return markdown(["document", "difference", "paper", "here", "controlled", "verdict"], rows)
 
 
 def verdict(row: dict[str, Any]) -> str:
-    """Whether ours lies on the paper's side of 0."""
-    _, low, high = (value * row["sign"] for value in row["here"])
+    """What may be said of a claim: it stands only if its controlled differences do, and every order."""
+    side = side_of(row, row)
+    if side == 0:
+        return "undecided"
+    if not (row["controls"] or row["same"]):
+        return "not controlled"
+    if killers(row):
+        return "**falls to a control**"
+    orders = [one["orders"] for one in [row, *row["controls"]] if one["orders"]]
+    if any(side * row["sign"] * order <= 0 for pair in orders for order in pair):
+        return "depends on the order"
+    return "holds" if side > 0 else "**the other way round**"
+
+
+def killers(row: dict[str, Any]) -> list[str]:
+    """The controls against which our difference is not shown to lie on the side where it lies by itself."""
+    side = side_of(row, row)
+    return [control["name"] for control in row["controls"] if side and side_of(control, row) != side]
+
+
+def side_of(part: dict[str, Any], row: dict[str, Any]) -> int:
+    """1 where the whole interval of `part` is on the paper's side of 0, -1 where it is on the other, 0 else."""
+    _, low, high = (value * row["sign"] for value in part["here"])
     low, high = min(low, high), max(low, high)
-    return "holds" if low > 0 else "**the other way round**" if high < 0 else "undecided"
+    return 1 if low > 0 else -1 if high < 0 else 0
+
+
+def against(row: dict[str, Any]) -> str:
+    """Our difference against each control; in bold those that it falls to."""
+    dead = killers(row)
+    parts = []
+    for control in row["controls"]:
+        name = f"**{control['name']}**" if control["name"] in dead else control["name"]
+        parts.append(f"{name}: {shown({**row, **control})}")
+    return "; ".join(parts) or row["same"] or "-"
 
 
 def lines_of(title: str, section: dict[str, Any]) -> list[str]:
@@ -137,7 +179,9 @@ def shown(row: dict[str, Any]) -> str:
         row["form"], (1, "{:+.3f}" if row["form"] == "difference" else "{:.3f}")
     )
     estimate, low, high = (form.format(value * scale) for value in row["here"])
-    return estimate if row["form"] == "count" else f"{estimate} [{low}, {high}]"
+    around = "" if row["form"] == "count" else f" [{low}, {high}]"
+    first, last = (form.format(value * scale) for value in row["orders"] or (0, 0))
+    return estimate + around + (f" ({first} to {last})" if first != last else "")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,12 @@
 """One figure of a paper beside ours, and what they are made from: for benchmarks/reproduction.py."""
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
+from metacog_orders import OverOrders
 from systems_figures import about
 
 from metaprobe.eval.metrics import Interval, cluster_weights, mean_interval
@@ -12,6 +15,18 @@ from metaprobe.records.types import Run
 NOT_COLLECTED = "Can be measured, and is not collected yet: `python recorded/collect.py {}`."
 PROPRIETARY = "Needs {}, behind a paid API."
 HUMAN = "Needs human readers."
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """A difference of ours that the same claim has to survive, in the form of the figure it belongs to."""
+
+    name: str
+    """What is put in the place of what the claim is about."""
+    here: tuple[float, float, float]
+    """Estimate, low, high."""
+    orders: tuple[float, float] | None = None
+    """The smallest and the largest of a single order of the items, where these matter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +45,12 @@ class Figure:
     """`percent` of a share, `points` of a difference of shares, `difference`, `count` without interval, or `number`."""
     sign: int = 0
     """Of a difference in the paper, 1 or -1: a claim that ours confirms, contradicts or leaves open."""
+    orders: tuple[float, float] | None = None
+    """The smallest and the largest of a single order of the items; None where nothing was run in an order."""
+    controls: tuple[Control, ...] = ()
+    """Of a claim: it holds only if it survives each."""
+    same: str = ""
+    """Of a claim without controls: what both sides share, so that only what is claimed can make the difference."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +79,37 @@ def figure(where: str, what: str, paper: str, value: Interval | None, form: str 
     return Figure(where, what, paper, here, 0 if value is None else value.n, form, sign)
 
 
-def claim(where: str, what: str, points: float, value: Interval) -> Figure:
-    """A difference that the paper reports, in percentage points, beside ours."""
-    return figure(where, what, f"{points:+.1f}", value, "points", 1 if points > 0 else -1)
+def over_orders(where: str, what: str, paper: str, value: OverOrders | None, form: str = "percent") -> Figure:
+    """A figure from several orders of the items."""
+    if value is None:
+        return Figure(where, what, paper, None, 0, form)
+    return dataclasses.replace(figure(where, what, paper, value.value, form), orders=value.spread)
+
+
+def claim(
+    where: str,
+    what: str,
+    points: float,
+    value: Interval | OverOrders,
+    *,
+    controls: Mapping[str, Interval | OverOrders] = MappingProxyType({}),
+    same: str = "",
+) -> Figure:
+    """A difference that the paper reports, in percentage points, beside ours, and what the claim has to survive."""
+    own, orders = _split(value)
+    made = figure(where, what, f"{points:+.1f}", own, "points", 1 if points > 0 else -1)
+    against = tuple(control(name, difference) for name, difference in controls.items())
+    return dataclasses.replace(made, orders=orders, controls=against, same=same)
+
+
+def control(name: str, difference: Interval | OverOrders) -> Control:
+    """A control from our difference against it."""
+    value, orders = _split(difference)
+    return Control(name, (value.estimate, value.low, value.high), orders)
+
+
+def _split(value: Interval | OverOrders) -> tuple[Interval, tuple[float, float] | None]:
+    return (value.value, value.spread) if isinstance(value, OverOrders) else (value, None)
 
 
 def counted(where: str, what: str, paper: str, count: int) -> Figure:

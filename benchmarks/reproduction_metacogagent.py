@@ -1,50 +1,54 @@
-"""MetaCogAgent's tables on the recorded answers of every agent: for benchmarks/reproduction.py."""
+"""MetaCogAgent's tables on the recorded answers of every agent, over ten orders: for benchmarks/reproduction.py."""
 
+import dataclasses
 from functools import lru_cache
 from typing import Any
 
-from reproduction_figures import (
-    HUMAN,
-    PROPRIETARY,
-    Figure,
-    Missing,
-    Section,
-    claim,
-    counted,
-    figure,
-    paired,
-    section_of,
+import numpy as np
+from metacog_controls import (
+    BEST,
+    CONSTANT,
+    SHUFFLED,
+    WEIGHTED,
+    every_agent,
+    series,
+    shuffled_within,
+    with_constants,
+    without_signal,
 )
-from systems import REPLAYED, replayed
-from systems_figures import recorded
+from metacog_orders import Floats, OverOrders, share
+from reproduction_figures import HUMAN, PROPRIETARY, Figure, Missing, Section, claim, counted, over_orders, section_of
+from systems import FULL, REPLAYED
 
-from metaprobe.eval.metrics import cluster_weights, mean_interval
-from metaprobe.eval.systems import metacogagent
 from metaprobe.pipelines.metacogagent import TABLE_IV, TABLE_V
-from metaprobe.records.types import Run
 
-FULL = "algorithm"
-
-
-@lru_cache
-def every_agent() -> tuple[Run, ...]:
-    return tuple(recorded("metacog-every-agent"))
+SAME = "the same agents, prompts and items in the same order; only {} differs"
 
 
 @lru_cache
-def evaluated(variant: str, constants: str = "") -> metacogagent.MetaCogAgentResult:
-    """A variant replayed from the recorded answers of all agents, and its figures."""
-    return metacogagent.evaluate(variant_runs(variant, constants))
+def controls() -> dict[str, Floats]:
+    """What the full system has to beat: name -> right or wrong (orders, items)."""
+    world = every_agent()
+    plain = without_signal(world)
+    dealt = world.play(lambda order: shuffled_within(world, world.stated, order))
+    return {
+        BEST: plain[BEST][None],
+        WEIGHTED: plain[WEIGHTED][None],
+        CONSTANT: with_constants(world)[CONSTANT].outcome,
+        f"stated confidence {SHUFFLED}": dealt.outcome,
+    }
 
 
 @lru_cache
-def variant_runs(variant: str, constants: str = "") -> tuple[Run, ...]:
-    return tuple(replayed(every_agent(), variant, constants))
+def over_controls() -> dict[str, OverOrders]:
+    """The full system's gain over each, paired in each order."""
+    full = series(FULL)
+    return {name: share(full.outcome - theirs, full.weights) for name, theirs in controls().items()}
 
 
 def metacog(paper: dict[str, Any]) -> Section:
     """Tables I to V and section V."""
-    runs = every_agent()
+    runs = every_agent().runs
     figures = [
         counted("table I", f"items: {name}", str(row[-1]), sum(named(run.item.dimension, name) for run in runs))
         for name, row in paper["table 1"].items()
@@ -70,27 +74,40 @@ def named(dimension: str, name: str) -> bool:
 
 
 def table_2(paper: dict[str, Any]) -> list[Figure]:
-    """Every variant, and the full system against each."""
+    """Every variant, the controls, and the full system against each variant."""
     figures = []
     for name in REPLAYED:
-        ours, (accuracy, precision, ece, calls) = evaluated(name), paper["table 2"][name]
-        figures.append(figure("table II", f"{name}: accuracy", f"{accuracy}%", ours.accuracy))
+        ours, (accuracy, precision, ece, calls) = series(name), paper["table 2"][name]
+        figures.append(over_orders("table II", f"{name}: accuracy", f"{accuracy}%", ours.accuracy()))
         if precision is not None:
-            figures.append(
-                figure("table II", f"{name}: delegation precision", str(precision), ours.precision, "number")
-            )
+            what = f"{name}: delegation precision"
+            figures.append(over_orders("table II", what, str(precision), ours.precision(), "number"))
         if ece is not None:
-            value = ours.calibration.ece if ours.calibration else None
-            figures.append(
-                figure("table II", f"{name}: ECE of c (ours: bins of equal mass)", str(ece), value, "number")
-            )
-        figures.append(counted("table II", f"{name}: calls", str(calls), sum(ours.calls.values())))
+            figures += calibrations("table II", f"{name}: ECE of c", str(ece), FULL)
+        made = [sum(one.values()) for one in ours.calls]
+        count = counted("table II", f"{name}: calls", str(calls), round(sum(made) / len(made)))
+        figures.append(dataclasses.replace(count, orders=(min(made), max(made))))
         if name != FULL:
-            gain = paired(variant_runs(FULL), variant_runs(name))
-            figures.append(
-                claim("table II", f"the full system over {name}", paper["table 2"][FULL][0] - accuracy, gain)
-            )
+            points = paper["table 2"][FULL][0] - accuracy
+            gain = series(FULL).gain_over(ours)
+            figures.append(claim("table II", f"the full system over {name}", points, gain, controls=over_controls()))
+    weights = series(FULL).weights
+    figures += [
+        over_orders("control", f"{name}: accuracy", "not given", share(np.atleast_2d(right), weights))
+        for name, right in controls().items()
+    ]
     return figures
+
+
+def calibrations(where: str, what: str, theirs: str, variant: str, level: str = "") -> list[Figure]:
+    """ECE of c by the paper's bins and by ours."""
+    ours = series(variant)
+    keep = ours.of_level(level) if level else True
+    bins = {"10 bins of equal width, as in the paper": "equal width", "15 bins of equal mass": "equal mass"}
+    return [
+        over_orders(where, f"{what} ({name})", theirs, ours.calibration(how, keep), "number")
+        for name, how in bins.items()
+    ]
 
 
 def levels(paper: dict[str, Any]) -> list[Figure]:
@@ -100,13 +117,12 @@ def levels(paper: dict[str, Any]) -> list[Figure]:
         if name in ("columns", "conversation"):
             continue
         for level, theirs in zip(("easy", "medium", "hard"), values, strict=False):
-            ours = evaluated(name).by_level[level]
-            figures.append(figure("table III", f"{name}, {level}: accuracy", f"{theirs}%", ours.accuracy))
+            ours = series(name)
+            what = f"{name}, {level}: accuracy"
+            figures.append(over_orders("table III", what, f"{theirs}%", ours.accuracy(ours.of_level(level))))
     for level in ("easy", "hard"):
-        calibration = evaluated(FULL).by_level[level].calibration
         theirs = str(paper["calibration"]["ece"][level])
-        value = calibration.ece if calibration else None
-        figures.append(figure("section V", f"ECE of c, {level} (ours: bins of equal mass)", theirs, value, "number"))
+        figures += calibrations("section V", f"ECE of c, {level}", theirs, FULL, level)
     return figures
 
 
@@ -116,35 +132,59 @@ def ablations(paper: dict[str, Any]) -> list[Figure]:
     for name, (variant, constants) in TABLE_IV.items():
         if name not in paper["table 4"]:
             continue
-        theirs = paper["table 4"][name]
-        figures.append(figure("table IV", f"{name}: accuracy", f"{theirs[0]}%", evaluated(variant, constants).accuracy))
-        loss = paired(variant_runs(variant, constants), variant_runs(FULL))
-        figures.append(claim("table IV", f"{name}, against the full system", theirs[1], loss))
+        theirs, without = paper["table 4"][name], series(variant, constants)
+        figures.append(over_orders("table IV", f"{name}: accuracy", f"{theirs[0]}%", without.accuracy()))
+        loss = without.gain_over(series(FULL))
+        what = f"{name}, against the full system"
+        if variant == "no-delegation":  # this is round-robin: that the others do better may be had without the system
+            against = {key: negative(value) for key, value in over_controls().items()}
+            figures.append(claim("table IV", what, theirs[1], loss, controls=against))
+        else:
+            left_out = name.removeprefix("w/o ")
+            figures.append(claim("table IV", what, theirs[1], loss, same=SAME.format(left_out)))
     for constant, values in TABLE_V.items():
         for value in values:
             theirs = paper["table 5"][constant][str(value)]
-            ours = evaluated(FULL, f"{constant}={value}")
-            figures.append(figure("table V", f"{constant} = {value}: accuracy", f"{theirs}%", ours.accuracy))
+            ours = series(FULL, f"{constant}={value}")
+            figures.append(over_orders("table V", f"{constant} = {value}: accuracy", f"{theirs}%", ours.accuracy()))
     return figures
+
+
+def negative(gain: OverOrders) -> OverOrders:
+    """The same difference, taken the other way round: of what is left out against what is whole."""
+    value = gain.value
+    turned = dataclasses.replace(value, estimate=-value.estimate, low=-value.high, high=-value.low)
+    return OverOrders(turned, -gain.high, -gain.low, gain.orders)
 
 
 def delegation(paper: dict[str, Any]) -> list[Figure]:
     """Section V: who delegates what to whom."""
-    theirs, ours = paper["delegation"], evaluated(FULL)
-    figures = [figure("section V", "asked others, all", f"{theirs['rate']['all']}%", ours.asked)]
+    theirs, ours = paper["delegation"], series(FULL)
+    figures = [over_orders("section V", "asked others, all", f"{theirs['rate']['all']}%", ours.share_asked())]
     figures += [
-        figure("section V", f"asked others, {level}", f"{theirs['rate'][level]}%", ours.by_level[level].asked)
+        over_orders("section V", f"asked others, {level}", f"{theirs['rate'][level]}%", ours.share_asked(keep))
         for level in ("easy", "medium", "hard", "cross")
-        if level in ours.by_level
+        if (keep := ours.of_level(level)).any()
     ]
-    matrix = metacogagent.outcome_matrix(every_agent())
-    accuracy = dict(zip(matrix.agents, matrix.correct.mean(axis=0), strict=True))
-    pairs = [pair for pair, count in ours.flow.items() for _ in range(count)]
-    weights = cluster_weights(range(len(pairs)))
-    upwards = mean_interval([accuracy[to] > accuracy[first] for first, to in pairs], weights)
-    what = "delegated to an agent of higher accuracy (each delegation a group)"
-    figures.append(figure("section V", what, f"{theirs['to_an_agent_of_higher_accuracy']}%", upwards))
-    for agent, share in theirs["share_by_first_agent"].items():
-        value = mean_interval([first == agent for first, _ in pairs], weights)
-        figures.append(figure("section V", f"delegations that begin with {agent}", f"{share}%", value))
+    world = every_agent()
+    accuracy = dict(zip(world.agents, world.right.mean(axis=0), strict=True))
+    upwards = [
+        [np.nan if to is None else float(accuracy[to] > accuracy[first or ""]) for first, to in zip(*pair, strict=True)]
+        for pair in zip(ours.first, ours.to, strict=True)
+    ]
+    figures.append(
+        over_orders(
+            "section V",
+            "delegated to an agent of higher accuracy",
+            f"{theirs['to_an_agent_of_higher_accuracy']}%",
+            share(np.array(upwards), ours.weights),
+        )
+    )
+    for agent, part in theirs["share_by_first_agent"].items():
+        begun = [
+            [np.nan if to is None else float(first == agent) for first, to in zip(*pair, strict=True)]
+            for pair in zip(ours.first, ours.to, strict=True)
+        ]
+        value = share(np.array(begun), ours.weights)
+        figures.append(over_orders("section V", f"delegations that begin with {agent}", f"{part}%", value))
     return figures

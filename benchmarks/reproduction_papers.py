@@ -5,10 +5,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from creak_controls import CHAIN, CONSTANT, HALF, constant, difference, right
+from loop_controls import SAME_PROMPT, THRESHOLD, loop_of
+from loop_controls import controls as loop_controls
+from loop_controls import over as loop_over
 from reproduction_figures import (
     HUMAN,
     NOT_COLLECTED,
     PROPRIETARY,
+    Control,
     Figure,
     Missing,
     Section,
@@ -24,13 +29,10 @@ from systems_figures import ROOT, recorded
 from metaprobe.eval.metrics import Interval, cluster_weights, mean_interval
 from metaprobe.eval.systems import essay_debate, metacrit, mgv
 from metaprobe.records.types import Run
-from metaprobe.routing.paper import PaperRules
-
-THRESHOLD = PaperRules().good
 
 
 def monitor_generate_verify(paper: dict[str, Any]) -> Section:
-    """Table 1, stopped at the paper's threshold where all cycles were recorded."""
+    """Table 1, stopped at the paper's threshold where all cycles were recorded, and what each loop adds."""
     stores = {
         "monitor-generate-verify": "gsm8k-mgv",
         "self-refine": "gsm8k-self-refine",
@@ -44,12 +46,17 @@ def monitor_generate_verify(paper: dict[str, Any]) -> Section:
             missing.append(Missing(f"table 1: {system}", NOT_COLLECTED.format(stores[system])))
             continue
         (report,) = mgv.cycle_reports(runs[system])
-        accuracy, attempts, first = report.accuracy, report.attempts, report.stopped_first
+        attempts, first = report.attempts, report.stopped_first
         if system == "monitor-generate-verify":
             (stop,) = [stop for stop in report.thresholds if stop.threshold == THRESHOLD]
-            accuracy, attempts, first = stop.accuracy, stop.attempts, stopped_first(runs[system])
-        figures.append(figure("table 1", f"{system}: accuracy", f"{theirs['accuracy']:.1%}", accuracy))
-        figures.append(figure("table 1", f"{system}: attempts", str(theirs["attempts"]), attempts, "number"))
+            attempts, first = stop.attempts, stopped_first(runs[system])
+        loop = loop_of(runs[system])
+        figures += [
+            figure("table 1", f"{system}: accuracy", f"{theirs['accuracy']:.1%}", loop.mean(loop.final)),
+            figure("control", f"{system}: accuracy of its first answer", "not given", loop.mean(loop.first)),
+            figure("control", f"{system}: gain over its own first answer", "not given", loop.gain(), "points"),
+            figure("table 1", f"{system}: attempts", str(theirs["attempts"]), attempts, "number"),
+        ]
         if "stopped_first" in theirs:
             share = f"about {theirs['stopped_first']:.0%}"
             figures.append(figure("section 4.2", f"{system}: done in the first cycle", share, first))
@@ -57,8 +64,9 @@ def monitor_generate_verify(paper: dict[str, Any]) -> Section:
         points = 100 * (
             paper["systems"]["monitor-generate-verify"]["accuracy"] - paper["systems"]["self-refine"]["accuracy"]
         )
-        gain = over_self_refine(runs["monitor-generate-verify"], runs["self-refine"])
-        figures.append(claim("table 1", "monitor-generate-verify over self-refine", points, gain))
+        figures.append(over_self_refine(points, runs["monitor-generate-verify"], runs["self-refine"]))
+    if not recorded(SAME_PROMPT):
+        missing.append(Missing("self-refine from the same solve prompt", NOT_COLLECTED.format(SAME_PROMPT)))
     missing.append(
         Missing("table 1: seconds a problem", "Depends on machine and server; ours ran in batches beside other work.")
     )
@@ -66,18 +74,19 @@ def monitor_generate_verify(paper: dict[str, Any]) -> Section:
     return section_of(paper, found, figures=tuple(figures), missing=tuple(missing))
 
 
-def over_self_refine(runs: Sequence[Run], others: Sequence[Run]) -> Interval:
-    """Paired on the problem; of the runs the answer that stopping at the threshold would have returned."""
-    theirs = {run.item.id: run.outcome or 0.0 for run in others}
-    gains = []
-    for run in runs:
-        tried = mgv.attempts(run)
-        good = (number for number, attempt in enumerate(tried, 1) if (attempt.quality or 0.0) >= THRESHOLD)
-        best = max(
-            tried[: next(good, len(tried))], key=lambda attempt: -1.0 if attempt.quality is None else attempt.quality
-        )
-        gains.append(best.correct - theirs[run.item.id])
-    return mean_interval(gains, weights_of(runs))
+def over_self_refine(
+    points: float, runs: Sequence[Run], others: Sequence[Run], same_prompt: Sequence[Run] | None = None
+) -> Figure:
+    """The paper's difference `points`, ours paired on the problem, and what it has to survive.
+
+    `same_prompt`: runs of Self-Refine whose first answers come from our solve prompt; by default those recorded.
+    """
+    begun = recorded(SAME_PROMPT) if same_prompt is None else same_prompt
+    ours, theirs = loop_of(runs), loop_of(others)
+    against = loop_controls(ours, theirs, loop_of(begun) if begun else None)
+    return claim(
+        "table 1", "monitor-generate-verify over self-refine", points, loop_over(ours, theirs), controls=against
+    )
 
 
 def stopped_first(runs: Sequence[Run]) -> Interval:
@@ -132,11 +141,7 @@ def metacrit_tables(runs: Sequence[Run], paper: dict[str, Any]) -> list[Figure]:
         figure("table 3, CREAK", f"{name}: accuracy", f"{paper['table 3'][name][0]}%", stages[stage].accuracy)
         for name, stage in CREAK.items()
     ]
-    full = "metacrit"
-    for name, stage in CREAK.items():
-        if name != full:
-            points = paper["table 3"][full][0] - paper["table 3"][name][0]
-            figures.append(claim("table 3, CREAK", f"the full system over {name}", points, over_stage(runs, stage)))
+    figures += over_ablations(runs, [run for run in recorded("creak-cot") if run.variant == "plain"], paper)
     for row in metacrit.agreement(runs):
         if row.pattern in paper["table 9"]:
             n, right = paper["table 9"][row.pattern][:2]
@@ -155,6 +160,31 @@ def metacrit_tables(runs: Sequence[Run], paper: dict[str, Any]) -> list[Figure]:
     return figures
 
 
+def over_ablations(runs: Sequence[Run], chains: Sequence[Run], paper: dict[str, Any]) -> list[Figure]:
+    """The full system over each ablation in the same run, and what both have to beat. `chains`: a plain answer each."""
+    full, ours = "metacrit", right(runs)
+    constants = constant(runs)
+    figures = [
+        figure("control", f"CREAK, {CONSTANT}: accuracy", "not given", difference(runs, constants, 0 * constants))
+    ]
+    for how, half in (("", False), (f", {HALF}", True)):
+        gain = difference(runs, right(runs, half=half), right(runs, "answer", half=half))
+        figures.append(figure("control", f"CREAK, gain over its own first answer{how}", "not given", gain, "points"))
+    against = {CONSTANT: difference(runs, ours, constants)}
+    if chains:
+        alone = right(chains)
+        figures.append(figure("control", f"CREAK, {CHAIN}: accuracy", "not given", difference(runs, alone, 0 * alone)))
+        against[CHAIN] = difference(runs, ours, alone)
+    for name, stage in CREAK.items():
+        if name != full:
+            points = paper["table 3"][full][0] - paper["table 3"][name][0]
+            readable = difference(runs, right(runs, half=True), right(runs, stage, half=True))
+            gain = difference(runs, ours, right(runs, stage))
+            what = f"the full system over {name}"
+            figures.append(claim("table 3, CREAK", what, points, gain, controls={HALF: readable, **against}))
+    return figures
+
+
 def drop_ins(runs: Sequence[Run], paper: dict[str, Any]) -> list[Figure]:
     """What a raw critique, a monitor and a control agent add to a chain of thought, in points; theirs on TruthfulQA."""
     plain = [run for run in runs if run.variant == "plain"]
@@ -169,19 +199,10 @@ def drop_ins(runs: Sequence[Run], paper: dict[str, Any]) -> list[Figure]:
         with_it = [run for run in runs if run.variant == variant]
         if plain and with_it:
             gain = paired(with_it, plain)
-            figures.append(
-                claim(where, f"zero-shot-cot with {variant} over without (TruthfulQA)", theirs - alone, gain)
-            )
+            against = {HALF: difference(plain, right(with_it, half=True), right(plain, half=True))}
+            what = f"zero-shot-cot with {variant} over without (TruthfulQA)"
+            figures.append(claim(where, what, theirs - alone, gain, controls=against))
     return figures
-
-
-def over_stage(runs: Sequence[Run], stage: str) -> Interval:
-    """The returned answer against that of one ablation's stage in the same run."""
-    gains = []
-    for run in runs:
-        (call,) = [call for call in run.calls if call.stage == stage]
-        gains.append((run.outcome or 0.0) - (run.label("correct", call.id) or 0.0))
-    return mean_interval(gains, weights_of(runs))
 
 
 def early_tokens(paper: dict[str, Any]) -> Section:
@@ -190,7 +211,14 @@ def early_tokens(paper: dict[str, Any]) -> Section:
     what = "best feature of 3, 5 or 10 tokens over that of the whole answer, AUROC"
     figures = [
         Figure(
-            "abstract", f"{what}: {name}", "above 0", tuple(row["early"]["early_over_full"]), row["n"], "difference", 1
+            "abstract",
+            f"{what}: {name}",
+            "above 0",
+            tuple(row["early"]["early_over_full"]),
+            row["n"],
+            "difference",
+            1,
+            controls=whole_read(row["early"]),
         )
         for name, row in sets.items()
         if "early_over_full" in row.get("early", {})
@@ -208,6 +236,11 @@ def early_tokens(paper: dict[str, Any]) -> Section:
     models = f"those of {len(sets)} labelled sets"
     nothing = "The debate is not recorded here; its claim is put to the test on the sets of [quality](quality.md)."
     return section_of(paper, runs, nothing=nothing, models=models, figures=tuple(figures), missing=tuple(missing))
+
+
+def whole_read(early: dict[str, Any]) -> tuple[Control, ...]:
+    """The early feature against all features of the whole answer read together: is anything lost by looking early?"""
+    return (Control("all features of the whole answer (LightGBM)", tuple(early["early_over_trees"])),)
 
 
 def debate_tables(runs: Sequence[Run], paper: dict[str, Any]) -> list[Figure]:

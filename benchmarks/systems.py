@@ -8,29 +8,32 @@ Recorded runs on essays hold no texts and no grades by people, which are not our
 is measured on the store as it was collected (`--whole`), and kept in docs/measured/.
 """
 
-import asyncio
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
+from creak_controls import CHAIN as ONE_CHAIN
+from creak_controls import CONSTANT, HALF, constant, difference, right, unreadable
 from demo_results import markdown, write
+from loop_controls import SAME_PROMPT, loop_of, most_given, over_in_first, over_in_gain
+from loop_controls import over as loop_over
+from metacog_controls import every_agent, series, with_constants, without_signal
+from metacog_orders import Series
+from metacog_orders import share as share_over
+from metacog_replays import ORDERS
 from systems_essays import contest, debate, measure_whole
-from systems_figures import PAGE, Lines, about, number, paper_of, points, recorded, share
+from systems_figures import ABOUT_ORDERS, PAGE, Lines, about, cell, number, packed, paper_of, points, recorded, share
 
-from metaprobe.eval.systems import metacogagent, metacrit, mgv
+from metaprobe.eval.systems import metacrit, mgv
 from metaprobe.eval.systems.metacrit import SystemCost
-from metaprobe.llms.replay import ReplayLLM
-from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup
+from metaprobe.pipelines import SYSTEMS
 from metaprobe.pipelines.metacogagent import TABLE_IV, TABLE_V
-from metaprobe.records.store import RunStore
 from metaprobe.records.types import Run
-from metaprobe.routing.paper import PaperRules
-from metaprobe.routing.profiles import Profiles
-from metaprobe.training.collect import collect
 
-REPLAYED = ("single", "round-robin", "random", "keyword", "majority", "algorithm")
+FULL = "algorithm"
+MGV, REFINE, VERIFY, CHAIN = "monitor-generate-verify", "self-refine", "self-verification", "zero-shot-cot"
+REPLAYED = ("single", "round-robin", "random", "keyword", "majority", FULL)
 
 
 @click.command()
@@ -113,6 +116,7 @@ def monitor_generate_verify(runs: Sequence[Run], paper: dict[str, Any]) -> Lines
         [f"{stop.threshold}", share(stop.accuracy), number(stop.attempts), number(stop.tokens, "{:.0f}")]
         for stop in own.thresholds
     ]
+    loops, loop_lines = loop_table(runs)
     told = [
         f"Evaluation given in {own.quality_given:.0%} of the answers, difficulty in {own.difficulty_given:.0%} of the "
         f"first. AUROC against correctness: evaluation {number(own.quality_auroc)}, stated ease "
@@ -125,6 +129,13 @@ def monitor_generate_verify(runs: Sequence[Run], paper: dict[str, Any]) -> Lines
             ["system", "paper (Llama-3.1-8B, GSM8K test)", "accuracy here", "attempts", "tokens a problem"], rows
         ),
         "",
+        "What each loop adds to the answer that it began with, paired on the problem. The systems ask for that first "
+        "answer with different prompts, so their final answers differ for that reason already:",
+        "",
+        *loops,
+        "",
+        *loop_lines,
+        "",
         *told,
         "",
         *markdown(["cycle", "accuracy of its answer"], cycles),
@@ -135,79 +146,141 @@ def monitor_generate_verify(runs: Sequence[Run], paper: dict[str, Any]) -> Lines
     ]
 
 
-def metacog(runs: Sequence[Run], paper: dict[str, Any]) -> Lines:
-    """Table II, the agents alone, the ablations and the sweeps. All but the recorded variant are replayed from it."""
-    matrix = metacogagent.outcome_matrix(runs)
-    alone = [f"{agent} {matrix.correct[:, i].mean():.1%}" for i, agent in enumerate(matrix.agents)]
-    models = {call.agent: call.model for run in runs[:1] for call in run.calls if call.stage == "answer"}
-    rows = [outcome_row(name, replayed(runs, name), paper["table 2"].get(name)) for name in REPLAYED]
-    head = ["variant", "paper: accuracy %, precision, ECE, calls (GPT-4)", "accuracy", "asked others"]
-    head += ["delegation precision", "ECE of c", "calls"]
-    ablations = [
-        outcome_row(name, replayed(runs, variant, constants), paper["table 4"].get(name))
-        for name, (variant, constants) in TABLE_IV.items()
+def loop_table(runs: Sequence[Run]) -> tuple[Lines, Lines]:
+    """A row for each system, and in words what is left of the difference between the two loops."""
+    by_system = {system: [run for run in runs if run.system == system] for system in (MGV, REFINE, VERIFY, CHAIN)}
+    same = recorded(SAME_PROMPT)
+    loops = {system: loop_of(found) for system, found in by_system.items() if found}
+    loops |= {f"{REFINE}, from the solve prompt of {MGV}": loop_of(same)} if same else {}
+    chain = loops.get(CHAIN)
+    rows = [
+        [
+            system,
+            share(loop.mean(loop.first)),
+            f"{cut_first(by_system.get(system, same)):.0%}",
+            share(loop.mean(loop.final)),
+            points(loop.gain()),
+            "-" if chain is None or system == CHAIN else points(loop_over(loop, chain)),
+        ]
+        for system, loop in loops.items()
     ]
+    lines = []
+    if VERIFY in loops:
+        most = most_given(by_system[VERIFY])
+        lines.append(
+            f"Self-Verification against the answer that most of its candidates give, which needs no verification: "
+            f"{points(loops[VERIFY].mean(loops[VERIFY].final - most))} points."
+        )
+    if MGV in loops and REFINE in loops:
+        ours, theirs = loops[MGV], loops[REFINE]
+        lines.append(
+            f"Monitor-Generate-Verify over Self-Refine: {points(loop_over(ours, theirs))} points in the final answers, "
+            f"{points(over_in_first(ours, theirs))} in the first ones, before any loop, and "
+            f"{points(over_in_gain(ours, theirs))} in what the loops add."
+        )
+    lines.append(
+        f"From the same solve prompt: {points(loop_over(loops[MGV], loop_of(same)))} points."
+        if same
+        else f"Self-Refine from the same solve prompt is not collected yet: `python recorded/collect.py {SAME_PROMPT}`."
+    )
+    return markdown(
+        [
+            "system",
+            "right at first",
+            "first answers cut by max_tokens",
+            "right in the end",
+            "gain of the loop",
+            "over zero-shot-cot",
+        ],
+        rows,
+    ), [" ".join(lines)]
+
+
+def cut_first(runs: Sequence[Run]) -> float:
+    """Share of first answers that max_tokens cut."""
+    first = [next(call for call in run.calls if call.stage == "answer" and call.round == 0) for run in runs]
+    return sum(call.finish_reason == "length" for call in first) / len(first)
+
+
+def metacog(runs: Sequence[Run], paper: dict[str, Any]) -> Lines:
+    """Table II, controls, the ablations and the sweeps. All but the recorded variant are replayed from it."""
+    world = every_agent()
+    full = series(FULL)
+    models = {call.agent: call.model for run in runs[:1] for call in run.calls if call.stage == "answer"}
+    rows = [outcome_row(name, series(name), paper["table 2"].get(name)) for name in REPLAYED]
+    controls = {f"{agent} alone": right for agent, right in zip(world.agents, world.right.T, strict=True)}
+    controls |= without_signal(world)
+    rows += [
+        [f"control: {name}", "-", cell(packed(share_over(right[None], full.weights)), "percent"), *["-"] * 5]
+        for name, right in controls.items()
+    ]
+    rows += [outcome_row(f"control: {name}", one, None) for name, one in with_constants(world).items()]
+    ablations = []
+    for name, (variant, constants) in TABLE_IV.items():
+        without = series(variant, constants)
+        row = outcome_row(name, without, paper["table 4"].get(name))
+        ablations.append([*row[:3], cell(packed(without.gain_over(full)), "points"), *row[3:]])
     sweeps = []
-    for constant, values in TABLE_V.items():
+    for swept, values in TABLE_V.items():
         for value in values:
-            ours = metacogagent.evaluate(replayed(runs, "algorithm", f"{constant}={value}"))
-            theirs = str(paper["table 5"][constant][str(value)])
-            sweeps.append([f"{constant} = {value}", theirs, share(ours.accuracy), share(ours.asked)])
+            ours = series(FULL, f"{swept}={value}")
+            cells = [cell(packed(ours.accuracy()), "percent"), cell(packed(ours.gain_over(full)), "points")]
+            cells.append(cell(packed(ours.share_asked()), "percent"))
+            sweeps.append([f"{swept} = {value}", str(paper["table 5"][swept][str(value)]), *cells])
+    head = ["asked others", "delegation precision", "ECE of c, 15 bins of equal mass"]
+    head += ["ECE of c, 10 bins of equal width (the paper's)", "calls"]
+    difference = "against the full system, points"
     return [
-        f"Agents: {', '.join(f'{agent} is {model}' for agent, model in models.items())}. Alone, on every item: "
-        f"{', '.join(alone)}; an oracle that picks the agent: {matrix.correct.max(axis=1).mean():.1%}. The items "
-        "ran one after another, as in the paper.",
+        f"Agents: {', '.join(f'{agent} is {model}' for agent, model in models.items())}; an oracle that picks the "
+        f"agent has {world.right.max(axis=1).mean():.1%}. The items ran one after another, as in the paper. "
+        f"{ABOUT_ORDERS.format(n=len(ORDERS))}",
         "",
-        *markdown(head, rows),
+        *markdown(["variant", "paper: accuracy %, precision, ECE, calls (GPT-4)", "accuracy", *head], rows),
         "",
-        "Ablations (table IV, and three of ours):",
+        "The controls know of an item what the other half of the groups tells: which agent is the best, how often each "
+        "is right. In the last two rows such constants stand in the place of the stated confidence.",
         "",
-        *markdown(["without", "paper: accuracy %, difference, precision", *head[2:]], ablations),
+        "Ablations (table IV, and three of ours), the differences paired on the item in each order:",
+        "",
+        *markdown(["without", "paper: accuracy %, difference, precision", "accuracy", difference, *head], ablations),
         "",
         "Sweeps (table V):",
         "",
-        *markdown(["constant", "paper: accuracy %", "accuracy", "asked others"], sweeps),
+        *markdown(["constant", "paper: accuracy %", "accuracy", difference, "asked others"], sweeps),
     ]
 
 
-def outcome_row(name: str, runs: Sequence[Run], theirs: Sequence[float | None] | None) -> list[str]:
+def outcome_row(name: str, ours: Series, theirs: Sequence[float | None] | None) -> list[str]:
     """One variant beside the paper's."""
-    ours = metacogagent.evaluate(runs)
     return [
         name,
         ", ".join("-" if value is None else str(value) for value in theirs) if theirs else "-",
-        share(ours.accuracy),
-        share(ours.asked),
-        share(ours.precision),
-        number(ours.calibration.ece if ours.calibration else None),
-        ", ".join(f"{count} {stage}" for stage, count in sorted(ours.calls.items())),
+        cell(packed(ours.accuracy()), "percent"),
+        cell(packed(ours.share_asked()), "percent"),
+        cell(packed(ours.precision()), "percent"),
+        cell(packed(ours.calibration("equal mass")), "number"),
+        cell(packed(ours.calibration("equal width")), "number"),
+        ours.shown_calls(),
     ]
-
-
-def replayed(runs: Sequence[Run], variant: str, constants: str = "") -> list[Run]:
-    """What another variant, or other constants, would have done: every call it asks for is recorded."""
-    rules = PaperRules.parse(constants)
-    system = SYSTEMS["metacogagent"]
-    prompts = Prompts.load(system.name, system.prompts, optional=system.agents)
-    profiles = Profiles(initial=rules.initial, rate=rules.rate)
-    llm = ReplayLLM.from_runs(runs)
-    setup = Setup(Models(llm), prompts, policy=rules, profiles=profiles, agents=system.agents)
-    items = [run.item for run in sorted(runs, key=lambda run: run.item.id)]
-    with tempfile.TemporaryDirectory() as folder:
-        store = RunStore(Path(folder))
-        report = asyncio.run(collect(system, items, setup, store, variants=[variant], wave=1))
-        if report.failed:
-            raise RuntimeError(f"{variant} {constants}: {report.failed[0]}")
-        return list(store)
 
 
 def metacrit_section(runs: Sequence[Run], paper: dict[str, Any]) -> Lines:
     """Accuracy after every stage, who flags, how it fails, what it costs."""
-    stages = [
-        [row.system, row.variant, row.stage, share(row.accuracy), points(row.gain)]
-        for row in metacrit.stage_accuracy(runs)
-    ]
+    by_variant: dict[tuple[str, str], list[Run]] = {}
+    for run in runs:
+        by_variant.setdefault((run.system, run.variant), []).append(run)
+    stages = []
+    for row in metacrit.stage_accuracy(runs):
+        of = by_variant[row.system, row.variant]
+        halved = difference(of, right(of, row.stage, half=True), right(of, half=True, stage="answer"))
+        gains = ["-", "-"] if row.stage == "answer" else [points(row.gain), points(halved)]
+        cells = [row.system, row.variant, row.stage, share(row.accuracy), f"{unreadable(of, row.stage):.0%}"]
+        stages.append([*cells, *gains])
     own = [run for run in runs if run.system == "metacrit"]
+    says_one = constant(own)
+    chains = by_variant.get((CHAIN, "plain"), [])
+    chained = f", over {ONE_CHAIN} {points(difference(own, right(own), right(chains)))} points" if chains else ""
+    first = "gain over the first stage"
     flags = [
         [
             row.pattern,
@@ -226,7 +299,10 @@ def metacrit_section(runs: Sequence[Run], paper: dict[str, Any]) -> Lines:
     return [
         f"The paper's CREAK column (table 3, no model named), in percent: {theirs}.",
         "",
-        *markdown(["system", "variant", "stage", "accuracy", "gain over the first stage"], stages),
+        *markdown(["system", "variant", "stage", "accuracy", "unreadable", first, f"{first}, {HALF}"], stages),
+        "",
+        f"Controls: {CONSTANT}: {share(difference(own, says_one, 0 * says_one))}; the full system over it "
+        f"{points(difference(own, right(own), says_one))} points{chained}.",
         "",
         "Who flags a concern (the paper's table 9 is on TruthfulQA and CIAR):",
         "",

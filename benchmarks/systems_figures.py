@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from metacog_orders import OverOrders
+
 from metaprobe.eval.metrics import Interval
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Run
@@ -12,6 +14,11 @@ from metaprobe.records.types import Run
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "systems.md"
 Lines = list[str]
+ABOUT_ORDERS = (
+    "The order of the items matters, for profiles follow what came before: everything is run in {n} shuffled orders "
+    "(seeds 0 to 9). Shown are the mean over the orders, [its interval over groups], and (the smallest to the largest "
+    "single order)."
+)
 
 
 def recorded(name: str) -> list[Run]:
@@ -47,6 +54,31 @@ def share(value: Interval | None) -> str:
 def points(value: Interval | None) -> str:
     """A difference of proportions in percentage points."""
     return "-" if value is None else f"{value.estimate * 100:+.1f} [{value.low * 100:+.1f}, {value.high * 100:+.1f}]"
+
+
+def packed(value: OverOrders | None) -> dict[str, Any] | None:
+    """A figure over several orders, as it is kept in docs/measured/."""
+    if value is None:
+        return None
+    return {
+        "value": [value.value.estimate, value.value.low, value.value.high],
+        "n": value.value.n,
+        "orders": [value.low, value.high],
+    }
+
+
+def cell(value: dict[str, Any] | None, form: str) -> str:
+    """A packed figure in a table: mean [interval] (smallest to largest order), these only where the orders differ."""
+    if value is None:
+        return "-"
+    scale, shape = FORMS[form]
+    estimate, low, high = (shape.format(scale * x) for x in value["value"])
+    first, last = (shape.format(scale * x) for x in value["orders"])
+    return f"{estimate} [{low}, {high}]" + ("" if first == last else f" ({first} to {last})")
+
+
+FORMS = {"percent": (100, "{:.1f}%"), "points": (100, "{:+.1f}"), "number": (1, "{:.3f}")}
+"""Form of a figure -> what it is multiplied by, and how it is written."""
 
 
 def number(value: Interval | None, form: str = "{:.3f}") -> str:

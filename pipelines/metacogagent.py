@@ -309,6 +309,11 @@ SYSTEM = System(
     variants=("algorithm", "every-agent", *BASELINES, *ABLATIONS),
     stages=("classify", "assess", "answer"),
     signals={"confidence": "answer"},
+    decides=("assess", "assign"),
+    without={
+        **dict.fromkeys((*BASELINES, "no-delegation"), ("confidence", "assess", "assign")),
+        "no-self-assessment": ("confidence",),
+    },
     extract_answer=extract,
     agents=AGENTS,
     experiences=experiences,

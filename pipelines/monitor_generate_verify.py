@@ -274,4 +274,6 @@ SYSTEM = System(
         ("monitor", "strategy", "answer", "verify"), min(3, setup.options.value(MOST_CYCLES))
     ),
     constants=(MOST_CYCLES,),
+    uses=("difficulty",),  # the strategy's prompt shows it
+    decides=("budget", "iterate", "select"),
 )

@@ -141,4 +141,5 @@ SYSTEM = System(
     limits={"answer": ANSWER_TOKENS, "backward": BACKWARD_TOKENS},
     calls=calls,
     constants=(CANDIDATES, VERIFICATIONS, MOST_CONDITIONS, TEMPERATURE),
+    decides=("select",),
 )

@@ -34,7 +34,16 @@ class System:
     fields: tuple[str, ...] = ()
     """`Item.fields` that its prompts need."""
     signals: Mapping[str, str] = field(default_factory=dict)
-    """Name of a number that a checkpoint may replace -> the stage whose model it reads."""
+    """Name of a number that a checkpoint may replace, or give where nothing states it -> the stage whose model it
+    reads."""
+    heads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Signal -> heads that its checkpoint must have, all of them, where a probability or quality is not enough."""
+    uses: tuple[str, ...] = ()
+    """Signals that the system itself shows, notes or returns, whatever the policy makes of them."""
+    decides: tuple[str, ...] = ()
+    """The points at which it asks the policy, with more than one legal action or for a setting."""
+    without: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Variant -> the signals and points of those above that it lacks."""
     answer_stages: tuple[str, ...] = ("answer",)
     """Stages whose calls are answers to the item, each of which gets a label where a program can check it."""
     extract_answer: Callable[[Item, Call, str], str] = _extract
@@ -67,3 +76,11 @@ class System:
         """How many tokens a run generates at most; a stage without a limit counts with that of its default."""
         limits = {**self.limits, **{stage: n for stage, n in setup.options.tokens.items() if n is not None}}
         return sum(calls * limits[stage] for stage, calls in self.calls(setup, variant).items())
+
+    def signals_in(self, variant: str) -> tuple[str, ...]:
+        """Returns the names of the numbers that this variant asks for, in the order of `signals`."""
+        return tuple(name for name in self.signals if name not in self.without.get(variant, ()))
+
+    def points_in(self, variant: str) -> tuple[str, ...]:
+        """Returns the points at which this variant asks the policy, in the order of `decides`."""
+        return tuple(point for point in self.decides if point not in self.without.get(variant, ()))

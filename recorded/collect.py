@@ -17,6 +17,8 @@ import click
 import numpy as np
 
 from metaprobe.eval.audits.similar import normalised
+from metaprobe.pipelines import SYSTEMS, Prompts
+from metaprobe.pipelines.monitor_generate_verify import NEUTRAL_STRATEGY
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, FloatArray, Run
 from metaprobe.records.writer import without_text
@@ -37,6 +39,7 @@ COMMANDS = {
     "gsm8k-mgv": f"monitor-generate-verify {GSM8K} --policy exhaustive",
     "gsm8k-cot": f"zero-shot-cot {GSM8K}",
     "gsm8k-self-refine": f"self-refine {GSM8K}",
+    "gsm8k-self-refine-execute": f"self-refine {GSM8K} --prompts {{prompts}}",
     "gsm8k-self-verification": f"self-verification {GSM8K}",
     "metacog-every-agent": f"metacogagent --variant every-agent {METACOG} --wave 64",
     "qwen-metacog-eval": f"self-report --task metacog-eval --llm {SMALL} --batch-size 64 --top-logprobs 15",
@@ -74,11 +77,27 @@ def main(names: tuple[str, ...], models: Path, data: Path, out: Path, pack_only:
     out.mkdir(parents=True, exist_ok=True)
     for name in names or COMMANDS:
         if not pack_only:
-            command = shlex.split(COMMANDS[name].format(models=models, data=data))
+            prompts = begun_alike(out / "prompts" / "self-refine-execute")
+            command = shlex.split(COMMANDS[name].format(models=models, data=data, prompts=prompts))
             line = [sys.executable, "-m", "metaprobe.cli", "collect", *command, "--out", str(out / name)]
             subprocess.run([*line, "--cache", str(out / "calls.sqlite")], check=True)
         kept = {"text": name not in WITHOUT_TEXT, "alternatives": name in WITH_ALTERNATIVES}
         pack(out / name, HERE / name, without=asked_of_agents() if "arithmetic" in name else frozenset(), **kept)
+
+
+def begun_alike(folder: Path) -> Path:
+    """Self-Refine's prompts, but for the first answer Monitor-Generate-Verify's: a folder for `--prompts`, made here.
+
+    With this the two loops begin with the same question to the model, and differ only in what they do afterwards.
+    """
+    system, other = SYSTEMS["self-refine"], SYSTEMS["monitor-generate-verify"]
+    texts = Prompts.load(system.folder, system.prompts).texts
+    solve = Prompts.load(other.name, other.prompts).texts["execute"]
+    texts = {**texts, "self_refine_generate": solve.replace("$strategy", NEUTRAL_STRATEGY)}
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        (folder / f"{name}.txt").write_text(text, encoding="utf-8")
+    return folder
 
 
 def asked_of_agents() -> frozenset[str]:

@@ -94,7 +94,8 @@ def test_our_figures_have_intervals_around_them_and_a_number_of_answers(figures:
     ],
 )
 def test_a_verdict_follows_from_the_interval_alone(sign: int, low: float, high: float, expected: str) -> None:
-    assert reproduction.verdict({"sign": sign, "here": [(low + high) / 2, low, high]}) == expected
+    row = {"sign": sign, "here": [(low + high) / 2, low, high], "orders": None, "controls": [], "same": "all"}
+    assert reproduction.verdict(row) == expected
 
 
 def test_another_figure_makes_another_reproduction_page(figures: Found) -> None:

@@ -20,7 +20,6 @@ from metaprobe.eval.metrics import (
     brier_uncertainty,
     delong_covariance,
     delong_test,
-    ece_debiased,
     equal_grades,
     fit_meta_d,
     holm,
@@ -28,6 +27,7 @@ from metaprobe.eval.metrics import (
     prediction_rejection_ratio,
     response_counts,
     risk_coverage,
+    rms_calibration_error,
     sensitivity,
     spearman,
 )
@@ -280,7 +280,9 @@ def test_the_parts_of_the_brier_score_add_up_where_bins_hold_one_probability(dat
     assert parts[0] - parts[1] + parts[2] == pytest.approx(brier(y, p))
     binned = brier_reliability(y, p, bins=200)
     if (np.unique(p, return_counts=True)[1] > 1).all():
-        assert binned == pytest.approx(np.sign(ece_debiased(y, p, bins=200)) * ece_debiased(y, p, bins=200) ** 2)
+        assert binned == pytest.approx(
+            np.sign(rms_calibration_error(y, p, bins=200)) * rms_calibration_error(y, p, bins=200) ** 2
+        )
 
 
 def test_reliability_is_for_the_miscalibrated_and_resolution_for_those_who_know():

@@ -17,19 +17,21 @@ from metaprobe.eval.metrics import (
     brier_skill,
     cluster_weights,
     ece,
-    ece_debiased,
+    ece_equal_width,
+    ece_interval,
     excess_aurc,
     interval,
     mean_interval,
     paired_difference,
     reliability_table,
     risk_coverage,
+    rms_calibration_error,
 )
 
 RANK = [auroc, auprc, aurc, excess_aurc]
-PROBABILITY = [brier, brier_skill, ece, ece_debiased]
-# Copies count as new answers everywhere but in `ece_debiased`, which says why.
-COPIES_ARE_ANSWERS = [*RANK, brier, brier_skill, ece]
+PROBABILITY = [brier, brier_skill, ece, ece_equal_width, rms_calibration_error]
+# Copies count as new answers everywhere but in `rms_calibration_error`, which says why.
+COPIES_ARE_ANSWERS = [*RANK, brier, brier_skill, ece, ece_equal_width]
 
 
 @st.composite
@@ -81,7 +83,9 @@ def test_a_weight_of_two_equals_two_copies(data):
 @given(graded())
 def test_copying_every_answer_does_not_change_the_debiased_error(data):
     y, score, _ = data
-    assert ece_debiased(y, score, np.full(len(y), 3)) == pytest.approx(ece_debiased(y, score), nan_ok=True, abs=1e-7)
+    assert rms_calibration_error(y, score, np.full(len(y), 3)) == pytest.approx(
+        rms_calibration_error(y, score), nan_ok=True, abs=1e-7
+    )
 
 
 @given(graded(), st.integers(0, 2**32 - 1))
@@ -105,7 +109,36 @@ def test_known_answers():
     assert brier_skill(y, score) == pytest.approx(1 - brier(y, score) / 0.25)
     assert ece(y, score, bins=2) == pytest.approx((abs(0.225 - 0.5) + abs(0.6 - 0.5)) / 2)
     assert ece([0, 1, 1, 1], [0.5, 0.5, 0.5, 0.5]) == pytest.approx(0.25)
-    assert ece_debiased([0, 1, 1, 1], [0.5] * 4) == pytest.approx(0.0)  # 0.25^2 is just the noise of 4 answers
+    assert rms_calibration_error([0, 1, 1, 1], [0.5] * 4) == pytest.approx(0.0)  # 0.25^2 is just the noise of 4 answers
+
+
+def test_equal_width_bins_end_at_their_upper_edge_and_hold_what_falls_into_them():
+    score, y = np.array([0.0, 0.1, 0.15, 0.3, 0.3, 0.7, 1.0]), np.array([0, 1, 0, 0, 1, 1, 0])
+    # (0, 0.1]: 0 and 0.1; (0.1, 0.2]: 0.15; (0.2, 0.3]: both 0.3; (0.6, 0.7]: 0.7; (0.9, 1]: 1
+    by_hand = (2 * abs(0.05 - 0.5) + abs(0.15 - 0) + 2 * abs(0.3 - 0.5) + abs(0.7 - 1) + abs(1 - 0)) / 7
+    assert ece_equal_width(y, score) == pytest.approx(by_hand)
+    assert ece_equal_width(y, score, bins=1) == pytest.approx(abs(score.mean() - y.mean()))
+    assert ece(y, score, bins=1) == pytest.approx(abs(score.mean() - y.mean()))
+
+
+def test_a_number_that_says_60_per_cent_where_30_are_right_is_off_by_30_per_cent():
+    y = np.r_[np.ones(30), np.zeros(70)]
+    stated = np.r_[np.full(15, 0.4), np.full(15, 0.8), np.full(35, 0.4), np.full(35, 0.8)]
+    assert ece(y, stated) == pytest.approx(0.3)  # a mean of absolute gaps: 0.1 and 0.5, of half the answers each
+    assert ece_equal_width(y, stated) == pytest.approx(0.3)
+    assert rms_calibration_error(y, stated) > 0.34  # a root of squares: another figure, which is not called ECE
+
+
+def test_the_interval_of_an_expected_calibration_error_holds_its_estimate_where_resamples_do_not():
+    rng = np.random.default_rng(7)
+    y, p = calibrated(rng, 600)
+    weights = cluster_weights(np.arange(600), resamples=200)
+    found = ece_interval(y, p, weights)
+    assert found.estimate == ece(y, p)
+    assert interval(ece, y, p, weights).low > found.low >= 0
+    assert found.low < found.estimate < found.high
+    shifted = ece_interval(y, p + 0.15, weights)
+    assert shifted.low > 0.08
 
 
 def test_constant_scores_carry_no_information():
@@ -177,7 +210,9 @@ def calibrated(rng, n, shift=0.0):
 
 def test_the_plain_error_is_biased_upwards_and_the_debiased_one_is_not():
     rng = np.random.default_rng(0)
-    plain, debiased = np.mean([[f(*calibrated(rng, 600)) for f in (ece, ece_debiased)] for _ in range(300)], axis=0)
+    plain, debiased = np.mean(
+        [[f(*calibrated(rng, 600)) for f in (ece, rms_calibration_error)] for _ in range(300)], axis=0
+    )
     assert plain > 0.04
     # The sd of one signed estimate is about 0.035 here: 0.007 is over three standard errors of the mean of 300.
     assert abs(debiased) < 0.007
@@ -186,7 +221,7 @@ def test_the_plain_error_is_biased_upwards_and_the_debiased_one_is_not():
 def test_the_debiased_error_finds_a_planted_shift():
     rng = np.random.default_rng(1)
     plain, debiased = np.mean(
-        [[f(*calibrated(rng, 600, shift=0.1)) for f in (ece, ece_debiased)] for _ in range(200)], axis=0
+        [[f(*calibrated(rng, 600, shift=0.1)) for f in (ece, rms_calibration_error)] for _ in range(200)], axis=0
     )
     assert debiased == pytest.approx(0.1, abs=0.006)
     assert plain > debiased - 0.002
@@ -198,7 +233,7 @@ def test_the_bootstrap_of_the_debiased_error_is_centred_on_the_estimate_and_of_t
     for _ in range(40):
         y, p = calibrated(rng, 600, shift=0.05)
         weights = cluster_weights(np.arange(600), resamples=100, seed=int(rng.integers(2**31)))
-        off.append([np.median(f(y, p, weights)) - f(y, p) for f in (ece, ece_debiased)])
+        off.append([np.median(f(y, p, weights)) - f(y, p) for f in (ece, rms_calibration_error)])
     plain, debiased = np.mean(off, axis=0)
     assert plain > 0.01
     assert abs(debiased) < 0.005
@@ -292,9 +327,9 @@ def test_resampling_in_blocks_changes_nothing(monkeypatch):
     rng = np.random.default_rng(6)
     y, p = calibrated(rng, 50)
     weights = cluster_weights(np.arange(50), resamples=30)
-    whole = interval(ece_debiased, y, p, weights)
+    whole = interval(rms_calibration_error, y, p, weights)
     monkeypatch.setattr("metaprobe.eval.metrics.bootstrap.BLOCK", 120)
-    assert interval(ece_debiased, y, p, weights) == whole
+    assert interval(rms_calibration_error, y, p, weights) == whole
 
 
 def test_intervals_refuse_what_they_cannot_resample():

@@ -223,6 +223,7 @@ class Reader:
     layer: int | None = None
     digest: str = "abc"
     with_stated: bool = False
+    thresholds: dict[str, float] = dataclasses.field(default_factory=dict)
     seen: list[Call] = dataclasses.field(default_factory=list)
     reader: object = dataclasses.field(
         default_factory=lambda: SimpleNamespace(checkpoint=SimpleNamespace(path="planted"))

@@ -130,7 +130,12 @@ def train_adapter(
         calibration=Calibration("platt", "calibration rows, by group; never the held-out ones"),
         metrics=_measured(data, roles, exported.probability),
         training=Training(
-            data.fingerprint, len(data.table), len(set(data.table.groups.tolist())), settings.seed, command
+            data.fingerprint,
+            len(data.table),
+            len(set(data.table.groups.tolist())),
+            settings.seed,
+            command,
+            data.regrouped,
         ),
         audits={audit.name: Audit(audit.passed, audit.detail, audit.severity) for audit in report.audits},
         versions={p: version(p) for p in ("torch", "transformers", "peft", "accelerate", "tokenizers", "onnxscript")},
@@ -264,7 +269,7 @@ def _measured(data: AdapterData, roles: Roles, probability: Mapping[When, NDArra
             ),
         }
         if len(table) >= ENOUGH_FOR_ECE:
-            metrics[f"{prefix}ece_debiased"] = found.ece
+            metrics[f"{prefix}ece"] = found.ece
     return {name: Metric(estimate=m.estimate, low=m.low, high=m.high, n=m.n) for name, m in metrics.items()}
 
 

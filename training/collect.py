@@ -13,11 +13,14 @@ from typing import Any
 
 from metaprobe.eval.tasks.scoring import is_correct
 from metaprobe.pipelines import Session, Setup, System
+from metaprobe.pipelines.contract import check
 from metaprobe.pipelines.session import UNREAD
+from metaprobe.probes.signals import STATED, Signal
 from metaprobe.records.errors import RecordError, StoreMismatch
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Item, Label, Run
 from metaprobe.records.writer import RunWriter
+from metaprobe.routing.paper import THRESHOLDS, PaperRules
 from metaprobe.routing.policy import Outcome, Policy, learns
 from metaprobe.routing.profile_store import Carried, ProfileStore
 from metaprobe.routing.profiles import Observation, Profiles, run_observations
@@ -69,9 +72,10 @@ async def collect(
     them, in the items' order: 1 is the paper's own sequence. `profiles`: earlier outcomes that the agents' profiles
     begin with, to which this collection's are added at its end. Raises `StoreMismatch` where the store was collected
     with another system, model, prompts, policy, signals, options, profiles or `settings`, `RecordError` where
-    `check_learners` does.
+    `check_learners` does, and for a signal or policy that the system cannot use (`metaprobe.pipelines.contract`).
     """
     chosen = system.chosen(variants)
+    check(system, variants, setup.signals, setup.policy, agents=setup.agents)
     check_learners(system, setup.policy, chosen, profiles is not None)
     if profiles is not None and setup.carried is None:
         setup = carry(setup, store.path, profiles)
@@ -275,12 +279,34 @@ def settings_of(system: System, setup: Setup, *, text: bool) -> dict[str, Any]:
         "tokens": dict(setup.options.tokens),
         "constants": {constant.name: setup.options.value(constant) for constant in system.constants},
         "profiles": None if setup.carried is None else dataclasses.asdict(setup.carried),
+        **_operating_points(system, setup),
     }
 
 
 def unsaid(system: System) -> dict[str, Any]:
     """What a store was collected with whose settings are from before these could be set."""
     return {"tokens": {}, "constants": {constant.name: constant.default for constant in system.constants}}
+
+
+def _operating_points(system: System, setup: Setup) -> dict[str, Any]:
+    """Which threshold each number that a checkpoint gives meets at each point, as the papers' rules have it.
+
+    Nothing where no checkpoint gives one that is held against a threshold.
+    """
+    rules = setup.policy if isinstance(setup.policy, PaperRules) else getattr(setup.policy, "rules", None)
+    if not isinstance(rules, PaperRules):
+        return {}
+    found = {}
+    for key in setup.signals.description:
+        name, _, agent = key.partition("@")
+        replacement = setup.signals.replacement(name, agent)
+        for point, (signal, constant) in THRESHOLDS.items():
+            if replacement is not None and signal == name and point in system.decides:
+                source = STATED * replacement.with_stated + replacement.digest
+                number = Signal(0.0, source, replacement.thresholds)
+                value, whose = rules.threshold_of(number, point, constant)
+                found[f"{point}: {key}"] = f"{value:.6g}{whose}"
+    return {"operating points": found} if found else {}
 
 
 def note_failures(folder: Path, failed: Sequence[str]) -> None:

@@ -13,16 +13,18 @@ from metaprobe.eval.tasks.loading import DEFAULT_SEED, load_task
 from metaprobe.llms.base import LLMError
 from metaprobe.llms.cache import CachedLLM, CallCache, OnCall
 from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup, System
+from metaprobe.pipelines.contract import check
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Item
 from metaprobe.routing.explore import EpsilonGreedy, Exhaustive
-from metaprobe.routing.learned_policy import load_policy
+from metaprobe.routing.learned_policy import check_sources, load_policy
 from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.policy import Policy, learns
 from metaprobe.routing.profile_store import ProfileStore
 from metaprobe.routing.profiles import Profiles
+from metaprobe.routing.review import ReviewRules
 from metaprobe.routing.stages import StagePolicy
 from metaprobe.training.collect import CollectReport, OnRun, carry, check_learners, collect, run_id
 from metaprobe.training.models import load_models, named_models, tokens_per_second
@@ -53,8 +55,8 @@ class Plan:
     api: tuple[str, ...] = ()
     """`KEY=VALUE` for every `openai:` model, of `training.models.API_OPTIONS`; values as JSON or plain text."""
     policy: str = "paper"
-    """`paper` or `exhaustive`, with constants after a colon: `paper:theta=0.4,cycles=2`; or `learned:CHECKPOINT`, with
-    constants after a comma: `learned:CHECKPOINT,budget=0.5,theta=0.4`."""
+    """`paper`, `exhaustive` or `review`, with constants after a colon: `paper:theta=0.4,cycles=2`; or
+    `learned:CHECKPOINT`, with constants after a comma: `learned:CHECKPOINT,budget=0.5,theta=0.4`."""
     epsilon: float = 0.0
     """Probability with which a decision is drawn evenly from the legal ones."""
     signals: tuple[str, ...] = ()
@@ -134,6 +136,8 @@ def launch(plan: Plan, out: Path, watch: Watch = Watch()) -> CollectReport:
     policy, rules = policy_of(plan)
     check_learners(system, policy, variants, plan.profiles is not None)
     signals = SignalSource.load(plan.signals)
+    check_sources(policy, signals, agents)
+    check(system, plan.variants, signals, policy, agents=agents)
     items = load_task(plan.task, seed=plan.task_seed, limit=plan.limit, data=plan.data, split=plan.split)
     _check_fields(system, items, plan.task)
     named = named_models(plan.llms, plan.judge, system, agents)
@@ -228,9 +232,11 @@ def policy_of(plan: Plan) -> tuple[Policy, PaperRules]:
     elif name in ("paper", "exhaustive"):
         rules = PaperRules.parse(rest)
         policy = rules if name == "paper" else Exhaustive(rules)
+    elif name == ReviewRules.label:
+        policy, rules = ReviewRules.parse(rest), PaperRules()
     else:
         raise RecordError(
-            f"policy {plan.policy!r}: expected paper, exhaustive or learned:CHECKPOINT, with constants as in "
+            f"policy {plan.policy!r}: expected paper, exhaustive, review or learned:CHECKPOINT, with constants as in "
             "paper:theta=0.4 or learned:CHECKPOINT,budget=0.5,theta=0.4"
         )
     return (EpsilonGreedy(policy, epsilon=plan.epsilon, seed=plan.seed) if plan.epsilon else policy), rules

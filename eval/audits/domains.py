@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.eval.audits.controls import Scores, interval_of, resampled_auroc
-from metaprobe.eval.metrics import Interval, auroc, cluster_weights, ece_debiased, interval
+from metaprobe.eval.metrics import Interval, auroc, cluster_weights, ece_interval
 from metaprobe.eval.report.model import Audit
 from metaprobe.eval.table import AnswerTable
 
@@ -32,7 +32,7 @@ class Elsewhere:
     gain: Interval
     """The same mean less that of the baseline, which needs no fit, paired."""
     ece: Interval | None
-    """Debiased, of all domains together; None below `ENOUGH_FOR_ECE` answers."""
+    """Of all domains together; None below `ENOUGH_FOR_ECE` answers."""
 
 
 def domains_of(table: AnswerTable) -> tuple[str, dict[str, Rows]]:
@@ -83,12 +83,12 @@ def left_out(
         gains.append(found[name].estimate - float(auroc(table.y[rows], baseline[rows])))
     mean = float(np.mean([one.estimate for one in found.values()]))
     judged = np.flatnonzero(np.isfinite(probability))
-    ece = None
+    error = None
     if len(judged) >= ENOUGH_FOR_ECE:
-        ece = interval(ece_debiased, table.y[judged], probability[judged], weights[:, judged])
+        error = ece_interval(table.y[judged], probability[judged], weights[:, judged])
     over = np.mean(resampled, axis=0)
     gain = interval_of(float(np.mean(gains)), over - np.mean(plain, axis=0), weights)
-    return Elsewhere(by, found, interval_of(mean, over, weights), gain, ece)
+    return Elsewhere(by, found, interval_of(mean, over, weights), gain, error)
 
 
 def holds_elsewhere(found: Elsewhere, *, name: str, home: float) -> Audit:

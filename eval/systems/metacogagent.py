@@ -16,7 +16,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.metrics import Interval, brier_skill, cluster_weights, ece, ece_debiased, interval, mean_interval
+from metaprobe.eval.metrics import (
+    Interval,
+    brier_skill,
+    cluster_weights,
+    ece,
+    ece_equal_width,
+    interval,
+    mean_interval,
+    rms_calibration_error,
+)
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Run
 from metaprobe.routing.paper import EXECUTE
@@ -35,8 +44,10 @@ class Calibration:
     """How well a confidence fits the share of right answers."""
 
     ece: Interval
-    """Over equal-mass bins; the paper's 0.087 is over 10 of equal width."""
-    ece_debiased: Interval
+    """Over 15 bins of equal mass."""
+    ece_equal_width: Interval
+    """Over 10 bins of equal width, as the paper's 0.087 is."""
+    rms_calibration_error: Interval
     brier_skill: Interval
     """nan where all answers are right, or all wrong."""
     n: int
@@ -157,7 +168,7 @@ def _evaluate(runs: list[Run], resamples: int, seed: int) -> MetaCogAgentResult:
     if not runs:
         raise RecordError("no run to evaluate: give the runs of one variant of metacogagent")
     first = [dispatched(run) for run in runs]
-    other = [_delegate(run) for run in runs]
+    other = [delegate(run) for run in runs]
     asks = [
         any(d.point == "assign" for d in run.decisions) or to is not None for run, to in zip(runs, other, strict=True)
     ]
@@ -187,7 +198,7 @@ def _evaluate(runs: list[Run], resamples: int, seed: int) -> MetaCogAgentResult:
         for agent in executing(run)
         if (stated := _confidence(run, agent)) is not None
         and (right := answered_correctly(run, agent)) is not None
-        and (c := _competence(run, agent)) is not None
+        and (c := competence(run, agent)) is not None
     ]
     weights = cluster_weights([group for *_, group in judged], resamples, seed) if judged else None
     calls = Counter(call.stage for run in runs for call in run.calls)
@@ -214,13 +225,14 @@ def _calibration(
         return None
     return Calibration(
         ece=interval(ece, correct, confidence, weights),
-        ece_debiased=interval(ece_debiased, correct, confidence, weights),
+        ece_equal_width=interval(ece_equal_width, correct, confidence, weights),
+        rms_calibration_error=interval(rms_calibration_error, correct, confidence, weights),
         brier_skill=interval(brier_skill, correct, confidence, weights),
         n=len(correct),
     )
 
 
-def _delegate(run: Run) -> str | None:
+def delegate(run: Run) -> str | None:
     """The one other agent that got the item, where one did."""
     agents = executing(run)
     return agents[0] if len(agents) == 1 and dispatched(run) not in (None, agents[0]) else None
@@ -238,7 +250,7 @@ def _profile(run: Run, agent: str) -> float | None:
     return next((label.value for label in run.labels if label.name == PROFILE + agent), None)
 
 
-def _competence(run: Run, agent: str) -> float | None:
+def competence(run: Run, agent: str) -> float | None:
     """The score that the policy gave the agent: c of equation 2 under the paper's rules."""
     point, action = ("assess", EXECUTE) if agent == dispatched(run) else ("assign", agent)
     return next((d.scores[action] for d in run.decisions if d.point == point and action in d.scores), None)

@@ -123,8 +123,8 @@ def demo(out: Path, model: str, limit: int | None, batch_size: int, folds: int, 
     "--policy",
     default="paper",
     show_default=True,
-    help="'paper', 'exhaustive' or 'learned:CHECKPOINT' (a router, or stages), with constants: 'paper:theta=0.4', "
-    "'learned:CHECKPOINT,budget=0.5,theta=0.4'.",
+    help="'paper', 'exhaustive', 'review' (of a debate's arguments) or 'learned:CHECKPOINT' (a router, or stages), "
+    "with constants: 'paper:theta=0.4', 'review:critical=0.3', 'learned:CHECKPOINT,budget=0.5,theta=0.4'.",
 )
 @click.option(
     "--epsilon", default=0.0, type=click.FloatRange(0, 1), help="Share of decisions drawn evenly, to explore."
@@ -133,7 +133,8 @@ def demo(out: Path, model: str, limit: int | None, batch_size: int, folds: int, 
     "--signal",
     "signals",
     multiple=True,
-    help="confidence|difficulty|quality[@AGENT]=[stated+]CHECKPOINT in place of what the model states; repeatable.",
+    help="confidence|difficulty|quality|critical[@AGENT]=[stated+]CHECKPOINT in place of what the model states; "
+    "repeatable. One that nothing would read is refused.",
 )
 @click.option("--agents", help="Names of the agents, separated by commas.")
 @click.option("--out", type=FOLDER, required=True, help="Run store; collecting into it again resumes.")

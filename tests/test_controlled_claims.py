@@ -1,0 +1,335 @@
+"""No sentence about a system stands without its controls: what planted runs may and may not be made to say."""
+
+import asyncio
+import dataclasses
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "benchmarks"))
+sys.path.insert(0, str(ROOT / "recorded"))
+
+import collect as recording  # noqa: E402
+import headline  # noqa: E402
+import live_signals  # noqa: E402
+import metacog_controls  # noqa: E402
+import reproduction  # noqa: E402
+from loop_controls import loop_of, most_given  # noqa: E402
+from metacog_orders import Series, share  # noqa: E402
+from metacog_replays import ORDERS, Recording, shuffled  # noqa: E402
+from reproduction_papers import over_ablations, over_self_refine  # noqa: E402
+from systems_figures import cell, packed, recorded  # noqa: E402
+
+from metaprobe.eval.metrics import cluster_weights  # noqa: E402
+from metaprobe.llms.replay import ReplayLLM  # noqa: E402
+from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup  # noqa: E402
+from metaprobe.pipelines.monitor_generate_verify import NEUTRAL_STRATEGY  # noqa: E402
+from metaprobe.records.store import RunStore  # noqa: E402
+from metaprobe.records.types import Call, Item, Label, Run, Sampling, Statement, Usage  # noqa: E402
+from metaprobe.training.collect import collect  # noqa: E402
+
+PROBLEMS = 120
+
+
+def call_of(run_id: str, stage: str, number: int = 0, *, text: str = "", parent: str | None = None) -> Call:
+    return Call(
+        id=f"{run_id}/{stage}/{number}",
+        stage=stage,
+        round=number,
+        parent=parent,
+        model="planted",
+        text=text,
+        sampling=Sampling(),
+        usage=Usage(1, 1),
+    )
+
+
+def loop_run(system: str, number: int, correct: Sequence[bool], good: Sequence[float]) -> Run:
+    """A run whose answers are right or wrong, and evaluated, as given; the last one is returned."""
+    identity = f"{system}/{number}"
+    answers = [call_of(identity, "answer", place) for place in range(len(correct))]
+    checks = [call_of(identity, "verify", place, parent=answer.id) for place, answer in enumerate(answers)]
+    return Run(
+        id=identity,
+        system=system,
+        variant="paper",
+        item=Item(id=f"p{number:03}", question="?", check="number", gold=("1",)),
+        calls=(*answers, *checks),
+        statements=tuple(Statement(check.id, "coherence", value) for check, value in zip(checks, good, strict=True)),
+        labels=tuple(
+            Label(answer.id, "correct", float(right), "program") for answer, right in zip(answers, correct, strict=True)
+        ),
+        final_answer="",
+        outcome=float(correct[-1]),
+    )
+
+
+def figure_of(ours: list[Run], theirs: list[Run], same: Sequence[Run] = ()) -> dict[str, Any]:
+    """As it stands in docs/measured/reproduction.json."""
+    return json.loads(json.dumps(dataclasses.asdict(over_self_refine(7.0, ours, theirs, same))))
+
+
+def test_loops_that_differ_only_in_the_solve_prompt_do_not_make_the_claim_hold() -> None:
+    ours = [loop_run("monitor-generate-verify", n, (n % 2 == 0,), (1.0,)) for n in range(PROBLEMS)]
+    theirs = [loop_run("self-refine", n, (n % 8 == 0,) * 2, (0.0, 1.0)) for n in range(PROBLEMS)]
+    row = figure_of(ours, theirs)
+    assert row["here"][1] > 0.2  # so it held before the control
+    assert reproduction.verdict(row) == "**falls to a control**"
+    assert len(reproduction.killers(row)) == 2
+
+
+def test_a_loop_that_mends_answers_of_the_same_prompt_holds_and_falls_to_another_loop_that_does_the_same() -> None:
+    ours = [loop_run("monitor-generate-verify", n, (n % 4 == 0, n % 2 == 0), (0.0, 1.0)) for n in range(PROBLEMS)]
+    theirs = [loop_run("self-refine", n, (n % 4 == 0,) * 2, (0.0, 1.0)) for n in range(PROBLEMS)]
+    assert reproduction.verdict(figure_of(ours, theirs)) == "holds"
+    as_good = [dataclasses.replace(run, system="self-refine") for run in ours]
+    row = figure_of(ours, theirs, as_good)
+    assert reproduction.killers(row) == ["the other loop from the same solve prompt"]
+    assert reproduction.verdict(row) == "**falls to a control**"
+
+
+def test_the_recorded_problems_of_the_two_loops_must_be_the_same() -> None:
+    ours = [loop_run("monitor-generate-verify", n, (True,), (1.0,)) for n in range(3)]
+    theirs = [loop_run("self-refine", n + 1, (True,), (1.0,)) for n in range(3)]
+    with pytest.raises(ValueError, match="same problems"):
+        over_self_refine(7.0, ours, theirs, ())
+
+
+def test_the_same_prompt_run_begins_as_monitor_generate_verify_does(tmp_path: Path) -> None:
+    own, other = SYSTEMS["self-refine"], SYSTEMS["monitor-generate-verify"]
+    prompts = Prompts.load(own.name, own.prompts, recording.begun_alike(tmp_path))
+    theirs = Prompts.load(other.name, other.prompts).messages("execute", question="2 + 2?", strategy=NEUTRAL_STRATEGY)
+    assert prompts.messages("self_refine_generate", question="2 + 2?", directive="") == theirs
+    shipped = Prompts.load(own.folder, own.prompts)
+    assert {name for name in own.prompts if prompts.texts[name] != shipped.texts[name]} == {"self_refine_generate"}
+
+
+def test_most_given_is_the_vote_over_the_candidates() -> None:
+    texts = ("Answer: 3", "Answer: 4", "Answer: 4")
+    answers = [call_of("r", "answer", place, text=text) for place, text in enumerate(texts)]
+    item = Item(id="p", question="?", check="number", gold=("4",))
+    labels = tuple(
+        Label(answer.id, "correct", float(text[-1] == "4"), "program")
+        for answer, text in zip(answers, texts, strict=True)
+    )
+    run = Run(
+        id="r", system="self-verification", variant="paper", item=item, calls=tuple(answers), labels=labels, outcome=0.0
+    )
+    assert most_given([run]).tolist() == [1.0]
+    assert loop_of([run]).first.tolist() == [0.0]
+
+
+def claim_run(number: int, gold: str, answers: dict[str, str]) -> Run:
+    """A run of MetaCrit over one claim; `answers`: stage -> what it answers."""
+    item = Item(id=f"c{number:03}", question="?", check="choice", choices=("true", "false"), gold=(gold,))
+    calls = [call_of(f"m/{number}", stage, text=text) for stage, text in answers.items()]
+    right = [float(text == f"Answer: {gold}") for text in answers.values()]
+    labels = tuple(Label(call.id, "correct", one, "program") for call, one in zip(calls, right, strict=True))
+    return Run(
+        id=f"m/{number}",
+        system="metacrit",
+        variant="every-stage",
+        item=item,
+        calls=tuple(calls),
+        labels=labels,
+        final_answer=answers["final"].removeprefix("Answer: "),
+        outcome=right[list(answers).index("final")],
+    )
+
+
+def test_a_stage_that_only_makes_answers_readable_does_not_make_the_claim_hold() -> None:
+    paper = json.loads((ROOT / "docs" / "paper_figures" / "metacrit.json").read_text(encoding="utf-8"))
+    runs = []
+    for number in range(PROBLEMS):
+        gold = "true" if number % 2 else "false"
+        known = f"Answer: {gold}" if number % 4 < 2 else f"Answer: {'false' if gold == 'true' else 'true'}"
+        without = "I cannot say." if number % 3 else known
+        runs.append(
+            claim_run(
+                number,
+                gold,
+                {
+                    "answer": without,
+                    "final": known,
+                    "synthesis-without-monitor": without,
+                    "synthesis-without-control": without,
+                },
+            )
+        )
+    figures = [dataclasses.asdict(one) for one in over_ablations(runs, [], paper) if one.sign]
+    assert len(figures) == 2
+    for row in figures:
+        assert row["here"][1] > 0
+        assert reproduction.verdict(row) == "**falls to a control**"
+        assert "unreadable answers counted as half right" in reproduction.killers(row)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({}, "holds"),
+        ({"orders": [-0.01, 0.3]}, "depends on the order"),
+        ({"orders": [0.1, 0.3]}, "holds"),
+        ({"controls": [{"name": "a", "here": [0.1, -0.01, 0.2], "orders": None}]}, "**falls to a control**"),
+        ({"controls": [{"name": "a", "here": [0.1, 0.01, 0.2], "orders": [-0.1, 0.2]}]}, "depends on the order"),
+        ({"same": ""}, "not controlled"),
+        ({"sign": -1}, "**the other way round**"),
+        (
+            {"sign": -1, "controls": [{"name": "a", "here": [0.0, -0.1, 0.1], "orders": None}]},
+            "**falls to a control**",
+        ),
+    ],
+)
+def test_a_verdict_needs_every_order_and_every_control(change: dict[str, Any], expected: str) -> None:
+    row = {"sign": 1, "here": [0.2, 0.1, 0.3], "orders": None, "controls": [], "same": "all"} | change
+    assert reproduction.verdict(row) == expected
+
+
+def test_every_claim_on_the_page_names_a_control_or_what_both_sides_share() -> None:
+    found = json.loads(reproduction.FIGURES.read_text(encoding="utf-8"))
+    claims = [row for section in found.values() for row in section["figures"] if row["sign"]]
+    assert len(claims) > 20
+    assert [row["what"] for row in claims if reproduction.verdict(row) == "not controlled"] == []
+    over = [row for row in claims if row["what"].startswith("the full system over")]
+    assert all(row["controls"] for row in over)
+
+
+def test_figures_that_depend_on_the_order_carry_their_spread() -> None:
+    found = json.loads(reproduction.FIGURES.read_text(encoding="utf-8"))["metacogagent"]
+    lines = reproduction.lines_of("MetaCogAgent", found)
+    for row in found["figures"]:
+        if row["where"] != "table I":
+            assert row["orders"], row["what"]
+            low, high = row["orders"]
+            assert low <= high
+    full = next(row for row in found["figures"] if row["what"] == "algorithm: accuracy")
+    low, high = full["orders"]
+    assert low < full["here"][0] < high
+    assert any(f"({100 * low:.1f}% to {100 * high:.1f}%)" in line for line in lines)
+    assert len(ORDERS) >= 10
+
+
+def test_an_order_is_the_same_whatever_order_the_items_come_in() -> None:
+    items = [Item(id=f"{number:02}", question="?") for number in range(30)]
+    assert shuffled(items, 3) == shuffled(items[::-1], 3)
+    assert sorted(item.id for item in shuffled(items, 3)) == [item.id for item in items]
+    assert len({tuple(item.id for item in shuffled(items, order)) for order in ORDERS}) == len(ORDERS)
+
+
+def test_a_figure_over_orders_is_their_mean_with_the_smallest_and_the_largest() -> None:
+    values = np.array([[1.0, 0.0, np.nan, 0.0], [1.0, 1.0, 1.0, np.nan]])
+    found = share(values, cluster_weights(list("abcd")))
+    assert found.value.estimate == pytest.approx((1 / 3 + 1) / 2)
+    assert (found.low, found.high, found.orders, found.value.n) == (pytest.approx(1 / 3), 1.0, 2, 4)
+    assert cell(packed(found), "percent").endswith("(33.3% to 100.0%)")
+
+
+def test_orders_of_other_items_are_refused() -> None:
+    one, other = (
+        Run(id=name, system="metacogagent", variant="single", item=Item(id=name, question="?"), calls=(), outcome=1.0)
+        for name in "ab"
+    )
+    with pytest.raises(ValueError, match="same items"):
+        Series([[one], [other]])
+
+
+@pytest.fixture(scope="module")
+def every_agent() -> list[Run]:
+    """A part of the recorded answers of every agent, whole groups of every dimension."""
+    runs = sorted(recorded("metacog-every-agent"), key=lambda run: run.item.id)
+    return runs[::4]
+
+
+def test_a_replay_is_what_the_collection_itself_would_have_done(every_agent: list[Run], tmp_path: Path) -> None:
+    system = SYSTEMS["metacogagent"]
+    setup = Setup(
+        Models(ReplayLLM.from_runs(every_agent)),
+        Prompts.load(system.name, system.prompts, optional=system.agents),
+        agents=system.agents,
+    )
+    items = [run.item for run in every_agent[:40]]
+    asyncio.run(collect(system, items, setup, store := RunStore(tmp_path), variants=["algorithm"], wave=1))
+
+    def facts(runs: Sequence[Run]) -> dict[str, Any]:
+        return {
+            run.item.id: (run.outcome, len(run.calls), [(d.action, d.scores) for d in run.decisions]) for run in runs
+        }
+
+    assert facts(Recording(every_agent[:40]).replayed("algorithm")) == facts(list(store))
+
+
+@pytest.fixture(scope="module")
+def world(every_agent: list[Run]) -> metacog_controls.World:
+    return metacog_controls.World(every_agent)
+
+
+@pytest.fixture
+def uncalibrated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calibration takes most of the time, and is not what these tests are about."""
+    monkeypatch.setattr(Series, "calibration", lambda *given: None)
+
+
+@pytest.mark.usefixtures("uncalibrated")
+def test_a_signal_that_only_knows_the_agent_is_no_gain(world: metacog_controls.World) -> None:
+    only_agents = metacog_controls.rates(world)
+    found = live_signals.measured(world, only_agents, orders=(0,))
+    gain = found["gains"]["implicit"]
+    assert gain["over_explicit"]["value"][1] > 0  # which was all that was looked at before
+    assert not gain["remains"]
+    constant = next(one for one in gain["controls"] if one["name"] == "constant per agent")
+    assert constant["gain"] == [0.0, 0.0, 0.0]
+    dealt = next(one for one in gain["controls"] if one["name"] == "shuffled within agent")
+    assert not dealt["beaten"]
+    said = live_signals.sentence({**found, "auroc": {}, "about": []})
+    assert "That is no gain over what is free" in said
+    assert "Nor is it shown to tell questions apart" in said
+
+
+@pytest.mark.usefixtures("uncalibrated")
+def test_a_signal_that_knows_the_questions_remains(world: metacog_controls.World) -> None:
+    found = live_signals.measured(world, np.where(world.right > 0, 0.99, 0.01), orders=(0,))
+    assert found["gains"]["implicit"]["remains"]
+    assert "It is above every control" in live_signals.sentence({**found, "auroc": {}, "about": []})
+
+
+def test_a_shuffled_signal_keeps_each_agents_numbers_and_forgets_the_question(world: metacog_controls.World) -> None:
+    values = np.arange(world.right.size, dtype=float).reshape(world.right.shape)
+    dealt = metacog_controls.shuffled_within(world, values, 0)
+    for half in (0, 1):
+        rows = world.half == half
+        assert (np.sort(dealt[rows], axis=0) == np.sort(values[rows], axis=0)).all()
+    assert (dealt == values).mean() < 0.1
+    assert (dealt != metacog_controls.shuffled_within(world, values, 1)).any()
+
+
+def test_a_control_knows_nothing_of_its_own_half(world: metacog_controls.World) -> None:
+    before = metacog_controls.rates(world)
+    changed = metacog_controls.World(world.runs)
+    changed.right = np.where((world.half == 0)[:, None], 1 - world.right, world.right)
+    after = metacog_controls.rates(changed)
+    assert (after[world.half == 0] == before[world.half == 0]).all()
+    assert (after[world.half == 1] != before[world.half == 1]).any()
+
+
+def test_the_live_sections_are_what_the_script_makes_of_the_figures() -> None:
+    figures = json.loads(live_signals.FIGURES.read_text(encoding="utf-8"))
+    assert "\n".join(live_signals.section(figures)) in (ROOT / "docs" / "systems.md").read_text(encoding="utf-8")
+    assert live_signals.sentence(figures) in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert figures["orders"] == len(ORDERS)
+
+
+def test_the_lead_of_the_readme_goes_by_the_strongest_single_control() -> None:
+    figures = json.loads(headline.FIGURES.read_text(encoding="utf-8"))
+    lead = headline.lead(headline.gains(figures), headline.accuracies(figures))
+    assert lead in (ROOT / "README.md").read_text(encoding="utf-8")
+    wide, narrow = [0.7, 0.6, 0.8], [0.9, 0.89, 0.91]
+    methods = {"blend": {"auroc": narrow}, "length": {"auroc": wide}, "P(true)": {"auroc": [0.895, 0.885, 0.905]}}
+    found = headline.gain_of("m/t", methods)
+    assert (found.control, found.stands) == ("P(true)", False)
+    assert headline.gain_of("m/t", {**methods, "P(true)": {"auroc": [0.8, 0.79, 0.81]}}).stands

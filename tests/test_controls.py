@@ -1,0 +1,96 @@
+"""A score beats its controls only where it beats every one of them; the strongest is found and named."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metaprobe.eval.metrics import StratifiedAuroc, against_controls, auroc, cluster_weights, holm
+
+N, GROUPS = 600, 200
+
+
+def world(seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.random.Generator]:
+    """Labels, a good score, bootstrap weights over groups of three, and a source of noise."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 2, N)
+    weights = cluster_weights(np.repeat(np.arange(GROUPS), N // GROUPS).tolist(), 400, seed)
+    return y, y + rng.normal(0, 1.0, N), weights, rng
+
+
+def test_a_score_equal_to_its_strongest_control_has_not_beaten_its_controls() -> None:
+    y, score, weights, rng = world()
+    found = against_controls(y, score, {"noise": rng.normal(size=N), "the same": 3 * score - 1}, weights)
+    assert not found.beaten
+    assert found.strongest.name == "the same"
+    assert [control.name for control in found.standing] == ["the same"]
+    assert found.strongest.difference.estimate == 0
+    assert found.strongest.p == 1
+
+
+def test_one_better_control_is_named_and_all_the_weak_ones_do_not_outvote_it() -> None:
+    y, score, weights, rng = world()
+    better = y + rng.normal(0, 0.4, N)
+    weak = {f"noise {i}": rng.normal(size=N) for i in range(6)}
+    found = against_controls(y, score, {**weak, "better": better}, weights)
+    assert not found.beaten
+    assert found.strongest.name == "better"
+    assert found.strongest.difference.high < 0
+    assert all(control.beaten for control in found.controls[1:])
+
+
+def test_a_score_above_all_controls_has_beaten_them_by_the_paired_difference() -> None:
+    y, score, weights, rng = world()
+    controls = {"weak": 0.3 * y + rng.normal(size=N), "noise": rng.normal(size=N)}
+    found = against_controls(y, score, controls, weights)
+    assert found.beaten
+    assert found.standing == ()
+    assert found.strongest.name == "weak"
+    assert found.estimate == auroc(y, score)
+    for control in found.controls:
+        assert control.estimate == auroc(y, controls[control.name])
+        assert control.difference.estimate == pytest.approx(found.estimate - control.estimate)
+        assert control.difference.groups == GROUPS
+
+
+def test_a_perfect_score_against_a_constant_is_a_gain_and_one_group_shows_nothing() -> None:
+    y = np.array([0, 1] * 30)
+    several = cluster_weights(np.repeat(np.arange(10), 6).tolist(), 200)
+    assert against_controls(y, y, {"constant": np.zeros(60)}, several).beaten
+    one = cluster_weights(["all"] * 60, 200)
+    assert not against_controls(y, y, {"constant": np.zeros(60)}, one).beaten
+
+
+def test_within_runs_a_score_that_only_knows_the_run_does_not_beat_a_constant() -> None:
+    rng = np.random.default_rng(3)
+    run = np.repeat([0, 1], N // 2)
+    y = (rng.random(N) < np.where(run == 1, 0.8, 0.2)).astype(int)
+    weights = cluster_weights(np.tile(np.arange(N // 2), 2).tolist(), 400)
+    knows_run = run + 0.01 * rng.normal(size=N)
+    controls = {"constant": np.zeros(N)}
+    assert against_controls(y, knows_run, controls, weights).beaten
+    assert not against_controls(y, knows_run, controls, weights, metric=StratifiedAuroc(run)).beaten
+
+
+def test_no_controls_is_an_error() -> None:
+    y, score, weights, _ = world()
+    with pytest.raises(ValueError, match="at least one control"):
+        against_controls(y, score, {}, weights)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10_000), st.integers(1, 6))
+def test_order_and_scale_of_controls_change_nothing_and_p_is_holm_corrected(seed: int, k: int) -> None:
+    rng = np.random.default_rng(seed)
+    y = np.r_[rng.integers(0, 2, 58), 0, 1]
+    weights = cluster_weights(np.repeat(np.arange(20), 3).tolist(), 100, seed)
+    score = y + rng.normal(0, 1, 60)
+    controls = {f"c{i}": rng.uniform(-1, 1) * y + rng.normal(0, 1, 60) for i in range(k)}
+    found = against_controls(y, score, controls, weights)
+    other = against_controls(y, score, {name: 2 * controls[name] + 1 for name in reversed(controls)}, weights)
+    assert {c.name: c.difference for c in found.controls} == {c.name: c.difference for c in other.controls}
+    assert np.allclose([c.p_holm for c in found.controls], holm([c.p for c in found.controls]))
+    assert found.strongest.estimate == max(c.estimate for c in found.controls)
+    assert found.beaten == all(c.beaten for c in found.controls)
+    if found.beaten:
+        assert found.strongest.difference.low > 0
