@@ -19,11 +19,11 @@ from metaprobe.pipelines.argument_review import HEADS, join_judged, review
 from metaprobe.pipelines.judging import JUDGE_TOKENS, json_object, judge, whole_number
 from metaprobe.pipelines.judging import STAGE as JUDGE_STAGE
 from metaprobe.pipelines.options import Constant
-from metaprobe.pipelines.session import Session
+from metaprobe.pipelines.session import Session, Setup
 from metaprobe.pipelines.system import System
 from metaprobe.pipelines.verifiable import check_argument
 from metaprobe.records.types import Call, Item, Run
-from metaprobe.routing.paper import AGAIN, JUDGE
+from metaprobe.routing.paper import AGAIN, JUDGE, PaperRules
 from metaprobe.routing.review import POINT
 
 ARGUMENT_STAGE = "argument"
@@ -33,8 +33,7 @@ ADVOCATE, SKEPTIC = "advocate", "skeptic"
 ARGUMENT_TOKENS = 320
 SCORE_TOKENS = 16
 DEBATE_TEMPERATURE = Constant("temperature", 1.0, "at which the debaters draw", low=0, high=2)
-MOST_ATTEMPTS = 2
-"""How often a debater may argue, where the policy asks again."""
+MOST_ATTEMPTS = Constant("attempts", 2, "arguments of a debater at most, where the policy asks again")
 
 NO_JUDGE = "no-judge"
 SCAFFOLD = "scaffold"
@@ -78,7 +77,8 @@ async def argue(session: Session, role: str, *, opponent: Call | None = None) ->
     """
     form = "_scaffold" if session.variant == SCAFFOLD else ""
     said = {} if opponent is None else {"opponent": opponent.text.strip()}
-    for attempt in range(MOST_ATTEMPTS):
+    most = session.constant(MOST_ATTEMPTS)
+    for attempt in range(most):
         argument = await session.ask(
             role + form,
             stage=ARGUMENT_STAGE,
@@ -95,7 +95,7 @@ async def argue(session: Session, role: str, *, opponent: Call | None = None) ->
         findings = check_argument(argument.text, fields["essay"], role=role, elsewhere=elsewhere)
         for name, value in findings.labels().items():
             session.label(argument, name, value, source="program")
-        may_ask = attempt + 1 < MOST_ATTEMPTS
+        may_ask = attempt + 1 < most
         decision = review(session, argument, may_ask=may_ask, may_judge=session.variant != NO_JUDGE)
         if decision.action != AGAIN:
             break
@@ -128,6 +128,12 @@ def extract_answer(item: Item, call: Call, variant: str) -> str:
     return "" if score is None else str(score)
 
 
+def calls(setup: Setup, variant: str) -> dict[str, int]:
+    """How many calls a run makes at most, by stage. The papers' rule never asks for an argument again."""
+    attempts = 1 if isinstance(setup.policy, PaperRules) else setup.options.value(MOST_ATTEMPTS)
+    return {ARGUMENT_STAGE: 2 * attempts, SCORE_STAGE: 2, JUDGE_STAGE: 0 if variant == NO_JUDGE else 4}
+
+
 SYSTEM = System(
     name="essay-debate",
     run=essay_debate,
@@ -146,6 +152,6 @@ SYSTEM = System(
     answer_stages=(SCORE_STAGE,),
     extract_answer=extract_answer,
     limits={ARGUMENT_STAGE: ARGUMENT_TOKENS, SCORE_STAGE: SCORE_TOKENS, JUDGE_STAGE: JUDGE_TOKENS},
-    calls=lambda setup, variant: {ARGUMENT_STAGE: 2, SCORE_STAGE: 2, JUDGE_STAGE: 0 if variant == NO_JUDGE else 4},
-    constants=(DEBATE_TEMPERATURE,),
+    calls=calls,
+    constants=(MOST_ATTEMPTS, DEBATE_TEMPERATURE),
 )

@@ -5,6 +5,7 @@ import dataclasses
 import json
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import asked_endpoint
@@ -21,8 +22,10 @@ from metaprobe.pipelines.options import Options
 from metaprobe.pipelines.session import READ
 from metaprobe.records.errors import MissingExtra, RecordError, StoreMismatch
 from metaprobe.records.store import RunStore
-from metaprobe.records.types import Call, Item, Run
-from metaprobe.training.collect import collect
+from metaprobe.records.types import Call, Decision, Item, Run
+from metaprobe.routing.paper import AGAIN
+from metaprobe.routing.policy import Outcome, State, decided
+from metaprobe.training.collect import collect, run_id
 from metaprobe.training.launch import Estimate, Plan, Watch, launch
 from metaprobe.training.options import check_limits, options_of
 
@@ -139,6 +142,27 @@ def test_a_constant_changes_what_is_asked(
     assert calls_of(run_of(tmp_path / "set", name, variant, constants=constant))[stage] == after
 
 
+@dataclasses.dataclass(frozen=True)
+class Stubborn:
+    """Asks again wherever it may."""
+
+    def decide(self, state: State, legal_actions: Sequence[str]) -> Decision:
+        return decided(state, AGAIN if AGAIN in legal_actions else legal_actions[0], legal_actions, {}, "never content")
+
+    def observe(self, decision_id: str, outcome: Outcome) -> None:
+        """Learns nothing."""
+
+
+@pytest.mark.parametrize("attempts", [1, 2, 4])
+def test_a_debater_argues_as_often_as_is_set_where_the_policy_asks_again(tmp_path: Path, attempts: int) -> None:
+    system = SYSTEMS["essay-debate"]
+    options = options_of(system, constants=(f"attempts={attempts}",))
+    setup = dataclasses.replace(setup_of(system.name, options, ScriptedLLM({"*": disagreeing})), policy=Stubborn())
+    asyncio.run(collect(system, [ESSAY], setup, RunStore(tmp_path)))
+    (run,) = RunStore(tmp_path)
+    assert calls_of(run)["argument"] == system.calls(setup, "paper")["argument"] == 2 * attempts
+
+
 @pytest.mark.parametrize(
     "name", [name for name, system in SYSTEMS.items() if any(c.name == "temperature" for c in system.constants)]
 )
@@ -150,7 +174,7 @@ def test_a_temperature_can_be_set(tmp_path: Path, name: str) -> None:
 
 def test_every_constant_is_one_of_those_that_were_tried_here() -> None:
     marks = next(mark for mark in test_a_constant_changes_what_is_asked.pytestmark if mark.name == "parametrize")
-    assert {row[2].partition("=")[0] for row in marks.args[1]} | {"temperature"} == BY_NAME
+    assert {row[2].partition("=")[0] for row in marks.args[1]} | {"temperature", "attempts"} == BY_NAME
 
 
 @pytest.mark.parametrize(
@@ -267,3 +291,15 @@ def test_answers_that_their_limit_has_cut_are_counted_by_stage(tmp_path: Path) -
     store = RunStore(tmp_path)
     report = asyncio.run(collect(SYSTEMS["metacogagent"], [SUM], setup, store, variants=["every-agent"]))
     assert report.cut == {"answer": (2, 3)}
+
+
+@pytest.mark.parametrize("name", ["gsm8k-self-refine", "creak-cot"])
+def test_recorded_runs_keep_their_ids_where_nothing_is_set(name: str) -> None:
+    """So that a store from before options could be set is resumed, and its calls are not asked again."""
+    runs = list(RunStore(Path(__file__).parent.parent / "recorded" / name))
+    system, model = SYSTEMS[runs[0].system], runs[0].id.split("/")[2]
+    setup = setup_of(system.name, Options(), ScriptedLLM({}, name=model))
+    found = {run_id(system, run.variant, setup, run.item) == run.id for run in runs}
+    assert found == {True}
+    changed = dataclasses.replace(setup, options=Options(tokens={"answer": 9}))
+    assert run_id(system, runs[0].variant, changed, runs[0].item) != runs[0].id
