@@ -165,6 +165,8 @@ def beats(measured: Sequence[Figures], name: str, key: str) -> str:
     """In how many sets a method beats every control after Holm's correction, and in how many it loses to the
     strongest."""
     found = [row for of in measured if (row := of["methods"][name].get(key)) is not None]
+    if not found:
+        return "not measured yet"
     ahead = sum(not row["standing"] for row in found)
     behind = sum(verdict(row["difference"]) == "does not hold" for row in found)
     return f"beats every control in {ahead} of {len(found)} sets, loses to the strongest in {behind}"
@@ -258,7 +260,7 @@ def one_set(found: Figures) -> Lines:
         row = [name, plain(m["auroc"]), maybe_signed(m["over_mean"]), gain(m.get("over_strongest"))]
         if several:
             row += [plain(m["within"]), maybe_signed(m["within_over_mean"]), gain(m.get("within_over_strongest"))]
-        ece = plain(m["ece"]) if m["ece"] else "-"
+        ece = plain(m["ece"]) if m.get("ece") else "-"  # of version 0.1 another error is kept
         rows.append([*row, plain(m["auprc"]), ece, plain(m["brier_skill"])])
     head = ["method", "AUROC", "over the mean", "over the strongest control"]
     head += ["within runs", "over the mean within", "over the strongest within"] if several else []
