@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from quality_controls import over_controls, packed
 from quality_data import DataSet, with_tokens
 from quality_methods import (
     EARLY,
@@ -31,21 +32,17 @@ from quality_methods import (
     travellers,
 )
 
-from metaprobe.eval.compare import BEST_BASELINE, Judged
+from metaprobe.eval.compare import Judged
 from metaprobe.eval.metrics import (
-    Interval,
     StratifiedAuroc,
     auprc,
     auroc,
     brier_skill,
     cluster_weights,
-    control_comparison,
     ece_interval,
     interval,
-    metric_values,
     paired_difference,
 )
-from metaprobe.eval.report.model import CONTROL_FAMILIES
 from metaprobe.probes.features import COUNTS
 from metaprobe.records.errors import RecordError
 from metaprobe.training.crossfit import CrossFit, crossfit
@@ -85,11 +82,6 @@ class Measured:
         """AUROC among answers of one fold and run."""
         runs = np.unique(self.of.runs, return_inverse=True)[1]
         return StratifiedAuroc(runs * FOLDS + self.fold)
-
-
-def packed(found: Interval) -> Packed:
-    """Estimate and bounds, short."""
-    return [round(float(value), 4) for value in (found.estimate, found.low, found.high)]
 
 
 def too_few(of: DataSet) -> str:
@@ -132,8 +124,8 @@ def figures(found: Measured, *, seed: int = 0, on_step: Callable[[str], None]) -
     weights = cluster_weights(list(table.groups), RESAMPLES, seed)
     several = len(np.unique(of.runs)) > 1
     on_step("figures")
-    strongest = over_controls(found, found.in_fold, weights)
-    within = over_controls(found, found.in_run, weights) if several else {}
+    strongest = over_controls(table.y, found.judged, found.in_fold, weights)
+    within = over_controls(table.y, found.judged, found.in_run, weights) if several else {}
     return {
         **about(of),
         "seed": seed,
@@ -188,31 +180,6 @@ def method_figures(found: Measured, name: str, weights: NDArray[np.int32], sever
         "ece": packed(ece_interval(y, method.probability, weights)) if len(y) >= ENOUGH_FOR_ECE else None,
         "brier_skill": packed(interval(brier_skill, y, method.probability, weights)),
     }
-
-
-def over_controls(found: Measured, metric: StratifiedAuroc, weights: NDArray[np.int32]) -> Figures:
-    """Learned method -> its gain over the single control that is strongest on these answers, and which ones it beats.
-
-    Controls are the numbers and features of which no model is made, each chosen without test rows; the row of those
-    that the folds chose is none of its own candidates. p is after Holm's correction over all controls.
-    """
-    y = found.of.evidence.table.y
-    values = {name: metric_values(metric, y, judged.ranking, weights) for name, judged in found.judged.items()}
-    free = [n for n, judged in found.judged.items() if judged.family in CONTROL_FAMILIES and n != BEST_BASELINE]
-    controls = {name: values[name] for name in free}
-    rows = {}
-    for name, judged in found.judged.items():
-        if judged.family == "learned":
-            against = control_comparison(values[name], controls, weights)
-            rows[name] = {
-                "control": against.strongest.name,
-                "auroc": round(against.strongest.estimate, 4),
-                "difference": packed(against.strongest.difference),
-                "p_holm": round(against.strongest.p_holm, 4),
-                "standing": [control.name for control in against.standing],
-                "controls": len(controls),
-            }
-    return rows
 
 
 def by_run(found: Measured) -> Figures:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from demo_results import markdown
+from quality_controls import beats, gain, maybe_signed, plain, shown, signed, strongest, verdict
 from quality_prose import AWAY, DEBATES, EARLY, INTRO, READING, ROLES, SEEN, SHAPE, TABLES, VERDICTS
 
 Figures = Mapping[str, Any]
@@ -165,15 +166,6 @@ def says(sets: Figures) -> Lines:
     return [*lines, "", *READING.splitlines()]
 
 
-def beats(measured: Sequence[Figures], name: str, key: str) -> str:
-    """In how many sets a method beats every control after Holm's correction, and in how many it loses to the
-    strongest."""
-    found = [row for of in measured if (row := of["methods"][name].get(key)) is not None]
-    ahead = sum(not row["standing"] for row in found)
-    behind = sum(verdict(row["difference"]) == "does not hold" for row in found)
-    return f"beats every control in {ahead} of {len(found)} sets, loses to the strongest in {behind}"
-
-
 def counted(differences: Sequence[Packed]) -> str:
     """How many intervals hold, do not, or leave it open."""
     found = [verdict(difference) for difference in differences]
@@ -264,7 +256,7 @@ def one_set(found: Figures) -> Lines:
         row = [name, plain(m["auroc"]), maybe_signed(m["over_mean"]), gain(m.get("over_strongest"))]
         if several:
             row += [plain(m["within"]), maybe_signed(m["within_over_mean"]), gain(m.get("within_over_strongest"))]
-        ece = plain(m["ece"]) if m["ece"] else "-"
+        ece = plain(m["ece"]) if m.get("ece") else "-"  # of version 0.1 another error is kept
         rows.append([*row, plain(m["auprc"]), ece, plain(m["brier_skill"])])
     head = ["method", "AUROC", "over the mean", "over the strongest control"]
     head += ["within runs", "over the mean within", "over the strongest within"] if several else []
@@ -276,21 +268,6 @@ def one_set(found: Figures) -> Lines:
         "",
         *markdown(head, rows),
     ]
-
-
-def strongest(found: Figures) -> str:
-    """Which control is the strongest; empty where it was not measured."""
-    row = found["methods"][TREES].get("over_strongest")
-    if not row:
-        return ""
-    within = found["methods"][TREES].get("within_over_strongest")
-    inside = f", within runs {within['control']} ({within['auroc']:.2f})" if within else ""
-    return f"Strongest of {row['controls']} controls: {row['control']} ({row['auroc']:.2f}){inside}. "
-
-
-def gain(row: Figures | None) -> str:
-    """A difference to the strongest control; a star where every control is beaten."""
-    return "-" if not row else signed(row["difference"]) + ("" if row["standing"] else " *")
 
 
 def prefixes(sets: Figures) -> Lines:
@@ -389,31 +366,6 @@ def commonest(chosen: Sequence[str]) -> str:
     """What the folds chose, how often."""
     counts = {name: chosen.count(name) for name in dict.fromkeys(chosen)}
     return ", ".join(f"`{name}` ({n})" for name, n in sorted(counts.items(), key=lambda pair: -pair[1]))
-
-
-def shown(value: Packed) -> str:
-    estimate, low, high = value
-    return f"{estimate:.3f} [{low:.3f}, {high:.3f}]"
-
-
-def plain(value: Packed) -> str:
-    estimate, low, high = value
-    return f"{estimate:.2f} [{low:.2f}, {high:.2f}]"
-
-
-def signed(value: Packed) -> str:
-    estimate, low, high = value
-    return f"{estimate:+.3f} [{low:+.3f}, {high:+.3f}]"
-
-
-def maybe_signed(value: Packed | None) -> str:
-    return "-" if value is None else signed(value)
-
-
-def verdict(difference: Packed) -> str:
-    """What an interval of a difference says of "it is above 0"."""
-    _, low, high = difference
-    return "holds" if low > 0 else "does not hold" if high < 0 else "undecided"
 
 
 def reached(value: Packed) -> str:

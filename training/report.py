@@ -257,8 +257,8 @@ def _exported(results: Sequence[MethodResult]) -> str:
         beside = f", {spread(over.strongest.difference, signed=True)} against {control_named(over.strongest.name)}"
         if not over.beaten:
             beside += (
-                f". It is not shown to beat {control_named(over.standing[0].name)}: where one checkpoint has to do, "
-                "that will do as well"
+                f". It is not shown to beat {control_named(over.standing[0].name)}: where the blend cannot be had, use "
+                "that instead"
             )
     return (
         f"There is no checkpoint of the {BLEND}: `metaprobe compare` makes it of several methods. The nearest one is "

@@ -15,7 +15,9 @@ from metaprobe.eval.report.performance import risk_at
 FEW_GROUPS = 100
 """Below so many independent groups of questions, more of them is the first thing to ask for."""
 FITTED = ("prompt TF-IDF", "dimension x level table", "run identity")
-"""Controls that are fitted themselves; any other is a number that comes free with an answer."""
+"""Controls that are fitted themselves."""
+ASKED = ("P(true)",)
+"""Controls that take a further call; any other is a number that comes free with an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +103,9 @@ def calibration_words(stated: MethodResult) -> list[str]:
 
 
 def control_named(name: str) -> str:
-    """`the free number mean log-probability`, `the plain predictor prompt TF-IDF`."""
-    return f"the plain predictor {name}" if name in FITTED else f"the free number {name}"
+    """`the free number mean log-probability`, `the plain predictor prompt TF-IDF`, `the further question P(true)`."""
+    kind = "plain predictor" if name in FITTED else "further question" if name in ASKED else "free number"
+    return f"the {kind} {name}"
 
 
 def _inside(method: MethodResult) -> str:
