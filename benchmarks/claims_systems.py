@@ -22,9 +22,13 @@ BEFORE = ROOT / "docs" / "measured" / "claims_before.json"
 
 def main() -> None:
     """Write the file anew."""
+    CLAIMS.write_text(json.dumps(rows(), indent=1) + "\n", encoding="utf-8")
+
+
+def rows() -> list[dict[str, str]]:
+    """One for each statement that fell, or is said in another way today."""
     before = json.loads(BEFORE.read_text(encoding="utf-8"))
-    rows = [{**told, **found} for told in before if (found := now(told)) is not None]
-    CLAIMS.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    return [{**told, **found} for told in before if (found := now(told)) is not None]
 
 
 def now(told: dict[str, str]) -> dict[str, str] | None:

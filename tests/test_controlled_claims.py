@@ -15,6 +15,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
 sys.path.insert(0, str(ROOT / "recorded"))
 
+import claims_systems  # noqa: E402
 import collect as recording  # noqa: E402
 import headline  # noqa: E402
 import live_signals  # noqa: E402
@@ -322,6 +323,14 @@ def test_the_live_sections_are_what_the_script_makes_of_the_figures() -> None:
     assert "\n".join(live_signals.section(figures)) in (ROOT / "docs" / "systems.md").read_text(encoding="utf-8")
     assert live_signals.sentence(figures) in (ROOT / "README.md").read_text(encoding="utf-8")
     assert figures["orders"] == len(ORDERS)
+
+
+def test_the_statements_that_fell_are_those_of_the_figures() -> None:
+    kept = json.loads(claims_systems.CLAIMS.read_text(encoding="utf-8"))
+    assert kept == claims_systems.rows()
+    fields = {"statement", "page", "before", "after", "verdict", "script"}
+    assert all(fields <= set(row) and all(row.values()) for row in kept)
+    assert all((ROOT / row["script"]).is_file() for row in kept)
 
 
 def test_the_lead_of_the_readme_goes_by_the_strongest_single_control() -> None:

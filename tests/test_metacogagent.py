@@ -409,6 +409,16 @@ def test_calibration_error_is_that_of_the_agents_that_answered() -> None:
     assert result.calibration.n == 10
 
 
+def test_the_papers_calibration_error_is_over_ten_bins_of_equal_width() -> None:
+    runs = made_runs(
+        "algorithm", lambda k: model(("4",) * 3, sure=(62,) * 3) if k < 5 else model(("5",) * 3, sure=(68,) * 3), 10
+    )
+    stated = evaluate(runs, resamples=50).calibration_stated
+    assert stated is not None
+    assert stated.ece.estimate == pytest.approx((0.38 + 0.68) / 2)  # apart, as they are ranked
+    assert stated.ece_equal_width.estimate == pytest.approx(0.65 - 0.5)  # together, between 0.6 and 0.7
+
+
 def test_keyword_routing_has_a_precision_and_a_flow_as_well() -> None:
     item = Item(id="k", question="What does this Python code print?", gold=("4",), check="number")
     result = evaluate([run(model(("5", "5", "4")), "keyword", item=item)], resamples=20)
