@@ -275,10 +275,11 @@ def said(methods: dict[str, Any]) -> list[str]:
     best = max(own, key=lambda name: own[name]["accuracy"][0])
     words = {"ahead": "is ahead of", "tie": "cannot be told from", "behind": "is behind"}
     strange = [
-        f"given {b} where it learned from {a}, {methods[f'router on {a}, given {b}']['fell_back']} items are left to "
-        f"the papers' rule ({methods[f'router on {a}, given {b}']['accuracy'][0]:.3f}; taken as the right number: "
-        f"{methods[f'router on {a}, given {b}, {IGNORED}']['accuracy'][0]:.3f}; its own: "
-        f"{methods[f'router on {a}, given {a}']['accuracy'][0]:.3f})"
+        f"Given {b} where it learned from {a}, a router leaves {methods[f'router on {a}, given {b}']['fell_back']} items "
+        f"to the papers' rule: {methods[f'router on {a}, given {b}']['accuracy'][0]:.3f}, where taking the number as the "
+        f"right one has {methods[f'router on {a}, given {b}, {IGNORED}']['accuracy'][0]:.3f}, its own source "
+        f"{methods[f'router on {a}, given {a}']['accuracy'][0]:.3f}, and the best agent alone "
+        f"{methods[BEST]['accuracy'][0]:.3f}."
         for a, b in PAIRS
         if a != b
     ]
@@ -286,7 +287,8 @@ def said(methods: dict[str, Any]) -> list[str]:
         f"Most accurate with its own source, the price ignored: the router on {best}, "
         f"{own[best]['accuracy'][0]:.3f}; it {words[own[best]['word']]} the strongest control, "
         f"{own[best]['strongest']} ({points(own[best]['over_strongest'])} points, p after Holm "
-        f"{own[best]['p_holm']:.3f}). A router {'; '.join(strange)}.",
+        f"{own[best]['p_holm']:.3f}), which costs "
+        f"{methods[own[best]['strongest']]['usd_per_1000'][0] / own[best]['usd_per_1000'][0]:.0%} of it. {' '.join(strange)}"
     ]
 
 

@@ -141,8 +141,8 @@ def said(rows: list[dict[str, Any]], where: str) -> list[str]:
             f"**{SAID[told['word']]}** {told['strongest']} ({other['accuracy'][0]:.3f} for {other['cost'][0]:.3g}): "
             f"{points(told['more_accurate_by'])} points, p {told['p_holm']:.3f}. At equal spending: "
             f"{SAID[level['word']]} {level['strongest']} ({level['accuracy']:.3f}), "
-            f"{points(level['more_accurate_by'])}. "
-            f"Mixed: {words[MIXED]['word']} ({row['methods'][MIXED]['accuracy'][0]:.3f})."
+            f"{points(level['more_accurate_by'])}. Mixed: {words[MIXED]['word']} "
+            f"({row['methods'][MIXED]['accuracy'][0]:.3f})."
         )
     return lines
 
