@@ -89,7 +89,7 @@ def arguing() -> dict[str, str]:
         "statement": "CAELF's contest was measured with its formal argumentation",
         "page": "docs/systems.md",
         "before": "grades before and after the contest, with nothing said of the attacks",
-        "after": f"{yes} of {len(asked):,} attack questions were answered yes: the solver had nothing to solve; {after}",
+        "after": f"{yes} of {len(asked):,} attack questions were answered yes: nothing was to be solved; {after}",
         "verdict": "fell: the argumentation had never run on a model's own attacks",
         "script": "benchmarks/systems.py caelf",
     }
@@ -107,8 +107,8 @@ def telling() -> dict[str, str]:
         "before": "assumed",
         "after": (
             f"{known} of {len(ways)} ways (two models, four wordings, plain and less no context) tell "
-            f"{found['attacks']} labelled attacks from {found['supports']} supports with an interval above 0.5; the best "
-            f"AUROC is {best[0]:.2f} [{best[1]:.2f}, {best[2]:.2f}]"
+            f"{found['attacks']} labelled attacks from {found['supports']} supports with an interval above 0.5; "
+            f"the best AUROC is {best[0]:.2f} [{best[1]:.2f}, {best[2]:.2f}]"
         ),
         "verdict": "fell" if not known else "holds for some ways only",
         "script": "benchmarks/attack_questions.py",
