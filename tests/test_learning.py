@@ -290,3 +290,18 @@ def test_runs_that_tell_of_no_agent_make_no_profile(recorded_runs: Path, tmp_pat
     with pytest.raises(RecordError, match="no outcome of an agent; expected runs of metacogagent"):
         fold_profiles([recorded_runs], tmp_path / "profiles")
     assert [name for name, system in SYSTEMS.items() if system.experiences] == ["metacogagent"]
+
+
+def test_the_command_carries_profiles_from_one_collection_to_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("metaprobe.training.launch.load_models", lambda *_, **__: Models(World()))
+    for name, items in (("first", ITEMS[:12]), ("second", ITEMS[12:])):
+        facts = [{k: getattr(item, k) for k in ("id", "question", "gold", "check", "group")} for item in items]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, facts)))
+        words = ["collect", "metacogagent", "--task", tmp_path / f"{name}.jsonl", "--out", tmp_path / name]
+        by_command(*words, "--wave", 1, "--profiles", tmp_path / "profiles", "--llm", "world")
+    gathered(tmp_path / "all", ITEMS)
+    assert told(tmp_path / "first") | told(tmp_path / "second") == told(tmp_path / "all")
+    pinned = [json.loads((tmp_path / n / "collection.json").read_text())["profiles"] for n in ("first", "second")]
+    assert pinned[0]["outcomes"] == 0 < pinned[1]["outcomes"]
