@@ -274,22 +274,24 @@ def said(methods: dict[str, Any]) -> list[str]:
     own = {learned: methods[f"router on {learned}, given {learned}; price ignored"] for learned in (STATED, READ, BOTH)}
     best = max(own, key=lambda name: own[name]["accuracy"][0])
     words = {"ahead": "is ahead of", "tie": "cannot be told from", "behind": "is behind"}
-    strange = [
-        f"Given {b} where it learned from {a}, a router leaves {methods[f'router on {a}, given {b}']['fell_back']} items "
-        f"to the papers' rule: {methods[f'router on {a}, given {b}']['accuracy'][0]:.3f}, where taking the number as the "
-        f"right one has {methods[f'router on {a}, given {b}, {IGNORED}']['accuracy'][0]:.3f}, its own source "
-        f"{methods[f'router on {a}, given {a}']['accuracy'][0]:.3f}, and the best agent alone "
-        f"{methods[BEST]['accuracy'][0]:.3f}."
-        for a, b in PAIRS
-        if a != b
-    ]
-    return [
+    strongest = methods[own[best]["strongest"]]
+    told = [
         f"Most accurate with its own source, the price ignored: the router on {best}, "
         f"{own[best]['accuracy'][0]:.3f}; it {words[own[best]['word']]} the strongest control, "
         f"{own[best]['strongest']} ({points(own[best]['over_strongest'])} points, p after Holm "
-        f"{own[best]['p_holm']:.3f}), which costs "
-        f"{methods[own[best]['strongest']]['usd_per_1000'][0] / own[best]['usd_per_1000'][0]:.0%} of it. {' '.join(strange)}"
+        f"{own[best]['p_holm']:.3f}), which costs {strongest['usd_per_1000'][0] / own[best]['usd_per_1000'][0]:.0%} of "
+        "it.",
     ]
+    for a, b in PAIRS:
+        if a != b:
+            wrong, taken, right = (methods[f"router on {a}, given {name}"] for name in (b, f"{b}, {IGNORED}", a))
+            told.append(
+                f"Given {b} where it learned from {a}, a router leaves {wrong['fell_back']} items to the papers' rule: "
+                f"{wrong['accuracy'][0]:.3f}, where taking the number as the right one has "
+                f"{taken['accuracy'][0]:.3f}, its own source {right['accuracy'][0]:.3f}, and the best agent alone "
+                f"{methods[BEST]['accuracy'][0]:.3f}."
+            )
+    return [" ".join(told)]
 
 
 if __name__ == "__main__":

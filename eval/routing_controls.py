@@ -39,7 +39,8 @@ class Mixture:
 
     def of(self, values: Floats) -> Floats:
         """The expectation of `values` (k, ...), one row for each setting: the mean of the two rows, shape (...)."""
-        return (1 - self.part) * values[self.first] + self.part * values[self.second]
+        mixed: Floats = (1 - self.part) * values[self.first] + self.part * values[self.second]
+        return mixed
 
 
 def mixture_at(cost: Floats, accuracy: Floats, budget: float) -> Mixture:
@@ -88,14 +89,19 @@ def against(mine: Floats, controls: Mapping[str, Floats], weights: NDArray[np.in
     rows: dict[str, tuple[Interval, float]] = {}
     for name in sorted(controls, key=lambda name: -float(controls[name].mean())):
         difference = mine - controls[name]
-        drawn = resampled(lambda weight, d=difference: weight @ d / weight.sum(axis=1), weights)
         found = mean_interval(difference, weights)
-        rows[name] = found, normal_p(found.estimate, float(drawn.std()) if np.ptp(difference) else 0.0)
+        rows[name] = found, normal_p(found.estimate, _standard_error(difference, weights))
     corrected = holm([p for _, p in rows.values()])
     return {
         name: Against(difference, p, float(p_holm))
         for (name, (difference, p)), p_holm in zip(rows.items(), corrected, strict=True)
     }
+
+
+def _standard_error(values: Floats, weights: NDArray[np.integer]) -> float:
+    """Of the mean of `values` (n,), over the resamples; 0 where they are all the same."""
+    means = resampled(lambda weight: weight @ values / weight.sum(axis=1), weights)
+    return float(means.std()) if np.ptp(values) else 0.0
 
 
 def domain_table(
