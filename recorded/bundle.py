@@ -23,9 +23,10 @@ from metaprobe.checkpoints.manifest import GOLDEN, Manifest
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "checkpoints.md"
-MEAN_GAIN = "over mean log-probability"
+MEAN_GAIN, OVER_STRONGEST = "over mean log-probability", "over the strongest control"
 WITHIN = (
     ("auroc", ".3f", "auroc_within_runs"),
+    (OVER_STRONGEST, "+.3f", "auroc_within_runs_gain_over_strongest_control"),
     (MEAN_GAIN, "+.3f", "auroc_within_runs_gain_over_mean_log_probability"),
 )
 """Over pairs of answers of one run (model, task, way of asking): what is said of it, its form, and its figure."""
@@ -42,7 +43,7 @@ ELSEWHERE = tuple(
 POOLED = (
     ("auroc", ".3f", "auroc"),
     ("of the run's identity alone", ".3f", "auroc_of_run_identity"),
-    ("over the strongest control", "+.3f", "auroc_gain_over_strongest_control"),
+    (OVER_STRONGEST, "+.3f", "auroc_gain_over_strongest_control"),
     (MEAN_GAIN, "+.3f", "auroc_gain_over_mean_log_probability"),
     ("Brier skill", ".3f", "brier_skill"),
 )

@@ -143,6 +143,7 @@ phrases = st.lists(
 )
 
 
+@settings(deadline=None)  # the first of them imports scikit-learn
 @given(st.lists(st.tuples(st.sampled_from("abcdefgh"), phrases.map(" ".join)), min_size=1, max_size=30))
 def test_nearly_the_same_question_never_stands_in_two_groups(answers: list[tuple[str, str]]) -> None:
     """The definition is written out again here: equal words, or the same numbers and a Jaccard of 3-grams >= 0.8."""

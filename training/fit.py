@@ -310,7 +310,10 @@ def _held_out(evidence: Evidence, fits: CrossFit, method: Method, seed: int) -> 
     report = audited(evidence, fits, method, refits=refits, elsewhere=elsewhere, seed=seed)
     if report.controls is not None:
         metrics["auroc_gain_over_strongest_control"] = report.controls.strongest.difference
-    return within_runs(evidence.table, fits, judged, seed=seed) | metrics, report
+    inside = within_runs(evidence.table, fits, judged, seed=seed)
+    if report.controls_within is not None:
+        inside["auroc_within_runs_gain_over_strongest_control"] = report.controls_within.strongest.difference
+    return inside | metrics, report
 
 
 def within_runs(table: AnswerTable, fits: CrossFit, judged: Judged, *, seed: int = 0) -> dict[str, Interval]:

@@ -61,6 +61,24 @@ def beats_controls(found: ControlComparison, *, name: str, metric: str = "AUROC"
     return audits
 
 
+def beats_controls_within(found: ControlComparison, *, name: str) -> Audit:
+    """One line for all: over pairs of answers of one run the AUROC exceeds each control's, after Holm's correction.
+
+    Pooled over runs that differ in how many answers are right, a score is good that knows the run; here it has to know
+    the answers. `found` compares a `StratifiedAuroc` over the runs. The detail names the strongest control.
+    """
+    best = found.strongest
+    gain = best.difference
+    detail = (
+        f"AUROC over pairs of one run {found.estimate:.3f}, of the strongest control there, {best.name}, "
+        f"{best.estimate:.3f}, gain {gain.estimate:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}], p "
+        f"{shown_p(best.p_holm)} after Holm's correction over {len(found.controls)} controls"
+    )
+    if others := [control.name for control in found.standing if control is not best]:
+        detail += f"; not clearly beaten either: {', '.join(others)}"
+    return Audit(f"{name} beats every control within runs", found.beaten, detail)
+
+
 def shown_p(p: float) -> str:
     """A p-value for a sentence: "= 0.012", "< 0.001", or that it cannot be told."""
     return "cannot be told" if np.isnan(p) else "< 0.001" if p < 0.001 else f"= {p:.3f}"

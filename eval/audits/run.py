@@ -11,6 +11,7 @@ from metaprobe.eval.audits.controls import (
     Scores,
     above_chance,
     beats_controls,
+    beats_controls_within,
     free_controls,
     has_questions,
     layers_tried,
@@ -27,7 +28,15 @@ from metaprobe.eval.audits.data import (
     repeated_questions,
 )
 from metaprobe.eval.audits.domains import FEWEST, Elsewhere, holds_elsewhere
-from metaprobe.eval.metrics import ControlComparison, against_controls, auroc, cluster_weights, interval
+from metaprobe.eval.compare import run_of_answers
+from metaprobe.eval.metrics import (
+    ControlComparison,
+    StratifiedAuroc,
+    against_controls,
+    auroc,
+    cluster_weights,
+    interval,
+)
 from metaprobe.eval.report.model import Audit
 from metaprobe.eval.table import AnswerTable
 
@@ -71,6 +80,8 @@ class AuditReport:
     """Audits that could not be made, each with what they need."""
     controls: ControlComparison | None = None
     """The score against every control; None where the report is not of one score."""
+    controls_within: ControlComparison | None = None
+    """The same over pairs of answers of one run; None where there is one run."""
 
     @property
     def failed(self) -> tuple[Audit, ...]:
@@ -96,8 +107,15 @@ def run_audits(inputs: AuditInputs, *, seed: int = 0) -> AuditReport:
         found += noise
     else:
         skipped.append(f"label noise: needs {FEW_SHARED} answers labelled by two sources")
-    controls = against_controls(y, score, free_controls(table) | dict(inputs.controls), weights)
+    named = free_controls(table) | dict(inputs.controls)
+    controls = against_controls(y, score, named, weights)
     found += beats_controls(controls, name=name)
+    runs, within = run_of_answers(table), None
+    if runs.any():
+        within = against_controls(y, score, named, weights, metric=StratifiedAuroc(runs))
+        found.append(beats_controls_within(within, name=name))
+    else:
+        skipped.append("controls within runs: needs answers of several runs (models, tasks, ways of asking)")
     if PROMPT not in inputs.controls:
         skipped.append(f"{PROMPT}: needs its held-out scores")
     if inputs.refit_labels is not None:
@@ -117,4 +135,4 @@ def run_audits(inputs: AuditInputs, *, seed: int = 0) -> AuditReport:
         found.append(layers_tried(inputs.selection_auroc, interval(auroc, y, score, weights), name=name))
     else:
         skipped.append("layers tried: needs the sweep that chose the probe")
-    return AuditReport(tuple(found), tuple(skipped), controls)
+    return AuditReport(tuple(found), tuple(skipped), controls, within)
