@@ -48,6 +48,33 @@ Read = dict[str, Signal]
 """Call id -> what the checkpoint that has not seen its question read of it."""
 
 
+OWN_ITERATE, OWN_FLAG = "checkpoint, its own `iterate`", "checkpoint, its own `flag`"
+CLAIMS = ROOT / "docs" / "measured" / "claims_decisions.json"
+REFUSED = [
+    {"before": "no figure was given", "verdict": "fell", "script": "tests/test_contract.py", **row}
+    for row in (
+        {
+            "statement": "`quality` may be replaced in the debate by any predictor, probe or adapter",
+            "page": "docs/systems.md",
+            "after": "one checkpoint must have the heads instruction, justification, evidence and critical; others "
+            "left the run without the judge's fields, and are refused",
+        },
+        {
+            "statement": "MetaCrit takes the signals difficulty, confidence and quality",
+            "page": "docs/systems.md",
+            "after": "its papers' rule reads none and no policy read confidence: difficulty and quality are taken "
+            "with learned stages that were trained on them, all else is refused",
+        },
+        {
+            "statement": "`--policy learned:CHECKPOINT` may be given to any system; elsewhere the papers' rules decide",
+            "page": "docs/systems.md",
+            "after": "a policy for points at which the system or the variant decides nothing is refused",
+        },
+    )
+]
+"""Statements that fell without a figure: what is refused now."""
+
+
 @dataclass(frozen=True)
 class Row:
     """One way of deciding, and what it gave of each question: means over draws or orders where there are any."""
@@ -84,7 +111,7 @@ def main() -> None:
         "",
         *table(measured["iterate"], head, "stop", "stopping at once"),
         "",
-        verdict(rows, "checkpoint, its own `iterate`", groups["iterate"]),
+        verdict(rows, OWN_ITERATE, groups["iterate"]),
         "",
         "Points `assess` and `assign` of MetaCogAgent, mean over "
         f"{ORDERS} shuffled orders of the questions. A confidence that is read off an answer makes every agent that is "
@@ -94,10 +121,42 @@ def main() -> None:
         "",
         *table(measured["assess"], head, "execute", "the constant of each agent"),
         "",
-        verdict(agent_rows, "checkpoint, its own `flag`", groups["assess"]),
+        verdict(agent_rows, OWN_FLAG, groups["assess"]),
         "",
     ]
     write(PAGE, "operating-points", lines)
+    told = verdict(rows, OWN_ITERATE, groups["iterate"]), verdict(agent_rows, OWN_FLAG, groups["assess"])
+    claims = statements(measured, *told)
+    CLAIMS.write_text(json.dumps(claims, indent=1) + "\n", encoding="utf-8")
+
+
+def statements(measured: dict[str, list[dict[str, str]]], iterate: str, assess: str) -> list[dict[str, str]]:
+    """What version 0.1 said of replaced numbers and of policies, and what is left of it."""
+    at = {point: {row["name"]: row for row in rows} for point, rows in measured.items()}
+    fixed = {point: at[point]["checkpoint, the paper's threshold"] for point in at}
+    own = {"iterate": at["iterate"][OWN_ITERATE], "assess": at["assess"][OWN_FLAG]}
+
+    def told(row: dict[str, str], says: str) -> str:
+        return f"says {says} in {row['says']} of the decisions, accuracy {row['accuracy']}, {row['tokens']} tokens"
+
+    common = {"page": "docs/systems.md", "script": "benchmarks/operating_points.py"}
+    return [
+        {
+            "statement": "A checkpoint takes the place of Monitor-Generate-Verify's evaluation scores, at the paper's 0.85",
+            **common,
+            "before": told(fixed["iterate"], "stop"),
+            "after": f"at the checkpoint's own threshold {told(own['iterate'], 'stop')}. {iterate}",
+            "verdict": "changed: it saves tokens, and is no better than stopping at once",
+        },
+        {
+            "statement": "A checkpoint takes the place of MetaCogAgent's stated confidence, at the paper's 0.5",
+            **common,
+            "before": told(fixed["assess"], "execute"),
+            "after": f"at the checkpoint's own threshold {told(own['assess'], 'execute')}. {assess}",
+            "verdict": "changed: the threshold is the checkpoint's, and the best agent alone is better",
+        },
+        *REFUSED,
+    ]
 
 
 def verdict(rows: Sequence[Row], own: str, groups: Sequence[str]) -> str:
@@ -201,7 +260,7 @@ def stopping(runs: Sequence[Run], read: Read) -> list[Row]:
         shown = sorted({f"{limit:.3g}" for limit in limits})
         return Row(name, correct, tokens, says, " and ".join(shown))
 
-    own = row("checkpoint, its own `iterate`", only(probed, "iterate"), paper, verified=False)
+    own = row(OWN_ITERATE, only(probed, "iterate"), paper, verified=False)
     rows = [
         row("stated evaluation", stated, paper, verified=True),
         row("checkpoint, the paper's threshold", probed, PaperRules(given=("good",)), verified=False),
@@ -312,7 +371,7 @@ def asking(runs: Sequence[Run], read: Read) -> list[Row]:
     best = [(run, alone[half_of(run)]) for run in runs]
     spent = [float(answer[run.id, agent].usage.completion_tokens) for run, agent in best]
     paper, fixed = PaperRules(), PaperRules(given=("theta",))
-    own = played("checkpoint, its own `flag`", runs, agents, probed("flag"), paper)
+    own = played(OWN_FLAG, runs, agents, probed("flag"), paper)
     return [
         played("stated confidence", runs, agents, stated, paper),
         played("checkpoint, the paper's threshold", runs, agents, probed(""), fixed),
