@@ -248,11 +248,10 @@ class PaperRules:
         own = next((name for name in OPERATING_POINTS[point] if name in signal.thresholds), None)
         if own is None:
             return papers, " (the paper's: the checkpoint has no operating point of its own)"
+        threshold = signal.thresholds[own]
         if signal.is_joined:
-            return joined(
-                papers, signal.thresholds[own]
-            ), f" (the paper's {papers} and the checkpoint's `{own}`, joined)"
-        return signal.thresholds[own], f" (the checkpoint's `{own}`)"
+            return joined(papers, threshold), f" (the paper's {papers} and the checkpoint's `{own}`, joined)"
+        return threshold, f" (the checkpoint's `{own}`)"
 
     def _number(self, signals: Signals, name: str) -> tuple[float, str]:
         signal = getattr(signals, name)
@@ -262,7 +261,9 @@ class PaperRules:
 
 
 FRACTIONS = ("theta", "weight", "conflict", "damping", "unstated", "initial", "rate", "good")
-DEFAULTS: dict[str, float] = {f.name: f.default for f in dataclasses.fields(PaperRules) if f.name != "given"}
+DEFAULTS: dict[str, float] = {
+    field.name: getattr(PaperRules(), field.name) for field in dataclasses.fields(PaperRules) if field.name != "given"
+}
 """Constant -> the paper's value."""
 
 

@@ -5,6 +5,7 @@ quality, so that the judge, a larger model, is paid for where it may change some
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -44,16 +45,17 @@ class ReviewRules:
     @classmethod
     def parse(cls, text: str) -> "ReviewRules":
         """Returns the rules of `again=0.8,critical=0.3,keep=0.5`, or of any part of it. Raises `RecordError`."""
-        given: dict[str, float] = {}
+        given: dict[str, float | None] = dict.fromkeys(("again", "critical", "keep"))
         for part in filter(None, text.split(",")):
             name, _, value = part.partition("=")
             try:
-                given[{"again": "again", "critical": "critical", "keep": "keep"}[name.strip()]] = float(value)
-            except (KeyError, ValueError) as error:
-                raise RecordError(
-                    f"policy constant {part!r}: expected NAME=NUMBER with NAME one of again, critical, keep"
-                ) from error
-        return cls(**given)
+                number = float(value)
+            except ValueError:
+                number = math.nan
+            if name.strip() not in given or math.isnan(number):
+                raise RecordError(f"policy constant {part!r}: expected NAME=NUMBER with NAME one of {', '.join(given)}")
+            given[name.strip()] = number
+        return cls(again=given["again"], critical=given["critical"], keep=given["keep"])
 
     @property
     def reads(self) -> Mapping[str, tuple[str, ...]]:

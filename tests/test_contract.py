@@ -205,5 +205,12 @@ def test_what_each_system_can_use_is_not_refused() -> None:
         check(SYSTEMS[name], [], quality, PaperRules())
 
 
+@pytest.mark.parametrize("text", ["again", "again=x", "sure=0.5", "critical=nan", "keep=1.5"])
+def test_constants_of_the_review_are_three_probabilities(text: str) -> None:
+    with pytest.raises(RecordError, match=f"policy constant '?{text.partition('=')[0]}"):
+        ReviewRules.parse(text)
+    assert ReviewRules.parse("critical=0.3,again=0.8") == ReviewRules(critical=0.3, again=0.8)
+
+
 def test_a_policy_that_says_nothing_of_itself_is_taken_to_read_everything() -> None:
     check(SYSTEMS["metacrit"], [], Planted("quality"), Curious())
