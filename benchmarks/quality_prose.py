@@ -77,8 +77,8 @@ in the tables after that: the highest level of a dimension, Q = 9, no critical f
 DEBATES = """\
 **Two ways of asking.** *Zero-shot* is the paper's way and the default: the debaters get their role, and nothing says
 how an argument begins. The *scaffold* of version 0.1 showed an example and prescribed the opening, that is, the very
-tokens that early windows read. The zero-shot arguments are judged by the program only: in a trial the 1.5B judge gave almost
-every one the same grades, whatever its own reasons said against it.
+tokens that early windows read. The zero-shot arguments are judged by the program only: in a small trial
+the 1.5B judge gave almost every one the same grades, whatever its own reasons said against it.
 
 **How these tables read.** The small judge's labels (scaffold) are hardly told by anything that is read off the log-
 probabilities, the paper's early windows among them, and they agree with what a program checks about as often as by
