@@ -2,8 +2,8 @@
 
     python benchmarks/claims_systems.py
 
-What version 0.1 had is kept in docs/measured/claims_before.json and stays; `after` and `verdict` are made from what is
-measured today. A difference between papers' systems whose verdict is the one that it was is left out.
+What version 0.1 had is kept in docs/measured/said_before_systems.json and stays; `after` and `verdict` are made from
+what is measured today. A difference between papers' systems whose verdict is the one that it was is left out.
 """
 
 import json
@@ -16,7 +16,7 @@ from creak_controls import HALF
 from systems_figures import ROOT, cell
 
 CLAIMS = ROOT / "docs" / "measured" / "claims_systems.json"
-BEFORE = ROOT / "docs" / "measured" / "claims_before.json"
+BEFORE = ROOT / "docs" / "measured" / "said_before_systems.json"
 """Statement -> page and figure in version 0.1."""
 
 

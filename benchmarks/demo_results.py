@@ -9,6 +9,12 @@ from pathlib import Path
 
 import click
 
+from metaprobe.eval.compare import BEST_BASELINE, STATED
+from metaprobe.eval.metrics.calibration import DEFAULT_BINS
+from metaprobe.eval.report.model import CONTROL_FAMILIES
+from metaprobe.training.methods import AFTER, BEFORE, BLEND, TREES
+
+LEARNED = (TREES, BEFORE, AFTER, BLEND)
 ROOT = Path(__file__).parent.parent
 
 Row = dict[str, str]
@@ -18,8 +24,9 @@ Row = dict[str, str]
 @click.argument("report", type=click.Path(exists=True, file_okay=False, path_type=Path))
 def main(report: Path) -> None:
     """Rewrite both files from the tables in the folder REPORT."""
-    methods, accuracy, choices, audits = (
-        read(report / "tables" / f"{name}.csv") for name in ("methods", "accuracy", "choices", "audits")
+    methods, controls, layers, accuracy, choices, audits = (
+        read(report / "tables" / f"{name}.csv")
+        for name in ("methods", "controls", "layers", "accuracy", "choices", "audits")
     )
     about = {row["key"]: row["value"] for row in read(report / "tables" / "provenance.csv")}
     rate = next(row for row in accuracy if row["dimension"] == "all")
@@ -28,16 +35,89 @@ def main(report: Path) -> None:
         f"{about['answers']} answers (direct: {float(rate['accuracy']):.1%} right). Every answer is judged by models "
         f"that saw no answer of its group (5 outer folds); intervals are of 95 %, by a bootstrap over groups."
     )
-    more = (
-        "The best plain baseline is chosen in each fold on selection data; another one may do better on these answers. "
-        "More, and what did not work: [docs/demo.md](docs/demo.md)."
-    )
-    write(ROOT / "README.md", "demo-results", [intro, "", *table(methods, short=True), "", more, ""])
-    page = [intro, "", "### Methods", "", *table(methods), "", "### Accuracy", "", *cells(accuracy), ""]
+    verdicts = [f"- {sentence}" for sentence in against_controls(controls)]
+    more = [
+        "Within runs: among answers to one way of asking only. A control is beaten where the paired difference is "
+        "above 0 after Holm's correction over all controls. The best plain baseline is chosen in each fold on "
+        "selection data and decides nothing. " + as_stated(methods),
+        "",
+        *verdicts,
+        "",
+        "Every control, and what did not work: [docs/demo.md](docs/demo.md).",
+    ]
+    write(ROOT / "README.md", "demo-results", [intro, "", *table(methods, short=True), "", *more, ""])
+    page = [intro, "", "### Methods", "", *table(methods), "", as_stated(methods), ""]
+    page += ["### Against every control", "", *verdicts, "", *differences(controls), ""]
+    page += ["### Layers", "", *places(layers), "", "### Accuracy", "", *cells(accuracy), ""]
     page += ["### Direct, or step by step", "", *policies(choices), "", "### Audits", ""]
     page += [f"- {'passed' if int(row['passed']) else '**failed**'}: {row['name']}: {row['detail']}" for row in audits]
     page += ["", "### Provenance", "", *(f"- {key}: {value}" for key, value in about.items()), ""]
     write(ROOT / "docs" / "demo.md", "demo-results", page)
+
+
+def against_controls(controls: list[Row]) -> list[str]:
+    """A sentence a learned method: whether it beats every control, and by the hardest one; pooled and within runs."""
+    said = []
+    for name in dict.fromkeys(row["method"] for row in controls if row["method"] in LEARNED):
+        parts = []
+        for pairs in dict.fromkeys(row["pairs"] for row in controls):
+            mine = [row for row in controls if (row["method"], row["pairs"]) == (name, pairs)]
+            parts.append(f"over {pairs} {beats(mine)}" if pairs == "all answers" else f"{pairs} {beats(mine)}")
+        said.append(f"**{name}** {'; '.join(parts)}.")
+    return said
+
+
+def beats(rows: list[Row]) -> str:
+    """Of one method and one kind of pairs, the strongest control first."""
+    first, standing = rows[0], [row for row in rows if not float(row["beaten"])]
+    gain = f"{spread(first, 'difference', signed=True)} AUROC to the strongest, {first['control']}"
+    if not standing:
+        return f"beats all {len(rows)} controls ({gain})"
+    names = ", ".join(row["control"] for row in standing)
+    return f"is not shown to beat {names} ({gain})"
+
+
+def as_stated(methods: list[Row]) -> str:
+    """The calibration error of stated confidence as it was stated and recalibrated."""
+    row = next((row for row in methods if row["method"] == STATED), None)
+    if row is None or not row["ece_stated"]:
+        return ""
+    return (
+        f"The expected calibration error of {STATED} ({DEFAULT_BINS} bins of equal mass) is "
+        f"{spread(row, 'ece_stated')} as stated and {spread(row, 'ece')} recalibrated."
+    )
+
+
+def differences(controls: list[Row]) -> list[str]:
+    """Every learned method against every control."""
+    rows = [
+        [
+            row["method"],
+            row["pairs"],
+            row["control"],
+            f"{float(row['auroc']):.3f}",
+            spread(row, "difference", signed=True),
+            f"{float(row['p_holm']):.3f}",
+            "yes" if float(row["beaten"]) else "no",
+        ]
+        for row in controls
+        if row["method"] in LEARNED
+    ]
+    return markdown(["method", "over", "control", "its AUROC", "difference", "p, Holm", "beaten"], rows)
+
+
+def places(layers: list[Row]) -> list[str]:
+    """A line a probe: what its folds chose, and what its checkpoint reads."""
+    said = []
+    for probe in dict.fromkeys(row["probe"] for row in layers):
+        mine = [row for row in layers if row["probe"] == probe]
+        chosen = sorted((row for row in mine if int(row["folds"])), key=lambda row: -int(row["folds"]))
+        folds = ", ".join(f"layer {row['layer']} at {row['position']} in {row['folds']}" for row in chosen)
+        ships = [f"layer {row['layer']} at {row['position']}" for row in mine if row["shipped"] == "1"]
+        said.append(
+            f"- {probe}: chosen by the folds: {folds}; the checkpoint reads {ships[0] if ships else 'unknown'}."
+        )
+    return [*said, "", "A checkpoint chooses once more, on the learning part of all groups, by the rule of the folds."]
 
 
 def write(path: Path, name: str, lines: list[str]) -> None:
@@ -66,19 +146,29 @@ def spread(row: Row, name: str, *, signed: bool = False) -> str:
 
 def table(methods: list[Row], *, short: bool = False) -> list[str]:
     """The method table; the short one has AUROC and its differences only."""
-    head = ["method", "kind", "AUROC", "vs stated confidence", "vs best plain baseline"]
+    controls = [row for row in methods if row["family"] in CONTROL_FAMILIES and row["method"] != BEST_BASELINE]
+    strongest = max(controls, key=lambda row: float(row["auroc"]))["method"]
+    head = ["method", "kind", "AUROC", "within runs", "vs stated confidence", f"vs strongest control ({strongest})"]
+    rest = {
+        "auprc": "AUPRC",
+        "ece_stated": "ECE, as stated",
+        "ece": "ECE, recalibrated",
+        "brier_skill": "Brier skill",
+        "aurc": "AURC",
+    }
     rows = [
         [
             row["method"],
             row["family"],
             spread(row, "auroc"),
+            spread(row, "within_runs"),
             spread(row, "diff_stated", signed=True),
-            spread(row, "diff_baseline", signed=True),
-            *([] if short else [spread(row, m) for m in ("auprc", "ece", "brier_skill", "aurc")]),
+            spread(row, "diff_control", signed=True),
+            *([] if short else [spread(row, metric) for metric in rest]),
         ]
         for row in methods
     ]
-    return markdown(head if short else [*head, "AUPRC", "ECE (debiased)", "Brier skill", "AURC"], rows)
+    return markdown(head if short else [*head, *rest.values()], rows)
 
 
 def cells(accuracy: list[Row]) -> list[str]:

@@ -2,6 +2,7 @@
 
     python benchmarks/probes.py collect --models MODELS --data DATA
     python benchmarks/probes.py measure
+    python benchmarks/probes.py stated                   # from the stores in recorded/
     python benchmarks/probes.py efficiency MODEL-TASK    # of a task with two choices
     python benchmarks/probes.py page
 
@@ -20,10 +21,12 @@ from typing import Any
 import click
 import numpy as np
 from demo_results import markdown, write
+from probes_controls import gain_of, over_strongest, packed, says, shown
 
 from metaprobe.eval.audits import transfer_matrix
 from metaprobe.eval.compare import BEST_BASELINE, STATED, auroc_gain, method_results
-from metaprobe.eval.metrics import Interval
+from metaprobe.eval.metrics import cluster_weights, stated_calibration
+from metaprobe.eval.table import answer_table
 from metaprobe.records.store import RunStore
 from metaprobe.training.crossfit import crossfit
 from metaprobe.training.evidence import load_evidence
@@ -64,6 +67,7 @@ SHOWN = (
     BLEND,
     BEST_BASELINE,
 )
+ERRORS = {"ece": "ECE", "rms_calibration_error": "RMS calibration error"}
 ENOUGH_FOR_ECE = 1000
 CHANCE = (0.2, 0.8)
 """Accuracy outside which there is little to predict."""
@@ -114,6 +118,25 @@ def measure_command(names: tuple[str, ...], out: Path) -> None:
             keep(figures)
 
 
+@main.command("stated")
+@click.option("--runs", type=click.Path(file_okay=False, path_type=Path), default=ROOT / "recorded")
+def stated_command(runs: Path) -> None:
+    """Stated confidence as it was stated, of the stores that are there; needs no hidden states and no model."""
+    figures = json.loads(FIGURES.read_text())
+    for key, row in figures.items():
+        store = runs / key.replace("/", "-")
+        if "methods" not in row or not store.is_dir():
+            continue
+        table = answer_table(RunStore(store))
+        # What was recorded leaves out a handful of the answers that were measured.
+        if abs(len(table) / row["n"] - 1) > 0.01 or abs(float(table.y.mean()) - row["accuracy"]) > 0.01:
+            raise click.ClickException(f"{store} holds other answers than those that were measured as {key}")
+        found = stated_calibration(table.y, table.stated_confidence, cluster_weights(list(table.groups)))
+        if found is not None:
+            row["stated"] = {"mean": found.mean, "accuracy": found.accuracy, "ece": packed(found.ece), "n": found.ece.n}
+    keep(figures)
+
+
 @main.command("efficiency")
 @click.argument("name")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("out/probes"))
@@ -153,7 +176,7 @@ def page_command() -> None:
     write(
         PAGE, "setting", [f"Measured: {setting}. System `self-report`, variant `p-true`, every second layer kept.", ""]
     )
-    write(PAGE, "discrimination", [*discrimination(rows), ""])
+    write(PAGE, "discrimination", [*discrimination(rows), "", *says(rows), ""])
     write(PAGE, "calibration", [*calibration(rows), ""])
     write(PAGE, "speed", [*speed(), ""])
     write(PAGE, "kinds", [*kinds(rows), ""])
@@ -214,7 +237,7 @@ def measured(store: Path) -> dict[str, Any]:
                 "ece": packed(result.ece),
                 "brier_skill": packed(result.brier_skill),
                 "aurc": packed(result.aurc),
-                "over_baseline": None if result.diff_baseline is None else packed(result.diff_baseline),
+                **({} if result.controls is None else {"over_strongest": over_strongest(result.controls)}),
             }
             for name, result in results.items()
         },
@@ -259,7 +282,8 @@ def transferred(stores: dict[str, Path]) -> dict[str, Any]:
 def discrimination(rows: dict[str, Any]) -> list[str]:
     """AUROC of every method."""
     names = [name for name in SHOWN if any(name in row["methods"] for row in rows.values())]
-    head = ["model, task", "n (groups)", "accuracy", *names, "blend over best baseline", "blend over mean logprob"]
+    head = ["model, task", "n (groups)", "accuracy", *names, "strongest control", "blend over it"]
+    head.append("blend over mean logprob")
     lines = []
     for key, row in rows.items():
         found = row["methods"]
@@ -270,7 +294,8 @@ def discrimination(rows: dict[str, Any]) -> list[str]:
                 f"{row['n']} ({row['groups']})",
                 f"{row['accuracy']:.1%}" + ("" if low <= row["accuracy"] <= high else " (!)"),
                 *(shown(found[name]["auroc"]) if name in found else "-" for name in names),
-                shown(found[BLEND]["over_baseline"], signed=True),
+                gain_of(row)["control"],
+                shown(gain_of(row)["difference"], signed=True) + ("" if gain_of(row)["standing"] else " *"),
                 shown(row["over_mean_logprob"], signed=True),
             ]
         )
@@ -278,16 +303,22 @@ def discrimination(rows: dict[str, Any]) -> list[str]:
 
 
 def calibration(rows: dict[str, Any]) -> list[str]:
-    """ECE, Brier skill and AURC of the methods named beforehand."""
+    """Calibration error, Brier skill and AURC of the methods named beforehand, recalibrated; and ECE as stated."""
     names = (STATED, MEAN_LOGPROB, AFTER, BLEND)
-    head = ["model, task", *(f"{name}: {what}" for name in names for what in ("ECE", "Brier skill", "AURC"))]
+    # Measurements of version 0.1 hold the debiased root mean square only.
+    error = "ece" if all("ece" in row["methods"][BLEND] for row in rows.values()) else "rms_calibration_error"
+    titles = {error: ERRORS[error], "brier_skill": "Brier skill", "aurc": "AURC"}
+    head = ["model, task", f"{STATED}, as stated: ECE", "its mean, share right"]
+    head += [f"{name}: {title}" for name in names for title in titles.values()]
     lines = []
     for key, row in rows.items():
-        cells = [key.replace("/", ", ")]
+        said = row.get("stated")
+        cells = [key.replace("/", ", "), shown(said["ece"]) if said else "-"]
+        cells.append(f"{said['mean']:.0%}, {said['accuracy']:.0%}" if said else "-")
         for name in names:
             found = row["methods"].get(name)
-            for what in ("ece", "brier_skill", "aurc"):
-                enough = what != "ece" or row["n"] >= ENOUGH_FOR_ECE
+            for what in titles:
+                enough = what != error or row["n"] >= ENOUGH_FOR_ECE
                 cells.append(shown(found[what]) if found and enough else "-")
         lines.append(cells)
     return markdown(head, lines)
@@ -336,16 +367,6 @@ def transfer(matrices: dict[str, Any]) -> list[str]:
         if found["elsewhere"]:
             lines += [f"Mean off the diagonal: {shown(found['elsewhere'])}.", ""]
     return lines
-
-
-def packed(interval: Interval) -> list[float]:
-    return [round(interval.estimate, 4), round(interval.low, 4), round(interval.high, 4)]
-
-
-def shown(interval: list[float], *, signed: bool = False) -> str:
-    style = "+.2f" if signed else ".2f"
-    estimate, low, high = interval
-    return f"{estimate:{style}} [{low:{style}}, {high:{style}}]"
 
 
 if __name__ == "__main__":

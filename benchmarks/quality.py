@@ -1,6 +1,6 @@
 """What log-probabilities say of an answer's quality, on every data set there is; writes docs/quality.md.
 
-    python benchmarks/quality.py measure --data DATA [--debates STORE] [NAME ...]
+    python benchmarks/quality.py measure --data DATA [NAME ...]
     python benchmarks/quality.py page
 
 DATA holds the folders of the data sets named in benchmarks/quality_data.py. `measure` keeps its figures in
@@ -17,7 +17,7 @@ import click
 from quality_data import DataSet, debates, gsm8k_token_entropy, mu_shroom, own_runs, token_logprobs_qa
 from quality_debates import debate_figures
 from quality_figures import RESAMPLES, about, between, figures, measure, too_few
-from quality_page import page
+from quality_page import DEBATE_STORES, page
 
 from metaprobe.records.fingerprint import fingerprint
 from metaprobe.records.store import RunStore
@@ -47,9 +47,8 @@ def main() -> None:
 @main.command("measure")
 @click.argument("names", nargs=-1)
 @click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="The data sets' folder.")
-@click.option("--debates", "store", type=click.Path(file_okay=False, path_type=Path), default=RECORDED / "asap-debate")
 @click.option("--seed", default=0, show_default=True)
-def measure_command(names: tuple[str, ...], data: Path | None, store: Path, seed: int) -> None:
+def measure_command(names: tuple[str, ...], data: Path | None, seed: int) -> None:
     """Cross-fit every method on every set, or on those whose name begins with one of NAMES."""
     kept: dict[str, Any] = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
 
@@ -58,7 +57,8 @@ def measure_command(names: tuple[str, ...], data: Path | None, store: Path, seed
 
     def keep(section: str, name: str, found: Any) -> None:
         kept["resamples"] = RESAMPLES
-        again = ["python", "benchmarks/quality.py", "measure", name if section == "sets" else section]
+        what = {"sets": name, DEBATES: f"{DEBATES} {name}"}.get(section, section)
+        again = ["python", "benchmarks/quality.py", "measure", what]
         again += ["--seed", str(seed)] if seed else []
         kept.setdefault(section, {})[name] = {**found, "command": shlex.join(again) + NEEDS[section]}
         FIGURES.parent.mkdir(exist_ok=True)
@@ -75,9 +75,10 @@ def measure_command(names: tuple[str, ...], data: Path | None, store: Path, seed
         if len(shared) > 1:
             say("between data sets")
             keep("between", "cells", {"figures": between(shared, seed=seed), "seed": seed})
-    if wanted(DEBATES) and (argued := debates(store)):
-        runs = fingerprint(list(RunStore(store).runs(hidden=False)))
-        keep(DEBATES, store.name, {**debate_figures(argued, seed=seed, on_step=say), "fingerprint": runs, "seed": seed})
+    for name in DEBATE_STORES:
+        if wanted(f"{DEBATES} {name}") and (argued := debates(RECORDED / name)):
+            runs = fingerprint(list(RunStore(RECORDED / name).runs(hidden=False)))
+            keep(DEBATES, name, {**debate_figures(argued, seed=seed, on_step=say), "fingerprint": runs, "seed": seed})
 
 
 def sets(data: Path | None, wanted: Callable[[str], bool]) -> Iterator[DataSet]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from quality_controls import over_controls, packed
 from quality_data import DataSet, with_tokens
 from quality_methods import (
     EARLY,
@@ -31,15 +32,14 @@ from quality_methods import (
     travellers,
 )
 
-from metaprobe.eval.compare import BEST_BASELINE, Judged
+from metaprobe.eval.compare import Judged
 from metaprobe.eval.metrics import (
-    Interval,
     StratifiedAuroc,
     auprc,
     auroc,
     brier_skill,
     cluster_weights,
-    ece_debiased,
+    ece_interval,
     interval,
     paired_difference,
 )
@@ -84,11 +84,6 @@ class Measured:
         return StratifiedAuroc(runs * FOLDS + self.fold)
 
 
-def packed(found: Interval) -> Packed:
-    """Estimate and bounds, short."""
-    return [round(float(value), 4) for value in (found.estimate, found.low, found.high)]
-
-
 def too_few(of: DataSet) -> str:
     """Why the set cannot be cross-fitted; empty where it can."""
     table = of.evidence.table
@@ -129,10 +124,16 @@ def figures(found: Measured, *, seed: int = 0, on_step: Callable[[str], None]) -
     weights = cluster_weights(list(table.groups), RESAMPLES, seed)
     several = len(np.unique(of.runs)) > 1
     on_step("figures")
+    strongest = over_controls(table.y, found.judged, found.in_fold, weights)
+    within = over_controls(table.y, found.judged, found.in_run, weights) if several else {}
     return {
         **about(of),
         "seed": seed,
-        "methods": {name: method_figures(found, name, weights, several) for name in found.judged},
+        "methods": {
+            name: method_figures(found, name, weights, several)
+            | {"over_strongest": strongest.get(name), "within_over_strongest": within.get(name)}
+            for name in found.judged
+        },
         "best_baseline": sorted(set(found.best_baseline)),
         "by_run": by_run(found) if several else {},
         "single": chosen_features(found),
@@ -161,9 +162,8 @@ def about(of: DataSet) -> Figures:
 
 
 def method_figures(found: Measured, name: str, weights: NDArray[np.int32], several: bool) -> Figures:
-    """One method's figures; differences are paired, to the mean log-probability and to the best plain baseline."""
-    y, method = found.of.evidence.table.y, found.judged[name]
-    mean, baseline = found.judged[MEAN_LOGPROB], found.judged[BEST_BASELINE]
+    """One method's figures; differences are paired, to the mean log-probability."""
+    y, method, mean = found.of.evidence.table.y, found.judged[name], found.judged[MEAN_LOGPROB]
 
     def over(metric: StratifiedAuroc, other: Judged) -> Packed | None:
         if other is method:
@@ -174,11 +174,10 @@ def method_figures(found: Measured, name: str, weights: NDArray[np.int32], sever
         "family": method.family,
         "auroc": packed(interval(found.in_fold, y, method.ranking, weights)),
         "over_mean": over(found.in_fold, mean),
-        "over_best": over(found.in_fold, baseline),
         "within": packed(interval(found.in_run, y, method.ranking, weights)) if several else None,
         "within_over_mean": over(found.in_run, mean) if several else None,
         "auprc": packed(interval(auprc, y, method.probability, weights)),
-        "ece": packed(interval(ece_debiased, y, method.probability, weights)) if len(y) >= ENOUGH_FOR_ECE else None,
+        "ece": packed(ece_interval(y, method.probability, weights)) if len(y) >= ENOUGH_FOR_ECE else None,
         "brier_skill": packed(interval(brier_skill, y, method.probability, weights)),
     }
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from demo_results import markdown
+from quality_controls import beats, gain, maybe_signed, plain, shown, signed, strongest, verdict
 from quality_prose import AWAY, DEBATES, EARLY, INTRO, READING, ROLES, SEEN, SHAPE, TABLES, VERDICTS
 
 Figures = Mapping[str, Any]
@@ -40,6 +41,8 @@ ORDER = (
 """Of the rows of a table of methods."""
 AIM = 0.80
 QA = "token_logprobs_qa"
+DEBATE_STORES = {"asap-debate": "zero-shot", "asap-debate-scaffold": "scaffold"}
+"""Store of recorded/ -> how its debaters were asked."""
 SHORT = 20
 """Median tokens below which the first tokens are most of the answer, and say little of the paper's finding."""
 
@@ -47,7 +50,7 @@ SHORT = 20
 def page(figures: Figures) -> str:
     """The whole page."""
     sets = figures.get("sets", {})
-    debates = next(iter(figures.get("debates", {}).values()), None)
+    debates = {way: figures.get("debates", {}).get(store) for store, way in DEBATE_STORES.items()}
     lines = [*INTRO.format(resamples=figures["resamples"]).splitlines(), ""]
     lines += ["## Data", "", *setting(sets), ""]
     lines += ["## What this says", "", *says(sets), ""]
@@ -58,7 +61,9 @@ def page(figures: Figures) -> str:
         lines += [f"### {name}", "", *one_set(found), ""]
     lines += ["## Tokens seen", "", *prefixes(sets), ""]
     lines += ["## Out of domain", "", *left_out(sets), *between(figures.get("between", {}).get("cells")), ""]
-    lines += ["## The debates", "", *debate(debates), ""]
+    lines += ["## The debates", "", *DEBATES.splitlines(), ""]
+    for way, found in debates.items():
+        lines += [f"### The debates, {way}", "", *debate(found, way), ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -125,8 +130,9 @@ def says(sets: Figures) -> Lines:
     lines = [VERDICTS.replace("\n", " "), ""]
     for what, text in (
         (f"{TREES}, over the mean log-probability", over(TREES, "over_mean")),
-        (f"{TREES}, over the best plain baseline", over(TREES, "over_best")),
+        (f"{TREES}, over the strongest single control", beats(measured, TREES, "over_strongest")),
         (f"{TREES}, over the mean within runs", over(TREES, "within_over_mean")),
+        (f"{TREES}, over the strongest control within runs", beats(several, TREES, "within_over_strongest")),
         (f"{STEADY}, over the mean within runs", over(STEADY, "within_over_mean")),
         ("blend, over the mean within runs", over("blend", "within_over_mean")),
         (
@@ -136,6 +142,11 @@ def says(sets: Figures) -> Lines:
         (
             f"{BLEND_RUN}, over the mean within runs",
             counted([found["methods"][BLEND_RUN]["within_over_mean"] for found in several]),
+        ),
+        (f"{BLEND_RUN}, over the strongest single control", beats(several, BLEND_RUN, "over_strongest")),
+        (
+            f"{BLEND_RUN}, over the strongest control within runs",
+            beats(several, BLEND_RUN, "within_over_strongest"),
         ),
         (
             f"best early feature over the best full-response feature, answers of {SHORT} tokens and more",
@@ -171,11 +182,12 @@ def runs_table(rows: Figures) -> Lines:
     return markdown(["run", "n", "good", *names], table)
 
 
-def findings(sets: Figures, debates: Figures | None) -> Lines:
+def findings(sets: Figures, debates: dict[str, Figures | None]) -> Lines:
     """Early windows, asymmetry of the roles, shape of the trajectory: each with its numbers and a verdict."""
     measured = {name: found for name, found in sets.items() if "early" in found}
-    if debates is not None:
-        measured |= {name: found for name, found in debates["sets"].items() if "early" in found}
+    argued = {way: found for way, found in debates.items() if found is not None}
+    for way, of in argued.items():
+        measured |= {f"{way}: {name}": found for name, found in of["sets"].items() if "early" in found}
     lines = [
         *EARLY.splitlines(),
         "",
@@ -215,18 +227,19 @@ def findings(sets: Figures, debates: Figures | None) -> Lines:
     head += ["spread wider at start", "gap start", "gap middle", "gap end"]
     lines += [*markdown(head, rows), ""]
     lines += [*ROLES.splitlines(), ""]
-    if debates is None or not debates["asymmetry"]:
+    if not any(of["asymmetry"] for of in argued.values()):
         return [*lines, "Not measured yet: it needs recorded debates with enough of both classes for both roles."]
     rows = [
         [
-            target,
+            f"{way}: {target}",
             name,
             f"{row['advocate']:.3f}",
             f"{row['skeptic']:.3f}",
             signed(row["difference"]),
             verdict(row["difference"]),
         ]
-        for target, found in debates["asymmetry"].items()
+        for way, of in argued.items()
+        for target, found in of["asymmetry"].items()
         for name, row in found.items()
     ]
     return [*lines, *markdown(["labels, target", "method", "Advocate", "Skeptic", "difference", "it"], rows)]
@@ -240,18 +253,18 @@ def one_set(found: Figures) -> Lines:
     rows = []
     for name in sorted(found["methods"], key=ORDER.index):
         m = found["methods"][name]
-        row = [name, plain(m["auroc"]), maybe_signed(m["over_mean"]), maybe_signed(m["over_best"])]
+        row = [name, plain(m["auroc"]), maybe_signed(m["over_mean"]), gain(m.get("over_strongest"))]
         if several:
-            row += [plain(m["within"]), maybe_signed(m["within_over_mean"])]
-        ece = plain(m["ece"]) if m["ece"] else "-"
+            row += [plain(m["within"]), maybe_signed(m["within_over_mean"]), gain(m.get("within_over_strongest"))]
+        ece = plain(m["ece"]) if m.get("ece") else "-"  # of version 0.1 another error is kept
         rows.append([*row, plain(m["auprc"]), ece, plain(m["brier_skill"])])
-    head = ["method", "AUROC", "over the mean", "over the best plain baseline"]
-    head += ["within runs", "over the mean within"] if several else []
+    head = ["method", "AUROC", "over the mean", "over the strongest control"]
+    head += ["within runs", "over the mean within", "over the strongest within"] if several else []
     head += [f"AUPRC (base {found['base_rate']:.2f})", "ECE", "Brier skill"]
     return [
-        f"n = {found['n']:,} in {found['groups']:,} groups, {found['base_rate']:.1%} good. Best plain baseline, as the "
-        f"folds chose: {', '.join(found['best_baseline'])}. Single features chosen: "
-        f"{commonest(found['single']['best single feature'])}.",
+        f"n = {found['n']:,} in {found['groups']:,} groups, {found['base_rate']:.1%} good. {strongest(found)}"
+        f"Best plain baseline, as the folds chose in advance: {', '.join(found['best_baseline'])}. Single features "
+        f"chosen: {commonest(found['single']['best single feature'])}.",
         "",
         *markdown(head, rows),
     ]
@@ -319,10 +332,10 @@ def between(cells: Figures | None) -> Lines:
     ]
 
 
-def debate(found: Figures | None) -> Lines:
-    """The debates' own tables."""
+def debate(found: Figures | None, way: str) -> Lines:
+    """The own tables of the debates that were asked for in one way."""
     if found is None:
-        return ["Not measured yet: recorded/asap-debate is not there (`python recorded/collect.py asap-debate`)."]
+        return ["Not measured yet: its store is not there (`python recorded/collect.py`)."]
     rows = []
     for name, row in found["tables"].items():
         essays, role, source, target = name.split(", ")
@@ -343,11 +356,9 @@ def debate(found: Figures | None) -> Lines:
         "",
         *markdown(head, rows),
         "",
-        *DEBATES.splitlines(),
-        "",
     ]
     for name, cells in found["sets"].items():
-        lines += [f"### {name}: {cells['what']}", "", *one_set(cells), ""]
+        lines += [f"#### {way}: {name}, {cells['what']}", "", *one_set(cells), ""]
     return lines
 
 
@@ -355,31 +366,6 @@ def commonest(chosen: Sequence[str]) -> str:
     """What the folds chose, how often."""
     counts = {name: chosen.count(name) for name in dict.fromkeys(chosen)}
     return ", ".join(f"`{name}` ({n})" for name, n in sorted(counts.items(), key=lambda pair: -pair[1]))
-
-
-def shown(value: Packed) -> str:
-    estimate, low, high = value
-    return f"{estimate:.3f} [{low:.3f}, {high:.3f}]"
-
-
-def plain(value: Packed) -> str:
-    estimate, low, high = value
-    return f"{estimate:.2f} [{low:.2f}, {high:.2f}]"
-
-
-def signed(value: Packed) -> str:
-    estimate, low, high = value
-    return f"{estimate:+.3f} [{low:+.3f}, {high:+.3f}]"
-
-
-def maybe_signed(value: Packed | None) -> str:
-    return "-" if value is None else signed(value)
-
-
-def verdict(difference: Packed) -> str:
-    """What an interval of a difference says of "it is above 0"."""
-    _, low, high = difference
-    return "holds" if low > 0 else "does not hold" if high < 0 else "undecided"
 
 
 def reached(value: Packed) -> str:

@@ -11,8 +11,11 @@ best plain baseline are chosen on train and selection rows, calibrators on calib
 from test rows. Intervals are of 95 %, by a bootstrap over groups ({resamples} resamples); differences are paired, on
 the same resamples. AUROC compares answers of one fold only, since each fold has models of its own on scales of their
 own; *within runs* compares answers of one fold and one run (model and way of asking), which is what is left when a
-caller uses one model for one task. AUPRC, ECE and Brier skill are of the calibrated probabilities; ECE is debiased, 15
-bins of equal mass, and given from 1,000 answers on.
+caller uses one model for one task. *Over the strongest control*: the single control that is best on these very answers,
+which nobody could have chosen beforehand; a star where the paired difference to every control is above 0 after Holm's
+correction over them. The best plain baseline is chosen in each fold, keeps its row, and decides nothing. AUPRC, ECE and
+Brier skill are of the calibrated probabilities; ECE is the expected calibration error over 15 bins of equal mass, given
+from 1,000 answers on.
 
 **Methods.** *LightGBM on logprobs* is the quality predictor as `metaprobe train quality` fits it (full schema).
 *LightGBM held back* has small trees with random thresholds whose score may only rise with the level of any window.
@@ -72,10 +75,16 @@ in the tables after that: the highest level of a dimension, Q = 9, no critical f
 
 
 DEBATES = """\
-**How these tables read.** The small judge's labels are hardly told by anything that is read off the log-
+**Two ways of asking.** *Zero-shot* is the paper's way and the default: the debaters get their role, and nothing says
+how an argument begins. The *scaffold* of version 0.1 showed an example and prescribed the opening, that is, the very
+tokens that early windows read. The zero-shot arguments are judged by the program only: in a small trial
+the 1.5B judge gave almost every one the same grades, whatever its own reasons said against it.
+
+**How these tables read.** The small judge's labels (scaffold) are hardly told by anything that is read off the log-
 probabilities, the paper's early windows among them, and they agree with what a program checks about as often as by
 chance ([systems.md](systems.md#early-token-confidence-in-debate)): that these labels mean something is what is in
-doubt here. What the program finds is told well, and the other way round than a user would guess: arguments that copy
-the essay or quote what does not stand in it are the ones written with the *highest* log-probabilities, so that the
-mean log-probability, taken as confidence, ranks them as the best. Trees and one feature of known direction do alike.
-Many of these rows share the same arguments."""
+doubt here. What the program finds is told better, and the other way round than a user would guess: arguments that copy
+the essay or the other debater, or quote what does not stand in the essay, are written with the *highest* log-
+probabilities, so that the mean log-probability, taken as confidence, ranks them as the best. That holds in both ways of
+asking. Trees and one feature of known direction do alike. The zero-shot arguments are few and of few essays, so their
+intervals are wide; many rows share the same arguments."""

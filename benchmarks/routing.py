@@ -4,13 +4,12 @@
     python benchmarks/routing.py page
 
 Five splits by question, 70 % to learn from. Figures stand in docs/measured/routing.json, so that no number on the page
-is typed by hand. One thread; a set takes some minutes.
+is typed by hand. One thread; a set takes some minutes, nearly all of them for the router's own fits (`--keep`).
 """
 
 import json
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,28 +18,34 @@ import numpy as np
 from demo_results import markdown, write
 from metacog_replays import Recording
 from routing_data import SETS, DataSet, metacog, metacog_runs, spent
-from routing_methods import METHODS, ROUTER, Result, Split, at_lambda, result_of, shuffled_labels, split_of
+from routing_methods import Result, Split, at_lambda, result_of, split_of
+from routing_router import router_plays, shuffled_labels
+from routing_standing import MIXED, ROUTER, RULE_ROW, counted, packed, said, section, standing, table, verdict
 from routing_waiting import from_log, from_log_lines, waiting, waiting_lines
 
-from metaprobe.eval.metrics import Interval, cluster_weights, mean_interval
-from metaprobe.eval.routing import best_single, oracle
+from metaprobe.eval.metrics import cluster_weights, mean_interval
+from metaprobe.eval.routing import best_single, cheapest, oracle
 from metaprobe.eval.routing_controls import always
 from metaprobe.routing.learned import LearnedRouter
 from metaprobe.routing.learned_state import Asked, Known
 from metaprobe.training.roles import group_folds
 from metaprobe.training.router import train_router
+from metaprobe.training.router_controls import Family, families_of
 from metaprobe.training.router_data import Outcomes, Words, outcomes_of
 from metaprobe.training.router_evaluate import matrix_of
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "routing.md"
+README = ROOT / "README.md"
 FIGURES = ROOT / "docs" / "measured" / "routing.json"
 SEEDS = 5
 RULE = "metacog-every-agent, rule"
+OLD: dict[str, Any] = {"rows": [{}]}
 LEFT_OUT = "router_cascade9, left out"
+Parts = dict[str, list[Result]]
+"""Way of routing -> what it came to on each split."""
 SPEED = "speed"
 WAITING, FROM_LOG = "router_cascade9, waiting", "router_cascade9, from a log"
-ENOUGH = 100
 
 
 @click.group()
@@ -51,14 +56,22 @@ def main() -> None:
 @main.command("measure")
 @click.argument("names", nargs=-1)
 @click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), required=True)
-def measure_command(names: tuple[str, ...], data: Path) -> None:
+@click.option(
+    "--keep",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder of what the router did on each split: taken from there, or fitted and stored there.",
+)
+@click.option("--splits", default=SEEDS, show_default=True, help="Random splits of each data set.")
+def measure_command(names: tuple[str, ...], data: Path, keep: Path | None, splits: int) -> None:
     """Every way of routing on every set, or on those named."""
     figures: dict[str, Any] = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
-    jobs: dict[str, Any] = {name: lambda s=name: measured(SETS[s], data) for name in SETS}
+    jobs: dict[str, Any] = {
+        name: lambda s=name: measured(s, SETS[s], data, keep, splits, figures.get(s)) for name in SETS
+    }
     jobs[LEFT_OUT] = lambda: left_out(SETS["router_cascade9"], data)
     jobs[WAITING] = lambda: waiting(SETS["router_cascade9"], data)
     jobs[FROM_LOG] = lambda: from_log(SETS["router_cascade9"], data)
-    jobs[RULE] = lambda: side_by_side(data)
+    jobs[RULE] = lambda: side_by_side(data, keep)
     jobs[SPEED] = lambda: speed(SETS["router_cascade9"], data)
     for name, job in jobs.items():
         if not names or name in names:
@@ -68,48 +81,74 @@ def measure_command(names: tuple[str, ...], data: Path) -> None:
             FIGURES.write_text(json.dumps(figures, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def measured(chosen: DataSet, folder: Path) -> dict[str, Any]:
-    """Accuracy and cost of every method at every budget, over five splits; and how far the router is from each."""
+def measured(
+    name: str, chosen: DataSet, folder: Path, keep: Path | None, splits: int, before: dict[str, Any] | None
+) -> dict[str, Any]:
+    """Every way of routing at every budget of one data set, over so many splits.
+
+    With `keep` the control of shuffled labels is taken from the figures measured `before`, where they have it: its
+    plays are the router's own, and change with the router only.
+    """
     data = outcomes_of(chosen.load(folder))
     words = Words.of(data.questions)
     budgets = chosen.budgets or quarters(data)
-    found: dict[str, list[list[Result]]] = {name: [] for name in METHODS}
-    ends: dict[str, list[Result]] = {"best single": [], "cheapest": [], "oracle": []}
+    found: list[Parts] = [{} for _ in budgets]
+    level: list[Parts] = [{} for _ in budgets]
     tests = []
-    for seed in range(SEEDS):
+    for seed in range(splits):
+        start = time.perf_counter()
         split = split_of(data, words, budgets, seed)
         tests.append(split.test)
-        for name, method in METHODS.items():
-            start = time.perf_counter()
-            found[name].append(method(split))
-            click.echo(f"  seed {seed}, {name}: {time.perf_counter() - start:.0f} s", err=True)
-        testing = split.testing
-        ends["best single"].append(result_of(testing, always(testing, best_single(split.training))))
-        ends["cheapest"].append(result_of(testing, always(testing, int(split.training.cost.mean(axis=0).argmin()))))
-        ends["oracle"].append(result_of(testing, oracle(testing)))
+        ends = {
+            "best single": result_of(split.testing, always(split.testing, best_single(split.training))),
+            "cheapest": result_of(split.testing, always(split.testing, cheapest(split.training))),
+            "oracle": result_of(split.testing, oracle(split.testing)),
+        }
+        for at, (results, levelled) in enumerate(ways(split, keep, name)):
+            put(found[at], {**results, **ends})
+            put(level[at], levelled)
+        click.echo(f"  seed {seed}: {time.perf_counter() - start:.0f} s", err=True)
     weights = cluster_weights(np.concatenate([np.array(data.groups)[test] for test in tests]))
-    shuffled = shuffled_labels(split_of(data, words, budgets, 0))
-    rows: list[dict[str, Any]] = []
+    stored = {row["budget"]: row["shuffled_labels"] for row in (before or {}).get("rows", ())} if keep else {}
+    if not set(budgets) <= set(stored):
+        shuffled = shuffled_labels(split_of(data, words, budgets, 0), keep, name)
+        stored = {b: [float(shuffled.shipped_at(at)[k].mean()) for k in (0, 1)] for at, b in enumerate(budgets)}
+    rows = []
     for at, budget in enumerate(budgets):
-        mine = joined([one[at] for one in found[ROUTER]])
-        methods = {name: joined([one[at] for one in results]) for name, results in found.items() if results[0]}
-        methods |= {name: joined(results) for name, results in ends.items()}
-        rows.append(
-            {
-                "budget": budget,
-                "methods": {name: compared(mine, theirs, weights) for name, theirs in methods.items()},
-                "shuffled_labels": [float(shuffled[at][0].mean()), float(shuffled[at][1].mean())],
-            }
-        )
+        stands = standing(budget, joined(found[at]), joined(level[at]), weights)
+        rows.append({"budget": budget, "shuffled_labels": stored[budget], **stands})
     return {
         "about": chosen.about,
         "questions": len(data),
         "agents": list(data.agents),
         "dimensions": len(data.dimensions),
         "test_per_seed": len(tests[0]),
-        "seeds": SEEDS,
+        "seeds": splits,
         "rows": rows,
     }
+
+
+def ways(split: Split, keep: Path | None, name: str) -> list[tuple[dict[str, Result], dict[str, Result]]]:
+    """For each budget of the split, what the router and every control come to on its test questions; and the controls
+    where they spend there what the router does."""
+    mine = router_plays(split, keep, name)
+    mixed = Family(mine.cost, mine.accuracy, mine.settings)
+    controls = families_of(split.data, split.train, split.test, seed=split.seed)
+    alone = controls["random mixture"]
+    found = []
+    for at, budget in enumerate(split.budgets):
+        shipped = mine.shipped_at(at)
+        within = {name: family.at(budget) for name, family in controls.items()}
+        results = {ROUTER: shipped, MIXED: mixed.at(budget), "best single within budget": alone.below(budget), **within}
+        spent = float(shipped[1].mean())
+        found.append((results, {name: family.spending(spent) for name, family in controls.items()}))
+    return found
+
+
+def put(parts: Parts, results: dict[str, Result]) -> None:
+    """Adds what each way came to on one split to what it came to on those before."""
+    for way, result in results.items():
+        parts.setdefault(way, []).append(result)
 
 
 def quarters(data: Outcomes) -> tuple[float, ...]:
@@ -118,9 +157,12 @@ def quarters(data: Outcomes) -> tuple[float, ...]:
     return tuple(float(f"{part * cost:.3g}") for part in (0.25, 0.5, 1.0))
 
 
-def joined(results: Sequence[Result]) -> Result:
-    score, cost, calls = (np.concatenate([one[k] for one in results]) for k in range(3))
-    return score, cost, calls
+def joined(parts: Parts) -> dict[str, Result]:
+    """Each way's results of all splits as one."""
+    return {
+        way: tuple(np.concatenate([one[k] for one in results]) for k in range(3))  # type: ignore[misc]
+        for way, results in parts.items()
+    }
 
 
 def compared(mine: Result, theirs: Result, weights: Any) -> dict[str, Any]:
@@ -131,10 +173,6 @@ def compared(mine: Result, theirs: Result, weights: Any) -> dict[str, Any]:
         "router_more_accurate_by": packed(mean_interval(mine[0] - theirs[0], weights)),
         "router_costs_more_by": packed(mean_interval(mine[1] - theirs[1], weights)),
     }
-
-
-def packed(value: Interval) -> list[float]:
-    return [value.estimate, value.low, value.high]
 
 
 def left_out(chosen: DataSet, folder: Path) -> dict[str, Any]:
@@ -158,7 +196,7 @@ def left_out(chosen: DataSet, folder: Path) -> dict[str, Any]:
     return found
 
 
-def side_by_side(folder: Path) -> dict[str, Any]:
+def side_by_side(folder: Path, keep: Path | None) -> dict[str, Any]:
     """MetaCogAgent's rule, replayed as the paper has it, and the learned router on the same 700 tasks, held out.
 
     The rule's cost is that of its own assessments and answers, the classifier's apart: both need the dimension.
@@ -174,30 +212,22 @@ def side_by_side(folder: Path) -> dict[str, Any]:
     rule: Result = (np.array(final, dtype=np.float64), cost, calls)
     budgets = (float(cost.mean()), float(cost.mean()) / 2, float(cost.mean()) * 1.5)
     y = (np.nanmean(data.score, axis=1) > 0.5).astype(np.int64)
-    others: dict[str, list[list[np.ndarray]]] = {
-        name: [[np.zeros(len(data)) for _ in range(3)] for _ in budgets] for name in METHODS
-    }
-    for rest, fold in group_folds(np.arange(len(data)), data.groups, y, 5, 0):
-        split = Split(data, words, rest, fold, budgets, 0)
-        for name, method in METHODS.items():
-            for at, result in enumerate(method(split)):
-                for k in range(3):
-                    others[name][at][k][fold] = result[k]
-    mine = others[ROUTER]
-    weights = cluster_weights(data.groups)
+    found: list[Parts] = [{} for _ in budgets]
+    level: list[Parts] = [{} for _ in budgets]
+    folds = []
+    for fold, (rest, test) in enumerate(group_folds(np.arange(len(data)), data.groups, y, 5, 0)):
+        folds.append(test)
+        split = Split(data, words, rest, test, budgets, fold)
+        for at, (results, levelled) in enumerate(ways(split, keep, RULE)):
+            put(found[at], results)
+            put(level[at], levelled)
+    order = np.concatenate(folds)
+    weights = cluster_weights(np.array(data.groups)[order])
+    rule = (rule[0][order], rule[1][order], rule[2][order])
     rows = []
     for at, budget in enumerate(budgets):
-        own: Result = (mine[at][0], mine[at][1], mine[at][2])
-        methods = {name: (r[at][0], r[at][1], r[at][2]) for name, r in others.items()}
-        rows.append(
-            {
-                "budget": budget,
-                "methods": {
-                    name: compared(own, theirs, weights)
-                    for name, theirs in {"MetaCogAgent's rule": rule, **methods}.items()
-                },
-            }
-        )
+        results = {RULE_ROW: rule, **joined(found[at])}
+        rows.append({"budget": budget, **standing(budget, results, joined(level[at]), weights)})
     return {"questions": len(data), "agents": list(data.agents), "rows": rows}
 
 
@@ -235,79 +265,23 @@ def page_command() -> None:
     """Write the tables of docs/routing.md from the figures."""
     figures = json.loads(FIGURES.read_text())
     lines: list[str] = []
-    for name in SETS:
-        if name in figures:
-            lines += [f"### {name}", "", *section(figures[name]), ""]
+    # Figures from before the controls were tuned finely and mixed have no words, and are shown no more.
+    sets = {name: figures[name] for name in SETS if all("words" in row for row in figures.get(name, OLD)["rows"])}
+    missing = [name for name in SETS if name not in sets]
+    for name in sets:
+        lines += [f"### {name}", "", *section(figures[name]), ""]
     write(PAGE, "sets", lines)
-    write(PAGE, "verdict", [*verdict({name: figures[name] for name in SETS if name in figures}), ""])
+    note = [f"Not measured since the controls are tuned like this: {', '.join(missing)}.", ""] if missing else []
+    write(PAGE, "verdict", [*note, *verdict(sets), ""])
+    write(README, "routing", [*counted(sets), ""])
     tables = {RULE: ruled, LEFT_OUT: unseen, SPEED: times, WAITING: waiting_lines, FROM_LOG: from_log_lines}
     for key, make in tables.items():
         if key in figures:
             write(PAGE, key.split(", ")[-1].replace(" ", "-"), [*make(figures[key]), ""])
 
 
-def section(found: dict[str, Any]) -> list[str]:
-    lines = [
-        f"{found['about']}. {found['questions']} questions, {len(found['agents'])} agents, {found['dimensions']} "
-        f"dimensions; {found['seeds']} splits, {found['test_per_seed']} test questions each.",
-        "",
-    ]
-    head = ["budget", "way of routing", "accuracy", "USD per 1,000", "calls", "router more accurate by, points"]
-    rows = []
-    for row in found["rows"]:
-        for name, method in router_first(row["methods"]):
-            budget = f"{row['budget']:.3g}" if name == ROUTER else ""
-            rows.append([budget, name, *cells(method), "" if name == ROUTER else points(method)])
-        accuracy, cost = row["shuffled_labels"]
-        rows.append(["", "router, shuffled labels (one split)", f"{accuracy:.3f}", f"{cost:.3g}", "", ""])
-    return [*lines, *markdown(head, rows)]
-
-
-def router_first(methods: dict[str, Any]) -> list[tuple[str, Any]]:
-    return sorted(methods.items(), key=lambda named: named[0] != ROUTER)
-
-
-def cells(method: dict[str, Any]) -> list[str]:
-    a, c = method["accuracy"], method["cost"]
-    return [f"{a[0]:.3f} [{a[1]:.3f}, {a[2]:.3f}]", f"{c[0]:.3g} [{c[1]:.3g}, {c[2]:.3g}]", f"{method['calls']:.2f}"]
-
-
-def points(method: dict[str, Any]) -> str:
-    d = method["router_more_accurate_by"]
-    return f"{100 * d[0]:+.1f} [{100 * d[1]:+.1f}, {100 * d[2]:+.1f}]"
-
-
-def verdict(sets: dict[str, Any]) -> list[str]:
-    """Where no simple way is as good, and where one is: within the interval, at no more cost than 5 % above."""
-    lines = []
-    for name, found in sets.items():
-        for row in found["rows"]:
-            router = row["methods"][ROUTER]
-            simple = {
-                other: method
-                for other, method in row["methods"].items()
-                if other not in (ROUTER, "oracle") and method["cost"][0] <= 1.05 * router["cost"][0]
-            }
-            as_good = [o for o, method in simple.items() if method["router_more_accurate_by"][1] <= 0]
-            where = f"{name} at {row['budget']:.3g}: {router['accuracy'][0]:.3f} for {router['cost'][0]:.3g}"
-            if as_good:
-                shown = ", ".join(
-                    f"{o} ({simple[o]['accuracy'][0]:.3f} for {simple[o]['cost'][0]:.3g})" for o in as_good
-                )
-                lines.append(f"- {where}. **No better than** {shown}.")
-            else:
-                lines.append(f"- {where}. More accurate than every simple way at no more cost.")
-    return lines
-
-
 def ruled(found: dict[str, Any]) -> list[str]:
-    head = ["budget", "way of routing", "accuracy", "USD per 1,000", "agents", "router more accurate by, points"]
-    rows = [
-        [f"{row['budget']:.3g}" if at == 0 else "", name, *cells(m), "" if name == ROUTER else points(m)]
-        for row in found["rows"]
-        for at, (name, m) in enumerate(router_first(row["methods"]))
-    ]
-    return markdown(head, rows)
+    return [*said(found["rows"], "Budget"), "", *table(found["rows"], "agents")]
 
 
 def unseen(found: dict[str, Any]) -> list[str]:

@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,8 @@ CLASSIFIER = PRICES["beta"]
 """It is the same model."""
 RULED = "by the papers' rule"
 """In the reason of a learned policy's decision that the rule made."""
+Reads = Literal["stated", "answer", "both", "free"]
+"""The statement before the answer; a drafted answer, which is then the agent's; both; or what costs nothing."""
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
@@ -117,18 +119,29 @@ def used(call: Call) -> int:
     return call.usage.prompt_tokens + call.usage.completion_tokens
 
 
-def play(table: Table, policy: Policy, rows: Ints, profiles: Profiles, *, drafts: bool = False) -> list[Played]:
+def play(
+    table: Table,
+    policy: Policy,
+    rows: Ints,
+    profiles: Profiles,
+    *,
+    reads: Reads = "stated",
+    confidence: Floats | None = None,
+    source: str = "stated",
+) -> list[Played]:
     """Algorithm 1 over these items one after another, as the pipeline runs it; the profiles learn.
 
-    `drafts`: the confidence is the likelihood of a drafted answer, which is then the agent's answer.
+    `reads`: what is paid for to know how sure an agent is. `confidence`, (n, A) of all items: that number, by default
+    the stated one, and of a draft its likelihood; `source`: where it is from, as the policy is told.
     """
     found, A = [], len(table.agents)
-    confidence = table.likely if drafts else table.stated
+    if confidence is None:
+        confidence = table.likely if reads == "answer" else table.stated
     for row in rows.tolist():
         dimension, first = table.dimensions[row], row % A
         signals = [
             Signals(
-                confidence=None if np.isnan(c) else Signal(float(c), "stated"),
+                confidence=None if np.isnan(c) else Signal(float(c), source),
                 profile=Signal(profiles.rate_of(agent, dimension), "profile"),
             )
             for agent, c in zip(table.agents, confidence[row], strict=True)
@@ -153,7 +166,8 @@ def play(table: Table, policy: Policy, rows: Ints, profiles: Profiles, *, drafts
                 executing = (kept,)
         for c in executing:
             profiles.learn(Experience(table.agents[c], dimension, table.right[row, c]))
-        spent = table.spent(row, () if drafts else heard, heard if drafts else executing)
+        assessed = heard if reads in ("stated", "both") else ()
+        spent = table.spent(row, assessed, heard if reads in ("answer", "both") else executing)
         asked, alone = assess.action == ASK, len(executing) == 1
         how = (asked, asked and alone, asked and not alone, RULED in reasons)
         found.append(Played(table.right[row, kept], table.right[row, first], *how, **spent))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from routing_agents_play import PRICES, RULED, Floats, Ints, Played, Table, mean, play
+from routing_agents_play import PRICES, RULED, Floats, Ints, Played, Reads, Table, mean, play
 from sklearn.linear_model import LogisticRegression
 
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
@@ -183,17 +183,17 @@ def one_fold(table: Table, train: Ints, test: Ints, seed: int) -> tuple[Methods,
     questions = outcomes_of([table.runs[row] for row in train], prices=PRICES)
     assessed = table.tokens["assess"][train] / (table.tokens["assess"] + table.tokens["answer"])[train]
     policy = AgentPolicy(learned(questions, seed), agents=table.agents, assessment=float(assessed.mean()))
-    reads = AgentPolicy(learned(drafted(table, train), seed), agents=table.agents, assessment=1.0)
+    drafted_policy = AgentPolicy(learned(drafted(table, train), seed), agents=table.agents, assessment=1.0)
     head, correlation = vote_head(table, questions, train, seed)
-    policies: dict[str, tuple[Policy, bool]] = {
-        LEARNED: (policy, False),
-        FREE: (at_lambda(policy, NO_PRICE * policy.router.lambda_), False),
-        CHEAPER: (at_price(table, policy, train, paid[RULE]), False),
-        GAIN_HEAD: (OwnGain(policy.router, agents=policy.team, assessment=policy.assessment), False),
-        VOTES: (WithVotes(policy, head, correlation), False),
-        DRAFTS: (reads, True),
+    policies: dict[str, tuple[Policy, Reads]] = {
+        LEARNED: (policy, "stated"),
+        FREE: (at_lambda(policy, NO_PRICE * policy.router.lambda_), "stated"),
+        CHEAPER: (at_price(table, policy, train, paid[RULE]), "stated"),
+        GAIN_HEAD: (OwnGain(policy.router, agents=policy.team, assessment=policy.assessment), "stated"),
+        VOTES: (WithVotes(policy, head, correlation), "stated"),
+        DRAFTS: (drafted_policy, "answer"),
     }
-    found |= {name: play(table, one, test, Profiles(), drafts=drafts) for name, (one, drafts) in policies.items()}
+    found |= {name: play(table, one, test, Profiles(), reads=reads) for name, (one, reads) in policies.items()}
     found |= simple(table, train, test, seed)
     return found, policy, {"tuned": asdict(rules), **votes(table, policy, head, correlation, test)}
 

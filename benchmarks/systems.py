@@ -44,6 +44,7 @@ def main(names: tuple[str, ...], whole: Path | None) -> None:
     if whole is not None:
         measure_whole(whole)
     write(PAGE, "systems", [*table_of_systems(), ""])
+    write(PAGE, "options", [*table_of_options(), ""])
     for name, (stores, section) in SECTIONS.items():
         if names and name not in names:
             continue
@@ -79,6 +80,19 @@ def table_of_systems() -> Lines:
         "fields an item needs",
     ]
     return markdown(head, rows)
+
+
+def table_of_options() -> Lines:
+    """Limits and constants, as the code has them."""
+    rows = [
+        [
+            f"`{system.name}`",
+            ", ".join(f"`{stage}` {limit}" for stage, limit in system.limits.items()) or "-",
+            "; ".join(f"`{one.name}` {one.default:g}: {one.meaning}" for one in system.constants) or "-",
+        ]
+        for system in SYSTEMS.values()
+    ]
+    return markdown(["system", "`--tokens STAGE=N`: most tokens by default", "`--set NAME=VALUE`: constants"], rows)
 
 
 def monitor_generate_verify(runs: Sequence[Run], paper: dict[str, Any]) -> Lines:
@@ -324,7 +338,7 @@ SECTIONS = {
     "metacogagent": (("metacog-every-agent",), metacog),
     "metacrit": (("creak-metacrit", "creak-cot"), metacrit_section),
     "essay-debate": (("asap-debate",), debate),
-    "caelf": (("essays-caelf",), contest),
+    "caelf": (("essays-caelf", "essays-caelf-levels"), contest),
 }
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from metaprobe.records.store import RunStore
 from metaprobe.records.types import Run
 
 SCORES = ROOT / "docs" / "measured" / "debate_scores.json"
+ATTACKS = ROOT / "docs" / "measured" / "attacks.json"
 CONTESTED = ROOT / "docs" / "measured" / "contested.json"
 
 
@@ -23,7 +24,8 @@ def measure_whole(store: Path) -> None:
     if not runs:
         raise click.ClickException(f"{store} holds no runs with grades by people beside them")
     if runs[0].system == "caelf":
-        path, rows = CONTESTED, contested(runs)
+        kept = {row[0]: row for row in (json.loads(CONTESTED.read_text()) if CONTESTED.exists() else [])}
+        path, rows = CONTESTED, list((kept | {row[0]: row for row in contested(runs)}).values())
     else:
         path = SCORES
         rows = [
@@ -99,9 +101,79 @@ def debate(runs: Sequence[Run], paper: dict[str, Any]) -> Lines:
 
 
 def contest(runs: Sequence[Run], paper: dict[str, Any]) -> Lines:
-    """Right grades kept and wrong grades corrected."""
+    """Right grades kept and wrong grades corrected; what the solver had to work with; whether an attack is read."""
     head = ["variant", "n", "right before", "right after", "right ones kept", "wrong ones corrected", "moved"]
-    return markdown(head, json.loads(CONTESTED.read_text()) if CONTESTED.exists() else [])
+    rows = json.loads(CONTESTED.read_text()) if CONTESTED.exists() else []
+    solved = [
+        [
+            row.variant,
+            str(row.n),
+            *(f"{part.attacks:.1f} among {part.arguments:.0f}" for part in row.framework),
+            f"{row.framework[0].extensions:.1f}",
+            f"{row.framework[1].extensions:.1f}",
+            share(row.contest_stands),
+        ]
+        for row in caelf.contested(runs)
+        if row.framework
+    ]
+    frame = ["variant", "n", "attacks at first", "after the contest", "extensions at first", "after", "contest stands"]
+    return [
+        *markdown(head, rows),
+        "",
+        "What the solver was given and found (means over items):",
+        "",
+        *markdown(frame, solved),
+        "",
+        *attack_questions(),
+        *rated(runs),
+    ]
+
+
+def attack_questions() -> Lines:
+    """Whether these models can tell an attack at all, on pairs that people labelled."""
+    if not ATTACKS.exists():
+        return []
+    found = json.loads(ATTACKS.read_text())
+    rows = []
+    for row in found["rows"]:
+        cells = [row["model"], row["wording"]]
+        for way in ("plain", "against no context"):
+            estimate, low, high = row[way]["auroc"]
+            cells += [f"{estimate:.2f} [{low:.2f}, {high:.2f}]", f"{row[way]['yes']:.0%}"]
+        rows.append(cells)
+    best = max(rows, key=lambda cells: cells[2])
+    known = [row for row in found["rows"] if min(row[way]["auroc"][1] for way in ("plain", "against no context")) > 0.5]
+    told = (
+        "No model and wording tells them apart with both intervals above 0.5"
+        if not known
+        else f"{len(known)} of {len(rows)} rows tell them apart (intervals above 0.5), at best {best[2]}"
+    )
+    return [
+        f"Can these models tell an attack? {found['attacks']} attacks and {found['supports']} supports of "
+        "arg_microtexts, labelled by people, by the likelihood of yes against no (`benchmarks/attack_questions.py`). "
+        f"{told}.",
+        "",
+        *markdown(["model", "wording", "AUROC", "yes", "AUROC, less no context", "yes, less no context"], rows),
+        "",
+    ]
+
+
+def rated(runs: Sequence[Run]) -> Lines:
+    """The judge's ratings of the feedback, beside the paper's by people."""
+    rows = [
+        [row.variant, row.judge, row.criterion, number(row.mean, "{:.2f}"), share(row.highest), number(row.agreement)]
+        for row in caelf.feedback_ratings(runs)
+    ]
+    if not rows:
+        return []
+    head = ["variant", "judge", "criterion", "mean, 1 to 5", "highest grade", "agreement with itself (kappa)"]
+    return [
+        "How a judge rates the first feedback. The paper's table 8 is by people; these are a model's grades, given "
+        "twice, the second time with the criteria in reverse order:",
+        "",
+        *markdown(head, rows),
+        "",
+    ]
 
 
 def contested(runs: Sequence[Run]) -> list[list[str]]:

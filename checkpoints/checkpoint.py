@@ -19,7 +19,18 @@ from metaprobe.checkpoints.errors import (
 )
 from metaprobe.checkpoints.files import Files, Folder
 from metaprobe.checkpoints.hub import PREFIX, Repository, files_at
-from metaprobe.checkpoints.manifest import GOLDEN, LISTED, MANIFEST, MODEL, RAW, Manifest, TensorSpec, parse_manifest
+from metaprobe.checkpoints.manifest import (
+    GOLDEN,
+    LISTED,
+    MANIFEST,
+    MODEL,
+    RAW,
+    Manifest,
+    TensorSpec,
+    Trust,
+    parse_manifest,
+    printable,
+)
 from metaprobe.checkpoints.onnx_guard import check_model
 from metaprobe.checkpoints.session import TRIED_BYTES, Arrays, Session, outputs_agree
 
@@ -68,9 +79,15 @@ class Checkpoint:
     files held to the guard."""
 
     @property
-    def trustworthy(self) -> bool:
-        """Whether its figures passed every audit."""
-        return self.manifest.trustworthy
+    def trust(self) -> Trust:
+        """How far its figures can be relied on: "sound" (no audit failed), "weak" (true, but something simpler may do
+        as well, or too little was measured to tell), "invalid" (they cannot be believed)."""
+        return self.manifest.trust
+
+    @property
+    def weaknesses(self) -> tuple[str, ...]:
+        """The names of the audits that failed, of either kind; `manifest.audits` has their details."""
+        return tuple(map(printable, self.manifest.failed))
 
     def run(self, inputs: Arrays) -> Arrays:
         """Outputs by name, for arrays of exactly the manifest's input names, types and shapes.
@@ -121,8 +138,9 @@ def load_checkpoint(
 
     `limits`: by default those of the checkpoint's kind.
 
-    Warns with `UntrustedCheckpoint` where the figures failed an audit: it runs, but may not be what it seems. Warns
-    with `MovingRevision` where a revision of the hub is no commit and no `sha256` pins what it must hold.
+    Warns with `UntrustedCheckpoint` where the figures cannot be believed (`trust` is "invalid"): it runs, but is not
+    what it seems. Merely weak ones warn of nothing: see `trust` and `weaknesses`. Warns with `MovingRevision` where a
+    revision of the hub is no commit and no `sha256` pins what it must hold.
 
     Raises a `CheckpointError`: see `metaprobe.checkpoints.errors` for the kinds.
     """
@@ -135,7 +153,7 @@ def load_checkpoint(
             MovingRevision,
             stacklevel=2,
         )
-    if not checkpoint.trustworthy:
+    if checkpoint.trust == "invalid":
         warnings.warn(
             f"the checkpoint {path} is NOT TRUSTWORTHY: {checkpoint.manifest.distrust}. "
             f"`metaprobe inspect {path}` shows the audits",

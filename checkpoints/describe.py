@@ -14,7 +14,7 @@ MAX_VALUE = 100
 def describe(checkpoint: Checkpoint) -> str:
     """A readable summary, some dozens of lines; failed audits stand out. Text from the file cannot steer a terminal."""
     manifest = checkpoint.manifest
-    lines = [] if manifest.trustworthy else [f"NOT TRUSTWORTHY: {manifest.distrust}", ""]
+    lines = [f"NOT TRUSTWORTHY: {manifest.distrust}", ""] if manifest.trust == "invalid" else []
     lines += [f"{manifest.kind} checkpoint {checkpoint.path}", f"digest      {checkpoint.digest}"]
     lines += _lines(manifest)
     return "\n".join(printable(line) for line in lines)
@@ -36,6 +36,8 @@ def describe_verified(checkpoint: Checkpoint, *, pinned: bool) -> str:
 
 
 def _lines(manifest: Manifest) -> Iterator[str]:
+    said = manifest.distrust or ("no audit failed" if manifest.audits else "nothing was audited")
+    yield f"trust       {manifest.trust}: {said}"
     yield f"created     {manifest.created} (format {manifest.format_version})"
     if generator := manifest.generator:
         yield f"generator   {', '.join(generator.models)} {generator.revision} {generator.dtype}".rstrip()
@@ -52,6 +54,8 @@ def _lines(manifest: Manifest) -> Iterator[str]:
         yield f"calibration {calibration.method}, fitted on {calibration.fitted_on}"
     if training := manifest.training:
         yield f"training    {training.n} rows in {training.groups} groups, seed {training.seed}"
+        if training.regrouped:
+            yield f"            {training.regrouped}"
         yield f"            data {training.fingerprint}"
         yield f"            {training.command}"
     yield from _section(

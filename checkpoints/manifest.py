@@ -10,6 +10,7 @@ from metaprobe.checkpoints import strict_json
 from metaprobe.checkpoints.errors import ContractMismatch, UnsafeModel
 
 Severity = Literal["invalid", "weak"]
+Trust = Literal["sound", "weak", "invalid"]
 """What a failed audit means. `invalid`: the figures cannot be believed (a leak, labels that say nothing). `weak`: they
 are real, but something simpler explains them, or they hold for less than it seems."""
 
@@ -93,6 +94,8 @@ class Training:
     """Distinct groups among them."""
     seed: int
     command: str
+    regrouped: str = field(default="", metadata=strict_json.OPTIONAL)
+    """Which groups were joined because their questions repeat, in words; empty where none were."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,14 +141,20 @@ class Draft:
             raise ContractMismatch("kind is empty; expected what the outputs mean, such as 'quality' or 'hidden'")
 
     @property
-    def trustworthy(self) -> bool:
-        """Whether every audit passed; also where none was made, which says nothing against it."""
-        return not self.distrust
+    def failed(self) -> dict[str, Severity]:
+        """The audits that failed, by name, and what that means."""
+        return {name: audit.severity for name, audit in self.audits.items() if not audit.passed}
+
+    @property
+    def trust(self) -> Trust:
+        """How far its figures can be relied on; "sound" also where no audit was made, which says nothing against it."""
+        found = self.failed.values()
+        return "invalid" if "invalid" in found else "weak" if found else "sound"
 
     @property
     def distrust(self) -> str:
         """What its failed audits mean, and which they are, as a clause; empty where none failed."""
-        return meaning_of({name: audit.severity for name, audit in self.audits.items() if not audit.passed})
+        return meaning_of(self.failed)
 
 
 MEANING: dict[Severity, str] = {

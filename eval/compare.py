@@ -1,30 +1,50 @@
 """Explicit against implicit metacognition: every method's figures on the same held-out answers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.eval.metrics import (
+    ControlComparison,
     Interval,
+    MetricValues,
+    StratifiedAuroc,
     auprc,
     aurc,
     auroc,
     brier_skill,
     cluster_weights,
-    ece,
+    control_comparison,
+    ece_interval,
     interval,
     mean_interval,
+    metric_values,
     paired_difference,
+    paired_interval,
+    percentile_interval,
     reliability_table,
+    stated_calibration,
 )
-from metaprobe.eval.report.model import Accuracy, AccuracyRow, Family, MethodResult, PolicyResult, Trajectories
+from metaprobe.eval.metrics.ranked import Metric
+from metaprobe.eval.report.model import (
+    CONTROL_FAMILIES,
+    Accuracy,
+    AccuracyRow,
+    Family,
+    MethodResult,
+    PolicyResult,
+    Trajectories,
+)
 from metaprobe.eval.report.trajectory import trajectory_bands
 from metaprobe.eval.table import AnswerTable
 
 STATED = "stated confidence"
+P_TRUE = "P(true)"
 BEST_BASELINE = "best plain baseline"
+"""The row of controls chosen in advance: in each fold the one that was best on its selection data."""
 APART = 0.02
 """Of the points of a reliability diagram: nearer ones could not be told from each other."""
 LEVELS = ("easy", "medium", "hard", "cross")
@@ -63,33 +83,82 @@ class PolicyOutcomes:
 def method_results(
     table: AnswerTable, judged: Sequence[Judged], *, resamples: int = RESAMPLES, seed: int = 0
 ) -> tuple[MethodResult, ...]:
-    """Figures with intervals from a bootstrap over groups; differences are paired, on the same resamples."""
+    """Figures with intervals from a bootstrap over groups; differences are paired, on the same resamples.
+
+    Controls are the methods of `CONTROL_FAMILIES`, but for the one that was chosen in each fold.
+    """
     weights = cluster_weights(list(table.groups), resamples, seed)
-    by_name = {method.name: method for method in judged}
+    pooled = _Against.of(auroc, table, judged, weights)
+    runs = run_of_answers(table)
+    inside = _Against.of(StratifiedAuroc(runs), table, judged, weights) if runs.max() else None
+    own = {STATED: table.stated_confidence, P_TRUE: table.p_true}
 
-    def difference(method: Judged, other: str) -> Interval | None:
-        if method.name == other or other not in by_name:
-            return None
-        return paired_difference(auroc, table.y, method.ranking, by_name[other].ranking, weights)
-
-    return tuple(
-        MethodResult(
+    def result(method: Judged) -> MethodResult:
+        said = method.family in ("explicit", "learned")
+        return MethodResult(
             name=method.name,
             family=method.family,
             coverage=method.coverage,
-            auroc=interval(auroc, table.y, method.ranking, weights),
+            auroc=pooled.interval(method.name),
+            within_runs=inside and inside.interval(method.name),
             auprc=interval(auprc, table.y, method.ranking, weights),
-            ece=interval(ece, table.y, method.probability, weights),
+            ece=ece_interval(table.y, method.probability, weights),
+            stated=stated_calibration(table.y, own[method.name], weights, apart=APART) if method.name in own else None,
             brier_skill=interval(brier_skill, table.y, method.probability, weights),
             aurc=interval(aurc, table.y, method.ranking, weights),
-            diff_stated=difference(method, STATED),
-            diff_baseline=difference(method, BEST_BASELINE),
+            diff_stated=pooled.difference(method.name, STATED),
+            diff_control=pooled.difference(method.name, pooled.strongest),
+            controls=pooled.comparison(method.name) if said else None,
+            controls_within=inside.comparison(method.name) if inside and said else None,
             probability=method.probability,
             ranking=method.ranking,
             reliability=reliability_table(table.y, method.probability, apart=APART),
         )
-        for method in judged
-    )
+
+    return tuple(result(method) for method in judged)
+
+
+def control_names(judged: Sequence[Judged]) -> tuple[str, ...]:
+    """The single controls among the methods, in their order."""
+    return tuple(m.name for m in judged if m.family in CONTROL_FAMILIES and m.name != BEST_BASELINE)
+
+
+def run_of_answers(table: AnswerTable) -> NDArray[np.int64]:
+    """(n,): the run of each answer as a number from 0 on: its model, task and way of asking."""
+    names = ["\0".join(of) for of in zip(table.models, table.tasks, table.variants, strict=True)]
+    return np.asarray(np.unique(names, return_inverse=True)[1], dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Against:
+    """One metric of every method on the same resamples."""
+
+    values: Mapping[str, MetricValues]
+    controls: tuple[str, ...]
+    weights: NDArray[np.int32]
+
+    @classmethod
+    def of(cls, metric: Metric, table: AnswerTable, judged: Sequence[Judged], weights: NDArray[np.int32]) -> Self:
+        values = {method.name: metric_values(metric, table.y, method.ranking, weights) for method in judged}
+        return cls(values, control_names(judged), weights)
+
+    @property
+    def strongest(self) -> str:
+        """The control with the highest value; empty where there are none."""
+        return max(self.controls, key=lambda name: self.values[name].estimate, default="")
+
+    def interval(self, name: str) -> Interval:
+        found = self.values[name]
+        return percentile_interval(found.estimate, found.resamples, self.weights)
+
+    def difference(self, name: str, other: str) -> Interval | None:
+        if name == other or other not in self.values:
+            return None
+        return paired_interval(self.values[name], self.values[other], self.weights)
+
+    def comparison(self, name: str) -> ControlComparison | None:
+        controls = {control: self.values[control] for control in self.controls}
+        return control_comparison(self.values[name], controls, self.weights) if controls else None
 
 
 def accuracy_rows(table: AnswerTable) -> tuple[AccuracyRow, ...]:

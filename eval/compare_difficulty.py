@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.compare import LEVELS, RESAMPLES, STATED, Judged
+from metaprobe.eval.compare import LEVELS, P_TRUE, RESAMPLES, STATED, Judged
 from metaprobe.eval.metrics import (
     Interval,
     StratifiedAuroc,
@@ -21,7 +21,6 @@ from metaprobe.eval.metrics import (
 from metaprobe.eval.report.model import Difficulty, Overconfidence, Stratum, WithinStrata
 from metaprobe.eval.table import AnswerTable
 
-P_TRUE = "P(true)"
 QUANTILES = 5
 ALL = "all"
 

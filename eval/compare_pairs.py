@@ -1,11 +1,11 @@
-"""Which methods tell right from wrong better than stated confidence, or than the best plain baseline, beyond chance."""
+"""Which methods tell right from wrong better than stated confidence, or than the strongest control, beyond chance."""
 
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.compare import BEST_BASELINE, RESAMPLES, STATED, Judged
+from metaprobe.eval.compare import RESAMPLES, STATED, Judged, control_names
 from metaprobe.eval.metrics import (
     Interval,
     auroc,
@@ -20,7 +20,6 @@ from metaprobe.eval.metrics.ranked import Floats
 from metaprobe.eval.report.model import PairTest
 from metaprobe.eval.table import AnswerTable
 
-REFERENCES = (STATED, BEST_BASELINE)
 Z = 1.959963984540054
 """97.5 % point of the normal distribution."""
 
@@ -28,23 +27,25 @@ Z = 1.959963984540054
 def pair_tests(
     table: AnswerTable, judged: Sequence[Judged], *, resamples: int = RESAMPLES, seed: int = 0
 ) -> tuple[PairTest, ...]:
-    """Every method against each reference that is there, corrected by Holm over all of these pairs.
+    """Every method against stated confidence and against the single control that is strongest on these answers,
+    corrected by Holm over all of these pairs.
 
     Where every group has one answer, and each class two, by DeLong's test; else the answers of a group are not
     independent, and the standard error is that of the bootstrap over groups. Its p-value takes the difference as
     normal, for a share of 1,000 resamples could not stand a correction for some thirty tests. Methods were fitted on
     other folds; that they would come out otherwise on other training data is in neither.
     """
-    names = {method.name for method in judged}
+    if len(np.unique(table.y)) < 2:
+        return ()
+    references = _references(table, judged)
     pairs = [
         (method.name, reference)
-        for number, reference in enumerate(REFERENCES)
-        if reference in names
+        for number, reference in enumerate(references)
         for method in judged
         # The two references are compared with each other once.
-        if method.name != reference and (number == 0 or method.name not in REFERENCES[:number])
+        if method.name != reference and (number == 0 or method.name not in references[:number])
     ]
-    if not pairs or len(np.unique(table.y)) < 2:
+    if not pairs:
         return ()
     row = {method.name: i for i, method in enumerate(judged)}
     scores = np.stack([method.ranking for method in judged])  # (k, n)
@@ -71,6 +72,13 @@ def pair_tests(
         )
         for (method, reference), (difference, p), p_holm in zip(pairs, found, corrected, strict=True)
     )
+
+
+def _references(table: AnswerTable, judged: Sequence[Judged]) -> list[str]:
+    """Stated confidence and the strongest control, as far as there are such."""
+    rankings = {method.name: method.ranking for method in judged}
+    strongest = sorted(control_names(judged), key=lambda name: -float(auroc(table.y, rankings[name])))[:1]
+    return [*(name for name in rankings if name == STATED), *strongest]
 
 
 def _over_resamples(table: AnswerTable, score: Floats, weights: NDArray[np.int32]) -> Floats:

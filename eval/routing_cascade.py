@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from metaprobe.eval.metrics.ranked import Floats
 from metaprobe.eval.routing import Matrix, Played
+from metaprobe.eval.routing_curves import hull_corners
 from metaprobe.records.errors import RecordError
 
 CUTS = 64
@@ -80,6 +81,61 @@ def _tuned(matrix: Matrix, confidence: Floats, price: float, chain: tuple[int, .
     best = int(total.argmax())
     thresholds = (float(cuts[best]), float(threshold[best]))
     return float(alone[:, first].mean() + total[best] / n), Cascade(chain, thresholds)
+
+
+def cascades_on_hull(training: Matrix, confidence: Floats, *, longest: int = 3) -> list[Cascade]:
+    """Every chain of one to `longest` (at most 3) agents that is the best at some price, cheapest first.
+
+    Cost and mean score of each chain at every pair of `CUTS` thresholds are counted on the training rows, and what
+    stands on the upper hull of them all is returned: as if `tuned_cascade` had been tuned at all prices there are.
+    `confidence` (n, A) as there. Raises `RecordError` where a score or a cost is unknown.
+    """
+    if not training.full or np.isnan(training.cost).any():
+        raise RecordError("a cascade is tuned on questions whose every score and cost is known")
+    known = _known(confidence)
+    by_cost = np.argsort(training.cost.mean(axis=0), kind="stable").tolist()
+    points: list[tuple[float, float]] = []
+    made: list[Cascade] = []
+    for length in range(1, longest + 1):
+        for chain in combinations(by_cost, length):
+            cuts = [_cuts(known[:, agent]) for agent in chain[:-1]]
+            cost, score = _at_all_cuts(training, known, chain, cuts)
+            for corner in hull_corners(cost.ravel(), score.ravel()):
+                at = np.unravel_index(corner, cost.shape)
+                points.append((float(cost[at]), float(score[at])))
+                thresholds = tuple(float(cut[place]) for cut, place in zip(cuts, at, strict=True))
+                made.append(Cascade(chain, thresholds))
+    return [made[corner] for corner in hull_corners(*np.array(points).T)]
+
+
+def _cuts(confidence: Floats) -> Floats:
+    """Thresholds that are tried: quantiles, -inf to stop for sure and inf to go on for sure."""
+    finite = confidence[np.isfinite(confidence)]
+    inner = np.unique(np.quantile(finite, np.linspace(0, 1, CUTS), method="higher")) if len(finite) else finite
+    return np.concatenate([[-np.inf], inner, [np.inf]])
+
+
+def _at_all_cuts(
+    matrix: Matrix, confidence: Floats, chain: tuple[int, ...], cuts: list[Floats]
+) -> tuple[Floats, Floats]:
+    """Mean cost and mean score of a chain at all its thresholds: one axis for each of `cuts`."""
+    # A confidence goes on at every threshold above it: it counts from place `at` of the cuts on.
+    place = [np.searchsorted(cut, confidence[:, agent], side="right") for agent, cut in zip(chain, cuts, strict=False)]
+    shape = tuple(len(cut) for cut in cuts)
+    cost = np.full(shape, matrix.cost[:, chain[0]].mean())
+    score = np.full(shape, matrix.score[:, chain[0]].mean())
+    for depth in range(1, len(chain)):
+        sizes = [size + 1 for size in shape[:depth]]  # the last place is of confidences above every threshold
+        where = np.ravel_multi_index(place[:depth], sizes)
+        before, agent = chain[depth - 1], chain[depth]
+        gained = matrix.score[:, agent] - matrix.score[:, before]
+        for total, adds in ((cost, matrix.cost[:, agent]), (score, gained)):
+            counted = np.bincount(where, weights=adds, minlength=int(np.prod(sizes))).reshape(sizes)
+            for axis in range(depth):
+                counted = np.cumsum(counted, axis=axis)
+            kept = counted[tuple(slice(0, size) for size in shape[:depth])] / len(matrix)
+            total += kept.reshape(kept.shape + (1,) * (len(shape) - depth))
+    return cost, score
 
 
 def _best_cut(confidence: Floats, gain: Floats) -> tuple[Floats, Floats]:

@@ -39,7 +39,13 @@ class Hull:
 
 
 def upper_hull(cost: ArrayLike, accuracy: ArrayLike) -> Hull:
-    """The non-decreasing upper convex hull of points (k,). RouterBench, Hu et al. 2024, section 3, arXiv:2403.12031.
+    """The non-decreasing upper convex hull of points (k,). RouterBench, Hu et al. 2024, section 3, arXiv:2403.12031."""
+    corners = hull_corners(cost, accuracy)
+    return Hull(np.asarray(cost, dtype=np.float64)[corners], np.asarray(accuracy, dtype=np.float64)[corners])
+
+
+def hull_corners(cost: ArrayLike, accuracy: ArrayLike) -> list[int]:
+    """Which of the points (k,) are the corners of that hull, cheapest first.
 
     (Andrew's monotone chain, 1979; scipy's `ConvexHull` refuses points on one line.)
     """
@@ -48,14 +54,19 @@ def upper_hull(cost: ArrayLike, accuracy: ArrayLike) -> Hull:
         raise RecordError(f"costs and accuracies must be as many points; got {costs.shape} and {accuracies.shape}")
     if not (np.isfinite(costs).all() and np.isfinite(accuracies).all()):
         raise RecordError("a point has no finite cost or accuracy: leave it out, or record what is missing")
-    corners: list[tuple[float, float]] = []
-    for x, y in sorted(zip(costs.tolist(), accuracies.tolist(), strict=True), key=lambda point: (point[0], -point[1])):
-        if corners and y <= corners[-1][1]:
-            continue  # costs as much or more, and is no better
-        while len(corners) > 1 and _below(corners[-1], corners[-2], (x, y)):
+    order = np.lexsort((-accuracies, costs))
+    # What costs as much or more and is no better than one before it cannot be a corner.
+    best_before = np.maximum.accumulate(np.concatenate([[-np.inf], accuracies[order]]))[:-1]
+    points: list[tuple[float, float]] = []
+    corners: list[int] = []
+    for place in order[accuracies[order] > best_before].tolist():
+        point = (float(costs[place]), float(accuracies[place]))
+        while len(points) > 1 and _below(points[-1], points[-2], point):
+            points.pop()
             corners.pop()
-        corners.append((x, y))
-    return Hull(*np.array(corners).T)
+        points.append(point)
+        corners.append(place)
+    return corners
 
 
 def _below(middle: tuple[float, float], left: tuple[float, float], right: tuple[float, float]) -> bool:

@@ -193,7 +193,7 @@ class LocalLLM:
         prompt = self._prompt(request)
         if not prompt:
             raise LLMError(f"request {request.id}: nothing to answer: there are no messages")
-        if sampling.max_tokens < 1:
+        if sampling.max_tokens is None or sampling.max_tokens < 1:
             raise LLMError(f"request {request.id}: max_tokens must be at least 1, got {sampling.max_tokens}")
         if not all(sampling.stop):
             raise LLMError(f"request {request.id}: a stop text must not be empty, got {sampling.stop!r}")

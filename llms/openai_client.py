@@ -218,7 +218,7 @@ class OpenAILLM:
     async def _answer(self, request: Request, ask: Callable[[dict[str, Any]], Awaitable[Answer]]) -> Answer:
         """What `ask` gives for the request's body, in the form of JSON Schema that the endpoint takes."""
         sampling = request.sampling
-        if sampling.max_tokens < 1:
+        if sampling.max_tokens is not None and sampling.max_tokens < 1:
             raise LLMError(f"{_named(request)}: max_tokens must be at least 1, got {sampling.max_tokens}")
 
         async def in_form(form: SchemaForm) -> Answer:
@@ -255,8 +255,9 @@ class OpenAILLM:
             "messages": [{"role": message.role, "content": message.content} for message in request.messages],
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
-            limit: sampling.max_tokens,
         }
+        if sampling.max_tokens is not None:  # a reasoning model is not cut while it thinks
+            body[limit] = sampling.max_tokens
         if self._logprobs:
             body |= {"logprobs": True, "top_logprobs": self._top_logprobs}  # 0 as well: some take none for no logprobs
         if sampling.seed is not None:

@@ -54,6 +54,12 @@ class Row:
     ended: float | None = None
     """When, by `time.perf_counter`."""
 
+    @property
+    def limit(self) -> int:
+        """The most tokens of the answer. `LocalLLM` refuses a request without a limit."""
+        assert self.sampling.max_tokens is not None
+        return self.sampling.max_tokens
+
     def add(self, token: int, logprob: float, top: FloatArray | None, *, ends: bool) -> None:
         """One more token. `ends`: it is an end-of-sequence token."""
         if self.ended is not None:
@@ -75,7 +81,7 @@ class Row:
         self.logprobs.append(logprob)
         if top is not None:
             self.top.append(top)
-        limit = self.sampling.max_tokens
+        limit = self.limit
         cut = self.stops.cut(self.tokens) if self.stops else None
         if cut is not None and cut[1] <= limit:
             read = len(self.tokens) - 1  # the newest token was drawn, but the model has not read it yet
@@ -156,7 +162,7 @@ class BatchRecorder(LogitsProcessor):
     @property
     def remaining(self) -> int:
         """How many more tokens the rows may need, with the one that is drawn and dropped."""
-        limits = [row.sampling.max_tokens for row in self._rows if row.ended is None]
+        limits = [row.limit for row in self._rows if row.ended is None]
         return max(limits, default=0) + 1 - self._steps
 
     def shrink(self) -> list[int]:

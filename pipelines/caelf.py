@@ -12,7 +12,10 @@ After its appendix (Algorithm 1, tables 2-6). Where that is silent or open, this
   other form is no grade. Recorded as statements `level`, scaled so that the lowest level is 0 and the highest 1.
 - The contest enters as one more argument before Algorithm 1 runs again: only pairs with it are asked, and the teacher
   learns of it only if it stands. An unreadable grade stays unreadable; no earlier one takes its place.
+- The variant `levels` asks no attack question: two arguments attack each other where they state different levels, for
+  one essay cannot have both; an argument without a level attacks nothing. It is for models that cannot tell an attack.
 - The variant `single` is one model that grades and then hears the contest in the same conversation.
+- Where a model is named for the stage `judge`, it rates the first feedback (`feedback_rating`), in every variant.
 """
 
 import asyncio
@@ -22,7 +25,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from metaprobe.pipelines.argumentation import Semantics, extensions
-from metaprobe.pipelines.session import Session
+from metaprobe.pipelines.feedback_rating import CRITERIA, RATING_TOKENS, rate_feedback
+from metaprobe.pipelines.judging import STAGE as JUDGE_STAGE
+from metaprobe.pipelines.options import Constant, Need
+from metaprobe.pipelines.session import Session, Setup
 from metaprobe.pipelines.system import System
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Item, Run
@@ -30,12 +36,13 @@ from metaprobe.records.types import Call, Item, Run
 ASSISTANTS = {"kind": ("Sarah", "strengths"), "strict": ("Mike", "weaknesses")}
 """Agent -> its name in the discussion, and the prompt it begins with; its persona is the prompt of the agent's name."""
 TRAITS = ("issue", "evidence", "position", "conclusion")
-REFLECTIONS = 1
+REFLECTIONS = Constant("reflections", 1, "how often each assistant speaks again, seeing what was said", low=0)
 ARGUMENT_TOKENS = 192
 """Room for 100 words and the level."""
 FEEDBACK_TOKENS = 288
 """Room for the level and 150 words."""
 ATTACK_TOKENS = 4
+BY_LEVEL = "levels"
 SEMANTICS: dict[str, Semantics] = {"grounded": "grounded", "stable": "stable"}
 """Variant -> semantics; preferred in all others."""
 
@@ -57,6 +64,10 @@ class Scale:
         level = stated_level(call.text, self.low, self.high)
         session.state(call, "level", None if level is None else (level - self.low) / (self.high - self.low))
         return level
+
+    def stated(self, argument: "Argument") -> int | None:
+        """The level that an argument states, or None."""
+        return stated_level(argument.call.text, self.low, self.high)
 
     def others(self, level: int | None) -> str:
         """The levels a contest may ask for."""
@@ -85,14 +96,15 @@ async def caelf(session: Session) -> Run:
     if session.variant == "single":
         return await _single(session, scale)
     arguments = await _discussion(session, scale)
-    attacks = await _attacks(session, arguments, known=0)
+    attacks = await _attacks(session, scale, arguments, known=0)
     feedback = await _teacher(session, scale, arguments, attacks)
+    await _rate(session, scale, feedback)
     grade = scale.state(session, feedback)
     if session.variant == "no-contest":
         return session.run(_text(grade))
     contest = await _contest(session, scale, feedback, grade)
     arguments.append(Argument("Student", contest))
-    attacks |= await _attacks(session, arguments, known=len(arguments) - 1)
+    attacks |= await _attacks(session, scale, arguments, known=len(arguments) - 1)
     feedback = await _teacher(session, scale, arguments, attacks, contest=contest)
     return session.run(_text(scale.state(session, feedback)))
 
@@ -102,7 +114,7 @@ async def _discussion(session: Session, scale: Scale) -> list[Argument]:
     arguments: list[Argument] = []
     personas = {agent: session.messages(agent)[0].content for agent in ASSISTANTS}
     latest: dict[str, Call] = {}
-    for number in range(1 + REFLECTIONS):
+    for number in range(1 + session.constant(REFLECTIONS)):
         memory = "\n\n".join(f"{argument.speaker}: {argument.text}" for argument in arguments)
         calls = await asyncio.gather(
             *(
@@ -127,10 +139,15 @@ async def _discussion(session: Session, scale: Scale) -> list[Argument]:
     return arguments
 
 
-async def _attacks(session: Session, arguments: Sequence[Argument], *, known: int) -> set[tuple[int, int]]:
+async def _attacks(
+    session: Session, scale: Scale, arguments: Sequence[Argument], *, known: int
+) -> set[tuple[int, int]]:
     """Who attacks whom (Algorithm 1), among the pairs in which an argument beyond the first `known` takes part."""
     n = len(arguments)
     pairs = [(i, k) for i in range(n) for k in range(n) if i != k and max(i, k) >= known]
+    if session.variant == BY_LEVEL:
+        levels = [scale.stated(argument) for argument in arguments]
+        return {(i, k) for i, k in pairs if None not in (levels[i], levels[k]) and levels[i] != levels[k]}
     calls = await asyncio.gather(
         *(
             session.ask(
@@ -204,11 +221,17 @@ async def _contest(session: Session, scale: Scale, feedback: Call, grade: int | 
     return contest
 
 
+async def _rate(session: Session, scale: Scale, feedback: Call) -> None:
+    if JUDGE_STAGE in session.setup.models.by_name:
+        await rate_feedback(session, feedback, rubric=scale.rubric)
+
+
 async def _single(session: Session, scale: Scale) -> Run:
     """The baseline: one model grades, hears the same kind of contest, and answers it."""
     feedback = await session.ask(
         "single", stage="answer", agent="teacher", max_tokens=FEEDBACK_TOKENS, hidden=True, **scale.slots
     )
+    await _rate(session, scale, feedback)
     contest = await _contest(session, scale, feedback, scale.state(session, feedback))
     again = await session.ask(
         "single_contest",
@@ -295,6 +318,19 @@ def _scale(session: Session) -> Scale:
     return Scale(rubric, *_bounds(item))
 
 
+def calls(setup: Setup, variant: str) -> dict[str, int]:
+    """How many calls a run makes at most, by stage."""
+    ratings = {JUDGE_STAGE: 2 if JUDGE_STAGE in setup.models.by_name else 0}
+    if variant == "single":
+        return {"answer": 2, "contest": 1, **ratings}
+    reflections = len(ASSISTANTS) * setup.options.value(REFLECTIONS)
+    contests = int(variant != "no-contest")
+    arguments = len(ASSISTANTS) + reflections + contests
+    pairs = 0 if variant == BY_LEVEL else arguments * (arguments - 1)
+    found = {"argue": len(ASSISTANTS), "reflect": reflections, "attack": pairs, "answer": 1 + contests}
+    return {**found, "contest": contests, **ratings}
+
+
 SYSTEM = System(
     name="caelf",
     run=caelf,
@@ -302,12 +338,23 @@ SYSTEM = System(
         *ASSISTANTS,
         *("strengths", "weaknesses", "reflect", "attack", "teacher", "contest", "single", "single_contest"),
         *(f"rubric_{trait}" for trait in TRAITS),
+        *("rate", *(f"rate_{criterion}" for criterion in CRITERIA)),
     ),
-    variants=("caelf", "grounded", "stable", "no-contest", "single"),
+    variants=("caelf", "grounded", "stable", BY_LEVEL, "no-contest", "single"),
     default_variants=("caelf", "single"),
-    stages=("argue", "reflect", "attack", "answer", "contest"),
+    stages=("argue", "reflect", "attack", "answer", "contest", JUDGE_STAGE),
     roles=(*ASSISTANTS, "teacher", "user"),
     fields=("essay", "trait"),
     extract_answer=extract_answer,
-    tokens=2 * (1 + REFLECTIONS) * ARGUMENT_TOKENS + 2 * FEEDBACK_TOKENS + ARGUMENT_TOKENS + 20 * ATTACK_TOKENS,
+    limits={
+        "argue": ARGUMENT_TOKENS,
+        "reflect": ARGUMENT_TOKENS,
+        "attack": ATTACK_TOKENS,
+        "answer": FEEDBACK_TOKENS,
+        "contest": ARGUMENT_TOKENS,
+        JUDGE_STAGE: RATING_TOKENS,
+    },
+    calls=calls,
+    constants=(REFLECTIONS,),
+    needs=(Need("clingo", "argumentation", without=("single",)),),
 )

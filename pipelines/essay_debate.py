@@ -8,52 +8,42 @@ The paper's debaters use "standard sampling" and its meta-evaluator decodes dete
 nothing. Here: temperature 1 and no truncation for the debaters, greedy for the other two. It gives no token limits;
 here the task asks for one paragraph of at most 120 words, and the limit leaves room for more.
 
-The debaters are asked zero-shot, as in the paper. The variant `scaffold` shows each debater an example and prescribes how
-its argument opens: small models then argue better, but it fixes the very tokens that early-token features read.
+The debaters are asked zero-shot, as in the paper. The variant `scaffold` shows each debater an example and prescribes
+how its argument opens: small models then argue better, but it fixes the very tokens that early-token features read.
 """
 
 import json
+from typing import Any
 
-from metaprobe.pipelines.judging import MOST, json_object, judge, whole_number
+from metaprobe.pipelines.argument_review import HEADS, join_judged, review
+from metaprobe.pipelines.judging import JUDGE_TOKENS, json_object, judge, whole_number
 from metaprobe.pipelines.judging import STAGE as JUDGE_STAGE
-from metaprobe.pipelines.session import Session
+from metaprobe.pipelines.options import Constant
+from metaprobe.pipelines.session import Session, Setup
 from metaprobe.pipelines.system import System
 from metaprobe.pipelines.verifiable import check_argument
 from metaprobe.records.types import Call, Item, Run
+from metaprobe.routing.paper import AGAIN, JUDGE, PaperRules
+from metaprobe.routing.review import POINT
 
 ARGUMENT_STAGE = "argument"
 SCORE_STAGE = "score"
 ADVOCATE, SKEPTIC = "advocate", "skeptic"
 
-ARGUMENT_TOKENS = 256
+ARGUMENT_TOKENS = 320
 SCORE_TOKENS = 16
-DEBATE_TEMPERATURE = 1.0
+DEBATE_TEMPERATURE = Constant("temperature", 1.0, "at which the debaters draw", low=0, high=2)
+MOST_ATTEMPTS = Constant("attempts", 2, "arguments of a debater at most, where the policy asks again")
 
 NO_JUDGE = "no-judge"
 SCAFFOLD = "scaffold"
 
 
 async def essay_debate(session: Session) -> Run:
-    """Argue for the essay, argue against it, score it, and judge both arguments."""
-    form = "_scaffold" if session.variant == SCAFFOLD else ""
-    advocate = await session.ask(
-        ADVOCATE + form,
-        stage=ARGUMENT_STAGE,
-        agent=ADVOCATE,
-        max_tokens=ARGUMENT_TOKENS,
-        temperature=DEBATE_TEMPERATURE,
-        hidden=True,
-    )
-    skeptic = await session.ask(
-        SKEPTIC + form,
-        stage=ARGUMENT_STAGE,
-        agent=SKEPTIC,
-        parent=advocate,
-        max_tokens=ARGUMENT_TOKENS,
-        temperature=DEBATE_TEMPERATURE,
-        hidden=True,
-        opponent=advocate.text.strip(),
-    )
+    """Argue for the essay, argue against it, score it, and judge the arguments that the policy hands over: all of them
+    in the paper."""
+    advocate, judge_advocate = await argue(session, ADVOCATE)
+    skeptic, judge_skeptic = await argue(session, SKEPTIC, opponent=advocate)
     scored = await session.ask(
         "score",
         stage=SCORE_STAGE,
@@ -73,29 +63,43 @@ async def essay_debate(session: Session) -> Run:
         )
         score = parse_score(session.item, scored.text)
     session.state(scored, "score", None if score is None else (score - low) / (high - low))
-    await assess(session, advocate)
-    await assess(session, skeptic, opponent=advocate.text)
+    for argument, handed_over in ((advocate, judge_advocate), (skeptic, judge_skeptic)):
+        judgement = await judge(session, argument, role=argument.agent) if handed_over else None
+        join_judged(session, argument, None if judgement is None else judgement.q)
     return session.run("" if score is None else str(score))
 
 
-async def assess(session: Session, argument: Call, *, opponent: str = "") -> None:
-    """Label one argument: by the program always; by the meta-evaluator, or by the checkpoint that replaces it.
+async def argue(session: Session, role: str, *, opponent: Call | None = None) -> tuple[Call, bool]:
+    """Returns a debater's argument, and whether it is handed to the judge: as the policy decides after each attempt.
 
-    The program's labels come first, so that the last `critical` of a call is the language model's where it gave one.
+    The program's labels of an attempt come first, then a checkpoint's, so that the last `critical` of a call is the
+    judge's where it gave one. An attempt that is asked for again stays in the run, but nobody answers it.
     """
-    role, fields = argument.agent, session.item.fields
-    findings = check_argument(
-        argument.text,
-        fields["essay"],
-        role=role,
-        elsewhere=(fields["rubric"], fields["essay_prompt"], opponent),
-    )
-    for name, value in findings.labels().items():
-        session.label(argument, name, value, source="program")
-    judgement = None
-    if session.variant != NO_JUDGE and session.signals.asks("quality", role):
-        judgement = await judge(session, argument, role=role)
-    session.signal("quality", agent=role, stated=None if judgement is None else judgement.q / MOST, call=argument)
+    form = "_scaffold" if session.variant == SCAFFOLD else ""
+    said = {} if opponent is None else {"opponent": opponent.text.strip()}
+    most = session.constant(MOST_ATTEMPTS)
+    for attempt in range(most):
+        argument = await session.ask(
+            role + form,
+            stage=ARGUMENT_STAGE,
+            agent=role,
+            round=attempt,
+            parent=opponent,
+            max_tokens=ARGUMENT_TOKENS,
+            temperature=session.constant(DEBATE_TEMPERATURE),
+            hidden=True,
+            **dict[str, Any](said),
+        )
+        fields = session.item.fields
+        elsewhere = (fields["rubric"], fields["essay_prompt"], "" if opponent is None else opponent.text)
+        findings = check_argument(argument.text, fields["essay"], role=role, elsewhere=elsewhere)
+        for name, value in findings.labels().items():
+            session.label(argument, name, value, source="program")
+        may_ask = attempt + 1 < most
+        decision = review(session, argument, may_ask=may_ask, may_judge=session.variant != NO_JUDGE)
+        if decision.action != AGAIN:
+            break
+    return argument, decision.action == JUDGE
 
 
 def score_range(item: Item) -> tuple[int, int]:
@@ -124,16 +128,30 @@ def extract_answer(item: Item, call: Call, variant: str) -> str:
     return "" if score is None else str(score)
 
 
+def calls(setup: Setup, variant: str) -> dict[str, int]:
+    """How many calls a run makes at most, by stage. The papers' rule never asks for an argument again."""
+    attempts = 1 if isinstance(setup.policy, PaperRules) else setup.options.value(MOST_ATTEMPTS)
+    return {ARGUMENT_STAGE: 2 * attempts, SCORE_STAGE: 2, JUDGE_STAGE: 0 if variant == NO_JUDGE else 4}
+
+
 SYSTEM = System(
     name="essay-debate",
     run=essay_debate,
-    prompts=("advocate", "skeptic", "advocate_scaffold", "skeptic_scaffold", "score", "score_again", "judge", "judge_again"),
+    prompts=(
+        *("advocate", "skeptic", "advocate_scaffold", "skeptic_scaffold"),
+        *("score", "score_again", "judge", "judge_again"),
+    ),
     variants=("paper", SCAFFOLD, NO_JUDGE),
     stages=(ARGUMENT_STAGE, SCORE_STAGE, JUDGE_STAGE),
     roles=(ADVOCATE, SKEPTIC),
     fields=("essay", "trait", "rubric", "essay_prompt", "low", "high"),
-    signals={"quality": ARGUMENT_STAGE},
+    signals={"quality": ARGUMENT_STAGE, "critical": ARGUMENT_STAGE},
+    heads={"quality": HEADS},
+    uses=("quality", "critical"),  # both are noted as what is known of the argument
+    decides=(POINT,),
     answer_stages=(SCORE_STAGE,),
     extract_answer=extract_answer,
-    tokens=2 * ARGUMENT_TOKENS + SCORE_TOKENS + 2 * 100,
+    limits={ARGUMENT_STAGE: ARGUMENT_TOKENS, SCORE_STAGE: SCORE_TOKENS, JUDGE_STAGE: JUDGE_TOKENS},
+    calls=calls,
+    constants=(MOST_ATTEMPTS, DEBATE_TEMPERATURE),
 )

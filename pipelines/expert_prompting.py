@@ -39,5 +39,6 @@ SYSTEM = System(
     prompts=("expert_identity", "expert_answer", "raw_critique"),
     variants=(PLAIN, RAW_CRITIQUE),
     stages=("identity", "answer"),
-    tokens=IDENTITY_TOKENS + ANSWER_TOKENS,
+    limits={"identity": IDENTITY_TOKENS, "answer": ANSWER_TOKENS},
+    calls=lambda setup, variant: {"identity": 1, "answer": 1},
 )

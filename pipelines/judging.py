@@ -1,8 +1,8 @@
 """The meta-evaluator: a language model that judges how well another one argued, not what it argued about.
 
 Early-token confidence paper, section 3.4 and figures 7 and 8: three dimensions from 1 to 3 and a flag for critical
-failures. What the judge writes follows a JSON schema. Output that does not, and reasons that are copied from what the judge
-was shown or cannot be read, are no judgement: they are asked for once more, then the judgement is missing.
+failures. What the judge writes follows a JSON schema. Output that does not, and reasons that cannot be read or are
+copied from what the judge was shown, are no judgement: they are asked for once more, then the judgement is missing.
 """
 
 import json

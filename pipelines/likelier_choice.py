@@ -42,5 +42,4 @@ SYSTEM = System(
     variants=("plain",),
     stages=(STAGE,),
     answer_stages=(),
-    tokens=0,
 )

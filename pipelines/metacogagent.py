@@ -24,8 +24,9 @@ import re
 from collections.abc import Awaitable, Callable, Iterator
 
 from metaprobe.pipelines.answers import canonical, most_voted
+from metaprobe.pipelines.options import Constant
 from metaprobe.pipelines.self_report import CODE_TOKENS, DIRECT_TOKENS, extract_answer
-from metaprobe.pipelines.session import Session
+from metaprobe.pipelines.session import Session, Setup
 from metaprobe.pipelines.system import System
 from metaprobe.probes.signals import Signal, Signals
 from metaprobe.probes.verbalized import parse_confidence
@@ -38,8 +39,8 @@ AGENTS = ("alpha", "beta", "gamma")
 """Reasoning, retrieval, coding."""
 
 CLASSIFY_TOKENS, ASSESS_TOKENS = 6, 16
-TALK_ROUNDS = 2
-"""How often each agent may speak in `conversation`. The paper's AutoGen made 2.08 calls a task."""
+TALK_ROUNDS = Constant("talk_rounds", 2, "how often each agent may speak in the variant conversation")
+"""The paper's AutoGen made 2.08 calls a task."""
 
 ABLATIONS = ("no-self-assessment", "no-delegation", "no-cross-evaluation", "no-collaboration")
 
@@ -267,7 +268,7 @@ async def conversation(team: Team) -> str:
     last = await team.draft(order[0])
     answer = extract(item, last, variant)
     said = [f"{order[0]}: {answer}"]
-    for turn in range(1, TALK_ROUNDS * len(order)):
+    for turn in range(1, team.session.constant(TALK_ROUNDS) * len(order)):
         speaker = order[turn % len(order)]
         last = await team.say(speaker, turn // len(order), said, last)
         before, answer = answer, extract(item, last, variant)
@@ -291,6 +292,16 @@ BASELINES: dict[str, Callable[[Team], Awaitable[str]]] = {
     "conversation": conversation,
 }
 
+
+def calls(setup: Setup, variant: str) -> dict[str, int]:
+    """How many calls a run makes at most, by stage."""
+    agents = len(setup.agents or AGENTS)
+    answers = {"majority": agents, "conversation": agents * setup.options.value(TALK_ROUNDS)}
+    if variant in BASELINES:
+        return {"answer": answers.get(variant, 1)}
+    return {"classify": 1, "assess": agents, "answer": agents}
+
+
 SYSTEM = System(
     name="metacogagent",
     run=metacogagent,
@@ -298,8 +309,15 @@ SYSTEM = System(
     variants=("algorithm", "every-agent", *BASELINES, *ABLATIONS),
     stages=("classify", "assess", "answer"),
     signals={"confidence": "answer"},
+    decides=("assess", "assign"),
+    without={
+        **dict.fromkeys((*BASELINES, "no-delegation"), ("confidence", "assess", "assign")),
+        "no-self-assessment": ("confidence",),
+    },
     extract_answer=extract,
     agents=AGENTS,
     experiences=experiences,
-    tokens=CLASSIFY_TOKENS + len(AGENTS) * (ASSESS_TOKENS + CODE_TOKENS),
+    limits={"classify": CLASSIFY_TOKENS, "assess": ASSESS_TOKENS, "answer": CODE_TOKENS},
+    calls=calls,
+    constants=(TALK_ROUNDS,),
 )

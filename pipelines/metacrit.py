@@ -136,10 +136,8 @@ async def ablations(session: Session, answer: Call, note: Call | None) -> None:
 
 
 def regulate(session: Session, answer: Call, legal_actions: Sequence[str]) -> Decision:
-    """Who is heard before the synthesis. The paper's agents state no confidence; a checkpoint may read one."""
-    read = {
-        name: session.signal(name, agent=answer.agent, call=answer) for name in ("difficulty", "confidence", "quality")
-    }
+    """Who is heard before the synthesis. The paper's agents state nothing; a checkpoint may, for a learned policy."""
+    read = {name: session.signal(name, agent=answer.agent, call=answer) for name in ("difficulty", "quality")}
     signals = replace(signals_of(answer), **read)
     form = canonical(session.item, final_answer(session.item, answer.text))
     features = measured(session.item.question, [answer], [form])
@@ -188,7 +186,9 @@ SYSTEM = System(
     prompts=(*AGENT_PROMPTS, *(f"{name}_figures" for name in AGENT_PROMPTS), "heard_monitor", "heard_control"),
     variants=(EQUATIONS, FIGURES, "without-monitor", "without-control", EVERY_STAGE),
     stages=("answer", "monitor", "control", "synthesis"),
-    signals=dict.fromkeys(("difficulty", "confidence", "quality"), "answer"),
+    signals=dict.fromkeys(("difficulty", "quality"), "answer"),
+    decides=("regulate",),
+    without=dict.fromkeys(SETTLED, ("difficulty", "quality", "regulate")),
     answer_stages=(
         "answer",
         "synthesis",
@@ -196,5 +196,16 @@ SYSTEM = System(
         "synthesis-without-control",
         "synthesis-without-both",
     ),
-    tokens=BRAINSTORM_TOKENS + MONITOR_TOKENS + CONTROL_TOKENS + SYNTHESIS_TOKENS,
+    limits={
+        "answer": BRAINSTORM_TOKENS,
+        "monitor": MONITOR_TOKENS,
+        "control": CONTROL_TOKENS,
+        "synthesis": SYNTHESIS_TOKENS,
+    },
+    calls=lambda setup, variant: {
+        "answer": 1,
+        "monitor": 1,
+        "control": 2 if variant == EVERY_STAGE else 1,
+        "synthesis": 4 if variant == EVERY_STAGE else 1,
+    },
 )

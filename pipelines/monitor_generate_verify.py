@@ -20,6 +20,7 @@ from statistics import fmean
 from typing import Any
 
 from metaprobe.pipelines.answers import canonical, final_answer
+from metaprobe.pipelines.options import Constant
 from metaprobe.pipelines.session import Session
 from metaprobe.pipelines.system import System
 from metaprobe.probes.signals import Signal, Signals, signals_of
@@ -39,8 +40,10 @@ NEUTRAL_STRATEGY = "step by step reasoning"
 MONITOR_TOKENS = 100
 STRATEGY_TOKENS = 32
 VERIFY_TOKENS = 300
-MOST_CYCLES = 10
-"""A bound for policies that never stop; the paper's own three cycles are the policy's."""
+SOLVE_TOKENS = 800
+"""The most that the paper's budget comes to, at difficulty 1."""
+MOST_CYCLES = Constant("most_cycles", 10, "cycles after which it stops, also where a policy never does")
+"""The paper's own three cycles are the policy's."""
 
 _NAMES = {name: name.replace("_conduciveness", r"[-_ ]?conduc\w*") for name in SCORES}
 _SCORE = re.compile(rf"\b({'|'.join(_NAMES.values())})\b(?:[\s*_]*\([^)\n]*\))?[\s*_]*[:=]\s*([^\n]*)", re.IGNORECASE)
@@ -89,7 +92,8 @@ class Cycle:
 async def monitor_generate_verify(session: Session) -> Run:
     """Cycles until the policy stops, then the best-evaluated answer."""
     cycles: list[Cycle] = []
-    for number in range(MOST_CYCLES):
+    most = session.constant(MOST_CYCLES)
+    for number in range(most):
         previous = cycles[-1] if cycles else None
         features, difficulty = await _monitor(session, number, previous)
         strategy = await _choose(session, number, features, difficulty)
@@ -100,7 +104,7 @@ async def monitor_generate_verify(session: Session) -> Run:
         candidates = {str(number): cycle.signals for number, cycle in enumerate(cycles)}
         answers = [final_answer(session.item, cycle.answer.text) for cycle in cycles]
         known = {"candidates": candidates, "features": _features(session, cycles, answers), "round": number + 1}
-        legal = [STOP, AGAIN] if number + 1 < MOST_CYCLES else [STOP]
+        legal = [STOP, AGAIN] if number + 1 < most else [STOP]
         if session.decide("iterate", legal, signals=cycles[-1].signals, **known).action == STOP:
             break
     chosen = session.decide("select", list(candidates), **known)
@@ -260,5 +264,16 @@ SYSTEM = System(
     variants=("paper",),
     stages=("monitor", "strategy", "answer", "verify"),
     signals={"difficulty": "answer", "quality": "answer"},
-    tokens=3 * (MONITOR_TOKENS + STRATEGY_TOKENS + 600 + VERIFY_TOKENS),
+    limits={
+        "monitor": MONITOR_TOKENS,
+        "strategy": STRATEGY_TOKENS,
+        "answer": SOLVE_TOKENS,
+        "verify": VERIFY_TOKENS,
+    },
+    calls=lambda setup, variant: dict.fromkeys(
+        ("monitor", "strategy", "answer", "verify"), min(3, setup.options.value(MOST_CYCLES))
+    ),
+    constants=(MOST_CYCLES,),
+    uses=("difficulty",),  # the strategy's prompt shows it
+    decides=("budget", "iterate", "select"),
 )

@@ -12,12 +12,13 @@ import re
 
 from metaprobe.pipelines.answers import final_answer, most_voted
 from metaprobe.pipelines.metacrit import answer_form, said, yes_no
+from metaprobe.pipelines.options import Constant
 from metaprobe.pipelines.session import Session
 from metaprobe.pipelines.system import System
 from metaprobe.pipelines.zero_shot_cot import FOLDER, PLAIN, RAW_CRITIQUE, directive
 from metaprobe.records.types import Call, Run
 
-ROUNDS = 3
+ROUNDS = Constant("rounds", 3, "how often both sides speak at most")
 SIDE_TOKENS = 192
 MODERATOR_TOKENS = 96
 JUDGE_TOKENS = 192
@@ -30,7 +31,7 @@ async def multi_agent_debate(session: Session) -> Run:
     """Debate until the moderator decides; after the last round the judge does."""
     item = session.item
     debate: list[Call] = []
-    for number in range(1, ROUNDS + 1):
+    for number in range(1, session.constant(ROUNDS) + 1):
         affirmative = await speak(session, AFFIRMATIVE, number, debate)
         negative = await speak(session, NEGATIVE, number, [*debate, affirmative])
         debate += [affirmative, negative]
@@ -100,5 +101,11 @@ SYSTEM = System(
     variants=(PLAIN, RAW_CRITIQUE),
     stages=("answer", "moderator", "judge"),
     answer_stages=("answer", "moderator", "judge"),
-    tokens=ROUNDS * (2 * SIDE_TOKENS + MODERATOR_TOKENS) + JUDGE_TOKENS,
+    limits={"answer": SIDE_TOKENS, "moderator": MODERATOR_TOKENS, "judge": JUDGE_TOKENS},
+    calls=lambda setup, variant: {
+        "answer": 2 * setup.options.value(ROUNDS),
+        "moderator": setup.options.value(ROUNDS),
+        "judge": 1,
+    },
+    constants=(ROUNDS,),
 )

@@ -12,7 +12,8 @@ import asyncio
 import re
 
 from metaprobe.pipelines.answers import final_answer
-from metaprobe.pipelines.metacrit import CONTROL_TOKENS, answer_form, heard, said, yes_no
+from metaprobe.pipelines.metacrit import CONTROL_TOKENS, MONITOR_TOKENS, answer_form, heard, said, yes_no
+from metaprobe.pipelines.options import Constant
 from metaprobe.pipelines.session import Session
 from metaprobe.pipelines.system import System
 from metaprobe.pipelines.zero_shot_cot import (
@@ -26,7 +27,7 @@ from metaprobe.pipelines.zero_shot_cot import (
 )
 from metaprobe.records.types import Call, Run
 
-EXPERTS = 3
+EXPERTS = Constant("experts", 3, "how many answer")
 NAMING_TOKENS = 128
 EXPERT_TOKENS = 192
 MERGE_TOKENS = 320
@@ -37,10 +38,11 @@ _LISTED = re.compile(r"^\W*\d+\s*[.):]\s*(\S.*?)\s*$", re.MULTILINE)
 
 async def multi_expert(session: Session) -> Run:
     """Name experts, let each answer, hear the monitor or the critic where the variant has one, join the answers."""
-    naming = await session.ask("experts", stage="experts", max_tokens=NAMING_TOKENS, count=EXPERTS)
-    experts = named_experts(naming.text)
-    session.state(naming, "experts", len(experts) / EXPERTS if experts else None)
-    experts += [ANY_EXPERT] * (EXPERTS - len(experts))
+    count = session.constant(EXPERTS)
+    naming = await session.ask("experts", stage="experts", max_tokens=NAMING_TOKENS, count=count)
+    experts = named_experts(naming.text, count)
+    session.state(naming, "experts", len(experts) / count if experts else None)
+    experts += [ANY_EXPERT] * (count - len(experts))
 
     answering = asyncio.gather(*(answer_as(session, expert, number) for number, expert in enumerate(experts, 1)))
     if session.variant == WITH_MONITOR:
@@ -54,7 +56,7 @@ async def multi_expert(session: Session) -> Run:
         stage="merge",
         max_tokens=MERGE_TOKENS,
         hidden=True,
-        count=EXPERTS,
+        count=count,
         answers=said_by,
         heard=heard(session, note, critique),
         directive=directive(session),
@@ -84,9 +86,9 @@ async def control(session: Session, answers: str) -> Call:
     return critique
 
 
-def named_experts(text: str) -> list[str]:
-    """The first experts of a numbered list, at most as many as are needed, each once."""
-    return list(dict.fromkeys(_LISTED.findall(text)))[:EXPERTS]
+def named_experts(text: str, count: int) -> list[str]:
+    """The first experts of a numbered list, at most `count`, each once."""
+    return list(dict.fromkeys(_LISTED.findall(text)))[:count]
 
 
 SYSTEM = System(
@@ -106,5 +108,19 @@ SYSTEM = System(
     variants=(PLAIN, RAW_CRITIQUE, WITH_MONITOR, WITH_CONTROL),
     stages=("experts", "answer", "monitor", "control", "merge"),
     answer_stages=("answer", "merge"),
-    tokens=NAMING_TOKENS + EXPERTS * EXPERT_TOKENS + MERGE_TOKENS,
+    limits={
+        "experts": NAMING_TOKENS,
+        "answer": EXPERT_TOKENS,
+        "monitor": MONITOR_TOKENS,
+        "control": CONTROL_TOKENS,
+        "merge": MERGE_TOKENS,
+    },
+    calls=lambda setup, variant: {
+        "experts": 1,
+        "answer": setup.options.value(EXPERTS),
+        "monitor": int(variant == WITH_MONITOR),
+        "control": int(variant == WITH_CONTROL),
+        "merge": 1,
+    },
+    constants=(EXPERTS,),
 )

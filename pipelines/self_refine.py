@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from metaprobe.pipelines.answers import canonical, final_answer
+from metaprobe.pipelines.options import Constant
 from metaprobe.pipelines.session import Session
 from metaprobe.pipelines.system import System
 from metaprobe.probes.signals import Signals, signals_of
@@ -26,11 +27,11 @@ from metaprobe.records.types import Call, Run
 from metaprobe.routing.paper import AGAIN, STOP
 from metaprobe.routing.stages_state import measured
 
-TEMPERATURE = 0.3
+TEMPERATURE = Constant("temperature", 0.3, "at which answers and critiques are drawn", low=0, high=2)
 ANSWER_TOKENS = 800
 FEEDBACK_TOKENS = 800
-MOST_CYCLES = 10
-"""A bound for policies that never stop; the paper's own three cycles are the policy's."""
+MOST_CYCLES = Constant("most_cycles", 10, "answers after which it stops, also where a policy never does")
+"""The paper's own three cycles are the policy's."""
 ACCEPTED = "accepted"
 """Stated of a critique: 1 where it is content with the answer, 0 where not, None where it does not say."""
 RAW_CRITIQUE = "raw-critique"
@@ -47,21 +48,22 @@ async def self_refine(session: Session) -> Run:
     history = ""
     tried: list[tuple[Call, Signals]] = []
     answer = await _answer(session, "self_refine_generate", 0, None, directive=directive)
-    for number in range(MOST_CYCLES):
+    most = session.constant(MOST_CYCLES)
+    for number in range(most):
         feedback = await session.ask(
             "self_refine_feedback",
             stage="feedback",
             round=number,
             parent=answer,
             max_tokens=FEEDBACK_TOKENS,
-            temperature=TEMPERATURE,
+            temperature=session.constant(TEMPERATURE),
             answer=answer.text.strip(),
             directive=directive,
         )
         accepted = session.state(feedback, ACCEPTED, parse_verdict(feedback.text))
         quality = session.signal("quality", stated=accepted, call=answer)
         tried.append((answer, dataclasses.replace(signals_of(answer), quality=quality)))
-        legal = [STOP, AGAIN] if number + 1 < MOST_CYCLES else [STOP]
+        legal = [STOP, AGAIN] if number + 1 < most else [STOP]
         if session.decide("iterate", legal, **_known(session, tried)).action == STOP:
             break
         history += _entry(session, number + 1, answer, feedback)
@@ -96,7 +98,7 @@ async def _answer(session: Session, prompt: str, number: int, parent: Call | Non
         round=number,
         parent=parent,
         max_tokens=ANSWER_TOKENS,
-        temperature=TEMPERATURE,
+        temperature=session.constant(TEMPERATURE),
         hidden=True,
         **dict[str, Any](slots),
     )
@@ -122,5 +124,8 @@ SYSTEM = System(
     variants=("plain", RAW_CRITIQUE),
     stages=("answer", "feedback"),
     signals={"quality": "answer"},
-    tokens=3 * (ANSWER_TOKENS + FEEDBACK_TOKENS),
+    limits={"answer": ANSWER_TOKENS, "feedback": FEEDBACK_TOKENS},
+    calls=lambda setup, variant: dict.fromkeys(("answer", "feedback"), min(3, setup.options.value(MOST_CYCLES))),
+    constants=(MOST_CYCLES, TEMPERATURE),
+    decides=("iterate",),
 )

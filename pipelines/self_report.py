@@ -25,6 +25,7 @@ STATEMENT_TOKENS = 8
 DIRECT_TOKENS = 24
 CODE_TOKENS = 96
 STEP_TOKENS = 64
+P_TRUE_TOKENS = 2
 
 _FINAL = re.compile(r"(?:^|\n|\.\s)\s*\**(?:final )?answer\**\s*(?::|is)\s*\**\s*(.+)", re.IGNORECASE)
 
@@ -43,7 +44,9 @@ async def self_report(session: Session) -> Run:
     )
     session.state(confidence, "confidence", parse_confidence(confidence.text))
     if session.variant == P_TRUE:
-        reply = await session.ask("p_true", stage="p_true", parent=answer, max_tokens=2, answer=final or "(none)")
+        reply = await session.ask(
+            "p_true", stage="p_true", parent=answer, max_tokens=P_TRUE_TOKENS, answer=final or "(none)"
+        )
         session.state(reply, "p_true", p_true(reply))
     return session.run(final)
 
@@ -87,5 +90,13 @@ SYSTEM = System(
     stages=("difficulty", "answer", "confidence", "p_true"),
     default_variants=("direct", "step-by-step"),
     extract_answer=extract_answer,
-    tokens=80,
+    limits={
+        "difficulty": STATEMENT_TOKENS,
+        "answer": max(DIRECT_TOKENS, STEP_TOKENS, CODE_TOKENS),
+        "confidence": STATEMENT_TOKENS,
+        "p_true": P_TRUE_TOKENS,
+    },
+    calls=lambda setup, variant: dict.fromkeys(
+        ("difficulty", "answer", "confidence", *(["p_true"] if variant == P_TRUE else [])), 1
+    ),
 )

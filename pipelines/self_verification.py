@@ -28,17 +28,17 @@ from itertools import count
 from typing import Any
 
 from metaprobe.pipelines.answers import canonical, final_answer
-from metaprobe.pipelines.session import Session
+from metaprobe.pipelines.options import Constant
+from metaprobe.pipelines.session import Session, Setup
 from metaprobe.pipelines.system import System
 from metaprobe.probes.signals import signals_of
 from metaprobe.records.types import Call, Item, Run
 from metaprobe.routing.stages_state import measured
 
-CANDIDATES = 3
-VERIFICATIONS = 1
-"""How often each condition is verified (P)."""
-MOST_CONDITIONS = 4
-TEMPERATURE = 0.3
+CANDIDATES = Constant("candidates", 3, "answers to choose from")
+VERIFICATIONS = Constant("verifications", 1, "how often each condition is verified, the paper's P")
+MOST_CONDITIONS = Constant("conditions", 4, "numbers of a problem that are hidden at most, one after another")
+TEMPERATURE = Constant("temperature", 0.3, "at which candidates and verifications are drawn", low=0, high=2)
 ANSWER_TOKENS = 800
 BACKWARD_TOKENS = 400
 VERIFIED = "verified"
@@ -51,7 +51,7 @@ _CLAIM = Item(id="claim", question="", check="choice", choices=("true", "false")
 
 async def self_verification(session: Session) -> Run:
     """Candidates, their verification where they differ, and the best verified one."""
-    calls = await asyncio.gather(*(_generate(session, number) for number in range(CANDIDATES)))
+    calls = await asyncio.gather(*(_generate(session, number) for number in range(session.constant(CANDIDATES))))
     answers = [final_answer(session.item, call.text) for call in calls]
     forms = [canonical(session.item, answer) for answer in answers]
     differ = len({form for form in forms if form}) > 1
@@ -83,7 +83,7 @@ async def _generate(session: Session, number: int) -> Call:
         stage="answer",
         round=number,
         max_tokens=ANSWER_TOKENS,
-        temperature=TEMPERATURE,
+        temperature=session.constant(TEMPERATURE),
         hidden=True,
     )
 
@@ -91,7 +91,8 @@ async def _generate(session: Session, number: int) -> Call:
 async def _verified_share(session: Session, candidate: Call, answer: str, numbers: "count[int]") -> float:
     """Share of the verifications that succeed (the paper's score, over the number of verifications)."""
     conclusion = session.messages("conclusion", answer=answer)[0].content
-    tests = [("backward", {"masked": masked}, _HIDDEN, found) for masked, found in conditions(session.item)]
+    hidden = conditions(session.item, session.constant(MOST_CONDITIONS))
+    tests = [("backward", {"masked": masked}, _HIDDEN, found) for masked, found in hidden]
     tests = tests or [("check", {}, _CLAIM, "true")]
 
     async def verified(prompt: str, slots: dict[str, str], sought: Item, expected: str) -> float:
@@ -101,7 +102,7 @@ async def _verified_share(session: Session, candidate: Call, answer: str, number
             round=next(numbers),
             parent=candidate,
             max_tokens=BACKWARD_TOKENS,
-            temperature=TEMPERATURE,
+            temperature=session.constant(TEMPERATURE),
             conclusion=conclusion,
             **dict[str, Any](slots),
         )
@@ -109,16 +110,25 @@ async def _verified_share(session: Session, candidate: Call, answer: str, number
         readable = found in sought.choices if sought.choices else bool(found)
         return session.state(call, VERIFIED, float(found == canonical(sought, expected)) if readable else None) or 0.0
 
-    results = await asyncio.gather(*(verified(*test) for _ in range(VERIFICATIONS) for test in tests))
+    results = await asyncio.gather(*(verified(*test) for _ in range(session.constant(VERIFICATIONS)) for test in tests))
     return sum(results) / len(results)
 
 
-def conditions(item: Item) -> list[tuple[str, str]]:
-    """`(problem with one number hidden as X, that number)` for the first numbers of a problem about numbers."""
+def conditions(item: Item, most: int) -> list[tuple[str, str]]:
+    """`(problem with one number hidden as X, that number)`, of the first `most` numbers of a problem about numbers."""
     if item.check not in ("number", "none"):
         return []
-    places = list(_NUMBER.finditer(item.question))[:MOST_CONDITIONS]
+    places = list(_NUMBER.finditer(item.question))[:most]
     return [(item.question[: at.start()] + "X" + item.question[at.end() :], at.group()) for at in places]
+
+
+def calls(setup: Setup, variant: str) -> dict[str, int]:
+    """How many calls a run makes at most, by stage."""
+    value = setup.options.value
+    return {
+        "answer": value(CANDIDATES),
+        "backward": value(CANDIDATES) * value(VERIFICATIONS) * value(MOST_CONDITIONS),
+    }
 
 
 SYSTEM = System(
@@ -128,5 +138,8 @@ SYSTEM = System(
     variants=("paper",),
     stages=("answer", "backward"),
     signals={"quality": "answer"},
-    tokens=CANDIDATES * (ANSWER_TOKENS + VERIFICATIONS * MOST_CONDITIONS * BACKWARD_TOKENS),
+    limits={"answer": ANSWER_TOKENS, "backward": BACKWARD_TOKENS},
+    calls=calls,
+    constants=(CANDIDATES, VERIFICATIONS, MOST_CONDITIONS, TEMPERATURE),
+    decides=("select",),
 )

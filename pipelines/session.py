@@ -6,9 +6,10 @@ themselves, asks a policy at named points, takes its numbers from a source of si
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from metaprobe.llms.base import LLM, Request
+from metaprobe.pipelines.options import Constant, N, Options
 from metaprobe.pipelines.prompting import Prompts
 from metaprobe.probes.signals import Signal
 from metaprobe.probes.source import SignalSource
@@ -16,6 +17,7 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Decision, Item, Label, Message, Run, Sampling, Statement
 from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.policy import Policy, State
+from metaprobe.routing.profile_store import Carried
 from metaprobe.routing.profiles import Profiles
 
 UNREAD = "unread:"
@@ -58,6 +60,9 @@ class Setup:
     agents: tuple[str, ...] = ()
     """Names of the agents, where the system takes any number of them."""
     seed: int = 0
+    options: Options = field(default_factory=Options)
+    carried: Carried | None = None
+    """What the profiles hold from a file of earlier outcomes; None where there is none."""
 
 
 class Session:
@@ -136,7 +141,13 @@ class Session:
         hidden: bool = False,
         model_of: str = "",
     ) -> Call:
-        """Ask with messages already made. Everything that is asked goes through here and into the run."""
+        """Ask with messages already made. Everything that is asked goes through here and into the run.
+
+        A limit that was set for the stage (that of `model_of`, where it is given) takes the sampling's place.
+        """
+        limits, limited = self.setup.options.tokens, model_of or stage
+        if stage != READ and limited in limits:
+            sampling = replace(sampling, max_tokens=limits[limited])
         request = self._request(stage, agent, round, messages, sampling, parent=parent, hidden=hidden)
         call = await self.setup.models.of(model_of or stage, agent).complete(request)
         self._calls[request.id] = call
@@ -153,6 +164,10 @@ class Session:
         """A prompt file's turns, filled from `slots`, the item's fields and its question."""
         filled = {"question": self.item.question, **self.item.fields, **{k: str(v) for k, v in slots.items()}}
         return self.setup.prompts.messages(prompt, **filled)
+
+    def constant(self, constant: Constant[N]) -> N:
+        """A constant of the system, as it was set or by default."""
+        return self.setup.options.value(constant)
 
     def state(self, call: Call, kind: str, value: float | None) -> float | None:
         """Note what a call stated (None: it was asked and said nothing readable), and hand it back."""

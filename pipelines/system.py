@@ -1,10 +1,12 @@
 """A monitor-control system as the collection sees it."""
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from metaprobe.pipelines.answers import final_answer
-from metaprobe.pipelines.session import Session
+from metaprobe.pipelines.options import Constant, Need
+from metaprobe.pipelines.session import Session, Setup
 from metaprobe.records.types import Call, Item, Run
 from metaprobe.routing.profiles import Experience
 
@@ -32,7 +34,16 @@ class System:
     fields: tuple[str, ...] = ()
     """`Item.fields` that its prompts need."""
     signals: Mapping[str, str] = field(default_factory=dict)
-    """Name of a number that a checkpoint may replace -> the stage whose model it reads."""
+    """Name of a number that a checkpoint may replace, or give where nothing states it -> the stage whose model it
+    reads."""
+    heads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Signal -> heads that its checkpoint must have, all of them, where a probability or quality is not enough."""
+    uses: tuple[str, ...] = ()
+    """Signals that the system itself shows, notes or returns, whatever the policy makes of them."""
+    decides: tuple[str, ...] = ()
+    """The points at which it asks the policy, with more than one legal action or for a setting."""
+    without: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Variant -> the signals and points of those above that it lacks."""
     answer_stages: tuple[str, ...] = ("answer",)
     """Stages whose calls are answers to the item, each of which gets a label where a program can check it."""
     extract_answer: Callable[[Item, Call, str], str] = _extract
@@ -41,7 +52,35 @@ class System:
     """The agents it has by default, where it takes any number of them."""
     experiences: Callable[[Run], Iterable[Experience]] | None = None
     """What the agents' profiles learn from a labelled run, where later items depend on the outcomes of earlier ones."""
-    tokens: int = 512
-    """About how many tokens a run generates at most, for the estimate before a collection."""
+    limits: Mapping[str, int] = field(default_factory=dict)
+    """Stage -> the most tokens that a call there generates by default. A call of a stage that is not among `stages`
+    has the limit of the stage whose model it asks."""
+    calls: Callable[[Setup, str], Mapping[str, int]] = lambda setup, variant: {}
+    """`(setup, variant) -> stage -> calls`: how many a run makes at most, for the estimate before a collection."""
+    constants: tuple[Constant[Any], ...] = ()
+    """What of it can be set by name, beside the constants of the policy's rules."""
+    needs: tuple[Need, ...] = ()
+    """Packages that it needs beside those of its models."""
     folder: str = ""
     """Folder of its prompts, where several systems share one; by default its name."""
+
+    def chosen(self, variants: Sequence[str] = ()) -> tuple[str, ...]:
+        """These variants, or those that are collected unless told otherwise."""
+        return tuple(variants) or self.default_variants or self.variants[:1]
+
+    def limited(self, stage: str) -> str:
+        """The stage whose limit holds for the calls of this one."""
+        return next((name for name in self.stages if stage == name or stage.startswith(f"{name}-")), stage)
+
+    def most_tokens(self, setup: Setup, variant: str) -> int:
+        """How many tokens a run generates at most; a stage without a limit counts with that of its default."""
+        limits = {**self.limits, **{stage: n for stage, n in setup.options.tokens.items() if n is not None}}
+        return sum(calls * limits[stage] for stage, calls in self.calls(setup, variant).items())
+
+    def signals_in(self, variant: str) -> tuple[str, ...]:
+        """Returns the names of the numbers that this variant asks for, in the order of `signals`."""
+        return tuple(name for name in self.signals if name not in self.without.get(variant, ()))
+
+    def points_in(self, variant: str) -> tuple[str, ...]:
+        """Returns the points at which this variant asks the policy, in the order of `decides`."""
+        return tuple(point for point in self.decides if point not in self.without.get(variant, ()))

@@ -10,13 +10,14 @@ import re
 
 from metaprobe.pipelines.answers import final_answer, most_voted
 from metaprobe.pipelines.metacrit import answer_form, said
+from metaprobe.pipelines.options import Constant
 from metaprobe.pipelines.session import Session
 from metaprobe.pipelines.system import System
 from metaprobe.pipelines.zero_shot_cot import ANSWER_TOKENS, FOLDER, PLAIN, RAW_CRITIQUE, directive
 from metaprobe.records.types import Call, Item, Run
 
-SAMPLES = 8
-TEMPERATURE = 0.6
+SAMPLES = Constant("samples", 8, "answers to choose from")
+TEMPERATURE = Constant("temperature", 0.6, "at which they are drawn", low=0, high=2)
 CHOICE_TOKENS = 16
 
 _NAMED = (re.compile(r"\bresponse\W*:\W*(\d+)", re.I), re.compile(r"\bresponse\W{0,4}(\d+)", re.I))
@@ -25,15 +26,16 @@ _ALONE = re.compile(r"^\W*(\d+)\W*$")
 
 async def universal_self_consistency(session: Session) -> Run:
     """Sample answers, let the model choose the most consistent one, and return it."""
-    samples = await asyncio.gather(*(sample(session, number) for number in range(1, SAMPLES + 1)))
+    count = session.constant(SAMPLES)
+    samples = await asyncio.gather(*(sample(session, number) for number in range(1, count + 1)))
     choice = await session.ask(
         "consistency",
         stage="choice",
         max_tokens=CHOICE_TOKENS,
-        count=SAMPLES,
+        count=count,
         responses="\n\n".join(f"Response {number}:\n{said(call)}" for number, call in enumerate(samples, 1)),
     )
-    named = chosen_number(choice.text, SAMPLES)
+    named = chosen_number(choice.text, count)
     returned = most_frequent(session.item, samples) if named is None else samples[named - 1]
     session.label(returned, "chosen", 1, source="vote" if named is None else "choice")
     return session.run(final_answer(session.item, returned.text))
@@ -46,7 +48,7 @@ async def sample(session: Session, number: int) -> Call:
         stage="answer",
         round=number,
         max_tokens=ANSWER_TOKENS,
-        temperature=TEMPERATURE,
+        temperature=session.constant(TEMPERATURE),
         hidden=True,
         directive=directive(session),
         heard="",
@@ -77,5 +79,7 @@ SYSTEM = System(
     prompts=("zero_shot_cot", "consistency", "raw_critique"),
     variants=(PLAIN, RAW_CRITIQUE),
     stages=("answer", "choice"),
-    tokens=SAMPLES * ANSWER_TOKENS + CHOICE_TOKENS,
+    limits={"answer": ANSWER_TOKENS, "choice": CHOICE_TOKENS},
+    calls=lambda setup, variant: {"answer": setup.options.value(SAMPLES), "choice": 1},
+    constants=(SAMPLES, TEMPERATURE),
 )

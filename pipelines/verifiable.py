@@ -6,8 +6,8 @@
 | scored | a score is given, in digits or words; quotations do not count | yes |
 | wrong side | more clauses blame than praise (Advocate) or praise than blame (Skeptic), and at least two do | yes |
 | copied | half of the argument's own five-word sequences stand in the prompt: it argues nothing | yes |
-| repetitive | half of the four-word sequences came before, the text shrinks to a fifth by compression, or it loops | yes |
-| gibberish | under five different words, hardly any function words, many without vowels, or hardly any letters | yes |
+| repetitive | half of the four-word sequences came before, the text shrinks to a fifth by compression, or loops | yes |
+| gibberish | under five different words, hardly any function words, many without vowels, or few letters | yes |
 | placeholders | how often @CAPS1 and the like are spoken of, outside of true quotations | no |
 
 A severe finding makes the argument `critical`, as in the meta-evaluator's flag: hallucinated evidence, an explicit

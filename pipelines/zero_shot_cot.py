@@ -66,5 +66,10 @@ SYSTEM = System(
     variants=(PLAIN, RAW_CRITIQUE, WITH_MONITOR, WITH_CONTROL),
     stages=("answer", "monitor", "control"),
     answer_stages=("answer", "control"),
-    tokens=ANSWER_TOKENS,
+    limits={"answer": ANSWER_TOKENS, "monitor": MONITOR_TOKENS, "control": CONTROL_TOKENS},
+    calls=lambda setup, variant: {
+        "answer": 1,
+        "monitor": int(variant == WITH_MONITOR),
+        "control": int(variant == WITH_CONTROL),
+    },
 )

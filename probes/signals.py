@@ -1,10 +1,21 @@
 """Everything known about one answer at one moment: stated, measured, probed; each None until known, with its source."""
 
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from metaprobe.records.types import Call
+
+STATED = "stated+"
+"""What stands before the digest in the source of a joined number, and before the path of its checkpoint."""
+
+
+def joined(first: float, second: float, *, margin: float = 0.01) -> float:
+    """Returns the mean of two probabilities on the log-odds scale; each is kept `margin` away from 0 and 1 first."""
+    odds = [math.log(p / (1 - p)) for p in (min(max(value, margin), 1 - margin) for value in (first, second))]
+    return 1 / (1 + math.exp(-sum(odds) / 2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +24,15 @@ class Signal:
 
     value: float
     source: str
-    """`stated`, `logprobs`, `profile`, or the digest of the checkpoint that gave it."""
+    """`stated`, `logprobs`, `profile`, or the digest of the checkpoint that gave it, after `stated+` where it is joined
+    with the stated number."""
+    thresholds: Mapping[str, float] = field(default_factory=dict, compare=False)
+    """Name -> threshold of the checkpoint that gave the number, on the checkpoint's own scale; empty without one."""
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether a stated number and a checkpoint's are joined in it."""
+        return self.source.startswith(STATED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +51,8 @@ class Signals:
     """Length of the answer."""
     quality: Signal | None = None
     """How good the answer is, in [0, 1]: the mean of stated evaluation scores, or the score of a predictor."""
+    critical: Signal | None = None
+    """Probability that the answer has a critical failure, in [0, 1]; only a checkpoint gives it."""
     profile: Signal | None = None
     """Past success rate of the agent on this kind of item, in [0, 1]."""
 

@@ -1,10 +1,9 @@
 """Where a pipeline's numbers come from: what the model states, or what a checkpoint reads in its place.
 
 `confidence=CHECKPOINT` replaces the stated confidence, `confidence=stated+CHECKPOINT` joins both,
-`confidence@NAME=CHECKPOINT` holds for one agent only.
+`confidence@NAME=CHECKPOINT` holds for one agent only. What each number needs of a checkpoint: `Replacement.lacks`.
 """
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,13 +15,13 @@ from metaprobe.checkpoints.kinds import wrong_kind
 from metaprobe.probes import adapter, hidden, quality
 from metaprobe.probes.adapter import AdapterProbe
 from metaprobe.probes.hidden import HiddenProbe
-from metaprobe.probes.quality import QualityPredictor
-from metaprobe.probes.signals import Signal
+from metaprobe.probes.quality import MAIN_HEADS, QualityPredictor, Verdict
+from metaprobe.probes.signals import STATED, Signal, joined
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.types import Call
 
-NAMES = ("confidence", "difficulty", "quality")
-STATED = "stated+"
+CRITICAL = "critical"
+NAMES = ("confidence", "difficulty", "quality", CRITICAL)
 BEFORE = "prompt_last"
 
 When = Literal["prompt", "answer"]
@@ -60,12 +59,44 @@ class Replacement:
     def digest(self) -> str:
         return self.reader.checkpoint.digest
 
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """What the checkpoint tells of an answer, by the name of the label that it was trained on."""
+        if isinstance(self.reader, AdapterProbe):
+            return (self.reader.target,)
+        return tuple(output.name for output in self.reader.checkpoint.manifest.outputs)
+
+    @property
+    def lacks(self) -> str:
+        """The head without which it gives no number under its name, as words; empty where it has one."""
+        if self.name == CRITICAL:
+            return "" if isinstance(self.reader, QualityPredictor) and CRITICAL in self.heads else CRITICAL
+        if isinstance(self.reader, QualityPredictor):
+            return "" if set(MAIN_HEADS) & set(self.heads) else " or ".join(MAIN_HEADS)
+        # A probe may have been trained on any label that is good to have.
+        return MAIN_HEADS[0] if CRITICAL in self.heads else ""
+
+    @property
+    def thresholds(self) -> Mapping[str, float]:
+        """The checkpoint's own, by name; on P(critical) where that is what is read, else on P(right) or quality."""
+        return self.reader.checkpoint.manifest.thresholds
+
     def probability(self, call: Call) -> float | None:
-        """P(right) or quality, in [0, 1]; None where this call does not give what it reads."""
+        """P(right), quality or P(critical), in [0, 1]; None where this call does not give what it reads."""
         try:
             if isinstance(self.reader, AdapterProbe):
                 return self.reader.read(call, when="before" if self.when == "prompt" else "after")
-            return self.reader.read(call) if isinstance(self.reader, HiddenProbe) else self.reader.predict(call).score
+            if isinstance(self.reader, HiddenProbe):
+                return self.reader.read(call)
+        except InvalidResponse:
+            return None
+        verdict = self.verdict(call)
+        return None if verdict is None else verdict.critical if self.name == CRITICAL else verdict.score
+
+    def verdict(self, call: Call) -> Verdict | None:
+        """All that a predictor says of a call; None from a probe, and where the call has nothing that it reads."""
+        try:
+            return self.reader.predict(call) if isinstance(self.reader, QualityPredictor) else None
         except InvalidResponse:
             return None
 
@@ -100,6 +131,11 @@ class SignalSource:
         """What replaces a number of that agent; None where it is taken as stated."""
         return self._replacements.get(f"{name}@{agent}") or self._replacements.get(name)
 
+    def source(self, name: str, agent: str = "") -> str:
+        """Where the number comes from, as `Signal.source` names it: `stated`, a digest, or `stated+` and a digest."""
+        replacement = self.replacement(name, agent)
+        return "stated" if replacement is None else (STATED if replacement.with_stated else "") + replacement.digest
+
     def asks(self, name: str, agent: str = "") -> bool:
         """Whether the model must still be asked to state it."""
         replacement = self.replacement(name, agent)
@@ -123,10 +159,11 @@ class SignalSource:
         value = None if call is None else replacement.probability(call)
         if value is not None and name == "difficulty":
             value = 1 - value
-        source = replacement.digest
         if replacement.with_stated and stated is not None:
-            value, source = (stated, "stated") if value is None else (joined(stated, value), f"stated+{source}")
-        return None if value is None else Signal(value, source)
+            if value is None:
+                return Signal(stated, "stated")
+            return Signal(joined(stated, value), STATED + replacement.digest, replacement.thresholds)
+        return None if value is None else Signal(value, replacement.digest, replacement.thresholds)
 
     @property
     def description(self) -> dict[str, str]:
@@ -135,12 +172,6 @@ class SignalSource:
             key: (STATED if replacement.with_stated else "") + replacement.digest
             for key, replacement in sorted(self._replacements.items())
         }
-
-
-def joined(first: float, second: float, *, margin: float = 0.01) -> float:
-    """The mean of two probabilities on the log-odds scale; each is kept `margin` away from 0 and 1 first."""
-    odds = [math.log(p / (1 - p)) for p in (min(max(value, margin), 1 - margin) for value in (first, second))]
-    return 1 / (1 + math.exp(-sum(odds) / 2))
 
 
 def _reader(path: str) -> Reader:
@@ -161,3 +192,5 @@ def _check(key: str, replacement: Replacement) -> None:
         raise ContractMismatch(f"{key}={path} reads the answer, but difficulty is asked for before there is one")
     if name == "quality" and replacement.when == "prompt":
         raise ContractMismatch(f"{key}={path} reads the prompt only, but quality is that of an answer")
+    if name == CRITICAL and replacement.with_stated:
+        raise ContractMismatch(f"{key}={STATED}{path}: no model states a number for it beforehand; give {key}={path}")

@@ -11,6 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -18,19 +19,47 @@ import click
 from metaprobe.checkpoints import load_checkpoint
 from metaprobe.checkpoints.bundle import FOLDER, bundled_names
 from metaprobe.checkpoints.golden import difference
-from metaprobe.checkpoints.manifest import GOLDEN
+from metaprobe.checkpoints.manifest import GOLDEN, Manifest
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "checkpoints.md"
-SHOWN = 4
-"""Figures of a checkpoint in the table; all stand in its card."""
-ELSEWHERE = (
-    ("auroc", ".3f", "auroc_without"),
-    ("over mean log-probability", "+.3f", "auroc_gain_over_mean_log_probability_without"),
-    ("ECE", ".3f", "ece_without"),
-    ("debiased root-mean-square calibration error", ".3f", "ece_debiased_without"),  # of version 0.1
+MEAN_GAIN, OVER_STRONGEST = "over mean log-probability", "over the strongest control"
+WITHIN = (
+    ("auroc", ".3f", "auroc_within_runs"),
+    (OVER_STRONGEST, "+.3f", "auroc_within_runs_gain_over_strongest_control"),
+    (MEAN_GAIN, "+.3f", "auroc_within_runs_gain_over_mean_log_probability"),
 )
-"""What is said of it, its form, and its figure without `_task` or `_dimension`."""
+"""Over pairs of answers of one run (model, task, way of asking): what is said of it, its form, and its figure."""
+ELSEWHERE = tuple(
+    (says, form, f"{figure}_without_{by}")
+    for says, form, figure in (
+        ("auroc", ".3f", "auroc"),
+        (MEAN_GAIN, "+.3f", "auroc_gain_over_mean_log_probability"),
+        ("ECE", ".3f", "ece"),
+        ("debiased root-mean-square calibration error", ".3f", "ece_debiased"),  # of version 0.1
+    )
+    for by in ("task", "dimension")
+)
+POOLED = (
+    ("auroc", ".3f", "auroc"),
+    ("of the run's identity alone", ".3f", "auroc_of_run_identity"),
+    (OVER_STRONGEST, "+.3f", "auroc_gain_over_strongest_control"),
+    (MEAN_GAIN, "+.3f", "auroc_gain_over_mean_log_probability"),
+    ("Brier skill", ".3f", "brier_skill"),
+)
+"""Over all answers at home; what has none of these (a gate, a router) shows the first of its figures."""
+COLUMNS = (
+    "name",
+    "kind",
+    "answers of",
+    "learned from",
+    "within runs",
+    "a task or dimension left out",
+    "pooled at home",
+    "trust",
+)
+SHOWN = 4
+"""How many those are. All stand in the card."""
 WORK = Path("out/bundle")
 STATES = WORK / "states"
 """Copies of the recorded runs, with hidden states beside them."""
@@ -57,7 +86,7 @@ SHORT = " ".join(
 )
 """Answers of a word or two to further tasks. Learned from `ANSWERS` alone, a predictor is at chance on a task that it
 has not seen; with these it is not."""
-DEBATE = "recorded/asap-debate --stage argument --label-source program --target critical"
+DEBATE = "recorded/asap-debate-scaffold --stage argument --label-source program --target critical"
 """What a program finds in the debates' arguments. What the small judge says of them is no better than chance to learn
 (docs/quality.md), so that a checkpoint of its grades would be worth nothing."""
 PRICES = "recorded/prices.json"
@@ -131,29 +160,35 @@ def write_table() -> None:
     """What is bundled, into docs/checkpoints.md."""
     lines = [
         "",
-        "| name | kind | answers of | learned from | held out | on a task or dimension left out | failed audits |",
-        "|---|---|---|---|---|---|---|",
+        f"| {' | '.join(COLUMNS)} |",
+        f"|{'---|' * len(COLUMNS)}",
     ]
     for name in bundled_names():
         manifest = load_checkpoint(FOLDER / name).manifest
         models = ", ".join(manifest.generator.models) if manifest.generator else "-"
         of = f"{manifest.training.n} answers in {manifest.training.groups} groups" if manifest.training else "-"
-        figures = [f"{key} {m.estimate:.3f} [{m.low:.3f}, {m.high:.3f}]" for key, m in manifest.metrics.items()]
-        elsewhere = [
-            f"{says} {m.estimate:{form}} [{m.low:{form}}, {m.high:{form}}]"
-            for key, m in manifest.metrics.items()
-            for says, form, prefix in ELSEWHERE
-            if key in (f"{prefix}_task", f"{prefix}_dimension")
+        first = [(key, ".3f", key) for key in manifest.metrics][:SHOWN]
+        pooled = POOLED if "auroc" in manifest.metrics else first
+        cells = [
+            f"`{name}`",
+            manifest.kind,
+            models,
+            of,
+            *(told(manifest, part) for part in (WITHIN, ELSEWHERE, pooled)),
         ]
-        failed = [key for key, audit in manifest.audits.items() if not audit.passed]
-        cells = [f"`{name}`", manifest.kind, models, of, "; ".join(figures[:SHOWN]), "; ".join(elsewhere) or "-"]
-        cells.append("; ".join(failed) or "none")
+        cells.append(f"{manifest.trust}{': not shown: ' if manifest.failed else ''}{'; '.join(manifest.failed)}")
         lines.append(f"| {' | '.join(cells)} |")
     text = PAGE.read_text(encoding="utf-8")
     begin, end = "<!-- bundled: written by recorded/bundle.py -->\n", "<!-- /bundled -->"
     before, rest = text.split(begin)
     after = rest.split(end)[1]
     PAGE.write_text(before + begin + "\n".join(lines) + "\n" + end + after, encoding="utf-8")
+
+
+def told(manifest: Manifest, figures: Sequence[tuple[str, str, str]]) -> str:
+    """Those of the figures that it has, for a cell of the table."""
+    found = [(says, form, manifest.metrics[key]) for says, form, key in figures if key in manifest.metrics]
+    return "; ".join(f"{says} {m.estimate:{form}} [{m.low:{form}}, {m.high:{form}}]" for says, form, m in found) or "-"
 
 
 def compared(old: Path, new: Path) -> float:

@@ -45,8 +45,10 @@ COMMANDS = {
     "qwen-metacog-eval": f"self-report --task metacog-eval --llm {SMALL} --batch-size 64 --top-logprobs 15",
     "creak-metacrit": f"metacrit --variant every-stage {CREAK}",
     "creak-cot": f"zero-shot-cot --variant plain --variant raw-critique --variant monitor --variant control {CREAK}",
-    "asap-debate": f"essay-debate --task asap --limit 300 {ESSAYS} --judge {LARGE}",
+    "asap-debate": f"essay-debate --variant no-judge --task asap --limit 96 {ESSAYS}",
+    "asap-debate-scaffold": f"essay-debate --variant scaffold --task asap --limit 300 {ESSAYS} --judge {LARGE}",
     "essays-caelf": f"caelf --task essays --limit 60 {ESSAYS}",
+    "essays-caelf-levels": f"caelf --variant levels --task essays --limit 60 {ESSAYS}",
     **{
         f"{model}-{task}": f"{REPORT} --task {task} --limit {limit} --llm {llm}"
         + (" --data {data}" if task != "arithmetic" else "")
@@ -57,7 +59,7 @@ COMMANDS = {
 """Name of the store -> its command. The other variants of MetaCogAgent follow from `every-agent` without a model
 (benchmarks/systems.py replays it)."""
 
-WITHOUT_TEXT = {"asap-debate", "essays-caelf"}
+WITHOUT_TEXT = {"asap-debate", "asap-debate-scaffold", "essays-caelf", "essays-caelf-levels"}
 """Stores on data that must not be given on: what was asked and said is left out."""
 
 WITH_ALTERNATIVES = {"qwen-metacog-eval"}

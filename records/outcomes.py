@@ -1,7 +1,8 @@
 """What came of asking agents: one question a line, with every agent that was asked. Standard library only.
 
     {"id", "group", "question", "dimension",
-     "agents": {name: {"answer", "correct": 0|1 or "score": 0..1, "confidence", "cost_usd", "latency_ms"}},
+     "agents": {name: {"answer", "correct": 0|1 or "score": 0..1, "confidence", "cost_usd", "latency_ms",
+                       "confidence_source"}},
      "chosen", "propensities": {name: 0..1}}
 
 Only `id` and `agents` are required. A full outcome holds every agent. A logged one holds those that were asked, the
@@ -32,6 +33,9 @@ class AgentOutcome:
     May be -inf, the log-probability of what cannot be (in JSON -Infinity, as Python writes it)."""
     cost_usd: float | None = None
     latency_ms: float | None = None
+    confidence_source: str = ""
+    """Where the confidence is from: `stated`, `logprobs`, the digest of a checkpoint, or that digest after `stated+`
+    where both are joined. Empty where the line does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +114,7 @@ def _agent(name: str, outcome: Any) -> AgentOutcome:
         confidence=_number(outcome, "confidence", where, -math.inf, math.inf),
         cost_usd=_number(outcome, "cost_usd", where, 0, math.inf),
         latency_ms=_number(outcome, "latency_ms", where, 0, math.inf),
+        confidence_source=_text(outcome, "confidence_source", where),
     )
 
 

@@ -58,7 +58,8 @@ class Sampling:
     temperature: float = 0.0
     top_p: float = 1.0
     seed: int | None = None
-    max_tokens: int = 256
+    max_tokens: int | None = 256
+    """None: as many as the model likes, which only an endpoint takes."""
     stop: tuple[str, ...] = ()
     """Generation ends where one of these appears; it is not part of the text."""
     json_schema: str = ""

@@ -2,15 +2,16 @@
 
 import dataclasses
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Decision
 from metaprobe.routing.paper import AGAIN, ASK, MONITOR_CONTROL, STOP, PaperRules
-from metaprobe.routing.policy import Outcome, Policy, State, decided
+from metaprobe.routing.policy import Outcome, Policy, State, decided, learns
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,13 @@ class Exhaustive:
     """Never stops early: asks every agent, hears every critic, runs every cycle. What it collects is not censored."""
 
     rules: PaperRules = dataclasses.field(default_factory=PaperRules)
+    label: ClassVar[str] = "exhaustive"
+    own: ClassVar[tuple[str, ...]] = ("assess", "regulate", "iterate")
+
+    @property
+    def reads(self) -> Mapping[str, tuple[str, ...]]:
+        """As of the papers' rules, whose decision stands in the reason."""
+        return self.rules.reads
 
     def decide(self, state: State, legal_actions: Sequence[str]) -> Decision:
         decision = self.rules.decide(state, legal_actions)
@@ -43,8 +51,33 @@ class EpsilonGreedy:
         self.epsilon = epsilon
         self._seed = seed
 
+    @property
+    def label(self) -> str:
+        """The name of the other policy, and that it explores."""
+        return f"{getattr(self.policy, 'label', type(self.policy).__name__)} with epsilon {self.epsilon:g}"
+
+    @property
+    def reads(self) -> Mapping[str, tuple[str, ...]] | None:
+        """As of the other policy."""
+        return getattr(self.policy, "reads", None)
+
+    @property
+    def own(self) -> tuple[str, ...]:
+        """Those of the other policy; of one that decides everywhere all its points, for each can be explored."""
+        return getattr(self.policy, "own", ()) or tuple(self.reads or ())
+
+    @property
+    def rules(self) -> PaperRules | None:
+        """The papers' rules beneath it."""
+        return self.policy if isinstance(self.policy, PaperRules) else getattr(self.policy, "rules", None)
+
     def __repr__(self) -> str:
         return f"EpsilonGreedy({self.policy!r}, epsilon={self.epsilon}, seed={self._seed})"
+
+    @property
+    def learns(self) -> bool:
+        """Whether the other policy does."""
+        return learns(self.policy)
 
     def decide(self, state: State, legal_actions: Sequence[str]) -> Decision:
         """The same draw for the same decision id, so that a resumed collection decides as it did."""

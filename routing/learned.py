@@ -13,6 +13,7 @@ import copy
 import json
 import math
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -22,12 +23,15 @@ import numpy as np
 
 from metaprobe.checkpoints import Checkpoint, ContractMismatch, Pretrained, load_checkpoint
 from metaprobe.checkpoints.kinds import check_kind
+from metaprobe.probes.contract import OnMismatch, checked
 from metaprobe.records.errors import RecordError
 from metaprobe.routing.learned_budget import Alone, Plan, Point, plan_of
-from metaprobe.routing.learned_state import FLOOR, NAN, PRICED, Asked, Known, Panel, Past, rows
+from metaprobe.routing.learned_state import FLOOR, NAN, PRICED, Asked, Known, Panel, Past, mismatched, rows
 from metaprobe.routing.learned_text import BUCKETS, WordScores
 
 KIND = "router"
+SOURCES = "confidence_sources"
+"""In the contract: agent -> where the confidences are from that the router learned from."""
 INPUT, SUCCESS, GAIN = "agents", "success", "gain"
 AGENTS, WORDS = "agents.json", "words.f32"
 ANY = ""
@@ -71,14 +75,17 @@ class LearnedRouter(Pretrained):
         seconds: float | None = None,
         lambda_: float | None = None,
         per_second: float | None = None,
+        on_mismatch: OnMismatch = "warn",
     ) -> None:
         """`budget`: US dollars for 1,000 questions, `seconds`: of waiting for an answer, both on average. What a dollar
         and a second must bring is then read off the checkpoint's own curve (`plan_of`).
 
         Or give these prices: `lambda_`, accuracy for a dollar per 1,000 questions, and `per_second`, accuracy for a
         second, by default 0. Without anything lambda is the checkpoint's default: the least at which its curve is
-        within 0.005 of its best. Raises `RecordError` for means below those of every way, or where waiting has a price
-        and no latency is known.
+        within 0.005 of its best. `on_mismatch`: what to do with a confidence from another source than the router
+        learned from (a checkpoint's in place of a stated one): `warn` says so once and lets the fixed rule decide,
+        `refuse` raises `ContractMismatch`, `ignore` takes the number. Raises `RecordError` for means below those of
+        every way, or where waiting has a price and no latency is known.
         """
         manifest = checkpoint.manifest
         check_kind(checkpoint.path, manifest.kind, KIND)
@@ -93,6 +100,11 @@ class LearnedRouter(Pretrained):
         if given.keys() & limits.keys() and given.keys() & prices.keys():
             raise ValueError(f"{given} were given; budget and seconds fix lambda_ and per_second")
         self.checkpoint = checkpoint
+        self.sources: dict[str, str] = dict(manifest.contract.get(SOURCES, {}))
+        """Agent -> where the confidences were from that it learned from; an agent of which that is not known is not
+        among them."""
+        self._on_mismatch = checked(on_mismatch)
+        self._told: set[tuple[str, str]] = set()
         try:
             self.curve = tuple(Point(*point) for point in manifest.contract["curve"])
             rule = tuple(Point(*point) for point in manifest.contract.get("rule", ()))
@@ -125,10 +137,18 @@ class LearnedRouter(Pretrained):
         lambda_: float | None = None,
         per_second: float | None = None,
         sha256: str | None = None,
+        on_mismatch: OnMismatch = "warn",
     ) -> "LearnedRouter":
         """The router in a checkpoint folder, verified. `sha256`: the digest its author gave you."""
         checkpoint = load_checkpoint(path, sha256=sha256)
-        return cls(checkpoint, budget=budget, seconds=seconds, lambda_=lambda_, per_second=per_second)
+        return cls(
+            checkpoint,
+            budget=budget,
+            seconds=seconds,
+            lambda_=lambda_,
+            per_second=per_second,
+            on_mismatch=on_mismatch,
+        )
 
     @property
     def lambda_(self) -> float:
@@ -284,6 +304,8 @@ class LearnedRouter(Pretrained):
             return f"nothing is known of {', '.join(strangers)}, which was asked"
         for column, answer in asked:
             past = panel.pasts[column]
+            if answer.confidence is not None and (why := self._mismatch(panel.names[column], answer.source)):
+                return why
             if answer.confidence is None:
                 if past.stated >= ALWAYS:
                     return f"{panel.names[column]} gave no confidence, and always did in training"
@@ -293,6 +315,21 @@ class LearnedRouter(Pretrained):
                     f"{past.knots[-1]:g}"
                 )
         return ""
+
+    def _mismatch(self, agent: str, source: str) -> str:
+        """Why a confidence from this source cannot be used; empty where it can. Warns once for each agent and source.
+
+        A number from another source is another number, whatever its range: a stated 0.9 and a predictor's 0.9 are not
+        right equally often, and the router's calibration is that of the one it learned from.
+        """
+        if self._on_mismatch == "ignore" or not (why := mismatched(self.sources, agent, source)):
+            return ""
+        if self._on_mismatch == "refuse":
+            raise ContractMismatch(f"{self.checkpoint.path}: {why}")
+        if self._on_mismatch == "warn" and (agent, source) not in self._told:
+            self._told.add((agent, source))  # two threads may both say it, which does no harm
+            warnings.warn(f"metaprobe: {why}; the fixed rule decides in the router's place", stacklevel=4)
+        return why
 
     def _by_rule(self, panel: Panel, asked: Sequence[tuple[int, Asked]], chars: int, why: str) -> Routed:
         rates = [1 / (1 + math.exp(-rate)) for rate in panel.rates]

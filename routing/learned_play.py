@@ -48,7 +48,7 @@ def play(router: LearnedRouter, question: QuestionOutcomes) -> Game:
         if routed.action != ASK:
             break
         outcome = question.agents[routed.agent]
-        asked[routed.agent] = Asked(outcome.answer, outcome.confidence)
+        asked[routed.agent] = Asked(outcome.answer, outcome.confidence, outcome.confidence_source)
     outcomes = [question.agents[name] for name in asked]
     return Game(
         asked=tuple(asked),

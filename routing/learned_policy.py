@@ -24,11 +24,13 @@ from statistics import NormalDist
 import numpy as np
 
 from metaprobe.checkpoints import ContractMismatch, load_checkpoint
+from metaprobe.probes.signals import Signals
+from metaprobe.probes.source import SignalSource
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Decision
 from metaprobe.routing import learned, stages
 from metaprobe.routing.learned import ALWAYS, LearnedRouter, Routed
-from metaprobe.routing.learned_state import Asked, Known, Past
+from metaprobe.routing.learned_state import Asked, Known, Past, mismatched
 from metaprobe.routing.paper import ASK, EXECUTE, PaperRules
 from metaprobe.routing.policy import Outcome, Policy, State, decided
 
@@ -43,6 +45,14 @@ class AgentPolicy:
     It never has all agents vote: no estimate of P(the vote is right) won on held-out items (docs/routing.md).
     May be shared by threads.
     """
+
+    label = "learned (a router)"
+    own = ("assess", "assign")
+
+    @property
+    def reads(self) -> Mapping[str, tuple[str, ...]]:
+        """Point -> the signals that decide there: those of the papers' rules, at its own points as well."""
+        return self.rules.reads
 
     def __init__(
         self,
@@ -90,7 +100,7 @@ class AgentPolicy:
         """Fitted beforehand; outcomes are learned from by training again."""
 
     def _assess(self, state: State, legal_actions: Sequence[str]) -> Decision:
-        own = {state.agent: Asked("", state.signals.value("confidence"))}
+        own = {state.agent: _heard(state.signals)}
         judged = self._judged(own, state.dimension)
         if judged.fallback:
             return self._by_rule(state, legal_actions, judged.reason)
@@ -110,7 +120,7 @@ class AgentPolicy:
 
     def _assign(self, state: State, legal_actions: Sequence[str]) -> Decision:
         signals = {state.agent: state.signals, **state.others}
-        judged = self._judged({a: Asked("", s.value("confidence")) for a, s in signals.items()}, state.dimension)
+        judged = self._judged({agent: _heard(one) for agent, one in signals.items()}, state.dimension)
         legal = [name for name in legal_actions if name in judged.scores]
         if judged.fallback or not legal:
             why = judged.reason if judged.fallback else f"the router knows none of {', '.join(legal_actions)}"
@@ -162,6 +172,26 @@ class AgentPolicy:
 
     def _by_rule(self, state: State, legal_actions: Sequence[str], why: str) -> Decision:
         return by_rule(self.rules, state, legal_actions, why)
+
+
+def _heard(signals: Signals) -> Asked:
+    """What an agent said of itself before it answered, and where the number is from."""
+    signal = signals.confidence
+    return Asked() if signal is None else Asked("", signal.value, signal.source)
+
+
+def check_sources(policy: Policy, signals: SignalSource, agents: Sequence[str]) -> None:
+    """Raises `ContractMismatch` where a router is to decide by confidences that it did not learn from.
+
+    For a collection, before its first call: there every decision would fall back to the rules. Policies that hold
+    another (exploration) are looked into; those that are no router are not asked.
+    """
+    inner = getattr(policy, "policy", policy)
+    if not isinstance(inner, AgentPolicy):
+        return
+    for agent in agents or inner.team:
+        if why := mismatched(inner.router.sources, agent, signals.source("confidence", agent), whole=True):
+            raise ContractMismatch(f"{inner.router.checkpoint.path}: {why}")
 
 
 def by_rule(rules: PaperRules, state: State, legal_actions: Sequence[str], why: str) -> Decision:

@@ -47,6 +47,8 @@ class Asked:
     answer: str = ""
     confidence: float | None = None
     """On the scale of the outcomes that the router was trained on."""
+    source: str = ""
+    """Where the confidence is from, as `Signal.source` has it; empty where it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +219,31 @@ def _votes(odds: Sequence[float], alike: Sequence[float]) -> tuple[float, float,
         NAN if best_agreeing == -math.inf else best_agreeing,
         NAN if best_disagreeing == -math.inf else best_disagreeing,
     )
+
+
+def mismatched(sources: Mapping[str, str], agent: str, source: str, *, whole: bool = False) -> str:
+    """What is wrong with an agent's confidence from this source, for a router that learned from `sources`.
+
+    Empty where nothing is, or where one of the two is not known. A router that learned from two sources joined takes
+    either alone, for one answer, where the other gave nothing, as it did in training; but not as the only source of a
+    `whole` collection.
+    """
+    learned = sources.get(agent, "")
+    if not learned or not source or source == learned or (not whole and source in learned.split("+", 1)):
+        return ""
+    return (
+        f"the confidence of {agent} is {_in_words(source)}, and the router learned from one that is "
+        f"{_in_words(learned)}: give it that one, or train it on this one (`metaprobe train router RUNS --signal "
+        "confidence=CHECKPOINT`)"
+    )
+
+
+def _in_words(source: str) -> str:
+    """A source in words."""
+    first, _, digest = source.rpartition("+")
+    if source.isidentifier() and len(source) < 20:
+        return "stated by the model" if source == "stated" else f"from {source}"
+    return f"read by checkpoint {digest[:16]}" + (", joined with the stated one" if first else "")
 
 
 def agreement(one: frozenset[str], other: frozenset[str]) -> float:

@@ -1,12 +1,16 @@
-"""The papers' rules, with their constants as defaults: one policy that answers at every point a pipeline asks."""
+"""The papers' rules, with their constants as defaults: one policy that answers at every point a pipeline asks.
+
+The papers' thresholds 0.5 and 0.85 are for numbers that a model states. Where a checkpoint gives the number, the rule
+goes by the checkpoint's own operating point (`OPERATING_POINTS`) and says so, unless a threshold was given.
+"""
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import get_type_hints
+from typing import ClassVar, get_type_hints
 
-from metaprobe.probes.signals import Signals
+from metaprobe.probes.signals import Signal, Signals, joined
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Decision
 from metaprobe.routing.policy import Outcome, State, decided
@@ -18,13 +22,40 @@ SYNTHESISE, MONITOR, MONITOR_CONTROL = "synthesise", "monitor", "monitor+control
 GENERATE = "generate"
 """Monitor-Generate-Verify, point `budget`: a setting rather than a choice; the decision's scores hold it."""
 STOP, AGAIN = "stop", "again"
+KEEP, JUDGE = "keep", "judge"
+"""The essay debate, point `review`, beside `again`: what becomes of an argument."""
 
 TOLERANCE = 1e-9
 """Two numbers that differ by less are equal to a threshold: 0.8 - 0.5 does not exceed 0.3. Far above what adding a few
 doubles loses, far below what a confidence or a success rate can tell apart."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+OPERATING_POINTS: dict[str, tuple[str, ...]] = {
+    "assess": ("accept", "flag"),
+    "assign": ("accept", "flag"),
+    "iterate": ("iterate", "accept", "flag"),
+}
+"""Point -> thresholds of a checkpoint that may take the place of the paper's; the first that it has does.
+
+`accept` and `flag` say which answers may stand by themselves (`training.heads_thresholds.PROMISES`). `iterate` is the
+value that the checkpoint's number reaches as often as the stated evaluation reached the paper's threshold in the runs
+it was trained on (`training.operating_points`).
+"""
+THRESHOLDS = {"assess": ("confidence", "theta"), "assign": ("confidence", "theta"), "iterate": ("quality", "good")}
+"""Point -> the signal that is held against a threshold there, and the constant that is the paper's."""
+CONSTANTS: dict[str, tuple[str, ...]] = {
+    "assess": ("theta", "weight", "conflict", "damping", "unstated", "initial", "rate"),
+    "assign": ("theta", "weight", "unstated", "initial", "rate"),
+    "regulate": (),
+    "budget": ("unstated", "base_tokens", "tokens_per_difficulty", "base_temperature", "temperature_per_difficulty"),
+    "iterate": ("good", "cycles"),
+    "select": (),
+    "review": (),
+}
+"""Point -> the constants of `PaperRules` that matter there; `initial` and `rate` are of the profiles read there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class PaperRules:
     """Thresholds of MetaCogAgent (section III), MetaCrit, and Monitor-Generate-Verify (Algorithm 1, section 4.1)."""
 
@@ -49,6 +80,20 @@ class PaperRules:
     tokens_per_difficulty: int = 400
     base_temperature: float = 0.3
     temperature_per_difficulty: float = 0.2
+    given: tuple[str, ...] = ()
+    """Of `theta` and `good` those that were given at the paper's own value: they hold for a checkpoint's number too."""
+    label: ClassVar[str] = "paper"
+    """Its name on the command line."""
+    reads: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "assess": ("confidence", "profile"),
+        "assign": ("confidence", "profile"),
+        "regulate": (),
+        "budget": ("difficulty",),
+        "iterate": ("quality",),
+        "select": ("quality",),
+        "review": ("quality",),
+    }
+    """Point -> the signals that decide there."""
 
     def __post_init__(self) -> None:
         for field in FRACTIONS:
@@ -61,10 +106,20 @@ class PaperRules:
             if not 0 <= getattr(self, field) < math.inf:
                 raise RecordError(f"policy constant {field} is {getattr(self, field)}; expected a number of at least 0")
 
+    def __repr__(self) -> str:
+        """Stands in the ids of runs: without `given` where nothing is, as before there was such a thing."""
+        constants = [f"{name}={getattr(self, name)!r}" for name in DEFAULTS]
+        return f"PaperRules({', '.join(constants)}{f', given={self.given!r}' if self.given else ''})"
+
+    @property
+    def changed(self) -> tuple[str, ...]:
+        """Names of the constants that were given: those that are not the paper's own, and those of `given`."""
+        return tuple(n for n, value in DEFAULTS.items() if n in self.given or getattr(self, n) != value)
+
     @classmethod
     def parse(cls, text: str) -> "PaperRules":
         """From `theta=0.4,cycles=2`; the empty text is the papers' own."""
-        kinds = get_type_hints(cls)
+        kinds = {name: kind for name, kind in get_type_hints(cls).items() if name in DEFAULTS}
         given: dict[str, float | int] = {}
         for part in filter(None, text.split(",")):
             name, _, value = part.partition("=")
@@ -72,10 +127,10 @@ class PaperRules:
                 given[name.strip()] = kinds[name.strip()](value)
             except (KeyError, ValueError) as error:
                 raise RecordError(
-                    f"policy constant {part!r}: expected NAME=NUMBER with NAME one of "
-                    + ", ".join(f.name for f in FIELDS)
+                    f"policy constant {part!r}: expected NAME=NUMBER with NAME one of " + ", ".join(DEFAULTS)
                 ) from error
-        return cls(**given)  # type: ignore[arg-type]
+        named = tuple(sorted(n for n, value in given.items() if n in ("theta", "good") and value == DEFAULTS[n]))
+        return cls(**given, given=named)  # type: ignore[arg-type]
 
     def decide(self, state: State, legal_actions: Sequence[str]) -> Decision:
         """Raises `RecordError` for a point that no paper has a rule for."""
@@ -86,6 +141,7 @@ class PaperRules:
             "budget": self._budget,
             "iterate": self._iterate,
             "select": self._select,
+            "review": self._review,
         }
         if state.point not in rules:
             raise RecordError(f"the papers' rules know no point {state.point!r}; they know {', '.join(rules)}")
@@ -105,23 +161,26 @@ class PaperRules:
     def _assess(self, state: State, legal_actions: Sequence[str]) -> Decision:
         c, delta, note = self.confidence(state.signals)
         raised = delta > self.conflict + TOLERANCE
-        threshold = self.theta + self.damping * delta * raised
+        theta, whose = self.theta_of(state.signals, "assess")
+        threshold = theta + self.damping * delta * raised
         sure = c >= threshold - TOLERANCE
         action = EXECUTE if sure else ASK
-        reason = f"c {c:.3f} ({note}) {'>=' if sure else '<'} {threshold:.3f}"
+        reason = f"c {c:.3f} ({note}) {'>=' if sure else '<'} {threshold:.3f}{whose}"
         reason += f", raised as |c_v - c_p| is {delta:.2f}" if raised else ""
         return decided(state, _legal(state, action, legal_actions), legal_actions, {EXECUTE: c, ASK: threshold}, reason)
 
     def _assign(self, state: State, legal_actions: Sequence[str]) -> Decision:
         scores = {agent: self.confidence(signals)[0] for agent, signals in state.others.items()}
         best = max(scores, key=lambda agent: scores[agent], default="")
-        sure = bool(best) and scores[best] >= self.theta - TOLERANCE
+        theta, whose = self.theta_of(state.others.get(best, Signals()), "assign")
+        sure = bool(best) and scores[best] >= theta - TOLERANCE
         action = best if sure or COLLABORATE not in legal_actions else COLLABORATE
-        reason = f"best other agent {best or '(none)'} {scores.get(best, 0):.3f} {'>=' if sure else '<'} {self.theta}"
+        shown = f"{theta:.3f}{whose}" if whose else f"{theta}"
+        reason = f"best other agent {best or '(none)'} {scores.get(best, 0):.3f} {'>=' if sure else '<'} {shown}"
         if silent := [agent for agent, signals in state.others.items() if signals.confidence is None]:
             reason += f"; {self.unstated} for {', '.join(silent)} (nothing stated)"
         if COLLABORATE in legal_actions:
-            scores[COLLABORATE] = self.theta
+            scores[COLLABORATE] = theta
         return decided(state, _legal(state, action, legal_actions), legal_actions, scores, reason)
 
     def _regulate(self, state: State, legal_actions: Sequence[str]) -> Decision:
@@ -139,11 +198,13 @@ class PaperRules:
 
     def _iterate(self, state: State, legal_actions: Sequence[str]) -> Decision:
         score = state.signals.value("quality")
-        good = score is not None and score >= self.good - TOLERANCE
+        threshold, whose = self.threshold_of(state.signals.quality, "iterate", "good")
+        good = score is not None and score >= threshold - TOLERANCE
         stop = good or state.round >= self.cycles
         shown = "nothing" if score is None else f"{score:.3f}"
-        reason = f"evaluated at {shown} {'>=' if good else '<'} {self.good} after {state.round} of {self.cycles} cycles"
-        scores = {STOP: -1.0 if score is None else score, AGAIN: self.good}
+        limit = f"{threshold:.3f}{whose}" if whose else f"{threshold}"
+        reason = f"evaluated at {shown} {'>=' if good else '<'} {limit} after {state.round} of {self.cycles} cycles"
+        scores = {STOP: -1.0 if score is None else score, AGAIN: threshold}
         return decided(state, _legal(state, STOP if stop else AGAIN, legal_actions), legal_actions, scores, reason)
 
     def _select(self, state: State, legal_actions: Sequence[str]) -> Decision:
@@ -153,6 +214,45 @@ class PaperRules:
         reason = f"best evaluated of {len(scores)}" + ("; none was evaluated" if scores[best] < 0 else "")
         return decided(state, _legal(state, best, legal_actions), legal_actions, scores, reason)
 
+    def _review(self, state: State, legal_actions: Sequence[str]) -> Decision:
+        read = state.signals.quality
+        action = JUDGE if read is None or JUDGE not in legal_actions else KEEP
+        reason = "the paper's meta-evaluator judges every argument"
+        if action == KEEP:
+            reason = "a checkpoint judges in the judge's place" if read else "this variant has no judge"
+        scores = {legal: float(legal == action) for legal in legal_actions}
+        return decided(state, _legal(state, action, legal_actions), legal_actions, scores, reason)
+
+    def theta_of(self, signals: Signals, point: str) -> tuple[float, str]:
+        """Returns the threshold for c at `assess` or `assign`, and whose it is: a clause, empty for the paper's theta.
+
+        A checkpoint's operating point is one for its own number. As c mixes that number with the profile, the threshold
+        mixes both in the same way: theta remains that of the profile.
+        """
+        theta, whose = self.threshold_of(signals.confidence, point, "theta")
+        if signals.profile is None or theta == self.theta:
+            return theta, whose
+        return self.weight * theta + (1 - self.weight) * self.theta, f"{whose}, mixed with {self.theta} as c is"
+
+    def threshold_of(self, signal: Signal | None, point: str, constant: str) -> tuple[float, str]:
+        """Returns the threshold for a number at a point, and whose it is: a clause, empty for a stated number.
+
+        A constant that was given goes before the checkpoint's own operating point, that before the paper's. Where the
+        stated number and the checkpoint's are joined, so are their thresholds.
+        """
+        papers: float = getattr(self, constant)
+        if signal is None or signal.source == "stated":
+            return papers, ""
+        if constant in self.changed:
+            return papers, f" ({constant}, as given)"
+        own = next((name for name in OPERATING_POINTS[point] if name in signal.thresholds), None)
+        if own is None:
+            return papers, " (the paper's: the checkpoint has no operating point of its own)"
+        threshold = signal.thresholds[own]
+        if signal.is_joined:
+            return joined(papers, threshold), f" (the paper's {papers} and the checkpoint's `{own}`, joined)"
+        return threshold, f" (the checkpoint's `{own}`)"
+
     def _number(self, signals: Signals, name: str) -> tuple[float, str]:
         signal = getattr(signals, name)
         if signal is None:
@@ -161,7 +261,10 @@ class PaperRules:
 
 
 FRACTIONS = ("theta", "weight", "conflict", "damping", "unstated", "initial", "rate", "good")
-FIELDS = dataclasses.fields(PaperRules)
+DEFAULTS: dict[str, float] = {
+    field.name: getattr(PaperRules(), field.name) for field in dataclasses.fields(PaperRules) if field.name != "given"
+}
+"""Constant -> the paper's value."""
 
 
 def _legal(state: State, wanted: str, legal_actions: Sequence[str]) -> str:

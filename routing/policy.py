@@ -14,7 +14,7 @@ class State:
 
     decision_id: str
     point: str
-    """Where in the pipeline: `assess`, `assign`, `regulate`, `budget`, `iterate`, `select`, `ask-again`."""
+    """Where in the pipeline: `assess`, `assign`, `regulate`, `budget`, `iterate`, `select`, `review`, `ask-again`."""
     signals: Signals = field(default_factory=Signals)
     """Of the agent whose turn it is, or of its answer."""
     agent: str = ""
@@ -40,7 +40,13 @@ class Outcome:
 
 
 class Policy(Protocol):
-    """Decides, and is told what came of it."""
+    """Decides, and is told what came of it.
+
+    One that learns from `observe` while it runs has an attribute `learns` that is true (see `learns`).
+    A policy may also declare, for `metaprobe.pipelines.contract`: `reads`, a mapping from each point that it can be
+    asked at to the signals that decide there (without it, it is taken to decide by all of them everywhere); `own`, the
+    points that it was made for, where it leaves others to the papers' rules; `rules`, those rules; `label`, its name.
+    """
 
     def decide(self, state: State, legal_actions: Sequence[str]) -> Decision:
         """One of the legal actions, with every legal action's score and propensity, and the reason."""
@@ -49,6 +55,14 @@ class Policy(Protocol):
     def observe(self, decision_id: str, outcome: Outcome) -> None:
         """Learn from an outcome; a policy that does not learn ignores it."""
         ...
+
+
+def learns(policy: Policy) -> bool:
+    """Whether what a policy is told by `observe` changes its later decisions; False where it does not say so.
+
+    A collection then runs in waves, so that what it has seen does not depend on which run ended first.
+    """
+    return bool(getattr(policy, "learns", False))
 
 
 def decided(state: State, action: str, legal_actions: Sequence[str], scores: dict[str, float], reason: str) -> Decision:

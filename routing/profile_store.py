@@ -1,20 +1,21 @@
-"""Judged outcomes of agents kept in one file, for any number of writers: what `add` returned from outlives them.
+"""Judged outcomes of agents kept in one file, from one collection to the next: `metaprobe collect --profiles FILE`.
 
-One row an observation, only ever added to. Several threads and processes of one machine may write and read at once, and
-any of them may be killed (SIGKILL). Profiles are not stored but folded from the rows, so no update can be lost between
-two writers.
+One row an observation. Several threads and processes of one machine may write and read at once, and any of them may be
+killed (SIGKILL). Profiles are not stored but folded from the rows, so no update can be lost between two writers.
 """
 
+import hashlib
+import math
 import sqlite3
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from metaprobe.records.database import Database
 from metaprobe.records.errors import RecordError
-from metaprobe.routing.posteriors import DISCOUNT, PRIOR, Discount, Posteriors, Prior
-from metaprobe.routing.profiles import Observation, Profiles, conflict, in_order
+from metaprobe.routing.profiles import Observation
 
 FORMAT = 1
 """Goes up when an older reader could no longer read what is written."""
@@ -27,6 +28,24 @@ CREATE TABLE IF NOT EXISTS observations (
 ) WITHOUT ROWID
 """
 _SELECT = "SELECT agent, dimension, correct, id, time, crc32 FROM observations"
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """What a profile file held when a collection began: that is what its items see, also when it is resumed."""
+
+    before: float
+    """Outcomes of an earlier time were there; those of the collection have this time and later ones."""
+    outcomes: int
+    """How many there were."""
+    digest: str
+    """SHA-256 of them, its beginning."""
+
+    @classmethod
+    def of(cls, past: Sequence[Observation], before: float) -> "Carried":
+        """Of these outcomes, in this order."""
+        digest = hashlib.sha256(repr([_content(one) for one in past]).encode()).hexdigest()[:16]
+        return cls(float(before), len(past), digest)
 
 
 class ProfileStore:
@@ -48,38 +67,35 @@ class ProfileStore:
         return f"ProfileStore({str(self.path)!r})"
 
     def add(self, outcomes: Iterable[Observation]) -> int:
-        """Keep them all, or none where it raises; how many were new.
+        """Keep them all, or none where it raises; how many of them the file did not hold as they are now.
 
-        One that is already there as it is counts once. Raises `RecordError` where its id is there with other content.
+        One that is already there counts once. Where its score or dimension is another now (a label was corrected), the
+        new one takes the old one's place, at the time that it had.
         """
-        rows = [(*_content(one), _crc32(one)) for one in outcomes]
+        rows = [_content(one) for one in outcomes]
+        changed = 0
         if not rows:
-            return 0
-        added = 0
+            return changed
         with self._db.named(), self._db.transaction():
             for row in rows:
-                insert = "INSERT INTO observations VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING"
-                new = self._db.execute(insert, row).rowcount
-                added += new
-                if not new:
-                    before = _read(self._db.execute(f"{_SELECT} WHERE id = ?", row[:1]).fetchone())
-                    if _content(before) != row[:-1]:
-                        raise RecordError(f"profile store {self.path}: {conflict(before, _observation(*row[:-1]))}")
-        return added
+                known = self._db.execute(f"{_SELECT} WHERE id = ?", row[:1]).fetchone()
+                now = row if known is None else (*row[:-1], _read(known).time)
+                if known is None or _content(_read(known)) != now:
+                    changed += 1
+                    insert = "INSERT OR REPLACE INTO observations VALUES (?, ?, ?, ?, ?, ?)"
+                    self._db.execute(insert, (*now, _crc32(_observation(*now))))
+        return changed
 
-    def observations(self) -> list[Observation]:
-        """All of them by time and then by id, as of one moment."""
+    def observations(self, before: float = math.inf) -> list[Observation]:
+        """Those of an earlier time than `before`, by time and then by id, as of one moment."""
         with self._db.named():
-            rows = self._db.execute(_SELECT).fetchall()
-            return in_order(_read(row) for row in rows)
+            known = [_read(row) for row in self._db.execute(_SELECT).fetchall()]
+        return sorted((one for one in known if one.time < before), key=lambda one: (one.time, one.id))
 
-    def posterior(self, now: float | None = None, *, prior: Prior = PRIOR, discount: Discount = DISCOUNT) -> Posteriors:
-        """Discounted Beta posteriors from everything that was known at `now`, by default from all."""
-        return Posteriors(self.observations(), prior=prior, discount=discount, now=now)
-
-    def ema(self, *, initial: float = 0.5, rate: float = 0.1) -> Profiles:
-        """The paper's moving averages from everything stored."""
-        return Profiles(self.observations(), initial=initial, rate=rate)
+    @property
+    def next_time(self) -> float:
+        """A time after all that is stored; 0 where nothing is."""
+        return max((math.floor(one.time) + 1.0 for one in self.observations()), default=0.0)
 
     def __len__(self) -> int:
         return self._db.count("observations")

@@ -1,12 +1,11 @@
 """What is known of each agent's past: its success rate on each dimension, as the paper's moving average."""
 
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import astuple, dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 
 from metaprobe.records.errors import RecordError
-from metaprobe.records.outcomes import QuestionOutcomes
-from metaprobe.records.types import Run
+from metaprobe.records.types import Label, Run
 from metaprobe.routing.paper import COLLABORATE, EXECUTE
 
 DIMENSION, DISPATCHED, PROFILE = "dimension:", "dispatched:", "profile:"
@@ -28,15 +27,15 @@ class Experience:
 
 @dataclass(frozen=True, slots=True)
 class Observation(Experience):
-    """An experience that knows which one it is and when it was: what a fold needs that must not depend on arrival.
+    """An experience that knows which one it is and when it was: what a file of them needs, so that none counts twice.
 
     Raises `RecordError` where the score is not in [0, 1], the time is not finite, or the id or the agent is empty.
     """
 
     id: str
-    """Counts once, however often it arrives."""
+    """Counts once, however often it is told."""
     time: float
-    """The item's place in its task, or seconds: whatever says which came first."""
+    """Which came first: the item's place among all that were learned from."""
 
     def __post_init__(self) -> None:
         if not (self.id and self.agent):
@@ -45,24 +44,6 @@ class Observation(Experience):
             raise RecordError(f"observation {self.id}: correct is {self.correct}; expected a number from 0 to 1")
         if not math.isfinite(self.time):
             raise RecordError(f"observation {self.id}: time is {self.time}; expected a finite number")
-
-
-def in_order(observations: Iterable[Observation]) -> list[Observation]:
-    """Each once, by time and then by id. Raises `RecordError` where one id tells two different things."""
-    known: dict[str, Observation] = {}
-    for observation in observations:
-        before = known.setdefault(observation.id, observation)
-        if before != observation:
-            raise RecordError(conflict(before, observation))
-    return sorted(known.values(), key=lambda observation: (observation.time, observation.id))
-
-
-def conflict(before: Observation, now: Observation) -> str:
-    """The message for one id that tells two different things."""
-    return (
-        f"observation {now.id} was {astuple(before)[:3]} at {before.time} and is now {astuple(now)[:3]} at {now.time}; "
-        "an outcome does not change: give another one its own id"
-    )
 
 
 class Profiles:
@@ -106,28 +87,23 @@ def experiences(run: Run) -> Iterator[Experience]:
             yield Experience(agent, dimension, correct)
 
 
-def run_observations(run: Run, *, time: float, agents: Iterable[str] | None = None) -> Iterator[Observation]:
-    """What `experiences` gives, as observations at the item's place `time`.
-
-    With `agents`: each of them that gave an answer which was judged, also those that only answered for the record. Take
-    one variant of an item: another one repeats answers of the same agents under another run id.
-    """
-    if agents is None:
-        learned = experiences(run)
-    else:
-        dimension = classified(run) or UNKNOWN
-        judged = ((agent, answered_correctly(run, agent)) for agent in agents)
-        learned = (Experience(agent, dimension, correct) for agent, correct in judged if correct is not None)
-    for one in learned:
+def run_observations(
+    run: Run, learned: Callable[[Run], Iterable[Experience]] = experiences, *, time: float
+) -> Iterator[Observation]:
+    """What a run's agents learn, by `learned`, as observations at the moment `time`: one an agent."""
+    for one in learned(run):
         yield Observation(one.agent, one.dimension, one.correct, id=f"{run.id}/{one.agent}", time=time)
 
 
-def question_observations(question: QuestionOutcomes, *, time: float) -> Iterator[Observation]:
-    """One for each agent that was asked and has a score; a question without a dimension has `unknown`."""
-    for agent, outcome in question.agents.items():
-        if outcome.score is not None:
-            dimension = question.dimension or UNKNOWN
-            yield Observation(agent, dimension, outcome.score, id=f"{question.id}/{agent}", time=time)
+def every_answer(run: Run) -> Iterator[Experience]:
+    """One for each agent whose answer was judged, also where it answered only for the record.
+
+    Take one variant of an item: another one repeats answers of the same agents under another run id.
+    """
+    for agent in dict.fromkeys(call.agent for call in run.calls if call.stage == "answer"):
+        correct = answered_correctly(run, agent)
+        if correct is not None:
+            yield Experience(agent, classified(run) or UNKNOWN, correct)
 
 
 def classified(run: Run) -> str | None:
@@ -150,9 +126,18 @@ def executing(run: Run) -> tuple[str, ...]:
 
 
 def answered_correctly(run: Run, agent: str) -> float | None:
-    """The label of an agent's last answer; None where it gave none or nothing can check it."""
+    """What is known of an agent's last answer, in [0, 1]; None where it gave none or nobody judged it.
+
+    A person's word goes before a program's, for who labels what a program had checked corrects it; a program's goes
+    before a judge's, which is a model's opinion. Of one kind, the last counts.
+    """
     answers = [call.id for call in run.calls if call.stage == "answer" and call.agent == agent]
-    return run.label("correct", answers[-1]) if answers else None
+    known = [label for label in run.labels if label.name == "correct" and label.call_id in answers[-1:]]
+    return max(reversed(known), key=_trust).value if known else None
+
+
+def _trust(label: Label) -> int:
+    return {"human": 2, "program": 1}.get(label.source.partition(":")[0], 0)
 
 
 def _named(prefix: str, names: Iterable[str]) -> str | None:

@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint, ContractMismatch, load_checkpoint
+from metaprobe.probes.signals import Signals
 from metaprobe.records.types import Decision
 from metaprobe.routing.paper import AGAIN, MONITOR, MONITOR_CONTROL, STOP, SYNTHESISE, PaperRules
 from metaprobe.routing.policy import Outcome, State, decided
@@ -134,6 +135,8 @@ class StagePolicy:
         steps = {action for point in self.heads for action in PRICED.get(point, ())}
         if missing := sorted((needed - given) | (steps - self.tokens.keys())):
             raise ContractMismatch(f"{checkpoint.path} lacks {', '.join(missing)}; train it again")
+        self.label = f"learned (stages of {self.system})"
+        self.own = tuple(self.heads)
         if not 0 <= price < math.inf:
             raise ContractMismatch(f"token_price is {price}; expected a number of at least 0")
         self.token_price = price
@@ -152,6 +155,20 @@ class StagePolicy:
 
     def __repr__(self) -> str:
         return f"StagePolicy({self.checkpoint.digest[:16]}, token_price={self.token_price:g}, {self.rules})"
+
+    @property
+    def reads(self) -> Mapping[str, tuple[str, ...]]:
+        """Point -> the signals that decide there: of a head in use those that its training rows had."""
+        signals = {field.name for field in dataclasses.fields(Signals)}
+        heads = {
+            point: tuple(name for name in READS[point] if name in signals and head.seen[name].known > 0)
+            for point, head in self.heads.items()
+            if head.used
+        }
+        # The rule's temperature goes by its own signals, and so do its decisions, where an input is unlike training.
+        return {
+            point: tuple(dict.fromkeys((*heads.get(point, ()), *names))) for point, names in self.rules.reads.items()
+        }
 
     def decide(self, state: State, legal_actions: Sequence[str]) -> Decision:
         """A learned decision, or the paper's with the reason why it is."""

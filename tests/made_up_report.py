@@ -4,6 +4,7 @@ import numpy as np
 
 from metaprobe.eval.metrics import (
     Interval,
+    against_controls,
     auprc,
     aurc,
     auroc,
@@ -14,8 +15,10 @@ from metaprobe.eval.metrics import (
     mean_interval,
     paired_difference,
     reliability_table,
+    stated_calibration,
 )
 from metaprobe.eval.report.model import (
+    CONTROL_FAMILIES,
     Accuracy,
     AccuracyRow,
     Audit,
@@ -26,7 +29,6 @@ from metaprobe.eval.report.model import (
     CoverageAtRisk,
     Difficulty,
     Efficiency,
-    LayerSweep,
     MethodResult,
     Overconfidence,
     PairTest,
@@ -39,6 +41,7 @@ from metaprobe.eval.report.model import (
     TwoChoice,
     WithinStrata,
 )
+from metaprobe.eval.report.sweep import LayerSweep
 from metaprobe.eval.report.trajectory import trajectory_bands
 from metaprobe.eval.systems.metacrit import FAILURES, PATTERNS, Agreement, Failures, StageAccuracy, StageSimilarity
 
@@ -49,7 +52,7 @@ METHODS = {
     "verbalised confidence": ("explicit", 0.15),
     "verbalised difficulty": ("explicit", 0.05),
     "mean log-probability": ("log-probability", 0.7),
-    "minimum log-probability": ("log-probability", 0.9),
+    "minimum log-probability": ("log-probability", 1.0),
     "first log-probability": ("log-probability", 0.5),
     "length": ("plain", 0.4),
     "prompt TF-IDF": ("plain", 0.8),
@@ -67,7 +70,10 @@ def made_up(n=400, resamples=100, model=HOSTILE):
     y = rng.integers(0, 2, n)
     weights = cluster_weights(rng.integers(0, n // 4, n), resamples=resamples)
     score = {name: strength * y + rng.normal(0, 1, n) for name, (_, strength) in METHODS.items()}
-    stated, baseline = score["verbalised confidence"], score["dimension x level"]
+    stated = score["verbalised confidence"]
+    controls = {name: score[name] for name, (family, _) in METHODS.items() if family in CONTROL_FAMILIES}
+    strongest = max(controls, key=lambda name: auroc(y, controls[name]))
+    said = np.where(rng.uniform(size=n) < 0.83, 0.5 + 0.1 * rng.integers(0, 6, n), np.nan)  # 0.5 to 1, whatever is true
     methods = []
     for name, (family, strength) in METHODS.items():
         # With unit normal noise the log odds are linear in the score: these are the true probabilities.
@@ -83,7 +89,12 @@ def made_up(n=400, resamples=100, model=HOSTILE):
                 brier_skill=interval(brier_skill, y, p, weights),
                 aurc=interval(aurc, y, p, weights),
                 diff_stated=None if score[name] is stated else paired_difference(auroc, y, p, stated, weights),
-                diff_baseline=None if score[name] is baseline else paired_difference(auroc, y, p, baseline, weights),
+                diff_control=None
+                if name == strongest
+                else paired_difference(auroc, y, p, controls[strongest], weights),
+                controls=None if name in controls else against_controls(y, p, controls, weights),
+                within_runs=SOME,
+                stated=stated_calibration(y, said, weights) if name == "verbalised confidence" else None,
                 probability=p,
                 reliability=reliability_table(y, p),
                 prr=SOME,
@@ -109,7 +120,6 @@ def made_up(n=400, resamples=100, model=HOSTILE):
         },
         y=y,
         methods=tuple(methods),
-        best_baseline="dimension x level",
         accuracy=tuple(
             AccuracyRow(d, level, {"direct": Accuracy(0.6 - 0.2 * i, 50), "step by step": Accuracy(0.5, 48)})
             for d in ("logical reasoning", "knowledge retrieval", "code generation")
@@ -121,8 +131,8 @@ def made_up(n=400, resamples=100, model=HOSTILE):
                 layers=layers,
                 positions=("prompt_last", "answer_first", "answer_mean"),
                 selection_auroc=peak[:, None] - [0, 0.03, 0.05] + rng.normal(0, 0.008, (31, 3)),
-                chosen_layer=17,
-                chosen_position="prompt_last",
+                choices=((17, "prompt_last"), (17, "prompt_last"), (12, "answer_first")),
+                shipped=(18, "answer_mean"),
                 test_auroc=Interval(0.77, 0.73, 0.81, n, n // 4),
             )
             for probe in ("difficulty", "confidence")

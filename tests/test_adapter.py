@@ -107,7 +107,7 @@ def test_planted_rules_are_learned_from_questions_and_better_from_answers(traine
     assert "adapter probe before the answer beats prompt TF-IDF" in failed
     assert all("question" in name or name.endswith("before the answer beats prompt TF-IDF") for name in failed)
     assert trained.manifest.audits["adapter probe after the answer beats prompt TF-IDF"].passed
-    assert not trained.trustworthy
+    assert trained.weaknesses
 
 
 def test_the_card_says_which_audits_were_not_made_and_why(trained: Checkpoint) -> None:

@@ -1,5 +1,6 @@
 """The branches of CAELF, followed with a scripted model."""
 
+import json
 import re
 
 import pytest
@@ -7,7 +8,9 @@ from scripted import ScriptedLLM, run_once
 
 pytest.importorskip("clingo")
 
+from metaprobe.pipelines import Models
 from metaprobe.pipelines.caelf import SYSTEM, Argument, positions, stated_level, yes_or_no
+from metaprobe.pipelines.feedback_rating import CRITERIA
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Item
 
@@ -112,6 +115,22 @@ def test_two_camps_are_two_positions_unless_grounded(variant, extensions, read):
     prompt = llm.prompts_of("answer")[0]
     assert ("Position 2:" in prompt) == (variant != "grounded")
     assert ("No argument stands" in prompt) == (variant == "grounded")
+
+
+def test_different_levels_attack_each_other_where_no_question_is_asked():
+    llm = script()  # the kind assistant gives level 2, the strict one 0, and the contest asks for 2
+    run = run_once(SYSTEM, ITEM, llm, variant="levels")
+    assert not pairs(llm)
+    assert solved(run, 0) == {"arguments": 4, "attacks": 8, "extensions": 2, "extension_size": 2, "standing": 4}
+    assert solved(run, 1)["attacks"] == 12
+    assert solved(run, 1)["contest_stands"] == 1
+    assert "Position 1:\nArgument 1 (Sarah): <A>" in llm.prompts_of("answer")[1]
+
+
+def test_an_argument_without_a_level_attacks_nothing_by_level():
+    llm = script(contest="I disagree.")
+    run = run_once(SYSTEM, ITEM, llm, variant="levels")
+    assert solved(run, 1)["attacks"] == solved(run, 0)["attacks"]
 
 
 def test_without_a_stable_extension_the_teacher_reads_everything():
@@ -247,3 +266,37 @@ def test_a_level_is_read_or_missing_but_not_guessed(text, level):
 )
 def test_yes_and_no_are_read_at_the_beginning_only(text, value):
     assert yes_or_no(text) == value
+
+
+def rating(request, high=5):
+    """Grades by criterion, one lower where the criteria are asked for in reverse order."""
+    names = re.findall(r"for each of: (.*)\.", request.messages[-1].content)[0].split(", ")
+    lower = int(names[0] != "readability")
+    return json.dumps({name: high - lower - place for place, name in enumerate(CRITERIA)})
+
+
+def test_a_judge_rates_the_first_feedback_twice_and_in_both_orders():
+    llm, judge = script(), ScriptedLLM({"judge": rating}, name="rater")
+    run = run_once(SYSTEM, ITEM, llm, models=Models(llm, {"judge": judge}))
+    first = next(call for call in run.calls if call.stage == "answer")
+    graded = {label.name: label.value for label in run.labels if label.source == "judge:rater"}
+    again = {label.name: label.value for label in run.labels if label.source == "judge:rater:reversed"}
+    assert graded == {"readability": 5, "factuality": 4, "self_regulation": 3, "future_improvement": 2}
+    assert again == {name: value - 1 for name, value in graded.items()}
+    assert {label.call_id for label in run.labels if label.source.startswith("judge")} == {first.id}
+    shown = "|".join(CRITERIA)
+    order = [re.findall(rf"^({shown}): ", prompt, re.MULTILINE) for prompt in judge.prompts_of("judge")]
+    assert order == [list(CRITERIA), list(CRITERIA[::-1])]
+
+
+@pytest.mark.parametrize("said", ["{}", '{"readability": 3}', "five", '{"readability": 6, "factuality": 1}'])
+def test_a_rating_that_is_not_whole_is_missing(said):
+    llm, judge = script(), ScriptedLLM({"judge": said}, name="rater")
+    run = run_once(SYSTEM, ITEM, llm, models=Models(llm, {"judge": judge}))
+    assert not [label for label in run.labels if label.source.startswith("judge")]
+
+
+def test_without_a_judge_nothing_is_rated():
+    llm = script()
+    run_once(SYSTEM, ITEM, llm)
+    assert not llm.prompts_of("judge")

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 from scripted import ScriptedLLM, run_once
 
-from metaprobe.eval.systems.caelf import accuracy_difference, contested
+from metaprobe.eval.systems import caelf
+from metaprobe.eval.systems.caelf import accuracy_difference, contested, feedback_ratings
+from metaprobe.pipelines import feedback_rating
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Item, Label, Run, Statement
 
@@ -174,3 +176,38 @@ def test_the_paper_s_figures_are_within_their_scale():
         for means in ratings[measure].values():
             assert len(means) == len(ratings["systems"])
             assert all(1 <= mean <= 5 for mean in means)
+
+
+def rated(item, first, again, *, judge="judge:j", variant="caelf"):
+    """A run whose feedback a judge rated on readability, in both orders; None for a rating that is missing."""
+    call = Call(id=f"{item}/{next(NUMBERS)}/answer", stage="answer")
+    given = ((first, judge), (again, judge + caelf.REVERSED))
+    labels = tuple(Label(call.id, "readability", grade, source) for grade, source in given if grade is not None)
+    return Run(
+        id=call.id, system="caelf", variant=variant, item=Item(id=item, question=""), calls=(call,), labels=labels
+    )
+
+
+def test_ratings_are_summed_up_with_the_judge_s_agreement_with_itself():
+    grades = [(5, 5), (1, 1), (3, 3), (5, 5), (2, None)]
+    (found,) = feedback_ratings([rated(str(i), *pair) for i, pair in enumerate(grades)])
+    assert (found.variant, found.judge, found.criterion, found.n, found.pairs) == (
+        "caelf",
+        "judge:j",
+        "readability",
+        5,
+        4,
+    )
+    assert found.mean.estimate == pytest.approx(16 / 5)
+    assert found.highest.estimate == pytest.approx(2 / 5)
+    assert found.agreement.estimate == pytest.approx(1)
+
+
+def test_a_judge_that_turns_its_grades_round_agrees_less_than_chance():
+    (found,) = feedback_ratings([rated(str(i), grade, 6 - grade) for i, grade in enumerate((1, 2, 4, 5))])
+    assert found.agreement.estimate == pytest.approx(-1)
+
+
+def test_ratings_are_named_alike_where_they_are_made_and_where_they_are_read():
+    for name in ("CRITERIA", "HIGHEST", "REVERSED"):
+        assert getattr(caelf, name) == getattr(feedback_rating, name)

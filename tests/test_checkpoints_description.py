@@ -1,6 +1,7 @@
-"""A checkpoint's description shows what matters, and one that failed audits warns when it is loaded."""
+"""A checkpoint's description shows what matters, and one whose figures cannot be believed warns when it is loaded."""
 
 import dataclasses
+import warnings
 
 import pytest
 import spoilt_checkpoints
@@ -14,9 +15,6 @@ from metaprobe.checkpoints import (
     describe,
     load_checkpoint,
 )
-
-# Most tests here load one that failed an audit; the last section is about the warning.
-pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
 
 saved = spoilt_checkpoints.saved
 folder = spoilt_checkpoints.folder
@@ -67,8 +65,8 @@ def test_loading_one_that_failed_audits_warns_of_them_the_worse_first(tmp_path):
     assert "cannot be believed (failed: shuffled labels); its figures are weaker than they look (failed: length" in text
     assert "group overlap" not in text
     assert caught[0].filename == __file__
-    assert not written.trustworthy
-    assert not loaded.trustworthy
+    assert written.trust == loaded.trust == "invalid"
+    assert loaded.weaknesses == ("length only", "shuffled labels")
     assert loaded.manifest.audits == MIXED
     shown = describe(loaded)
     assert shown.startswith("NOT TRUSTWORTHY: its figures cannot be believed")
@@ -78,10 +76,36 @@ def test_loading_one_that_failed_audits_warns_of_them_the_worse_first(tmp_path):
 @pytest.mark.filterwarnings("error")
 def test_saving_does_not_warn_and_passed_audits_never_do(tmp_path):
     save(tmp_path / "failed", dataclasses.replace(DRAFT, audits=MIXED))
-    for name, audits in (("none", {}), ("passed", {"group overlap": Audit(True, "none", "invalid")})):
+    for name, audits, said in (
+        ("none", {}, "sound: nothing was audited"),
+        ("passed", {"group overlap": Audit(True, "none", "invalid")}, "sound: no audit failed"),
+    ):
         save(tmp_path / name, dataclasses.replace(DRAFT, audits=audits))
-        assert load_checkpoint(tmp_path / name).trustworthy
-        assert describe(load_checkpoint(tmp_path / name)).startswith("quality checkpoint")
+        loaded = load_checkpoint(tmp_path / name)
+        assert (loaded.trust, loaded.weaknesses) == ("sound", ())
+        assert describe(loaded).startswith("quality checkpoint")
+        assert f"trust       {said}" in describe(loaded)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_weak_checkpoint_is_loaded_in_silence_and_says_its_weaknesses_where_it_is_looked_at(tmp_path):
+    """A warning that is always there is read by nobody."""
+    weak = {name: audit for name, audit in MIXED.items() if name != "shuffled labels"}
+    save(tmp_path / "c", dataclasses.replace(DRAFT, audits=weak))
+    loaded = load_checkpoint(tmp_path / "c")
+    assert (loaded.trust, loaded.weaknesses) == ("weak", ("length only",))
+    shown = describe(loaded)
+    assert "NOT TRUSTWORTHY" not in shown
+    assert "trust       weak: its figures are weaker than they look (failed: length only)" in shown
+    assert "FAIL (weak)  length only" in shown
+
+
+def test_an_invalid_checkpoint_warns_exactly_once(tmp_path):
+    save(tmp_path / "c", dataclasses.replace(DRAFT, audits=MIXED))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        load_checkpoint(tmp_path / "c")
+    assert [warning.category for warning in caught] == [UntrustedCheckpoint]
 
 
 def test_a_manifest_from_before_severities_still_loads_as_weak(folder):
@@ -90,8 +114,8 @@ def test_a_manifest_from_before_severities_still_loads_as_weak(folder):
             del audit["severity"]
 
     rewrite(folder, forget)
-    with pytest.warns(UntrustedCheckpoint, match="weaker than they look .failed: cut answers"):
-        loaded = load_checkpoint(folder)
+    loaded = load_checkpoint(folder)
+    assert (loaded.trust, loaded.weaknesses) == ("weak", ("cut answers",))
     assert loaded.manifest.audits["cut answers"].severity == "weak"
 
 
@@ -102,7 +126,7 @@ def test_an_unknown_severity_is_refused(folder):
 
 
 def test_the_warning_cannot_steer_a_terminal(folder):
-    rewrite(folder, lambda m: m["audits"].update({"x\x1b[2J": {"passed": False, "detail": "", "severity": "weak"}}))
+    rewrite(folder, lambda m: m["audits"].update({"x\x1b[2J": {"passed": False, "detail": "", "severity": "invalid"}}))
     with pytest.warns(UntrustedCheckpoint) as caught:
         load_checkpoint(folder)
     assert str(caught[0].message).isprintable()

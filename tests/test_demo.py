@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from metaprobe import ConfidenceProbe, DifficultyProbe, LearnedChoice, QualityPredictor
 from metaprobe.cli import main
+from metaprobe.eval.report.summary import FITTED
 from metaprobe.probes.signals import signals_of
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
@@ -78,14 +79,40 @@ def test_the_conclusion_can_be_followed_from_the_report_alone(demo: Demo) -> Non
     found = demo.comparison
     assert sum(found.baselines.values()) == 3
     assert set(found.baselines) < {method.name for method in found.methods}
-    assert found.diff_mean is not None
     by_name = {method.name: method.auroc.estimate for method in found.methods}
-    gain = by_name[found.headline] - by_name["mean log-probability"]
-    assert found.diff_mean.estimate == pytest.approx(gain)
     assert found.headline == "blend"
+    blend = next(method for method in found.methods if method.name == found.headline)
+    assert blend.controls is not None
+    strongest = blend.controls.strongest
+    assert strongest.name == found.controls[0].name
+    assert strongest.difference.estimate == pytest.approx(
+        by_name["blend"] - max(m.auroc.estimate for m in found.controls)
+    )
+    said = " ".join(found.summary)
+    assert f"controls on these answers is the free number {strongest.name}" in said or strongest.name in FITTED
+    assert ("so it is better" in said) == (strongest.beaten or blend.controls_within.strongest.beaten)
     assert found.exported.startswith("There is no checkpoint of the blend")
     best = max(("LightGBM on logprobs", "hidden probe, before", "hidden probe, answer"), key=lambda name: by_name[name])
     assert f"({best})" in found.exported
+
+
+def test_the_report_says_what_the_checkpoints_of_the_probes_read(demo: Demo) -> None:
+    """The folds chose 12 where the checkpoint reads 18: both are told, by name."""
+    _, difficulty, confidence, _ = demo.checkpoints
+    page = demo.report.read_text()
+    for checkpoint, sweep in zip((difficulty, confidence), demo.comparison.sweeps, strict=True):
+        contract = checkpoint.manifest.contract
+        assert sweep.shipped == (contract["layer"], contract["position"])
+        assert len(sweep.choices) == 3
+        assert f"The checkpoint reads layer {contract['layer']} at {contract['position']}" in page
+
+
+def test_the_report_has_stated_confidence_as_the_model_stated_it(demo: Demo) -> None:
+    stated = next(method for method in demo.comparison.methods if method.name == "stated confidence")
+    assert stated.stated is not None
+    assert stated.stated.ece.estimate > 2 * stated.ece.estimate  # as stated it is far off, recalibrated it is not
+    (said,) = [sentence for sentence in demo.comparison.summary if "as stated" in sentence]
+    assert f"{stated.stated.ece.estimate:.2f} as stated" in said
 
 
 def test_the_command_line_hands_its_options_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

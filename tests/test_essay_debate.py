@@ -9,8 +9,11 @@ from scripted import Answer, ScriptedLLM, run_once
 from metaprobe.pipelines import Models
 from metaprobe.pipelines.essay_debate import NO_JUDGE, SCAFFOLD, SYSTEM, extract_answer, score_schema
 from metaprobe.pipelines.judging import SCHEMA, Judgement, json_object, parse_judgement
-from metaprobe.probes.source import Replacement, SignalSource, joined
+from metaprobe.probes.quality import Verdict
+from metaprobe.probes.signals import joined
+from metaprobe.probes.source import SignalSource
 from metaprobe.records.types import Call, Item, Run
+from metaprobe.routing.review import ReviewRules
 
 ESSAY = "My friend waited ten minutes in the lunch line, and he did not complain once."
 ITEM = Item(
@@ -67,28 +70,33 @@ def labels(run: Run, role: str, source: str) -> dict[str, float]:
     return {label.name: label.value for label in run.labels if (label.call_id, label.source) == (call.id, source)}
 
 
+SURE = {"instruction": 2.5, "justification": 2.0, "evidence": 1.5, "critical": 0.1}
+FATAL = {**SURE, "critical": 0.9}
+
+
 class Reader:
-    """What stands where a checkpoint would: it knows the skeptic's quality and cannot read the advocate's."""
+    """Stands where a checkpoint would: it gives its heads for one side's arguments after another, or cannot read."""
 
-    when, layer, digest = "answer", None, "checkpoint"
+    when, layer, digest, thresholds = "answer", None, "checkpoint", {"critical": 0.3, "critical_sure": 0.8}
 
-    def __init__(self, *, with_stated: bool = False) -> None:
+    def __init__(self, *, with_stated: bool = False, **heads: list[dict[str, float] | None]) -> None:
         self.with_stated = with_stated
+        self.heads = {"advocate": [SURE], "skeptic": [SURE], **heads}
+
+    def verdict(self, call: Call) -> Verdict | None:
+        given = self.heads[call.agent]
+        heads = given[min(call.round, len(given) - 1)]
+        return None if heads is None else Verdict(None, heads, heads["critical"], None, None, self.digest)
 
     def probability(self, call: Call) -> float | None:
-        return 0.7 if call.agent == "skeptic" else None
+        verdict = self.verdict(call)
+        return None if verdict is None else verdict.critical
 
 
-class Reads(SignalSource):
-    """A source with that reader in the place of the judge."""
-
-    def __init__(self, *, with_stated: bool = False) -> None:
-        super().__init__()
-        self.reader = Reader(with_stated=with_stated)
-
-    def replacement(self, name: str, agent: str = "") -> Replacement | None:
-        assert name == "quality"
-        return self.reader  # type: ignore[return-value]
+def reads(**readers: Reader) -> SignalSource:
+    source = SignalSource()
+    source._replacements = readers  # type: ignore[assignment]
+    return source
 
 
 def test_a_run_argues_for_then_against_then_scores_then_judges_both() -> None:
@@ -183,26 +191,77 @@ def test_the_judge_may_be_another_model_and_is_named_in_the_labels() -> None:
     assert labels(run, "skeptic", "judge:large")["q"] == 8
 
 
-def test_a_checkpoint_for_quality_takes_the_place_of_the_model_and_not_of_the_program() -> None:
+def test_a_checkpoint_in_the_judges_place_gives_every_field_of_the_judge_under_its_own_name() -> None:
     llm = debate()
-    run = run_once(SYSTEM, ITEM, llm, signals=Reads())
+    run = run_once(SYSTEM, ITEM, llm, signals=reads(quality=Reader(advocate=[FATAL])))
     assert llm.stages == ["argument", "argument", "score"]
-    assert labels(run, "skeptic", "checkpoint") == {"signal:quality": 0.7}
+    read = {"instruction": 2.5, "justification": 2.0, "evidence": 1.5, "critical": 0, "q": 6.0}
+    assert labels(run, "skeptic", "checkpoint") == {**read, "signal:quality": pytest.approx(6 / 9)}
+    assert labels(run, "advocate", "checkpoint") == {**read, "critical": 1, "q": 0, "signal:quality": 0}
     assert labels(run, "skeptic", "program")
-    assert "signal:quality" not in labels(run, "advocate", "checkpoint")
+    assert not any(label.source.startswith("judge:") for label in run.labels)
+    assert [decision.action for decision in run.decisions] == ["keep", "keep"]
+
+
+def test_the_checkpoints_own_q_is_taken_where_it_has_one_but_for_a_critical_issue() -> None:
+    with_q = {"advocate": [{**SURE, "quality": 4.5}], "skeptic": [{**FATAL, "quality": 4.5}]}
+    run = run_once(SYSTEM, ITEM, debate(), signals=reads(quality=Reader(**with_q)))
+    assert [labels(run, role, "checkpoint")["q"] for role in ("advocate", "skeptic")] == [4.5, 0]
+
+
+def test_an_argument_that_the_checkpoint_cannot_read_goes_to_the_judge() -> None:
+    llm = debate()
+    run = run_once(SYSTEM, ITEM, llm, signals=reads(quality=Reader(advocate=[None])))
+    assert [request.agent for request in llm.asked if request.stage == "judge"] == ["judge-advocate"]
+    assert labels(run, "advocate", "checkpoint") == {"unread:quality": 1}
+    assert labels(run, "advocate", "judge:scripted")["q"] == 8
 
 
 def test_both_are_joined_where_both_are_asked_for() -> None:
     llm = debate(judge=[judgement(3, 3, 3), judgement(1, 1, 1)])
-    run = run_once(SYSTEM, ITEM, llm, signals=Reads(with_stated=True))
+    run = run_once(SYSTEM, ITEM, llm, signals=reads(quality=Reader(with_stated=True)))
     assert llm.stages.count("judge") == 2
-    assert labels(run, "skeptic", "stated+checkpoint") == {"signal:quality": pytest.approx(joined(3 / 9, 0.7))}
+    assert labels(run, "skeptic", "stated+checkpoint") == {"signal:quality": pytest.approx(joined(3 / 9, 6 / 9))}
     assert "signal:quality" not in {label.name for label in run.labels if label.source == "stated"}
 
 
 def test_a_missing_judgement_leaves_the_checkpoint_alone() -> None:
-    run = run_once(SYSTEM, ITEM, debate(judge=[judgement(), "?", "?"]), signals=Reads(with_stated=True))
-    assert labels(run, "skeptic", "checkpoint") == {"signal:quality": 0.7}
+    run = run_once(SYSTEM, ITEM, debate(judge=[judgement(), "?", "?"]), signals=reads(quality=Reader(with_stated=True)))
+    assert labels(run, "skeptic", "checkpoint")["signal:quality"] == pytest.approx(6 / 9)
+
+
+def test_a_critical_signal_is_noted_and_flagged_by_its_own_threshold_and_the_paper_judges_all_the_same() -> None:
+    llm = debate()
+    run = run_once(SYSTEM, ITEM, llm, signals=reads(critical=Reader(skeptic=[{"critical": 0.35}])))
+    assert labels(run, "advocate", "checkpoint") == {"signal:critical": 0.1, "critical": 0}
+    assert labels(run, "skeptic", "checkpoint") == {"signal:critical": 0.35, "critical": 1}
+    assert llm.stages.count("judge") == 2
+    assert [(d.point, d.action) for d in run.decisions] == [("review", "judge")] * 2
+
+
+def test_by_the_review_rule_only_flagged_arguments_cost_a_judge_and_the_reason_is_recorded() -> None:
+    llm = debate()
+    source = reads(critical=Reader(skeptic=[{"critical": 0.35}]))
+    run = run_once(SYSTEM, ITEM, llm, signals=source, policy=ReviewRules())
+    assert [request.agent for request in llm.asked if request.stage == "judge"] == ["judge-skeptic"]
+    assert [(d.action, d.reason) for d in run.decisions] == [
+        ("keep", "P(critical) 0.100 < 0.300 (the checkpoint's `critical`)"),
+        ("judge", "P(critical) 0.350 >= 0.300 (the checkpoint's `critical`)"),
+    ]
+
+
+def test_an_argument_that_surely_fails_is_asked_for_once_more_and_the_debate_goes_on_with_the_new_one() -> None:
+    llm = debate(advocate__argument=["It fails.", FOR])
+    source = reads(critical=Reader(advocate=[FATAL, SURE]))
+    run = run_once(SYSTEM, ITEM, llm, signals=source, policy=ReviewRules())
+    assert [(d.action, d.propensities["again"]) for d in run.decisions[:1]] == [("again", 1.0)]
+    assert llm.stages == ["argument", "argument", "argument", "score"]
+    skeptic, score = llm.prompt(2), llm.prompt(3)
+    assert FOR in skeptic
+    assert FOR in score
+    assert "It fails." not in skeptic + score
+    stubborn = run_once(SYSTEM, ITEM, debate(), signals=reads(critical=Reader(advocate=[FATAL])), policy=ReviewRules())
+    assert [d.action for d in stubborn.decisions] == ["again", "judge", "keep"]  # asked twice at most
 
 
 def test_without_the_judge_the_program_remains() -> None:

@@ -16,7 +16,7 @@ from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Run
 from metaprobe.training.collect import collect
 from metaprobe.training.launch import Plan, launch
-from metaprobe.training.study import study, train_hidden, train_quality
+from metaprobe.training.study import head_studies, study, train_hidden, train_quality
 
 pytestmark = [
     pytest.mark.slow,
@@ -130,12 +130,16 @@ def test_a_system_runs_by_its_command_on_an_openai_compatible_server(
 
 @pytest.fixture(scope="module")
 def checkpoints(recorded_runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A predictor and two probes, trained as the main job trains them."""
+    """A predictor, two probes, and a predictor of all that a judge says, trained as the main job trains them."""
     folder = tmp_path_factory.mktemp("checkpoints")
     found = study([recorded_runs], folds=2)
     train_quality(folder / "quality", {"correct": found}, command="test")
     for when in ("before", "after"):
         train_hidden(folder / when, found, when=when, target="correct", command="test")
+    debates = Path(__file__).parent.parent / "recorded" / "asap-debate"
+    heads = ("instruction", "justification", "evidence", "critical")
+    judged = head_studies([debates], heads, stage="argument", source="judge", folds=2)
+    train_quality(folder / "judge", judged, command="test")
     return folder
 
 
@@ -148,7 +152,7 @@ def checkpoints(recorded_runs: Path, tmp_path_factory: pytest.TempPathFactory) -
         ("monitor-generate-verify", "difficulty", "before", None),
         ("monitor-generate-verify", "quality", "quality", "verify"),
         ("monitor-generate-verify", "quality", "after", "verify"),
-        ("essay-debate", "quality", "quality", "judge"),
+        ("essay-debate", "quality", "judge", "judge"),
     ],
 )
 def test_a_checkpoint_of_the_main_job_replaces_the_heuristic_by_a_flag_alone(

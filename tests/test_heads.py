@@ -279,7 +279,12 @@ def test_graded_figures_are_those_of_their_definitions(evidence: Evidence) -> No
     assert found["spearman"].estimate == pytest.approx(1)
     assert found["mae"].estimate == pytest.approx(0.4)
     assert found["quadratic_weighted_kappa"].estimate == 1 == quadratic_weighted_kappa(grades, grades)
-    assert audits[0].passed
+    assert all(audit.passed for audit in audits)
+    assert "evidence beats mean log-probability" in {audit.name for audit in audits}
+    mean = np.array([values.mean() for values in evidence.table.logprobs])
+    plain = GradedStudy(graded_evidence(evidence, grades, "evidence"), mean + 4, 0)
+    lost = [audit.name for audit in graded_figures(plain)[1] if not audit.passed]
+    assert lost[0] == "evidence beats mean log-probability", "it is that number"
 
 
 def test_the_raw_graph_is_beside_the_other_and_agrees(checkpoint: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
+import bundled_controls  # noqa: E402
 import page as benchmarks  # noqa: E402
 import reproduction  # noqa: E402
 from reproduction_papers import PAPERS  # noqa: E402
@@ -135,3 +136,11 @@ def test_peers_that_are_not_given_leave_no_option_behind() -> None:
 def test_every_benchmark_script_exists() -> None:
     for benchmark in benchmarks.BENCHMARKS.values():
         assert (ROOT / benchmark.arguments[0]).exists()
+
+
+def test_the_controls_of_the_bundled_predictor_stand_on_the_page_as_they_were_measured() -> None:
+    found = json.loads(bundled_controls.MEASURED.read_text(encoding="utf-8"))
+    assert "\n".join(bundled_controls.lines_of(found)) in bundled_controls.PAGE.read_text(encoding="utf-8")
+    for where in ("pooled", "within"):
+        estimates = [control["estimate"] for control in found[where]["controls"].values()]
+        assert estimates == sorted(estimates, reverse=True), "the strongest control comes first"

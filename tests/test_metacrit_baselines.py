@@ -50,7 +50,6 @@ def test_every_baseline_gives_its_answer_in_every_variant(system) -> None:  # ty
         found = run_once(system, ITEM, scripted(), variant=variant)
         assert found.final_answer == ("11" if (system, variant) == (COT, "control") else "4")
         assert any(call.stage in system.answer_stages for call in found.calls)
-        assert sum(call.sampling.max_tokens for call in found.calls) <= system.tokens + 256
 
 
 @pytest.mark.parametrize("system", SYSTEMS, ids=lambda system: system.name)
@@ -104,9 +103,9 @@ def test_samples_are_drawn_apart_and_the_named_one_is_returned() -> None:
     llm = scripted(answer=samples(*"44455667"), choice="Response: 7")
     found = run_once(USC, ITEM, llm)
     drawn = [request.sampling for request in llm.asked if request.stage == "answer"]
-    assert len({sampling.seed for sampling in drawn}) == len(drawn) == SAMPLES
-    assert {sampling.temperature for sampling in drawn} == {universal_self_consistency.TEMPERATURE}
-    assert all(f"Response {n}:\nsample {n}" in llm.prompts_of("choice")[0] for n in range(1, SAMPLES + 1))
+    assert len({sampling.seed for sampling in drawn}) == len(drawn) == SAMPLES.default
+    assert {sampling.temperature for sampling in drawn} == {universal_self_consistency.TEMPERATURE.default}
+    assert all(f"Response {n}:\nsample {n}" in llm.prompts_of("choice")[0] for n in range(1, SAMPLES.default + 1))
     assert found.final_answer == "6"
     assert [(label.call_id, label.name, label.source) for label in found.labels] == [("r/answer/7", "chosen", "choice")]
 

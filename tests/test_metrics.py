@@ -18,6 +18,7 @@ from metaprobe.eval.metrics import (
     cluster_weights,
     ece,
     ece_equal_width,
+    ece_interval,
     excess_aurc,
     interval,
     mean_interval,
@@ -126,6 +127,18 @@ def test_a_number_that_says_60_per_cent_where_30_are_right_is_off_by_30_per_cent
     assert ece(y, stated) == pytest.approx(0.3)  # a mean of absolute gaps: 0.1 and 0.5, of half the answers each
     assert ece_equal_width(y, stated) == pytest.approx(0.3)
     assert rms_calibration_error(y, stated) > 0.34  # a root of squares: another figure, which is not called ECE
+
+
+def test_the_interval_of_an_expected_calibration_error_holds_its_estimate_where_resamples_do_not():
+    rng = np.random.default_rng(7)
+    y, p = calibrated(rng, 600)
+    weights = cluster_weights(np.arange(600), resamples=200)
+    found = ece_interval(y, p, weights)
+    assert found.estimate == ece(y, p)
+    assert interval(ece, y, p, weights).low > found.low >= 0
+    assert found.low < found.estimate < found.high
+    shifted = ece_interval(y, p + 0.15, weights)
+    assert shifted.low > 0.08
 
 
 def test_constant_scores_carry_no_information():

@@ -50,7 +50,7 @@ def run(
     script: dict[str, Answer] = {
         "monitor": monitored(),
         "strategy": "Selected Strategy: multiplication",
-        "answer": [solved(10 + cycle) for cycle in range(MOST_CYCLES)],
+        "answer": [solved(10 + cycle) for cycle in range(MOST_CYCLES.default)],
         "verify": [evaluated(score) for score in scores],
         "read": "The",
         **given,
@@ -93,8 +93,8 @@ def test_every_cycle_is_collected_whatever_the_score() -> None:
 
 
 def test_a_policy_that_never_stops_is_stopped() -> None:
-    _, llm = run([0.1] * MOST_CYCLES, policy=PaperRules(cycles=99))
-    assert llm.stages.count("answer") == MOST_CYCLES
+    _, llm = run([0.1] * MOST_CYCLES.default, policy=PaperRules(cycles=99))
+    assert llm.stages.count("answer") == MOST_CYCLES.default
 
 
 @pytest.mark.parametrize(
@@ -223,6 +223,7 @@ class Reader:
     layer: int | None = None
     digest: str = "abc"
     with_stated: bool = False
+    thresholds: dict[str, float] = dataclasses.field(default_factory=dict)
     seen: list[Call] = dataclasses.field(default_factory=list)
     reader: object = dataclasses.field(
         default_factory=lambda: SimpleNamespace(checkpoint=SimpleNamespace(path="planted"))

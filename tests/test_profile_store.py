@@ -13,9 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from metaprobe.records.errors import RecordError
-from metaprobe.routing.posteriors import Discount, Posteriors, Prior
 from metaprobe.routing.profile_store import ProfileStore
-from metaprobe.routing.profiles import Observation, Profiles, in_order
+from metaprobe.routing.profiles import Observation
 
 BATCH = 3
 WRITER = """
@@ -114,7 +113,7 @@ def test_threads_of_one_process_share_a_store(tmp_path: Path) -> None:
     ),
     st.data(),
 )
-def test_what_is_read_back_is_what_was_added_and_folds_to_the_same(
+def test_what_is_read_back_is_what_was_added_in_order(
     tmp_path: Path, outcomes: list[Observation], data: st.DataObject
 ) -> None:
     path = tmp_path / "p.sqlite"
@@ -125,34 +124,20 @@ def test_what_is_read_back_is_what_was_added_and_folds_to_the_same(
         assert store.add(arrived[:cut]) == cut
         assert store.add(arrived) == len(outcomes) - cut  # the first ones came again
     with ProfileStore(path) as store:
-        assert store.observations() == in_order(outcomes)
-        prior, discount = Prior(0.3, 4.0), Discount(3.0)
-        folded, known = (
-            store.posterior(prior=prior, discount=discount),
-            Posteriors(outcomes, prior=prior, discount=discount),
-        )
-        ema, paper = store.ema(initial=0.4, rate=0.2), Profiles(in_order(outcomes), initial=0.4, rate=0.2)
-        for one in outcomes:
-            assert folded.of(one.agent, one.dimension) == known.of(one.agent, one.dimension)
-            assert ema.rate_of(one.agent, one.dimension) == paper.rate_of(one.agent, one.dimension)
+        assert store.observations() == sorted(outcomes, key=lambda one: (one.time, one.id))
 
 
-def test_the_posterior_of_a_moment_sees_nothing_later(tmp_path: Path) -> None:
+def test_only_what_was_before_a_moment_is_read_where_one_is_given(tmp_path: Path) -> None:
     with ProfileStore(tmp_path / "p.sqlite") as store:
-        store.add(observation(n, float(n < 5)) for n in range(10))
-        assert store.posterior(now=4.0).of("a", "x").failures == 0
-        assert store.posterior().of("a", "x").failures > 4
+        store.add(observation(n) for n in range(10))
+        assert store.observations(before=4.0) == [observation(n) for n in range(4)]
 
 
-def test_an_id_that_comes_with_another_content_is_refused_and_nothing_of_its_batch_is_kept(tmp_path: Path) -> None:
+def test_a_corrected_outcome_takes_the_old_ones_place_at_its_time(tmp_path: Path) -> None:
     with ProfileStore(tmp_path / "p.sqlite") as store:
-        store.add([observation(1)])
-        with pytest.raises(RecordError, match=r"p\.sqlite: observation a/1 was \('a', 'x', 1\.0\) at 1\.0 and is now"):
-            store.add([observation(2), observation(1, correct=0.0)])
-        with pytest.raises(RecordError, match="observation a/3 was"):
-            store.add([observation(3), observation(3, correct=0.0)])
-        assert store.observations() == [observation(1)]
-        assert store.add([observation(1), observation(1), observation(2)]) == 1
+        store.add([observation(1), observation(2)])
+        assert store.add([Observation("a", "x", 0.0, id="a/1", time=9.0), observation(2)]) == 1
+        assert store.observations() == [observation(1, correct=0.0), observation(2)]
         assert store.add([]) == 0
 
 
@@ -189,10 +174,10 @@ def test_a_file_that_is_damaged_is_refused_with_its_name_and_a_way_out(tmp_path:
         assert content != whole, what
         path.write_bytes(content)
         with pytest.raises(RecordError, match=r"p\.sqlite is damaged .*\.recover"), ProfileStore(path) as store:
-            store.posterior()
+            store.observations()
     path.write_bytes(whole[:page])
     with pytest.raises(RecordError, match=r"profile store .*p\.sqlite"), ProfileStore(path) as store:
-        store.posterior()
+        store.observations()
     path.write_bytes(whole)
     with ProfileStore(path) as store:
         assert len(store.observations()) == 400

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from made_up_report import HOSTILE, METHOD_OF_ALL, METHODS, made_up
 
-from metaprobe.eval.metrics import Interval
+from metaprobe.eval.metrics import ControlComparison, ControlDifference, Interval
 from metaprobe.eval.report.inside import layers_section
 from metaprobe.eval.report.layout import Column, Table, share, words
 from metaprobe.eval.report.methods import METRICS, clear_winner
@@ -122,11 +122,7 @@ def test_every_section_is_there_with_its_heading_and_a_link_to_it(page):
 
 def test_sections_without_content_are_left_out():
     outline = Outline(
-        render_report(
-            Comparison(
-                title="Nothing yet", summary=(), provenance={}, y=np.array([0, 1]), methods=(), best_baseline="none"
-            )
-        )
+        render_report(Comparison(title="Nothing yet", summary=(), provenance={}, y=np.array([0, 1]), methods=()))
     )
     assert [attrs["id"] for attrs in outline.all("section")] == ["summary", "methods"]
 
@@ -182,11 +178,7 @@ def test_markup_in_a_method_name_is_shown_and_not_run(comparison):
     base = comparison.methods[0]
     fields = {name: getattr(base, name) for name in base.__slots__}
     evil = MethodResult(**fields | {"name": '"><img src=x onerror=alert(1)>'})
-    outline = Outline(
-        render_report(
-            Comparison(title="t", summary=(), provenance={}, y=comparison.y, methods=(evil,), best_baseline=evil.name)
-        )
-    )
+    outline = Outline(render_report(Comparison(title="t", summary=(), provenance={}, y=comparison.y, methods=(evil,))))
     assert not outline.all("img")
     assert len(outline.ids) == len(set(outline.ids))
 
@@ -198,7 +190,7 @@ def test_markup_in_any_other_name_is_shown_and_not_run(comparison):
         methods=(),
         notes=(HOSTILE,),
         audits=(Audit(HOSTILE, False, HOSTILE),),
-        sweeps=(replace(sweep, probe=HOSTILE, positions=(HOSTILE, "b", "c"), chosen_position=HOSTILE),),
+        sweeps=(replace(sweep, probe=HOSTILE, positions=(HOSTILE, "b", "c"), choices=((17, HOSTILE),)),),
         role_trajectories=tuple(replace(found, role=HOSTILE + found.role) for found in comparison.role_trajectories),
         routing=(replace(costs, title=HOSTILE, unit=HOSTILE, points=(replace(costs.points[0], name=HOSTILE),)),),
         similarity=(replace(comparison.similarity[0], variant=HOSTILE, by=HOSTILE),),
@@ -278,13 +270,24 @@ def test_the_caption_of_the_coupling_table_explains_the_columns_that_are_there(c
 
 def test_a_chosen_layer_that_is_not_the_highest_says_which_rule_chose_it(comparison):
     def notes(layer):
-        sweep = replace(comparison.sweeps[0], chosen_layer=layer)
+        sweep = replace(comparison.sweeps[0], choices=((layer, "prompt_last"),) * 3)
         return [figure.note for figure in layers_section([sweep]).figures]
 
     sweep = comparison.sweeps[0]
-    best = sweep.layers[int(sweep.selection_auroc[:, sweep.positions.index(sweep.chosen_position)].argmax())]
+    best = sweep.layers[int(sweep.selection_auroc[:, sweep.positions.index("prompt_last")].argmax())]
     assert all("one-standard-error rule, not the highest" in note for note in notes(3))
     assert not any("not the highest" in note for note in notes(best))
+
+
+def test_the_report_names_what_the_checkpoint_reads_where_folds_chose_otherwise(comparison):
+    sweep = comparison.sweeps[0]
+    section = layers_section([sweep])
+    assert sweep.chosen == (17, "prompt_last")
+    told = "Chosen by 3 folds: layer 17 at prompt_last in 2, layer 12 at answer_first in 1"
+    assert any(f"{told}. The checkpoint reads layer 18 at answer_mean" in figure.note for figure in section.figures)
+    unknown = layers_section([replace(sweep, shipped=None)])
+    assert any(figure.note.endswith(told) for figure in unknown.figures)
+    assert "may read another layer than most folds did" in section.intro
 
 
 def test_a_column_in_which_no_row_says_anything_is_not_on_the_page_and_is_in_the_csv():
@@ -299,9 +302,10 @@ def test_a_column_in_which_no_row_says_anything_is_not_on_the_page_and_is_in_the
 def test_csv_tables_give_back_every_number(comparison, tables):
     tables = {name: list(csv.DictReader(io.StringIO(text))) for name, text in tables.items()}
     assert {
-        "methods.csv", "methods-more.csv", "pairs.csv", "scores.csv", "reliability.csv", "risk.csv", "seen.csv",
-        "within-strata.csv", "strata.csv", "overconfidence.csv", "efficiency.csv", "layers.csv", "trajectories.csv",
-        "accuracy.csv", "choices.csv", "stages.csv", "coupling.csv", "agreement.csv", "failures.csv", "similarity.csv",
+        "methods.csv", "controls.csv", "methods-more.csv", "pairs.csv", "scores.csv", "reliability.csv", "risk.csv",
+        "seen.csv", "within-strata.csv", "strata.csv", "overconfidence.csv", "efficiency.csv", "layers.csv",
+        "trajectories.csv", "accuracy.csv",
+        "choices.csv", "stages.csv", "coupling.csv", "agreement.csv", "failures.csv", "similarity.csv",
         "routing.csv", "audits.csv", "provenance.csv",
     } <= set(tables)  # fmt: skip
     for row, method in zip(tables["methods.csv"], comparison.methods, strict=True):
@@ -312,6 +316,14 @@ def test_csv_tables_give_back_every_number(comparison, tables):
         assert (row["diff_stated"] == "") == (method.diff_stated is None)
     assert len(tables["layers.csv"]) == 2 * 31 * 3
     assert [row["layer"] for row in tables["layers.csv"] if row["chosen"] == "1"] == ["17", "17"]
+    assert [(row["layer"], row["position"]) for row in tables["layers.csv"] if row["shipped"] == "1"] == [
+        ("18", "answer_mean")
+    ] * 2
+    assert sorted(row["folds"] for row in tables["layers.csv"] if row["folds"] != "0") == ["1", "1", "2", "2"]
+    stated = [row for row in tables["reliability.csv"] if row["kind"] == "as stated"]
+    assert {row["method"] for row in stated} == {"verbalised confidence"}
+    assert tables["methods.csv"][0]["ece_stated"] == str(comparison.methods[0].stated.ece.estimate)
+    assert {row["control"] for row in tables["controls.csv"]} == {control.name for control in comparison.controls}
     assert tables["provenance.csv"][0] == {"key": "model", "value": HOSTILE}
 
 
@@ -328,7 +340,7 @@ def test_the_text_table_is_aligned_and_fits_110_columns(comparison):
 
 def test_the_text_table_fits_with_ends_next_to_zero_too(comparison):
     tiny = Interval(-0.25, -0.00006, 0.00004, 400, 97)
-    methods = tuple(replace(m, diff_stated=tiny, diff_baseline=tiny) for m in comparison.methods)
+    methods = tuple(replace(m, diff_stated=tiny, diff_control=tiny) for m in comparison.methods)
     text = comparison_table(replace(comparison, methods=methods))
     assert "[-0.0001, +0.00004] unclear" in text
     assert max(map(len, text.splitlines())) <= 110
@@ -351,90 +363,113 @@ def test_trajectories_refuse_what_has_no_course(answers, message):
 
 
 def test_a_comparison_refuses_methods_of_one_name_or_another_length(comparison):
-    given = {"title": "t", "summary": (), "provenance": {}, "best_baseline": "b"}
+    given = {"title": "t", "summary": (), "provenance": {}}
     with pytest.raises(ValueError, match="names of their own"):
         Comparison(**given, y=comparison.y, methods=comparison.methods[:1] * 2)
     with pytest.raises(ValueError, match="400 probabilities for 3 labels"):
         Comparison(**given, y=np.array([0, 1, 1]), methods=comparison.methods)
 
 
-def test_the_summary_says_what_to_do_only_as_far_as_the_intervals_carry_it(comparison):
-    better = brief(comparison)
-    assert "Use the learned method" in better.do[0]
-    assert "54 times in 100" in better.found[0]
+def over_controls(comparison, gains):
+    """Where the learned method has these differences to its controls: name -> (estimate, low, high, p after Holm)."""
 
-    def with_gain(low, high, auroc=None):
-        methods = tuple(
-            replace(m, diff_baseline=Interval((low + high) / 2, low, high, 400, 97), auroc=auroc or m.auroc)
-            if m.name == METHOD_OF_ALL
-            else m
-            for m in comparison.methods
-        )
-        return brief(replace(comparison, methods=methods)).do
+    def control(name, found):
+        estimate, low, high, p = found
+        strength = next(m.auroc.estimate for m in comparison.methods if m.name == name)
+        return ControlDifference(name, strength, Interval(estimate, low, high, 400, 97), p, p)
 
-    assert with_gain(-0.01, 0.05)[:1] == (
-        "Use the simple measure (dimension x level) to decide which answers to check.",
+    found = [control(name, gain) for name, gain in gains.items()]
+    found.sort(key=lambda control: -control.estimate)
+    against = ControlComparison(0.8, tuple(found))
+    methods = tuple(replace(m, controls=against) if m.name == METHOD_OF_ALL else m for m in comparison.methods)
+    return replace(comparison, methods=methods, exported="The nearest is X.")
+
+
+BETTER, TIE, WORSE = (0.06, 0.03, 0.09, 0.001), (0.01, -0.02, 0.04, 0.4), (-0.03, -0.05, -0.01, 0.01)
+STRONGEST = "minimum log-probability"
+"""Of the controls of the comparison that is made up."""
+
+
+def test_the_strongest_control_is_named_and_advice_goes_by_the_difference_to_it(comparison):
+    assert comparison.controls[0].name == STRONGEST
+    better = brief(over_controls(comparison, {STRONGEST: BETTER, "length": BETTER})).do
+    assert better[0] == (
+        f"Use the learned method ({METHOD_OF_ALL}) to decide which answers to check: it beats each of 2 controls, the "
+        f"strongest of them (the free number {STRONGEST}) by +0.06 [+0.03, +0.09] AUROC. The nearest is X."
     )
-    assert "is not shown to do better" in with_gain(-0.01, 0.05)[1]
-    assert "does worse" in with_gain(-0.05, -0.01)[1]
+
+
+@pytest.mark.parametrize(("gain", "says"), [(TIE, "is not shown to do better"), (WORSE, "does worse")])
+def test_where_a_free_number_does_as_well_it_is_to_be_used_and_named(comparison, gain, says):
+    advice = brief(over_controls(comparison, {STRONGEST: gain, "length": BETTER})).do
+    assert advice[0] == f"Use the free number {STRONGEST} to decide which answers to check."
+    assert advice[1].startswith(f"The learned method {says} than the free number {STRONGEST} here (")
+
+
+def test_a_gain_whose_interval_is_above_0_but_which_falls_to_holm_is_no_gain(comparison):
+    fallen = (0.03, 0.001, 0.06, 0.09)
+    assert brief(over_controls(comparison, {STRONGEST: fallen})).do[0].startswith("Use the free number")
+
+
+def test_a_weaker_control_that_is_not_beaten_is_named_too(comparison):
+    advice = brief(over_controls(comparison, {STRONGEST: BETTER, "prompt TF-IDF": TIE})).do
+    assert "beats the strongest control (the free number minimum log-probability) by +0.06" in advice[0]
+    assert "is not shown to beat the plain predictor prompt TF-IDF" in advice[0]
+
+
+def test_a_gain_that_is_gone_within_runs_is_said_beside_the_advice(comparison):
+    pooled = over_controls(comparison, {STRONGEST: BETTER})
+    inside = next(m for m in over_controls(comparison, {"length": TIE}).methods if m.name == METHOD_OF_ALL).controls
+    methods = tuple(replace(m, controls_within=inside) if m.name == METHOD_OF_ALL else m for m in pooled.methods)
+    advice = brief(replace(pooled, methods=methods)).do
+    assert advice[0].startswith("Use the learned method")
+    assert advice[1].startswith("Among answers of one run it is not shown to beat the free number length (+0.01")
+
+
+def test_nothing_is_advised_where_no_score_tells_anything(comparison):
     guessing = tuple(replace(m, auroc=Interval(0.5, 0.45, 0.55, 400, 97)) for m in comparison.methods)
     assert brief(replace(comparison, methods=guessing)).do[0].startswith("Do not rely on any of these scores")
 
 
-GAIN, NONE = Interval(0.06, 0.03, 0.09, 400, 97), Interval(0.01, -0.02, 0.04, 400, 97)
-CHOSEN = {"minimum log-probability": 3, "prompt TF-IDF": 2}
+CHOSEN = {"mean log-probability": 3, "prompt TF-IDF": 2}
 
 
-def of_folds(comparison, over_baseline, over_mean):
-    """The summary where every fold chose its own baseline."""
-    methods = tuple(
-        replace(m, diff_baseline=over_baseline) if m.name == METHOD_OF_ALL else m for m in comparison.methods
+def with_chosen_row(comparison):
+    """The comparison with a row of controls that the folds chose in advance."""
+    row = replace(
+        next(m for m in comparison.methods if m.name == "mean log-probability"),
+        name="best plain baseline",
+        auroc=Interval(0.61, 0.55, 0.66, 400, 97),
     )
-    return brief(
-        replace(comparison, methods=methods, baselines=CHOSEN, diff_mean=over_mean, exported="The nearest is X.")
-    )
+    return replace(comparison, methods=(*comparison.methods, row), best_baseline=row.name, baselines=CHOSEN)
 
 
-def test_the_learned_method_is_advised_by_name_against_the_chosen_measures_and_the_mean(comparison):
-    said = of_folds(comparison, GAIN, GAIN)
-    assert said.do[0] == (
-        f"Use the learned method ({METHOD_OF_ALL}) to decide which answers to check: it beats the simple measure "
-        "chosen in each fold by +0.06 [+0.03, +0.09] and the mean log-probability by +0.06 [+0.03, +0.09] AUROC. "
-        "The nearest is X."
-    )
-    assert any("minimum log-probability in 3 of 5 folds, prompt TF-IDF in 2" in found for found in said.found)
-    assert any(found.startswith("The mean log-probability, with nothing chosen: ") for found in said.found)
+def test_the_controls_chosen_in_advance_keep_their_row_and_decide_nothing(comparison):
+    chosen = with_chosen_row(comparison)
+    told = "mean log-probability in 3 of 5 folds, prompt TF-IDF in 2"
+    assert told in render_report(chosen)
+    assert told in " ".join(comparison_table(chosen).split())
+    assert STRONGEST in comparison_table(chosen)
+    assert any(told in found and "61 times in 100" in found for found in brief(chosen).found)
+    assert [control.name for control in chosen.controls] == [control.name for control in comparison.controls]
+    assert brief(chosen).do == brief(comparison).do
 
 
-@pytest.mark.parametrize(
-    ("over_baseline", "over_mean", "simple", "beaten_by"),
-    [
-        (GAIN, NONE, "mean log-probability", "the mean log-probability"),
-        (NONE, GAIN, "minimum log-probability", "the simple measure chosen in each fold"),
-        (NONE, NONE, "minimum log-probability", "the simple measure chosen in each fold"),
-    ],
-)
-def test_a_simple_measure_that_is_not_beaten_is_advised_by_its_own_name(
-    comparison, over_baseline, over_mean, simple, beaten_by
-):
-    advice = of_folds(comparison, over_baseline, over_mean).do
-    assert advice[0] == f"Use the simple measure ({simple}) to decide which answers to check."
-    assert advice[1].startswith(f"The learned method is not shown to do better than {beaten_by} here (+0.01 [-0.02, ")
-
-
-def test_a_measure_that_folds_chose_and_that_tells_nothing_gives_way_to_the_mean(comparison):
-    guess = Interval(0.5, 0.45, 0.55, 400, 97)
-    methods = tuple(replace(m, auroc=guess) if m.name in CHOSEN else m for m in comparison.methods)
-    advice = of_folds(replace(comparison, methods=methods), NONE, NONE).do
-    assert advice[0] == "Use the simple measure (mean log-probability) to decide which answers to check."
-    assert "tells something" in of_folds(replace(comparison, methods=methods), NONE, GAIN).do[0]
-
-
-def test_the_tables_say_which_measures_the_baseline_is(comparison):
-    folds = replace(comparison, baselines=CHOSEN)
-    told = "minimum log-probability in 3 of 5 folds, prompt TF-IDF in 2"
-    assert told in render_report(folds)
-    assert told in " ".join(comparison_table(folds).split())
+def test_stated_confidence_is_shown_as_stated_and_recalibrated(comparison, page):
+    stated, plain = comparison.methods[0], comparison.methods[2]
+    assert stated.stated.ece.estimate > 0.2 > plain.ece.estimate
+    said = " ".join(brief(comparison).found)
+    assert f"{number(stated.stated.ece.estimate)} as stated, {number(stated.ece.estimate)} recalibrated" in said
+    (figure,) = [
+        figure
+        for s in sections(comparison)
+        for figure in s.figures
+        if figure.title == "Reliability: verbalised confidence"
+    ]
+    assert [entry.text for entry in figure.legend] == ["recalibrated", "as stated"]
+    assert "ECE, as stated" in page
+    assert "ECE, recalibrated" in page
+    assert "ECE, as stated v  ECE, recalibrated v" in re.sub(r" {2,}", "  ", comparison_table(comparison))
 
 
 def test_stated_confidence_that_tells_something_is_weighed_against_the_learned_method(comparison):

@@ -109,7 +109,7 @@ def test_roles_are_named_by_what_differs_and_judged_by_their_own_label_or_the_ru
 
 def test_recorded_metacrit_runs_fill_their_sections():
     runs = list(RunStore(RECORDED / "creak-metacrit"))
-    empty = Comparison(title="t", summary=(), provenance={}, y=np.array([0, 1]), methods=(), best_baseline="none")
+    empty = Comparison(title="t", summary=(), provenance={}, y=np.array([0, 1]), methods=())
     found = with_runs(empty, runs, resamples=20)
     assert {flow.reference for flow in found.similarity} == {"previous", "final"}
     assert [stage.stage for stage in found.similarity[0].stages] == ["monitor", "control", "synthesis"]

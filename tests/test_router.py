@@ -330,6 +330,16 @@ def test_evaluation_counts_every_agent_asked_and_looks_at_nothing_else(router: L
         assert line["score"] == question.agents[line["kept"]].score
     assert figures["cost_per_1000"]["estimate"] == pytest.approx(1000 * np.mean([d["cost_usd"] for d in decisions]))
     assert figures["accuracy"]["estimate"] <= figures["controls"]["oracle"]["accuracy"]["estimate"]
+    spent = figures["cost_per_1000"]["estimate"]
+    controls = {name: one for name, one in figures["controls"].items() if name.endswith("at the same cost")}
+    assert {name.removesuffix(" at the same cost") for name in controls} == {
+        *("random mixture", "domain table", "TF-IDF logistic", "kNN on TF-IDF SVD", "tuned cascade")
+    }
+    for control in controls.values():
+        assert control["cost_per_1000"]["estimate"] <= 1.15 * spent  # as other folds, or the training, told it
+        assert 0 <= control["p_holm"] <= 1
+    assert figures["verdict"]["word"] in ("ahead", "tie", "behind")
+    assert figures["verdict"]["strongest_control"] in figures["controls"]
     json.dumps(figures, allow_nan=False)
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from metaprobe.eval.metrics import cluster_weights
 from metaprobe.eval.routing import (
     Matrix,
     Played,
@@ -20,8 +21,8 @@ from metaprobe.eval.routing import (
     quantile,
     replay,
 )
-from metaprobe.eval.routing_cascade import Cascade, tuned_cascade
-from metaprobe.eval.routing_controls import always, domain_table, mixture, random_at_cost, shuffled
+from metaprobe.eval.routing_cascade import Cascade, cascades_on_hull, tuned_cascade
+from metaprobe.eval.routing_controls import against, always, domain_table, mixture_at, shuffled
 from metaprobe.eval.routing_curves import aiq, curve_figures, recovered, upper_hull
 from metaprobe.records.errors import RecordError
 
@@ -239,18 +240,55 @@ def test_curve_figures_come_from_the_points_of_the_policies():
 # Controls
 
 
-def test_shuffled_choices_keep_their_rates_and_a_mixture_has_its_expected_point():
+def test_shuffled_choices_keep_their_rates():
     dealt = shuffled(CASCADE, seed=3)
     assert sorted(dealt, key=repr) == sorted(CASCADE, key=repr)
-    matrix = matrix_of(np.tile([0, 1], (4000, 1)), [0.001, 0.003])
-    mixed = mixture(always(matrix, 0), always(matrix, 1), 0.25)
-    assert replay(matrix, mixed).score.mean() == pytest.approx(0.25, abs=0.03)
-    at_cost = replay(matrix, random_at_cost(matrix, matrix, 2.0))
-    assert 1000 * at_cost.cost.mean() == pytest.approx(2.0, abs=0.1)
-    assert {play.kept for play in random_at_cost(matrix, matrix, 99.0)} == {1}
-    assert {play.kept for play in random_at_cost(matrix, matrix, 0.1)} == {0}
     assert cheapest(HAND) == 0
     assert cheapest(matrix_of([[0, 1, 0]], [0.001, 0.001, NAN])) == 1
+
+
+def test_a_mixture_of_two_settings_spends_the_budget_exactly_and_is_the_best_that_does():
+    cost, accuracy = np.array([1.0, 2.0, 3.0, 5.0]), np.array([0.5, 0.55, 0.7, 0.8])
+    mixed = mixture_at(cost, accuracy, 2.5)  # the second setting lies below the line from the first to the third
+    assert (mixed.first, mixed.second, mixed.part) == (0, 2, 0.75)
+    assert mixed.of(cost) == 2.5
+    assert mixed.of(accuracy) == pytest.approx(0.65)
+    assert mixture_at(cost, accuracy, 99.0).of(cost) == 5.0
+    assert mixture_at(cost, accuracy, 0.1).of(cost) == 1.0
+    assert mixture_at(cost[:1], accuracy[:1], 7.0).of(accuracy) == 0.5
+
+
+@given(st.lists(st.tuples(st.floats(0.01, 9), st.floats(0, 1)), min_size=1, max_size=20), st.floats(0.005, 10))
+def test_no_pair_of_settings_that_spends_the_budget_is_more_accurate_than_the_mixture(points, budget):
+    cost, accuracy = np.array(points).T
+    best = mixture_at(cost, accuracy, budget)
+    assert best.of(cost) <= max(budget, cost.min()) + 1e-9
+    for one in range(len(cost)):
+        for two in range(len(cost)):
+            if cost[one] <= budget <= cost[two] and cost[one] < cost[two]:
+                part = (budget - cost[one]) / (cost[two] - cost[one])
+                assert (1 - part) * accuracy[one] + part * accuracy[two] <= best.of(accuracy) + 1e-9
+
+
+def test_the_word_against_a_control_follows_from_the_corrected_p_and_the_strongest_comes_first():
+    rng = np.random.default_rng(0)
+    mine = (rng.random(2000) < 0.7).astype(float)
+    controls = {
+        "weak": np.where(rng.random(2000) < 0.15, 0.0, mine),
+        "strong": np.where(rng.random(2000) < 0.1, 1.0, mine),
+        "same": mine.copy(),
+        "noisy": (rng.random(2000) < 0.7).astype(float),
+    }
+    stands = against(mine, controls, cluster_weights(np.arange(2000)))
+    assert next(iter(stands)) == "strong"
+    assert {name: one.word for name, one in stands.items()} == {
+        "strong": "behind",
+        "same": "tie",
+        "noisy": "tie",
+        "weak": "ahead",
+    }
+    assert stands["same"].p == stands["same"].p_holm == 1.0
+    assert all(one.p_holm >= one.p for one in stands.values())
 
 
 def test_the_domain_table_takes_each_dimensions_best_agent_and_leaves_rare_ones_to_the_overall_best():
@@ -322,6 +360,31 @@ def test_a_tuned_chain_of_two_is_the_best_of_all_thresholds(case, data):
     best = max(worth(cascade) for cascade in every)
     assert worth(tuned_cascade(matrix, confidence, price=price, longest=2)) == pytest.approx(best)
     assert worth(tuned_cascade(matrix, confidence, price=price)) >= best - 1e-12
+
+
+@settings(max_examples=40, deadline=None)
+@given(routed(), st.data())
+def test_cascades_on_the_hull_are_the_best_at_every_price(case, data):
+    matrix, _ = case
+    confidence = np.array(
+        data.draw(
+            st.lists(
+                st.lists(st.sampled_from([0.1, 0.2, 0.3, NAN]), min_size=len(matrix.agents), max_size=9),
+                min_size=len(matrix),
+                max_size=len(matrix),
+            ).map(lambda rows: [row[: len(matrix.agents)] for row in rows])
+        )
+    )
+    family = cascades_on_hull(matrix, confidence)
+    costs = [replay(matrix, chain.play(confidence)).cost.mean() for chain in family]
+    assert costs == sorted(costs)
+    for price in (0.0, 1.0, 20.0, 300.0):
+
+        def worth(cascade, price=price):
+            run = replay(matrix, cascade.play(confidence))
+            return float((run.score - price * run.cost).mean())
+
+        assert max(map(worth, family)) == pytest.approx(worth(tuned_cascade(matrix, confidence, price=price)))
 
 
 # Comparison

@@ -62,7 +62,7 @@ def test_the_exported_policy_decides_as_the_fitted_heads(
     exported: tuple[Checkpoint, FittedStages], planted: tuple[Cycles, dict[str, PointStudy]]
 ) -> None:
     checkpoint, fitted = exported
-    assert not checkpoint.trustworthy, "heads are used that did not win, and it says so"
+    assert checkpoint.weaknesses, "heads are used that did not win, and it says so"
     policy, data = StagePolicy(checkpoint), planted[0].take(np.arange(50))
     stops, end = learned_stops(fitted, data, PRICE), fitted.output(RIGHT, data.rows[:, -1])
     for i in range(len(data)):

@@ -130,7 +130,12 @@ def train_adapter(
         calibration=Calibration("platt", "calibration rows, by group; never the held-out ones"),
         metrics=_measured(data, roles, exported.probability),
         training=Training(
-            data.fingerprint, len(data.table), len(set(data.table.groups.tolist())), settings.seed, command
+            data.fingerprint,
+            len(data.table),
+            len(set(data.table.groups.tolist())),
+            settings.seed,
+            command,
+            data.regrouped,
         ),
         audits={audit.name: Audit(audit.passed, audit.detail, audit.severity) for audit in report.audits},
         versions={p: version(p) for p in ("torch", "transformers", "peft", "accelerate", "tokenizers", "onnxscript")},

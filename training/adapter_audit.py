@@ -53,8 +53,8 @@ def adapter_audits(
     made = {"group overlap"}
     if PROMPT in controls:  # the questions were stored
         of_data += [
-            repeated_questions(table.questions, splits),
-            near_duplicates(table.questions, splits, seed=seed),
+            repeated_questions(table.questions, splits, y=table.y),
+            near_duplicates(table.questions, splits, y=table.y, seed=seed),
         ]
         made.add("repeated questions and near-duplicates")
     if noise := label_noise(data.labels_by_source, table.groups, y=table.y, seed=seed):

@@ -15,6 +15,7 @@ from metaprobe.probes.adapter import Encoder, When, layout, prompt_of
 from metaprobe.records.errors import RecordError
 from metaprobe.records.fingerprint import fingerprint
 from metaprobe.training.evidence import generator_of, load_runs
+from metaprobe.training.grouping import joined_table
 from metaprobe.training.roles import Roles, Rows, outer_folds
 
 FOLDS = 5
@@ -33,6 +34,8 @@ class AdapterData:
     fingerprint: str
     labels_by_source: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
     """Source -> its labels (n,), NaN where it gave none."""
+    regrouped: str = ""
+    """Which groups were joined because their questions repeat, in words; empty where none were."""
 
     @property
     def digest(self) -> str:
@@ -65,7 +68,7 @@ def load_adapter_data(
     Raises `RecordError` where no answer is labelled, where a store was kept without texts, and the store's own errors.
     """
     runs = load_runs(stores)
-    table = answer_table(runs, target=target, stage=stage, agent=agent)
+    table, regrouped = joined_table(answer_table(runs, target=target, stage=stage, agent=agent))
     calls = {call.id: call for run in runs for call in run.calls}
     chosen = [calls[call_id] for call_id in table.call_ids.tolist()]
     prompts = [prompt_of(call.messages) for call in chosen]
@@ -81,6 +84,7 @@ def load_adapter_data(
         generator_of(chosen),
         fingerprint(runs),
         labels_by_source(runs, table.call_ids.tolist(), target),
+        regrouped,
     )
 
 

@@ -16,7 +16,7 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 from metaprobe.training.adapter_fit import Scorer
 from metaprobe.training.calibrate import Platt
-from metaprobe.training.export import answers_of
+from metaprobe.training.export import answers_of, trust_lines
 
 LOWEST = -1e9
 """Added to attention scores of later tokens. Not minus infinity, which the guard of checkpoints refuses in a graph."""
@@ -121,8 +121,8 @@ def adapter_card(draft: Draft, notes: Sequence[str], not_audited: Sequence[str])
     assert draft.training is not None
     contract, generator, training = draft.contract, draft.generator, draft.training
     parts = contract["parts"]
-    lines = [f"> **NOT TRUSTWORTHY: {draft.distrust}.** See the audits below.", ""] if draft.distrust else []
-    lines += [
+    lines = [
+        *trust_lines(draft.failed),
         f"# Adapter probe: {contract['target']}",
         "",
         f"Probability that an answer is {contract['target']}, read by a language model ({contract['base']['model']}) "
@@ -142,6 +142,7 @@ def adapter_card(draft: Draft, notes: Sequence[str], not_audited: Sequence[str])
             f"- reads {when} the answer: {LAYOUT[when]!r}, its last {contract['max_length']} tokens"
             for when in contract["layout"]
         ),
+        *([f"- {training.regrouped}"] if training.regrouped else []),
         f"- training data: {training.fingerprint}",
         f"- made by `{training.command}`, seed {training.seed}",
         *(f"- {note}" for note in notes),

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.eval.audits import AuditInputs, AuditReport, Elsewhere, left_out, run_audits
+from metaprobe.eval.audits.controls import IDENTITY
 from metaprobe.records.activations import Activations
 from metaprobe.records.errors import RecordError
 from metaprobe.training.calibrate import choose_calibrator, fit_platt
@@ -22,8 +23,9 @@ from metaprobe.training.methods import (
 from metaprobe.training.roles import Roles, outer_folds, roles_without
 from metaprobe.training.states import InMemory
 
-CONTROLS = ("cut by max_tokens", "prompt TF-IDF", "run identity", "dimension x level table")
-"""Methods of the cross-fit that explain a figure more simply. Lengths are added by the audits."""
+CONTROLS = ("prompt TF-IDF", IDENTITY, "dimension x level table")
+"""Methods of the cross-fit that explain a figure more simply. What needs no fit, such as lengths and the mean
+log-probability, is added by the audits."""
 REFIT_FOLDS = 2
 """Outer folds of the refits on shuffled labels and on noise: their scores need be held out, not good."""
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from metaprobe.checkpoints import Checkpoint, Generator, Training
 from metaprobe.eval.compare import PolicyOutcomes
 from metaprobe.eval.metrics import auroc, cluster_weights, interval, mean_interval
-from metaprobe.eval.table import group_of, usable_groups
+from metaprobe.eval.table import usable_groups
 from metaprobe.probes.signals import Signals, signals_of
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
@@ -22,6 +22,7 @@ from metaprobe.training.calibrate import sigmoid
 from metaprobe.training.evidence import generator_of
 from metaprobe.training.export import Export, write_checkpoint
 from metaprobe.training.graphs import linear_graph
+from metaprobe.training.grouping import joined_items
 from metaprobe.training.roles import outer_folds
 
 DIRECT, STEPS = "direct", "step-by-step"
@@ -46,6 +47,8 @@ class Paired:
     generator: Generator | None
     statement_tokens: NDArray[np.float64]
     """(n, 2): tokens of the calls that stated difficulty and confidence."""
+    regrouped: str = ""
+    """Which groups were joined because their questions repeat, in words; empty where none were."""
 
     def __len__(self) -> int:
         return len(self.groups)
@@ -87,8 +90,10 @@ def paired_answers(runs: Iterable[Run]) -> Paired:
         raise RecordError(
             f"{len(both)} items were answered and labelled both directly and step by step; the choice needs at least 50"
         )
+    joined = joined_items([pair[DIRECT][0].item for pair in both])
     return Paired(
-        groups=tuple(group_of(pair[DIRECT][0].item) for pair in both),
+        groups=tuple(joined.groups.tolist()),
+        regrouped=joined.note,
         signals=tuple(
             signals_of(call, difficulty=run.stated("difficulty"), confidence=run.stated("confidence"))
             for run, call in (pair[DIRECT] for pair in both)
@@ -196,7 +201,7 @@ def export_choice(
             expected={ACCEPT: probability[:, 0], AGAIN: probability[:, 1]},
             contract={"point": POINT, "actions": [ACCEPT, AGAIN], "signals": list(INPUTS), "required": list(REQUIRED)},
             generator=data.generator,
-            training=Training(data.fingerprint, len(data), len(set(data.groups)), seed, command),
+            training=Training(data.fingerprint, len(data), len(set(data.groups)), seed, command, data.regrouped),
             calibration="logistic regression",
             calibrated_on="all rows, with the model itself",
             metrics=metrics,

@@ -1,23 +1,30 @@
 """Runs a system over a task, keeps every run, and labels every answer that a program can check."""
 
 import asyncio
+import copy
 import dataclasses
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from metaprobe.eval.tasks.scoring import is_correct
 from metaprobe.pipelines import Session, Setup, System
+from metaprobe.pipelines.contract import check
 from metaprobe.pipelines.session import UNREAD
+from metaprobe.probes.signals import STATED, Signal
+from metaprobe.probes.source import Replacement
 from metaprobe.records.errors import RecordError, StoreMismatch
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Item, Label, Run
 from metaprobe.records.writer import RunWriter
-from metaprobe.routing.profiles import Experience, Profiles
+from metaprobe.routing.paper import THRESHOLDS, PaperRules
+from metaprobe.routing.policy import Outcome, Policy, learns
+from metaprobe.routing.profile_store import Carried, ProfileStore
+from metaprobe.routing.profiles import Observation, Profiles, run_observations
 
 SETTINGS_FILE = "collection.json"
 FAILURES_FILE = "failed.jsonl"
@@ -38,6 +45,8 @@ class CollectReport:
     """`run id: reason` of runs that did not come to an end; they are tried again next time."""
     unread: dict[str, int] = field(default_factory=dict)
     """Name of a signal -> calls that its checkpoint should have read and could not."""
+    cut: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Stage of answers -> how many of them its limit of tokens ended, and of how many; where it ended any."""
 
 
 async def collect(
@@ -51,6 +60,7 @@ async def collect(
     shard_runs: int = 64,
     text: bool = True,
     wave: int = 8,
+    profiles: ProfileStore | None = None,
     settings: Mapping[str, Any] | None = None,
     on_run: OnRun = lambda run, reason: None,
 ) -> CollectReport:
@@ -58,76 +68,180 @@ async def collect(
 
     Resumes: runs already stored are skipped. A kill at any moment loses at most the runs of the unfinished shard, and
     their calls only if no cache keeps them. A run that fails, whatever the reason, is reported and no other is harmed;
-    the reasons also stand in the store's `failed.jsonl`. Where the agents learn, `wave` items run at once and the next
-    ones see what came of them, in the items' order: 1 is the paper's own sequence. Raises `StoreMismatch` where the
-    store was collected with another system, model, prompts, policy, signals or `settings`.
+    the reasons also stand in the store's `failed.jsonl`. What came of a run is told to the policy (`observe`), in the
+    items' order. Where the agents or the policy learn, `wave` items run at once and the next ones see what came of
+    them, in the items' order: 1 is the paper's own sequence. `profiles`: earlier outcomes that the agents' profiles
+    begin with, to which this collection's are added at its end. Raises `StoreMismatch` where the store was collected
+    with another system, model, prompts, policy, signals, options, profiles or `settings`, `RecordError` where
+    `check_learners` does, and for a signal or policy that the system cannot use (`metaprobe.pipelines.contract`).
     """
+    chosen = system.chosen(variants)
+    check(system, variants, setup.signals, setup.policy, agents=setup.agents)
+    check_learners(system, setup.policy, chosen, profiles is not None)
+    if profiles is not None and setup.carried is None:
+        setup = carry(setup, store.path, profiles)
     pinned = settings_of(system, setup, text=text)
-    if system.experiences is not None:  # what an item sees depends on those before it
+    in_waves = system.experiences is not None or learns(setup.policy)
+    if in_waves:  # what an item sees depends on those before it
         pinned |= {"wave": wave}
-    pin_settings(store.path, {**pinned, **(settings or {})})
-    stored = store.run_ids()
-    failed: list[str] = []
-    unread: Counter[str] = Counter()
-    counts = {"done": 0, "before": 0}
-    gate = asyncio.Semaphore(concurrency)
+    pin_settings(store.path, {**pinned, **(settings or {})}, unsaid=unsaid(system))
+    learned: list[Observation] = []
+    with store.writer(shard_runs=shard_runs, text=text) as writer:
+        collecting = _Collecting(system, items, setup, store.run_ids(), writer, concurrency, on_run)
+        if in_waves:
+            before = {run.id: run for run in store.runs(hidden=False)} if collecting.stored else {}
+            for variant in chosen:
+                learned += await collecting.in_waves(variant, wave, before)
+        else:
+            for run in await collecting.together([(item, variant) for item in items for variant in chosen]):
+                tell(setup.policy, run)
+    if profiles is not None:
+        profiles.add(learned)
+    note_failures(store.path, collecting.failed)
+    return collecting.report()
 
-    places = {item.id: place for place, item in enumerate(items)}
 
-    async def one(item: Item, variant: str, setup: Setup, writer: RunWriter) -> Run | None:
-        async with gate:
-            identity = run_id(system, variant, setup, item)
-            index = places[item.id]
-            try:
-                session = Session(setup, item, system=system.name, variant=variant, run_id=identity, index=index)
-                run = await system.run(session)
-                labelled = await asyncio.to_thread(label, run, system)
-            except RecordError as error:
-                failed.append(f"{identity}: {error}")
-                on_run(None, str(error))
-                return None
-            writer.add(labelled)
-            counts["done"] += 1
-            unread.update(note.name.removeprefix(UNREAD) for note in run.labels if note.name.startswith(UNREAD))
-            on_run(labelled, "")
-            return labelled
+class _Collecting:
+    """The runs of one collection as they come to their end."""
 
-    async def run_all(pairs: Sequence[tuple[Item, str]], setup: Setup, writer: RunWriter) -> list[Run]:
-        new = [(item, variant) for item, variant in pairs if run_id(system, variant, setup, item) not in stored]
-        counts["before"] += len(pairs) - len(new)
+    def __init__(
+        self,
+        system: System,
+        items: Sequence[Item],
+        setup: Setup,
+        stored: Set[str],
+        writer: RunWriter,
+        concurrency: int,
+        on_run: OnRun,
+    ) -> None:
+        """`stored`: ids of runs that are there already."""
+        self.system, self.items, self.setup, self.stored = system, items, setup, stored
+        self.done = self.stored_before = 0
+        self.failed: list[str] = []
+        self.unread: Counter[str] = Counter()
+        self.answers: Counter[str] = Counter()
+        self.cut: Counter[str] = Counter()
+        self._places = {item.id: place for place, item in enumerate(items)}
+        self._writer, self._on_run = writer, on_run
+        self._gate = asyncio.Semaphore(concurrency)
+
+    def report(self) -> CollectReport:
+        """What was done."""
+        cut = {stage: (count, self.answers[stage]) for stage, count in self.cut.items()}
+        return CollectReport(self.done, self.stored_before, tuple(self.failed), dict(self.unread), cut)
+
+    async def in_waves(self, variant: str, wave: int, before: Mapping[str, Run]) -> list[Observation]:
+        """All items in one variant, `wave` at once; what the agents' profiles have learned from them.
+
+        `before`: the stored runs by id, from which is learned as well. A wave is written in the items' order.
+        """
+        known, learned = copy.deepcopy(self.setup.profiles), []
+        for start in range(0, len(self.items), wave):
+            now = self.items[start : start + wave]
+            setup = dataclasses.replace(self.setup, profiles=known)
+            ended = {run.id: run for run in await self.together([(item, variant) for item in now], setup)}
+            for place, item in enumerate(now, start):
+                identity = run_id(self.system, variant, self.setup, item)
+                if identity in ended:
+                    self._writer.add(ended[identity])
+                if run := ended.get(identity) or before.get(identity):
+                    tell(self.setup.policy, run)
+                    found = observations(self.system, run, self.setup, place)
+                    for observation in found:
+                        known.learn(observation)
+                    learned += found
+        return learned
+
+    async def together(self, pairs: Sequence[tuple[Item, str]], setup: Setup | None = None) -> list[Run]:
+        """The runs of these items and variants that are new and came to an end, in their order.
+
+        `setup`: what they work with, where profiles have learned meanwhile; ids are made from the first one, and
+        nothing is written yet.
+        """
+        ids = [run_id(self.system, variant, self.setup, item) for item, variant in pairs]
+        new = [(identity, *pair) for identity, pair in zip(ids, pairs, strict=True) if identity not in self.stored]
+        self.stored_before += len(pairs) - len(new)
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(one(item, variant, setup, writer)) for item, variant in new]
+                tasks = [group.create_task(self._one(*one, setup)) for one in new]
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None  # the others are the same, or follow from it
         return [run for task in tasks if (run := task.result()) is not None]
 
-    chosen = tuple(variants) or system.default_variants or system.variants[:1]
-    with store.writer(shard_runs=shard_runs, text=text) as writer:
-        if system.experiences is None:
-            await run_all([(item, variant) for item in items for variant in chosen], setup, writer)
-        else:
-            before = {run.id: run for run in store.runs(hidden=False)} if stored else {}
-            for variant in chosen:
-                past: list[Experience] = []
-                for start in range(0, len(items), wave):
-                    now = items[start : start + wave]
-                    profiles = Profiles(past, initial=setup.profiles.initial, rate=setup.profiles.rate)
-                    learned = dataclasses.replace(setup, profiles=profiles)
-                    known = {run.id: run for run in await run_all([(item, variant) for item in now], learned, writer)}
-                    ids = [run_id(system, variant, setup, item) for item in now]
-                    ended = [known.get(identity) or before.get(identity) for identity in ids]
-                    past += [experience for run in ended if run is not None for experience in system.experiences(run)]
-    note_failures(store.path, failed)
-    return CollectReport(counts["done"], counts["before"], tuple(failed), dict(unread))
+    async def _one(self, identity: str, item: Item, variant: str, setup: Setup | None) -> Run | None:
+        async with self._gate:
+            name, index = self.system.name, self._places[item.id]
+            try:
+                session = Session(setup or self.setup, item, system=name, variant=variant, run_id=identity, index=index)
+                run = await self.system.run(session)
+                labelled = await asyncio.to_thread(label, run, self.system)
+            except RecordError as error:
+                self.failed.append(f"{identity}: {error}")
+                self._on_run(None, str(error))
+                return None
+            if setup is None:  # a wave is written when it has ended
+                self._writer.add(labelled)
+            self.done += 1
+            self.unread.update(note.name.removeprefix(UNREAD) for note in run.labels if note.name.startswith(UNREAD))
+            answers = [call for call in run.calls if call.stage in self.system.answer_stages]
+            self.answers.update(self.system.limited(call.stage) for call in answers)
+            cut = [call for call in answers if call.finish_reason == "length"]
+            self.cut.update(self.system.limited(call.stage) for call in cut)
+            self._on_run(labelled, "")
+            return labelled
+
+
+def check_learners(system: System, policy: Policy, variants: Sequence[str], carried: bool) -> None:
+    """Raises `RecordError` where profiles are carried that nobody has, or two variants would learn from each other.
+
+    `carried`: whether there is a file of profiles.
+    """
+    if carried and system.experiences is None:
+        raise RecordError(f"profiles: the agents of {system.name} learn none, so a file of them would change nothing")
+    if len(variants) > 1 and (carried or learns(policy)):
+        what = "a profile file" if carried else "a policy that learns"
+        raise RecordError(
+            f"variants {', '.join(variants)} with {what}: each would see what came of the other; collect one at a time"
+        )
+
+
+def carry(setup: Setup, folder: Path, profiles: ProfileStore) -> Setup:
+    """The setup with profiles that hold what the file held when the collection into `folder` first began."""
+    pinned = _pinned(folder / SETTINGS_FILE) or {}
+    before = profiles.next_time if pinned.get("profiles") is None else float(pinned["profiles"]["before"])
+    past = profiles.observations(before)
+    started = Profiles(past, initial=setup.profiles.initial, rate=setup.profiles.rate)
+    return dataclasses.replace(setup, profiles=started, carried=Carried.of(past, before))
+
+
+def observations(system: System, run: Run, setup: Setup, place: int) -> list[Observation]:
+    """What the agents' profiles learn from a run; `place`: of its item among the items."""
+    if system.experiences is None:
+        return []
+    time = place + (setup.carried.before if setup.carried else 0.0)
+    return list(run_observations(run, system.experiences, time=time))
+
+
+def tell(policy: Policy, run: Run) -> None:
+    """Tell a policy what came of each decision of a run: all of them led to its answer, its cost and its time.
+
+    Cost and time are sums over the calls, None where no call has one.
+    """
+    costs = [call.cost_usd for call in run.calls if call.cost_usd is not None]
+    times = [call.latency_ms for call in run.calls if call.latency_ms is not None]
+    outcome = Outcome(run.outcome, sum(costs) if costs else None, sum(times) if times else None)
+    for decision in run.decisions:
+        policy.observe(decision.id, outcome)
 
 
 def run_id(system: System, variant: str, setup: Setup, item: Item) -> str:
-    """The same for the same system, variant, models, policy, signals and item, so that a collection can resume.
+    """The same for the same system, variant, models, policy, signals, options and item, so that a collection resumes.
 
     An item whose question or gold answer changed is another item, though it has the same id.
     """
-    digest = _digest([_asked(item), repr(setup.policy), setup.signals.description, setup.seed])
+    carried = [setup.carried.digest] if setup.carried and setup.carried.outcomes else []
+    told = [*setup.options.description, *carried]  # nothing by default
+    digest = _digest([_asked(item), repr(setup.policy), setup.signals.description, setup.seed, *told])
     return f"{system.name}/{variant}/{setup.models.description}/{item.id}/{digest}"
 
 
@@ -163,7 +277,37 @@ def settings_of(system: System, setup: Setup, *, text: bool) -> dict[str, Any]:
         "seed": setup.seed,
         "text": text,
         "top_logprobs": max(llm.capabilities.top_logprobs for llm in models.all),
+        "tokens": dict(setup.options.tokens),
+        "constants": {constant.name: setup.options.value(constant) for constant in system.constants},
+        "profiles": None if setup.carried is None else dataclasses.asdict(setup.carried),
+        **_operating_points(system, setup),
     }
+
+
+def unsaid(system: System) -> dict[str, Any]:
+    """What a store was collected with whose settings are from before these could be set."""
+    return {"tokens": {}, "constants": {constant.name: constant.default for constant in system.constants}}
+
+
+def _operating_points(system: System, setup: Setup) -> dict[str, Any]:
+    """Which threshold each number that a checkpoint gives meets at each point, as the papers' rules have it.
+
+    Nothing where no checkpoint gives one that is held against a threshold.
+    """
+    rules = setup.policy if isinstance(setup.policy, PaperRules) else getattr(setup.policy, "rules", None)
+    if not isinstance(rules, PaperRules):
+        return {}
+    found = {}
+    for key in setup.signals.description:
+        name, _, agent = key.partition("@")
+        replacement = setup.signals.replacement(name, agent)
+        for point, (signal, constant) in THRESHOLDS.items():
+            if isinstance(replacement, Replacement) and signal == name and point in system.decides:
+                source = STATED * replacement.with_stated + replacement.digest
+                number = Signal(0.0, source, replacement.thresholds)
+                value, whose = rules.threshold_of(number, point, constant)
+                found[f"{point}: {key}"] = f"{value:.6g}{whose}"
+    return {"operating points": found} if found else {}
 
 
 def note_failures(folder: Path, failed: Sequence[str]) -> None:
@@ -177,16 +321,15 @@ def note_failures(folder: Path, failed: Sequence[str]) -> None:
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def pin_settings(folder: Path, settings: dict[str, Any]) -> None:
-    """Write down what a store is collected with; refuse to go on with something else."""
+def pin_settings(folder: Path, settings: dict[str, Any], unsaid: Mapping[str, Any] | None = None) -> None:
+    """Write down what a store is collected with; refuse to go on with something else.
+
+    `unsaid`: what a setting was that the store does not name, where it was not None.
+    """
     path = folder / SETTINGS_FILE
-    if path.is_file():
-        try:
-            before = dict(json.loads(path.read_text(encoding="utf-8")))
-        except (ValueError, TypeError) as error:
-            raise StoreMismatch(
-                f"{path} is damaged ({error}), so it is not known what was collected here: collect into another folder"
-            ) from error
+    pinned = _pinned(path)
+    if pinned is not None:
+        before = {**(unsaid or {}), **pinned}
         if changed := [key for key in settings if before.get(key) != settings[key]]:
             was = ", ".join(f"{key} {before.get(key)!r}, now {settings[key]!r}" for key in changed)
             raise StoreMismatch(f"{folder} was collected with {was}: collect into another folder, or delete this one")
@@ -195,6 +338,18 @@ def pin_settings(folder: Path, settings: dict[str, Any]) -> None:
     partial = path.with_suffix(".partial")
     partial.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
     partial.replace(path)
+
+
+def _pinned(path: Path) -> dict[str, Any] | None:
+    """What a store says it is collected with; None where it says nothing."""
+    if not path.is_file():
+        return None
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise StoreMismatch(
+            f"{path} is damaged ({error}), so it is not known what was collected here: collect into another folder"
+        ) from error
 
 
 def _asked(item: Item) -> list[Any]:

@@ -9,6 +9,7 @@ from metaprobe.llms.weights import DEFAULT_MODEL
 from metaprobe.records.errors import RecordError
 from metaprobe.training.collect import CollectReport
 from metaprobe.training.launch import Plan, Watch, launch
+from metaprobe.training.methods import AFTER, BEFORE
 from metaprobe.training.study import OnStep, study, train_choice, train_hidden, train_quality, write_comparison
 
 SYSTEM = "self-report"
@@ -71,5 +72,12 @@ def train_demo(
     if collected.failed:
         notes.append(f"{len(collected.failed)} runs failed and are missing here; run the demo again to try them again.")
     on_step("compare and report")
-    comparison, report = write_comparison(folder / "report", found, choices=policies, notes=notes, command=command)
+    comparison, report = write_comparison(
+        folder / "report",
+        found,
+        choices=policies,
+        notes=notes,
+        probes={BEFORE: difficulty, AFTER: confidence},
+        command=command,
+    )
     return Demo(collected, tuple(checkpoints), comparison, report)

@@ -211,7 +211,7 @@ def train_difficulty(
             expected={name: sigmoid(probe.score_of(hidden))},
             contract={**probe.contract(name), **reader_contract(evidence)},
             generator=evidence.generator,
-            training=Training(evidence.fingerprint, len(items), len(set(groups)), seed, command),
+            training=Training(evidence.fingerprint, len(items), len(set(groups)), seed, command, evidence.regrouped),
             calibration="none: cross-entropy to the rate",
             metrics={"spearman": found[0].spearman, "kendall": found[0].kendall},
             audits=[

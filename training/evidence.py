@@ -16,7 +16,9 @@ from metaprobe.records.fingerprint import fingerprint
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Run
 from metaprobe.training.export import answers_of
+from metaprobe.training.grouping import joined_table
 from metaprobe.training.methods import Evidence
+from metaprobe.training.operating_points import evaluations_of
 from metaprobe.training.states import InMemory, OnDisk
 from metaprobe.training.states_choice import ANYTHING, Wanted, chosen_grid, chosen_reader, held_by_reader, model_of
 
@@ -37,6 +39,8 @@ def load_evidence(
 ) -> Evidence:
     """Every labelled answer of the stores with its features, and its hidden states where all answers have them.
 
+    Groups that ask the same question are one group (`training.grouping`), before anything is split.
+
     `wanted`: which hidden states, for a probe that is asked for. Without it, states that do not fit together (of
     several models, say) are left out with a warning; with it, they are refused.
 
@@ -45,7 +49,7 @@ def load_evidence(
     """
     opened = [RunStore(store) for store in stores]
     runs = load_runs(stores)
-    table = answer_table(runs, target=target, stage=stage, agent=agent)
+    table, regrouped = joined_table(answer_table(runs, target=target, stage=stage, agent=agent))
     rows = set(table.call_ids.tolist())
     chosen = [
         (run, call) for run in runs for call in run.calls if stage in (None, call.stage) and agent in (None, call.agent)
@@ -74,6 +78,8 @@ def load_evidence(
         fingerprint=fingerprint(runs),
         labels_by_source=labels_by_source(runs, table.call_ids.tolist(), target),
         reader="" if states is None else states.model,
+        regrouped=regrouped,
+        evaluated=evaluations_of(runs),
         without_logprobs=sum(run.label(target, call.id) is not None for run, call in chosen) - len(table),
     )
 

@@ -9,7 +9,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.checkpoints import Audit, Calibration, Checkpoint, Draft, Generator, Metric, Training, save_checkpoint
+from metaprobe.checkpoints import (
+    Audit,
+    Calibration,
+    Checkpoint,
+    Draft,
+    Generator,
+    Metric,
+    Severity,
+    Training,
+    save_checkpoint,
+)
 from metaprobe.checkpoints.manifest import meaning_of
 from metaprobe.eval.metrics import Interval
 from metaprobe.eval.report.model import Audit as Finding
@@ -100,12 +110,20 @@ def _cell(name: str) -> str:
     return "".join(c if c.isprintable() and c not in "|`<>[]" else "_" for c in name)
 
 
+def trust_lines(failed: Mapping[str, Severity]) -> list[str]:
+    """The first lines of a card: what the failed audits mean, loudly where figures cannot be believed; none if none."""
+    if not failed:
+        return []
+    meaning = meaning_of(failed)
+    loud = "invalid" in failed.values()
+    return [f"> **NOT TRUSTWORTHY: {meaning}.** See the audits below." if loud else f"> Weak: {meaning}.", ""]
+
+
 def model_card(export: Export) -> str:
-    """The README.md of a checkpoint. A failed audit is its first line."""
+    """The README.md of a checkpoint. What its failed audits mean is its first line."""
     generator, findings = export.generator, export.findings
-    distrust = meaning_of({a.name: a.severity for a in findings if not a.passed})
-    lines = [f"> **NOT TRUSTWORTHY: {distrust}.** See the audits below.", ""] if distrust else []
-    lines += [
+    lines = [
+        *trust_lines({a.name: a.severity for a in findings if not a.passed}),
         f"# {export.title}",
         "",
         export.summary,
@@ -115,6 +133,7 @@ def model_card(export: Export) -> str:
         f"- answers of: {answers_of(generator)}",
         f"- log-probabilities: {generator.logprobs_mode if generator else 'unknown'}",
         f"- trained on {export.training.n} answers in {export.training.groups} groups",
+        *([f"- {export.training.regrouped}"] if export.training.regrouped else []),
         f"- training data: {export.training.fingerprint}",
         f"- made by `{export.training.command}`, seed {export.training.seed}",
         "",

@@ -9,8 +9,8 @@ import numpy as np
 from metaprobe.checkpoints import Checkpoint, Generator, Training
 from metaprobe.checkpoints.manifest import RAW
 from metaprobe.eval.audits import AuditReport
-from metaprobe.eval.compare import BEST_BASELINE, auroc_gain, method_results
-from metaprobe.eval.metrics import Interval
+from metaprobe.eval.compare import Judged, auroc_gain, method_results
+from metaprobe.eval.metrics import Interval, StratifiedAuroc, auroc, cluster_weights, interval, paired_difference
 from metaprobe.eval.report.model import Audit as Finding
 from metaprobe.eval.table import AnswerTable
 from metaprobe.probes import hidden as hidden_probe
@@ -39,6 +39,7 @@ from metaprobe.training.heads_figures import (
 from metaprobe.training.heads_thresholds import PROMISES, critical_thresholds, promised
 from metaprobe.training.methods import (
     MEAN_LOGPROB,
+    RUN_IDENTITY,
     USUAL_TREES,
     Evidence,
     FeatureTrees,
@@ -47,6 +48,7 @@ from metaprobe.training.methods import (
     Method,
     Scores,
 )
+from metaprobe.training.operating_points import PROMISE, operating_points
 from metaprobe.training.raw_parity import checked_raw_graph
 from metaprobe.training.roles import Roles, Rows, final_roles
 from metaprobe.training.trees import in_memory
@@ -128,6 +130,7 @@ def export_quality(
         elif target in quality.MAIN_HEADS:
             scores = probability.trees.score(X)
             thresholds |= promised(scores, table, roles.calibration, probability.calibrator, seed=seed)
+            thresholds |= _own_points(scores, head.evidence, roles.calibration, probability.calibrator)
     largest = max(heads.values(), key=lambda head: len(head.evidence.table))
     evidence, roles = largest.evidence, largest.roles(seed)
     X = in_memory(evidence.features)
@@ -166,6 +169,12 @@ def export_quality(
     )
 
 
+def _own_points(scores: Scores, evidence: Evidence, rows: Rows, calibrator: Calibrator) -> dict[str, float]:
+    """The thresholds that take the place of a paper's, from the calibration rows."""
+    call_ids = evidence.table.call_ids[rows].tolist()
+    return operating_points(calibrator.probability(scores[rows]), call_ids, evidence.evaluated)
+
+
 def _summary(names: Sequence[str], features: int, thresholds: Mapping[str, float]) -> str:
     said = []
     if binary := [name for name in names if name not in SCALES]:
@@ -176,7 +185,7 @@ def _summary(names: Sequence[str], features: int, thresholds: Mapping[str, float
         said.append("expected Q (the sum of the three levels, 0 where critical)")
     return (
         f"{'; '.join(said)}, from {features} statistics of its token log-probabilities over windows (LightGBM, then a "
-        "calibrator)." + "".join(PROMISES[name] for name in thresholds)
+        "calibrator)." + "".join((PROMISES | PROMISE)[name] for name in thresholds)
     )
 
 
@@ -229,6 +238,7 @@ def export_hidden(
     scores = probe.score_of(hidden)
     calibrator = _calibrator(scores, table, roles.calibration, seed)
     thresholds = promised(scores, table, roles.calibration, calibrator, seed=seed)
+    thresholds |= _own_points(scores, evidence, roles.calibration, calibrator)
     metrics, report = _held_out(evidence, fits, method, seed)
     before = probe.position == "prompt_last"
     layers = ", ".join(map(str, probe.layers))
@@ -243,7 +253,7 @@ def export_hidden(
                 "combinations on learning rows). Layer 0 is the embeddings' output, layer i the output of block i. "
                 "Difficulty is one minus that probability."
                 + "".join(f" {line}." for line in origin_of_states(evidence))
-                + "".join(PROMISES[name] for name in thresholds)
+                + "".join((PROMISES | PROMISE)[name] for name in thresholds)
             ),
             graph=linear_graph(
                 input_name=hidden_probe.INPUT,
@@ -277,7 +287,7 @@ def _calibrator(scores: Scores, table: AnswerTable, rows: Rows, seed: int) -> Ca
 def _held_out(evidence: Evidence, fits: CrossFit, method: Method, seed: int) -> tuple[dict[str, Interval], AuditReport]:
     """Figures and audits of one method from the folds."""
     judged = fits[method.name]
-    [found, *_] = method_results(evidence.table, [judged, *(m for m in fits.methods if m.name == BEST_BASELINE)])
+    [found] = method_results(evidence.table, [judged])
     metrics = {
         "auroc": found.auroc,
         "auprc": found.auprc,
@@ -286,8 +296,6 @@ def _held_out(evidence: Evidence, fits: CrossFit, method: Method, seed: int) -> 
     }
     if len(evidence.table) >= ENOUGH_FOR_ECE:
         metrics["ece"] = found.ece
-    if found.diff_baseline is not None:
-        metrics["auroc_gain_over_best_plain_baseline"] = found.diff_baseline
     # The baseline that needs no selecting, and that anybody would try first.
     metrics["auroc_gain_over_mean_log_probability"] = auroc_gain(evidence.table, judged, fits[MEAN_LOGPROB])
     # The refits need all features at once.
@@ -299,9 +307,33 @@ def _held_out(evidence: Evidence, fits: CrossFit, method: Method, seed: int) -> 
         metrics[f"auroc_gain_over_mean_log_probability_without_{elsewhere.by}"] = elsewhere.gain
         if elsewhere.ece is not None:
             metrics[f"ece_without_{elsewhere.by}"] = elsewhere.ece
-    return metrics, audited(evidence, fits, method, refits=refits, elsewhere=elsewhere, seed=seed)
+    report = audited(evidence, fits, method, refits=refits, elsewhere=elsewhere, seed=seed)
+    if report.controls is not None:
+        metrics["auroc_gain_over_strongest_control"] = report.controls.strongest.difference
+    inside = within_runs(evidence.table, fits, judged, seed=seed)
+    if report.controls_within is not None:
+        inside["auroc_within_runs_gain_over_strongest_control"] = report.controls_within.strongest.difference
+    return inside | metrics, report
+
+
+def within_runs(table: AnswerTable, fits: CrossFit, judged: Judged, *, seed: int = 0) -> dict[str, Interval]:
+    """AUROC over pairs of answers of one run only, and of knowing nothing but the run.
+
+    A run is a model, a task and a way of asking. Empty where there is one run, or where its identity was not fitted.
+    """
+    if not RUN_IDENTITY.varies(table) or RUN_IDENTITY.name not in {found.name for found in fits.methods}:
+        return {}
+    within, weights = StratifiedAuroc(RUN_IDENTITY.cells(table)), cluster_weights(table.groups.tolist(), seed=seed)
+    mean = fits[MEAN_LOGPROB].ranking
+    return {
+        "auroc_within_runs": interval(within, table.y, judged.ranking, weights),
+        "auroc_within_runs_gain_over_mean_log_probability": paired_difference(
+            within, table.y, judged.ranking, mean, weights
+        ),
+        "auroc_of_run_identity": interval(auroc, table.y, fits[RUN_IDENTITY.name].ranking, weights),
+    }
 
 
 def _training(evidence: Evidence, seed: int, command: str) -> Training:
     groups = len(set(evidence.table.groups.tolist()))
-    return Training(evidence.fingerprint, len(evidence.table), groups, seed, command)
+    return Training(evidence.fingerprint, len(evidence.table), groups, seed, command, evidence.regrouped)

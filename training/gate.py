@@ -151,7 +151,12 @@ def _export(
         },
         generator=evidence.generator,
         training=Training(
-            evidence.fingerprint, len(evidence.table), len(set(evidence.table.groups.tolist())), seed, command
+            evidence.fingerprint,
+            len(evidence.table),
+            len(set(evidence.table.groups.tolist())),
+            seed,
+            command,
+            evidence.regrouped,
         ),
         calibration=", ".join(dict.fromkeys(head.calibrator.name for head in gate.heads.values())),
         metrics={

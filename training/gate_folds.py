@@ -74,7 +74,7 @@ def audited_gate(
 
     inputs = AuditInputs(
         name=NAME,
-        table=table,
+        table=dataclasses.replace(table, logprobs=_judged(table.logprobs)),
         score=_last(held_out.probability),
         splits=[_by_role(roles) for roles in splits],
         refit_labels=refitted,
@@ -85,6 +85,15 @@ def audited_gate(
     except RecordError as error:
         report = run_audits(dataclasses.replace(inputs, refit_labels=None), seed=seed)
         return dataclasses.replace(report, skipped=(*report.skipped, f"refits: {error}"))
+
+
+def _judged(logprobs: NDArray[np.object_]) -> NDArray[np.object_]:
+    """What the gate has seen of each answer at its last look, so that no control knows more of it than the gate."""
+    seen = np.empty(len(logprobs), dtype=object)
+    seen[:] = [
+        values[: max((look for look in COUNTS if look <= len(values)), default=len(values))] for values in logprobs
+    ]
+    return seen
 
 
 def _last(probability: Scores) -> Scores:

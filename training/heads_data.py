@@ -15,8 +15,10 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.fingerprint import fingerprint
 from metaprobe.records.types import Label, Run
 from metaprobe.training.evidence import SCHEMA, generator_of, load_runs
+from metaprobe.training.grouping import joined_table
 from metaprobe.training.heads import INVERTED, LEVELS, QUALITY, SCALES
 from metaprobe.training.methods import Evidence
+from metaprobe.training.operating_points import evaluations_of
 
 FEW = 10
 """Groups on either side that a step between two grades needs, as a binary label does."""
@@ -64,7 +66,8 @@ def load_heads(
     """Of each head, the answers that have its label, with their features; runs and features are read once.
 
     `source`: only labels of this source, in full ("judge:MODEL") or up to the colon ("judge"); else the last label of
-    each call. A head in `INVERTED` has `y` turned round. Raises `RecordError` where a head has no labels, where a label
+    each call. Groups that ask the same question are one group (`training.grouping`). A head in `INVERTED` has `y`
+    turned round. Raises `RecordError` where a head has no labels, where a label
     is not on its scale, and where too few groups have another grade. `spread`: features are
     a Dask array on the workers of the default Dask client.
     """
@@ -74,12 +77,14 @@ def load_heads(
         known = sorted({label.source for run in runs for label in run.labels})
         raise RecordError(f"no label of source {source!r}; sources found: {', '.join(known) or 'none'}")
     tables: dict[str, AnswerTable] = {}
+    regrouped: dict[str, str] = {}
     graded: dict[str, NDArray[np.float64]] = {}
     for target in dict.fromkeys(targets):
         if target in SCALES:
             graded[target], tables[target] = _graded(kept, target, stage, agent)
         else:
             tables[target] = answer_table(kept, target=target, stage=stage, agent=agent)
+        tables[target], regrouped[target] = joined_table(tables[target])
     logprobs = {c: s for t in tables.values() for c, s in zip(t.call_ids.tolist(), t.logprobs, strict=True)}
     row = {call_id: i for i, call_id in enumerate(logprobs)}
     computed = schema(SCHEMA)
@@ -87,7 +92,7 @@ def load_heads(
     if spread:
         X = spread_features(X)
     generator = generator_of([call for run in runs for call in run.calls if call.id in row])
-    data = fingerprint(runs)
+    data, evaluated = fingerprint(runs), evaluations_of(runs)
     found: dict[str, Evidence | Graded] = {}
     for target, table in tables.items():
         ids = table.call_ids.tolist()
@@ -99,6 +104,8 @@ def load_heads(
             generator=generator,
             fingerprint=data,
             labels_by_source=labels_by_source(runs, ids, target),
+            regrouped=regrouped[target],
+            evaluated=evaluated,
         )
         if target in INVERTED:
             evidence = turned_round(evidence)

@@ -6,7 +6,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from metaprobe.eval.metrics import Interval, auprc, cluster_weights, interval, paired_difference, spearman
+from metaprobe.eval.audits import beats_controls, free_controls
+from metaprobe.eval.metrics import (
+    Interval,
+    against_controls,
+    auprc,
+    cluster_weights,
+    interval,
+    paired_difference,
+    spearman,
+)
 from metaprobe.eval.metrics.agreement import quadratic_weighted_kappa
 from metaprobe.eval.metrics.ranked import Floats, Value, checked_weights
 from metaprobe.eval.report.model import Audit
@@ -77,31 +86,23 @@ def graded_figures(study: GradedStudy, *, seed: int = 0) -> tuple[dict[str, Inte
     """Spearman, quadratic weighted kappa of the rounded value and mean absolute error, with clustered intervals.
 
     Beside them what the rank correlation gains over the mean log-probability, and how much more the best constant errs
-    (the median of these very answers: more than a constant could know). An audit says whether the values order better
-    than the answers' lengths do, whichever way round these do it better.
+    (the median of these very answers: more than a constant could know). The audits say whether the values order better
+    than each number that anybody has for nothing (`free_controls`).
     """
     table, truth, values = study.evidence.table, study.data.grades, study.values
     weights = cluster_weights(table.groups.tolist(), RESAMPLES, seed)
     mean_logprob = baseline_scores(list(table.logprobs))["mean_logprob"]
     rounded = np.clip(np.rint(values), *SCALES[study.data.target])
     constant = np.full(len(truth), np.median(truth))
-    lengths = np.log(table.tokens.astype(np.float64))
-    if spearman(truth, lengths) < 0:
-        lengths = -lengths
-    over_length = paired_difference(spearman, truth, values, lengths, weights)
+    found = against_controls(truth, values, free_controls(table), weights, metric=spearman)
     return {
         "spearman": interval(spearman, truth, values, weights),
         "quadratic_weighted_kappa": interval(quadratic_weighted_kappa, truth, rounded, weights),
         "mae": interval(mean_absolute_error, truth, values, weights),
         "spearman_gain_over_mean_log_probability": paired_difference(spearman, truth, values, mean_logprob, weights),
+        "spearman_gain_over_strongest_control": found.strongest.difference,
         "mae_of_the_best_constant_minus_mae": paired_difference(mean_absolute_error, truth, constant, values, weights),
-    }, [
-        Audit(
-            "orders better than length",
-            over_length.low > 0,
-            f"Spearman gains {over_length.estimate:+.3f} [{over_length.low:+.3f}, {over_length.high:+.3f}]",
-        )
-    ]
+    }, beats_controls(found, name=study.data.target, metric="Spearman", chance=0.0)
 
 
 def rare_figures(table: AnswerTable, sound: Floats, *, seed: int = 0) -> dict[str, Interval]:

@@ -4,7 +4,7 @@ import asyncio
 import dataclasses
 import re
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -13,18 +13,22 @@ from metaprobe.eval.tasks.loading import DEFAULT_SEED, load_task
 from metaprobe.llms.base import LLMError
 from metaprobe.llms.cache import CachedLLM, CallCache, OnCall
 from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup, System
+from metaprobe.pipelines.contract import check
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Item
 from metaprobe.routing.explore import EpsilonGreedy, Exhaustive
-from metaprobe.routing.learned_policy import load_policy
+from metaprobe.routing.learned_policy import check_sources, load_policy
 from metaprobe.routing.paper import PaperRules
-from metaprobe.routing.policy import Policy
+from metaprobe.routing.policy import Policy, learns
+from metaprobe.routing.profile_store import ProfileStore
 from metaprobe.routing.profiles import Profiles
+from metaprobe.routing.review import ReviewRules
 from metaprobe.routing.stages import StagePolicy
-from metaprobe.training.collect import CollectReport, OnRun, collect, run_id
+from metaprobe.training.collect import CollectReport, OnRun, carry, check_learners, collect, run_id
 from metaprobe.training.models import load_models, named_models, tokens_per_second
+from metaprobe.training.options import check_limits, check_needs, options_of
 
 CACHE_FILE = "calls.sqlite"
 LEARNED = "learned"
@@ -51,8 +55,8 @@ class Plan:
     api: tuple[str, ...] = ()
     """`KEY=VALUE` for every `openai:` model, of `training.models.API_OPTIONS`; values as JSON or plain text."""
     policy: str = "paper"
-    """`paper` or `exhaustive`, with constants after a colon: `paper:theta=0.4,cycles=2`; or `learned:CHECKPOINT`, with
-    constants after a comma: `learned:CHECKPOINT,budget=0.5,theta=0.4`."""
+    """`paper`, `exhaustive` or `review`, with constants after a colon: `paper:theta=0.4,cycles=2`; or
+    `learned:CHECKPOINT`, with constants after a comma: `learned:CHECKPOINT,budget=0.5,theta=0.4`."""
     epsilon: float = 0.0
     """Probability with which a decision is drawn evenly from the legal ones."""
     signals: tuple[str, ...] = ()
@@ -71,6 +75,12 @@ class Plan:
     top_logprobs: int = 0
     batch_size: int = 32
     concurrency: int = 128
+    tokens: tuple[str, ...] = ()
+    """`STAGE=N`, or `N` for every stage: the most tokens of a call, in place of the system's own; N may be `none`."""
+    constants: tuple[str, ...] = ()
+    """`NAME=VALUE` of the system's constants."""
+    profiles: Path | None = None
+    """File of earlier outcomes that the agents' profiles begin with; those of this collection are added to it."""
     wave: int = 8
     """Items that run at once where agents learn from outcomes; the next wave sees what came of this one."""
     shard_runs: int = 64
@@ -85,9 +95,12 @@ class Estimate:
 
     runs: int
     tokens_per_run: int
-    """At most."""
+    """At most; a stage without a limit counts with that of its default."""
     tokens_per_second: float
     """Of the slowest model, in a warm-up of a few tokens; long prompts come on top."""
+
+    unlimited: tuple[str, ...] = ()
+    """Stages without a limit."""
 
     @property
     def seconds(self) -> float:
@@ -117,13 +130,21 @@ def launch(plan: Plan, out: Path, watch: Watch = Watch()) -> CollectReport:
     if plan.agents and not system.agents:
         raise RecordError(f"agents {', '.join(plan.agents)}: {system.name} takes no agents of your own")
     agents = plan.agents or system.agents
+    variants = system.chosen(plan.variants)
+    check_needs(system, variants)
+    options = options_of(system, plan.tokens, plan.constants)
     policy, rules = policy_of(plan)
+    check_learners(system, policy, variants, plan.profiles is not None)
     signals = SignalSource.load(plan.signals)
+    check_sources(policy, signals, agents)
+    check(system, plan.variants, signals, policy, agents=agents)
     items = load_task(plan.task, seed=plan.task_seed, limit=plan.limit, data=plan.data, split=plan.split)
     _check_fields(system, items, plan.task)
+    named = named_models(plan.llms, plan.judge, system, agents)
+    check_limits(options, system, named, agents)
     setup = Setup(
         models=load_models(
-            named_models(plan.llms, plan.judge, system, agents),
+            named,
             system,
             signals,
             agents,
@@ -139,16 +160,26 @@ def launch(plan: Plan, out: Path, watch: Watch = Watch()) -> CollectReport:
         profiles=Profiles(initial=rules.initial, rate=rules.rate),
         agents=agents,
         seed=plan.seed,
+        options=options,
     )
-    return asyncio.run(_collect(plan, system, items, setup, out, watch))
+    with ProfileStore(plan.profiles) if plan.profiles else nullcontext() as profiles:
+        if profiles is not None:
+            setup = carry(setup, out, profiles)
+        return asyncio.run(_collect(plan, system, items, setup, out, watch, profiles))
 
 
 async def _collect(
-    plan: Plan, system: System, items: Sequence[Item], setup: Setup, out: Path, watch: Watch
+    plan: Plan,
+    system: System,
+    items: Sequence[Item],
+    setup: Setup,
+    out: Path,
+    watch: Watch,
+    profiles: ProfileStore | None,
 ) -> CollectReport:
-    variants = plan.variants or system.default_variants or system.variants[:1]
+    variants = system.chosen(plan.variants)
     settings = {"task": plan.task, "split": plan.split, "task seed": plan.task_seed, "capture": plan.capture}
-    if system.experiences is not None:  # another spread of items is another past for each of them
+    if system.experiences is not None or learns(setup.policy):  # another spread of items: each has another past
         settings["limit"] = plan.limit
     async with AsyncExitStack() as stack:
         for llm in setup.models.all:
@@ -158,7 +189,7 @@ async def _collect(
         todo = len(wanted - RunStore(out).run_ids())
         watch.on_total(todo)
         if todo:
-            await _estimate(plan, system, setup.models, todo, watch)
+            await _estimate(plan, system, setup, todo, watch)
         out.mkdir(parents=True, exist_ok=True)
         cache = stack.enter_context(CallCache(plan.cache or out / CACHE_FILE))
         report = await collect(
@@ -169,6 +200,7 @@ async def _collect(
             variants=variants,
             concurrency=plan.concurrency,
             wave=plan.wave,
+            profiles=profiles,
             shard_runs=plan.shard_runs,
             text=plan.text,
             settings=settings,
@@ -200,9 +232,11 @@ def policy_of(plan: Plan) -> tuple[Policy, PaperRules]:
     elif name in ("paper", "exhaustive"):
         rules = PaperRules.parse(rest)
         policy = rules if name == "paper" else Exhaustive(rules)
+    elif name == ReviewRules.label:
+        policy, rules = ReviewRules.parse(rest), PaperRules()
     else:
         raise RecordError(
-            f"policy {plan.policy!r}: expected paper, exhaustive or learned:CHECKPOINT, with constants as in "
+            f"policy {plan.policy!r}: expected paper, exhaustive, review or learned:CHECKPOINT, with constants as in "
             "paper:theta=0.4 or learned:CHECKPOINT,budget=0.5,theta=0.4"
         )
     return (EpsilonGreedy(policy, epsilon=plan.epsilon, seed=plan.seed) if plan.epsilon else policy), rules
@@ -239,12 +273,15 @@ def _own_constants(constants: str) -> tuple[dict[str, float], PaperRules]:
     return own, rules
 
 
-async def _estimate(plan: Plan, system: System, models: Models, todo: int, watch: Watch) -> None:
+async def _estimate(plan: Plan, system: System, setup: Setup, todo: int, watch: Watch) -> None:
     try:
-        rate = await tokens_per_second(models, at_once=min(plan.batch_size, plan.concurrency, todo))
+        rate = await tokens_per_second(setup.models, at_once=min(plan.batch_size, plan.concurrency, todo))
     except LLMError:
         return  # whatever is wrong will show in the runs, each with its reason
-    watch.on_estimate(Estimate(todo, system.tokens, rate))
+    variants = system.chosen(plan.variants)
+    tokens = max(system.most_tokens(setup, variant) for variant in variants)
+    unlimited = tuple(stage for stage, limit in setup.options.tokens.items() if limit is None)
+    watch.on_estimate(Estimate(todo, tokens, rate, unlimited))
 
 
 def _cached(setup: Setup, cache: CallCache, on_call: OnCall) -> Setup:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Generator
+from metaprobe.eval.audits.controls import IDENTITY
 from metaprobe.eval.audits.domains import domains_of
 from metaprobe.eval.compare import STATED
 from metaprobe.eval.metrics import auroc
@@ -58,6 +59,10 @@ class Evidence:
     """Why stored hidden states are left out; empty where they are not."""
     reader: str = ""
     """Which model read the states (`NAME@REVISION`), where it is another than the one that answered."""
+    regrouped: str = ""
+    """Which groups were joined because their questions repeat, in words; empty where none were."""
+    evaluated: Mapping[str, float] = field(default_factory=dict)
+    """Call id -> what the answer was evaluated at by a verifier, in [0, 1] (`operating_points.evaluations_of`)."""
     without_logprobs: int = 0
     """Labelled answers that are no rows here, because they hold no log-probabilities."""
 
@@ -150,14 +155,15 @@ class CellTable:
 
     def varies(self, table: AnswerTable) -> bool:
         """Whether there is more than one cell, so that there is something to know."""
-        return len(np.unique(self._cells(table))) > 1
+        return len(np.unique(self.cells(table))) > 1
 
-    def _cells(self, table: AnswerTable) -> NDArray[np.str_]:
+    def cells(self, table: AnswerTable) -> NDArray[np.str_]:
+        """(n,): the cell of each answer."""
         return np.array(["|".join(cell) for cell in zip(*(getattr(table, c) for c in self.columns), strict=True)])
 
     def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
         table = evidence.table
-        cells = self._cells(table)
+        cells = self.cells(table)
 
         def fitted(learn: Rows) -> Scorer:
             share = float(table.y[learn].mean())
@@ -169,6 +175,10 @@ class CellTable:
 
         selected = float(auroc(table.y[roles.selection], fitted(roles.train)(roles.selection)))
         return Fitted(fitted(roles.learning), selected)
+
+
+RUN_IDENTITY = CellTable(IDENTITY, ("models", "tasks", "variants"))
+"""A judge that knows only which run an answer is of: which model answered which task, asked in which way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,11 +280,7 @@ def standard_methods(
         GivenScore("length", "plain", lambda t: -np.log(t.tokens.astype(np.float64))),
         GivenScore("cut by max_tokens", "plain", lambda t: -t.cut.astype(np.float64)),
         PromptTfidf(),
-        *(
-            control
-            for control in (CellTable(), CellTable("run identity", ("models", "variants")))
-            if control.varies(table)
-        ),
+        *(control for control in (CellTable(), RUN_IDENTITY) if control.varies(table)),
         trees,
     ]
     if evidence.states is not None:

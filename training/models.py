@@ -103,17 +103,8 @@ def load_models(
 
 
 def readings(system: System, signals: SignalSource, agents: Sequence[str]) -> Iterator[tuple[str, str, Replacement]]:
-    """(stage, agent, checkpoint) of all that is read. Raises `RecordError` for a signal that nobody would ask for."""
+    """(stage, agent, checkpoint) of all that is read."""
     everyone = (*agents, *system.roles)
-    for key in signals.description:
-        name, _, agent = key.partition("@")
-        if name not in system.signals:
-            has = f"it takes {', '.join(system.signals)}" if system.signals else "it takes none"
-            raise RecordError(
-                f"signal {key!r}: {system.name} has no such number that a checkpoint could replace; {has}"
-            )
-        if agent and agent not in everyone:
-            raise RecordError(f"signal {key!r}: {system.name} has no agent {agent!r}; it has {', '.join(everyone)}")
     for name, stage in system.signals.items():
         for agent in everyone or ("",):
             if replacement := signals.replacement(name, agent):

@@ -12,27 +12,27 @@ from metaprobe.eval.compare import (
     BEST_BASELINE,
     STATED,
     accuracy_rows,
-    auroc_gain,
     method_results,
     trajectories,
 )
 from metaprobe.eval.compare_details import detailed, ordinal_outcome
 from metaprobe.eval.compare_difficulty import at_equal_difficulty, difficulty_strata, overconfidence
 from metaprobe.eval.compare_pairs import pair_tests
-from metaprobe.eval.metrics import Interval
+from metaprobe.eval.metrics import ControlDifference, Interval
 from metaprobe.eval.report.model import (
     Comparison,
     Difficulty,
-    LayerSweep,
     MethodResult,
     Overconfidence,
     PairTest,
     PolicyResult,
     TwoChoice,
 )
-from metaprobe.eval.report.numbers import spread
+from metaprobe.eval.report.numbers import p_value, spread
 from metaprobe.eval.report.runs import with_runs
 from metaprobe.eval.report.seen import seen_tokens
+from metaprobe.eval.report.summary import calibration_words, control_named
+from metaprobe.eval.report.sweep import LayerSweep, Place
 from metaprobe.records.types import Run
 from metaprobe.training.audit import audited
 from metaprobe.training.crossfit import CrossFit
@@ -42,7 +42,6 @@ from metaprobe.training.methods import (
     AFTER,
     BEFORE,
     BLEND,
-    MEAN_LOGPROB,
     TREES,
     Evidence,
     HiddenProbe,
@@ -66,11 +65,13 @@ def comparison(
     target: str = "correct",
     choices: tuple[PolicyResult, ...] = (),
     notes: Sequence[str] = (),
+    shipped: Mapping[str, Place] | None = None,
     command: str,
     seed: int,
 ) -> Comparison:
     """Everything a report shows, from one cross-fit of answers with the label `target`.
 
+    `shipped`: which layer and position the checkpoint of a probe reads, by the probe's name, where there are any.
     What needs the `runs` themselves (metacognitive efficiency, monitoring and control, graded labels) is left out
     where none are given.
     """
@@ -85,12 +86,12 @@ def comparison(
     gaps = overconfidence(table, fits.methods, strata, seed=seed)
     efficiency, refused = efficiency_of(evidence.table, fits, runs, target=target, seed=seed)
     learned = _named(results)
-    diff_mean = auroc_gain(table, fits[learned.name], fits[MEAN_LOGPROB])
+    by_name = {result.name: result for result in results}
     found = Comparison(
         title="Explicit and implicit metacognition",
         summary=(
             *_summary(results, float(table.y.mean()), len(table), baselines),
-            f"Its gain over the {MEAN_LOGPROB} alone is {spread(diff_mean, signed=True)}, {_verdict(diff_mean, 0.0)}.",
+            *([f"{evidence.regrouped}."] if evidence.regrouped else []),
             *_beyond(learned.name, pairs, equal, gaps, efficiency),
         ),
         headline=learned.name,
@@ -99,11 +100,10 @@ def comparison(
         methods=results,
         best_baseline=BEST_BASELINE,
         baselines=baselines,
-        diff_mean=diff_mean,
         exported=_exported(results),
         accuracy=accuracy_rows(table),
         sweeps=tuple(
-            _sweep(fits.probes[method.name], next(r for r in results if r.name == method.name))
+            _sweep(fits.probes[method.name], by_name[method.name], (shipped or {}).get(method.name))
             for method in methods
             if isinstance(method, HiddenProbe)
         ),
@@ -161,17 +161,46 @@ def _summary(results: Sequence[MethodResult], share: float, n: int, baselines: M
     if (stated := by_name.get(STATED)) is not None:
         sentences.append(
             f"Asked for its confidence, which it stated for {stated.coverage:.0%} of the answers, the model tells "
-            f"right from wrong with AUROC {spread(stated.auroc)}: {_verdict(stated.auroc, 0.5)}."
+            f"right from wrong with AUROC {spread(stated.auroc)}: {_verdict(stated.auroc)}."
         )
+        sentences += calibration_words(stated)
     sentences.append(f"The learned method named beforehand ({learned.name}) reaches {spread(learned.auroc)}.")
-    if (base := by_name.get(BEST_BASELINE)) is not None and learned.diff_baseline is not None:
+    if (over := learned.controls) is not None:
+        sentences.append(
+            f"The strongest of {len(over.controls)} controls on these answers is "
+            f"{control_named(over.strongest.name)} with {spread(by_name[over.strongest.name].auroc)}; the learned "
+            "method's gain over it is "
+            f"{_gain(over.strongest)}; it beats {_count_beaten(over.controls)}."
+        )
+    if (base := by_name.get(BEST_BASELINE)) is not None:
         chosen = ", ".join(f"{name} in {folds}" for name, folds in baselines.items())
         sentences.append(
-            f"The plain baseline chosen on selection data in each of {sum(baselines.values())} folds ({chosen}) "
-            f"reaches {spread(base.auroc)}; the learned method's gain over it is "
-            f"{spread(learned.diff_baseline, signed=True)}, {_verdict(learned.diff_baseline, 0.0)}."
+            f"The control chosen in advance, on selection data in each of {sum(baselines.values())} folds ({chosen}), "
+            f"reaches {spread(base.auroc)}."
+        )
+    if learned.within_runs is not None and (inside := learned.controls_within) is not None:
+        sentences.append(
+            f"Among answers of one run (model, task, way of asking) the learned method reaches "
+            f"{spread(learned.within_runs)}, its strongest control there, {inside.strongest.name}, "
+            f"{inside.strongest.estimate:.2f}; the gain is {_gain(inside.strongest)}."
         )
     return sentences
+
+
+def _gain(over: ControlDifference) -> str:
+    """`+0.03 [+0.01, +0.05] (p < 0.001 after Holm's correction), so it is better`."""
+    if over.beaten:
+        says = "so it is better"
+    else:
+        says = "so it is worse" if over.difference.high < 0 else "so this sample does not settle which is better"
+    p = p_value(over.p_holm)
+    shown = p if p.startswith("<") else f"= {p}"
+    return f"{spread(over.difference, signed=True)} (p {shown} after Holm's correction), {says}"
+
+
+def _count_beaten(controls: Sequence[ControlDifference]) -> str:
+    beaten = sum(control.beaten for control in controls)
+    return f"all {beaten}" if beaten == len(controls) else f"{beaten} of {len(controls)}"
 
 
 def _beyond(
@@ -190,7 +219,7 @@ def _beyond(
     if pairs:
         stand = sum(pair.p_holm < SIGNIFICANT for pair in pairs)
         sentences.append(
-            f"{stand} of {len(pairs)} differences from stated confidence or the best plain baseline stand after Holm's "
+            f"{stand} of {len(pairs)} differences from stated confidence or the strongest control stand after Holm's "
             f"correction ({pairs[0].test}, p < {SIGNIFICANT})."
         )
     own = [row for row in gaps if row.method == STATED]
@@ -223,23 +252,28 @@ def _exported(results: Sequence[MethodResult]) -> str:
     if _named(results).name != BLEND:
         return ""
     best = max((result for result in results if result.name in EXPORTED), key=lambda result: result.auroc.estimate)
-    beside = "" if best.diff_baseline is None else f", {spread(best.diff_baseline, signed=True)} against the baseline"
+    beside = ""
+    if (over := best.controls) is not None:
+        beside = f", {spread(over.strongest.difference, signed=True)} against {control_named(over.strongest.name)}"
+        if not over.beaten:
+            beside += (
+                f". It is not shown to beat {control_named(over.standing[0].name)}: where the blend cannot be had, use "
+                "that instead"
+            )
     return (
         f"There is no checkpoint of the {BLEND}: `metaprobe compare` makes it of several methods. The nearest one is "
         f"that of `metaprobe train {EXPORTED[best.name]}` ({best.name}): AUROC {spread(best.auroc)}{beside}."
     )
 
 
-def _verdict(interval: Interval, nothing: float) -> str:
-    if interval.low > nothing:
-        return "better than chance" if nothing else "so it is better"
-    if interval.high < nothing:
-        return "worse than chance" if nothing else "so it is worse"
-    return "not to be told from chance" if nothing else "so this sample does not settle which is better"
+def _verdict(auroc: Interval) -> str:
+    if auroc.low > 0.5:
+        return "better than chance"
+    return "worse than chance" if auroc.high < 0.5 else "not to be told from chance"
 
 
-def _sweep(probes: Sequence[LinearProbe], result: MethodResult) -> LayerSweep:
-    """Selection AUROC, averaged over the folds; the layer chosen most often."""
+def _sweep(probes: Sequence[LinearProbe], result: MethodResult, shipped: Place | None) -> LayerSweep:
+    """Selection AUROC, averaged over the folds, and what each of them chose."""
     first = probes[0].sweep
     layers = tuple(dict.fromkeys(point.layer for point in first))
     positions = tuple(dict.fromkeys(point.position for point in first))
@@ -248,15 +282,13 @@ def _sweep(probes: Sequence[LinearProbe], result: MethodResult) -> LayerSweep:
         for point in probe.sweep:
             at = layers.index(point.layer), positions.index(point.position)
             grid[at] += point.auroc / len(probes)
-    chosen = [(probe.layers[0], probe.position) for probe in probes]
-    layer, position = max(set(chosen), key=lambda choice: (chosen.count(choice), choice))
     return LayerSweep(
         probe=result.name,
         layers=layers,
         positions=positions,
         selection_auroc=grid,
-        chosen_layer=layer,
-        chosen_position=position,
+        choices=tuple((probe.layers[0], probe.position) for probe in probes),
+        shipped=shipped,
         test_auroc=result.auroc,
     )
 

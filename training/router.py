@@ -15,7 +15,7 @@ from metaprobe.eval.metrics import Interval, auroc, cluster_weights, interval, m
 from metaprobe.eval.ope import ENOUGH
 from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import QuestionOutcomes
-from metaprobe.routing.learned import AGENTS, GAIN, INPUT, KIND, SUCCESS, WORDS
+from metaprobe.routing.learned import AGENTS, GAIN, INPUT, KIND, SOURCES, SUCCESS, WORDS
 from metaprobe.routing.learned_budget import Alone, Point
 from metaprobe.routing.learned_state import PRICED
 from metaprobe.training.export import Export, write_checkpoint
@@ -24,6 +24,7 @@ from metaprobe.training.router_data import Floats, Ints, Outcomes, Words, finger
 from metaprobe.training.router_fit import MARGIN, STATES, Board, FittedRouter, cost_scale, fit_router
 from metaprobe.training.router_graph import router_graph
 from metaprobe.training.router_rows import Rates, batch_rows
+from metaprobe.training.router_sources import sources_of
 
 FEWEST_QUESTIONS = 60
 NEAR = 0.005
@@ -63,6 +64,7 @@ def train_router(
     on_step("fit on all questions")
     fitted = fit_router(data, words, np.arange(len(data)), seed=seed, states=states)
     export = _export(fitted, data, words, held_out, fingerprint_of(questions), seed, command)
+    export = replace(export, contract={**export.contract, SOURCES: sources_of(questions, data.agents)})
     if assessment is not None:
         export = replace(export, contract={**export.contract, "assessment": assessment})
     return write_checkpoint(path, export)

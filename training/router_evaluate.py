@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from metaprobe.eval.metrics import Interval, auroc, cluster_weights, ece, interval
-from metaprobe.eval.routing import Matrix, Played, best_single, cheapest, compare, oracle, outcome_of
-from metaprobe.eval.routing_controls import always, random_at_cost, shuffled
+from metaprobe.eval.metrics import Interval, auroc, cluster_weights, ece_interval, interval, mean_interval
+from metaprobe.eval.routing import FEWEST_GROUPS, Matrix, Played, best_single, cheapest, oracle, outcome_of, replay
+from metaprobe.eval.routing_controls import against, always, shuffled
 from metaprobe.eval.routing_curves import curve_figures
 from metaprobe.records.errors import ImportFileError, RecordError
 from metaprobe.records.importer import iter_json_lines
@@ -18,7 +18,9 @@ from metaprobe.records.outcomes import QuestionOutcomes, outcome_of_line
 from metaprobe.routing.learned import LearnedRouter
 from metaprobe.routing.learned_play import Game, play
 from metaprobe.routing.learned_state import Asked, Known
-from metaprobe.training.router_data import Outcomes, outcomes_of
+from metaprobe.training.roles import group_folds
+from metaprobe.training.router_controls import FOLDS, families_of, family_of_choices, prices_of
+from metaprobe.training.router_data import Floats, Ints, Outcomes, outcomes_of
 from metaprobe.training.router_logged import evaluate_logged
 
 EVERY = 2
@@ -38,8 +40,9 @@ def evaluate_router(
     """Figures, and one decision a question: agents asked in order, the one kept, what it cost.
 
     Every agent asked is paid for; for logged decisions see `evaluate_logged`. Nothing of the file is used to choose:
-    lambda comes from the router, and so does what the domain table knows. The best and cheapest single agents, the
-    random mixture and the oracle are chosen on the file itself, which favours them.
+    lambda comes from the router. The best and cheapest single agents and the oracle are chosen on the file itself,
+    which favours them. The controls `at the same cost` may spend what the router did, and the verdict goes by the
+    strongest of them (`_at_the_same_cost`).
     """
     if any(question.propensities for question in questions):
         return evaluate_logged(router, questions)
@@ -75,21 +78,30 @@ def evaluate_router(
         "calibration": _calibration(games, data, resamples, seed),
         "curve": None,
         "controls": {},
+        "verdict": None,
     }
     if matrix.full:
         result["curve"] = _curve(router, questions, data, matrix, resamples, seed)
-        for name, control in _controls(router, questions, data, matrix, mine, seed).items():
-            theirs = outcome_of(matrix, control, price=price, resamples=resamples, seed=seed)
-            gain = compare(matrix, mine, control, price=price, resamples=resamples, seed=seed)
+        weights = cluster_weights(data.groups, resamples, seed)
+        own = _arrays(matrix, mine)
+        theirs = {name: _arrays(matrix, played) for name, played in _ends(router, matrix, mine, seed).items()}
+        controls = _at_the_same_cost(router, questions, data, float(own[1].mean()), seed)
+        for name, (score, cost) in {**theirs, **controls}.items():
             result["controls"][name] = {
-                "accuracy": theirs.accuracy,
-                "cost_per_1000": theirs.cost_per_1000,
+                "accuracy": mean_interval(score, weights),
+                "cost_per_1000": mean_interval(cost, weights),
                 "router_minus_control": {
-                    "accuracy": gain.score,
-                    "cost_per_1000": gain.cost_per_1000,
-                    "value": gain.value,
+                    "accuracy": mean_interval(own[0] - score, weights),
+                    "cost_per_1000": mean_interval(own[1] - cost, weights),
+                    "value": mean_interval(own[0] - score - router.lambda_ * (own[1] - cost), weights),
                 },
             }
+        stands = against(own[0], {name: score for name, (score, _) in controls.items()}, weights)
+        for name, one in stands.items():
+            result["controls"][name]["p_holm"] = one.p_holm
+        strongest, one = next(iter(stands.items()))
+        result["verdict"] = {"word": one.word, "strongest_control": strongest, "more_accurate_by": one.difference}
+        result["verdict"]["p_holm"] = one.p_holm
     plain: dict[str, Any] = _plain(result)
     return plain, [_decision(question, game) for question, game in zip(questions, games, strict=True)]
 
@@ -100,35 +112,66 @@ def played_columns(games: Sequence[Game], agents: Sequence[str]) -> list[Played]
     return [Played(tuple(column[name] for name in game.asked), column[game.kept]) for game in games]
 
 
-def _controls(
-    router: LearnedRouter,
-    questions: Sequence[QuestionOutcomes],
-    data: Outcomes,
-    matrix: Matrix,
-    mine: Sequence[Played],
-    seed: int,
-) -> dict[str, list[Played]]:
-    spent = float(sum(data.cost[row, list(p.asked)].sum() for row, p in enumerate(mine)) / len(mine)) * 1000
+def _ends(router: LearnedRouter, matrix: Matrix, mine: Sequence[Played], seed: int) -> dict[str, list[Played]]:
+    """Ways that keep to no budget, for the ends of the scale, and the router's own choices dealt out at random."""
     return {
         "best single": always(matrix, best_single(matrix)),
         "best single at this lambda": always(matrix, best_single(matrix, price=1000 * router.lambda_)),
         "cheapest": always(matrix, cheapest(matrix)),
-        "random mixture at the same cost": random_at_cost(matrix, matrix, spent, seed=seed),
         "the router's choices, shuffled": shuffled(mine, seed=seed),
-        "domain table": [_by_table(router, question, data) for question in questions],
         "oracle": oracle(matrix),
     }
 
 
-def _by_table(router: LearnedRouter, question: QuestionOutcomes, data: Outcomes) -> Played:
-    """The agent of highest past success rate - lambda * price on the dimension, as the router's training showed it."""
+def _arrays(matrix: Matrix, played: Sequence[Played]) -> tuple[Floats, Floats]:
+    """(n,) scores of the kept answers, and US dollars for 1,000 questions."""
+    run = replay(matrix, played)
+    return run.score, 1000 * run.cost
 
-    def worth(name: str) -> float:
-        past = router.past(name, question.dimension)
-        return 1 / (1 + math.exp(-past.rate)) - 1000 * router.lambda_ * past.price_usd
 
-    column = max(range(len(data.agents)), key=lambda place: worth(data.agents[place]))
-    return Played((column,), column)
+def _at_the_same_cost(
+    router: LearnedRouter, questions: Sequence[QuestionOutcomes], data: Outcomes, spent: float, seed: int
+) -> dict[str, tuple[Floats, Floats]]:
+    """Expected score and cost (n,) of every control that spends what the router did, by name.
+
+    The mixture of single agents and that of domain tables are chosen on the file, which favours them; the tables are
+    made of what the router's training showed of each agent. TF-IDF, nearest neighbours and cascade are learned on the
+    other folds of the file, and left out where it has too few groups for that.
+    """
+    rows = np.arange(len(data))
+    column = np.arange(len(data.agents))[:, None]
+    families = {
+        "random mixture": family_of_choices(data, rows, rows, *[np.repeat(column, len(data), axis=1)] * 2),
+        "domain table": family_of_choices(data, rows, rows, *[_tables(router, questions, data)] * 2),
+    }
+    found = {name: family.at(spent)[:2] for name, family in families.items()}
+    if len(set(data.groups)) >= FEWEST_GROUPS:
+        found |= _cross_fitted(data, spent, seed)
+    return {f"{name} at the same cost": result for name, result in found.items()}
+
+
+def _cross_fitted(data: Outcomes, spent: float, seed: int) -> dict[str, tuple[Floats, Floats]]:
+    """The controls that learn, each question played by those that learned without its group."""
+    rows = np.arange(len(data))
+    right: Ints = (data.score.mean(axis=1) > 0.5).astype(np.int64)
+    found: dict[str, tuple[Floats, Floats]] = {}
+    for rest, fold in group_folds(rows, data.groups, right, FOLDS, seed):
+        for name, family in families_of(data, rest, fold, seed=seed).items():
+            if name in ("random mixture", "domain table"):  # these need no fold: the router's own past is theirs
+                continue
+            whole = found.setdefault(name, (np.zeros(len(data)), np.zeros(len(data))))
+            score, cost, _ = family.at(spent)
+            whole[0][fold], whole[1][fold] = score, cost
+    return found
+
+
+def _tables(router: LearnedRouter, questions: Sequence[QuestionOutcomes], data: Outcomes) -> Ints:
+    """(prices, n) columns: the agent of highest past success rate - price on each question's dimension, as the router's
+    training showed it."""
+    pasts = [[router.past(name, question.dimension) for name in data.agents] for question in questions]
+    rate = np.array([[1 / (1 + math.exp(-past.rate)) for past in row] for row in pasts])
+    price = np.array([[1000 * past.price_usd for past in row] for row in pasts])
+    return np.stack([(rate - lambda_ * price).argmax(axis=1) for lambda_ in prices_of(data)])
 
 
 def _curve(
@@ -162,7 +205,7 @@ def _calibration(games: Sequence[Game], data: Outcomes, resamples: int, seed: in
     if np.isin(y, (0, 1)).all() and y.min() < y.max():
         found["auroc"] = interval(auroc, y, p, weights)
         if len(y) >= ENOUGH_FOR_ECE:
-            found["ece"] = interval(ece, y, p, weights)
+            found["ece"] = ece_interval(y, p, weights)
     return found
 
 
@@ -227,7 +270,7 @@ def known_of_line(record: dict[str, Any], number: int) -> Known:
     if candidates is not None and not (isinstance(candidates, list) and all(isinstance(c, str) for c in candidates)):
         raise ImportFileError('"candidates" is not a list of names; expected the agents that may be asked')
     return Known(
-        {name: Asked(outcome.answer, outcome.confidence) for name, outcome in question.agents.items()},
+        {name: Asked(one.answer, one.confidence, one.confidence_source) for name, one in question.agents.items()},
         question.question,
         question.dimension,
         candidates,

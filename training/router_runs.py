@@ -7,26 +7,33 @@ not carry. The price is of all that the agent was asked, its confidence and its 
 
 from collections.abc import Iterable, Mapping
 
-from metaprobe.eval.systems.metacogagent import ANSWER, ASKING, outcomes
+from metaprobe.eval.systems.metacogagent import ANSWER, ASKING, READ, STATED, outcomes
 from metaprobe.llms.pricing import Price, price_of
 from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, outcome_of_line
 from metaprobe.records.types import Call, Run
+from metaprobe.training.router_sources import Confidences
+
+ASSESS = "assess"
 
 
-def outcomes_of(runs: Iterable[Run], *, prices: Mapping[str, Price] | None = None) -> list[QuestionOutcomes]:
-    """One question an item, with every agent that answered it: whether it was right, what it had stated, the price.
+def outcomes_of(
+    runs: Iterable[Run], *, prices: Mapping[str, Price] | None = None, confidences: Confidences | None = None
+) -> list[QuestionOutcomes]:
+    """One question an item, with every agent that answered it: whether it was right, how sure it was, the price.
 
-    `prices`: by agent or by model; what is not among them costs what its calls say. Of several runs of an item the one
-    counts in which most agents were asked both, so give those of the variant `every-agent`: what a policy chose to ask
-    tells little of the agents that it did not. Raises `RecordError` where no agent answered, or a call has no price.
+    `confidences`: where each agent's confidence is read, by default as it stands in the run. What the agent need not
+    state is not paid for. `prices`: by agent or by model; what is not among them costs what its calls say. Of several
+    runs of an item the one counts in which most agents were asked both, so give those of the variant `every-agent`:
+    what a policy chose to ask tells little of the agents that it did not. Raises `RecordError` where no agent answered,
+    or a call has no price.
     """
     fullest: dict[str, tuple[int, QuestionOutcomes]] = {}
     for run in runs:
         (record,) = outcomes([run], by_classifier=True)
         question = outcome_of_line(record)
         agents = {
-            name: AgentOutcome("", known.score, known.confidence, _cost(run, name, prices or {}), known.latency_ms)
+            name: _outcome(run, name, known, prices or {}, confidences)
             for name, known in question.agents.items()
             if name and known.score is not None
         }
@@ -42,12 +49,47 @@ def outcomes_of(runs: Iterable[Run], *, prices: Mapping[str, Price] | None = Non
     return [question for _, question in fullest.values()]
 
 
-def assessment_part(runs: Iterable[Run], *, prices: Mapping[str, Price] | None = None) -> float | None:
+def _outcome(
+    run: Run, agent: str, known: AgentOutcome, prices: Mapping[str, Price], confidences: Confidences | None
+) -> AgentOutcome:
+    """What came of one agent in one run, with the confidence that is wanted and its source."""
+    asked = [call for call in run.calls if call.agent == agent and call.stage in ASKING]
+    if confidences is None:
+        calls = {call.id for call in asked}
+        read = [label.source for label in run.labels if label.name == READ and label.call_id in calls]
+        source = "" if known.confidence is None else read[0] if read else "stated"
+        confidence = known.confidence
+    else:
+        answer = [call for call in asked if call.stage == ANSWER][-1]
+        stated = next((v for call in asked if (v := run.stated(STATED, call.id)) is not None), None)
+        signal = confidences.of(agent, stated, answer)
+        confidence, source = (None, "") if signal is None else (signal.value, signal.source)
+        if not confidences.asks(agent):
+            asked = [call for call in asked if call.stage != ASSESS]
+    cost = sum(_price(call, prices) for call in asked)
+    return AgentOutcome("", known.score, confidence, cost, known.latency_ms, source)
+
+
+def assessment_part(
+    runs: Iterable[Run], *, prices: Mapping[str, Price] | None = None, confidences: Confidences | None = None
+) -> float | None:
     """Part of what all agents were asked that went to how sure they are before they answer; None where nothing cost.
 
-    Over the agents that were asked both.
+    Over the agents that were asked both. It is all of it where the confidence is read in an answer, which is then the
+    draft that is paid for (`confidences`). Raises `RecordError` where that is so of some agents only: a router has one
+    such part.
     """
     paid: dict[bool, float] = {True: 0.0, False: 0.0}
+    runs = list(runs)
+    if confidences is not None:
+        drafts = {call.agent: confidences.reads_answer(call.agent) for run in runs for call in run.calls if call.agent}
+        if len(set(drafts.values())) > 1:
+            raise RecordError(
+                f"the confidence of {', '.join(name for name, d in drafts.items() if d)} is read in the answer, and "
+                "that of the others before it: give a signal for all agents, or for none"
+            )
+        if all(drafts.values()):
+            return 1.0
     for run in runs:
         asked = [call for call in run.calls if call.stage in ASKING]
         assessed = {call.agent for call in asked if call.stage != ANSWER}
@@ -57,11 +99,6 @@ def assessment_part(runs: Iterable[Run], *, prices: Mapping[str, Price] | None =
                 paid[call.stage != ANSWER] += _price(call, prices or {})
     total = sum(paid.values())
     return paid[True] / total if total else None
-
-
-def _cost(run: Run, agent: str, prices: Mapping[str, Price]) -> float:
-    """US dollars of everything that the agent was asked."""
-    return sum(_price(call, prices) for call in run.calls if call.agent == agent and call.stage in ASKING)
 
 
 def _price(call: Call, prices: Mapping[str, Price]) -> float:

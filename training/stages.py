@@ -147,7 +147,7 @@ def write_stages(
                 **({BEYOND: data.beyond} if isinstance(data, Cycles) else {}),
             },
             generator=data.generator,
-            training=Training(data.fingerprint, len(data), len(set(data.groups)), seed, command),
+            training=Training(data.fingerprint, len(data), len(set(data.groups)), seed, command, data.regrouped),
             calibration="logistic regression, shrunk; the budget by quantile regression",
             calibrated_on="all rows, with the models themselves",
             metrics=_metrics(studies, data),

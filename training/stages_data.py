@@ -33,6 +33,8 @@ class Candidates:
     """(n, K): place in which it was given; NaN where there are fewer."""
     tokens: Floats
     """(n,): generated in the whole run."""
+    regrouped: str = ""
+    """Which groups were joined because their questions repeat, in words; empty where none were."""
     fingerprint: str = ""
     generator: Generator | None = None
     system: str = SELF_VERIFICATION
@@ -79,6 +81,8 @@ class Cycles:
     """(n, T): how many of the answers are this one; 0 where none can be read."""
     ran: Ints
     """(n,): cycles that were run."""
+    regrouped: str = ""
+    """Which groups were joined because their questions repeat, in words; empty where none were."""
     fingerprint: str = ""
     generator: Generator | None = None
     system: str = MONITOR_GENERATE_VERIFY
@@ -140,6 +144,8 @@ class Critics:
     """(n, 3): whether the synthesis was, after each of `routing.stages.ACTIONS`."""
     tokens: Floats
     """(n, 3): generated after A1's answer."""
+    regrouped: str = ""
+    """Which groups were joined because their questions repeat, in words; empty where none were."""
     fingerprint: str = ""
     generator: Generator | None = None
     system: str = METACRIT

@@ -5,9 +5,11 @@ Where a policy stopped early, what another cycle would have given is not known. 
 under the paper's rule: there the critic ended them, and whether to go on is learned for the other states alone.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +28,7 @@ from metaprobe.routing.policy import State
 from metaprobe.routing.stages import SYSTEM_POINTS
 from metaprobe.routing.stages_state import COLUMNS, answer_rows, measured
 from metaprobe.training.evidence import generator_of
+from metaprobe.training.grouping import joined_items
 from metaprobe.training.stages_data import (
     METACRIT,
     MONITOR_GENERATE_VERIFY,
@@ -90,13 +93,13 @@ def cycles_of(runs: Sequence[Run]) -> Cycles:
     forms = [_forms(run, each) for run, each in zip(whole, calls, strict=True)]
     correct = _padded([[a.correct for a in each] for each in cut], T)
     return Cycles(
-        groups=tuple(group_of(run.item) for run in whole),
+        **_grouped(whole),
         rows=np.stack([cycle_rows(run, each, f, T) for run, each, f in zip(whole, calls, forms, strict=True)]),
         correct=np.where(np.isnan(correct), np.array([[each[-1].correct] for each in cut]), correct),
         quality=_padded([[np.nan if a.quality is None else a.quality for a in each] for each in cut], T),
         tokens=np.nan_to_num(_padded([[a.tokens for a in each] for each in cut], T)),
         lengths=_padded([[_length(call) for call in each] for each in calls], T),
-        limits=_padded([[float(call.sampling.max_tokens) for call in each] for each in calls], T),
+        limits=_padded([[_limit(call) for call in each] for each in calls], T),
         votes=np.nan_to_num(_padded([_votes(each, each) for each in forms], T)),
         ran=np.array(ends),
         fingerprint=fingerprint(whole),
@@ -140,7 +143,7 @@ def candidates_of(runs: Sequence[Run]) -> Candidates:
         row[: len(places)] = candidate_rows(run, calls, each, places)
     tried = [[attempts(run)[place] for place in places] for run, places in zip(runs, shown, strict=True)]
     return Candidates(
-        groups=tuple(group_of(run.item) for run in runs),
+        **_grouped(runs),
         rows=rows,
         correct=np.nan_to_num(_padded([[a.correct for a in each] for each in tried], K)),
         quality=_padded([[np.nan if a.quality is None else a.quality for a in each] for each in tried], K),
@@ -172,7 +175,7 @@ def critics_of(runs: Sequence[Run]) -> Critics:
     _check_enough(whole, runs, True, "an answer after every stage", "collect with `--variant every-stage`")
     first = [calls[run.id]["answer"] for run in whole]
     return Critics(
-        groups=tuple(group_of(run.item) for run in whole),
+        **_grouped(whole),
         rows=np.concatenate([critic_row(run, call) for run, call in zip(whole, first, strict=True)]),
         first=np.array([_checked(run, call) for run, call in zip(whole, first, strict=True)]),
         correct=np.array([[_checked(run, calls[run.id][stages[-1]]) for stages in STAGES_OF] for run in whole]),
@@ -189,6 +192,12 @@ def critic_row(run: Run, answer: Call) -> NDArray[np.float32]:
     read = {name: _signal(_read(run, answer, name)) for name in ("difficulty", "confidence", "quality")}
     features = measured(run.item.question, [answer], _forms(run, [answer]))
     return answer_rows(State("", "regulate", signals=replace(signals_of(answer), **read), features=features))
+
+
+def _grouped(runs: Sequence[Run]) -> dict[str, Any]:
+    """The fields of stage data that say which problems belong together."""
+    joined = joined_items([run.item for run in runs])
+    return {"groups": tuple(joined.groups.tolist()), "regrouped": joined.note}
 
 
 def _check_enough(whole: Sequence[Run], runs: Sequence[Run], usable: bool, what: str, remedy: str) -> None:
@@ -249,6 +258,11 @@ def _checked(run: Run, call: Call) -> float:
     if correct is None:
         raise RecordError(f"answer {call.id} has no label 'correct': collect a task that a program can check")
     return correct
+
+
+def _limit(call: Call) -> float:
+    """The most tokens that the call could have had."""
+    return math.inf if call.sampling.max_tokens is None else float(call.sampling.max_tokens)
 
 
 def _length(call: Call) -> float:

@@ -11,6 +11,7 @@ from metaprobe.eval.audits.domains import FEWEST, domains_of
 from metaprobe.eval.compare import policy_results
 from metaprobe.eval.compare_items import write_item_table
 from metaprobe.eval.report.model import Comparison, PolicyResult
+from metaprobe.eval.report.sweep import Place
 from metaprobe.eval.systems.summary import plain
 from metaprobe.eval.table import AnswerTable
 from metaprobe.records.errors import RecordError
@@ -138,6 +139,8 @@ def head_studies(
         def step(what: str, target: str = target) -> None:
             on_step(f"{target}: {what}")
 
+        if regrouped := (data.evidence if isinstance(data, Graded) else data).regrouped:
+            step(regrouped)
         if isinstance(data, Graded):
             found[target] = graded_study(data, folds=folds, seed=seed, on_step=step)
         else:
@@ -219,10 +222,17 @@ def require_report() -> None:
 
 
 def write_comparison(
-    folder: str | Path, of: Study, *, choices: tuple[PolicyResult, ...] = (), notes: Sequence[str] = (), command: str
+    folder: str | Path,
+    of: Study,
+    *,
+    choices: tuple[PolicyResult, ...] = (),
+    notes: Sequence[str] = (),
+    probes: Mapping[str, Checkpoint] | None = None,
+    command: str,
 ) -> tuple[Comparison, Path]:
     """The report with its tables as CSV and its drawings as SVG; all figures as comparison.json; the item table.
 
+    `probes`: the checkpoints of the study's probes, by their methods' names, so that the report says what they read.
     Returns the comparison and the report's path.
     """
     require_report()
@@ -236,6 +246,7 @@ def write_comparison(
         target=of.target,
         choices=choices,
         notes=notes,
+        shipped={name: _place(checkpoint) for name, checkpoint in (probes or {}).items()},
         command=command,
         seed=of.seed,
     )
@@ -246,6 +257,12 @@ def write_comparison(
         (folder / name).write_text(text, encoding="utf-8")
     write_item_table(folder, of.evidence.table, of.fits.methods)
     return found, folder / "report.html"
+
+
+def _place(checkpoint: Checkpoint) -> Place:
+    """Layer and position that the checkpoint of a probe of one layer reads."""
+    contract = checkpoint.manifest.contract
+    return contract["layer"], contract["position"]
 
 
 IN_ITEMS = ("y", "probability", "ranking")

@@ -1,13 +1,14 @@
 """Are the figures what they seem? Checks of the data, of what was learned, and of where it holds.
 
 report = run_audits(AuditInputs(name="probe", table=table, score=held_out, splits=folds))
-report.trustworthy, report.audits, report.skipped
+report.failed, report.audits, report.skipped, report.controls.strongest
 """
 
 from metaprobe.eval.audits.controls import (
+    above_chance,
     beats_controls,
+    free_controls,
     layers_tried,
-    length_controls,
     permuted_by_group,
     random_features,
     shuffled_labels,
@@ -32,17 +33,18 @@ __all__ = [
     "Elsewhere",
     "Split",
     "TransferResult",
+    "above_chance",
     "auroc_ceiling",
     "beats_controls",
     "class_balance",
     "domains_of",
+    "free_controls",
     "group_overlap",
     "holds_elsewhere",
     "label_noise",
     "labels_by_source",
     "layers_tried",
     "left_out",
-    "length_controls",
     "near_duplicates",
     "permuted_by_group",
     "random_features",

@@ -1,13 +1,16 @@
 """Is what was learned what it seems? Simpler predictors, recipes that learn from nothing, the price of choosing."""
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.metrics import Interval, auroc, cluster_weights, paired_difference
+from metaprobe.checkpoints import Severity
+from metaprobe.eval.metrics import ControlComparison, Interval, auroc, cluster_weights, interval
 from metaprobe.eval.report.model import Audit
 from metaprobe.eval.table import AnswerTable
+from metaprobe.probes.baselines import baseline_scores
 
 Scores = NDArray[np.float64]
 
@@ -16,40 +19,89 @@ LEVEL = 0.99
 OPTIMISM = 0.05
 """AUROC by which the selection may promise more than the test can give."""
 RESAMPLES = 1000
+REACHED = 0.05
+"""The p-value from which chance is no longer taken for an explanation."""
+NEGLIGIBLE = 0.02
+"""AUROC that does not matter."""
+CUT, ANSWER_LENGTH, IDENTITY = "cut by max_tokens", "length of the answer", "run identity"
+COLLECTION = frozenset({CUT, ANSWER_LENGTH, IDENTITY})
+"""Controls that know how answers were collected, and neither what was asked nor what was answered."""
 
 
-def beats_controls(
-    y: NDArray[np.int64],
-    score: Scores,
-    controls: Mapping[str, Scores],
-    weights: NDArray[np.integer],
-    *,
-    name: str,
-) -> list[Audit]:
-    """One line a control: the method's AUROC exceeds the control's, by the paired interval over groups.
+def above_chance(y: NDArray[np.int64], score: Scores, weights: NDArray[np.integer], *, name: str) -> Audit:
+    """The AUROC's interval lies above 0.5. `invalid` where none of it is more than `NEGLIGIBLE` above."""
+    found = interval(auroc, y, score, weights)
+    severity: Severity = "invalid" if found.high < 0.5 + NEGLIGIBLE else "weak"
+    return Audit(f"{name} is above chance", bool(found.low > 0.5), f"AUROC {_shown(found)}", severity)
 
-    `score` and each control are held-out scores (n,), higher for likelier right; `weights` as from `cluster_weights`.
+
+def beats_controls(found: ControlComparison, *, name: str, metric: str = "AUROC", chance: float = 0.5) -> list[Audit]:
+    """One line a control, the strongest first: the method's AUROC exceeds the control's on the same answers.
+
+    Passes where the paired interval over groups lies above 0 and the difference stands after Holm's correction over all
+    controls. Fails as `weak`; as `invalid` where the control is one of `COLLECTION`, tells something, and the method is
+    at most `NEGLIGIBLE` above it by the whole interval: then how the answers were collected explains the figures.
+    `metric` is the name of what was compared where that is not AUROC, `chance` its value of a score that knows nothing.
     """
     audits = []
-    for control, values in controls.items():
-        gain = paired_difference(auroc, y, score, values, weights)
+    for control in found.controls:
+        gain = control.difference
         detail = (
-            f"AUROC {auroc(y, score):.3f} against {auroc(y, values):.3f}, gain {gain.estimate:+.3f} "
+            f"{metric} {found.estimate:.3f} against {control.estimate:.3f}, gain {gain.estimate:+.3f} "
             f"[{gain.low:+.3f}, {gain.high:+.3f}]"
         )
-        audits.append(Audit(f"{name} beats {control}", bool(gain.low > 0), detail))
+        if len(found.controls) > 1:
+            detail += f", p {shown_p(control.p_holm)} after Holm's correction over {len(found.controls)} controls"
+        if control is found.strongest:
+            detail += "; the strongest control"
+        tells = control.estimate > chance + NEGLIGIBLE
+        explained = control.name in COLLECTION and tells and gain.high < NEGLIGIBLE
+        severity: Severity = "invalid" if explained else "weak"
+        audits.append(Audit(f"{name} beats {control.name}", control.beaten, detail, severity))
     return audits
 
 
-def length_controls(table: AnswerTable) -> dict[str, Scores]:
-    """Tokens of the answer, and characters of the question where questions are stored, as scores.
+def beats_controls_within(found: ControlComparison, *, name: str) -> Audit:
+    """One line for all: over pairs of answers of one run the AUROC exceeds each control's, after Holm's correction.
 
-    Whether long is right or wrong is read off these same answers: the control is given every chance.
+    Pooled over runs that differ in how many answers are right, a score is good that knows the run; here it has to know
+    the answers. `found` compares a `StratifiedAuroc` over the runs. The detail names the strongest control.
     """
-    lengths = {"length of the answer": table.tokens}
+    best = found.strongest
+    gain = best.difference
+    detail = (
+        f"AUROC over pairs of one run {found.estimate:.3f}, of the strongest control there, {best.name}, "
+        f"{best.estimate:.3f}, gain {gain.estimate:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}], p "
+        f"{shown_p(best.p_holm)} after Holm's correction over {len(found.controls)} controls"
+    )
+    if others := [control.name for control in found.standing if control is not best]:
+        detail += f"; not clearly beaten either: {', '.join(others)}"
+    return Audit(f"{name} beats every control within runs", found.beaten, detail)
+
+
+def shown_p(p: float) -> str:
+    """A p-value for a sentence: "= 0.012", "< 0.001", or that it cannot be told."""
+    return "cannot be told" if np.isnan(p) else "< 0.001" if p < 0.001 else f"= {p:.3f}"
+
+
+def free_controls(table: AnswerTable) -> dict[str, Scores]:
+    """Numbers that anybody has without fitting anything, as scores (n,): name -> higher for likelier right.
+
+    Mean, smallest, first and total log-probability, whether the answer was cut, and how long answer and, where
+    questions are stored, question are. Whether long is right or wrong is read off these same answers: those controls
+    are given every chance.
+    """
+    plain = baseline_scores(list(table.logprobs))
+    lengths = {ANSWER_LENGTH: table.tokens}
     if has_questions(table):
         lengths["length of the question"] = np.char.str_len(table.questions)
     return {
+        "mean log-probability": plain["mean_logprob"],
+        "minimum log-probability": plain["min_logprob"],
+        "first log-probability": plain["first_logprob"],
+        "total log-probability": plain["mean_logprob"] * plain["length"],
+        **({CUT: -table.cut.astype(np.float64)} if table.cut.any() and not table.cut.all() else {}),
+    } | {
         name: np.where(auroc(table.y, length) >= 0.5, 1.0, -1.0) * length.astype(np.float64)
         for name, length in lengths.items()
     }
@@ -80,12 +132,24 @@ def shuffled_labels(
     shuffled = [permuted_by_group(y, groups, rng) for _ in range(permutations)]
     aurocs, mean = _mean_auroc([(labels, refit(labels)) for labels in shuffled], groups, seed)
     true = float(auroc(y, score))
-    rank = (1 + int(np.sum(aurocs >= true))) / (permutations + 1)
     detail = (
-        f"mean AUROC {_shown(mean)} over {permutations} permutations by group; {true:.3f} with the true labels "
-        f"(p = {rank:.2f}, at best {1 / (permutations + 1):.2f})"
+        f"mean AUROC {_shown(mean)} over {permutations} permutations by group; {true:.3f} with the true labels: "
+        f"{_permutation_test(aurocs, true, groups)}"
     )
     return Audit("shuffled labels are at chance", not mean.low > 0.5, detail, "invalid")
+
+
+def _permutation_test(aurocs: Scores, true: float, groups: NDArray[np.str_]) -> str:
+    """The p-value of the true AUROC among those of permuted labels, in words; or that there can be none that counts."""
+    orders = math.factorial(min(len(np.unique(groups)), 20))
+    smallest = 1 / min(len(aurocs) + 1, orders)
+    if smallest <= REACHED:
+        return f"p = {max((1 + int(np.sum(aurocs >= true))) / (len(aurocs) + 1), smallest):.3f}"
+    few = "groups" if orders <= len(aurocs) + 1 else "permutations"
+    return (
+        f"whether that is chance cannot be tested with so few {few}, for the smallest p possible is {smallest:.2f}; "
+        "the controls test it"
+    )
 
 
 def random_features(

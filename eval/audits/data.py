@@ -10,7 +10,8 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.audits.similar import normalised, numbers_of, similar_pairs
+from metaprobe.checkpoints import Severity
+from metaprobe.eval.audits.similar import SIMILAR, nearly_identical, normalised, numbers_of
 from metaprobe.eval.metrics import cluster_weights, interval
 from metaprobe.eval.metrics.agreement import quadratic_weighted_kappa
 from metaprobe.eval.report.model import Audit
@@ -24,7 +25,9 @@ TEST = "test"
 RARE = 0.1
 """Share of answers below which a class is rare."""
 TOLERATED = 0.01
-"""Share of test questions that may resemble a seen one before the figures cannot be believed."""
+"""Share of test questions that may resemble a seen one."""
+LARGE = 0.05
+"""Share of the answers from which a leak makes the figures unbelievable; below it they are weaker than they look."""
 PROGRAM = "program"
 """The source of labels that a program gave."""
 KAPPA = 0.4
@@ -44,32 +47,39 @@ def group_overlap(groups: NDArray[np.str_], splits: Sequence[Split]) -> Audit:
     return Audit("splits share no group", not found, f"{detail} ({_folds(splits)})", "invalid")
 
 
-def repeated_questions(questions: NDArray[np.str_], splits: Sequence[Split]) -> Audit:
+def repeated_questions(
+    questions: NDArray[np.str_], splits: Sequence[Split], *, y: NDArray[np.int64] | None = None
+) -> Audit:
     """No question, but for case, spacing and punctuation, is in two roles of one split, under whatever group.
 
-    Any that is fails the audit; it is `invalid` where more than 1 % of the test questions are repeated ones. Choices
-    are no part of the question here: "Which of these is true?" with other choices is taken as the same.
+    Any that is fails the audit, which says how many answers that touches and, given their labels `y` of 0 and 1, how
+    far AUROC can move by it at most. `invalid` where it touches more than 5 % of the answers. Choices are no part of
+    the question here: "Which of these is true?" with other choices is taken as the same.
     """
     texts, number = np.unique([normalised(question) for question in questions.tolist()], return_inverse=True)
     asked = texts != ""
     repeated = np.zeros(len(texts), dtype=bool)
-    test = hit = 0
+    touched: list[Rows] = []
     for split in splits:
-        roles = {role: _among(number[rows], len(texts)) & asked for role, rows in split.items()}
-        here = np.sum(list(roles.values()), axis=0) > 1
-        held_out = roles.get(TEST, np.zeros_like(asked))
+        here = np.sum([_among(number[rows], len(texts)) & asked for rows in split.values()], axis=0) > 1
         repeated |= here
-        test, hit = test + int(held_out.sum()), hit + int((here & held_out).sum())
+        rows = _tested(split)
+        touched.append(rows[here[number[rows]]])
     count = int(repeated.sum())
-    detail = f"{count} of {int(asked.sum())} questions are in two roles; {_share(hit, test)} of the test questions"
+    detail = f"{count} of {int(asked.sum())} questions are in two roles"
     if count:
         examples = "; ".join(_short(text) for text in texts[repeated][:2].tolist())
-        detail += f", such as {examples}: give what is asked the same way one group"
-    return Audit("no question in two roles", not count, detail, "invalid" if hit > TOLERATED * test else "weak")
+        detail += f", such as {examples}; {_reach(touched, splits, y)}. Give what is asked the same way one group"
+    return Audit("no question in two roles", not count, detail, _severity(touched, splits))
 
 
 def near_duplicates(
-    questions: NDArray[np.str_], splits: Sequence[Split], *, threshold: float = 0.8, seed: int = 0
+    questions: NDArray[np.str_],
+    splits: Sequence[Split],
+    *,
+    y: NDArray[np.int64] | None = None,
+    threshold: float = SIMILAR,
+    seed: int = 0,
 ) -> Audit:
     """At most 1 % of the test questions have a near-duplicate among the seen ones.
 
@@ -79,26 +89,27 @@ def near_duplicates(
     can be learned without any signal of the model, and is for the prompt-only control to find; so they are counted in
     the detail and not held against the split. Give a template's questions one group to be judged on new templates.
 
-    Bounded in time and memory: should there be very many candidates, questions drawn by `seed` stand for all.
+    Where it fails it says how many answers that touches and, given their labels `y`, how far AUROC can move by it at
+    most; `invalid` where that is more than 5 % of the answers. Bounded in time and memory: should there be very many
+    candidates, questions drawn by `seed` stand for all.
     """
     texts, number = np.unique([normalised(question) for question in questions.tolist()], return_inverse=True)
-    numbers = np.unique([numbers_of(text) for text in texts.tolist()], return_inverse=True)[1]
     masked = np.unique([numbers_of(text, keep=False) for text in texts.tolist()], return_inverse=True)[1]
     asked = texts != ""
-    test = np.array([_among(number[split.get(TEST, np.empty(0, np.int64))], len(texts)) & asked for split in splits])
+    test = np.array([_among(number[_tested(split)], len(texts)) & asked for split in splits])
     seen = np.array([_among(number[_seen(split)], len(texts)) for split in splits])
     hit = test & seen  # (splits, texts); identical ones to begin with
     checked = np.zeros(len(texts), dtype=bool)
     examples: list[str] = []
-    for rows, i, j in similar_pairs(texts.tolist(), threshold, seed=seed):
+    for rows, i, j in nearly_identical(texts.tolist(), threshold, seed=seed):
         checked[rows] = True
-        i, j = i[same := numbers[i] == numbers[j]], j[same]
         for fold in range(len(splits)):
             leaks = test[fold, i] & seen[fold, j]
             hit[fold, i[leaks]] = True
             examples += [
                 f"{_short(texts[a])} / {_short(texts[b])}" for a, b in zip(i[leaks][:2], j[leaks][:2], strict=True)
             ]
+    touched = [(rows := _tested(split))[here[number[rows]]] for split, here in zip(splits, hit, strict=True)]
     hit, test = hit & checked, test & checked
     template = sum(
         int(np.isin(masked[row_test], masked[row_seen]).sum()) for row_test, row_seen in zip(test, seen, strict=True)
@@ -112,9 +123,39 @@ def near_duplicates(
         detail += f"; {int(checked.sum())} of {len(texts)} questions drawn for the check"
     if examples:
         detail += f", such as {'; '.join(examples[:2])}"
+    if count:
+        detail += f"; {_reach(touched, splits, y)}"
     if template > count:
         detail += f"; {_share(template, total)} share their template with a seen one: they differ in digits at most"
-    return Audit("no near-duplicate questions", count <= TOLERATED * total, detail, "invalid")
+    passed = count <= TOLERATED * total
+    return Audit("no near-duplicate questions", passed, detail, _severity(touched, splits))
+
+
+def most_moved(y: NDArray[np.int64], rows: Rows, among: Rows) -> float:
+    """By how much the AUROC of the answers `among` can differ at most from what it were without what leaked to `rows`.
+
+    AUROC is the share of pairs of a 1 and a 0 in the right order; a pair can move only where one of the two is touched.
+    """
+    wrong, right = (np.sum(y[rows] == label) / max(int(np.sum(y[among] == label)), 1) for label in (0, 1))
+    return float(1 - (1 - wrong) * (1 - right))
+
+
+def _reach(touched: Sequence[Rows], splits: Sequence[Split], y: NDArray[np.int64] | None) -> str:
+    """How many answers a leak touches, and how far the figures can move by it."""
+    rows, tested = np.concatenate(touched), np.concatenate([_tested(split) for split in splits])
+    words = f"that touches {len(rows)} of {len(tested)} answers ({_share(len(rows), len(tested))})"
+    if y is None or not len(rows):
+        return words
+    return f"{words}, and AUROC can move by at most {most_moved(y, rows, tested):.3f} through it"
+
+
+def _severity(touched: Sequence[Rows], splits: Sequence[Split]) -> Severity:
+    tested = sum(len(_tested(split)) for split in splits)
+    return "invalid" if sum(map(len, touched)) > LARGE * tested else "weak"
+
+
+def _tested(split: Split) -> Rows:
+    return split.get(TEST, np.empty(0, dtype=np.int64))
 
 
 def class_balance(y: NDArray[np.int64]) -> Audit:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.eval.audits.controls import Scores, interval_of, resampled_auroc
-from metaprobe.eval.metrics import Interval, auroc, cluster_weights, ece, interval
+from metaprobe.eval.metrics import Interval, auroc, cluster_weights, ece_interval
 from metaprobe.eval.report.model import Audit
 from metaprobe.eval.table import AnswerTable
 
@@ -85,7 +85,7 @@ def left_out(
     judged = np.flatnonzero(np.isfinite(probability))
     error = None
     if len(judged) >= ENOUGH_FOR_ECE:
-        error = interval(ece, table.y[judged], probability[judged], weights[:, judged])
+        error = ece_interval(table.y[judged], probability[judged], weights[:, judged])
     over = np.mean(resampled, axis=0)
     gain = interval_of(float(np.mean(gains)), over - np.mean(plain, axis=0), weights)
     return Elsewhere(by, found, interval_of(mean, over, weights), gain, error)

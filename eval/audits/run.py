@@ -9,10 +9,12 @@ from numpy.typing import NDArray
 from metaprobe.eval.audits.controls import (
     RESAMPLES,
     Scores,
+    above_chance,
     beats_controls,
+    beats_controls_within,
+    free_controls,
     has_questions,
     layers_tried,
-    length_controls,
     random_features,
     shuffled_labels,
 )
@@ -26,7 +28,15 @@ from metaprobe.eval.audits.data import (
     repeated_questions,
 )
 from metaprobe.eval.audits.domains import FEWEST, Elsewhere, holds_elsewhere
-from metaprobe.eval.metrics import auroc, cluster_weights, interval
+from metaprobe.eval.compare import run_of_answers
+from metaprobe.eval.metrics import (
+    ControlComparison,
+    StratifiedAuroc,
+    against_controls,
+    auroc,
+    cluster_weights,
+    interval,
+)
 from metaprobe.eval.report.model import Audit
 from metaprobe.eval.table import AnswerTable
 
@@ -45,7 +55,8 @@ class AuditInputs:
     splits: Sequence[Split] = ()
     """Role -> row indices, for each outer fold."""
     controls: Mapping[str, Scores] = field(default_factory=dict)
-    """Held-out scores (n,) of what explains the figures more simply, such as `prompt TF-IDF`; lengths are added."""
+    """Held-out scores (n,) of what explains the figures more simply, such as `prompt TF-IDF`. `free_controls` are
+    added."""
     refit_labels: Callable[[NDArray[np.int64]], Scores] | None = None
     """Labels (n,) -> held-out scores (n,), by the whole recipe."""
     refit_features: Callable[[NDArray[np.float32]], Scores] | None = None
@@ -67,11 +78,15 @@ class AuditReport:
     audits: tuple[Audit, ...]
     skipped: tuple[str, ...]
     """Audits that could not be made, each with what they need."""
+    controls: ControlComparison | None = None
+    """The score against every control; None where the report is not of one score."""
+    controls_within: ControlComparison | None = None
+    """The same over pairs of answers of one run; None where there is one run."""
 
     @property
-    def trustworthy(self) -> bool:
-        """Whether every audit that was made passed."""
-        return all(audit.passed for audit in self.audits)
+    def failed(self) -> tuple[Audit, ...]:
+        """The audits that did not pass."""
+        return tuple(audit for audit in self.audits if not audit.passed)
 
 
 def run_audits(inputs: AuditInputs, *, seed: int = 0) -> AuditReport:
@@ -79,20 +94,28 @@ def run_audits(inputs: AuditInputs, *, seed: int = 0) -> AuditReport:
     name, table, score, splits = inputs.name, inputs.table, inputs.score, inputs.splits
     y, groups, questions = table.y, table.groups, table.questions
     weights = cluster_weights(groups.tolist(), RESAMPLES, seed)
-    found, skipped = [class_balance(y)], []
+    found, skipped = [class_balance(y), above_chance(y, score, weights, name=name)], []
     if splits:
         found.append(group_overlap(groups, splits))
     else:
         skipped.append("group overlap: needs the splits")
     if splits and has_questions(table):
-        found += [repeated_questions(questions, splits), near_duplicates(questions, splits, seed=seed)]
+        found += [repeated_questions(questions, splits, y=y), near_duplicates(questions, splits, y=y, seed=seed)]
     else:
         skipped.append("repeated questions and near-duplicates: need the splits and the questions' texts")
     if noise := label_noise(inputs.labels, groups, y=y, seed=seed):
         found += noise
     else:
         skipped.append(f"label noise: needs {FEW_SHARED} answers labelled by two sources")
-    found += beats_controls(y, score, length_controls(table) | dict(inputs.controls), weights, name=name)
+    named = free_controls(table) | dict(inputs.controls)
+    controls = against_controls(y, score, named, weights)
+    found += beats_controls(controls, name=name)
+    runs, within = run_of_answers(table), None
+    if runs.any():
+        within = against_controls(y, score, named, weights, metric=StratifiedAuroc(runs))
+        found.append(beats_controls_within(within, name=name))
+    else:
+        skipped.append("controls within runs: needs answers of several runs (models, tasks, ways of asking)")
     if PROMPT not in inputs.controls:
         skipped.append(f"{PROMPT}: needs its held-out scores")
     if inputs.refit_labels is not None:
@@ -112,4 +135,4 @@ def run_audits(inputs: AuditInputs, *, seed: int = 0) -> AuditReport:
         found.append(layers_tried(inputs.selection_auroc, interval(auroc, y, score, weights), name=name))
     else:
         skipped.append("layers tried: needs the sweep that chose the probe")
-    return AuditReport(tuple(found), tuple(skipped))
+    return AuditReport(tuple(found), tuple(skipped), controls, within)

@@ -12,6 +12,8 @@ BLOCK = 128
 """Texts compared with all others at a time: at most BLOCK * n pairs are in memory."""
 MAX_COMPARED = 10_000_000
 """Pairs after which no further text is looked at."""
+SIMILAR = 0.8
+"""Jaccard similarity from which two texts are nearly the same."""
 
 Indices = NDArray[np.intp]
 
@@ -24,6 +26,19 @@ def normalised(text: str) -> str:
 def numbers_of(text: str, *, keep: bool = True) -> str:
     """The numbers of a text in order; with `keep=False`, the text with 0 in the place of each."""
     return " ".join(re.findall(r"\d+", text)) if keep else re.sub(r"\d+", "0", text)
+
+
+def nearly_identical(
+    texts: Sequence[str], threshold: float = SIMILAR, *, seed: int = 0
+) -> Iterator[tuple[Indices, Indices, Indices]]:
+    """As `similar_pairs` of normalised texts, those pairs only that hold the same numbers in the same order.
+
+    Questions that differ in digits alone ("what is 3 + 5", "what is 4 + 9") are different questions.
+    """
+    numbers = np.unique([numbers_of(text) for text in texts], return_inverse=True)[1]
+    for rows, i, j in similar_pairs(texts, threshold, seed=seed):
+        same = numbers[i] == numbers[j]
+        yield rows, i[same], j[same]
 
 
 def similar_pairs(

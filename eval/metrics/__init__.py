@@ -12,6 +12,7 @@ from metaprobe.eval.metrics.bootstrap import (
 )
 from metaprobe.eval.metrics.calibration import (
     ReliabilityBin,
+    StatedCalibration,
     brier,
     brier_reliability,
     brier_resolution,
@@ -19,10 +20,20 @@ from metaprobe.eval.metrics.calibration import (
     brier_uncertainty,
     ece,
     ece_equal_width,
+    ece_interval,
     reliability_table,
     rms_calibration_error,
+    stated_calibration,
 )
-from metaprobe.eval.metrics.controls import ControlComparison, ControlDifference, against_controls
+from metaprobe.eval.metrics.controls import (
+    ControlComparison,
+    ControlDifference,
+    MetricValues,
+    against_controls,
+    control_comparison,
+    metric_values,
+    paired_interval,
+)
 from metaprobe.eval.metrics.delong import delong_covariance, delong_test, holm
 from metaprobe.eval.metrics.discrimination import auprc, auroc
 from metaprobe.eval.metrics.ordinal import kendall, spearman
@@ -43,8 +54,10 @@ __all__ = [
     "CoverageAtRisk",
     "Interval",
     "MetaD",
+    "MetricValues",
     "ReliabilityBin",
     "RiskCoverage",
+    "StatedCalibration",
     "StratifiedAuroc",
     "against_controls",
     "auprc",
@@ -56,10 +69,12 @@ __all__ = [
     "brier_skill",
     "brier_uncertainty",
     "cluster_weights",
+    "control_comparison",
     "delong_covariance",
     "delong_test",
     "ece",
     "ece_equal_width",
+    "ece_interval",
     "equal_grades",
     "excess_aurc",
     "fit_meta_d",
@@ -67,7 +82,9 @@ __all__ = [
     "interval",
     "kendall",
     "mean_interval",
+    "metric_values",
     "paired_difference",
+    "paired_interval",
     "percentile_interval",
     "prediction_rejection_ratio",
     "reliability_table",
@@ -77,5 +94,6 @@ __all__ = [
     "rms_calibration_error",
     "sensitivity",
     "spearman",
+    "stated_calibration",
     "statistic_interval",
 ]

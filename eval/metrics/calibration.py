@@ -11,7 +11,8 @@ from math import sqrt
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metaprobe.eval.metrics.ranked import Floats, Ranked, Value, ranked, ratio
+from metaprobe.eval.metrics.bootstrap import Interval, interval, percentile_interval, resampled
+from metaprobe.eval.metrics.ranked import Floats, Metric, Ranked, Value, ranked, ratio
 
 DEFAULT_BINS = 15
 EQUAL_WIDTH_BINS = 10
@@ -30,6 +31,20 @@ class ReliabilityBin:
     """Wilson 95 % interval of the share, answers taken as independent."""
     high: float
     n: int
+
+
+@dataclass(frozen=True, slots=True)
+class StatedCalibration:
+    """Numbers that a model gave as probabilities, taken at their word. Of the answers that have one."""
+
+    mean: float
+    """Mean stated number."""
+    accuracy: float
+    """Share of y = 1 among the same answers."""
+    ece: Interval
+    brier_skill: Interval
+    """Far below 0 where it would have been better always to state the share that is right."""
+    reliability: tuple[ReliabilityBin, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,7 +87,8 @@ def brier_reliability(
     Murphy 1973 over bins of equal mass: Brier = reliability - resolution + uncertainty + what varies within the bins,
     doi:10.1175/1520-0450(1973)012<0595:ANVPOT>2.0.CO;2. Each part is freed of the bins' noise as in Ferro and Fricker
     2012, doi:10.1002/qj.1924, which leaves the sum as it is; with effective numbers of answers as in
-    `rms_calibration_error`, whose square this is. Bins of one answer have no estimate of their noise, and are counted with none.
+    `rms_calibration_error`, whose square this is. Bins of one answer have no estimate of their noise, and are counted
+    with none.
     """
     return _brier_parts(y, score, weight, bins, "reliability")
 
@@ -117,11 +133,26 @@ def ece(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None, *, bins
 
     Naeini et al. 2015, doi:10.1609/aaai.v29i1.9602, over bins of equal mass, whose bias is less (Roelofs et al. 2022,
     arXiv:2012.08668). Noise in the bins still makes it too high, by some 0.03 for 1,000 answers of a calibrated
-    predictor, and resampling adds noise again, so that its bootstrap interval leans upwards: read it beside the Brier
-    skill score, or beside `rms_calibration_error`, which is freed of noise.
+    predictor: read it beside the Brier skill score, or beside `rms_calibration_error`, which is freed of noise. For its
+    interval see `ece_interval`.
     """
     data = _probabilities(y, score, weight)
     return data.value(_expected_gap(_bin(data, bins)))
+
+
+def ece_interval(
+    y: ArrayLike, score: ArrayLike, weights: NDArray[np.integer], *, metric: Metric | None = None
+) -> Interval:
+    """`ece`, or another `metric` that noise makes too high, with its 95 % interval over resamples of groups.
+
+    Resampling adds to the bins' noise what they have already, so that resampled errors lie above the estimate, often
+    all of them: they are moved down until their median is the estimate. The interval says how far the estimate would
+    vary, its own noise included; no end is below 0.
+    """
+    measured = metric or ece
+    estimate = float(np.asarray(measured(y, score)))
+    values = resampled(lambda weight: np.asarray(measured(y, score, weight)), weights)
+    return percentile_interval(estimate, np.maximum(values + estimate - np.nanmedian(values), 0.0), weights)
 
 
 def ece_equal_width(
@@ -190,6 +221,27 @@ def reliability_table(
             sums.append(new)
     return tuple(
         ReliabilityBin(float(total / n), float(ones / n), *_wilson(ones / n, n), int(n)) for n, ones, total in sums
+    )
+
+
+def stated_calibration(
+    y: ArrayLike, stated: ArrayLike, weights: NDArray[np.integer], *, apart: float = 0.0
+) -> StatedCalibration | None:
+    """How far numbers in [0, 1] come true as they were stated; None where none was.
+
+    `stated` (n,) is NaN where nothing was stated; `weights` (R, n) from `cluster_weights`.
+    """
+    numbers, labels = np.asarray(stated, dtype=np.float64), np.asarray(y)
+    known = np.isfinite(numbers)
+    if not known.any():
+        return None
+    numbers, labels, weights = numbers[known], labels[known], weights[:, known]
+    return StatedCalibration(
+        mean=float(numbers.mean()),
+        accuracy=float(labels.mean()),
+        ece=ece_interval(labels, numbers, weights),
+        brier_skill=interval(brier_skill, labels, numbers, weights),
+        reliability=reliability_table(labels, numbers, apart=apart),
     )
 
 

@@ -66,6 +66,15 @@ class ControlComparison:
         return tuple(control for control in self.controls if not control.beaten)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class MetricValues:
+    """A metric of one score, on the answers as they are and on resamples of them."""
+
+    estimate: float
+    resamples: Floats
+    """(R,); nan where the metric is undefined."""
+
+
 def against_controls(
     y: ArrayLike,
     score: ArrayLike,
@@ -83,29 +92,41 @@ def against_controls(
 
     Raises ValueError without controls.
     """
+    own = metric_values(metric, y, score, weights)
+    found = {name: metric_values(metric, y, values, weights) for name, values in controls.items()}
+    return control_comparison(own, found, weights, level=level)
+
+
+def metric_values(metric: Metric, y: ArrayLike, score: ArrayLike, weights: NDArray[np.integer]) -> MetricValues:
+    """`metric(y, score)` with its values on all resamples, for more than one comparison."""
+    estimate = float(np.asarray(metric(y, score)))
+    return MetricValues(estimate, resampled(lambda weight: np.asarray(metric(y, score, weight)), weights))
+
+
+def paired_interval(
+    one: MetricValues, other: MetricValues, weights: NDArray[np.integer], *, level: float = LEVEL
+) -> Interval:
+    """The first less the second, both on these resamples."""
+    return percentile_interval(one.estimate - other.estimate, one.resamples - other.resamples, weights, level=level)
+
+
+def control_comparison(
+    own: MetricValues, controls: Mapping[str, MetricValues], weights: NDArray[np.integer], *, level: float = LEVEL
+) -> ControlComparison:
+    """The same as `against_controls`, of values that are known."""
     if not controls:
         raise ValueError("controls is empty: a gain over nothing is no gain; name at least one control")
-    own = float(np.asarray(metric(y, score)))
-    spread = _values(metric, y, score, weights)
-    names = list(controls)
-    alone = [float(np.asarray(metric(y, controls[name]))) for name in names]
-    differences = [spread - _values(metric, y, controls[name], weights) for name in names]
-    intervals = [
-        percentile_interval(own - value, paired, weights, level=level)
-        for value, paired in zip(alone, differences, strict=True)
+    intervals = [paired_interval(own, control, weights, level=level) for control in controls.values()]
+    p = [
+        _p_value(interval, own.resamples - control.resamples)
+        for interval, control in zip(intervals, controls.values(), strict=True)
     ]
-    p = [_p_value(interval, paired) for interval, paired in zip(intervals, differences, strict=True)]
     found = [
-        ControlDifference(name, value, interval, single, float(corrected))
-        for name, value, interval, single, corrected in zip(names, alone, intervals, p, holm(p), strict=True)
+        ControlDifference(name, control.estimate, interval, single, float(corrected))
+        for (name, control), interval, single, corrected in zip(controls.items(), intervals, p, holm(p), strict=True)
     ]
-    return ControlComparison(
-        own, tuple(sorted(found, key=lambda control: -np.nan_to_num(control.estimate, nan=-np.inf)))
-    )
-
-
-def _values(metric: Metric, y: ArrayLike, score: ArrayLike, weights: NDArray[np.integer]) -> Floats:
-    return resampled(lambda weight: np.asarray(metric(y, score, weight)), weights)
+    found.sort(key=lambda control: -np.nan_to_num(control.estimate, nan=-np.inf))
+    return ControlComparison(own.estimate, tuple(found))
 
 
 def _p_value(difference: Interval, resamples: Floats) -> float:

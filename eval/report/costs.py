@@ -22,7 +22,7 @@ from metaprobe.eval.report.layout import (
 from metaprobe.eval.report.model import CostQuality, PolicyResult
 from metaprobe.eval.report.numbers import number, percent
 from metaprobe.eval.report.palette import INK, SERIES
-from metaprobe.eval.report.performance import reliability_figure, reliability_table
+from metaprobe.eval.report.performance import RECALIBRATED, reliability_figure, reliability_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -57,10 +57,12 @@ def choice_section(policies: Sequence[PolicyResult]) -> Section:
         else "",
         tables=(table,) if policies else (),
         figures=tuple(
-            reliability_figure(f"choice-{slug(at, name)}", name, bins, SERIES[3], "The probability it chooses by")
+            reliability_figure(f"choice-{slug(at, name)}", name, bins, "The probability it chooses by", series=3)
             for at, (name, bins) in enumerate(with_bins.items(), start=1)
         ),
-        data=(reliability_table("choices-reliability", "policy", with_bins),) if with_bins else (),
+        data=(reliability_table("choices-reliability", "policy", [(n, RECALIBRATED, b) for n, b in with_bins.items()]),)
+        if with_bins
+        else (),
     )
 
 

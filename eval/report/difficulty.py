@@ -101,7 +101,7 @@ def _overconfidence(rows: tuple[Overconfidence, ...], named: str) -> Table:
             share(row.confidence),
             share(row.accuracy),
             difference(row.gap, judged=False),
-            words("as stated" if row.stated else "calibrated"),
+            words("as stated" if row.stated else "recalibrated"),
         )
 
     return Table(

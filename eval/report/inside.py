@@ -24,9 +24,10 @@ from metaprobe.eval.report.layout import (
     slug,
     words,
 )
-from metaprobe.eval.report.model import LayerSweep, SeenTokens, Trajectories
+from metaprobe.eval.report.model import SeenTokens, Trajectories
 from metaprobe.eval.report.numbers import number, percent, spread
 from metaprobe.eval.report.palette import INK, SERIES
+from metaprobe.eval.report.sweep import LayerSweep, Place
 from metaprobe.eval.report.trajectory import TrajectoryBands
 
 if TYPE_CHECKING:
@@ -90,7 +91,8 @@ def layers_section(sweeps: Sequence[LayerSweep]) -> Section:
     """A heat map of layer and position, and the same as lines, for each probe."""
     figures = []
     for at, sweep in enumerate(sweeps, start=1):
-        where = f"layer {sweep.chosen_layer} at {sweep.chosen_position}"
+        where = _place(sweep.chosen)
+        framed = f"{where}{_why(sweep, float(np.nanmax(sweep.selection_auroc)))}"
         test = spread(sweep.test_auroc)
         low, high = float(np.nanmin(sweep.selection_auroc)), float(np.nanmax(sweep.selection_auroc))
         if sweep.selection_auroc.size > 1:
@@ -101,7 +103,7 @@ def layers_section(sweeps: Sequence[LayerSweep]) -> Section:
                     label=f"Heat map of the AUROC of the {sweep.probe} probe on selection data, from {number(low)} to "
                     f"{number(high)}; chosen {where}.",
                     paint=partial(_heat_map, sweep),
-                    note=f"Faintest {number(low)}, fullest {number(high)}. Framed: chosen, {where}{_why(sweep, high)}",
+                    note=f"Faintest {number(low)}, fullest {number(high)}. Framed: chosen by most folds, {framed}",
                     height=0.45 + 0.11 * len(sweep.positions),
                 )
             )
@@ -109,9 +111,10 @@ def layers_section(sweeps: Sequence[LayerSweep]) -> Section:
             Figure(
                 ident=f"layers-{slug(at, sweep.probe)}",
                 title=f"{sweep.probe}: by layer",
-                label=f"AUROC of the {sweep.probe} probe by layer; chosen {where}, held-out AUROC {test}.",
+                label=f"AUROC of the {sweep.probe} probe by layer; chosen {where}, held-out AUROC {test}. "
+                f"{_choices(sweep)}.",
                 paint=partial(_lines, sweep),
-                note=f"Chosen (dot): {where}{_why(sweep, high)}. Held-out AUROC (broken line, band): {test}",
+                note=f"Dot: {framed}. Held-out AUROC (broken line, band): {test}. {_choices(sweep)}",
                 legend=tuple(Legend(i, position) for i, position in enumerate(sweep.positions)),
             )
         )
@@ -121,7 +124,10 @@ def layers_section(sweeps: Sequence[LayerSweep]) -> Section:
         intro="Linear probes on hidden states. Layer 0 is the embeddings' output, layer i the output of block i. The "
         "layer is chosen on selection data, never on the held-out answers: each fold takes the strongest penalty that "
         "it cannot tell from the best by one standard error, and the layer best at that. Drawn is the mean over the "
-        "folds, marked what most of them chose; the audits name the best of any single fold, which is higher."
+        "folds, marked what most of them chose; the audits name the best of any single fold, which is higher. A "
+        "checkpoint is none of these probes: it is fitted once more, to the learning part of all groups, and chooses "
+        "its layer there by the same rule, so it may read another layer than most folds did; the held-out figure is "
+        "that of the recipe."
         if sweeps
         else "",
         figures=tuple(figures),
@@ -129,9 +135,21 @@ def layers_section(sweeps: Sequence[LayerSweep]) -> Section:
     )
 
 
+def _place(place: Place) -> str:
+    return f"layer {place[0]} at {place[1]}"
+
+
+def _choices(sweep: LayerSweep) -> str:
+    """What each fold chose, and what the checkpoint reads."""
+    folds = ", ".join(f"{_place(place)} in {count}" for place, count in sweep.counted)
+    ships = "" if sweep.shipped is None else f". The checkpoint reads {_place(sweep.shipped)}"
+    return f"Chosen by {len(sweep.choices)} folds: {folds}{ships}"
+
+
 def _why(sweep: LayerSweep, best: float) -> str:
     """Why the one that is marked is not the highest, where it is not."""
-    at = sweep.layers.index(sweep.chosen_layer), sweep.positions.index(sweep.chosen_position)
+    layer, position = sweep.chosen
+    at = sweep.layers.index(layer), sweep.positions.index(position)
     return " by the one-standard-error rule, not the highest" if sweep.selection_auroc[at] < best else ""
 
 
@@ -142,7 +160,7 @@ def _layers_table(sweeps: Sequence[LayerSweep]) -> Table:
         if position not in sweep.positions:
             return NOTHING
         value = float(sweep.selection_auroc[i, sweep.positions.index(position)])
-        chosen = (sweep.layers[i], position) == (sweep.chosen_layer, sweep.chosen_position)
+        chosen = (sweep.layers[i], position) == sweep.chosen
         return Cell(number(value), value, strong=chosen)
 
     return Table(
@@ -164,7 +182,9 @@ def _layers_table(sweeps: Sequence[LayerSweep]) -> Table:
                 "layer": layer,
                 "position": position,
                 "selection_auroc": float(sweep.selection_auroc[i, j]),
-                "chosen": int((layer, position) == (sweep.chosen_layer, sweep.chosen_position)),
+                "chosen": int((layer, position) == sweep.chosen),
+                "folds": sweep.choices.count((layer, position)),
+                "shipped": "" if sweep.shipped is None else int((layer, position) == sweep.shipped),
             }
             for sweep in sweeps
             for i, layer in enumerate(sweep.layers)
@@ -183,7 +203,8 @@ def _heat_map(sweep: LayerSweep, ax: Axes) -> None:
                 # One colour, more or less of it: so the page's own light and dark colours serve.
                 opacity = FAINTEST + (1 - FAINTEST) * float(strength[i, j])
                 ax.bar(i, 0.94, 0.94, bottom=j - 0.47, color=SERIES[0], alpha=opacity, linewidth=0)
-    i, j = sweep.layers.index(sweep.chosen_layer), sweep.positions.index(sweep.chosen_position)
+    layer, position = sweep.chosen
+    i, j = sweep.layers.index(layer), sweep.positions.index(position)
     ax.bar(i, 0.94, 0.94, bottom=j - 0.47, fill=False, edgecolor=INK, linewidth=1.6)
     every = max(1, round(len(sweep.layers) / 10))
     ax.set_xticks(range(0, len(sweep.layers), every), [str(layer) for layer in sweep.layers[::every]])
@@ -200,9 +221,10 @@ def _lines(sweep: LayerSweep, ax: Axes) -> None:
     ax.axhline(test.estimate, color=INK, linewidth=0.9, dashes=(2, 2))
     for i in range(len(sweep.positions)):
         ax.plot(sweep.layers, sweep.selection_auroc[:, i], color=SERIES[i % len(SERIES)], linestyle=dashes(i))
-    at = sweep.positions.index(sweep.chosen_position)
-    best = sweep.selection_auroc[sweep.layers.index(sweep.chosen_layer), at]
-    ax.plot([sweep.chosen_layer], [best], "o", color=SERIES[at % len(SERIES)], markersize=7)
+    layer, position = sweep.chosen
+    at = sweep.positions.index(position)
+    best = sweep.selection_auroc[sweep.layers.index(layer), at]
+    ax.plot([layer], [best], "o", color=SERIES[at % len(SERIES)], markersize=7)
     ax.locator_params(axis="x", integer=True)
     ax.set_xlabel("layer")
     ax.set_ylabel("AUROC, selection data")

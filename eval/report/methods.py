@@ -11,6 +11,7 @@ from metaprobe.eval.report.layout import (
     Column,
     Section,
     Table,
+    as_records,
     difference,
     estimate,
     figure_of,
@@ -34,11 +35,13 @@ class MetricColumn:
 METRICS = (
     MetricColumn("auroc", "AUROC", True),
     MetricColumn("auprc", "AUPRC", True),
-    MetricColumn("ece", "ECE", False),
+    MetricColumn("ece", "ECE, recalibrated", False),
     MetricColumn("brier_skill", "Brier skill", True),
     MetricColumn("aurc", "AURC", False),
 )
-DIFFERENCES = (("diff_stated", "vs stated"), ("diff_baseline", "vs baseline"))
+DIFFERENCES = (("diff_stated", "vs stated"), ("diff_control", "vs strongest control"))
+WITHIN_RUNS = "Within runs"
+AS_STATED = "ECE, as stated"
 MORE: tuple[tuple[str, str, Literal["", "higher", "lower"]], ...] = (
     ("prr", "Rejection ratio", "higher"),
     ("excess_aurc", "Excess AURC", "lower"),
@@ -72,31 +75,32 @@ def headline(comparison: Comparison) -> MethodResult | None:
     return next((m for m in comparison.methods if m.name == comparison.headline), learned[-1] if learned else None)
 
 
-def baseline_words(comparison: Comparison) -> str:
-    """What the baseline is: its name, and which measures the folds chose for it."""
+def control_words(comparison: Comparison) -> str:
+    """Which control is the strongest, and what the row of those that the folds chose is; empty without controls."""
+    if not comparison.controls:
+        return ""
+    strongest = comparison.controls[0].name
+    said = f"Strongest control: {strongest}, the best of {len(comparison.controls)} on these same answers."
     if not comparison.baselines:
-        return f"{comparison.best_baseline}, the best plain one on selection data"
-    return (
-        f"{comparison.best_baseline}, in each fold the plain measure that was best on its selection data "
-        f"({chosen_in_folds(comparison)}); another may do better on the held-out answers"
-    )
+        return said
+    return f"{said} {comparison.best_baseline.capitalize()}: {chosen_in_folds(comparison)}, chosen in advance."
 
 
 def chosen_in_folds(comparison: Comparison) -> str:
-    """`mean log-probability in 3 of 5 folds, length in 2`: the measures that the baseline is."""
+    """`mean log-probability in 3 of 5 folds, length in 2`: the controls that were chosen in advance."""
     (first, folds), *others = comparison.baselines.items()
     rest = "".join(f", {name} in {count}" for name, count in others)
     return f"{first} in {folds} of {sum(comparison.baselines.values())} folds{rest}"
 
 
 def main_methods(comparison: Comparison) -> tuple[MethodResult, ...]:
-    """The one named beforehand, and of every other family the first; and the baseline."""
+    """The one named beforehand, and of every other family the first; and the strongest control."""
     by_family: dict[Family, MethodResult] = {}
     for method in comparison.methods:
         by_family.setdefault(method.family, method)
     first = headline(comparison)
     names = {method.name for family, method in by_family.items() if family not in ("plain", "learned")}
-    names |= {comparison.best_baseline} | ({first.name} if first else set())
+    names |= {method.name for method in comparison.controls[:1]} | ({first.name} if first else set())
     return tuple(method for method in comparison.methods if method.name in names)
 
 
@@ -107,20 +111,30 @@ def methods_section(comparison: Comparison) -> Section:
         "Bold: its interval overlaps no other method's."
         + ("" if clear else " No method is that clearly ahead in any column."),
         "Said: share of answers about which the method says anything; the others get a fallback.",
-        "“vs” columns are differences in AUROC, to stated confidence or to the baseline, and paired: both methods "
-        "on the same resampled answers. “Better” or “worse” where the interval leaves out 0, else “unclear”.",
+        "“vs” columns are differences in AUROC, to stated confidence or to the control that is strongest on these "
+        "answers, and paired: both methods on the same resampled answers. “Better” or “worse” where the interval "
+        "leaves out 0, else “unclear”. That a method beats its controls is said only where it is better than every one "
+        "of them, corrected for their number (Holm).",
         f"A random score has AUROC 0.50, AUPRC {number(comparison.base_rate)} (the base rate) and AURC "
         f"{number(1 - comparison.base_rate)} (the error rate). Brier skill 0 is no better than always saying the base "
         "rate.",
-        f"ECE: debiased root-mean-square calibration error over {DEFAULT_BINS} bins of equal mass; below 0 means less "
-        "than noise explains. A constant has ECE 0 too: read it beside the Brier skill.",
+        f"ECE: expected calibration error, the mean of |probability - share right| over {DEFAULT_BINS} bins of equal "
+        "mass, weighted by their answers. As stated: the model's own numbers as it gave them, of the answers that have "
+        "one. Recalibrated: after a calibrator that saw other groups only. Noise makes it too high, the more so the "
+        "fewer the answers, and a constant at the base rate has 0: read it beside the Brier skill.",
     ]
+    if any(method.within_runs for method in comparison.methods):
+        rest.append(
+            f"{WITHIN_RUNS}: AUROC over pairs of answers of one run only (same model, task and way of asking), which "
+            "is what is left for whoever uses one model for one task; a score that only knows which run an answer is "
+            "from has 0.50."
+        )
     return Section(
         ident="methods",
         title="Which method tells right from wrong",
         tables=(method_table(comparison),),
-        data=tuple(table for table in (_more(comparison), _pairs(comparison)) if table.rows),
-        data_title="More metrics, and tests of the differences",
+        data=tuple(t for t in (controls_table(comparison), _more(comparison), _pairs(comparison)) if t.rows),
+        data_title="Against every control, more metrics, and tests of the differences",
         remarks=tuple(rest),
     )
 
@@ -139,14 +153,16 @@ def method_table(comparison: Comparison) -> Table:
     facts = [Column(name, name, shown=False) for name in ("n", "groups", "level")]
     return Table(
         ident="methods",
-        caption="Held-out answers. In brackets: 95 % intervals, resampled by group. "
-        f"Baseline: {baseline_words(comparison)}.",
+        caption="Held-out answers. In brackets: 95 % intervals, resampled by group. " + control_words(comparison),
         columns=(
             Column("method", "Method", "text"),
             heads[0],
-            # Nothing to show where no confidence was stated; the CSV keeps its columns.
+            # Nothing to show where no confidence was stated, or of one run; the CSV keeps its columns.
+            Column("within_runs", WITHIN_RUNS, "interval", "higher", shown=known("within_runs")),
             *(Column(field, title, "interval", shown=known(field)) for field, title in DIFFERENCES),
-            *heads[1:],
+            heads[1],
+            Column("ece_stated", AS_STATED, "interval", "lower", shown=known("stated")),
+            *heads[2:],
             Column("coverage", "Said"),
             Column("family", "Family", "text"),
             *facts,
@@ -155,14 +171,61 @@ def method_table(comparison: Comparison) -> Table:
             (
                 words(method.name),
                 metric(method, METRICS[0]),
+                estimate(method.within_runs),
                 *(difference(getattr(method, field)) for field, _ in DIFFERENCES),
-                *(metric(method, column) for column in METRICS[1:]),
+                metric(method, METRICS[1]),
+                estimate(method.stated and method.stated.ece),
+                *(metric(method, column) for column in METRICS[2:]),
                 share(method.coverage),
                 words(method.family),
                 *(figure_of(getattr(method.auroc, fact.key)) for fact in facts),
             )
             for method in comparison.methods
         ),
+    )
+
+
+def controls_table(comparison: Comparison) -> Table:
+    """The method named beforehand against every control, pooled and within runs; the CSV has every method that is
+    learned or that the model states."""
+    columns = (
+        Column("method", "Method", "text"),
+        Column("pairs", "Over", "text"),
+        Column("control", "Control", "text"),
+        Column("auroc", "Control's AUROC"),
+        Column("difference", "Difference", "interval"),
+        Column("p", "p"),
+        Column("p_holm", "p, Holm", better="lower"),
+        Column("beaten", "Beaten", "text"),
+    )
+    rows = {
+        method.name: [
+            (
+                words(method.name),
+                words(kind),
+                words(control.name),
+                figure_of(control.estimate),
+                difference(control.difference, judged=False),
+                Cell(p_value(control.p), control.p),
+                Cell(p_value(control.p_holm), control.p_holm),
+                Cell("yes" if control.beaten else "no", float(control.beaten)),
+            )
+            for over, kind in ((method.controls, "all answers"), (method.controls_within, "within runs"))
+            if over is not None
+            for control in over.controls
+        ]
+        for method in comparison.methods
+    }
+    first = headline(comparison)
+    return Table(
+        ident="controls",
+        caption="AUROC minus that of every single control on the same answers, paired. The last columns: how likely a "
+        "difference at least as large is by chance alone, and the same corrected for the number of controls of this "
+        "method (Holm). A control is beaten where that is at most 0.05 and the interval above 0. The CSV has every "
+        "learned and stated method.",
+        columns=columns,
+        rows=tuple(rows[first.name]) if first else (),
+        records=as_records(columns, [row for found in rows.values() for row in found]),
     )
 
 

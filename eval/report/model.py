@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Severity
-from metaprobe.eval.metrics import Interval, ReliabilityBin
+from metaprobe.eval.metrics import ControlComparison, Interval, ReliabilityBin, StatedCalibration
+from metaprobe.eval.report.sweep import LayerSweep
 from metaprobe.eval.report.trajectory import TrajectoryBands
 from metaprobe.eval.systems.metacrit import Agreement, Failures, StageAccuracy, StageSimilarity
 
@@ -16,6 +17,8 @@ Family = Literal["explicit", "log-probability", "plain", "learned"]
 """Said by the model; read off its log-probabilities; a baseline that ignores both; trained."""
 
 FAMILIES: tuple[Family, ...] = ("explicit", "log-probability", "plain", "learned")
+CONTROL_FAMILIES: tuple[Family, ...] = ("log-probability", "plain")
+"""What is to be had for little, and what a learned method has to beat, every one of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +40,13 @@ class MethodResult:
     coverage: float
     """Share of answers for which it said something, in [0, 1]; the others were given a fallback."""
     auroc: Interval
+    within_runs: Interval | None = None
+    """AUROC over pairs of answers of one run (model, task, way of asking); None where there is one run only."""
     auprc: Interval
     ece: Interval
-    """Debiased; may be below 0."""
+    """Expected calibration error of `probability`, over bins of equal mass."""
+    stated: StatedCalibration | None = None
+    """The model's own numbers as it stated them, where the method is that; all other figures are of `probability`."""
     brier_skill: Interval
     aurc: Interval
     brier: Interval | None = None
@@ -61,8 +68,12 @@ class MethodResult:
     """The same as Kendall's tau-b."""
     diff_stated: Interval | None = None
     """AUROC minus that of verbalised confidence, paired; None for verbalised confidence itself."""
-    diff_baseline: Interval | None = None
-    """AUROC minus that of the best plain baseline, paired; None for that baseline itself."""
+    diff_control: Interval | None = None
+    """AUROC minus that of the strongest single control on these answers, paired; None for that control itself."""
+    controls: ControlComparison | None = None
+    """Of what is learned or said by the model: AUROC against every control, corrected for their number."""
+    controls_within: ControlComparison | None = None
+    """The same over pairs of answers of one run; None where there is one run only."""
     probability: NDArray[np.floating]
     """(n,): calibrated out-of-fold probability that the answer is right."""
     ranking: NDArray[np.floating] | None = None
@@ -85,24 +96,6 @@ class AccuracyRow:
     dimension: str
     level: str
     by_variant: Mapping[str, Accuracy]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LayerSweep:
-    """One kind of probe over all layers. Each fold chooses by `training.hidden.one_standard_error`, which need not be
-    where `selection_auroc` is highest."""
-
-    probe: str
-    layers: tuple[int, ...]
-    """0 is the embeddings' output, i the output of block i."""
-    positions: tuple[str, ...]
-    selection_auroc: NDArray[np.floating]
-    """(layers, positions), on selection data, averaged over the folds."""
-    chosen_layer: int
-    """With `chosen_position` what most folds chose."""
-    chosen_position: str
-    test_auroc: Interval
-    """Of the chosen one, on held-out answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +199,7 @@ class PairTest:
 
     method: str
     reference: str
-    """Stated confidence, or the best plain baseline."""
+    """Stated confidence, or the strongest single control."""
     difference: Interval
     """AUROC of the method minus that of the reference, with its interval before any correction."""
     test: Literal["DeLong", "clustered bootstrap"]
@@ -340,12 +333,10 @@ class Comparison:
     y: NDArray[np.integer]
     """(n,): 1 where the answer is right."""
     methods: tuple[MethodResult, ...]
-    best_baseline: str
-    """Name of the plain baseline that was best on selection data."""
+    best_baseline: str = ""
+    """Name of the row of controls chosen in advance, in each fold on its selection data; empty where there is none."""
     baselines: Mapping[str, int] = field(default_factory=dict)
-    """Where each fold chose its own: the measures, and in how many folds each was chosen, the most frequent first."""
-    diff_mean: Interval | None = None
-    """AUROC of the headline method minus that of the mean log-probability, paired; None where it is not known."""
+    """The controls that the folds chose for it, and in how many folds each was chosen, the most frequent first."""
     exported: str = ""
     """A sentence: which checkpoint comes nearest to the headline method, where none holds that method itself."""
     accuracy: tuple[AccuracyRow, ...] = ()
@@ -386,6 +377,12 @@ class Comparison:
                     f"{method.name} has {len(method.probability)} probabilities for {len(self.y)} labels: "
                     "every method needs one probability for every answer"
                 )
+
+    @property
+    def controls(self) -> tuple[MethodResult, ...]:
+        """The single controls, the strongest on these answers first."""
+        found = (m for m in self.methods if m.family in CONTROL_FAMILIES and m.name != self.best_baseline)
+        return tuple(sorted(found, key=lambda method: -method.auroc.estimate))
 
     @property
     def base_rate(self) -> float:

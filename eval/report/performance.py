@@ -36,6 +36,11 @@ SMALLEST_COVERAGE = 0.02
 """A risk-coverage curve starts here: below, it is the luck of a handful of answers."""
 COVERAGES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 HISTOGRAM = np.linspace(0, 1, 21)
+AS_STATED = "as stated"
+RECALIBRATED = "recalibrated"
+SERIES_STATED = 4
+"""Of numbers as they were stated: no family has it."""
+Bins = Sequence[ReliabilityBin]
 
 
 def scores_section(comparison: Comparison) -> Section:
@@ -113,39 +118,53 @@ def reliability_section(comparison: Comparison) -> Section:
     """One reliability diagram a method that has bins; those beside the main ones folded."""
     mains = {method.name for method in main_methods(comparison)}
     figures: dict[bool, list[Figure]] = {True: [], False: []}
+    rows: list[tuple[str, str, Bins]] = []
     for at, method in enumerate(comparison.methods):
         if method.reliability:
-            note = f"ECE {spread(method.ece)}, Brier skill {spread(method.brier_skill)}"
-            colour = SERIES[FAMILIES.index(method.family)]
             drawing = reliability_figure(
-                f"reliability-{slug(at + 1, method.name)}", method.name, method.reliability, colour, note
+                f"reliability-{slug(at + 1, method.name)}",
+                method.name,
+                method.reliability,
+                _calibration_note(method),
+                series=FAMILIES.index(method.family),
+                stated=method.stated.reliability if method.stated else (),
             )
-            figures[method.name in mains].append(drawing)
+            figures[method.name in mains or method.stated is not None].append(drawing)
+            rows += [(method.name, AS_STATED, method.stated.reliability)] if method.stated else []
+            rows.append((method.name, RECALIBRATED, method.reliability))
     main, others = (figures[True], figures[False]) if figures[True] else (figures[False], [])
     return Section(
         ident="reliability",
         title="Reliability",
-        intro="How often answers are right, against the calibrated out-of-fold probability that they are. On the "
-        "broken line a probability means what it says; bars are 95 % intervals of one bin."
+        intro="How often answers are right, against the probability that they are. Recalibrated: out of fold, by a "
+        "calibrator that saw other groups of questions. As stated: the number that the model gave, as it gave it. On "
+        "the broken line a probability means what it says; bars are 95 % intervals of one bin."
         if main
         else "",
         figures=tuple(main),
         folded=tuple(others),
         folded_title="The other methods",
-        data=(reliability_table("reliability", "method", {m.name: m.reliability for m in comparison.methods}),)
-        if main
-        else (),
+        data=(reliability_table("reliability", "method", rows),) if main else (),
     )
 
 
-def reliability_table(ident: str, of: str, bins: dict[str, tuple[ReliabilityBin, ...]]) -> Table:
-    """The bins of reliability diagrams."""
+def _calibration_note(method: MethodResult) -> str:
+    recalibrated = f"ECE {spread(method.ece)}, Brier skill {spread(method.brier_skill)}"
+    if method.stated is None:
+        return recalibrated
+    said = f"ECE {spread(method.stated.ece)}, Brier skill {spread(method.stated.brier_skill)}"
+    return f"{AS_STATED.capitalize()}: {said}. {RECALIBRATED.capitalize()}: {recalibrated}"
+
+
+def reliability_table(ident: str, of: str, rows: Sequence[tuple[str, str, Bins]]) -> Table:
+    """The bins of reliability diagrams: the name, whether as stated or recalibrated, the bins."""
     return Table(
         ident=ident,
-        caption="Bins of equal mass, put together where their points would touch: mean predicted probability, share "
-        "that is right with its 95 % interval, answers.",
+        caption="Bins of equal mass, put together where their points would touch: mean probability, share that is "
+        "right with its 95 % interval, answers.",
         columns=(
             Column(of, of.capitalize(), "text"),
+            Column("kind", "Probability is", "text"),
             Column("probability", "Predicted"),
             Column("accuracy", "Right"),
             Column("low", "Low"),
@@ -153,29 +172,36 @@ def reliability_table(ident: str, of: str, bins: dict[str, tuple[ReliabilityBin,
             Column("n", "Answers"),
         ),
         rows=tuple(
-            (words(name), *(figure_of(v) for v in (b.probability, b.accuracy, b.low, b.high)), count(b.n))
-            for name, found in bins.items()
+            (words(name), words(kind), *(figure_of(v) for v in (b.probability, b.accuracy, b.low, b.high)), count(b.n))
+            for name, kind, found in rows
             for b in found
         ),
     )
 
 
-def reliability_figure(ident: str, name: str, bins: Sequence[ReliabilityBin], colour: str, note: str) -> Figure:
-    """Share right against predicted probability."""
+def reliability_figure(ident: str, name: str, bins: Bins, note: str, *, series: int, stated: Bins = ()) -> Figure:
+    """Share right against probability, recalibrated and, where there are such numbers, as stated."""
+    curves = [(RECALIBRATED, series, bins), *([(AS_STATED, SERIES_STATED, stated)] if stated else [])]
 
     def paint(ax: Axes) -> None:
-        p, right, low, high = (
-            100 * np.array([getattr(b, field) for b in bins]) for field in ("probability", "accuracy", "low", "high")
-        )
         ax.plot([0, 100], [0, 100], color=INK, linewidth=0.9, dashes=(2, 2))
-        ax.vlines(p, low, high, color=colour, linewidth=1.2, alpha=0.7)
-        ax.plot(p, right, color=colour, marker="o", markersize=4, linewidth=1.0)
-        per_cent_axes(ax, "predicted to be right", "right")
+        for _, number_of, found in curves:
+            p, right, low, high = (
+                100 * np.array([getattr(b, field) for b in found])
+                for field in ("probability", "accuracy", "low", "high")
+            )
+            colour, marker = SERIES[number_of], "s" if found is stated else "o"
+            ax.vlines(p, low, high, color=colour, linewidth=1.2, alpha=0.7)
+            line = dashes(number_of) if stated else "solid"
+            # What is said to be certain stands on the edge, whole.
+            ax.plot(p, right, color=colour, marker=marker, markersize=4, linewidth=1.0, linestyle=line, clip_on=False)
+        per_cent_axes(ax, "said to be right" if stated else "predicted to be right", "right")
         ax.set_xlim(0, 100)
         ax.set_ylim(0, 100)
 
-    label = f"Reliability of {name}: share right against predicted probability in {len(bins)} bins. {note}."
-    return Figure(ident=ident, title=f"Reliability: {name}", label=label, paint=paint, note=note)
+    label = f"Reliability of {name}: share right against probability in {len(bins)} bins. {note}."
+    legend = tuple(Legend(number_of, kind) for kind, number_of, _ in curves) if stated else ()
+    return Figure(ident=ident, title=f"Reliability: {name}", label=label, paint=paint, note=note, legend=legend)
 
 
 def risk_section(comparison: Comparison) -> Section:

@@ -3,10 +3,9 @@
 Nothing is computed here but the words; where an interval leaves it open, the words do too.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from metaprobe.eval.metrics import Interval
+from metaprobe.eval.metrics import ControlComparison
 from metaprobe.eval.report.facts import consequence
 from metaprobe.eval.report.methods import chosen_in_folds, headline
 from metaprobe.eval.report.model import Comparison, MethodResult
@@ -15,8 +14,10 @@ from metaprobe.eval.report.performance import risk_at
 
 FEW_GROUPS = 100
 """Below so many independent groups of questions, more of them is the first thing to ask for."""
-MEAN = "mean log-probability"
-"""The simple measure that nobody has to choose."""
+FITTED = ("prompt TF-IDF", "dimension x level table", "run identity")
+"""Controls that are fitted themselves."""
+ASKED = ("P(true)",)
+"""Controls that take a further call; any other is a number that comes free with an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,37 +48,40 @@ def brief(comparison: Comparison) -> Brief:
     model = comparison.provenance.get("model", "The model")
     learned = headline(comparison)
     stated = next((method for method in comparison.methods if method.family == "explicit"), None)
-    base = _method(comparison, comparison.best_baseline)
     return Brief(
         asked=(
             f"{model} gave {len(comparison.y):,} answers that could be checked; {percent(comparison.base_rate)} are "
             "right. Can its right answers be told from its wrong ones without knowing the solution: by what it says of "
             "its own confidence, or by the signals it gives off while it answers?",
         ),
-        found=tuple(_found(comparison, stated, learned, base)),
+        found=tuple(_found(comparison, stated, learned)),
         sure=tuple(_sure(comparison)),
-        do=tuple(_do(comparison, stated, learned, base)),
+        do=tuple(_do(comparison, stated, learned)),
     )
 
 
-def _found(
-    comparison: Comparison, stated: MethodResult | None, learned: MethodResult | None, base: MethodResult | None
-) -> list[str]:
+def _found(comparison: Comparison, stated: MethodResult | None, learned: MethodResult | None) -> list[str]:
     found = []
     if stated is not None:
         given = f"{stated.name}, given for {percent(stated.coverage)} of the answers"
         found.append(f"What the model says ({given}): {_told(stated)}.")
-    if base is not None and base is not learned:
-        if comparison.baselines:
-            found.append(f"The simple measure chosen in each fold ({chosen_in_folds(comparison)}): {_told(base)}.")
-        else:
-            found.append(f"The best simple measure ({base.name}): {_told(base)}.")
-    mean = _method(comparison, MEAN)
-    if mean is not None and mean is not base and tuple(comparison.baselines) != (MEAN,):
-        found.append(f"The {MEAN}, with nothing chosen: {_told(mean)}.")
+        found += calibration_words(stated)
+    control = comparison.controls[0] if comparison.controls else None
+    if control is not None:
+        found.append(
+            f"The strongest of {len(comparison.controls)} controls ({control_named(control.name)}): {_told(control)}."
+        )
+    chosen = next((method for method in comparison.methods if method.name == comparison.best_baseline), None)
+    if (
+        chosen is not None
+        and comparison.baselines
+        and control is not None
+        and tuple(comparison.baselines) != (control.name,)
+    ):
+        found.append(f"The control chosen in advance, in each fold ({chosen_in_folds(comparison)}): {_told(chosen)}.")
     if learned is not None:
-        found.append(f"The learned method ({learned.name}): {_told(learned)}.")
-    best = learned or base
+        found.append(f"The learned method ({learned.name}): {_told(learned)}{_inside(learned)}.")
+    best = learned or control
     if best is not None:
         kept = percent(risk_at(comparison, best, 0.5))
         found.append(
@@ -87,8 +91,27 @@ def _found(
     return found
 
 
-def _method(comparison: Comparison, name: str) -> MethodResult | None:
-    return next((method for method in comparison.methods if method.name == name), None)
+def calibration_words(stated: MethodResult) -> list[str]:
+    """Whether the model's own numbers come true, as stated and recalibrated; nothing where it gave none."""
+    own = stated.stated
+    if own is None:
+        return []
+    return [
+        f"As stated, it is {percent(own.mean)} sure on average of answers of which {percent(own.accuracy)} are right: "
+        f"expected calibration error {number(own.ece.estimate)} as stated, {number(stated.ece.estimate)} recalibrated."
+    ]
+
+
+def control_named(name: str) -> str:
+    """`the free number mean log-probability`, `the plain predictor prompt TF-IDF`, `the further question P(true)`."""
+    kind = "plain predictor" if name in FITTED else "further question" if name in ASKED else "free number"
+    return f"the {kind} {name}"
+
+
+def _inside(method: MethodResult) -> str:
+    if method.within_runs is None:
+        return ""
+    return f"; of two answers of one run {number(100 * method.within_runs.estimate, 0)} times"
 
 
 def _told(method: MethodResult) -> str:
@@ -120,32 +143,22 @@ def _sure(comparison: Comparison) -> list[str]:
     return said
 
 
-def _do(
-    comparison: Comparison, stated: MethodResult | None, learned: MethodResult | None, base: MethodResult | None
-) -> list[str]:
+def _do(comparison: Comparison, stated: MethodResult | None, learned: MethodResult | None) -> list[str]:
     if any(not audit.passed and audit.severity == "invalid" for audit in comparison.audits):
         return ["Do not act on these figures before the audits that failed are settled."]
+    control = next((control for control in comparison.controls if control.auroc.low > 0.5), None)
+    tells = learned is not None and learned.auroc.low > 0.5
     advice = []
-    gains = _gains(comparison, learned)
-    short = {what: gain for what, gain in gains.items() if verdict(gain) != "better"}
-    simple = _simple(comparison, base, short)
-    if learned is not None and learned.auroc.low > 0.5 and gains and not short:
-        over = " and ".join(f"{what} by {spread(gain, signed=True)}" for what, gain in gains.items())
-        advice.append(
-            f"Use the learned method ({learned.name}) to decide which answers to check: it beats {over} AUROC."
-            + (f" {comparison.exported}" if comparison.exported else "")
-        )
-    elif simple is not None and simple.auroc.low > 0.5:
-        advice.append(f"Use the simple measure ({simple.name}) to decide which answers to check.")
-        if learned is not None and short:
-            what, gain = next(iter(short.items()))
-            less = "does worse" if verdict(gain) == "worse" else "is not shown to do better"
-            advice.append(
-                f"The learned method {less} than {what} here ({spread(gain, signed=True)} AUROC): train it on more "
-                "answers, or do without."
-            )
-    elif learned is not None and learned.auroc.low > 0.5:
-        advice.append("The learned method tells something; compare it with a simple measure before it is used.")
+    if learned is not None and tells and learned.controls is not None and learned.controls.beaten:
+        advice.append(_use_learned(comparison, learned, learned.controls))
+        advice += _within(learned)
+    elif learned is not None and tells and learned.controls is not None and learned.controls.strongest.beaten:
+        advice.append(_undecided(learned, learned.controls))
+    elif control is not None:
+        advice.append(f"Use {control_named(control.name)} to decide which answers to check.")
+        advice += _falls_short(learned)
+    elif tells:
+        advice.append("The learned method tells something; compare it with a free number before it is used.")
     else:
         advice.append("Do not rely on any of these scores: none is shown to tell right from wrong.")
     if stated is not None and stated.auroc.low <= 0.5:
@@ -162,22 +175,42 @@ def _do(
     return advice
 
 
-def _gains(comparison: Comparison, learned: MethodResult | None) -> dict[str, Interval]:
-    """What the learned method gains over each simple measure that it has to beat."""
-    if learned is None:
-        return {}
-    chosen = "the simple measure chosen in each fold" if comparison.baselines else "the best simple measure"
-    always_mean = tuple(comparison.baselines) == (MEAN,)  # then both are one
-    gains = {chosen: learned.diff_baseline, f"the {MEAN}": None if always_mean else comparison.diff_mean}
-    return {what: gain for what, gain in gains.items() if gain is not None}
+def _use_learned(comparison: Comparison, learned: MethodResult, over: ControlComparison) -> str:
+    first = over.strongest
+    return (
+        f"Use the learned method ({learned.name}) to decide which answers to check: it beats each of "
+        f"{len(over.controls)} controls, the strongest of them ({control_named(first.name)}) by "
+        f"{spread(first.difference, signed=True)} AUROC." + (f" {comparison.exported}" if comparison.exported else "")
+    )
 
 
-def _simple(comparison: Comparison, base: MethodResult | None, short: Mapping[str, Interval]) -> MethodResult | None:
-    """The simple measure to use instead: what most folds chose where that was not beaten and tells something, else the
-    mean where that was not."""
-    if not comparison.baselines:
-        return base
-    mean = f"the {MEAN}"
-    chosen = None if list(short) == [mean] else _method(comparison, next(iter(comparison.baselines)))
-    tells = chosen is not None and chosen.auroc.low > 0.5
-    return chosen if tells or mean not in short else _method(comparison, MEAN)
+def _within(learned: MethodResult) -> list[str]:
+    """What a reader who uses one model for one task must know of a gain that is there when runs are pooled."""
+    over = learned.controls_within
+    if over is None or over.beaten:
+        return []
+    first = over.standing[0]
+    return [
+        f"Among answers of one run it is not shown to beat {control_named(first.name)} "
+        f"({spread(first.difference, signed=True)} AUROC): where one model is used for one task, that will do."
+    ]
+
+
+def _undecided(learned: MethodResult, over: ControlComparison) -> str:
+    others = ", ".join(control_named(control.name) for control in over.standing)
+    return (
+        f"The learned method ({learned.name}) beats the strongest control ({control_named(over.strongest.name)}) by "
+        f"{spread(over.strongest.difference, signed=True)} AUROC, but is not shown to beat {others}: collect more "
+        "answers before it decides anything."
+    )
+
+
+def _falls_short(learned: MethodResult | None) -> list[str]:
+    if learned is None or learned.controls is None:
+        return []
+    first = learned.controls.strongest
+    less = "does worse" if verdict(first.difference) == "worse" else "is not shown to do better"
+    return [
+        f"The learned method {less} than {control_named(first.name)} here ({spread(first.difference, signed=True)} "
+        "AUROC): train it on more answers, or do without."
+    ]

@@ -3,41 +3,58 @@
 import textwrap
 
 from metaprobe.eval.metrics import Interval
-from metaprobe.eval.report.methods import METRICS, baseline_words, clear_winner
+from metaprobe.eval.report.methods import (
+    AS_STATED,
+    METRICS,
+    WITHIN_RUNS,
+    MetricColumn,
+    clear_winner,
+    control_words,
+)
 from metaprobe.eval.report.model import Comparison, MethodResult
 from metaprobe.eval.report.numbers import bounds, number, verdict
 
 WIDTH = 110
 NAME_WIDTH = 24  # where the other columns leave it
+ECE = next(column for column in METRICS if column.field == "ece")
 
 
 def comparison_table(comparison: Comparison) -> str:
-    """Two blocks of fixed-width lines, at most 110 columns: AUROC with its paired differences, then the other metrics.
+    """Blocks of fixed-width lines, at most 110 columns: AUROC with its paired differences, AUROC within runs and the
+    other rank metrics, calibration.
 
     `*` marks a method whose interval lies wholly on the better side of every other's.
     """
-    first = [["method", "said", "AUROC", "vs stated", "vs baseline"]]
-    second = [["method", *(column.title + (" ^" if column.higher_is_better else " v") for column in METRICS[1:])]]
     winners = {column.field: clear_winner(comparison.methods, column) for column in METRICS}
+    rank = [column for column in METRICS[1:] if column.field != "ece"]
+    within = any(method.within_runs for method in comparison.methods)
+    stated = any(method.stated for method in comparison.methods)
+    first = [["method", "said", "AUROC", "vs stated", "vs strongest control"]]
+    second = [["method", *([f"{WITHIN_RUNS.lower()} ^"] if within else []), *map(_title, rank)]]
+    third = [["method", *([f"{AS_STATED} v"] if stated else []), _title(ECE)]]
     for method in comparison.methods:
         name = method.name
-        differences = [_difference(method.diff_stated), _difference(method.diff_baseline)]
+        differences = [_difference(method.diff_stated), _difference(method.diff_control)]
         first.append([name, f"{100 * method.coverage:.0f}%", _cell(method, "auroc", winners), *differences])
-        second.append([name, *(_cell(method, column.field, winners) for column in METRICS[1:])])
+        inside = [_estimate(method.within_runs)] if within else []
+        second.append([name, *inside, *(_cell(method, column.field, winners) for column in rank)])
+        said = [_estimate(method.stated and method.stated.ece)] if stated else []
+        third.append([name, *said, _cell(method, "ece", winners)])
     about = (
         f"{len(comparison.y)} answers, {100 * comparison.base_rate:.1f}% right. Intervals: 95 %, resampled by group. "
-        f"Baseline: {baseline_words(comparison)}."
+        f"{control_words(comparison)}"
     )
     lines = [
-        *textwrap.wrap(about, WIDTH),
-        "",
-        *_aligned(first),
-        "",
-        *_aligned(second),
+        *textwrap.wrap(about.strip(), WIDTH),
+        *(line for block in (first, second, third) for line in ("", *_aligned(block))),
         "",
         "^ higher is better, v lower. * interval overlaps no other. Unclear: the interval of the difference holds 0.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _title(column: MetricColumn) -> str:
+    return column.title + (" ^" if column.higher_is_better else " v")
 
 
 def shorten(name: str, width: int = NAME_WIDTH) -> str:
@@ -47,8 +64,11 @@ def shorten(name: str, width: int = NAME_WIDTH) -> str:
 
 
 def _cell(method: MethodResult, field: str, winners: dict[str, str | None]) -> str:
-    value: Interval = getattr(method, field)
-    return f"{number(value.estimate)} {bounds(value)}" + ("*" if winners[field] == method.name else "")
+    return _estimate(getattr(method, field)) + ("*" if winners[field] == method.name else "")
+
+
+def _estimate(value: Interval | None) -> str:
+    return "-" if value is None else f"{number(value.estimate)} {bounds(value)}"
 
 
 def _difference(value: Interval | None) -> str:

@@ -10,12 +10,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from metaprobe.eval.metrics import Interval, cluster_weights, mean_interval
+from metaprobe.eval.metrics import Interval, cluster_weights, interval, mean_interval
+from metaprobe.eval.metrics.agreement import quadratic_weighted_kappa
 from metaprobe.eval.table import group_of
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Item, Run
 
 Level = float | None
+
+CRITERIA = ("readability", "factuality", "self_regulation", "future_improvement")
+HIGHEST = 5
+REVERSED = ":reversed"
+"""As `metaprobe.pipelines.feedback_rating` names and grades them; a test holds the two together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +82,57 @@ class _Row:
     @property
     def right(self) -> tuple[bool, bool]:
         return self.before == self.gold, self.after == self.gold
+
+
+@dataclass(frozen=True, slots=True)
+class FeedbackRating:
+    """How judges rated the feedback of one variant on one criterion, 1 to 5. People's ratings are another matter."""
+
+    variant: str
+    judge: str
+    """The label's source, `judge:MODEL`."""
+    criterion: str
+    mean: Interval
+    highest: Interval
+    """Share of ratings of 5: near 1, the criterion tells nothing apart."""
+    n: int
+    agreement: Interval | None
+    """Quadratic weighted kappa with the same judge's rating in the reverse order; nan where neither varies."""
+    pairs: int
+    """Feedbacks that were rated in both orders."""
+
+
+def feedback_ratings(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> tuple[FeedbackRating, ...]:
+    """A row for each variant, judge and criterion of table 7; empty where no judge was asked. Clustered by group."""
+    grades: dict[tuple[str, str, str], list[tuple[float, float | None, str]]] = {}
+    for run in runs:
+        found = {(label.source, label.name, label.call_id): label.value for label in run.labels}
+        for (source, name, call), value in found.items():
+            if name in CRITERIA and not source.endswith(REVERSED):
+                row = (value, found.get((source + REVERSED, name, call)), group_of(run.item))
+                grades.setdefault((run.variant, source, name), []).append(row)
+    rows = []
+    for (variant, judge, criterion), given in grades.items():
+        weights = cluster_weights([group for *_, group in given], resamples, seed)
+        both = [(first, again, group) for first, again, group in given if again is not None]
+        agreement = None
+        if both:
+            paired = cluster_weights([group for *_, group in both], resamples, seed)
+            first, again = [row[0] for row in both], [row[1] for row in both]
+            agreement = interval(quadratic_weighted_kappa, first, again, paired)
+        rows.append(
+            FeedbackRating(
+                variant=variant,
+                judge=judge,
+                criterion=criterion,
+                mean=mean_interval([value for value, *_ in given], weights),
+                highest=mean_interval([float(value == HIGHEST) for value, *_ in given], weights),
+                n=len(given),
+                agreement=agreement,
+                pairs=len(both),
+            )
+        )
+    return tuple(sorted(rows, key=lambda row: (row.variant, row.judge, CRITERIA.index(row.criterion))))
 
 
 def contested(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> tuple[Contested, ...]:

@@ -142,7 +142,7 @@ class _Argument:
     call: Call
     labels: dict[Name, float]
     judges: dict[str, int]
-    """Judge -> times it was asked."""
+    """Judge, or digest of the checkpoint in its place -> times it was asked, 1 for a checkpoint."""
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -190,8 +190,8 @@ def verdicts(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> tu
                     *key,
                     judge,
                     *counts,
-                    top={name: mean_interval(scores[name] == 3, weights) for name in DIMENSIONS},
-                    passed={name: mean_interval(scores[name] >= 2, weights) for name in DIMENSIONS},
+                    top={name: mean_interval(np.rint(scores[name]) == 3, weights) for name in DIMENSIONS},
+                    passed={name: mean_interval(np.rint(scores[name]) >= 2, weights) for name in DIMENSIONS},
                     critical=mean_interval(scores[CRITICAL], weights),
                     q=mean_interval(scores["q"], weights),
                 )
@@ -255,7 +255,9 @@ def feature_associations(
     rows = []
     for key, members in _cells(runs).items():
         given = [row for row in members if row.call.logprobs is not None and len(row.call.logprobs)]
-        targets = sorted({name for row in given for name in row.labels if name[1] in (*ORDINAL, CRITICAL)})
+        # What a checkpoint said follows from these very features.
+        judged = {name for row in given for name in row.labels if name[0].partition(":")[0] in (JUDGE, PROGRAM)}
+        targets = sorted(name for name in judged if name[1] in (*ORDINAL, CRITICAL))
         if not targets:
             continue
         X = features(schema("full"), [np.asarray(row.call.logprobs) for row in given]).astype(np.float64)
@@ -373,6 +375,9 @@ def _cells(runs: Iterable[Run]) -> dict[tuple[str, str, str], list[_Argument]]:
             for other in asked:
                 judges[f"{JUDGE}:{other.model}"] += 1
             labels = {(label.source, label.name): label.value for label in run.labels if label.call_id == call.id}
+            for source, name in labels:  # a checkpoint in the judge's place is asked nothing: it says at once
+                if name == "q" and source not in judges:
+                    judges[source] = 1
             argument = _Argument(
                 run.item.dimension, call.agent, call.model, group_of(run.item), call, labels, dict(judges)
             )

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from metaprobe.eval.systems import caelf, essay_debate, metacogagent, metacrit, mgv
+from metaprobe.eval.systems.decisions import decisions_of
 from metaprobe.eval.tasks import TASKS
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Run
@@ -38,6 +39,7 @@ def summarize(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> l
                 "cost": plain(cost),
                 "accuracy by stage": {stage.stage: plain(stage.accuracy) for stage in stages},
                 "task": plain(task_scores(members)),
+                "decisions": {point: plain(told) for point, told in decisions_of(members).items()},
                 **{name: plain(value) for name, value in own.items()},
             }
         )
@@ -105,7 +107,8 @@ def _essay_debate(runs: Sequence[Run], resamples: int, seed: int) -> dict[str, A
 
 
 def _caelf(runs: Sequence[Run], resamples: int, seed: int) -> dict[str, Any]:
-    return {"contest": caelf.contested(runs, resamples=resamples, seed=seed)}
+    rated = caelf.feedback_ratings(runs, resamples=resamples, seed=seed)
+    return {"contest": caelf.contested(runs, resamples=resamples, seed=seed)} | ({"feedback": rated} if rated else {})
 
 
 ANALYSES: dict[str, Callable[[Sequence[Run], int, int], dict[str, Any]]] = {

@@ -22,7 +22,7 @@ def inspect(checkpoint: str, sha256: str | None) -> None:
     from metaprobe.checkpoints import UntrustedCheckpoint, describe, load_checkpoint
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UntrustedCheckpoint)  # its first line says it
+        warnings.simplefilter("ignore", UntrustedCheckpoint)  # the first line says it where that is so
         click.echo(describe(load_checkpoint(checkpoint, sha256=sha256)))
 
 

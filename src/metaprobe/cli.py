@@ -12,6 +12,7 @@ from metaprobe import __version__
 from metaprobe.checkpoint_cli import diff, inspect, promote, push_command, verify
 from metaprobe.checkpoints import CheckpointError
 from metaprobe.extract_cli import extract
+from metaprobe.profiles_cli import label, profiles
 from metaprobe.records.errors import MissingExtra, RecordError
 from metaprobe.router_cli import evaluate, route
 from metaprobe.serve_cli import serve
@@ -122,8 +123,8 @@ def demo(out: Path, model: str, limit: int | None, batch_size: int, folds: int, 
     "--policy",
     default="paper",
     show_default=True,
-    help="'paper', 'exhaustive' or 'learned:CHECKPOINT' (a router, or stages), with constants: 'paper:theta=0.4', "
-    "'learned:CHECKPOINT,budget=0.5,theta=0.4'.",
+    help="'paper', 'exhaustive', 'review' (of a debate's arguments) or 'learned:CHECKPOINT' (a router, or stages), "
+    "with constants: 'paper:theta=0.4', 'review:critical=0.3', 'learned:CHECKPOINT,budget=0.5,theta=0.4'.",
 )
 @click.option(
     "--epsilon", default=0.0, type=click.FloatRange(0, 1), help="Share of decisions drawn evenly, to explore."
@@ -132,7 +133,8 @@ def demo(out: Path, model: str, limit: int | None, batch_size: int, folds: int, 
     "--signal",
     "signals",
     multiple=True,
-    help="confidence|difficulty|quality[@AGENT]=[stated+]CHECKPOINT in place of what the model states; repeatable.",
+    help="confidence|difficulty|quality|critical[@AGENT]=[stated+]CHECKPOINT in place of what the model states; "
+    "repeatable. One that nothing would read is refused.",
 )
 @click.option("--agents", help="Names of the agents, separated by commas.")
 @click.option("--out", type=FOLDER, required=True, help="Run store; collecting into it again resumes.")
@@ -144,6 +146,31 @@ def demo(out: Path, model: str, limit: int | None, batch_size: int, folds: int, 
 @click.option("--batch-size", default=32, show_default=True, type=click.IntRange(1), help="Requests generated at once.")
 @click.option("--concurrency", default=128, show_default=True, type=click.IntRange(1), help="Runs in flight.")
 @click.option("--shard-runs", default=64, show_default=True, type=click.IntRange(1), help="Runs written to one file.")
+@click.option(
+    "--tokens",
+    multiple=True,
+    metavar="STAGE=N",
+    help="Most tokens of a call at this stage, or at every one; 'none': an endpoint does not cut. Repeatable.",
+)
+@click.option(
+    "--set",
+    "constants",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Constant of the system, such as rounds; a wrong name lists those there are. Repeatable.",
+)
+@click.option(
+    "--profiles",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File of outcomes that the agents' profiles begin with, and that this collection's are added to.",
+)
+@click.option(
+    "--wave",
+    default=8,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Items at once where agents learn; the next ones see what came of them.",
+)
 @click.option("--no-text", is_flag=True, help="Keep no texts and token ids, only numbers, labels and ids.")
 @click.option("--cache", type=click.Path(dir_okay=False, path_type=Path), help="File of calls shared by collections.")
 @click.option("--seed", default=0, show_default=True, help="Of sampled answers and exploration.")
@@ -280,6 +307,8 @@ main.add_command(extract)
 main.add_command(serve)
 main.add_command(route)
 main.add_command(evaluate)
+main.add_command(label)
+main.add_command(profiles)
 
 
 if __name__ == "__main__":

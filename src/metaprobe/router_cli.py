@@ -44,23 +44,38 @@ digest_option = click.option("--sha256", help="Digest that the checkpoint must h
     help='For runs without a recorded cost: {"AGENT or MODEL": {"prompt": USD, "completion": USD}} a million tokens.',
 )
 @click.option(
+    "--signal",
+    "signals",
+    multiple=True,
+    help="For runs: confidence[@AGENT]=[stated+]CHECKPOINT in place of what the agents state; train:FOLDER in place of "
+    "CHECKPOINT trains one on these runs, and learns from its scores in folds; repeatable.",
+)
+@click.option(
     "--states", default=20_000, show_default=True, type=click.IntRange(1000), help="Random states to learn gains from."
 )
 @folds_option
 @seed_option
 def train_router_command(
-    outcomes: Path, out: Path, agents: tuple[str, ...], prices: Path | None, states: int, folds: int, seed: int
+    outcomes: Path,
+    out: Path,
+    agents: tuple[str, ...],
+    prices: Path | None,
+    signals: tuple[str, ...],
+    states: int,
+    folds: int,
+    seed: int,
 ) -> None:
     """Whom to ask next and whose answer to keep, from outcomes: one question a line, with every agent's answer.
 
     OUTCOMES may also be a folder of runs of `collect metacogagent --variant every-agent`: the router then learns from
     what the agents state before they answer, and takes the place of the paper's thresholds (`--policy learned:OUT`).
+    With --signal it learns from other confidences, and must then be given those (`collect ... --signal`).
     """
     from metaprobe.training.router import train_router
 
     with steps() as on_step:
         on_step(f"reading {outcomes.name}")
-        questions, assessment = _outcomes(outcomes, prices)
+        questions, assessment = _outcomes(outcomes, prices, signals, seed)
         checkpoint = train_router(
             out,
             questions,
@@ -75,17 +90,27 @@ def train_router_command(
     say_checkpoint(checkpoint)
 
 
-def _outcomes(path: Path, prices: Path | None) -> tuple[list[QuestionOutcomes], float | None]:
+def _outcomes(
+    path: Path, prices: Path | None, signals: tuple[str, ...], seed: int
+) -> tuple[list[QuestionOutcomes], float | None]:
     """And of runs the part of their cost that stating a confidence took."""
     if path.is_dir():
         from metaprobe.llms.pricing import read_prices
         from metaprobe.records.store import RunStore
         from metaprobe.training.router_runs import assessment_part, outcomes_of
+        from metaprobe.training.router_sources import Confidences
 
         runs, named = RunStore(path), read_prices(prices) if prices else None
-        return outcomes_of(runs, prices=named), assessment_part(runs, prices=named)
-    if prices:
-        raise click.UsageError(f"--prices is for a folder of runs; {path} is a file, whose outcomes hold their costs")
+        confidences = Confidences.load(signals, path, seed=seed, command=command_line()) if signals else None
+        return (
+            outcomes_of(runs, prices=named, confidences=confidences),
+            assessment_part(runs, prices=named, confidences=confidences),
+        )
+    for option, given in (("--prices", prices), ("--signal", signals)):
+        if given:
+            raise click.UsageError(
+                f"{option} is for a folder of runs; {path} is a file, whose outcomes hold their costs and confidences"
+            )
     from metaprobe.records.outcomes import read_outcomes
 
     return read_outcomes(path), None

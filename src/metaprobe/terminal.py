@@ -100,8 +100,9 @@ class Live:
 
     def on_estimate(self, estimate: Any) -> None:
         minutes = estimate.seconds / 60
+        most = f"or more (no limit at {', '.join(estimate.unlimited)})" if estimate.unlimited else "at most"
         tqdm.write(
-            f"about {minutes:.0f} min at most: {estimate.runs} runs x up to {estimate.tokens_per_run} tokens at "
+            f"about {minutes:.0f} min {most}: {estimate.runs} runs x up to {estimate.tokens_per_run} tokens at "
             f"{estimate.tokens_per_second:.0f} tokens/s (measured just now), and the time to read long prompts",
             file=sys.stderr,
         )
@@ -184,6 +185,8 @@ def say_collected(report: Any) -> None:
         click.echo(f"... and {len(report.failed) - 10} more; all of them stand in failed.jsonl", err=True)
     for name, count in report.unread.items():
         click.echo(f"signal {name} could not be read of {count} calls; the rules' fallback was taken there", err=True)
+    for stage, (cut, answers) in report.cut.items():
+        click.echo(f"{cut} of {answers} answers of stage {stage} were cut: --tokens {stage}=N sets the limit", err=True)
 
 
 def say_checkpoint(checkpoint: Any) -> None:

@@ -175,7 +175,7 @@ def train_hidden_command(
         f"states      layers {', '.join(map(str, evidence.states.layers))} at {', '.join(evidence.states.positions)}",
         err=True,
     )
-    for line in origin_of_states(evidence):
+    for line in (*origin_of_states(evidence), *filter(None, [evidence.regrouped])):
         click.echo(line, err=True)
     if graded:
         with kept_beside(out) as progress, steps() as on_step:

@@ -1,0 +1,78 @@
+"""What a policy decided in recorded runs: how often which way, and rules that always go one way."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from metaprobe.records.types import Decision, Run
+from metaprobe.routing.paper import AGAIN, ASK, EXECUTE, STOP
+
+FEWEST = 20
+"""Free decisions below which it may be chance that all went one way."""
+COMPARED = {"iterate": (STOP, AGAIN), "assess": (EXECUTE, ASK)}
+"""Point -> the action whose score is a number that is held against a threshold, and the one whose score is that
+threshold, as the papers' rules and the learned ones write them down."""
+ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class PointDecisions:
+    """The decisions at one point."""
+
+    actions: dict[str, int]
+    """Action -> decisions, of those with more than one legal action."""
+    forced: int
+    """Of these, decisions against the rule's own comparison: the last cycle ended the run, or all was tried."""
+    one_way: str
+    """That the rule, left to itself, went one way every time, and why; empty where it did not, or there are too few."""
+
+
+def decisions_of(runs: Iterable[Run]) -> dict[str, PointDecisions]:
+    """Returns, for each point at which there was something to decide, what was decided there in these runs."""
+    by_point: dict[str, list[Decision]] = {}
+    for run in runs:
+        for decision in run.decisions:
+            if len(decision.propensities) > 1:
+                by_point.setdefault(decision.point, []).append(decision)
+    return {point: _at(point, found) for point, found in by_point.items()}
+
+
+def _at(point: str, found: list[Decision]) -> PointDecisions:
+    forced = [decision for decision in found if _is_forced(decision)]
+    left = [decision for decision in found if not _is_forced(decision)]
+    ways = Counter(decision.action for decision in left)
+    one_way = ""
+    if len(ways) == 1 and len(left) >= FEWEST:
+        one_way = f"{point}: {left[0].action} in {len(left)} of {len(left)} decisions: {_why(point, left)}"
+    return PointDecisions(dict(Counter(decision.action for decision in found)), len(forced), one_way)
+
+
+def _is_forced(decision: Decision) -> bool:
+    """Whether the action is not the one that the decision's own numbers call for."""
+    compared = _compared(decision)
+    if compared is None:
+        return False
+    number, threshold = compared
+    passed, failed = COMPARED[decision.point]
+    return decision.action != (passed if number >= threshold - ROUNDING else failed)
+
+
+def _compared(decision: Decision) -> tuple[float, float] | None:
+    passed, failed = COMPARED.get(decision.point, ("", ""))
+    if passed not in decision.scores or failed not in decision.scores:
+        return None
+    return decision.scores[passed], decision.scores[failed]
+
+
+def _why(point: str, decisions: list[Decision]) -> str:
+    """What kept all decisions on one side of a threshold; the last reason where there is none."""
+    pairs = [pair for decision in decisions if (pair := _compared(decision)) is not None]
+    if len(pairs) < len(decisions):
+        return decisions[-1].reason
+    numbers, thresholds = [number for number, _ in pairs], sorted({f"{threshold:.3g}" for _, threshold in pairs})
+    named = f"the threshold {thresholds[0]}" if len(thresholds) == 1 else f"the thresholds {', '.join(thresholds[:3])}"
+    if decisions[0].action == COMPARED[point][0]:
+        return f"{named} is always reached (smallest value {min(numbers):.3g})"
+    if max(numbers) < 0:
+        return f"nothing was evaluated, so that {named} is never reached"
+    return f"{named} is never reached (largest value {max(numbers):.3g})"

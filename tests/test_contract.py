@@ -1,0 +1,216 @@
+"""Every system refuses, before anything is asked, what it could not use: signals, checkpoints, policies, constants."""
+
+import asyncio
+import dataclasses
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted import ScriptedLLM, run_once
+from test_every_system import ITEM_OF, SUM
+
+from metaprobe.llms.base import Request
+from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup
+from metaprobe.pipelines.contract import check
+from metaprobe.probes.signals import Signal
+from metaprobe.probes.source import NAMES, SignalSource
+from metaprobe.records.errors import RecordError
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import Call, Decision
+from metaprobe.routing.explore import EpsilonGreedy, Exhaustive
+from metaprobe.routing.learned_policy import load_policy
+from metaprobe.routing.paper import AGAIN, ASK, CONSTANTS, STOP, PaperRules
+from metaprobe.routing.policy import Outcome, Policy, State
+from metaprobe.routing.review import ReviewRules
+from metaprobe.training.collect import collect
+from metaprobe.training.launch import Plan, launch
+
+# Whether a bundled checkpoint passes every audit is not the subject here.
+pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
+
+VARIANTS = [(name, variant) for name, system in SYSTEMS.items() for variant in system.variants]
+STATED = SignalSource()
+
+
+class Planted(SignalSource):
+    """Claims that a checkpoint gives these numbers; none has to be read."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__()
+        self.names = names
+
+    @property
+    def description(self) -> dict[str, str]:
+        return dict.fromkeys(self.names, "planted")
+
+
+@pytest.mark.parametrize(("name", "variant"), VARIANTS)
+def test_a_variant_refuses_every_signal_that_it_does_not_read(name: str, variant: str) -> None:
+    system = SYSTEMS[name]
+    for signal in NAMES:
+        if signal in system.signals_in(variant):
+            continue
+        with pytest.raises(RecordError, match=rf"signal '{signal}': .*{name}"):
+            check(system, [variant], Planted(signal), PaperRules())
+        with pytest.raises(RecordError, match=rf"signal '{signal}@nobody': .*{name}"):
+            check(system, [variant], Planted(f"{signal}@nobody"), PaperRules())
+
+
+@pytest.fixture(scope="module")
+def router() -> Policy:
+    return load_policy("bundled:router")
+
+
+@pytest.mark.parametrize(("name", "variant"), VARIANTS)
+def test_a_variant_refuses_every_policy_and_constant_that_it_would_not_ask(
+    router: Policy, name: str, variant: str
+) -> None:
+    system = SYSTEMS[name]
+    points = set(system.points_in(variant))
+    for policy in (router, Exhaustive(), ReviewRules(), EpsilonGreedy(router, epsilon=0.1)):
+        if points & set(policy.own):  # type: ignore[attr-defined]
+            check(system, [variant], STATED, policy)
+            continue
+        with pytest.raises(RecordError, match=rf"is for .*{name} \({variant}\) decides .*--policy"):
+            check(system, [variant], STATED, policy)
+    explorer = EpsilonGreedy(PaperRules(), epsilon=0.1)
+    if not points:
+        with pytest.raises(RecordError, match="decides nothing"):
+            check(system, [variant], STATED, explorer)
+    check(system, [variant], STATED, PaperRules())
+    for constant, value in {"theta": 0.4, "good": 0.8, "base_tokens": 100, "rate": 0.2}.items():
+        used = any(constant in CONSTANTS[point] for point in points)
+        rules = PaperRules(**{constant: value})  # type: ignore[arg-type]
+        if used:
+            check(system, [variant], STATED, rules)
+        else:
+            with pytest.raises(RecordError, match=rf"policy constant {constant}={value:g}: it is for .*{name}"):
+                check(system, [variant], STATED, rules)
+
+
+class Watching(SignalSource):
+    """Remembers which numbers were asked for; reads nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: set[str] = set()
+
+    def replacement(self, name: str, agent: str = "") -> None:
+        self.asked.add(name)
+
+    def signal(self, name: str, *, agent: str = "", stated: float | None = None, call: Call | None = None) -> Any:
+        self.asked.add(name)
+        return None if stated is None else Signal(stated, "stated")
+
+
+class Curious:
+    """Goes the way on which most is asked, and remembers where it had a choice."""
+
+    def __init__(self) -> None:
+        self.points: set[str] = set()
+
+    def decide(self, state: State, legal_actions: Sequence[str]) -> Decision:
+        if len(legal_actions) > 1 or state.point == "budget":
+            self.points.add(state.point)
+        decision = PaperRules().decide(state, legal_actions)
+        most = {"assess": ASK, "iterate": AGAIN if state.round < 2 else STOP}.get(state.point, decision.action)
+        return dataclasses.replace(decision, action=most) if most in legal_actions else decision
+
+    def observe(self, decision_id: str, outcome: Outcome) -> None:
+        """It learns nothing."""
+
+
+def said(request: Request) -> str:
+    """Something every stage can read; numbers differ with the round, so that there is something to choose."""
+    if request.sampling.json_schema:
+        properties = json.loads(request.sampling.json_schema)["properties"]
+        return json.dumps({name: spec["enum"][0] if "enum" in spec else "" for name, spec in properties.items()})
+    return f"Verdict: IMPROVE\nConfidence: 0.4\nDifficulty: 0.4\nAnswer: {request.round}"
+
+
+@pytest.mark.parametrize(("name", "variant"), [pair for pair in VARIANTS if pair[0] != "likelier-choice"])
+def test_what_a_variant_declares_is_what_it_asks_for(name: str, variant: str) -> None:
+    system = SYSTEMS[name]
+    policy, signals = Curious(), Watching()
+    run_once(system, ITEM_OF.get(name, SUM), ScriptedLLM({"*": said}), variant=variant, policy=policy, signals=signals)
+    assert policy.points == set(system.points_in(variant))
+    # An agent's confidence is not asked for where there is but one thing to do.
+    assert set(system.signals_in(variant)) <= signals.asked or variant == "no-delegation"
+    if variant != "no-delegation":
+        assert signals.asked <= set(system.signals_in(variant))
+
+
+@pytest.mark.parametrize(
+    ("system", "signals", "policy", "said"),
+    [
+        (
+            "essay-debate",
+            ["quality=bundled:critical"],
+            "paper",
+            r"tells critical, and not instruction.* or give it as",
+        ),
+        ("essay-debate", ["quality=bundled:quality"], "paper", "needs instruction, justification, evidence, critical"),
+        ("essay-debate", ["quality=bundled:qwen-coder-0.5b-confidence"], "paper", "all from one checkpoint"),
+        ("essay-debate", ["critical=bundled:quality"], "paper", r"tells correct, and not critical"),
+        ("essay-debate", [], "learned:bundled:router", r"is for assess, assign, and essay-debate .* decides at review"),
+        ("metacrit", ["confidence=bundled:quality"], "paper", "it takes difficulty, quality"),
+        ("metacrit", ["quality=bundled:quality"], "paper", r"nothing would read quality .* at regulate none"),
+        ("metacogagent", ["confidence=bundled:critical"], "paper", "not correct or quality"),
+        ("monitor-generate-verify", ["quality=bundled:critical"], "paper", "not correct or quality"),
+        ("monitor-generate-verify", [], "learned:bundled:router", "decides at budget, iterate, select"),
+        ("self-report", [], "learned:bundled:router", "decides nothing"),
+        ("self-report", ["confidence=bundled:quality"], "paper", "it takes none"),
+        ("self-verification", [], "exhaustive", "is for assess, regulate, iterate"),
+        ("zero-shot-cot", [], "paper:theta=0.4", "it is for assess, assign, and zero-shot-cot"),
+    ],
+)
+def test_the_command_refuses_before_a_model_is_loaded(
+    tmp_path: Path, system: str, signals: list[str], policy: str, said: str
+) -> None:
+    """The model does not exist: to load it would be another error."""
+    os.environ.setdefault("OPENAI_API_KEY", "sk-test")
+    task = tmp_path / "task.jsonl"
+    item = ITEM_OF.get(system, SUM)
+    fields = {name: getattr(item, name) for name in ("id", "question", "gold", "check", "fields")}
+    task.write_text(json.dumps(fields) + "\n")
+    plan = Plan(system=system, task=str(task), llms=("no-such-model",), signals=tuple(signals), policy=policy)
+    with pytest.raises(RecordError, match=said):
+        launch(plan, tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_collection_from_python_is_refused_before_the_first_call(tmp_path: Path) -> None:
+    system, llm = SYSTEMS["monitor-generate-verify"], ScriptedLLM({"*": "Answer: 7"})
+    policy: Policy = load_policy("bundled:router")
+    setup = Setup(Models(llm), Prompts.load(system.name, system.prompts), policy=policy)
+    with pytest.raises(RecordError, match="is for assess, assign"):
+        asyncio.run(collect(system, [SUM], setup, RunStore(tmp_path / "runs")))
+    assert not llm.asked
+    assert not (tmp_path / "runs").exists()
+
+
+def test_what_each_system_can_use_is_not_refused() -> None:
+    critical = SignalSource.load(["critical=bundled:critical"])
+    debate, agents = SYSTEMS["essay-debate"], SYSTEMS["metacogagent"]
+    for policy in (PaperRules(), ReviewRules(critical=0.2), EpsilonGreedy(ReviewRules(), epsilon=0.1)):
+        check(debate, [], critical, policy)
+    confident = SignalSource.load(["confidence@alpha=bundled:quality", "confidence=stated+bundled:quality"])
+    for chosen in (PaperRules(theta=0.4, rate=0), Exhaustive(), load_policy("bundled:router")):
+        check(agents, ["algorithm", "every-agent"], confident, chosen)
+    quality = SignalSource.load(["quality=bundled:quality"])
+    for name in ("monitor-generate-verify", "self-refine", "self-verification"):
+        check(SYSTEMS[name], [], quality, PaperRules())
+
+
+@pytest.mark.parametrize("text", ["again", "again=x", "sure=0.5", "critical=nan", "keep=1.5"])
+def test_constants_of_the_review_are_three_probabilities(text: str) -> None:
+    with pytest.raises(RecordError, match=f"policy constant '?{text.partition('=')[0]}"):
+        ReviewRules.parse(text)
+    assert ReviewRules.parse("critical=0.3,again=0.8") == ReviewRules(critical=0.3, again=0.8)
+
+
+def test_a_policy_that_says_nothing_of_itself_is_taken_to_read_everything() -> None:
+    check(SYSTEMS["metacrit"], [], Planted("quality"), Curious())

@@ -1,0 +1,307 @@
+"""What a collection learns while it runs reaches its policy and the next collection, once, in the items' order."""
+
+import asyncio
+import dataclasses
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from scripted import ScriptedLLM
+
+from metaprobe.cli import main
+from metaprobe.llms.base import LLMError, Request
+from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup
+from metaprobe.pipelines.metacogagent import AGENTS, SYSTEM
+from metaprobe.records.errors import RecordError, StoreMismatch
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import Call, Decision, Item, Label, Run
+from metaprobe.routing.explore import EpsilonGreedy
+from metaprobe.routing.paper import PaperRules
+from metaprobe.routing.policy import Outcome, State, learns
+from metaprobe.routing.profile_store import ProfileStore
+from metaprobe.routing.profiles import answered_correctly
+from metaprobe.training.collect import CollectReport, collect
+from metaprobe.training.launch import Plan, launch
+from metaprobe.training.profiles import fold_profiles
+
+ITEMS = [
+    Item(id=f"i{n:02}", question=f"What is {n} + 1?", gold=(str(n + 1),), check="number", group=f"g{n}")
+    for n in range(24)
+]
+RIGHT = {"alpha": 0.2, "beta": 0.5, "gamma": 0.9}
+"""How often an agent is right; who is sure of itself is another matter."""
+
+
+class World(ScriptedLLM):
+    """Agents that are right more or less often, and are as sure as each other; slow in any order."""
+
+    def __init__(self, *, broken: Sequence[str] = (), seed: int = 0) -> None:
+        super().__init__({"classify": "math", "assess": '{"confidence": 60}', "answer": self.answer})
+        self.broken, self._delay = broken, random.Random(seed)
+
+    def answer(self, request: Request) -> str:
+        n = int(request.messages[-1].content.split("What is ")[1].split()[0])
+        if f"i{n:02}" in self.broken:
+            raise LLMError("out of order")
+        right = random.Random(f"{request.agent}{n}").random() < RIGHT[request.agent]
+        return str(n + 1 if right else n + 2)
+
+    async def complete(self, request: Request) -> Call:
+        for _ in range(self._delay.randrange(9)):
+            await asyncio.sleep(0)
+        return dataclasses.replace(await super().complete(request), latency_ms=2.0, cost_usd=0.5)
+
+
+def gathered(
+    folder: Path, items: Sequence[Item], profiles: Path | None = None, llm: World | None = None, **options: object
+) -> CollectReport:
+    prompts = Prompts.load(SYSTEM.name, SYSTEM.prompts)
+    setup = Setup(Models(llm or World()), prompts, agents=AGENTS, policy=options.pop("policy", PaperRules()))  # type: ignore[arg-type]
+    file = ProfileStore(profiles) if profiles else None
+    given = {"wave": 1, "profiles": file, **options}
+    report = asyncio.run(collect(SYSTEM, items, setup, RunStore(folder), **given))  # type: ignore[arg-type]
+    if file:
+        file.close()
+    return report
+
+
+def told(folder: Path) -> dict[str, object]:
+    """What each item's run decided, on which profiles, and what came of it."""
+    return {
+        run.item.id: (
+            [(d.point, d.action, d.scores) for d in run.decisions],
+            {label.name: label.value for label in run.labels if label.name.startswith("profile:")},
+            run.final_answer,
+            run.outcome,
+        )
+        for run in RunStore(folder)
+    }
+
+
+def outcomes(file: Path) -> list[tuple[str, str, float, float]]:
+    with ProfileStore(file) as store:
+        return [(one.agent, one.dimension, one.correct, one.time) for one in store.observations()]
+
+
+def test_two_collections_of_half_the_items_that_share_a_profile_file_equal_one_of_all(tmp_path: Path) -> None:
+    gathered(tmp_path / "all", ITEMS, tmp_path / "all.profiles")
+    gathered(tmp_path / "first", ITEMS[:12], tmp_path / "half.profiles")
+    gathered(tmp_path / "second", ITEMS[12:], tmp_path / "half.profiles")
+    gathered(tmp_path / "anew", ITEMS[12:])
+    whole = told(tmp_path / "all")
+    assert told(tmp_path / "first") | told(tmp_path / "second") == whole
+    assert outcomes(tmp_path / "half.profiles") == outcomes(tmp_path / "all.profiles")
+    assert told(tmp_path / "anew") != told(tmp_path / "second")  # the file changed what was decided
+
+
+def test_a_collection_that_is_resumed_counts_no_outcome_twice_and_begins_with_what_it_began_with(
+    tmp_path: Path,
+) -> None:
+    """Also where the file has grown meanwhile, and where a run had failed."""
+    file = tmp_path / "profiles"
+    gathered(tmp_path / "pilot", ITEMS[:6], file)
+    broken = gathered(tmp_path / "runs", ITEMS[6:15], file, World(broken=["i10"]))
+    assert len(broken.failed) == 1
+    gathered(tmp_path / "other", ITEMS[15:], file)
+    before = outcomes(file)
+    assert gathered(tmp_path / "runs", ITEMS[6:15], file).done == 1
+    assert gathered(tmp_path / "runs", ITEMS[6:15], file).done == 0
+    after = outcomes(file)
+    assert len(after) > len(before)
+    assert [one for one in after if one in before] == before
+    assert len({(run.id) for run in RunStore(tmp_path / "runs")}) == 9
+
+
+def test_a_collection_is_not_resumed_with_other_profiles_than_it_began_with(tmp_path: Path) -> None:
+    gathered(tmp_path / "pilot", ITEMS[:6], tmp_path / "profiles")
+    gathered(tmp_path / "runs", ITEMS[6:9], tmp_path / "profiles")
+    for other in (tmp_path / "another", None):
+        with pytest.raises(StoreMismatch, match="profiles"):
+            gathered(tmp_path / "runs", ITEMS[6:9], other)
+
+
+def test_a_second_pass_over_the_same_items_with_what_was_learned_is_other_runs(tmp_path: Path) -> None:
+    gathered(tmp_path / "first", ITEMS[:6], tmp_path / "profiles")
+    first = outcomes(tmp_path / "profiles")
+    gathered(tmp_path / "second", ITEMS[:6], tmp_path / "profiles")
+    assert not {run.id for run in RunStore(tmp_path / "first")} & {run.id for run in RunStore(tmp_path / "second")}
+    assert outcomes(tmp_path / "profiles")[: len(first)] == first
+    assert len(outcomes(tmp_path / "profiles")) > len(first)
+
+
+class Learner:
+    """Asks the others while it has been right more often than wrong, and remembers what it was told."""
+
+    learns = True
+
+    def __init__(self) -> None:
+        self.rules = PaperRules()
+        self.seen: list[tuple[str, Outcome]] = []
+
+    def __repr__(self) -> str:
+        return "Learner()"
+
+    def decide(self, state: State, legal_actions: Sequence[str]) -> Decision:
+        decision = self.rules.decide(state, legal_actions)
+        good = sum((outcome.correct or 0.0) - 0.5 for _, outcome in self.seen)
+        ask = state.point == "assess" and good > 0
+        return dataclasses.replace(decision, action="ask", reason=f"{good}") if ask else decision
+
+    def observe(self, decision_id: str, outcome: Outcome) -> None:
+        self.seen.append((decision_id, outcome))
+
+
+def test_a_policy_that_learns_is_told_of_every_decision_in_the_items_order_however_runs_end(tmp_path: Path) -> None:
+    found = []
+    for seed, concurrency in ((0, 128), (1, 128), (2, 2)):
+        policy = Learner()
+        gathered(tmp_path / f"{seed}", ITEMS, llm=World(seed=seed), policy=policy, wave=4, concurrency=concurrency)
+        runs = {run.item.id: run for run in RunStore(tmp_path / f"{seed}")}
+        expected = [
+            (decision.id, Outcome(run.outcome, 0.5 * len(run.calls), 2.0 * len(run.calls)))
+            for _, run in sorted(runs.items())
+            for decision in run.decisions
+        ]
+        assert policy.seen == expected
+        assert len({decision.action for run in runs.values() for decision in run.decisions[:1]}) == 2  # it learned
+        found.append(told(tmp_path / f"{seed}"))
+    assert found[0] == found[1] == found[2]
+
+
+def test_a_resumed_collection_tells_its_policy_of_the_stored_runs_as_well(tmp_path: Path) -> None:
+    at_once, stopped = Learner(), Learner()
+    gathered(tmp_path / "at once", ITEMS[:9], policy=at_once, wave=3)
+    gathered(tmp_path / "stopped", ITEMS[:9], llm=World(broken=["i08"]), policy=Learner(), wave=3)
+    gathered(tmp_path / "stopped", ITEMS[:9], policy=stopped, wave=3)
+    assert stopped.seen == at_once.seen
+    assert told(tmp_path / "stopped") == told(tmp_path / "at once")
+
+
+def test_who_learns_and_what_cannot_be_learned_from_is_said_before_anything_is_asked(tmp_path: Path) -> None:
+    assert learns(Learner())
+    assert learns(EpsilonGreedy(Learner(), epsilon=0.1))
+    assert not learns(EpsilonGreedy(PaperRules(), epsilon=0.1))
+    llm = World()
+    for options in ({"policy": Learner()}, {"profiles": tmp_path / "profiles"}):
+        with pytest.raises(RecordError, match="collect one at a time"):
+            gathered(tmp_path / "runs", ITEMS, llm=llm, variants=("algorithm", "every-agent"), **options)
+    assert not llm.asked
+    with pytest.raises(RecordError, match="the agents of self-report learn none"):
+        launch(
+            Plan(system="self-report", task="t", llms=("nowhere",), profiles=tmp_path / "p", variants=("direct",)),
+            tmp_path,
+        )
+
+
+def test_a_persons_label_goes_before_a_programs_and_a_programs_before_a_judges() -> None:
+    def known(*labels: tuple[float, str]) -> float | None:
+        call = Call(id="c", stage="answer", agent="a")
+        found = tuple(Label("c", "correct", value, source) for value, source in labels)
+        return answered_correctly(Run(id="r", system="s", variant="v", item=ITEMS[0], calls=(call,), labels=found), "a")
+
+    assert known() is None
+    assert known((0.0, "judge:m")) == 0.0
+    assert known((1.0, "program"), (0.0, "judge:m")) == 1.0
+    assert known((0.0, "human"), (1.0, "program"), (1.0, "judge:m")) == 0.0
+    assert known((0.0, "human"), (1.0, "human")) == 1.0  # who thinks again is right
+
+
+@pytest.fixture
+def unchecked(tmp_path: Path) -> Path:
+    """A store whose answers no program can check."""
+    items = [dataclasses.replace(item, check="none", gold=()) for item in ITEMS[:6]]
+    gathered(tmp_path / "unchecked", items, variants=["every-agent"])
+    return tmp_path / "unchecked"
+
+
+def by_command(*words: object) -> str:
+    result = CliRunner().invoke(main, [str(word) for word in words])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_profiles_learn_from_answers_that_a_person_or_a_judge_has_labelled(unchecked: Path, tmp_path: Path) -> None:
+    lines = [json.loads(line) for line in by_command("label", unchecked).splitlines()]
+    assert len(lines) == 18
+    assert {"call", "item", "agent", "question", "answer", "correct"} == set(lines[0])
+    for line in lines:
+        line["correct"] = None if line["item"] == "i05" else float(line["agent"] == "gamma")
+        line["source"] = "judge:someone" if line["item"] == "i04" else "human"
+    filled = tmp_path / "filled.jsonl"
+    filled.write_text("\n".join(map(json.dumps, lines)))
+    assert json.loads(by_command("label", unchecked, filled)) == {"labels": 15, "new": 15}
+    assert json.loads(by_command("label", unchecked, filled)) == {"labels": 15, "new": 0}
+    assert len(by_command("label", unchecked).splitlines()) == 3
+    assert {run.outcome for run in RunStore(unchecked)} == {0.0, 1.0, None}
+
+    out = tmp_path / "profiles"
+    learned = json.loads(by_command("profiles", unchecked, "--every-answer", "--out", out))
+    assert (learned["outcomes"], learned["new"]) == (15, 15)
+    assert learned["profiles"]["gamma"]["mathematical computation"] > 0.5
+    assert learned["profiles"]["alpha"]["mathematical computation"] < 0.5
+    assert json.loads(by_command("profiles", unchecked, "--every-answer", "--out", out))["new"] == 0
+
+    gathered(tmp_path / "anew", ITEMS[12:])
+    gathered(tmp_path / "told", ITEMS[12:], out)
+    right = [sum(run.outcome or 0.0 for run in RunStore(tmp_path / name)) for name in ("anew", "told")]
+    assert right[0] < right[1]  # it begins with the one who is right
+
+
+def test_a_corrected_label_corrects_the_profile(tmp_path: Path) -> None:
+    gathered(tmp_path / "runs", ITEMS[:3], tmp_path / "profiles")
+    (call, *_) = [c for run in RunStore(tmp_path / "runs") for c in run.calls if c.stage == "answer"]
+    before = outcomes(tmp_path / "profiles")
+    filled = tmp_path / "filled.jsonl"
+    filled.write_text(json.dumps({"call": call.id, "correct": 1 - before[0][2]}))
+    by_command("label", tmp_path / "runs", filled)
+    learned = fold_profiles([tmp_path / "runs"], tmp_path / "profiles")
+    assert learned["new"] == 1
+    after = outcomes(tmp_path / "profiles")
+    assert [one for one in after if one not in before] == [(*before[0][:2], 1 - before[0][2], before[0][3])]
+    assert len(after) == len(before)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("nonsense", "line 1: expected"),
+        ('{"call": "c"}', "line 1: expected"),
+        ('{"call": "c", "correct": 2}', "correct is 2"),
+        ('{"call": "c", "correct": 1, "source": "program"}', "source is 'program'"),
+        ('{"call": "c", "correct": 1}', "holds no call 'c'"),
+    ],
+)
+def test_a_label_that_cannot_be_taken_is_named_and_nothing_is_changed(
+    unchecked: Path, tmp_path: Path, line: str, said: str
+) -> None:
+    file = tmp_path / "labels.jsonl"
+    file.write_text(line)
+    before = [path.read_bytes() for path in RunStore(unchecked).shards()]
+    result = CliRunner().invoke(main, ["label", str(unchecked), str(file)])
+    assert result.exit_code == 1
+    assert said in result.output
+    assert [path.read_bytes() for path in RunStore(unchecked).shards()] == before
+
+
+def test_runs_that_tell_of_no_agent_make_no_profile(recorded_runs: Path, tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="no outcome of an agent; expected runs of metacogagent"):
+        fold_profiles([recorded_runs], tmp_path / "profiles")
+    assert [name for name, system in SYSTEMS.items() if system.experiences] == ["metacogagent"]
+
+
+def test_the_command_carries_profiles_from_one_collection_to_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("metaprobe.training.launch.load_models", lambda *_, **__: Models(World()))
+    for name, items in (("first", ITEMS[:12]), ("second", ITEMS[12:])):
+        facts = [{k: getattr(item, k) for k in ("id", "question", "gold", "check", "group")} for item in items]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, facts)))
+        words = ["collect", "metacogagent", "--task", tmp_path / f"{name}.jsonl", "--out", tmp_path / name]
+        by_command(*words, "--wave", 1, "--profiles", tmp_path / "profiles", "--llm", "world")
+    gathered(tmp_path / "all", ITEMS)
+    assert told(tmp_path / "first") | told(tmp_path / "second") == told(tmp_path / "all")
+    pinned = [json.loads((tmp_path / n / "collection.json").read_text())["profiles"] for n in ("first", "second")]
+    assert pinned[0]["outcomes"] == 0 < pinned[1]["outcomes"]

@@ -1,0 +1,244 @@
+"""Where a confidence is from stands in a router's contract: another source is refused or said, and none is leaked."""
+
+import json
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from tiny import tiny_quality
+
+from metaprobe.checkpoints import ContractMismatch, Training
+from metaprobe.eval.metrics import auroc
+from metaprobe.llms.pricing import Price
+from metaprobe.probes.signals import Signal, Signals
+from metaprobe.probes.source import SignalSource
+from metaprobe.records.errors import RecordError
+from metaprobe.records.fingerprint import fingerprint
+from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, read_outcomes, write_outcomes
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import Call, Item, Label, Run, Statement, Usage
+from metaprobe.router_cli import train_router_command
+from metaprobe.routing.explore import EpsilonGreedy
+from metaprobe.routing.learned import LearnedRouter
+from metaprobe.routing.learned_policy import AgentPolicy, check_sources
+from metaprobe.routing.learned_state import Asked, Known
+from metaprobe.routing.paper import ASK, EXECUTE
+from metaprobe.routing.policy import State
+from metaprobe.training.router import train_router
+from metaprobe.training.router_runs import assessment_part, outcomes_of
+from metaprobe.training.router_sources import Confidences, sources_of
+
+AGENTS = ("alpha", "beta")
+PRICES = {name: Price(1.0, 1.0) for name in AGENTS}
+OTHER = "f" * 64
+
+# Whether so little data passes every audit is not the subject here.
+pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
+
+
+def planted(n: int, source: str = "stated") -> list[QuestionOutcomes]:
+    """Beta is right three times of four, alpha half the time, and both know it."""
+    rng = np.random.default_rng(0)
+    found = []
+    for i in range(n):
+        agents = {}
+        for name, skill in zip(AGENTS, (0.5, 0.75), strict=True):
+            right = float(rng.random() < skill)
+            sure = round(float(np.clip(0.3 + 0.4 * right + rng.normal(0, 0.1), 0.0, 1.0)), 2)
+            agents[name] = AgentOutcome("", right, sure, 0.001, confidence_source=source)
+        found.append(QuestionOutcomes(f"q{i}", f"g{i}", dimension="any", agents=agents))
+    return found
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("sources") / "stated"
+    train_router(path, planted(200), folds=2, states=1000)
+    return path
+
+
+def known(source: str, value: float = 0.5) -> Known:
+    return Known({"alpha": Asked("", value, source)}, dimension="any")
+
+
+def test_the_contract_says_where_each_agents_confidence_is_from(folder: Path) -> None:
+    assert LearnedRouter.load(folder).sources == {"alpha": "stated", "beta": "stated"}
+
+
+def test_a_confidence_from_another_source_is_said_once_and_not_used(folder: Path) -> None:
+    """The number is one that the agent often stated, so that its range tells nothing: before, it was just taken."""
+    router = LearnedRouter.load(folder)
+    own = router.decide(known("stated"))
+    assert not own.fallback
+    with pytest.warns(
+        UserWarning, match=r"alpha is read by checkpoint ffff.*learned from one that is stated by the model"
+    ):
+        other = router.decide(known(OTHER))
+    assert other.fallback
+    assert "train it on this one" in other.reason
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert router.decide(known(OTHER, 0.6)).fallback  # said once
+        assert router.decide(known("", 0.5)) == own  # not known is not held against it
+
+
+def test_it_can_be_refused_or_taken(folder: Path) -> None:
+    with pytest.raises(ContractMismatch, match="alpha"):
+        LearnedRouter.load(folder, on_mismatch="refuse").decide(known(OTHER))
+    taken = LearnedRouter.load(folder, on_mismatch="ignore")
+    assert taken.decide(known(OTHER)) == taken.decide(known("stated"))
+    with pytest.raises(ValueError, match="on_mismatch"):
+        LearnedRouter.load(folder, on_mismatch="refse")  # type: ignore[arg-type]
+
+
+def test_in_the_pipelines_place_the_policy_hears_the_source(folder: Path) -> None:
+    policy = AgentPolicy(LearnedRouter.load(folder))
+
+    def decide(source: str) -> str:
+        signals = Signals(confidence=Signal(0.5, source), profile=Signal(0.5, "profile"))
+        return policy.decide(State("d", "assess", signals, "alpha", dimension="any"), (EXECUTE, ASK)).reason
+
+    assert "by the papers' rule" not in decide("stated")
+    with pytest.warns(UserWarning, match="alpha"):
+        assert "by the papers' rule" in decide(OTHER)
+
+
+def test_a_collection_with_another_signal_is_refused_before_its_first_call(folder: Path, tmp_path: Path) -> None:
+    policy = AgentPolicy(LearnedRouter.load(folder))
+    checkpoint = tiny_quality(tmp_path / "quality")
+    other = SignalSource.load([f"confidence={tmp_path / 'quality'}"])
+    check_sources(policy, SignalSource(), AGENTS)
+    for under in (policy, EpsilonGreedy(policy, epsilon=0.1)):
+        with pytest.raises(ContractMismatch, match=checkpoint.digest[:16]):
+            check_sources(under, other, AGENTS)
+    # One that learned from both joined takes either for an answer, but not for a collection.
+    joined = AgentPolicy(LearnedRouter.load(folder))
+    joined.router.sources.update(dict.fromkeys(AGENTS, f"stated+{checkpoint.digest}"))
+    assert not joined.router.decide(known("stated")).fallback
+    with pytest.raises(ContractMismatch, match="joined with the stated one"):
+        check_sources(joined, SignalSource(), AGENTS)
+    check_sources(joined, SignalSource.load([f"confidence=stated+{tmp_path / 'quality'}"]), AGENTS)
+
+
+def test_outcomes_say_the_source_and_a_mixture_of_two_is_refused(tmp_path: Path) -> None:
+    questions = planted(4, source=OTHER)
+    write_outcomes(tmp_path / "o.jsonl", questions)
+    assert read_outcomes(tmp_path / "o.jsonl") == questions
+    assert sources_of(questions, AGENTS) == dict.fromkeys(AGENTS, OTHER)
+    assert sources_of(planted(4, source=""), AGENTS) == {}
+    with pytest.raises(RecordError, match="one source"):
+        sources_of([*questions, *planted(2)], AGENTS)
+
+
+def recorded(n: int) -> list[Run]:
+    """Two agents that state and answer; whether they are right is tossed, so that log-probabilities tell an answer from
+    all others, but nothing of whether it is right."""
+    rng = np.random.default_rng(3)
+    runs = []
+    for i in range(n):
+        calls, labels, said = [], [], []
+        for name in AGENTS:
+            usage = Usage(prompt_tokens=100, completion_tokens=10)
+            assess = Call(id=f"{i}-{name}-assess", stage="assess", agent=name, model="org/model", usage=usage)
+            logprobs = -rng.exponential(1.0, 20).astype(np.float32)
+            answer = Call(
+                id=f"{i}-{name}",
+                stage="answer",
+                agent=name,
+                model="org/model",
+                usage=usage,
+                logprobs=logprobs,
+                logprobs_mode="raw",
+            )
+            right = float(rng.random() < 0.5)
+            calls += [assess, answer]
+            labels.append(Label(answer.id, "correct", right, "program"))
+            said.append(Statement(assess.id, "confidence", 0.9))
+        item = Item(id=f"q{i}", question=f"question {i}?", gold=("4",), check="number", group=f"g{i}", dimension="any")
+        runs.append(
+            Run(f"r{i}", "metacogagent", "every-agent", item, tuple(calls), tuple(said), tuple(labels), (), "4")
+        )
+    return runs
+
+
+def test_a_predictor_that_only_remembers_tells_the_router_nothing(tmp_path: Path) -> None:
+    """Whether an answer is right is tossed here, and trees can learn the answers by heart. The scores that the router
+    learns from are those of fits without the answer's group, so they rank at random; those of the checkpoint, which
+    has seen all answers, do not, and a router that learned from these would believe in them."""
+    store = RunStore(tmp_path / "runs")
+    store.append(recorded(250))
+    runs = list(store)
+    told = Confidences.load([f"confidence=train:{tmp_path / 'quality'}"], tmp_path / "runs", folds=3)
+    questions = outcomes_of(runs, prices=PRICES, confidences=told)
+    score = np.array([[q.agents[name].score for name in AGENTS] for q in questions]).ravel()
+    confidence = np.array([[q.agents[name].confidence for name in AGENTS] for q in questions], dtype=float).ravel()
+    assert auroc(score, confidence) == pytest.approx(0.5, abs=0.06)
+    digest = told.fitted[""].digest
+    checkpoint = SignalSource.load([f"confidence={tmp_path / 'quality'}"])
+    calls = {call.id: call for run in runs for call in run.calls}
+    seen = [checkpoint.signal("confidence", call=calls[f"{i}-{name}"]).value for i in range(250) for name in AGENTS]
+    right = [run.label("correct", f"{run.item.id[1:]}-{name}") for run in runs for name in AGENTS]
+    order = [run.item.id for run in runs]
+    at = {f"q{i}": seen[2 * i : 2 * i + 2] for i in range(250)}
+    assert auroc(np.array(right), np.array([at[item] for item in order]).ravel()) > 0.56  # by heart
+    assert sources_of(questions, AGENTS) == dict.fromkeys(AGENTS, digest)
+    # And the checkpoint itself, which has seen these very answers, is refused.
+    with pytest.raises(RecordError, match=r"trained on these very runs.*train:FOLDER"):
+        Confidences.load([f"confidence={tmp_path / 'quality'}"], tmp_path / "runs")
+
+
+def test_a_checkpoints_number_takes_the_stated_ones_place_and_what_is_not_stated_is_not_paid(tmp_path: Path) -> None:
+    store = RunStore(tmp_path / "runs")
+    store.append(recorded(5))
+    runs = list(store)
+    checkpoint = tiny_quality(tmp_path / "quality")
+    specs = {"": [], "read": ["confidence="], "both": ["confidence=stated+"], "beta": ["confidence@beta="]}
+    found = {
+        name: Confidences.load([f"{spec}{tmp_path / 'quality'}" for spec in given], tmp_path / "runs")
+        for name, given in specs.items()
+    }
+    outcomes = {name: outcomes_of(runs, prices=PRICES, confidences=told)[0].agents for name, told in found.items()}
+    predicted = found["read"].replaced.signal("confidence", agent="alpha", call=runs[0].calls[1])
+    assert predicted is not None
+    assert outcomes[""]["alpha"].confidence == 0.9
+    assert outcomes["read"]["alpha"].confidence == predicted.value
+    assert outcomes["read"]["alpha"].confidence_source == checkpoint.digest
+    assert outcomes["both"]["alpha"].confidence_source == f"stated+{checkpoint.digest}"
+    assert [outcomes["beta"][name].confidence_source for name in AGENTS] == ["stated", checkpoint.digest]
+    one = 110 / 1e6
+    assert [outcomes[name]["alpha"].cost_usd for name in ("", "read", "both")] == pytest.approx([2 * one, one, 2 * one])
+    parts = {name: assessment_part(runs, prices=PRICES, confidences=found[name]) for name in ("", "read", "both")}
+    assert parts == {"": 0.5, "read": 1.0, "both": 1.0}  # a draft is the answer, and all of it is paid beforehand
+    with pytest.raises(RecordError, match="confidence of beta is read in the answer"):
+        assessment_part(runs, prices=PRICES, confidences=found["beta"])
+
+
+def test_only_the_confidence_is_read_and_a_checkpoint_of_these_runs_is_refused(tmp_path: Path) -> None:
+    store = RunStore(tmp_path / "runs")
+    store.append(recorded(3))
+    tiny_quality(tmp_path / "seen", training=Training(fingerprint(store), 6, 3, 0, "metaprobe train quality"))
+    with pytest.raises(RecordError, match="trained on these very runs"):
+        Confidences.load([f"confidence@beta={tmp_path / 'seen'}"], tmp_path / "runs")
+    with pytest.raises(RecordError, match="reads confidence only"):
+        Confidences.load([f"difficulty={tmp_path / 'seen'}"], tmp_path / "runs")
+
+
+def test_the_command_learns_from_a_signal_and_says_so_in_the_contract(tmp_path: Path) -> None:
+    store = RunStore(tmp_path / "runs")
+    store.append(recorded(80))
+    checkpoint = tiny_quality(tmp_path / "quality")
+    (tmp_path / "prices.json").write_text(json.dumps({name: {"prompt": 1, "completion": 1} for name in AGENTS}))
+    options = ["--out", str(tmp_path / "c"), "--folds", "2", "--states", "1000"]
+    signal = ["--signal", f"confidence={tmp_path / 'quality'}"]
+    prices = ["--prices", str(tmp_path / "prices.json")]
+    made = CliRunner().invoke(train_router_command, [str(tmp_path / "runs"), *options, *prices, *signal])
+    assert made.exit_code == 0, made.output
+    router = LearnedRouter.load(tmp_path / "c")
+    assert router.sources == dict.fromkeys(AGENTS, checkpoint.digest)
+    assert AgentPolicy(router).assessment == 1.0
+    write_outcomes(tmp_path / "o.jsonl", planted(80))
+    refused = CliRunner().invoke(train_router_command, [str(tmp_path / "o.jsonl"), *options, *signal])
+    assert refused.exit_code == 2
+    assert "--signal is for a folder of runs" in refused.output

@@ -1,0 +1,91 @@
+"""Labels of collected answers by a person or a judge, for what no program can check: listed, filled in, taken back."""
+
+import dataclasses
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from metaprobe.pipelines import SYSTEMS
+from metaprobe.records.errors import RecordError
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import Label, Run
+
+HUMAN = "human"
+FORM = 'expected {"call": ID, "correct": 0..1 or null}, perhaps with "source": "human" or "judge:NAME"'
+
+
+def unlabelled(runs: Iterable[Run]) -> Iterator[dict[str, Any]]:
+    """Every answer that nobody has judged, as a line to fill in: its `correct` is null."""
+    for run in runs:
+        system = SYSTEMS.get(run.system)
+        for call in run.calls:
+            if system is None or call.stage not in system.answer_stages or run.label("correct", call.id) is not None:
+                continue
+            answer = system.extract_answer(run.item, call, run.variant)
+            about = {"item": run.item.id, "agent": call.agent, "question": run.item.question, "answer": answer}
+            yield {"call": call.id, **about, "correct": None}
+
+
+def read_labels(path: Path) -> dict[str, Label]:
+    """The `correct` labels of a file of such lines, by call; lines that are not filled in are passed over.
+
+    The source is `human` unless a line says `judge:NAME`. Raises `RecordError`, naming the line, for anything else.
+    """
+    found: dict[str, Label] = {}
+    for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if not text.strip():
+            continue
+        try:
+            line = json.loads(text)
+        except ValueError:
+            line = None
+        if not isinstance(line, dict) or not isinstance(line.get("call"), str) or "correct" not in line:
+            raise RecordError(f"{path}, line {number}: {FORM}")
+        value, source = line["correct"], line.get("source") or HUMAN
+        if value is None:
+            continue
+        if not isinstance(value, int | float) or not 0 <= value <= 1:
+            raise RecordError(f"{path}, line {number}: correct is {value!r}; {FORM}")
+        if source != HUMAN and not str(source).startswith("judge:"):
+            raise RecordError(f"{path}, line {number}: source is {source!r}; {FORM}")
+        found[line["call"]] = Label(line["call"], "correct", float(value), str(source))
+    return found
+
+
+def add_labels(store: RunStore, labels: Mapping[str, Label]) -> int:
+    """Put the labels to their calls; how many there were that the store did not have.
+
+    One of the same source takes the earlier one's place, others stay beside it. Where a labelled answer is the final
+    one and no program has judged that, or a person now has, it is the run's outcome. Raises `RecordError` for calls
+    that the store does not hold, before anything is written.
+    """
+    known = {call.id for run in store for call in run.calls}
+    if strangers := [call for call in labels if call not in known]:
+        raise RecordError(
+            f"{store.path} holds no call {strangers[0]!r} (nor {len(strangers) - 1} others of the labels)"
+        )
+    added = 0
+
+    def told(run: Run) -> Run:
+        nonlocal added
+        now = [labels[call.id] for call in run.calls if call.id in labels and labels[call.id] not in run.labels]
+        added += len(now)
+        return _labelled(run, now) if now else run
+
+    store.rewrite(told)
+    return added
+
+
+def _labelled(run: Run, now: list[Label]) -> Run:
+    replaced = {(label.call_id, label.source) for label in now}
+    kept = [label for label in run.labels if label.name != "correct" or (label.call_id, label.source) not in replaced]
+    system, outcome = SYSTEMS.get(run.system), run.outcome
+    by_program = any(label.name == "correct" and label.source == "program" for label in kept)
+    calls = {call.id: call for call in run.calls}
+    for label in now:
+        if system is None or (by_program and label.source != HUMAN):
+            continue
+        if system.extract_answer(run.item, calls[label.call_id], run.variant) == run.final_answer:
+            outcome = label.value
+    return dataclasses.replace(run, labels=(*kept, *now), outcome=outcome)
