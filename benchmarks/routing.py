@@ -273,7 +273,7 @@ def page_command() -> None:
     write(PAGE, "sets", lines)
     note = [f"Not measured since the controls are tuned like this: {', '.join(missing)}.", ""] if missing else []
     write(PAGE, "verdict", [*note, *verdict(sets), ""])
-    write(README, "routing", [*counted(sets), ""])
+    write(README, "routing", [counted(sets)[0], ""])
     tables = {RULE: ruled, LEFT_OUT: unseen, SPEED: times, WAITING: waiting_lines, FROM_LOG: from_log_lines}
     for key, make in tables.items():
         if key in figures:
