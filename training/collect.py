@@ -16,7 +16,6 @@ from metaprobe.pipelines import Session, Setup, System
 from metaprobe.pipelines.contract import check
 from metaprobe.pipelines.session import UNREAD
 from metaprobe.probes.signals import STATED, Signal
-from metaprobe.probes.source import Replacement
 from metaprobe.records.errors import RecordError, StoreMismatch
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Item, Label, Run
@@ -302,7 +301,13 @@ def _operating_points(system: System, setup: Setup) -> dict[str, Any]:
         name, _, agent = key.partition("@")
         replacement = setup.signals.replacement(name, agent)
         for point, (signal, constant) in THRESHOLDS.items():
-            if isinstance(replacement, Replacement) and signal == name and point in system.decides:
+            # Numbers of another kind than a checkpoint's, as a replay's, have no thresholds.
+            if (
+                replacement is not None
+                and hasattr(replacement, "thresholds")
+                and signal == name
+                and point in system.decides
+            ):
                 source = STATED * replacement.with_stated + replacement.digest
                 number = Signal(0.0, source, replacement.thresholds)
                 value, whose = rules.threshold_of(number, point, constant)
