@@ -49,7 +49,9 @@ def beats(measured: Sequence[Figures], name: str, key: str) -> str:
         return "not measured yet"
     ahead = sum(not row["standing"] for row in found)
     behind = sum(verdict(row["difference"]) == "does not hold" for row in found)
-    return f"beats every control in {ahead} of {len(found)} sets, loses to the strongest in {behind}"
+    left = len(measured) - len(found)
+    rest = f" ({left} more sets are not measured against it yet)" if left else ""
+    return f"beats every control in {ahead} of {len(found)} sets, loses to the strongest in {behind}{rest}"
 
 
 def strongest(found: Figures) -> str:

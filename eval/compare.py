@@ -100,7 +100,7 @@ def method_results(
             family=method.family,
             coverage=method.coverage,
             auroc=pooled.interval(method.name),
-            within_runs=inside and inside.interval(method.name),
+            within_runs=inside.interval(method.name) if inside else None,
             auprc=interval(auprc, table.y, method.ranking, weights),
             ece=ece_interval(table.y, method.probability, weights),
             stated=stated_calibration(table.y, own[method.name], weights, apart=APART) if method.name in own else None,

@@ -174,7 +174,7 @@ def method_table(comparison: Comparison) -> Table:
                 estimate(method.within_runs),
                 *(difference(getattr(method, field)) for field, _ in DIFFERENCES),
                 metric(method, METRICS[1]),
-                estimate(method.stated and method.stated.ece),
+                estimate(method.stated.ece if method.stated else None),
                 *(metric(method, column) for column in METRICS[2:]),
                 share(method.coverage),
                 words(method.family),

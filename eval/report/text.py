@@ -38,7 +38,7 @@ def comparison_table(comparison: Comparison) -> str:
         first.append([name, f"{100 * method.coverage:.0f}%", _cell(method, "auroc", winners), *differences])
         inside = [_estimate(method.within_runs)] if within else []
         second.append([name, *inside, *(_cell(method, column.field, winners) for column in rank)])
-        said = [_estimate(method.stated and method.stated.ece)] if stated else []
+        said = [_estimate(method.stated.ece if method.stated else None)] if stated else []
         third.append([name, *said, _cell(method, "ece", winners)])
     about = (
         f"{len(comparison.y)} answers, {100 * comparison.base_rate:.1f}% right. Intervals: 95 %, resampled by group. "
