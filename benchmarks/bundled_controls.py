@@ -23,6 +23,7 @@ from metaprobe.eval.metrics import (
     against_controls,
     auroc,
     cluster_weights,
+    interval,
 )
 from metaprobe.eval.metrics.ranked import Metric
 from metaprobe.training.audit import CONTROLS
@@ -59,7 +60,9 @@ def measure() -> None:
     runs = run_of_answers(table)
 
     def against(metric: Metric) -> dict[str, Any]:
-        return shown(against_controls(table.y, score, controls, weights, metric=metric))
+        own = interval(metric, table.y, score, weights)
+        found = shown(against_controls(table.y, score, controls, weights, metric=metric))
+        return {"interval": [round(own.low, 3), round(own.high, 3)], **found}
 
     found = {
         "answers": len(table),
@@ -105,7 +108,7 @@ def lines_of(found: dict[str, Any]) -> list[str]:
     answers, groups = f"{found['answers']:,} answers", f"{found['groups']:,} groups"
     lines = [
         f"Out of fold, on {answers} in {groups} and {found['runs']} runs, the recipe",
-        f"of `quality` reaches AUROC {pooled['estimate']:.3f} pooled and {within['estimate']:.3f} within runs.",
+        f"of `quality` reaches AUROC {reached(pooled)} pooled and {reached(within)} within runs.",
         f"Within runs it is not shown to beat: {', '.join(held)}." if held else "Within runs it beats every control.",
         "",
         f"| {' | '.join(COLUMNS)} |",
@@ -115,6 +118,12 @@ def lines_of(found: dict[str, Any]) -> list[str]:
         cells = [cell for control in (pooled["controls"][name], inside) for cell in cells_of(control)]
         lines.append(f"| {' | '.join([name, *cells])} |")
     return [*lines, ""]
+
+
+def reached(found: dict[str, Any]) -> str:
+    """The recipe's own AUROC with its interval."""
+    low, high = found["interval"]
+    return f"{found['estimate']:.3f} [{low:.3f}, {high:.3f}]"
 
 
 def cells_of(control: dict[str, Any]) -> list[str]:

@@ -110,8 +110,8 @@ def run_audits(inputs: AuditInputs, *, seed: int = 0) -> AuditReport:
     named = free_controls(table) | dict(inputs.controls)
     controls = against_controls(y, score, named, weights)
     found += beats_controls(controls, name=name)
-    runs, within = run_of_answers(table), None
-    if runs.any():
+    within: ControlComparison | None = None
+    if (runs := run_of_answers(table)).any():
         within = against_controls(y, score, named, weights, metric=StratifiedAuroc(runs))
         found.append(beats_controls_within(within, name=name))
     else:
