@@ -6,8 +6,8 @@ from pathlib import Path
 
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.probes.hidden import HiddenProbe
-from metaprobe.probes.signals import Signal
-from metaprobe.probes.source import STATED, SignalSource, joined
+from metaprobe.probes.signals import STATED, Signal, joined
+from metaprobe.probes.source import SignalSource
 from metaprobe.records.errors import RecordError
 from metaprobe.records.fingerprint import fingerprint
 from metaprobe.records.outcomes import QuestionOutcomes
