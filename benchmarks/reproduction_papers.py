@@ -1,5 +1,6 @@
 """What each paper's figures come to on the recorded runs, for benchmarks/reproduction.py. A function a paper."""
 
+import dataclasses
 import json
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -205,6 +206,10 @@ def drop_ins(runs: Sequence[Run], paper: dict[str, Any]) -> list[Figure]:
     return figures
 
 
+DEBATES = {"zero-shot": "asap-debate", "scaffold": "asap-debate-scaffold"}
+"""How the debaters were asked, as the paper does or with an opening imposed on them, -> the store."""
+
+
 def early_tokens(paper: dict[str, Any]) -> Section:
     """Its claim on every labelled set; its tables where the debate is recorded."""
     sets = json.loads((ROOT / "docs" / "measured" / "quality.json").read_text(encoding="utf-8"))["sets"]
@@ -223,9 +228,10 @@ def early_tokens(paper: dict[str, Any]) -> Section:
         for name, row in sets.items()
         if "early_over_full" in row.get("early", {})
     ]
-    runs = recorded("asap-debate")
-    if runs:
-        figures += debate_tables(runs, paper)
+    stores = {asked: recorded(store) for asked, store in DEBATES.items()}
+    runs = [run for found in stores.values() for run in found]
+    for asked, found in stores.items():
+        figures += [dataclasses.replace(one, what=f"{asked}: {one.what}") for one in debate_tables(found, paper)]
     missing = [
         Missing("all of it with GPT-4o-mini and GPT-5-mini", PROPRIETARY.format("them")),
         Missing("figures 2 and 3: trajectories", "Shown as curves without numbers; the report draws ours."),
