@@ -3,11 +3,22 @@
 import json
 import sys
 from pathlib import Path
+from typing import TypedDict, Unpack
 
 import click
 
 from metaprobe.records.outcomes import QuestionOutcomes
 from metaprobe.terminal import CHECKPOINT, FILE, FOLDER, command_line, folds_option, say_checkpoint, seed_option, steps
+
+
+class Means(TypedDict):
+    """What the router may spend and wait, or what both are worth; None where it was not said."""
+
+    budget: float | None
+    seconds: float | None
+    lambda_: float | None
+    per_second: float | None
+
 
 budget_option = click.option(
     "--budget",
@@ -124,7 +135,7 @@ def _outcomes(
 @lambda_option
 @per_second_option
 @digest_option
-def route(checkpoint: str, file: Path, sha256: str | None, **means: float | None) -> None:
+def route(checkpoint: str, file: Path, sha256: str | None, **means: Unpack[Means]) -> None:
     """What to do next about each line's question, given what is known so far: one decision out for each line in.
 
     A line is {"id", "question", "dimension", "agents": {name: {"answer", "confidence"}}} with the agents that have been
@@ -166,7 +177,7 @@ def evaluate_router_command(
     decisions: Path | None,
     sha256: str | None,
     seed: int,
-    **means: float | None,
+    **means: Unpack[Means],
 ) -> None:
     """Accuracy, cost, hull and controls as JSON, with intervals; all agents asked are paid for.
 
@@ -184,7 +195,8 @@ def evaluate_router_command(
     click.echo(json.dumps({"budget": means["budget"], "seconds": means["seconds"], **figures}, indent=1))
 
 
-def _means(given: dict[str, float | None]) -> dict[str, float | None]:
+def _means(given: Means) -> Means:
+    """The limits and prices as they were given. Raises where a limit meets a price that it would set itself."""
     named = {f"--{name.strip('_').replace('_', '-')}" for name, value in given.items() if value is not None}
     if named & {"--budget", "--seconds"} and named & {"--lambda", "--per-second"}:
         raise click.UsageError(
