@@ -69,14 +69,16 @@ def main(data: Path, models: Path, pairs: int, seed: int) -> None:
     asked = labelled_pairs(data / "arg_microtexts" / "data.jsonl", pairs, seed)
     shipped = Prompts.load("caelf", ("attack",)).messages("attack", argument_1="{first}", argument_2="{second}")
     wordings = {"as shipped": [(message.role, message.content) for message in shipped], **WORDINGS}
-    rows = []
+    found = {"seed": seed, "attacks": pairs, "supports": pairs, "texts": len({pair[3] for pair in asked})}
+    before = json.loads(MEASURED.read_text(encoding="utf-8")) if MEASURED.exists() else {"rows": []}
+    rows = before["rows"] if {**before, "rows": 0} == {**found, "rows": 0} else []  # goes on where it was stopped
     for name, path in LLMS.items():
-        llm = LocalLLM.load(str(models / path))
-        for wording, turns in wordings.items():
-            rows.append({"model": name, "wording": wording, **asyncio.run(figures(llm, turns, asked))})
+        missing = wordings.keys() - {row["wording"] for row in rows if row["model"] == name}
+        llm = LocalLLM.load(str(models / path)) if missing else None
+        for wording in (wording for wording in wordings if llm is not None and wording in missing):
+            rows.append({"model": name, "wording": wording, **asyncio.run(figures(llm, wordings[wording], asked))})
+            MEASURED.write_text(json.dumps({**found, "rows": rows}, indent=1) + "\n", encoding="utf-8")
             click.echo(json.dumps(rows[-1]), err=True)
-    found = {"seed": seed, "attacks": pairs, "supports": pairs, "texts": len({pair[3] for pair in asked}), "rows": rows}
-    MEASURED.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 def labelled_pairs(path: Path, pairs: int, seed: int) -> list[tuple[str, str, int, str]]:

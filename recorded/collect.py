@@ -39,7 +39,7 @@ COMMANDS = {
     "gsm8k-mgv": f"monitor-generate-verify {GSM8K} --policy exhaustive",
     "gsm8k-cot": f"zero-shot-cot {GSM8K}",
     "gsm8k-self-refine": f"self-refine {GSM8K}",
-    "gsm8k-self-refine-execute": f"self-refine {GSM8K} --prompts {{prompts}}",
+    "gsm8k-self-refine-execute": f"self-refine {GSM8K.replace('200', '100')} --prompts {{prompts}}",
     "gsm8k-self-verification": f"self-verification {GSM8K}",
     "metacog-every-agent": f"metacogagent --variant every-agent {METACOG} --wave 64",
     "qwen-metacog-eval": f"self-report --task metacog-eval --llm {SMALL} --batch-size 64 --top-logprobs 15",
