@@ -49,6 +49,7 @@ COMMANDS = {
     "asap-debate-scaffold": f"essay-debate --variant scaffold --task asap --limit 300 {ESSAYS} --judge {LARGE}",
     "essays-caelf": f"caelf --task essays --limit 60 {ESSAYS}",
     "essays-caelf-levels": f"caelf --variant levels --task essays --limit 60 {ESSAYS}",
+    "essays-caelf-rated": f"caelf --variant levels --task essays --limit 24 {ESSAYS} --judge {LARGE}",
     **{
         f"{model}-{task}": f"{REPORT} --task {task} --limit {limit} --llm {llm}"
         + (" --data {data}" if task != "arithmetic" else "")
@@ -59,7 +60,7 @@ COMMANDS = {
 """Name of the store -> its command. The other variants of MetaCogAgent follow from `every-agent` without a model
 (benchmarks/systems.py replays it)."""
 
-WITHOUT_TEXT = {"asap-debate", "asap-debate-scaffold", "essays-caelf", "essays-caelf-levels"}
+WITHOUT_TEXT = {"asap-debate", "asap-debate-scaffold", "essays-caelf", "essays-caelf-levels", "essays-caelf-rated"}
 """Stores on data that must not be given on: what was asked and said is left out."""
 
 WITH_ALTERNATIVES = {"qwen-metacog-eval"}
