@@ -113,6 +113,7 @@ def test_planted_rules_are_learned_from_questions_and_better_from_answers(traine
 def test_the_card_says_which_audits_were_not_made_and_why(trained: Checkpoint) -> None:
     card = (trained.path / "README.md").read_text()
     assert {line.partition(": ")[2] for line in card.splitlines() if line.startswith("- not made: ")} == {
+        "controls within runs: needs answers of several runs (models, tasks, ways of asking)",
         "shuffled labels: each refit is a training of its own",
         "random features: each refit is a training of its own",
         "other domains: each task or dimension left out is a training of its own",

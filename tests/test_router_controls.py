@@ -84,3 +84,18 @@ def test_outcomes_of_the_questions_it_is_judged_on_do_not_change_what_a_control_
     for name, family in families_of(data, train, test).items():
         assert np.array_equal(family.cost, other[name].cost)
         assert np.array_equal(family.settings[:, 1:], other[name].settings[:, 1:])  # the same choices, costs and calls
+
+
+@pytest.mark.parametrize("question", ["the same words here", "", None])
+def test_controls_on_words_need_no_word_that_several_questions_share(question: str | None) -> None:
+    def line(i: int) -> QuestionOutcomes:
+        text = f"word{i} other{i}" if question is None else question
+        agents = {
+            name: AgentOutcome("a", float((i + place) % 2), None, cost)
+            for place, (name, cost) in enumerate(COST.items())
+        }
+        return QuestionOutcomes(f"q{i}", f"g{i}", text, f"d{i}" if question is None else "", agents)
+
+    data = outcomes_of([line(i) for i in range(40)])
+    found = families_of(data, np.arange(30), np.arange(30, 40))
+    assert {"TF-IDF logistic", "kNN on TF-IDF SVD"} <= found.keys()

@@ -27,6 +27,8 @@ FOLDS = 3
 NEIGHBOURS = (10, 20, 40, 80, 160)
 PENALTIES = (0.3, 1.0, 3.0, 10.0)
 """Inverse strengths of the L2 penalty on words. Of both lists the one of least held-out squared error counts."""
+SEEN_IN = 3
+"""Questions that must have a word before it counts."""
 COMPONENTS = 64
 BISECTIONS = 20
 
@@ -174,10 +176,12 @@ def _neighbours(data: Outcomes, seed: int) -> Fit:
     def fit(rows: Ints, others: Ints) -> Floats:
         near = require("sklearn.neighbors", "fit")
         X, Z = _vectors(texts, rows, others)
-        svd = require("sklearn.decomposition", "fit").TruncatedSVD(min(COMPONENTS, X.shape[1]), random_state=seed)
+        if X.shape[1] > COMPONENTS:
+            svd = require("sklearn.decomposition", "fit").TruncatedSVD(COMPONENTS, random_state=seed)
+            X, Z = svd.fit_transform(X), svd.transform(Z)
         most = min(max(NEIGHBOURS), len(rows))
-        index = near.NearestNeighbors(n_neighbors=most, metric="cosine").fit(svd.fit_transform(X))
-        found = index.kneighbors(svd.transform(Z), return_distance=False)  # (m, most)
+        index = near.NearestNeighbors(n_neighbors=most, metric="cosine").fit(X)
+        found = index.kneighbors(Z, return_distance=False)  # (m, most)
         summed = np.cumsum(data.score[rows][found], axis=1)
         return np.stack([summed[:, min(k, most) - 1] / min(k, most) for k in NEIGHBOURS])
 
@@ -185,10 +189,14 @@ def _neighbours(data: Outcomes, seed: int) -> Fit:
 
 
 def _vectors(texts: list[str], rows: Ints, others: Ints) -> tuple[Any, Any]:
-    """TF-IDF of both, as the first show the words."""
+    """TF-IDF of both, of words that at least `SEEN_IN` of the first have; of the commonest where none is in so many."""
     text = require("sklearn.feature_extraction.text", "fit")
-    made = text.TfidfVectorizer(ngram_range=(1, 2), min_df=3, sublinear_tf=True, max_features=30_000)
-    return made.fit_transform([texts[i] for i in rows]), made.transform([texts[i] for i in others])
+    first, second = ([texts[i] for i in chosen] for chosen in (rows, others))
+    counts = text.CountVectorizer(ngram_range=(1, 2), min_df=1, binary=True).fit_transform(first).sum(axis=0)
+    made = text.TfidfVectorizer(
+        ngram_range=(1, 2), min_df=min(SEEN_IN, int(counts.max())), sublinear_tf=True, max_features=30_000
+    )
+    return made.fit_transform(first), made.transform(second)
 
 
 def _texts(data: Outcomes) -> list[str]:
