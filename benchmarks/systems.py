@@ -337,7 +337,7 @@ SECTIONS = {
     ),
     "metacogagent": (("metacog-every-agent",), metacog),
     "metacrit": (("creak-metacrit", "creak-cot"), metacrit_section),
-    "essay-debate": (("asap-debate",), debate),
+    "essay-debate": (("asap-debate", "asap-debate-scaffold"), debate),
     "caelf": (("essays-caelf", "essays-caelf-levels"), contest),
 }
 

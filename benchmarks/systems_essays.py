@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 from demo_results import markdown
-from systems_figures import ROOT, Lines, number, share
+from systems_figures import ROOT, Lines, about, number, share
 
 from metaprobe.eval.systems import caelf, essay_debate
 from metaprobe.records.store import RunStore
@@ -27,17 +27,34 @@ def measure_whole(store: Path) -> None:
         kept = {row[0]: row for row in (json.loads(CONTESTED.read_text()) if CONTESTED.exists() else [])}
         path, rows = CONTESTED, list((kept | {row[0]: row for row in contested(runs)}).values())
     else:
-        path = SCORES
-        rows = [
-            [row.essay_set, row.model, number(row.kappa), share(row.exact), str(row.missing)]
-            for row in essay_debate.score_agreement(runs)
-        ]
+        kept = json.loads(SCORES.read_text()) if SCORES.exists() else {}
+        found: dict[str, list[list[str]]] = {}
+        for row in essay_debate.score_agreement(runs):
+            cells = [row.essay_set, row.model, number(row.kappa), share(row.exact), str(row.missing)]
+            found.setdefault(asked_by(row.variant), []).append(cells)
+        path, rows = SCORES, kept | found
     path.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
 
 
+def asked_by(variant: str) -> str:
+    """How the debaters of a variant are asked."""
+    return "scaffold" if variant == "scaffold" else "zero-shot"
+
+
 def debate(runs: Sequence[Run], paper: dict[str, Any]) -> Lines:
-    """Scores, judges, and the best feature by set, role and target."""
-    scores = json.loads(SCORES.read_text()) if SCORES.exists() else []
+    """The tables of each way of asking, never of both together."""
+    ways: dict[str, list[Run]] = {}
+    for run in runs:
+        ways.setdefault(asked_by(run.variant), []).append(run)
+    lines: Lines = []
+    for way, found in ways.items():
+        lines += [f"### The debates, {way}", "", *about(found), "", *debate_of(found, way, paper), ""]
+    return lines[:-1]
+
+
+def debate_of(runs: Sequence[Run], way: str, paper: dict[str, Any]) -> Lines:
+    """Scores, judges, and the best feature by set, role and target; without a judge, what there is."""
+    scores = (json.loads(SCORES.read_text()) if SCORES.exists() else {}).get(way, [])
     verdicts = [
         [
             row.essay_set,
@@ -76,22 +93,25 @@ def debate(runs: Sequence[Run], paper: dict[str, Any]) -> Lines:
         ]
         for row in essay_debate.feature_associations(runs)
     ]
+    judged = [
+        "The meta-evaluator (Q from 0 to 9; the paper: highest score in 76.5 %, 79.3 % and 93.1 % of the responses):",
+        "",
+        *markdown(["set", "role", "asked", "retried", "missing", "Q", "critical", "highest score"], verdicts),
+        "",
+        "How far the two judges agree (kappa):",
+        "",
+        *markdown(["set", "role", "critical", "evidence", "n"], judges),
+        "",
+    ]
     return [
         "Final score against the human one (the paper does not report it):",
         "",
         *markdown(["set", "synthesizer", "quadratic weighted kappa", "equal", "no score"], scores),
         "",
-        "The meta-evaluator (Q from 0 to 9; the paper: highest score in 76.5 %, 79.3 % and 93.1 % of the responses):",
-        "",
-        *markdown(["set", "role", "asked", "retried", "missing", "Q", "critical", "highest score"], verdicts),
-        "",
-        "What a program finds in the same arguments (share of them):",
+        *(judged if verdicts else []),
+        "What a program finds in the arguments (share of them):",
         "",
         *markdown(["set", "role", "found"], checks),
-        "",
-        "How far the two judges agree (kappa):",
-        "",
-        *markdown(["set", "role", "critical", "evidence", "n"], judges),
         "",
         "The log-probability feature that goes best with each target: rho, for the critical flag AUROC. It is chosen",
         "on the data it is shown on, as in the paper; held out is what it reaches on essays that it was not chosen on.",
