@@ -11,31 +11,11 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
+import probes_controls
 from demo_results import write
-from scipy.stats import norm
 from systems_figures import ROOT
 
-from metaprobe.eval.compare import STATED
-from metaprobe.eval.metrics import holm
-from metaprobe.training.methods import BLEND, MEAN_LOGPROB
 from probes import CHANCE, FIGURES
-
-CONTROLS = (
-    STATED,
-    "stated ease",
-    "P(true)",
-    MEAN_LOGPROB,
-    "minimum log-probability",
-    "first log-probability",
-    "length",
-    "cut by max_tokens",
-    "prompt TF-IDF",
-    "dimension x level table",
-)
-"""What is free, or asked of the model itself, or read off the prompt."""
-LEVEL = 0.05
-Z = float(norm.ppf(1 - LEVEL / 2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +44,8 @@ def gains(figures: dict[str, Any]) -> list[Gain]:
 
 def gain_of(name: str, methods: dict[str, Any]) -> Gain:
     """The blend against each control that was measured, and the strongest of them by name."""
-    own, own_error = _estimate(methods[BLEND]["auroc"])
-    found = {control: _estimate(methods[control]["auroc"]) for control in CONTROLS if control in methods}
-    strongest = max(found, key=lambda control: found[control][0])
-    errors = {control: float(np.hypot(own_error, error)) for control, (_, error) in found.items()}
-    p = [2 * norm.sf(abs(own - value) / errors[control]) for control, (value, _) in found.items()]
-    above = [own > value for value, _ in found.values()]
-    gain, half = own - found[strongest][0], Z * errors[strongest]
-    stands = bool(np.all(above) and np.all(holm(p) <= LEVEL) and gain - half > 0)
-    return Gain(name, strongest, gain, gain - half, gain + half, stands)
+    found = probes_controls.gain_of({"methods": methods})
+    return Gain(name, found["control"], *found["difference"], stands=not found["standing"])
 
 
 def accuracies(figures: dict[str, Any]) -> dict[str, float]:
@@ -113,12 +86,6 @@ def _shown(gain: Gain) -> str:
 
 def _named(row: str) -> str:
     return row.replace("/", " on ")
-
-
-def _estimate(auroc: list[float]) -> tuple[float, float]:
-    """Estimate and standard error, from an interval of 95 %."""
-    estimate, low, high = auroc
-    return estimate, (high - low) / (2 * Z)
 
 
 if __name__ == "__main__":

@@ -4,11 +4,14 @@ from typing import Any
 
 import numpy as np
 
+from metaprobe.eval.compare import STATED
 from metaprobe.eval.metrics import ControlComparison, Interval, holm
 from metaprobe.eval.metrics.delong import normal_p
 from metaprobe.training.methods import BLEND, MEAN_LOGPROB
 
 CONTROLS = (
+    STATED,
+    "stated ease",
     "P(true)",
     MEAN_LOGPROB,
     "minimum log-probability",
@@ -19,6 +22,7 @@ CONTROLS = (
     "dimension x level table",
     "run identity",
 )
+"""What is free, asked of the model itself, or read off the prompt or the run."""
 Z = 1.96
 """97.5 % point of the normal distribution."""
 
