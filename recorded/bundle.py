@@ -51,7 +51,8 @@ POOLED = (
 FIGURES = {"within runs": WITHIN, "a task or dimension left out": ELSEWHERE, "pooled at home": POOLED}
 """Column -> what it holds; one that no checkpoint has anything in is left out."""
 HIGH_IS_BAD = frozenset({"critical"})
-"""Heads for which the mean log-probability is scored with the wrong sign: there a gain over it says nothing."""
+"""Heads of a failure, learned from debates in which the surest arguments are the faulty ones: the mean log-probability,
+taken as confidence, is upside down there, and a gain over it says nothing."""
 SHOWN = 4
 """How many those are. All stand in the card."""
 WORK = Path("out/bundle")
@@ -188,9 +189,9 @@ def notes(manifests: Mapping[str, Manifest]) -> list[str]:
     lines = []
     if turned:
         lines.append(
-            f"No gain over the mean log-probability is shown of {', '.join(turned)}: its high score is the bad one, and "
-            "the mean was scored as if a high mean were bad as well, which is the wrong way round, so that most of such "
-            "a gain would be the sign's."
+            f"No gain over the mean log-probability is shown of {', '.join(turned)}: the mean was taken as confidence, "
+            "and in the debates the surest arguments are the faulty ones, so that it ranks them the wrong way round. Most "
+            "of such a gain would be the sign's: what a score has to beat there is the mean turned about."
         )
     if old:
         lines.append(
