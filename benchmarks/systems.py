@@ -171,7 +171,8 @@ def loop_table(runs: Sequence[Run]) -> tuple[Lines, Lines]:
             f"Self-Verification against the answer that most of its candidates give, which needs no verification: "
             f"{points(loop.mean(loop.final - most))} points. Against the candidate of highest mean log-probability, "
             f"which needs none either and is right in {share(loop.mean(sure))}: "
-            f"{points(loop.mean(loop.final - sure))} points. What the verification is held against should be the stronger of the two."
+            f"{points(loop.mean(loop.final - sure))} points. What the verification is "
+            "held against should be the stronger of the two."
         )
     if MGV in loops and REFINE in loops:
         ours, theirs = loops[MGV], loops[REFINE]

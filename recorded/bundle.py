@@ -190,8 +190,8 @@ def notes(manifests: Mapping[str, Manifest]) -> list[str]:
     if turned:
         lines.append(
             f"No gain over the mean log-probability is shown of {', '.join(turned)}: the mean was taken as confidence, "
-            "and in the debates the surest arguments are the faulty ones, so that it ranks them the wrong way round. Most "
-            "of such a gain would be the sign's: what a score has to beat there is the mean turned about."
+            "and in the debates the surest arguments are the faulty ones, so that it ranks them the wrong way round. "
+            "Most of such a gain would be the sign's: what a score has to beat there is the mean turned about."
         )
     if old:
         lines.append(
