@@ -184,7 +184,7 @@ def notes(manifests: Mapping[str, Manifest]) -> list[str]:
     old = [
         f"`{name}`"
         for name, one in manifests.items()
-        if "auroc" in one.metrics and not any("strongest_control" in figure for figure in one.metrics)
+        if one.kind != "router" and not any(audit.endswith("beats mean log-probability") for audit in one.audits)
     ]
     lines = []
     if turned:
