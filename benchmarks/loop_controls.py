@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from metaprobe.eval.metrics import Interval, cluster_weights, mean_interval
 from metaprobe.eval.systems import mgv
 from metaprobe.pipelines.answers import canonical, final_answer
-from metaprobe.records.types import Run
+from metaprobe.records.types import Call, Run
 from metaprobe.routing.paper import PaperRules
 
 Floats = NDArray[np.float64]
@@ -101,6 +101,25 @@ def most_given(runs: Sequence[Run]) -> Floats:
         best = max(range(len(forms)), key=lambda place: (votes[forms[place]], -place))
         won.append(run.label("correct", answers[best].id) or 0.0)
     return np.array(won)
+
+
+def surest(runs: Sequence[Run]) -> Floats:
+    """(problems,) right or wrong: of several candidates of a run that of highest mean log-probability.
+
+    Raises ValueError where a candidate has no log-probabilities.
+    """
+    won = []
+    for run in sorted(runs, key=lambda run: run.item.id):
+        answers = sorted((call for call in run.calls if call.stage == "answer"), key=lambda call: call.round)
+        means = [_mean_logprob(call) for call in answers]
+        won.append(run.label("correct", answers[int(np.argmax(means))].id) or 0.0)
+    return np.array(won)
+
+
+def _mean_logprob(call: Call) -> float:
+    if call.logprobs is None or not len(call.logprobs):
+        raise ValueError(f"call {call.id} has no log-probabilities")
+    return float(np.mean(call.logprobs, dtype=np.float64))
 
 
 def _matched(others: Loop, ours: Loop, values: Floats) -> Floats:

@@ -17,6 +17,7 @@ from statistics import fmean
 
 import numpy as np
 from demo_results import markdown, write
+from numpy.typing import ArrayLike
 from operating_points_ways import (
     CONSTANT,
     ORDERS,
@@ -32,7 +33,8 @@ from operating_points_ways import (
 from systems_figures import PAGE, ROOT, about, points, recorded, share
 
 from metaprobe.checkpoints import UntrustedCheckpoint
-from metaprobe.eval.metrics import Interval, cluster_weights, mean_interval
+from metaprobe.eval.metrics import Interval, against_controls, cluster_weights, mean_interval
+from metaprobe.eval.metrics.ranked import Value
 from metaprobe.eval.systems import metacogagent
 from metaprobe.eval.table import group_of
 from metaprobe.probes.source import SignalSource
@@ -142,17 +144,30 @@ def statements(measured: dict[str, list[dict[str, str]]], iterate: str, assess: 
 
 
 def verdict(rows: Sequence[Row], own: str, groups: Sequence[str]) -> str:
-    """One way against each of the others, paired: which it beats, ties with and loses to."""
-    weights = cluster_weights(groups, 1000, 0)
+    """One way against each of the others, paired, corrected by Holm over all of them: what is shown, and what not."""
     (ours,) = [row for row in rows if row.name == own]
-    found: dict[str, list[str]] = {"is more accurate than": [], "ties with": [], "is less accurate than": []}
-    for row in rows:
-        if row is not ours:
-            gain = difference(ours, row, weights)
-            kind = 0 if gain.low > 0 else 2 if gain.high < 0 else 1
-            found[list(found)[kind]].append(f"*{row.name}* ({points(gain)})")
+    others = {row.name: np.asarray(row.correct, dtype=np.float64) for row in rows if row is not ours}
+    mine = np.asarray(ours.correct, dtype=np.float64)
+    compared = against_controls(mine, mine, others, cluster_weights(groups, 1000, 0), metric=share_right)
+    found: dict[str, list[str]] = {
+        "is more accurate than": [],
+        "is not shown to differ from": [],
+        "is less accurate than": [],
+    }
+    at = {control.name: control for control in compared.controls}
+    for name in others:
+        gain = at[name].difference
+        shown = at[name].p_holm < 0.05 and (gain.low > 0 or gain.high < 0)
+        found[list(found)[1 if not shown else 0 if gain.low > 0 else 2]].append(f"*{name}* ({points(gain)})")
     said = "; ".join(f"{how} {', '.join(names)}" for how, names in found.items() if names)
-    return f"By paired intervals, in points, *{own}* {said}."
+    return f"By paired intervals, in points, and p-values corrected by Holm over these ways, *{own}* {said}."
+
+
+def share_right(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None, /) -> Value:
+    """The mean of `score` (n,), right or wrong as 1 or 0, whatever `y` holds: a share in place of an AUROC."""
+    right = np.asarray(score, dtype=np.float64)
+    counts = np.ones_like(right) if weight is None else np.asarray(weight, dtype=np.float64)
+    return counts @ right / counts.sum(axis=-1)
 
 
 def table(measured: Sequence[dict[str, str]], head: Sequence[str], says: str, over: str) -> list[str]:

@@ -182,7 +182,8 @@ def page_command() -> None:
     write(PAGE, "speed", [*speed(), ""])
     write(PAGE, "kinds", [*kinds(rows), ""])
     write(PAGE, "efficiency", [*efficiency(rows), ""])
-    write(PAGE, "transfer", [*transfer({k: v for k, v in figures.items() if "auroc" in v}), ""])
+    matrices = {k: v for k, v in figures.items() if "auroc" in v}
+    write(PAGE, "transfer", [*transfer(matrices), elsewhere(matrices, rows), ""])
 
 
 def speed() -> list[str]:
@@ -368,6 +369,27 @@ def transfer(matrices: dict[str, Any]) -> list[str]:
         if found["elsewhere"]:
             lines += [f"Mean off the diagonal: {shown(found['elsewhere'])}.", ""]
     return lines
+
+
+def elsewhere(matrices: dict[str, Any], rows: dict[str, Any]) -> str:
+    """How many probes are above chance, below it or neither on another task; beside the highest, length alone."""
+    cells = [
+        (*found["auroc"][i][j], key.partition("/")[0], learned, used)
+        for key, found in matrices.items()
+        for i, learned in enumerate(found["names"])
+        for j, used in enumerate(found["names"])
+        if i != j
+    ]
+    above, below = sum(low > 0.5 for _, low, *_ in cells), sum(high < 0.5 for _, _, high, *_ in cells)
+    highest = [
+        f"{model}, {learned} to {used}, {estimate:.2f} (length alone there "
+        f"{rows[f'{model}/{used}']['methods']['length']['auroc'][0]:.2f})"
+        for estimate, _, _, model, learned, used in sorted(cells, reverse=True)[:3]
+    ]
+    return (
+        f"Of {len(cells)} cells off the diagonal, the interval of {len(cells) - above - below} holds 0.5, that of "
+        f"{above} lies above it and that of {below} below. The highest: {'; '.join(highest)}."
+    )
 
 
 if __name__ == "__main__":

@@ -37,11 +37,11 @@ hold where it is on the other side, and is undecided else. Of many rows a few ar
 READING = """\
 **How the tables read.** Where runs are pooled, level and length tell the run, and trees that are not told the run use
 them for that: on token_logprobs_qa they gain between runs and lose the order within. Told the run (an intercept each),
-a logistic regression on six numbers is ahead of them there, and its blend with trees is the best of all; elsewhere
-trees are level with it or ahead. Where answers are long, the level says little, or the wrong way round, and what counts
-is length, the second half, the slope: trees find that, and one single feature, well chosen, finds most of it. Holding
-the trees back helps in some sets and harms in others. Out of domain the six terms lose little between tasks, and
-between models; trees lose more, and from one data set to another they are often near chance where the mean is not:
+a logistic regression on six numbers is ahead of them there, and its blend with trees ties with it; on the other sets
+now the one and now the other is higher. Where answers are long, the level says little, or the wrong way round, and
+what counts is length, the second half, the slope: trees find that, and one single feature, well chosen, finds most of
+it. Holding the trees back helps in some sets and harms in others. Out of domain the six terms lose little between
+tasks, and between models; trees lose more, and from one data set to another they are often near chance where the mean is not:
 train on the task and model it is for. The opening tokens are where answers differ most, as the paper finds, and yet
 not where good and bad differ most; and they are the least sure ones, not the surest."""
 
@@ -86,5 +86,7 @@ chance ([systems.md](systems.md#early-token-confidence-in-debate)): that these l
 doubt here. What the program finds is told better, and the other way round than a user would guess: arguments that copy
 the essay or the other debater, or quote what does not stand in the essay, are written with the *highest* log-
 probabilities, so that the mean log-probability, taken as confidence, ranks them as the best. That holds in both ways of
-asking. Trees and one feature of known direction do alike. The zero-shot arguments are few and of few essays, so their
-intervals are wide; many rows share the same arguments."""
+asking. It also means that a gain over the mean is, where the mean lies below one half, mostly the gain of knowing its
+direction: the mean turned about, which takes labels but no model, has one less the AUROC shown, and is what a learned
+score has to beat there. Trees and one feature of known direction do alike. The zero-shot arguments are few and of few
+essays, so their intervals are wide; many rows share the same arguments."""

@@ -16,7 +16,7 @@ import click
 from creak_controls import CHAIN as ONE_CHAIN
 from creak_controls import CONSTANT, HALF, constant, difference, right, unreadable
 from demo_results import markdown, write
-from loop_controls import SAME_PROMPT, loop_of, most_given, over_in_first, over_in_gain
+from loop_controls import SAME_PROMPT, loop_of, most_given, over_in_first, over_in_gain, surest
 from loop_controls import over as loop_over
 from metacog_controls import every_agent, series, with_constants, without_signal
 from metacog_orders import Series
@@ -166,10 +166,13 @@ def loop_table(runs: Sequence[Run]) -> tuple[Lines, Lines]:
     ]
     lines = []
     if VERIFY in loops:
-        most = most_given(by_system[VERIFY])
+        loop, most, sure = loops[VERIFY], most_given(by_system[VERIFY]), surest(by_system[VERIFY])
         lines.append(
             f"Self-Verification against the answer that most of its candidates give, which needs no verification: "
-            f"{points(loops[VERIFY].mean(loops[VERIFY].final - most))} points."
+            f"{points(loop.mean(loop.final - most))} points. Against the candidate of highest mean log-probability, "
+            f"which needs none either and is right in {share(loop.mean(sure))}: "
+            f"{points(loop.mean(loop.final - sure))} points. What the verification is "
+            "held against should be the stronger of the two."
         )
     if MGV in loops and REFINE in loops:
         ours, theirs = loops[MGV], loops[REFINE]

@@ -69,6 +69,8 @@ class UseResult:
     accuracy_before: float
     accuracy: Interval
     """Share of good answers among those kept and those that replace stopped ones."""
+    over_random: Interval
+    """That share less what replacing as many answers at random is expected to give: the gate's own part."""
     tokens: Interval
     """Tokens a question, all told; those of a stronger model at its price."""
     saved: Interval
@@ -234,6 +236,10 @@ def _use_result(
         reached = (gained > -1e-9) & ((gained <= 1e-9) | enough.any(axis=1))
         return np.where(reached, 1 - (weight @ tokens) / spent, np.nan)
 
+    def over_random(weight: Floats) -> Floats:
+        drawn = (weight @ stopped) / weight.sum(axis=1)  # the same share of the same resampled answers
+        return (weight @ (accuracy - table.y) - drawn * (weight @ (new.good - table.y))) / weight.sum(axis=1)
+
     def of(statistic: Callable[[Floats], Floats]) -> Interval:
         def metric(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None, /) -> Value:
             return statistic(np.asarray(weight, dtype=np.float64))
@@ -244,6 +250,7 @@ def _use_result(
         use=use,
         accuracy_before=float(table.y.mean()),
         accuracy=mean_interval(accuracy, weights),
+        over_random=of(over_random),
         tokens=mean_interval(tokens, weights),
         saved=of(saved),
         saved_full=of(saved_full),
@@ -282,13 +289,14 @@ def gate_markdown(report: GateReport) -> str:
         ),
         "",
         "| promised | good answers stopped | bad answers stopped | at token (median) | stopped answers are | "
-        "accuracy | tokens a question | saved against giving up the same ones finished | saved against the full "
-        "predictor |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "accuracy | over replacing as many at random, points | tokens a question | saved against giving up the same "
+        "ones finished | saved against the full predictor |",
+        "|---|---|---|---|---|---|---|---|---|---|",
         *(
             f"| {rate.alpha:g} | {_shown(rate.false_alarms, '.1%')} | {_shown(rate.bad_stopped, '.1%')} | "
             f"{'-' if np.isnan(rate.median_look) else format(rate.median_look, '.0f')} | {use.use} | "
-            f"{use.accuracy_before:.1%} -> {_shown(use.accuracy, '.1%')} | {_shown(use.tokens, '.1f')} | "
+            f"{use.accuracy_before:.1%} -> {_shown(use.accuracy, '.1%')} | {_shown(use.over_random, '+.1f', 100)} | "
+            f"{_shown(use.tokens, '.1f')} | "
             f"{_shown(use.saved, '.1%')} | {_shown(use.saved_full, '.1%')} |"
             for rate in report.rates
             for use in rate.uses
@@ -299,7 +307,8 @@ def gate_markdown(report: GateReport) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _shown(value: Interval, form: str = ".3f") -> str:
+def _shown(value: Interval, form: str = ".3f", scale: float = 1.0) -> str:
     if np.isnan(value.estimate):
         return "-"
-    return f"{value.estimate:{form}} [{value.low:{form}}, {value.high:{form}}]"
+    estimate, low, high = (format(scale * x, form) for x in (value.estimate, value.low, value.high))
+    return f"{estimate} [{low}, {high}]"

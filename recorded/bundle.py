@@ -11,7 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -48,16 +48,11 @@ POOLED = (
     ("Brier skill", ".3f", "brier_skill"),
 )
 """Over all answers at home; what has none of these (a gate, a router) shows the first of its figures."""
-COLUMNS = (
-    "name",
-    "kind",
-    "answers of",
-    "learned from",
-    "within runs",
-    "a task or dimension left out",
-    "pooled at home",
-    "trust",
-)
+FIGURES = {"within runs": WITHIN, "a task or dimension left out": ELSEWHERE, "pooled at home": POOLED}
+"""Column -> what it holds; one that no checkpoint has anything in is left out."""
+HIGH_IS_BAD = frozenset({"critical"})
+"""Heads of a failure, learned from debates in which the surest arguments are the faulty ones: the mean log-probability,
+taken as confidence, is upside down there, and a gain over it says nothing."""
 SHOWN = 4
 """How many those are. All stand in the card."""
 WORK = Path("out/bundle")
@@ -158,13 +153,11 @@ def run(command: str) -> None:
 
 def write_table() -> None:
     """What is bundled, into docs/checkpoints.md."""
-    lines = [
-        "",
-        f"| {' | '.join(COLUMNS)} |",
-        f"|{'---|' * len(COLUMNS)}",
-    ]
-    for name in bundled_names():
-        manifest = load_checkpoint(FOLDER / name).manifest
+    manifests = {name: load_checkpoint(FOLDER / name).manifest for name in bundled_names()}
+    shown = {column: part for column, part in FIGURES.items() if any(told(m, part) != "-" for m in manifests.values())}
+    columns = ["name", "kind", "answers of", "learned from", *shown, "trust"]
+    lines = ["", *notes(manifests), "", f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
+    for name, manifest in manifests.items():
         models = ", ".join(manifest.generator.models) if manifest.generator else "-"
         of = f"{manifest.training.n} answers in {manifest.training.groups} groups" if manifest.training else "-"
         first = [(key, ".3f", key) for key in manifest.metrics][:SHOWN]
@@ -174,7 +167,7 @@ def write_table() -> None:
             manifest.kind,
             models,
             of,
-            *(told(manifest, part) for part in (WITHIN, ELSEWHERE, pooled)),
+            *(told(manifest, pooled if part is POOLED else part) for part in shown.values()),
         ]
         cells.append(f"{manifest.trust}{': not shown: ' if manifest.failed else ''}{'; '.join(manifest.failed)}")
         lines.append(f"| {' | '.join(cells)} |")
@@ -185,9 +178,37 @@ def write_table() -> None:
     PAGE.write_text(before + begin + "\n".join(lines) + "\n" + end + after, encoding="utf-8")
 
 
+def notes(manifests: Mapping[str, Manifest]) -> list[str]:
+    """What has to be known of the table's columns."""
+    turned = [f"`{name}`" for name, one in manifests.items() if HIGH_IS_BAD & {output.name for output in one.outputs}]
+    old = [
+        f"`{name}`"
+        for name, one in manifests.items()
+        if one.kind != "router" and not any(audit.endswith("beats mean log-probability") for audit in one.audits)
+    ]
+    lines = []
+    if turned:
+        lines.append(
+            f"No gain over the mean log-probability is shown of {', '.join(turned)}: the mean was taken as confidence, "
+            "and in the debates the surest arguments are the faulty ones, so that it ranks them the wrong way round. "
+            "Most of such a gain would be the sign's: what a score has to beat there is the mean turned about."
+        )
+    if old:
+        lines.append(
+            f"`trust` of {', '.join(old)} is by the audits of version 0.1, which held a score against lengths, prompts "
+            "and tables and not against each free log-probability; it holds until they are made again."
+        )
+    return lines
+
+
 def told(manifest: Manifest, figures: Sequence[tuple[str, str, str]]) -> str:
-    """Those of the figures that it has, for a cell of the table."""
-    found = [(says, form, manifest.metrics[key]) for says, form, key in figures if key in manifest.metrics]
+    """Those of the figures that it has and that mean something, for a cell of the table."""
+    turned = bool(HIGH_IS_BAD & {output.name for output in manifest.outputs})
+    found = [
+        (says, form, manifest.metrics[key])
+        for says, form, key in figures
+        if key in manifest.metrics and not (turned and says == MEAN_GAIN)
+    ]
     return "; ".join(f"{says} {m.estimate:{form}} [{m.low:{form}}, {m.high:{form}}]" for says, form, m in found) or "-"
 
 

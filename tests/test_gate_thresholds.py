@@ -172,6 +172,8 @@ def test_figures_of_a_case_worked_by_hand() -> None:
     assert again.saved_full.estimate == pytest.approx(1 - 46 / 60)  # the predictor must give up the same two
     assert (escalated.accuracy.estimate, escalated.tokens.estimate) == (0.75, 16.5)
     assert escalated.saved.estimate == pytest.approx(1 - 66 / 80)
+    # Replacing two of the four at random leaves half of them good, whoever answers anew.
+    assert (again.over_random.estimate, escalated.over_random.estimate) == (0.5, 0.25)
     assert "asked again" in gate_markdown(report)
     assert "other answers to that question" in report.assumptions[0]
 
