@@ -238,7 +238,9 @@ def _use_result(
 
     def over_random(weight: Floats) -> Floats:
         drawn = (weight @ stopped) / weight.sum(axis=1)  # the same share of the same resampled answers
-        return (weight @ (accuracy - table.y) - drawn * (weight @ (new.good - table.y))) / weight.sum(axis=1)
+        at_random: Floats = drawn * (weight @ (new.good - table.y))
+        gained: Floats = weight @ (accuracy - table.y) - at_random
+        return np.asarray(gained / weight.sum(axis=1))
 
     def of(statistic: Callable[[Floats], Floats]) -> Interval:
         def metric(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None, /) -> Value:
