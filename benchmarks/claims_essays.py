@@ -106,7 +106,8 @@ def telling() -> dict[str, str]:
         "page": "docs/systems.md",
         "before": "assumed",
         "after": (
-            f"{known} of {len(ways)} ways (two models, four wordings, plain and less no context) tell "
+            f"{known} of {len(ways)} ways ({len({row['model'] for row in found['rows']})} models, "
+            f"{len({row['wording'] for row in found['rows']})} wordings, plain and less no context) tell "
             f"{found['attacks']} labelled attacks from {found['supports']} supports with an interval above 0.5; "
             f"the best AUROC is {best[0]:.2f} [{best[1]:.2f}, {best[2]:.2f}]"
         ),

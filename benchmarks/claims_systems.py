@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import headline
 import live_signals
+import probes_controls
 import reproduction
 from creak_controls import HALF
 from systems_figures import ROOT, cell
@@ -65,14 +66,18 @@ def of_live(signal: str) -> Callable[[dict[str, str]], tuple[str, str, str]]:
 
 
 def of_probes(told: dict[str, str]) -> tuple[str, str, str]:
-    """The blend against the strongest single control."""
-    figures = json.loads(headline.FIGURES.read_text(encoding="utf-8"))
+    """The blend against the strongest control, joined free signals among them where answers are recorded."""
+    figures = headline.read()
     gains = headline.gains(figures)
-    stand = [gain.gain for gain in gains if gain.stands]
+    joined = json.loads(probes_controls.MEASURED.read_text(encoding="utf-8"))
+    single = [gain for gain in gains if gain.row not in joined]
+    checked = [gain for gain in gains if gain.row in joined]
+    stand = [gain.gain for gain in checked if gain.stands]
     after = (
-        f"{len(stand)} of {len(gains)}, by {min(stand):+.2f} to {max(stand):+.2f}, against the strongest single control"
-        if stand
-        else f"none of {len(gains)} against the strongest single control"
+        f"{len(stand)} of the {len(checked)} rows whose answers are recorded"
+        + (f", by {min(stand):+.2f} to {max(stand):+.2f}" if stand else "")
+        + ", against the strongest control, the answer's words and free signals joined among them; of the other "
+        f"{len(single)} rows {sum(gain.stands for gain in single)}, against single controls only"
     )
     return after, "holds on fewer" if stand else "falls to a control", "benchmarks/headline.py"
 

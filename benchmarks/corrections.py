@@ -29,7 +29,7 @@ INTRO = """# Corrections to version 0.1
 Version 0.1 published figures of this project that had not met every control: a constant in the place of the learned
 number, the best agent alone, the same prompt, other orders of the questions, stated confidence before recalibration,
 controls that may spend as much. They have met them now. Each row is a statement that fell or changed; the figures
-beside today's statements stand on the pages linked. What is not listed here was checked and stands, or was not a claim.
+beside today's statements stand on the pages linked.
 """
 
 

@@ -72,7 +72,7 @@ def beats(rows: list[Row]) -> str:
     first, standing = rows[0], [row for row in rows if not float(row["beaten"])]
     gain = f"{spread(first, 'difference', signed=True)} AUROC to the strongest, {first['control']}"
     if not standing:
-        return f"beats all {len(rows)} controls ({gain})"
+        return f"beats each of the {len(rows)} controls singly ({gain})"
     names = ", ".join(row["control"] for row in standing)
     return f"is not shown to beat {names} ({gain})"
 

@@ -33,8 +33,13 @@ class Gain:
 
 def main() -> None:
     """Write the lead of README.md."""
-    figures = json.loads(FIGURES.read_text(encoding="utf-8"))
+    figures = read()
     write(ROOT / "README.md", "headline", [lead(gains(figures), accuracies(figures)), ""])
+
+
+def read() -> dict[str, Any]:
+    """The figures of docs/probes.md, the joined controls among them."""
+    return probes_controls.with_joined(json.loads(FIGURES.read_text(encoding="utf-8")))
 
 
 def gains(figures: dict[str, Any]) -> list[Gain]:
@@ -55,29 +60,40 @@ def accuracies(figures: dict[str, Any]) -> dict[str, float]:
 
 def lead(found: list[Gain], accuracy: dict[str, float]) -> str:
     """What holds, what does not, and where there was little to predict."""
-    stand = sorted((gain for gain in found if gain.stands), key=lambda gain: gain.gain)
-    rest = [gain for gain in found if not gain.stands]
-    if not stand:
-        return (
-            f"On none of the {len(found)} pairs of model and task in [docs/probes.md](docs/probes.md) does a learned "
-            "score tell right from wrong answers better than its strongest single control."
+    joined = json.loads(probes_controls.MEASURED.read_text(encoding="utf-8"))
+    checked, others = ([gain for gain in found if (gain.row in joined) == known] for known in (True, False))
+    stand = sorted((gain for gain in checked if gain.stands), key=lambda gain: gain.gain)
+    parts = [
+        "**What holds.** A small learned score (hidden-state probes and log-probabilities, blended) is held against "
+        "stated confidence, P(true), single log-probabilities, length, being cut, what the prompt alone tells, the "
+        "answer's own words, and all of these joined in one regression. On "
+        + (f"{len(stand)} of the" if stand else "none of the")
+        + f" {len(checked)} pairs of model and task whose answers are recorded it tells right from wrong answers "
+        "better than every one of them, after Holm"
+        + (
+            f": by {_shown(stand[0])} to {_shown(stand[-1])} in AUROC over the strongest ({_rows(stand)})."
+            if stand
+            else "."
+        )
+        + " Intervals are of 95 %, as if the two scores were independent."
+    ]
+    if rest := [gain for gain in checked if not gain.stands]:
+        parts.append("Not shown on " + "; ".join(f"{_named(gain.row)}, {_shown(gain)}" for gain in rest) + ".")
+    if ahead := sorted((gain for gain in others if gain.stands), key=lambda gain: gain.gain):
+        parts.append(
+            f"Of {len(others)} more pairs the answers are not recorded, so words and joined signals were not tried; of "
+            f"the single controls it beats every one on {len(ahead)}: "
+            + "; ".join(f"{_named(gain.row)}, {_shown(gain)}" for gain in ahead)
+            + "."
         )
     low, high = CHANCE
-    rare = [gain.row for gain in found if not low <= accuracy[gain.row] <= high]
-    parts = [
-        "**What holds.** A small learned score (hidden-state probes and log-probabilities, blended) tells right from "
-        f"wrong answers better than the strongest single control on {len(stand)} of {len(found)} pairs of model and "
-        f"task, by {_shown(stand[0])} to {_shown(stand[-1])} in AUROC. Controls are stated confidence, P(true), single "
-        "log-probabilities, length, being cut, and what the prompt alone tells; the strongest on the same answers is "
-        "named, intervals are of 95 % as if the two scores were independent, and each control is beaten after Holm."
-    ]
-    if rest:
-        parts.append("Not shown on " + "; ".join(f"{_named(gain.row)}, {_shown(gain)}" for gain in rest) + ".")
-    if rare:
-        parts.append(
-            f"Fewer than {low:.0%} or more than {high:.0%} of the answers are right on {', '.join(map(_named, rare))}."
-        )
+    if rare := [gain for gain in found if not low <= accuracy[gain.row] <= high]:
+        parts.append(f"Fewer than {low:.0%} or more than {high:.0%} of the answers are right on {_rows(rare)}.")
     return " ".join([*parts, "All rows: [docs/probes.md](docs/probes.md)."])
+
+
+def _rows(found: list[Gain]) -> str:
+    return ", ".join(_named(gain.row) for gain in found)
 
 
 def _shown(gain: Gain) -> str:

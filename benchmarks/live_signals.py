@@ -19,7 +19,7 @@ from typing import Any
 import click
 import numpy as np
 from demo_results import markdown, write
-from metacog_controls import SHUFFLED, World, outcomes, with_constants, with_shuffled, without_signal
+from metacog_controls import BEST, WITHIN, World, outcomes, with_constants, with_shuffled, without_signal
 from metacog_orders import Floats, Series, compared, share, spread_over
 from metacog_replays import ORDERS
 from systems_figures import ABOUT_ORDERS, PAGE, ROOT, about, cell, packed, recorded
@@ -216,17 +216,17 @@ def verdicts(figures: dict[str, Any]) -> str:
             continue
         standing = ", ".join(control["name"] for control in found["controls"] if not control["beaten"])
         parts.append(
-            f"*{name}* gains nothing over what is free: it is not shown to be above {standing}; it differs from the "
-            f"strongest, {against_it}. {apart(found)}"
+            f"*{name}* gains nothing over controls that need no signal: it is not shown to be above {standing}; it "
+            f"differs from the strongest, {against_it}. {apart(found)}"
         )
     return " ".join(parts)
 
 
 def apart(found: dict[str, Any]) -> str:
     """Whether the signal tells the questions of an agent apart, which is all that a question-level signal can do."""
-    dealt = next(control for control in found["controls"] if control["name"] == SHUFFLED)
+    dealt = next(control for control in found["controls"] if control["name"] == WITHIN)
     start = "It does tell questions apart" if dealt["beaten"] else "Nor is it shown to tell questions apart"
-    return f"{start}: over the same numbers, {SHUFFLED}, it has {points(dealt['gain'])} points."
+    return f"{start}: over the same numbers, {WITHIN}, it has {points(dealt['gain'])} points."
 
 
 def sentence(figures: dict[str, Any]) -> str:
@@ -234,6 +234,7 @@ def sentence(figures: dict[str, Any]) -> str:
     accuracy = {row["name"]: row["accuracy"] for row in figures["rows"]}
     found = figures["gains"][IMPLICIT]
     strongest = found["controls"][0]
+    alone = next(control for control in found["controls"] if control["name"] == BEST)
     start = (
         "In MetaCogAgent over three small models, a quality predictor on log-probabilities in the place of the stated "
         f"confidence takes accuracy on {figures['items']} items from {cell(accuracy[EXPLICIT], 'percent')} to "
@@ -247,8 +248,8 @@ def sentence(figures: dict[str, Any]) -> str:
             f"{points(strongest['gain'])} points. All controls: {where}"
         )
     return start + (
-        f"That is no gain over what is free: {strongest['name']} has {strongest['accuracy']:.1%}, and against it the "
-        f"predictor has {points(strongest['gain'])} points. {apart(found)} All controls: {where}"
+        f"That is no gain over asking one agent: the {BEST}, one answer a question, has {alone['accuracy']:.1%}, and "
+        f"against it the predictor has {points(alone['gain'])} points. {apart(found)} All controls: {where}"
     )
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import click
 import numpy as np
 from demo_results import markdown, write
-from probes_controls import gain_of, over_strongest, packed, says, shown
+from probes_controls import JOINED, gain_of, over_strongest, packed, says, shown, with_joined
 
 from metaprobe.eval.audits import transfer_matrix
 from metaprobe.eval.compare import BEST_BASELINE, STATED, auroc_gain, method_results
@@ -176,7 +176,8 @@ def page_command() -> None:
     write(
         PAGE, "setting", [f"Measured: {setting}. System `self-report`, variant `p-true`, every second layer kept.", ""]
     )
-    write(PAGE, "discrimination", [*discrimination(rows), "", *says(rows), ""])
+    beside = with_joined(rows)
+    write(PAGE, "discrimination", [*discrimination(beside), "", *says(beside), ""])
     write(PAGE, "calibration", [*calibration(rows), ""])
     write(PAGE, "speed", [*speed(), ""])
     write(PAGE, "kinds", [*kinds(rows), ""])
@@ -282,7 +283,7 @@ def transferred(stores: dict[str, Path]) -> dict[str, Any]:
 
 def discrimination(rows: dict[str, Any]) -> list[str]:
     """AUROC of every method."""
-    names = [name for name in SHOWN if any(name in row["methods"] for row in rows.values())]
+    names = [name for name in (*SHOWN, *JOINED) if any(name in row["methods"] for row in rows.values())]
     head = ["model, task", "n (groups)", "accuracy", *names, "strongest control", "blend over it"]
     head.append("blend over mean logprob")
     lines = []

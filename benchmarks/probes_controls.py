@@ -1,5 +1,7 @@
 """Whether the blend of docs/probes.md beats every control, from the figures of `probes.py measure`."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,9 @@ CONTROLS = (
     "run identity",
 )
 """What is free, asked of the model itself, or read off the prompt or the run."""
+JOINED = ("answer TF-IDF", "free signals joined")
+"""No single numbers, measured by joined_controls.py where the answers are recorded."""
+MEASURED = Path(__file__).parent.parent / "docs" / "measured" / "probes_joined.json"
 Z = 1.96
 """97.5 % point of the normal distribution."""
 
@@ -36,6 +41,17 @@ def over_strongest(controls: ControlComparison) -> dict[str, Any]:
     }
 
 
+def with_joined(figures: dict[str, Any]) -> dict[str, Any]:
+    """The figures of docs/measured/probes.json with the joined controls among the methods of each row that has them."""
+    joined = json.loads(MEASURED.read_text(encoding="utf-8"))
+    return {
+        key: {**row, "methods": {**row["methods"], **joined.get(key, {}).get("methods", {})}}
+        if "methods" in row
+        else row
+        for key, row in figures.items()
+    }
+
+
 def gain_of(row: dict[str, Any]) -> dict[str, Any]:
     """The blend over the strongest control.
 
@@ -45,7 +61,7 @@ def gain_of(row: dict[str, Any]) -> dict[str, Any]:
     found = row["methods"]
     if "over_strongest" in found[BLEND]:
         return dict(found[BLEND]["over_strongest"])
-    controls = {name: found[name]["auroc"] for name in CONTROLS if name in found}
+    controls = {name: found[name]["auroc"] for name in (*CONTROLS, *JOINED) if name in found}
     own, half = found[BLEND]["auroc"], {}
     for name, (estimate, low, high) in controls.items():
         half[name] = own[0] - estimate, float(np.hypot(own[2] - own[1], high - low)) / 2
@@ -73,7 +89,7 @@ def says(rows: dict[str, Any]) -> list[str]:
     paired = all("over_strongest" in row["methods"][BLEND] for row in rows.values())
     return [
         f"**The blend beats every control on {len(ahead)} of {len(gains)} rows** (starred), by {by[0]:+.2f} to "
-        f"{by[-1]:+.2f} AUROC over the strongest single one, after Holm's correction over the controls. Not shown to "
+        f"{by[-1]:+.2f} AUROC over the strongest one, after Holm's correction over the controls. Not shown to "
         f"be beaten: {left}."
         + (
             ""

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 from demo_results import markdown
-from systems_figures import ROOT, Lines, about, number, share
+from systems_figures import ROOT, Lines, about, number, recorded, share
 
 from metaprobe.eval.systems import caelf, essay_debate
 from metaprobe.records.store import RunStore
@@ -145,7 +145,7 @@ def contest(runs: Sequence[Run], paper: dict[str, Any]) -> Lines:
         *markdown(frame, solved),
         "",
         *attack_questions(),
-        *rated(runs),
+        *rated(recorded("essays-caelf-rated")),
     ]
 
 

@@ -6,7 +6,7 @@ policy declares which signals it reads at which point; one that declares nothing
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from metaprobe.pipelines.system import System
 from metaprobe.probes.source import Replacement, SignalSource
@@ -35,6 +35,7 @@ def check(
     for variant in variants:
         _check_asked(system, variant, policy)
     _check_constants(system, variants, policy)
+    _check_needed(policy, {key.partition("@")[0] for key in signals.description})
 
 
 def _check_name(system: System, key: str, everyone: Sequence[str]) -> None:
@@ -120,6 +121,17 @@ def _check_constants(system: System, variants: Sequence[str], policy: Policy) ->
             raise RecordError(
                 f"policy constant {name}={getattr(rules, name):g}: it is for {_listed(points)}, and {system.name} "
                 f"({_listed(variants)}) decides at {_listed(asked) or 'no point'}: leave it away"
+            )
+
+
+def _check_needed(policy: Policy, given: Collection[str]) -> None:
+    """Raises where the policy decides by signals none of which is given, or has a constant for one that is not."""
+    needed: Mapping[str, Sequence[str]] = getattr(getattr(policy, "policy", policy), "needs", {})
+    for what, names in needed.items():
+        if not set(names) & set(given):
+            raise RecordError(
+                f"policy {_name(policy)}: {what} needs the signal {' or '.join(names)}, and "
+                f"{_listed(sorted(given)) or 'none'} is given: add --signal {names[0]}=CHECKPOINT, or leave it away"
             )
 
 

@@ -42,6 +42,10 @@ class Prompts:
         for name in names + present:
             try:
                 texts[name] = (source / f"{name}.txt").read_text(encoding="utf-8")
+            except UnicodeDecodeError as error:
+                raise PromptError(
+                    f"prompt {name}.txt: byte {error.start + 1} is not UTF-8; convert the file, for instance with iconv"
+                ) from error
             except (FileNotFoundError, NotADirectoryError) as error:
                 needed = ", ".join(f"{n}.txt" for n in names)
                 raise PromptError(f"no prompt file {name}.txt in {source}; expected: {needed}") from error

@@ -66,7 +66,7 @@ class System:
 
     def chosen(self, variants: Sequence[str] = ()) -> tuple[str, ...]:
         """These variants, or those that are collected unless told otherwise."""
-        return tuple(variants) or self.default_variants or self.variants[:1]
+        return tuple(dict.fromkeys(variants)) or self.default_variants or self.variants[:1]
 
     def limited(self, stage: str) -> str:
         """The stage whose limit holds for the calls of this one."""

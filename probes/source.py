@@ -116,7 +116,7 @@ class SignalSource:
         found: dict[str, Replacement] = {}
         for spec in specs:
             key, separator, path = spec.partition("=")
-            if not separator or not path or key.partition("@")[0] not in NAMES:
+            if not separator or not path or key.partition("@")[0] not in NAMES or key.endswith("@"):
                 raise RecordError(
                     f"signal {spec!r}: expected NAME=CHECKPOINT or NAME@AGENT=CHECKPOINT, where NAME is one of "
                     f"{', '.join(NAMES)}, and the checkpoint may follow {STATED!r}"

@@ -62,6 +62,16 @@ class ReviewRules:
         """Point -> the signals that decide there."""
         return {**self.rules.reads, POINT: ("critical", "quality")}
 
+    @property
+    def needs(self) -> Mapping[str, tuple[str, ...]]:
+        """What cannot work without a signal, the rule itself or a constant -> the signals of which one will do."""
+        signals = {"again": ("critical",), "critical": ("critical",), "keep": ("quality",)}
+        given = {name: of for name, of in signals.items() if getattr(self, name) is not None}
+        return {
+            "deciding at review": ("critical", "quality"),
+            **{f"the constant {name}": of for name, of in given.items()},
+        }
+
     def decide(self, state: State, legal_actions: Sequence[str]) -> Decision:
         """At `review` the scores of `again` and `judge` are P(critical), 0 where it is unknown; of `keep` the rest."""
         critical, quality = state.signals.critical, state.signals.quality

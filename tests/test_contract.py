@@ -27,6 +27,7 @@ from metaprobe.routing.policy import Outcome, Policy, State
 from metaprobe.routing.review import ReviewRules
 from metaprobe.training.collect import collect
 from metaprobe.training.launch import Plan, launch
+from metaprobe.training.models import model_for
 
 # Whether a bundled checkpoint passes every audit is not the subject here.
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
@@ -72,7 +73,8 @@ def test_a_variant_refuses_every_policy_and_constant_that_it_would_not_ask(
     points = set(system.points_in(variant))
     for policy in (router, Exhaustive(), ReviewRules(), EpsilonGreedy(router, epsilon=0.1)):
         if points & set(policy.own):  # type: ignore[attr-defined]
-            check(system, [variant], STATED, policy)
+            given = Planted("critical") if isinstance(policy, ReviewRules) else STATED
+            check(system, [variant], given, policy)
             continue
         with pytest.raises(RecordError, match=rf"is for .*{name} \({variant}\) decides .*--policy"):
             check(system, [variant], STATED, policy)
@@ -165,6 +167,15 @@ def test_what_a_variant_declares_is_what_it_asks_for(name: str, variant: str) ->
         ("self-report", ["confidence=bundled:quality"], "paper", "it takes none"),
         ("self-verification", [], "exhaustive", "is for assess, regulate, iterate"),
         ("zero-shot-cot", [], "paper:theta=0.4", "it is for assess, assign, and zero-shot-cot"),
+        ("essay-debate", [], "review", "deciding at review needs the signal critical or quality, and none is given"),
+        (
+            "essay-debate",
+            ["critical=bundled:critical"],
+            "review:keep=0.5",
+            "the constant keep needs the signal quality",
+        ),
+        ("essay-debate", ["critical@=bundled:critical"], "review", "expected NAME=CHECKPOINT"),
+        ("metacogagent", ["confidence=bundled:quality"], "learned:bundled:router", "stated by the model"),
     ],
 )
 def test_the_command_refuses_before_a_model_is_loaded(
@@ -180,6 +191,20 @@ def test_the_command_refuses_before_a_model_is_loaded(
     with pytest.raises(RecordError, match=said):
         launch(plan, tmp_path / "runs")
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("agents", [("",), ("a", "a"), ("a", " b")])
+def test_agents_without_a_name_of_their_own_are_refused(tmp_path: Path, agents: tuple[str, ...]) -> None:
+    plan = Plan(system="metacogagent", task="arithmetic", llms=("no-such-model",), agents=agents)
+    with pytest.raises(RecordError, match="expected different names"):
+        launch(plan, tmp_path / "runs")
+
+
+def test_a_model_of_a_stage_is_the_one_that_a_signal_reads() -> None:
+    named = {"": "openai:large", "answer": "smollm2-135m", "beta": "openai:small"}
+    assert model_for(named, "answer") == "smollm2-135m"
+    assert model_for(named, "answer", "beta") == "openai:small"
+    assert model_for(named, "verify") == "openai:large"
 
 
 def test_a_collection_from_python_is_refused_before_the_first_call(tmp_path: Path) -> None:

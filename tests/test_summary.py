@@ -13,6 +13,8 @@ from metaprobe.eval.systems.summary import plain, summarize
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 
+RECORDED = Path(__file__).parent.parent / "recorded"
+
 
 def test_the_command_prints_each_variant_with_its_own_accuracy(recorded_runs: Path) -> None:
     result = CliRunner().invoke(main, ["summarize", str(recorded_runs)])
@@ -25,6 +27,12 @@ def test_the_command_prints_each_variant_with_its_own_accuracy(recorded_runs: Pa
         assert found[variant]["runs"] == len(outcomes)
         assert final["estimate"] == pytest.approx(np.mean(outcomes))
         assert final["low"] < final["estimate"] < final["high"]
+
+
+@pytest.mark.parametrize("store", sorted(path.name for path in RECORDED.iterdir() if path.is_dir()))
+def test_every_recorded_store_can_be_summarised(store: str) -> None:
+    found = summarize(RunStore(RECORDED / store), resamples=20)
+    assert json.loads(json.dumps(found))
 
 
 def test_no_runs_are_an_error() -> None:

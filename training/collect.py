@@ -79,11 +79,8 @@ async def collect(
     check_learners(system, setup.policy, chosen, profiles is not None)
     if profiles is not None and setup.carried is None:
         setup = carry(setup, store.path, profiles)
-    pinned = settings_of(system, setup, text=text)
     in_waves = system.experiences is not None or learns(setup.policy)
-    if in_waves:  # what an item sees depends on those before it
-        pinned |= {"wave": wave}
-    pin_settings(store.path, {**pinned, **(settings or {})}, unsaid=unsaid(system))
+    pin_settings(store.path, all_settings(system, setup, text, wave, settings), unsaid=unsaid(system))
     learned: list[Observation] = []
     with store.writer(shard_runs=shard_runs, text=text) as writer:
         collecting = _Collecting(system, items, setup, store.run_ids(), writer, concurrency, on_run)
@@ -283,6 +280,16 @@ def settings_of(system: System, setup: Setup, *, text: bool) -> dict[str, Any]:
     }
 
 
+def all_settings(
+    system: System, setup: Setup, text: bool, wave: int, settings: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Everything that a store of this collection is pinned to; `settings`: what the caller adds."""
+    found = settings_of(system, setup, text=text)
+    if system.experiences is not None or learns(setup.policy):  # what an item sees depends on those before it
+        found |= {"wave": wave}
+    return {**found, **(settings or {})}
+
+
 def unsaid(system: System) -> dict[str, Any]:
     """What a store was collected with whose settings are from before these could be set."""
     return {"tokens": {}, "constants": {constant.name: constant.default for constant in system.constants}}
@@ -326,18 +333,23 @@ def note_failures(folder: Path, failed: Sequence[str]) -> None:
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
+def check_pinned(folder: Path, settings: Mapping[str, Any], unsaid: Mapping[str, Any] | None = None) -> bool:
+    """Returns whether a store says what it was collected with. Raises `StoreMismatch` where that is something else."""
+    pinned = _pinned(folder / SETTINGS_FILE)
+    before = {**(unsaid or {}), **(pinned or {})}
+    if pinned is not None and (changed := [key for key in settings if before.get(key) != settings[key]]):
+        was = ", ".join(f"{key} {before.get(key)!r}, now {settings[key]!r}" for key in changed)
+        raise StoreMismatch(f"{folder} was collected with {was}: collect into another folder, or delete this one")
+    return pinned is not None
+
+
 def pin_settings(folder: Path, settings: dict[str, Any], unsaid: Mapping[str, Any] | None = None) -> None:
     """Write down what a store is collected with; refuse to go on with something else.
 
     `unsaid`: what a setting was that the store does not name, where it was not None.
     """
     path = folder / SETTINGS_FILE
-    pinned = _pinned(path)
-    if pinned is not None:
-        before = {**(unsaid or {}), **pinned}
-        if changed := [key for key in settings if before.get(key) != settings[key]]:
-            was = ", ".join(f"{key} {before.get(key)!r}, now {settings[key]!r}" for key in changed)
-            raise StoreMismatch(f"{folder} was collected with {was}: collect into another folder, or delete this one")
+    if check_pinned(folder, settings, unsaid):
         return
     folder.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
@@ -350,11 +362,14 @@ def _pinned(path: Path) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
+        found = dict(json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, TypeError) as error:
         raise StoreMismatch(
             f"{path} is damaged ({error}), so it is not known what was collected here: collect into another folder"
         ) from error
+    if "items at once" in found:  # what version 0.1 called it
+        found["wave"] = found.pop("items at once")
+    return found
 
 
 def _asked(item: Item) -> list[Any]:

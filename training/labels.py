@@ -33,7 +33,13 @@ def read_labels(path: Path) -> dict[str, Label]:
     The source is `human` unless a line says `judge:NAME`. Raises `RecordError`, naming the line, for anything else.
     """
     found: dict[str, Label] = {}
-    for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise RecordError(
+            f"{path}: byte {error.start + 1} is not UTF-8; convert the file, for instance with iconv"
+        ) from error
+    for number, text in enumerate(lines, 1):
         if not text.strip():
             continue
         try:

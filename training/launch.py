@@ -26,7 +26,17 @@ from metaprobe.routing.profile_store import ProfileStore
 from metaprobe.routing.profiles import Profiles
 from metaprobe.routing.review import ReviewRules
 from metaprobe.routing.stages import StagePolicy
-from metaprobe.training.collect import CollectReport, OnRun, carry, check_learners, collect, run_id
+from metaprobe.training.collect import (
+    CollectReport,
+    OnRun,
+    all_settings,
+    carry,
+    check_learners,
+    check_pinned,
+    collect,
+    run_id,
+    unsaid,
+)
 from metaprobe.training.models import load_models, named_models, tokens_per_second
 from metaprobe.training.options import check_limits, check_needs, options_of
 
@@ -129,6 +139,11 @@ def launch(plan: Plan, out: Path, watch: Watch = Watch()) -> CollectReport:
         _one_of(dict.fromkeys(system.variants), variant, f"variant of {system.name}")
     if plan.agents and not system.agents:
         raise RecordError(f"agents {', '.join(plan.agents)}: {system.name} takes no agents of your own")
+    if "" in plan.agents or len(set(plan.agents)) < len(plan.agents) or any(a != a.strip() for a in plan.agents):
+        raise RecordError(
+            f"agents {', '.join(map(repr, plan.agents))}: expected different names, without blanks around them, "
+            "separated by single commas"
+        )
     agents = plan.agents or system.agents
     variants = system.chosen(plan.variants)
     check_needs(system, variants)
@@ -186,6 +201,7 @@ async def _collect(
             if isinstance(llm, AbstractAsyncContextManager):  # it has connections to close
                 await stack.enter_async_context(llm)
         wanted = {run_id(system, variant, setup, item) for item in items for variant in variants}
+        check_pinned(out, all_settings(system, setup, plan.text, plan.wave, settings), unsaid(system))
         todo = len(wanted - RunStore(out).run_ids())
         watch.on_total(todo)
         if todo:

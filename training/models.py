@@ -4,7 +4,7 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -60,6 +60,11 @@ def named_models(llms: Sequence[str], judge: str | None, system: System, agents:
     return {"": next(iter(found.values())), **found}
 
 
+def model_for(named: Mapping[str, str], stage: str, agent: str = "") -> str:
+    """Returns the model that is asked at a stage by an agent, as `Models.of` finds it; no agent is the empty name."""
+    return (agent and named.get(agent)) or named.get(stage) or named[""]
+
+
 def load_models(
     named: dict[str, str],
     system: System,
@@ -76,7 +81,7 @@ def load_models(
     read = list(readings(system, signals, agents))
     needed: dict[str, set[int]] = {model: set() for model in named.values()}
     for stage, agent, replacement in read:
-        needed[named.get(agent) or named.get(stage) or named[""]].update(replacement.layers)
+        needed[model_for(named, stage, agent)].update(replacement.layers)
     if capture is not None and (remote := [model for model in needed if model.startswith(API)]):
         raise RecordError(
             f"capture {capture!r}: {remote[0]} gives no hidden states; leave it out, or use a local model"

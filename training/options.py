@@ -8,7 +8,7 @@ from metaprobe.pipelines import System
 from metaprobe.pipelines.options import Options
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
-from metaprobe.training.models import API
+from metaprobe.training.models import API, model_for
 
 UNLIMITED = "none"
 
@@ -54,7 +54,7 @@ def check_limits(options: Options, system: System, named: Mapping[str, str], age
     `named`: specification of a model by the stage or agent that it is for, "" for the default.
     """
     for stage, limit in options.tokens.items():
-        asked = {named.get(agent) or named.get(stage) or named[""] for agent in (*agents, *system.roles, "")}
+        asked = {model_for(named, stage, agent) for agent in (*agents, *system.roles, "")}
         if limit is None and (local := sorted(model for model in asked if not model.startswith(API))):
             raise RecordError(
                 f"tokens {stage}={UNLIMITED}: {local[0]} runs on this machine and would generate without an end; give "

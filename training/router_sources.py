@@ -75,7 +75,8 @@ class Confidences:
         it was trained on just these runs, not where they are a part of others. Raises `RecordError` for another name
         than `confidence`, which is all that a router reads, and `ContractMismatch` for a probe of hidden states.
         """
-        given, fitted = [], {}
+        given, fitted, specs = [], {}, list(specs)
+        _check_agents(specs, store)
         for spec in specs:
             key, _, path = spec.partition("=")
             name, _, agent = key.partition("@")
@@ -128,6 +129,18 @@ def _cross_fitted(
     return CrossFitted(dict(zip(calls, scores, strict=True)), checkpoint.digest, with_stated)
 
 
+def _check_agents(specs: Sequence[str], store: str | Path) -> None:
+    """Raises `RecordError` for a signal of an agent that answers nothing in the runs."""
+    named = {spec: spec.partition("=")[0].partition("@")[2] for spec in specs if "@" in spec.partition("=")[0]}
+    if not named:
+        return
+    runs = RunStore(store).runs(hidden=False)
+    known = sorted({call.agent for run in runs for call in run.calls if call.stage == "answer"})
+    for spec, agent in named.items():
+        if agent not in known:
+            raise RecordError(f"signal {spec!r}: no agent {agent!r} answers in {store}; there are {', '.join(known)}")
+
+
 def _check_unseen(source: SignalSource, specs: Sequence[str], store: str | Path) -> None:
     data = fingerprint(RunStore(store))
     for spec in specs:
@@ -138,6 +151,11 @@ def _check_unseen(source: SignalSource, specs: Sequence[str], store: str | Path)
             raise ContractMismatch(
                 f"{spec}: it reads hidden states, and a router learns from runs without them; give a predictor on "
                 "log-probabilities, or outcomes with the confidences that the probe gave (`confidence_source`)"
+            )
+        if replacement.lacks:
+            raise ContractMismatch(
+                f"{spec}: it tells {', '.join(replacement.heads)}, and not {replacement.lacks}, which a confidence is; "
+                "give a predictor of that"
             )
         training = replacement.reader.checkpoint.manifest.training
         if training is not None and training.fingerprint == data:

@@ -67,7 +67,8 @@ def plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, dict):
-        return {" -> ".join(key) if isinstance(key, tuple) else str(key): plain(entry) for key, entry in value.items()}
+        named = ((" -> ".join(map(str, key)) if isinstance(key, tuple) else str(key), of) for key, of in value.items())
+        return {name: plain(of) for name, of in named}
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, list | tuple):
