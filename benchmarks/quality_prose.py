@@ -42,13 +42,8 @@ now the one and now the other is higher. Where answers are long, the level says 
 what counts is length, the second half, the slope: trees find that, and one single feature, well chosen, finds most of
 it. Holding the trees back helps in some sets and harms in others. Out of domain the six terms lose little between
 tasks, and between models; trees lose more, and from one data set to another they are often near chance where the mean
-<<<<<<< HEAD
-is not: train on the task and model it is for. The opening tokens are where answers differ most, as the paper finds, and
-yet not where good and bad differ most; and they are the least sure ones, not the surest."""
-=======
 is not: train on the task and model it is for. The opening tokens are where answers differ most, as the paper finds,
 and yet not where good and bad differ most; and they are the least sure ones, not the surest."""
->>>>>>> claims
 
 EARLY = """\
 **Early windows (first 3, 5, 10 tokens) tell as much as the full response, or more.** The best early feature less the
