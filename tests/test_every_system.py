@@ -136,7 +136,7 @@ def checkpoints(recorded_runs: Path, tmp_path_factory: pytest.TempPathFactory) -
     train_quality(folder / "quality", {"correct": found}, command="test")
     for when in ("before", "after"):
         train_hidden(folder / when, found, when=when, target="correct", command="test")
-    debates = Path(__file__).parent.parent / "recorded" / "asap-debate"
+    debates = Path(__file__).parent.parent / "recorded" / "asap-debate-scaffold"
     heads = ("instruction", "justification", "evidence", "critical")
     judged = head_studies([debates], heads, stage="argument", source="judge", folds=2)
     train_quality(folder / "judge", judged, command="test")
