@@ -109,9 +109,8 @@ def test_the_keyboard_reaches_the_results_and_sorts(open_page):
 
 def test_what_has_no_value_stays_last_whichever_way_a_table_is_sorted(open_page):
     page = open_page()
-    button = (
-        page.locator("#table-methods thead th").nth(3).get_by_role("button")
-    )  # over the verbalised confidence itself
+    # The difference to the stated confidence, which that confidence itself has not.
+    button = page.locator("#table-methods thead th").nth(3).get_by_role("button")
     for _ in range(2):
         button.click()
         assert rows(page, FIRST_CELLS)[-1] == "verbalised confidence"
