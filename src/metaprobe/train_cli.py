@@ -31,7 +31,7 @@ from metaprobe.terminal import (
 @click.group(short_help="Train on stored runs, and write a checkpoint.")
 def train() -> None:
     """Train on stored runs and write a checkpoint: quality, gate, hidden, adapter, router, stages, choice."""
-    # Threads that wait for work by spinning take the time of whatever else runs here: alone as fast, beside others faster.
+    # Threads that spin while they wait take time from whatever else runs on this machine, ourselves included.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
