@@ -10,9 +10,10 @@ import json
 import re
 from typing import Any
 
-import routing
 from routing_standing import ROUTER, points
 from systems_figures import ROOT
+
+import routing
 
 CLAIMS = ROOT / "docs" / "measured" / "claims_routing.json"
 AT = re.compile(r"(?P<set>.+) at (?P<budget>[\d.]+) USD per 1,000: (?P<said>More accurate|No better)")
