@@ -16,7 +16,7 @@ ANSWERS = ("Nile", "the Nile", "the Nile river", "Amazon", "")
 
 
 def team(n: int = 60, seed: int = 0) -> list[QuestionOutcomes]:
-    """Six agents: one never states a confidence, one costs nothing, the others by length; some answers agree in part."""
+    """Six agents: one never states a confidence, one costs nothing, the others by length; answers agree in part."""
     rng = np.random.default_rng(seed)
     return [
         QuestionOutcomes(

@@ -27,7 +27,7 @@ from metaprobe.training.evidence import origin_of_states, reader_contract
 from metaprobe.training.export import Export, write_checkpoint
 from metaprobe.training.graphs import linear_graph
 from metaprobe.training.hidden import LinearProbe, fit_linear_probe
-from metaprobe.training.methods import Evidence, Fitted, unfitted_tfidf, smoothed_means
+from metaprobe.training.methods import Evidence, Fitted, smoothed_means, unfitted_tfidf
 from metaprobe.training.progress import Progress
 from metaprobe.training.roles import Roles, Rows, final_roles, outer_folds
 
