@@ -9,10 +9,10 @@ from conftest import made_up
 
 from metaprobe.eval.metrics import auroc, brier_skill
 from metaprobe.eval.report.model import Family
-from metaprobe.training.calibrate import choose_calibrator
-from metaprobe.training.crossfit import BEST_BASELINE, crossfit
+from metaprobe.training.calibrate import choose_calibrator, sigmoid
+from metaprobe.training.crossfit import BEST_BASELINE, blend_weights, crossfit
 from metaprobe.training.methods import BLEND, CellTable, Evidence, Fitted, Method, PromptTfidf, Scores, standard_methods
-from metaprobe.training.roles import Roles, final_roles, outer_folds, roles_without
+from metaprobe.training.roles import Roles, Rows, final_roles, outer_folds, roles_without
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,9 +39,9 @@ def noise(n: int, seed: int) -> Scores:
     return np.random.default_rng(seed).normal(size=n)
 
 
-def memoriser(evidence: Evidence) -> Written:
-    """Knows by heart what it learned from, and nothing else."""
-    y, guess = evidence.table.y, noise(len(evidence.table), 1)
+def memoriser(evidence: Evidence, knows: float = 0.0) -> Written:
+    """Knows by heart what it learned from, and `knows` little of anything else."""
+    y, guess = evidence.table.y, noise(len(evidence.table), 1) + knows * evidence.table.y
 
     def scores(roles: Roles) -> Scores:
         found = guess.copy()
@@ -78,11 +78,20 @@ def test_what_learns_nothing_is_calibrated_on_all_rows_but_the_test_rows(answers
         np.testing.assert_allclose(fits[given.name].probability[roles.test], calibrator.probability(found[roles.test]))
 
 
-def test_a_blend_is_weighed_on_rows_that_its_parts_have_not_seen(answers: Evidence) -> None:
-    fits = crossfit(answers, [memoriser(answers), knowing(answers)], blend=("memoriser", "honest"))
-    y = answers.table.y
+def test_a_blend_is_weighed_and_calibrated_on_rows_that_its_parts_have_not_seen(answers: Evidence) -> None:
+    y, groups = answers.table.y, answers.table.groups
+    parts = [memoriser(answers, knows=0.7), knowing(answers)]
+    fits = crossfit(answers, parts, blend=[part.name for part in parts])
     assert auroc(y, fits[BLEND].probability) > auroc(y, fits["honest"].probability) - 0.01
-    assert brier_skill(y, fits[BLEND].probability) > brier_skill(y, fits["honest"].probability) - 0.01
+    for roles in fits.roles:
+        at = roles.calibration
+
+        def logit(scores: Scores, at: Rows = at) -> Scores:
+            return np.asarray(choose_calibrator(scores[at], y[at], groups[at]).calibrator.logit(scores))
+
+        logits = np.array([logit(part.scores(roles)) for part in parts])
+        blended = logit(blend_weights(logits[:, at], y[at]) @ logits)
+        np.testing.assert_allclose(fits[BLEND].probability[roles.test], sigmoid(blended)[roles.test])
 
 
 def test_the_best_plain_baseline_is_a_baseline_whatever_learned_methods_promise(answers: Evidence) -> None:
