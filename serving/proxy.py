@@ -193,7 +193,6 @@ class _Streaming(Response):
                 if out := self._stream.feed(data):
                     await send({"type": "http.response.body", "body": out, "more_body": True})
                 if self._stream.action:
-                    await self._answer.aclose()
                     self._metrics.gated.labels(self._stream.action).inc()
                     break
             last = self._stream.end()
