@@ -170,7 +170,7 @@ numbers = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.lists(st.floats(-40, 0)) | st.lists(numbers, max_size=6))
 @example([-0.5, False])
 @example([-1e39, -0.5])

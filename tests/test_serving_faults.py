@@ -4,6 +4,7 @@ import json
 import logging
 import socket
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import openai
@@ -29,13 +30,19 @@ SECRET = "the-prompt-and-the-answer-are-nobody-elses-business"
 # What goes wrong upstream
 
 
-@pytest.fixture(scope="module")
-def faulty(checkpoint: Path) -> Iterator[Served]:
+@contextmanager
+def before_faults(checkpoint: Path, timeout_s: float) -> Iterator[Served]:
     with FaultyServer() as server, pytest.MonkeyPatch.context() as patch:
         patch.setenv("METAPROBE_API_KEY", KEY)
-        app = create_app(Settings(checkpoint=checkpoint, upstream=server.base_url, timeout_s=0.5))
+        app = create_app(Settings(checkpoint=checkpoint, upstream=server.base_url, timeout_s=timeout_s))
         with running(app) as (url, _):
             yield Served(url)
+
+
+@pytest.fixture(scope="module")
+def faulty(checkpoint: Path) -> Iterator[Served]:
+    with before_faults(checkpoint, 60) as served:
+        yield served
 
 
 @pytest.mark.parametrize(
@@ -50,7 +57,6 @@ def faulty(checkpoint: Path) -> Iterator[Served]:
         ("503", 503, "overloaded"),
         ("reset", 502, "before its answer was whole"),
         ("cut", 502, "before its answer was whole"),
-        ("silent", 504, "did not go on within 0.5 s"),
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
@@ -64,6 +70,14 @@ def test_an_error_of_the_upstream_keeps_its_status_and_words(
     assert found.value.status_code == status
     if fault == "429":
         assert found.value.response.headers["retry-after"] == "0.25"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_upstream_that_goes_silent_is_a_time_out(checkpoint: Path, stream: bool) -> None:
+    with before_faults(checkpoint, 0.1) as impatient:
+        with pytest.raises(openai.APIStatusError, match=r"did not go on within 0\.1 s") as found:
+            impatient.chat("a:silent", stream=stream)
+        assert found.value.status_code == 504
 
 
 @pytest.mark.parametrize(("fault", "reason"), [("no-logprobs", "no log-prob"), ("bad-logprobs", ""), ("empty", "")])
