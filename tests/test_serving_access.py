@@ -176,6 +176,9 @@ def test_an_address_that_is_not_there_is_answered_with_those_that_are(
         ({"forward_headers": ("a b",)}, "not one that may be handed on"),
         ({"timeout_s": 0.0}, "expected more than 0"),
         ({"gate_stop": 1.0}, "between 0 and 1"),
+        ({"gate_finish_reason": "tool_calls"}, "carry out a tool call"),
+        ({"gate_finish_reason": "function_call"}, "carry out a tool call"),
+        ({"gate_finish_reason": ""}, "expected a word"),
     ],
 )
 def test_settings_that_are_not_safe_are_refused(wrong: dict[str, Any], said: str) -> None:

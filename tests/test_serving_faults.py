@@ -12,7 +12,7 @@ import pytest
 import serving_clients
 from faulty_server import FaultyServer
 from served import KEY, Upstream, running
-from serving_clients import TEXT, Served, verdict_of
+from serving_clients import TEXT, Served, verdict_in, verdict_of
 
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.serving.app import create_app
@@ -83,8 +83,7 @@ def test_an_upstream_that_goes_silent_is_a_time_out(checkpoint: Path, stream: bo
 @pytest.mark.parametrize(("fault", "reason"), [("no-logprobs", "no log-prob"), ("bad-logprobs", ""), ("empty", "")])
 def test_an_answer_that_cannot_be_scored_passes_with_the_reason(faulty: Served, fault: str, reason: str) -> None:
     whole = faulty.chat(f"a:{fault}")
-    *_, last = faulty.chat(f"b:{fault}", stream=True)
-    for verdict in (verdict_of(whole), verdict_of(last)):
+    for verdict in (verdict_of(whole), verdict_in(faulty.chat(f"b:{fault}", stream=True))):
         assert verdict["score"] is None
         assert verdict["reason"]
         assert reason in verdict["reason"]
