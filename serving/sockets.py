@@ -95,8 +95,8 @@ class BoundedProtocol(H11Protocol):
     def on_response_complete(self) -> None:
         self._quiet_since = self.loop.time()
         super().on_response_complete()
-        # Of a request that was answered before it was whole, the rest may still come; not for ever, though.
-        if not self._answering() and self.conn.their_state is h11.SEND_BODY:
+        # The rest of this request, or of the next one, may still come; not for ever, though.
+        if not self._answering() and (self.conn.their_state is h11.SEND_BODY or self.conn.trailing_data[0]):
             self._await_header()
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -147,7 +147,7 @@ def batch(body: bytes) -> list[bytes] | None:
 
 
 def _lenient_batch(body: bytes) -> list[bytes] | None:
-    """`batch` of JSON as Python writes it, where NaN or half of a surrogate pair costs one response and not them all."""
+    """`batch` of JSON as Python writes it: NaN or half of a surrogate pair then costs one response and not them all."""
     try:
         held = json.loads(body.decode("utf-8", "surrogatepass"))
     except UNREADABLE as error:
