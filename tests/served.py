@@ -90,7 +90,7 @@ class Upstream:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await _lifespan(receive, send)
+            await lifespan(receive, send)
             return
         if scope["method"] == "GET":
             self.headers.append({name.decode(): value.decode("utf-8", "replace") for name, value in scope["headers"]})
@@ -189,7 +189,8 @@ async def _respond(send: Send, status: int, value: object, more: list[tuple[byte
     )
 
 
-async def _lifespan(receive: Receive, send: Send) -> None:
+async def lifespan(receive: Receive, send: Send) -> None:
+    """Starts and ends an application that needs no more than that."""
     while True:
         kind = (await receive())["type"]
         await send({"type": f"{kind}.complete"})

@@ -17,13 +17,15 @@ from typing import Any
 
 import pytest
 import serving_clients
-from served import KEY, TOKENS, Upstream, running
+import uvicorn
+from served import KEY, TOKENS, Upstream, lifespan, running
 from serving_clients import LOGPROBS, Served, verdict_of
 from starlette.types import Receive, Scope, Send
+from uvicorn.protocols.http.flow_control import FlowControl
 
 from metaprobe.serving import sockets
 from metaprobe.serving.app import create_app
-from metaprobe.serving.run import server_config
+from metaprobe.serving.run import KEEP_ALIVE_S, server_config
 from metaprobe.serving.seldom import SAY_AGAIN_S, Seldom, say_out_of_files_once
 from metaprobe.serving.settings import Settings
 from metaprobe.serving.sockets import BoundedProtocol, Bounds, bounds_of
@@ -51,7 +53,8 @@ def bounded(
 ) -> Iterator[Served]:
     """A server with the connections of `metaprobe serve`."""
     app = create_app(Settings(checkpoint=checkpoint, upstream=upstream, **more))
-    with running(app, http=partial(BoundedProtocol, bounds=Bounds(connections, header_s, send_s))) as (url, _):
+    protocol = partial(BoundedProtocol, bounds=Bounds(connections, header_s, send_s))
+    with running(app, http=protocol, timeout_keep_alive=KEEP_ALIVE_S) as (url, _):
         yield Served(url)
 
 
@@ -149,10 +152,7 @@ def test_who_does_not_read_is_closed_and_so_is_the_upstream(checkpoint: Path) ->
 
     async def endless(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await receive()
-            await send({"type": "lifespan.startup.complete"})
-            await receive()
-            await send({"type": "lifespan.shutdown.complete"})
+            await lifespan(receive, send)
             return
         await receive()
         kind = [(b"content-type", b"text/event-stream")]
@@ -171,6 +171,35 @@ def test_who_does_not_read_is_closed_and_so_is_the_upstream(checkpoint: Path) ->
         connected(client, request),
     ):
         assert closed.wait(timeout=WITHIN_S)
+
+
+def test_who_reads_slowly_is_waited_for_as_long_as_anything_is_read(caplog: pytest.LogCaptureFixture) -> None:
+    class Clock:
+        def call_later(self, seconds: float, look: Any, *given: Any) -> asyncio.TimerHandle:
+            self.look = partial(look, *given)
+            return asyncio.TimerHandle(seconds, look, given, loop)
+
+    class Transport:
+        unread, aborted = 9, False
+
+        def get_write_buffer_size(self) -> int:
+            return self.unread
+
+        def abort(self) -> None:
+            self.aborted = True
+
+    loop, clock, transport = asyncio.new_event_loop(), Clock(), Transport()
+    given: dict[str, Any] = {"config": uvicorn.Config(lifespan), "server_state": uvicorn.server.ServerState()}
+    connection = BoundedProtocol(**given, app_state={}, _loop=clock, bounds=Bounds(1, 1, 1))
+    connection.transport, connection.flow = transport, FlowControl(transport)  # type: ignore[arg-type, assignment]
+    connection.pause_writing()
+    for transport.unread in (8, 5, 1):
+        clock.look()
+    assert not transport.aborted
+    clock.look()
+    assert transport.aborted
+    assert "read nothing of its answer" in caplog.text
+    loop.close()
 
 
 # Number
