@@ -193,9 +193,11 @@ def test_the_end_of_the_server_closes_its_connections_to_the_upstream(
     checkpoint: Path, upstream: tuple[Upstream, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closed: list[httpx.AsyncClient] = []
+    close = httpx.AsyncClient.aclose
 
     async def aclose(client: httpx.AsyncClient) -> None:
         closed.append(client)
+        await close(client)
 
     monkeypatch.setattr(httpx.AsyncClient, "aclose", aclose)
     with running(create_app(Settings(checkpoint=checkpoint, upstream=upstream[1]))):
