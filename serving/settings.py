@@ -20,8 +20,8 @@ NEVER_FORWARDED = frozenset(
 _WORD = re.compile(r"[A-Za-z0-9_]{1,64}")
 _CALLING = ("tool_calls", "function_call")
 _POSITIVE = """
-max_body_bytes max_answer_bytes max_batch max_concurrency timeout_s connect_timeout_s body_timeout_s retry_after_s
-workers
+max_body_bytes max_answer_bytes max_batch max_scored_tokens max_concurrency max_connections timeout_s connect_timeout_s
+header_timeout_s body_timeout_s send_timeout_s retry_after_s workers
 """.split()
 
 
@@ -71,12 +71,20 @@ class Settings:
     timeout_s: float = 600.0
     """Longest silence of the upstream."""
     connect_timeout_s: float = 10.0
+    header_timeout_s: float = 15.0
+    """Within which the header of a request must have arrived, from its connection or its first byte on."""
     body_timeout_s: float = 30.0
-    """Within which a request must have arrived."""
+    """Within which a request must have arrived, once its header has."""
+    send_timeout_s: float = 120.0
+    """Longest time in which a caller takes nothing of an answer that waits for it."""
     max_batch: int = 1024
     """Responses in one request to `/v1/score`."""
+    max_scored_tokens: int = 1 << 20
+    """Tokens with log-probabilities in one request to `/v1/score`, and in one answer of the upstream."""
     max_concurrency: int = 256
     """Requests in flight in one worker; more are answered 503 at once."""
+    max_connections: int = 512
+    """Connections open in one worker; for one more, the one idle for longest is closed."""
     retry_after_s: int = 1
     """What a 503 says about when to come again."""
     grace_s: int = 60
@@ -128,7 +136,7 @@ class Settings:
 
     @property
     def models_url(self) -> str:
-        """Where clients look which models there are. No third address is ever asked."""
+        """Where clients look which models there are, and below it one of them. No third address is ever asked."""
         return self.upstream.rstrip("/") + "/models"
 
     def api_keys(self) -> tuple[str, ...]:

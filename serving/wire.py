@@ -1,5 +1,6 @@
 """Changes to JSON that leave everything else as it came, byte for byte: numbers, unknown fields, order."""
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -138,13 +139,26 @@ def batch(body: bytes) -> list[bytes] | None:
             msgspec.json.decode(body, type=Raw)
             return None
         responses = _batch.decode(body).responses
-    except UNREADABLE as error:
-        if is_events(body):
-            raise Refusal(400, "invalid_json", EVENTS_AS_TEXT) from error
-        raise Refusal(400, "invalid_json", f"the body is not JSON ({type(error).__name__}: {error})") from error
+    except UNREADABLE:
+        return _lenient_batch(body)
     if responses is msgspec.UNSET:
         return None
     try:
         return [bytes(response) for response in _array.decode(responses)]
+    except UNREADABLE:
+        return _lenient_batch(body)
+
+
+def _lenient_batch(body: bytes) -> list[bytes] | None:
+    """`batch` of JSON as Python writes it: NaN or half of a surrogate pair then costs one response and not them all."""
+    try:
+        held = json.loads(body.decode("utf-8", "surrogatepass"))
     except UNREADABLE as error:
-        raise Refusal(400, "invalid_request", "`responses` is no list; expected a list of responses") from error
+        if is_events(body):
+            raise Refusal(400, "invalid_json", EVENTS_AS_TEXT) from error
+        raise Refusal(400, "invalid_json", f"the body is not JSON ({type(error).__name__}: {error})") from error
+    if not isinstance(held, dict) or "responses" not in held:
+        return None
+    if not isinstance(held["responses"], list):
+        raise Refusal(400, "invalid_request", "`responses` is no list; expected a list of responses")
+    return [json.dumps(response).encode() for response in held["responses"]]

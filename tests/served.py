@@ -77,6 +77,8 @@ class Upstream:
     def __init__(self) -> None:
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
+        self.addresses: list[str] = []
+        """Method, path and query of every request, as they were written."""
         self.begin()
 
     def begin(self) -> None:
@@ -90,13 +92,19 @@ class Upstream:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await _lifespan(receive, send)
+            await lifespan(receive, send)
             return
+        query = b"?" + scope["query_string"] if scope["query_string"] else b""
+        self.addresses.append(f"{scope['method']} {(scope['raw_path'] + query).decode()}")
         if scope["method"] == "GET":
             self.headers.append({name.decode(): value.decode("utf-8", "replace") for name, value in scope["headers"]})
             known = scope["path"].endswith("/v1/models")
             listed = {"object": "list", "data": [{"id": "m", "object": "model", "created": 7, "owned_by": "x"}]}
-            await _respond(send, 200 if known else 404, listed if known else {})
+            one = {"id": scope["path"].partition("/models/")[2], "object": "model", "created": 7, "owned_by": "x"}
+            if one["id"] == "moved":
+                await _respond(send, 307, {}, [(b"location", b"http://169.254.169.254/")])
+            else:
+                await _respond(send, 200 if known or one["id"] else 404, listed if known else one)
             return
         raw = b""
         while (message := await receive())["type"] == "http.request":
@@ -109,8 +117,10 @@ class Upstream:
         said = body["messages"][-1]["content"]
         if said == "needs-top" and not body.get("top_logprobs"):  # as llama.cpp's server
             body["logprobs"] = False
-        if (said == "refuses-logprobs" and body.get("logprobs")) or (said == "refuses-top" and "top_logprobs" in body):
-            await _respond(send, 400, {"error": {"message": "logprobs are not supported", "code": "unsupported"}})
+        refused = said.startswith("refuses-logprobs") and body.get("logprobs")
+        if refused or (said == "refuses-top" and "top_logprobs" in body):
+            status = int(said.removeprefix("refuses-logprobs").lstrip("-") or 400) if refused else 400
+            await _respond(send, status, {"error": {"message": "logprobs are not supported", "code": "unsupported"}})
         elif said == "redirect":
             await _respond(send, 307, {}, [(b"location", b"http://169.254.169.254/")])
         elif said == "nan":
@@ -118,7 +128,8 @@ class Upstream:
         elif body.get("stream"):
             await self._stream(body, said, receive, send)
         else:
-            more = [(b"x-request-id", b"up-1"), (b"set-cookie", b"a=b"), (b"x-ratelimit-limit-requests", b"9")]
+            more = [(b"x-request-id", b"up-1")] * (said != "no-id")
+            more += [(b"apim-request-id", b"gate-1"), (b"set-cookie", b"a=b"), (b"x-ratelimit-limit-requests", b"9")]
             more += [(b"openai-organization", "Müller – GmbH".encode())] * (said == "odd-header")
             await _respond(send, 200, completion(body), more)
 
@@ -193,7 +204,8 @@ async def _respond(send: Send, status: int, value: object, more: list[tuple[byte
     )
 
 
-async def _lifespan(receive: Receive, send: Send) -> None:
+async def lifespan(receive: Receive, send: Send) -> None:
+    """Starts and ends an application that needs no more than that."""
     while True:
         kind = (await receive())["type"]
         await send({"type": f"{kind}.complete"})

@@ -187,7 +187,7 @@ def events(*chunks: dict[str, Any]) -> bytes:
 def stream(predictor: QualityPredictor, request: bytes = b'{"logprobs": true, "top_logprobs": 1}') -> ScoredStream:
     """One that changes nothing of the events, and has a gate that fires after three tokens."""
     return ScoredStream(
-        Scorer(predictor, Metrics()),
+        Scorer(predictor, Metrics(), max_tokens=10_000),
         asked(request, top_logprobs=0),
         FakeGates("stop"),
         gated_reason="content_filter",

@@ -165,6 +165,27 @@ def test_a_caller_who_leaves_ends_the_upstream(served: Served, upstream: tuple[U
     assert told.closed.wait(timeout=20)
 
 
+@pytest.mark.parametrize("status", [400, 403, 422])
+def test_a_request_that_may_be_refused_for_its_logprobs_is_sent_once_more_without(
+    served: Served, upstream: tuple[Upstream, str], status: int
+) -> None:
+    before = len(upstream[0].bodies)
+    verdict = verdict_of(served.chat(f"refuses-logprobs-{status}"))
+    assert f"refused to give log-probabilities (status {status})" in verdict["reason"]
+    assert [body.get("logprobs") for body in upstream[0].bodies[before:]] == [True, None]
+
+
+@pytest.mark.parametrize(("status", "options"), [(401, {}), (429, {}), (500, {}), (400, {"logprobs": True})])
+def test_no_other_request_is_sent_twice(
+    served: Served, upstream: tuple[Upstream, str], status: int, options: dict[str, Any]
+) -> None:
+    before = len(upstream[0].bodies)
+    with pytest.raises(openai.APIStatusError, match="not supported") as found:
+        served.chat(f"refuses-logprobs-{status}", **{"top_logprobs": 1, **options} if options else {"user": "u"})
+    assert found.value.status_code == status
+    assert len(upstream[0].bodies) == before + 1
+
+
 def test_an_upstream_that_refuses_logprobs_still_answers(served: Served) -> None:
     answer = served.chat("refuses-logprobs")
     assert answer.choices[0].message.content == TEXT

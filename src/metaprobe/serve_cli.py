@@ -86,6 +86,44 @@ from metaprobe.terminal import CHECKPOINT
     help="Requests in flight in one worker; more are answered 503.",
 )
 @click.option(
+    "--max-connections",
+    default=512,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Connections open in one worker; for one more, the one idle for longest is closed.",
+)
+@click.option(
+    "--max-scored-tokens",
+    default=1 << 20,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Tokens with log-probabilities in a request to /v1/score, or in an upstream's answer, that are scored.",
+)
+@click.option(
+    "--header-timeout",
+    "header_timeout_s",
+    default=15.0,
+    show_default=True,
+    type=click.FloatRange(0, min_open=True),
+    help="Seconds in which a request's header must arrive.",
+)
+@click.option(
+    "--body-timeout",
+    "body_timeout_s",
+    default=30.0,
+    show_default=True,
+    type=click.FloatRange(0, min_open=True),
+    help="Seconds in which a request's body must arrive.",
+)
+@click.option(
+    "--send-timeout",
+    "send_timeout_s",
+    default=120.0,
+    show_default=True,
+    type=click.FloatRange(0, min_open=True),
+    help="Seconds in which a caller may take nothing of an answer that waits for it.",
+)
+@click.option(
     "--grace", "grace_s", default=60, show_default=True, type=click.IntRange(0), help="Seconds a shutdown may take."
 )
 @click.option("--workers", default=1, show_default=True, type=click.IntRange(1), help="Processes.")
