@@ -236,10 +236,3 @@ def test_a_kill_loses_at_most_the_unfinished_shard_and_resuming_completes(
     found = store.activations()
     assert found.call_ids == tuple(f"call-{i}" for i in range(14))
     assert found.values[:, 0, 0, 0].tolist() == list(range(14))
-
-
-def test_two_processes_writing_into_one_folder_lose_nothing(tmp_path: Path) -> None:
-    processes = [collect(tmp_path, 0, 41), collect(tmp_path, 41, 80)]
-    assert [process.wait() for process in processes] == [0, 0]
-    assert sorted(run.id for run in RunStore(tmp_path)) == [f"run-{i:03d}" for i in range(80)]
-    assert len(RunStore(tmp_path).activations().call_ids) == 80
