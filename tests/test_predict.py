@@ -1,5 +1,6 @@
 """QualityPredictor.predict: the quick ways in agree with the slow ones, to the bit, and may be shared by threads."""
 
+import dataclasses
 import json
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tiny import FULL, tiny_quality
 
 from metaprobe.checkpoints import Draft, Generator, load_checkpoint, save_checkpoint
 from metaprobe.checkpoints.errors import ContractMismatch
@@ -203,3 +205,54 @@ def test_support_of_one_row_is_that_of_many() -> None:
         expected = support.contains(rows, decisive=decisive)
         assert [support.contains_one(row, decisive=decisive) for row in rows] == expected
         assert decisive == 5 or {True, False} == set(expected)
+
+
+def test_support_is_the_range_of_99_per_cent_and_what_99_per_cent_keep_to() -> None:
+    train = np.tile(np.arange(1001, dtype=np.float32)[:, None], (1, 4))  # 0 ... 1000: 5 lie beyond at each end
+    calibration = np.full((100, 4), 500, np.float32)
+    calibration[:2, 0] = 2000  # 2 of 100 rows have a quarter of their features outside
+    support = Support.fit(train, calibration)
+    assert (support.low.tolist(), support.high.tolist()) == ([5.0] * 4, [995.0] * 4)
+    assert support.allowed == 0.25
+    inside, edge, one, two = ([500, 500, 500, v] for v in (500, 995, 996, 996))
+    two[0] = 4
+    rows = np.array([inside, edge, one, two], np.float32)
+    assert support.contains(rows) == [True, True, True, False]
+    assert support.contains(rows, decisive=3) == [True, True, False, False]
+    assert Support.fit(train, calibration[2:]).contains(rows) == [True, True, False, False]
+
+
+def test_never_more_than_a_quarter_of_the_features_may_lie_outside() -> None:
+    train = np.tile(np.arange(1001, dtype=np.float32)[:, None], (1, 4))
+    odd = Support.fit(train, train + 5000)
+    assert odd.allowed == 0.25
+    assert odd.contains(np.array([[500, 500, 2000, 2000], [500, 500, 500, 2000]], np.float32)) == [False, True]
+
+
+def test_a_checkpoint_made_for_other_features_is_refused(tmp_path: Path) -> None:
+    names = list(FULL.names)
+    for number, stated in enumerate((names[::-1], names[:-1], [*names[:-1], "full.modes"], None)):
+        made = tiny_quality(tmp_path / f"{number}", contract={"schema": "full", "features": stated})
+        with pytest.raises(ContractMismatch, match=r"was made for other 'full' features .* train it again"):
+            QualityPredictor(made)
+    QualityPredictor(tiny_quality(tmp_path / "right", contract={"schema": "full", "features": names}))
+
+
+def test_a_checkpoint_of_an_unnamed_model_cannot_promise_to_refuse(tmp_path: Path) -> None:
+    unnamed = tiny_quality(tmp_path / "unnamed", generator=None)
+    with pytest.raises(ContractMismatch, match=r"a model that is not named, .* take on_mismatch 'warn'"):
+        QualityPredictor(unnamed, on_mismatch="refuse")
+    assert QualityPredictor(unnamed).predict(chat([-0.5, -0.25], model="any")).reason == ""
+
+
+def test_what_a_response_does_not_say_is_not_held_against_it_and_a_mode_that_it_says_is(tmp_path: Path) -> None:
+    refusing = QualityPredictor(tiny_quality(tmp_path / "c"), on_mismatch="refuse")  # org/model, raw
+    assert refusing.predict([-0.5, -0.25]).score == refusing.predict(chat([-0.5, -0.25], model="org/model")).score
+    processed = dataclasses.replace(parse_response(chat([-0.5, -0.25], model="org/model")), logprobs_mode="processed")
+    with pytest.raises(ContractMismatch, match="processed log-probabilities, checkpoint trained on raw ones"):
+        refusing.predict(processed)
+    noting = QualityPredictor(refusing.checkpoint, on_mismatch="note")
+    assert "trained on raw ones" in noting.predict(processed).reason
+    assert QualityPredictor(refusing.checkpoint, on_mismatch="ignore").predict(processed).reason == ""
+    with pytest.raises(ValueError, match="expected one of warn, refuse, ignore, note"):
+        QualityPredictor(refusing.checkpoint, on_mismatch="refused")  # type: ignore[arg-type]
