@@ -10,7 +10,7 @@ demo: $(VENV)/demo.stamp  ## the main job on a real local model
 	$(BIN)/metaprobe demo
 
 test: $(VENV)/dev.stamp  ## the quick suite: no network, no weights
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist loadfile
 
 slow: $(VENV)/dev.stamp $(VENV)/weights.stamp $(VENV)/server.stamp $(VENV)/litellm.stamp  ## the real model, here and behind a real server
 	$(BIN)/python -m pytest -m slow

@@ -66,7 +66,8 @@ class Redactor:
         headers = self._client.default_headers.items()
         secrets = {value for name, value in headers if isinstance(value, str) and _SECRET_HEADER.search(name)}
         secrets |= {part for value in secrets for part in value.split() if part.lower() not in ("bearer", "basic")}
-        secrets |= {str(self._client.api_key or "").strip(), str(getattr(self._client, "admin_api_key", None) or "").strip()}
+        keys = (self._client.api_key, getattr(self._client, "admin_api_key", None))  # the second since openai 3
+        secrets |= {str(key or "").strip() for key in keys}
         for secret in sorted(secrets - self._harmless, key=len, reverse=True):
             text = text.replace(secret, "[secret]")
         return _KEY_LIKE.sub("[secret]", text)

@@ -17,8 +17,9 @@ FLOORS = {
     "pipelines": 3,
     "eval": 3,
     "serving": 3,
-    "training": 4,
-    "metaprobe": 5,
+    "tasks": 4,
+    "training": 5,
+    "metaprobe": 6,
 }
 LIGHT = {"checkpoints", "probes", "routing"}
 HEAVY = {

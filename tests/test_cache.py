@@ -179,6 +179,7 @@ def test_another_question_is_asked(cache: CallCache, change: dict[str, Any]) -> 
         ("name", "other"),
         ("revision", "2"),
         ("dtype", "float32"),
+        ("asked_how", "http://localhost:8001/v1"),
         ("capabilities", Capabilities(top_logprobs=5, hidden=True)),
     ],
 )

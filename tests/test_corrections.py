@@ -1,5 +1,6 @@
 """Every row of the page of corrections is whole."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -8,7 +9,23 @@ import pytest
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
+import claims_essays  # noqa: E402
+import claims_routing  # noqa: E402
 import corrections  # noqa: E402
+import operating_points  # noqa: E402
+
+
+def test_what_is_said_of_the_router_follows_from_its_figures() -> None:
+    said = json.loads(claims_routing.CLAIMS.read_text(encoding="utf-8"))
+    assert claims_routing.rows() == said
+    compared = [claim for claim in said if " USD per 1,000: " in claim["statement"] and ": No b" in claim["statement"]]
+    assert len(compared) + sum("More accurate" in claim["statement"] for claim in said) == 20
+
+
+def test_what_is_said_of_essays_and_of_decisions_follows_from_their_figures() -> None:
+    figures = json.loads(operating_points.MEASURED.read_text(encoding="utf-8"))
+    assert json.loads(operating_points.CLAIMS.read_text(encoding="utf-8")) == operating_points.statements(figures)
+    assert json.loads(claims_essays.CLAIMS.read_text(encoding="utf-8")) == claims_essays.rows()
 
 
 def test_a_row_without_its_new_figure_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -300,13 +300,6 @@ def test_every_script_that_writes_a_whole_page_is_here() -> None:
     assert found == {block for block in WRITER_OF.keys() | NOT_COMPARED.keys() if "#" not in block}
 
 
-def test_what_is_said_of_older_statements_is_what_the_figures_leave_of_them() -> None:
-    decisions, essays = (importlib.import_module(name) for name in ("operating_points", "claims_essays"))
-    figures = json.loads(decisions.MEASURED.read_text(encoding="utf-8"))
-    assert json.loads(decisions.CLAIMS.read_text(encoding="utf-8")) == decisions.statements(figures)
-    assert json.loads(essays.CLAIMS.read_text(encoding="utf-8")) == essays.rows()
-
-
 def test_the_page_of_dependencies_has_what_is_declared_and_why() -> None:
     script = importlib.import_module("dependencies")
     rows = [line.strip("| ").split(" | ") for line in script.PAGE.read_text(encoding="utf-8").splitlines()]
