@@ -85,7 +85,7 @@ def test_the_first_agent_is_the_one_whose_chance_and_gain_less_its_price_are_mos
 def test_another_is_asked_where_its_gain_less_its_price_is_above_the_margin(
     gain: float, margin: float, action: str
 ) -> None:
-    """Agent c costs 0.2 dollars for 1,000 questions, at one right answer a dollar; its own chance is no part."""
+    """Agent c costs 0.2 dollars for 1,000 questions, at one right answer a dollar; its worth alone is no part of it."""
     heads = Heads([0.3, 0.5, 0.99, 0.2, 0.2], [0.0, 0.0, gain, 0.0, 0.0])
     found = router(heads, margin=margin, lambda_=1.0).decide(known("b"))
     assert (found.action, found.agent) == (action, "c" if action == "ask" else "b")
