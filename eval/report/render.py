@@ -18,15 +18,6 @@ from metaprobe.eval.wording import number
 HERE = Path(__file__).parent
 
 
-def render_report(comparison: Comparison) -> str:
-    """The HTML of a report: styles, figures, downloads and the script for its tables are inside, nothing is fetched.
-
-    The same comparison gives the same bytes.
-    """
-    shown = sections(comparison)
-    return _page(comparison, shown, _drawings(shown))
-
-
 def report_files(comparison: Comparison) -> dict[str, str]:
     """Path inside the report's folder to text: `report.html`, `tables/*.csv`, `figures/*.svg`."""
     shown = sections(comparison)
