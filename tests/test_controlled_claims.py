@@ -104,7 +104,7 @@ def test_the_recorded_problems_of_the_two_loops_must_be_the_same() -> None:
 
 def test_the_same_prompt_run_begins_as_monitor_generate_verify_does(tmp_path: Path) -> None:
     own, other = SYSTEMS["self-refine"], SYSTEMS["monitor-generate-verify"]
-    prompts = Prompts.load(own.name, own.prompts, recording.begun_alike(tmp_path))
+    prompts = Prompts.load(own.folder, own.prompts, recording.begun_alike(tmp_path))
     theirs = Prompts.load(other.name, other.prompts).messages("execute", question="2 + 2?", strategy=NEUTRAL_STRATEGY)
     assert prompts.messages("self_refine_generate", question="2 + 2?", directive="") == theirs
     shipped = Prompts.load(own.folder, own.prompts)
