@@ -282,7 +282,7 @@ def test_another_figure_makes_another_block(block: str, monkeypatch: pytest.Monk
 
 
 def test_every_block_of_every_page_has_a_writer_here() -> None:
-    found = {}
+    found: dict[str, str] = {}
     for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
         text = path.read_text(encoding="utf-8")
         blocks = [(mark["name"], mark["script"]) for mark in MARKED.finditer(text)]
