@@ -34,7 +34,7 @@ from metaprobe.checkpoints.manifest import (
 )
 from metaprobe.checkpoints.onnx_guard import check_model
 from metaprobe.checkpoints.publish import Pretrained, Published, push, save_copy
-from metaprobe.checkpoints.write import check_target, save_checkpoint
+from metaprobe.checkpoints.write import check_target, save_checkpoint, seal
 
 __all__ = [
     "Audit",
@@ -74,4 +74,5 @@ __all__ = [
     "push",
     "save_checkpoint",
     "save_copy",
+    "seal",
 ]

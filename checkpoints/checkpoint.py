@@ -25,6 +25,7 @@ from metaprobe.checkpoints.manifest import (
     MANIFEST,
     MODEL,
     RAW,
+    RAW_GOLDEN,
     Manifest,
     TensorSpec,
     Trust,
@@ -43,7 +44,7 @@ class Limits:
     model_bytes: int = 256 << 20
     """Of model.onnx, and of raw.onnx."""
     golden_bytes: int = 8 << 20
-    """Of golden.json, which is parsed: its objects take many times its size."""
+    """Of golden.json and raw_golden.json, which are parsed: their objects take many times their size."""
     file_bytes: int = 8 << 20
     """Of README.md and any other listed file."""
 
@@ -53,6 +54,7 @@ class Limits:
             MODEL: self.model_bytes,
             RAW: self.model_bytes,
             GOLDEN: min(self.golden_bytes, self.file_bytes),
+            RAW_GOLDEN: min(self.golden_bytes, self.file_bytes),
         }
         return sizes.get(name, self.file_bytes)
 
@@ -112,7 +114,7 @@ class Checkpoint:
         """A new session on raw.onnx, which takes `logprobs` float32 (n, T), padded, and `lengths` int64 (n,).
 
         Its outputs are those of `run`. Raises `ContractMismatch` where the checkpoint has no such file, or it gives
-        other outputs.
+        other outputs, and `GoldenMismatch` where they are not those recorded in raw_golden.json, where that is there.
         """
         if RAW not in self.extra:
             raise ContractMismatch(f"{self.path} holds no {RAW}; train it again with `--raw-graph`")
@@ -121,6 +123,8 @@ class Checkpoint:
             raise ContractMismatch(
                 f"{MODEL} has outputs {_listed(self.manifest.outputs)}; {RAW} has {_listed(session.outputs)}"
             )
+        if RAW_GOLDEN in self.extra:
+            golden.replay(self.extra[RAW_GOLDEN], session, RAW_GOLDEN)
         return session
 
 
@@ -130,8 +134,9 @@ def load_checkpoint(
     """The checkpoint in the folder `path`, or at `hub:OWNER/NAME@REVISION`, after everything about it was verified.
 
     Each file is read once, and what was hashed is what is used. In this order: sizes and file types, the digest where
-    one is given, the manifest, the other files' hashes, the ONNX guard, inputs and outputs, the golden rows. Files the
-    manifest does not list are never read, and never fetched from the hub.
+    one is given, the manifest and its own digest, the other files' hashes, the ONNX guard, inputs and outputs, the
+    golden rows (those of raw.onnx when it is opened). Files the manifest does not list are never read, and never
+    fetched from the hub.
 
     The hashes in the manifest show that nothing was damaged. They do not show who made it: whoever can write the folder
     can write the hashes too. For that, give `sha256`: the `digest` of the checkpoint you mean, from its author.
@@ -182,7 +187,7 @@ def _verified_at(files: Files, *, sha256: str | None, limits: Limits | None = No
     extra = {name: data for name, data in found.items() if name not in LISTED}
     for name, data in extra.items():
         if name.lower().endswith(".onnx"):
-            _guard(files.where(name), data)
+            guard(files.where(name), data)
     if len(found[MODEL]) <= TRIED_BYTES:
         _check_answers(manifest, Session(found[MODEL], trial=True), found[GOLDEN])
     session = Session(found[MODEL])
@@ -213,7 +218,8 @@ def _verified(files: Files, name: str, manifest: Manifest, limits: Limits) -> by
     return data
 
 
-def _guard(where: str, data: bytes) -> None:
+def guard(where: str, data: bytes) -> None:
+    """Raises `UnsafeModel`, naming the file, where `check_model` refuses its bytes."""
     try:
         check_model(data)
     except UnsafeModel as error:

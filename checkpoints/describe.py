@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from metaprobe.checkpoints.checkpoint import Checkpoint
-from metaprobe.checkpoints.manifest import Manifest, TensorSpec, printable
+from metaprobe.checkpoints.manifest import RAW, RAW_GOLDEN, Manifest, TensorSpec, printable
 
 MAX_VALUE = 100
 """Characters shown of a value of the contract or the support."""
@@ -21,17 +21,33 @@ def describe(checkpoint: Checkpoint) -> str:
 
 
 def describe_verified(checkpoint: Checkpoint, *, pinned: bool) -> str:
-    """What was verified of it when it was loaded; `pinned`: against a digest from elsewhere."""
+    """What was verified of it when it was loaded, and now of raw.onnx; `pinned`: against a digest from elsewhere.
+
+    Says what a checkpoint of version 0.1 lacks, and how to add it. Raises as `Checkpoint.raw_session`.
+    """
     manifest = checkpoint.manifest
+    missing = [] if manifest.manifest_sha256 else ["its manifest has no digest of itself"]
+    raw = []
+    if RAW in manifest.files:
+        checkpoint.raw_session()
+        if RAW_GOLDEN in manifest.files:
+            raw = [f"{RAW:<11} passed the guard; its outputs and golden rows are as recorded"]
+        else:
+            missing.append(f"{RAW} has no golden rows")
     size = sum(entry.bytes for entry in manifest.files.values())
     lines = [
         f"whole       {manifest.kind} checkpoint {checkpoint.path}: every size and hash is as its manifest says",
         f"files       {', '.join(manifest.files)} ({size:,} bytes)",
+        *(["manifest    every field is as its own digest says"] if manifest.manifest_sha256 else []),
         "model       passed the guard; its inputs, outputs and golden rows are as recorded",
+        *raw,
         f"digest      {checkpoint.digest}",
         "            as expected" if pinned else "            held against nothing: only --sha256 shows who made it",
         f"audits      {manifest.distrust or 'none failed'}",
     ]
+    if missing:
+        lines.append(f"lacks       {', and '.join(missing)}, so that damage there may go unnoticed: add it with")
+        lines.append(f"            metaprobe seal {checkpoint.path} --out NEW")
     return "\n".join(printable(line) for line in lines)
 
 

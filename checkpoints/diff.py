@@ -9,7 +9,7 @@ from typing import Any
 from metaprobe.checkpoints import golden, strict_json
 from metaprobe.checkpoints.checkpoint import Checkpoint
 from metaprobe.checkpoints.errors import ContractMismatch
-from metaprobe.checkpoints.manifest import GOLDEN, MANIFEST, MODEL, Manifest, Metric, printable
+from metaprobe.checkpoints.manifest import GOLDEN, MANIFEST, MODEL, OWN, Manifest, Metric, printable
 
 
 class Absent(Enum):
@@ -35,7 +35,8 @@ class Change:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Comparison:
-    """Two checkpoints and every field in which they differ, in the manifest's order; `created` is not looked at.
+    """Two checkpoints and every field in which they differ, in the manifest's order; `created` and the manifests' own
+    digests are not looked at.
 
     Where the models are other bytes and read the same inputs, `outputs_on_golden_rows` comes last: how far the answers
     of `b` are from those of `a` on the rows recorded with `a`, at most (absolute up to 1, relative beyond).
@@ -80,7 +81,7 @@ def compare(a: Checkpoint, b: Checkpoint) -> Comparison:
     found = [
         Change(field, was, now)
         for field, was, now in _compared(_fields(a.manifest), _fields(b.manifest))
-        if field != "created"
+        if field not in ("created", OWN)
     ]
     if any(change.field == f"files.{MODEL}" for change in found) and a.manifest.inputs == b.manifest.inputs:
         found += _answers(a, b)

@@ -15,6 +15,9 @@ from metaprobe.checkpoints.session import Arrays, Session
 
 MAX_ROWS = 16
 MAX_RANK = 8
+MAX_TOKENS, MAX_ALTERNATIVES = 64, 5
+"""Of the made-up responses that raw.onnx is recorded on."""
+RAW_TOLERANCE = 1e-5
 MAX_TOLERANCE = 1e-4
 """A checkpoint cannot ask to be believed with less. Processors differ by about 1e-6."""
 
@@ -60,22 +63,39 @@ def record(session: Session, inputs: Arrays, tolerance: float) -> bytes:
     return strict_json.dumps(strict_json.plain(arrays, GOLDEN))
 
 
-def replay(data: bytes, session: Session) -> None:
-    """Runs the rows of golden.json; raises `GoldenMismatch` where the outputs are not the recorded ones."""
-    found, tolerance = difference(data, session)
+def record_raw(session: Session) -> bytes:
+    """The bytes of raw_golden.json: rows of a graph that takes padded log-probabilities, made up, sure to unsure."""
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(1, MAX_TOKENS + 1, MAX_ROWS)
+    inputs: Arrays = {"lengths": lengths}
+    for spec in session.inputs:
+        if spec.name not in inputs:
+            sizes = [MAX_ALTERNATIVES if length is None else length for length in spec.shape[2:]]
+            scale = np.geomspace(0.02, 2.0, MAX_ROWS).reshape(-1, 1, *(1 for _ in sizes))
+            drawn = -(scale * rng.exponential(1.0, (MAX_ROWS, MAX_TOKENS, *sizes))).astype(np.float32)
+            inputs[spec.name] = -np.sort(-drawn, axis=2) if sizes else drawn  # alternatives: the likeliest first
+    return record(session, inputs, RAW_TOLERANCE)
+
+
+def replay(data: bytes, session: Session, name: str = GOLDEN) -> None:
+    """Runs the rows of golden.json; raises `GoldenMismatch` where the outputs are not the recorded ones.
+
+    `name`: of the file that they are in.
+    """
+    found, tolerance = difference(data, session, name)
     if not found.size <= tolerance:
         raise GoldenMismatch(
-            f"{GOLDEN}: output {found.output!r} of row {found.row} differs by {found.size:.3g} from "
+            f"{name}: output {found.output!r} of row {found.row} differs by {found.size:.3g} from "
             f"what was recorded; at most {tolerance:g} is accepted. Upgrade or pin onnxruntime, or export again"
         )
 
 
-def difference(data: bytes, session: Session) -> tuple[Difference, float]:
+def difference(data: bytes, session: Session, name: str = GOLDEN) -> tuple[Difference, float]:
     """How far a session, perhaps another checkpoint's, is from the rows of golden.json, and how far it may be."""
-    golden = strict_json.build(Golden, strict_json.loads(data, GOLDEN), GOLDEN)
+    golden = strict_json.build(Golden, strict_json.loads(data, name), name)
     found = largest_difference(
-        _arrays(golden.outputs, session.outputs, "outputs"),
-        session.run(_arrays(golden.inputs, session.inputs, "inputs")),
+        _arrays(golden.outputs, session.outputs, f"{name}: outputs"),
+        session.run(_arrays(golden.inputs, session.inputs, f"{name}: inputs")),
     )
     return found, golden.tolerance
 
@@ -116,8 +136,8 @@ def _recorded(name: str, array: NDArray[Any]) -> Recorded:
 def _arrays(recorded: dict[str, Recorded], specs: Sequence[TensorSpec], what: str) -> Arrays:
     names = [spec.name for spec in specs]
     if sorted(recorded) != sorted(names):
-        raise ContractMismatch(f"{GOLDEN}: {what} are {sorted(recorded)}; the model has {sorted(names)}")
-    return {spec.name: _array(recorded[spec.name], spec, f"{GOLDEN}: {what}.{spec.name}") for spec in specs}
+        raise ContractMismatch(f"{what} are {sorted(recorded)}; the model has {sorted(names)}")
+    return {spec.name: _array(recorded[spec.name], spec, f"{what}.{spec.name}") for spec in specs}
 
 
 def _array(recorded: Recorded, spec: TensorSpec, where: str) -> NDArray[Any]:

@@ -1,5 +1,7 @@
 """What manifest.json says. Its fields are the fields of `Manifest`, all of them, under the same names."""
 
+import hashlib
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,7 +9,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from metaprobe.checkpoints import strict_json
-from metaprobe.checkpoints.errors import ContractMismatch, UnsafeModel
+from metaprobe.checkpoints.errors import ContractMismatch, TamperedCheckpoint, UnsafeModel
 
 Severity = Literal["invalid", "weak"]
 Trust = Literal["sound", "weak", "invalid"]
@@ -15,12 +17,15 @@ Trust = Literal["sound", "weak", "invalid"]
 are real, but something simpler explains them, or they hold for less than it seems."""
 
 FORMAT_VERSION = 1
+OWN = "manifest_sha256"
 
 MANIFEST, MODEL, GOLDEN, CARD = "manifest.json", "model.onnx", "golden.json", "README.md"
 LISTED = (MODEL, GOLDEN, CARD)
 """Files every manifest lists."""
 RAW = "raw.onnx"
 """An extra file of some checkpoints: the same outputs from other inputs, the features computed inside."""
+RAW_GOLDEN = "raw_golden.json"
+"""Recorded rows of `RAW`, as `GOLDEN` has of the model. Checkpoints of version 0.1 have none."""
 MAX_FILES = 16
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -186,6 +191,8 @@ class Manifest(Draft):
     outputs: tuple[TensorSpec, ...]
     files: dict[str, FileEntry]
     """Every file of the checkpoint but manifest.json itself."""
+    manifest_sha256: str = field(default="", metadata=strict_json.OPTIONAL)
+    """Of everything else in the manifest: see `own_digest`. Absent from those of version 0.1."""
 
     def __post_init__(self) -> None:
         Draft.__post_init__(self)
@@ -208,7 +215,8 @@ def parse_manifest(data: bytes) -> Manifest:
     """The manifest in the bytes of manifest.json, every field checked.
 
     Raises `NotACheckpoint` where they are not JSON, `ContractMismatch` for an unknown format version and for fields
-    that are missing, unknown or of the wrong type, `UnsafeModel` for file names that lead out of the folder.
+    that are missing, unknown or of the wrong type, `UnsafeModel` for file names that lead out of the folder, and
+    `TamperedCheckpoint` where the manifest has a digest of itself that is another one.
     """
     value = strict_json.loads(data, MANIFEST)
     version = value.get("format_version") if isinstance(value, dict) else None
@@ -218,11 +226,29 @@ def parse_manifest(data: bytes) -> Manifest:
             f"{MANIFEST}: format_version is {version}, this metaprobe reads {FORMAT_VERSION}; "
             f"{'upgrade metaprobe' if version > FORMAT_VERSION else 'export the checkpoint again'}"
         )
-    return strict_json.build(Manifest, value, MANIFEST)
+    manifest = strict_json.build(Manifest, value, MANIFEST)
+    if OWN in value and manifest.manifest_sha256 != (found := own_digest(value)):
+        raise TamperedCheckpoint(
+            f"{MANIFEST} was changed: its fields have SHA-256 {found}, and it says {manifest.manifest_sha256!r}."
+            " Copy it again"
+        )
+    return manifest
 
 
 def manifest_bytes(manifest: Manifest) -> bytes:
-    """The bytes of manifest.json. Raises `ContractMismatch` where `parse_manifest` would refuse to read them back."""
+    """The bytes of manifest.json, with the digest of its other fields.
+
+    Raises `ContractMismatch` where `parse_manifest` would refuse to read them back.
+    """
     value = strict_json.plain(manifest, MANIFEST)
     strict_json.build(Manifest, value, MANIFEST)
-    return strict_json.dumps(value)
+    return strict_json.dumps(value | {OWN: own_digest(value)})
+
+
+def own_digest(value: Mapping[str, Any]) -> str:
+    """SHA-256 of a manifest's JSON without `manifest_sha256`: keys sorted, no blanks, ASCII.
+
+    It shows damage to any field. It does not show who made it, for whoever changes a field can make it anew.
+    """
+    rest = {key: field for key, field in value.items() if key != OWN}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

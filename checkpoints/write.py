@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from metaprobe.checkpoints import golden
-from metaprobe.checkpoints.checkpoint import Checkpoint, verified_checkpoint
+from metaprobe.checkpoints.checkpoint import Checkpoint, guard, verified_checkpoint
 from metaprobe.checkpoints.errors import CheckpointError, CheckpointExists, ContractMismatch, GoldenMismatch
 from metaprobe.checkpoints.manifest import (
     CARD,
@@ -20,6 +20,8 @@ from metaprobe.checkpoints.manifest import (
     GOLDEN,
     MANIFEST,
     MODEL,
+    RAW,
+    RAW_GOLDEN,
     Draft,
     FileEntry,
     Manifest,
@@ -44,9 +46,9 @@ def save_checkpoint(
     """Writes the folder `path` and returns it loaded, so that what was written is known to verify.
 
     `expected` is what the model before its export gave for all rows of `golden_inputs`, under the graph's output names.
-    The first 16 rows are kept. `extra`: further files of the checkpoint, by name. There is never a part of a checkpoint
-    at `path`. A kill between the two renames of a replacement leaves nothing there; the old and the new one are then
-    whole beside it, in `.NAME.*.old` and `.tmp`.
+    The first 16 rows are kept. `extra`: further files of the checkpoint, by name; with raw.onnx among them, rows of it
+    are recorded as well. There is never a part of a checkpoint at `path`. A kill between the two renames of a
+    replacement leaves nothing there; the old and the new one are then whole beside it, in `.NAME.*.old` and `.tmp`.
 
     A checkpoint that failed audits is written all the same, and says so whenever it is loaded.
 
@@ -59,11 +61,39 @@ def save_checkpoint(
     session = Session(model)
     _check_parity(session, golden_inputs, expected, tolerance)
     files = {MODEL: model, GOLDEN: golden.record(session, golden_inputs, tolerance), CARD: card.encode()}
-    if extra and (taken := extra.keys() & {*files, MANIFEST}):
+    if extra and (taken := extra.keys() & {*files, MANIFEST, RAW_GOLDEN}):
         raise ContractMismatch(f"extra files cannot be called {', '.join(sorted(taken))}; give them other names")
-    files |= extra or {}
+    files = with_raw_rows(files | dict(extra or {}))
     checkpoint = place(target, {**files, MANIFEST: manifest_bytes(_manifest(draft, session, files))})
     return dataclasses.replace(checkpoint, path=Path(path))
+
+
+def seal(checkpoint: Checkpoint, path: str | os.PathLike[str], *, overwrite: bool = False) -> Checkpoint:
+    """The same checkpoint at `path`, with what those of version 0.1 lack: the manifest's own digest, rows of raw.onnx.
+
+    All other files are the same bytes. What lacks nothing keeps its digest; else those who pin it need the new one.
+    Raises as `save_checkpoint`.
+    """
+    target = Path(path).resolve()
+    check_target(target, checkpoint.manifest.kind, overwrite=overwrite)
+    files = with_raw_rows(checkpoint.files())
+    if not checkpoint.manifest.manifest_sha256 or files.keys() - {MANIFEST} != checkpoint.manifest.files.keys():
+        entries = entries_of({name: data for name, data in files.items() if name != MANIFEST})
+        files[MANIFEST] = manifest_bytes(dataclasses.replace(checkpoint.manifest, files=entries))
+    return dataclasses.replace(place(target, files), path=Path(path))
+
+
+def with_raw_rows(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """These files and, where raw.onnx is among them and has none, the rows recorded of it."""
+    if RAW not in files or RAW_GOLDEN in files:
+        return dict(files)
+    guard(RAW, files[RAW])
+    return {**files, RAW_GOLDEN: golden.record_raw(Session(files[RAW]))}
+
+
+def entries_of(files: Mapping[str, bytes]) -> dict[str, FileEntry]:
+    """What a manifest says of these files."""
+    return {name: FileEntry(hashlib.sha256(data).hexdigest(), len(data)) for name, data in files.items()}
 
 
 def _check_writable(target: Path) -> None:
@@ -112,7 +142,7 @@ def _manifest(draft: Draft, session: Session, files: dict[str, bytes]) -> Manife
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         inputs=session.inputs,
         outputs=session.outputs,
-        files={name: FileEntry(hashlib.sha256(data).hexdigest(), len(data)) for name, data in files.items()},
+        files=entries_of(files),
     )
 
 
@@ -165,10 +195,14 @@ def check_target(path: str | os.PathLike[str], kind: str, *, overwrite: bool = T
 def _write(folder: Path, files: Mapping[str, bytes]) -> None:
     folder.mkdir()
     for name, data in files.items():
-        with (folder / name).open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with (folder / name).open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            error.filename = error.filename or str(folder / name)  # a full disk does not say where it is full
+            raise
     _sync_folder(folder)
 
 

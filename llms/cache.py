@@ -57,9 +57,13 @@ class CallCache:
             return call
 
     def put(self, key: str, call: Call) -> None:
-        """Keep a call. The first one kept under a key stays."""
-        with self._db.named():
+        """Keep a call. The first one kept under a key stays. Raises `Unwritable` where it cannot be written."""
+        with self._db.named(keeping=True):
             self._db.execute("INSERT OR IGNORE INTO calls VALUES (?, ?, ?, ?)", (key, *_packed(call)))
+
+    def check(self) -> None:
+        """Reads the whole file. Raises `LLMError` where it is damaged."""
+        self._db.check()
 
     def __len__(self) -> int:
         return self._db.count("calls")

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 
 from metaprobe.llms.base import LLMError
 from metaprobe.records.types import LIVE_POSITIONS, Hidden
@@ -143,9 +143,9 @@ def decoder_blocks(model: PreTrainedModel) -> nn.ModuleList:
     return found[0]
 
 
-def chosen_layers(choice: str, model: PreTrainedModel) -> tuple[int, ...]:
+def chosen_layers(choice: str, config: PretrainedConfig) -> tuple[int, ...]:
     """The layers that `all`, `every:N` or a list such as `0,8,16` means for this model. Raises `LLMError`."""
-    last = len(decoder_blocks(model))
+    last = int(config.get_text_config().num_hidden_layers)
     step = choice.removeprefix("every:")
     if choice == "all":
         return tuple(range(last + 1))

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from metaprobe.llms import grammar
 from metaprobe.llms.base import Capabilities, LLMError, Request, Token
@@ -113,8 +113,12 @@ class LocalLLM:
         """
         weights: Weights = resolve(model)
         try:
+            config = AutoConfig.from_pretrained(weights.location)
+            capture = Capture(chosen_layers(layers, config)) if layers else None  # refused before weights are read
             tokenizer = AutoTokenizer.from_pretrained(weights.location, padding_side="left")
             network = AutoModelForCausalLM.from_pretrained(weights.location, dtype=torch.bfloat16)
+        except LLMError:
+            raise
         except (OSError, ValueError) as error:
             raise LLMError(f"model {model!r} cannot be loaded: {error}") from error
         if tokenizer.chat_template is None:
@@ -130,7 +134,7 @@ class LocalLLM:
             revision=revision,
             batch_size=batch_size,
             top_logprobs=top_logprobs,
-            capture=Capture(chosen_layers(layers, network)) if layers else None,
+            capture=capture,
         )
 
     def encode(self, messages: Sequence[Message]) -> list[int]:

@@ -70,7 +70,7 @@ class StateReplay:
     ) -> None:
         """`layers`: `all`, `every:N`, or numbers. `positions`: those of a `Capture` by default. Raises `LLMError`."""
         self._llm, self._model, self._tokenizer = llm, llm.model, llm.tokenizer
-        self.layers = chosen_layers(layers, self._model)
+        self.layers = chosen_layers(layers, self._model.config)
         wanted = Capture(self.layers).positions if positions is None else positions
         if unknown := set(wanted) - set(POSITIONS):
             raise LLMError(f"unknown positions {sorted(unknown)}; known: {', '.join(POSITIONS)}")

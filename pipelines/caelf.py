@@ -356,5 +356,6 @@ SYSTEM = System(
     },
     calls=calls,
     constants=(REFLECTIONS,),
+    without={"single": (REFLECTIONS.name,)},
     needs=(Need("clingo", "argumentation", without=("single",)),),
 )

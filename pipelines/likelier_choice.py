@@ -42,4 +42,5 @@ SYSTEM = System(
     variants=("plain",),
     stages=(STAGE,),
     answer_stages=(),
+    choices=True,
 )

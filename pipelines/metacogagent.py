@@ -311,8 +311,10 @@ SYSTEM = System(
     signals={"confidence": "answer"},
     decides=("assess", "assign"),
     without={
-        **dict.fromkeys((*BASELINES, "no-delegation"), ("confidence", "assess", "assign")),
-        "no-self-assessment": ("confidence",),
+        **dict.fromkeys(("algorithm", "every-agent", *ABLATIONS), (TALK_ROUNDS.name,)),
+        **dict.fromkeys((*BASELINES, "no-delegation"), ("confidence", "assess", "assign", TALK_ROUNDS.name)),
+        "no-self-assessment": ("confidence", TALK_ROUNDS.name),
+        "conversation": ("confidence", "assess", "assign"),
     },
     extract_answer=extract,
     agents=AGENTS,

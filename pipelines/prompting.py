@@ -5,6 +5,7 @@ A file that is opened by `--- list` holds no turns but a list, an entry a line.
 """
 
 import hashlib
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -15,6 +16,8 @@ from metaprobe.records.types import Message
 
 ROLES = ("system", "user", "assistant")
 LIST = "list"
+FILLED = ("question", "agent")
+"""Slots that are filled though a shipped prompt may not have them."""
 
 
 class PromptError(RecordError):
@@ -30,11 +33,19 @@ class Prompts:
 
     @classmethod
     def load(
-        cls, system: str, names: tuple[str, ...], folder: Path | None = None, *, optional: tuple[str, ...] = ()
+        cls,
+        system: str,
+        names: tuple[str, ...],
+        folder: Path | None = None,
+        *,
+        optional: tuple[str, ...] = (),
+        fields: Collection[str] = (),
     ) -> "Prompts":
         """The named prompts, from the user's `folder` where one is given, else as shipped.
 
-        `optional`: further ones that are read where they are there, such as one for each agent.
+        `optional`: further ones that are read where they are there, such as one for each agent. `fields`: the items'
+        fields, which are slots as well. Raises `PromptError` for a file that is missing or has another form, and for a
+        slot of the user's that the system does not fill.
         """
         source = folder if folder is not None else files("metaprobe.pipelines") / "prompts" / system
         present = tuple(name for name in optional if name not in names and (source / f"{name}.txt").is_file())
@@ -51,7 +62,13 @@ class Prompts:
                 raise PromptError(f"no prompt file {name}.txt in {source}; expected: {needed}") from error
         for name in texts:
             _turns(name, texts[name])
+        if folder is not None:
+            _check_slots(texts, {*cls.load(system, names)._slots, *FILLED, *fields})
         return cls(texts)
+
+    @property
+    def _slots(self) -> set[str]:
+        return {slot for text in self.texts.values() for slot in Template(text).get_identifiers()}
 
     @property
     def digest(self) -> str:
@@ -78,6 +95,22 @@ class Prompts:
         if role != LIST or more or not found:
             raise PromptError(f"prompt {name}.txt is no list; expected a line '--- {LIST}', then an entry a line")
         return found
+
+
+def _check_slots(texts: Mapping[str, str], known: Collection[str]) -> None:
+    """Raises `PromptError` for a slot that is not among those known."""
+    for name, text in texts.items():
+        for role, turn in _turns(name, text):
+            slots = Template(turn)
+            if role == LIST:
+                continue
+            if not slots.is_valid():
+                raise PromptError(f"prompt {name}.txt has a '$' that opens no slot; write '$$' for the character")
+            if unknown := [slot for slot in slots.get_identifiers() if slot not in known]:
+                raise PromptError(
+                    f"prompt {name}.txt has the slot ${unknown[0]}, which nothing fills; there are "
+                    f"{', '.join(f'${slot}' for slot in sorted(known))}"
+                )
 
 
 def _turns(name: str, text: str) -> list[tuple[str, str]]:

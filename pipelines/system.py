@@ -33,6 +33,8 @@ class System:
     """Its agents where they are fixed: each may have a model of its own."""
     fields: tuple[str, ...] = ()
     """`Item.fields` that its prompts need."""
+    choices: bool = False
+    """Whether its items need choices."""
     signals: Mapping[str, str] = field(default_factory=dict)
     """Name of a number that a checkpoint may replace, or give where nothing states it -> the stage whose model it
     reads."""
@@ -43,7 +45,7 @@ class System:
     decides: tuple[str, ...] = ()
     """The points at which it asks the policy, with more than one legal action or for a setting."""
     without: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Variant -> the signals and points of those above that it lacks."""
+    """Variant -> the signals and points of those above, and the names of the constants below, that it lacks."""
     answer_stages: tuple[str, ...] = ("answer",)
     """Stages whose calls are answers to the item, each of which gets a label where a program can check it."""
     extract_answer: Callable[[Item, Call, str], str] = _extract
@@ -84,3 +86,7 @@ class System:
     def points_in(self, variant: str) -> tuple[str, ...]:
         """Returns the points at which this variant asks the policy, in the order of `decides`."""
         return tuple(point for point in self.decides if point not in self.without.get(variant, ()))
+
+    def constants_in(self, variant: str) -> tuple[Constant[Any], ...]:
+        """Returns the constants that this variant works with, in the order of `constants`."""
+        return tuple(one for one in self.constants if one.name not in self.without.get(variant, ()))

@@ -1,6 +1,7 @@
 """Makes the bundled checkpoints again from the recorded runs, and says how far they differ from those that are there.
 
     python recorded/bundle.py [--models MODELS] [NAME ...]            # write checkpoints/bundled/
+    python recorded/bundle.py --seal [NAME ...]                       # add digest and rows to those that are there
     python recorded/bundle.py --check [--models MODELS] [NAME ...]    # make them in out/bundle, compare
 
 Predictors, gate and router come from files in this folder alone. The probes need hidden states, which are read again
@@ -16,7 +17,7 @@ from pathlib import Path
 
 import click
 
-from metaprobe.checkpoints import load_checkpoint
+from metaprobe.checkpoints import load_checkpoint, seal
 from metaprobe.checkpoints.bundle import FOLDER, bundled_names
 from metaprobe.checkpoints.golden import difference
 from metaprobe.checkpoints.manifest import GOLDEN, Manifest
@@ -107,9 +108,14 @@ COMMANDS = {
 @click.argument("names", nargs=-1, type=click.Choice(list(COMMANDS)))
 @click.option("--models", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--check", is_flag=True, help="Compare with what is there, and leave both.")
-def main(names: tuple[str, ...], models: Path | None, check: bool) -> None:
+@click.option("--seal", "only_seal", is_flag=True, help="Add what checkpoints of version 0.1 lack, and make none anew.")
+def main(names: tuple[str, ...], models: Path | None, check: bool, only_seal: bool) -> None:
     """Make the named checkpoints, or all."""
     worst = []
+    if only_seal:
+        for name in names or COMMANDS:
+            click.echo(f"{name}: {seal(load_checkpoint(FOLDER / name), FOLDER / name, overwrite=True).digest}")
+        return
     for name in names or COMMANDS:
         of_states = str(STATES) in COMMANDS[name]
         if of_states:

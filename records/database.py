@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from metaprobe.records.errors import RecordError
+from metaprobe.records.errors import RecordError, Unwritable
 
 BUSY_SECONDS = 60
 
@@ -64,6 +64,12 @@ class Database:
         with self.named():
             return int(self.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
 
+    def check(self) -> None:
+        """Reads the whole file. Raises `error` where its structure is damaged; who reads a row sees to its values."""
+        with self.named():
+            if (found := self.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
+                raise sqlite3.DatabaseError(" ".join(found.split()))
+
     def close(self) -> None:
         with self._lock:
             self._db.close()
@@ -80,20 +86,24 @@ class Database:
                 self._db.execute("ROLLBACK")
 
     @contextmanager
-    def named(self) -> Iterator[None]:
-        """One thread at a time; what SQLite says goes out with the file's name and the way out."""
+    def named(self, *, keeping: bool = False) -> Iterator[None]:
+        """One thread at a time; what SQLite says goes out with the file's name and the way out.
+
+        `keeping`: rows that must not be lost are written, so that what goes out is an `Unwritable`.
+        """
+        kind = Unwritable if keeping else self._error
         with self._lock:
             try:
                 yield
             except sqlite3.ProgrammingError as error:
-                raise self._error(f"{self._what} {self.path}: {error}; it was closed while still in use") from error
+                raise kind(f"{self._what} {self.path}: {error}; it was closed while still in use") from error
             except sqlite3.OperationalError as error:
-                raise self._error(
+                raise kind(
                     f"{self._what} {self.path}: {error}; check that the folder can be written to, that the disk has "
                     "room, that no other process holds the file, and that it was not cut"
                 ) from error
             except sqlite3.DatabaseError as error:
-                raise self._error(
+                raise kind(
                     f"{self._what} {self.path} is damaged ({error}): move it away, and {self._lost}, or save what can "
                     f"be read with: sqlite3 {self.path.name} .recover"
                 ) from error

@@ -5,6 +5,8 @@ RecordError             a ValueError; the message names what came, what was expe
 |-- ImportFileError     a line of an import file is not what it should be; carries file and line
 |-- DamagedShard        a shard of a run store cannot be read; the other shards still can
 |-- StoreMismatch       data of one kind or configuration offered where another is stored
+|-- StoreHeld           another process is writing into the store
+|-- Unwritable          what must be kept cannot be written (a full disk): whoever makes more of it stops
 
 MissingExtra            an ImportError: an optional dependency is absent; names the extra to install
 """
@@ -31,6 +33,14 @@ class DamagedShard(RecordError):
 
 class StoreMismatch(RecordError):
     """Data offered to a store that holds data of another kind."""
+
+
+class StoreHeld(RecordError):
+    """Another process is writing into the store."""
+
+
+class Unwritable(RecordError):
+    """What must be kept cannot be written: whoever makes more of it stops."""
 
 
 class MissingExtra(ImportError):

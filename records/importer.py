@@ -86,10 +86,15 @@ def import_file(path: str | Path, store: "RunStore", *, on_error: Literal["stop"
     out stay as they are. An id that is stored with another answer or prompt makes a line bad, so two files whose lines
     have no ids need different names. Raises `RecordError` where the store's folder holds other files and no runs.
     """
-    from metaprobe.records.relabel import relabel  # needs pyarrow
-
     path = Path(path)
     _check_folder(store.path)
+    with store.alone():  # what is stored is not stored again, nor told by another process meanwhile
+        return _imported(path, store, on_error)
+
+
+def _imported(path: Path, store: "RunStore", on_error: Literal["stop", "skip"]) -> ImportReport:
+    from metaprobe.records.relabel import relabel  # needs pyarrow
+
     stored = store.run_ids()
     skipped: list[str] = []
     notes: dict[str, str] = {}

@@ -18,6 +18,7 @@ from metaprobe.records.activations import (
 )
 from metaprobe.records.errors import DamagedShard, RecordError, StoreMismatch
 from metaprobe.records.extras import require
+from metaprobe.records.one_writer import OneWriter
 from metaprobe.records.schema import check_format, run_to_batch, table_to_runs
 from metaprobe.records.types import Hidden, Run
 from metaprobe.records.writer import RunWriter, shard_paths, write_shard
@@ -31,7 +32,8 @@ T = TypeVar("T")
 class RunStore:
     """Runs on the disk. A run stored twice, by whatever accident, is read once: the first one counts.
 
-    Runs are only added, and answers never change; what is said of them may (`rewrite`).
+    Runs are only added, and answers never change; what is said of them may (`rewrite`). One process writes at a time,
+    and any number read meanwhile: they see whole shards, and each run once.
     """
 
     def __init__(self, path: str | Path, *, damaged: Literal["raise", "skip"] = "raise") -> None:
@@ -39,6 +41,7 @@ class RunStore:
         self.path = Path(path)
         self.damaged: list[str] = []
         self._skip = damaged == "skip"
+        self._only = OneWriter(self.path)
 
     def __repr__(self) -> str:
         return f"RunStore({str(self.path)!r})"
@@ -148,6 +151,13 @@ class RunStore:
             raise StoreMismatch(f"these calls' tokens are of several layers or models, {kinds}; say which")
         return (_token_states(call_id, *where[call_id], layers) for call_id in wanted)
 
+    def alone(self) -> OneWriter:
+        """In a `with` block: only this object writes into the folder, which is made where it is not there.
+
+        What it writes in the block, it writes under this lock. Raises `StoreHeld` where another process writes.
+        """
+        return self._only
+
     def writer(self, *, shard_runs: int = 64, text: bool = True) -> RunWriter:
         """What runs are added to, in a `with` block.
 
@@ -155,7 +165,8 @@ class RunStore:
         are always kept, so they should not hold what is private.
         """
         newest = next(self._activation_files(self._shards()[::-1]), None)
-        return RunWriter(self.path, newest.layout if newest else None, shard_runs=shard_runs, text=text)
+        layout = newest.layout if newest else None
+        return RunWriter(self.path, layout, shard_runs=shard_runs, text=text, only=self._only)
 
     def append(self, runs: Iterable[Run]) -> None:
         """Adds runs as one shard: all of them or, if one of them cannot be stored, none."""
@@ -163,21 +174,24 @@ class RunStore:
         writer = self.writer(shard_runs=len(runs) + 1)
         for run in runs:
             writer.add(run)
-        writer.flush()
+        with self._only:
+            writer.flush()
 
     def rewrite(self, change: Callable[[Run], Run]) -> None:
         """Puts `change(run)`, with the same ids and without hidden states, in the place of each run.
 
         A shard is written anew, whole or not at all, where a run of it came back as another object. Others may read
-        or add meanwhile, but not rewrite.
+        meanwhile, but not write.
         """
-        for shard in self.shards():
-            runs: list[Run] = []
-            with self._guard(shard):
-                runs = table_to_runs(self._read(shard))
-            changed = [change(run) for run in runs]
-            if any(new is not old for new, old in zip(changed, runs, strict=True)):
-                write_shard(shard, [run_to_batch(run) for run in changed])
+        self.shards()  # there is a store: else a lock would make its folder
+        with self._only:
+            for shard in self.shards():
+                runs: list[Run] = []
+                with self._guard(shard):
+                    runs = table_to_runs(self._read(shard))
+                changed = [change(run) for run in runs]
+                if any(new is not old for new, old in zip(changed, runs, strict=True)):
+                    write_shard(shard, [run_to_batch(run) for run in changed])
 
     def _shards(self) -> list[Path]:
         if self.path.exists() and not self.path.is_dir():

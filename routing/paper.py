@@ -55,6 +55,17 @@ CONSTANTS: dict[str, tuple[str, ...]] = {
 """Point -> the constants of `PaperRules` that matter there; `initial` and `rate` are of the profiles read there."""
 
 
+def constants_of(text: str) -> list[tuple[str, str]]:
+    """The (name, value) of a text such as `theta=0.4,cycles=2`. Raises `RecordError` where one is given twice."""
+    parts = [part.partition("=") for part in filter(None, text.split(","))]
+    found = [(name.strip(), value.strip()) for name, _, value in parts]
+    names = [name for name, _ in found]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        values = " and ".join(value for name, value in found if name == twice)
+        raise RecordError(f"policy constant {twice} is given twice, {values}: give one value")
+    return found
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class PaperRules:
     """Thresholds of MetaCogAgent (section III), MetaCrit, and Monitor-Generate-Verify (Algorithm 1, section 4.1)."""
@@ -121,13 +132,12 @@ class PaperRules:
         """From `theta=0.4,cycles=2`; the empty text is the papers' own."""
         kinds = {name: kind for name, kind in get_type_hints(cls).items() if name in DEFAULTS}
         given: dict[str, float | int] = {}
-        for part in filter(None, text.split(",")):
-            name, _, value = part.partition("=")
+        for name, value in constants_of(text):
             try:
-                given[name.strip()] = kinds[name.strip()](value)
+                given[name] = kinds[name](value)
             except (KeyError, ValueError) as error:
                 raise RecordError(
-                    f"policy constant {part!r}: expected NAME=NUMBER with NAME one of " + ", ".join(DEFAULTS)
+                    f"policy constant '{name}={value}': expected NAME=NUMBER with NAME one of " + ", ".join(DEFAULTS)
                 ) from error
         named = tuple(sorted(n for n, value in given.items() if n in ("theta", "good") and value == DEFAULTS[n]))
         return cls(**given, given=named)  # type: ignore[arg-type]

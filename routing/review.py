@@ -13,7 +13,7 @@ from typing import ClassVar
 from metaprobe.probes.signals import Signal
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Decision
-from metaprobe.routing.paper import AGAIN, JUDGE, KEEP, PaperRules
+from metaprobe.routing.paper import AGAIN, JUDGE, KEEP, PaperRules, constants_of
 from metaprobe.routing.policy import Outcome, State, decided
 
 POINT = "review"
@@ -46,15 +46,16 @@ class ReviewRules:
     def parse(cls, text: str) -> "ReviewRules":
         """Returns the rules of `again=0.8,critical=0.3,keep=0.5`, or of any part of it. Raises `RecordError`."""
         given: dict[str, float | None] = dict.fromkeys(("again", "critical", "keep"))
-        for part in filter(None, text.split(",")):
-            name, _, value = part.partition("=")
+        for name, value in constants_of(text):
             try:
                 number = float(value)
             except ValueError:
                 number = math.nan
-            if name.strip() not in given or math.isnan(number):
-                raise RecordError(f"policy constant {part!r}: expected NAME=NUMBER with NAME one of {', '.join(given)}")
-            given[name.strip()] = number
+            if name not in given or math.isnan(number):
+                raise RecordError(
+                    f"policy constant '{name}={value}': expected NAME=NUMBER with NAME one of {', '.join(given)}"
+                )
+            given[name] = number
         return cls(again=given["again"], critical=given["critical"], keep=given["keep"])
 
     @property

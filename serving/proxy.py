@@ -94,14 +94,20 @@ class Proxy:
         answer = await self._send("POST", url, question.sent, headers)
         refused = ""
         if question.changed and answer.status_code in REFUSED:
-            # Perhaps it is the log-probabilities that it refuses: the caller has not asked for them.
-            refused = f"the upstream refused to give log-probabilities (status {answer.status_code})"
+            # Perhaps it is what the caller has not asked for that it refuses: log-probabilities, or alternatives.
+            if not question.wants_logprobs:
+                refused = f"the upstream refused to give log-probabilities (status {answer.status_code})"
             await answer.aclose()
             answer = await self._send("POST", url, question.body, headers)
         passed = to_caller(answer.headers.raw)
         if answer.status_code == 200 and answer.headers.get("content-type", "").lower().startswith(EVENTS):
             stream = ScoredStream(
-                self._scorer, question, self._gates, max_bytes=self._settings.max_answer_bytes, no_logprobs=refused
+                self._scorer,
+                question,
+                self._gates,
+                gated_reason=self._settings.gate_finish_reason,
+                max_bytes=self._settings.max_answer_bytes,
+                no_logprobs=refused,
             )
             return _Streaming(answer, stream, passed, self._metrics, started, own)
         body = await self._whole(answer)
@@ -192,7 +198,6 @@ class _Streaming(Response):
                 if out := await aside(received, partial(self._stream.feed, data)):
                     await send({"type": "http.response.body", "body": out, "more_body": True})
                 if self._stream.action:
-                    await self._answer.aclose()
                     self._metrics.gated.labels(self._stream.action).inc()
                     break
             last = await aside(received, self._stream.end)

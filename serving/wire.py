@@ -21,7 +21,7 @@ UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 """What a decoder raises for bytes that are not the JSON it expects."""
 
 _TRUE, _FALSE, _NULL = Raw(b"true"), (b"false", b"null", b""), Raw(b"null")
-_NO_ALTERNATIVES = Raw(b"[]")
+_NO_TOP = {"top_logprobs": Raw(b"[]")}
 VERDICT = "metaprobe"
 
 
@@ -32,7 +32,7 @@ class Asked:
     body: bytes
     """As it came."""
     sent: bytes
-    """With log-probabilities switched on."""
+    """With log-probabilities, and at least one alternative, switched on."""
     several: bool
     """Whether more than one answer was asked for."""
     wants_logprobs: bool
@@ -52,8 +52,9 @@ def asked(body: bytes, *, top_logprobs: int) -> Asked:
     wants_logprobs = _given(fields, "logprobs")
     wants_top = wants_logprobs and _given(fields, "top_logprobs") and bytes(fields["top_logprobs"]).strip() != b"0"
     sent = body
-    if not wants_logprobs or (top_logprobs and not wants_top):
-        fields["logprobs"] = _TRUE
+    if not wants_top:
+        if not wants_logprobs:
+            fields["logprobs"] = _TRUE
         # At least one: llama.cpp and llama-cpp-python give no log-probabilities where no alternatives are asked for.
         fields["top_logprobs"] = Raw(str(max(1, top_logprobs)).encode())
         sent = _encode(fields)
@@ -94,7 +95,9 @@ def _without_top(logprobs: Raw) -> Raw:
         for name in ("content", "refusal"):
             if _given(fields, name):
                 entries = _objects.decode(fields[name])
-                fields[name] = Raw(_encode([{**entry, "top_logprobs": _NO_ALTERNATIVES} for entry in entries]))
+                fields[name] = Raw(
+                    _encode([entry | _NO_TOP if "top_logprobs" in entry else entry for entry in entries])
+                )
     except UNREADABLE:
         return logprobs
     return Raw(_encode(fields))

@@ -115,8 +115,11 @@ class Upstream:
         self.bodies.append(body)
         self.headers.append({name.decode(): value.decode("utf-8", "replace") for name, value in scope["headers"]})
         said = body["messages"][-1]["content"]
-        if said.startswith("refuses-logprobs") and body.get("logprobs"):
-            status = int(said.removeprefix("refuses-logprobs").lstrip("-") or 400)
+        if said == "needs-top" and not body.get("top_logprobs"):  # as llama.cpp's server
+            body["logprobs"] = False
+        refused = said.startswith("refuses-logprobs") and body.get("logprobs")
+        if refused or (said == "refuses-top" and "top_logprobs" in body):
+            status = int(said.removeprefix("refuses-logprobs").lstrip("-") or 400) if refused else 400
             await _respond(send, status, {"error": {"message": "logprobs are not supported", "code": "unsupported"}})
         elif said == "redirect":
             await _respond(send, 307, {}, [(b"location", b"http://169.254.169.254/")])
@@ -181,6 +184,8 @@ def chunks(body: dict[str, Any]) -> Iterator[dict[str, Any]]:
             choice = {"index": index, "delta": {"content": token}, "logprobs": logprobs, "finish_reason": None}
             yield {**known, "choices": [choice]}
         yield {**known, "choices": [{"index": index, "delta": {}, "logprobs": None, "finish_reason": "stop"}]}
+    if (body.get("stream_options") or {}).get("include_usage"):
+        yield {**known, "choices": [], "usage": completion(body)["usage"]}
 
 
 def entry(body: dict[str, Any], token: str, logprob: float) -> dict[str, Any]:

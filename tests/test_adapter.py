@@ -24,6 +24,7 @@ from metaprobe.checkpoints import (
     load_checkpoint,
     save_checkpoint,
 )
+from metaprobe.checkpoints.manifest import own_digest
 from metaprobe.checkpoints.session import Session
 from metaprobe.cli import main
 from metaprobe.eval.metrics import auroc
@@ -305,6 +306,7 @@ def test_another_layout_than_this_versions_is_refused(trained: Checkpoint, tmp_p
     copy = shutil.copytree(trained.path, tmp_path / "copy")
     manifest = json.loads((copy / "manifest.json").read_text())
     manifest["contract"]["layout"]["after"] = "{prompt} {answer}"
+    manifest["manifest_sha256"] = own_digest(manifest)
     (copy / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(ContractMismatch, match="another layout"):
         AdapterProbe.load(copy)

@@ -11,6 +11,7 @@ from metaprobe.checkpoints import (
     NotACheckpoint,
     bundled,
     bundled_names,
+    describe_verified,
     load_checkpoint,
 )
 from metaprobe.checkpoints.bundle import FOLDER
@@ -36,6 +37,11 @@ def test_every_bundled_checkpoint_verifies_and_loads_as_what_it_is() -> None:
             assert (reader.load(bundled(name)).position == "prompt_last") == name.endswith("difficulty")
         else:
             READERS[kind](f"bundled:{name}")
+
+
+@pytest.mark.parametrize("name", bundled_names())
+def test_every_bundled_checkpoint_has_a_digest_of_its_manifest_and_rows_of_its_raw_graph(name: str) -> None:
+    assert "\nlacks " not in describe_verified(load_checkpoint(bundled(name)), pinned=False)
 
 
 def test_the_page_lists_every_one_with_the_figure_of_its_manifest() -> None:

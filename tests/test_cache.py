@@ -134,7 +134,7 @@ calls = st.builds(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(call=calls)
 def test_a_call_goes_through_the_cache_unchanged(cache: CallCache, call: Call) -> None:
     key = os.urandom(8).hex()
@@ -179,6 +179,7 @@ def test_another_question_is_asked(cache: CallCache, change: dict[str, Any]) -> 
         ("name", "other"),
         ("revision", "2"),
         ("dtype", "float32"),
+        ("asked_how", "http://localhost:8001/v1"),
         ("capabilities", Capabilities(top_logprobs=5, hidden=True)),
     ],
 )

@@ -82,7 +82,7 @@ def test_fields_of_the_wrong_type_are_named_with_what_was_expected(folder, path,
         load_checkpoint(folder)
 
 
-@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(Manifest)])
+@pytest.mark.parametrize("name", [f.name for f in dataclasses.fields(Manifest) if not f.metadata.get("optional")])
 def test_a_missing_field_is_named(folder, name):
     rewrite(folder, lambda m: m.pop(name))
     with pytest.raises(ContractMismatch, match=f"missing '{name}'"):
@@ -119,7 +119,8 @@ def test_any_manifest_is_read_back_as_it_was_written(contract, thresholds, kind)
     manifest = parse_manifest(json.dumps(value).encode())
     assert manifest.contract == contract
     assert manifest.thresholds == thresholds
-    assert parse_manifest(manifest_bytes(manifest)) == manifest
+    written = parse_manifest(manifest_bytes(manifest))
+    assert dataclasses.replace(written, manifest_sha256="") == manifest
 
 
 def test_minus_one_is_read_as_any_length(folder):

@@ -1,12 +1,14 @@
 """A checkpoint whose files were changed, are missing or could do harm is refused by name."""
 
 import hashlib
+import json
 import os
+from contextlib import suppress
 
 import numpy as np
 import pytest
 import spoilt_checkpoints
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from onnx import helper
 from spoilt_checkpoints import FILES, WEIGHTS, replace_model, rewrite, sigmoid_model
@@ -22,6 +24,7 @@ from metaprobe.checkpoints import (
     UnsafeModel,
     load_checkpoint,
 )
+from metaprobe.checkpoints.manifest import parse_manifest
 
 # Most tests here load one that failed an audit.
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
@@ -51,6 +54,43 @@ def test_one_changed_byte_of_the_manifest_is_refused_where_the_digest_is_given(s
     (folder / "manifest.json").write_bytes(raw)
     with pytest.raises(TamperedCheckpoint, match="not the checkpoint you asked for"):
         load_checkpoint(folder, sha256=saved.digest)
+
+
+@given(st.data())
+def test_one_changed_bit_in_any_field_of_the_manifest_is_found(saved, data):
+    """Without a digest from elsewhere: its kind, features, thresholds and figures, and its digest of itself."""
+    raw = (saved.path / "manifest.json").read_bytes()
+    value = json.loads(raw)
+    names = [name for name in value if value[name] not in ({}, [])]
+    field = data.draw(st.sampled_from(names))
+    starts = sorted(raw.index(f'\n "{name}": '.encode()) for name in value)
+    start = raw.index(f'\n "{field}": '.encode())
+    end = min([at for at in starts if at > start], default=len(raw) - 3)
+    changed = bytearray(raw)
+    changed[data.draw(st.integers(start, end - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    with suppress(ValueError):
+        assume(json.loads(changed) != value)  # a blank, or 1e-05 as 1E-05: the field is the same
+    with pytest.raises(CheckpointError):
+        parse_manifest(bytes(changed))
+    assert parse_manifest(raw) == saved.manifest
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda m: m.update(kind="hidden"),
+        lambda m: m["contract"]["features"].reverse(),
+        lambda m: m["thresholds"].update(correct=0.25),
+        lambda m: m["metrics"]["auroc"].update(estimate=0.76),
+        lambda m: m.update(manifest_sha256=""),
+    ],
+)
+def test_a_manifest_that_is_not_what_it_was_written_as_is_refused(folder, change):
+    manifest = json.loads((folder / "manifest.json").read_text())
+    change(manifest)
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(TamperedCheckpoint, match=r"manifest\.json was changed: its fields have SHA-256 [0-9a-f]{64}"):
+        load_checkpoint(folder)
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -25,6 +25,7 @@ from metaprobe.checkpoints import (
     push,
 )
 from metaprobe.checkpoints.hub import location_of
+from metaprobe.checkpoints.manifest import own_digest
 from metaprobe.probes.hidden import ConfidenceProbe, DifficultyProbe
 from metaprobe.routing.gate import StreamingGate
 from metaprobe.routing.learned import LearnedRouter
@@ -188,6 +189,7 @@ def test_names_that_lead_out_of_the_repository_are_refused_before_they_are_asked
     files = hub.commits[NAME][head(hub)]
     manifest = json.loads(files["manifest.json"])
     manifest["files"]["../../up"] = manifest["files"]["README.md"]
+    manifest["manifest_sha256"] = own_digest(manifest)
     files["manifest.json"] = json.dumps(manifest).encode()
     with pytest.raises(UnsafeModel, match="plain file name"):
         load_checkpoint(pinned(hub))

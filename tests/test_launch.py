@@ -2,12 +2,15 @@
 
 import asyncio
 import dataclasses
+import errno
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -18,14 +21,15 @@ from scripted import ScriptedLLM
 
 from metaprobe.llms.openai_client import OpenAILLM
 from metaprobe.pipelines import SYSTEMS, Models, Prompts, Session, Setup, System
-from metaprobe.records.errors import RecordError
+from metaprobe.records.errors import RecordError, Unwritable
 from metaprobe.records.store import RunStore
-from metaprobe.records.types import Item, Run
+from metaprobe.records.types import Call, Item, Run
 from metaprobe.routing.explore import EpsilonGreedy, Exhaustive
 from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.profiles import Experience
+from metaprobe.terminal import live_collection
 from metaprobe.training.collect import CollectReport, collect
-from metaprobe.training.launch import Plan, launch, policy_of
+from metaprobe.training.launch import Plan, Watch, launch, policy_of
 from metaprobe.training.models import api_options, named_models
 from metaprobe.training.study import study, train_hidden
 
@@ -73,18 +77,26 @@ def test_a_killed_collection_repeats_only_the_calls_that_were_in_flight(tmp_path
         "".join(json.dumps({"id": i.id, "question": i.question, "gold": i.gold[0]}) + "\n" for i in items(60))
     )
     at_once = 4
-    with FaultyServer(lambda content, attempt: "ok") as server:
+    alive: list[str] = []
+
+    def silent_after_25(content: str, attempt: int) -> str:
+        """Whoever collects hangs there until it is killed, however slow this machine is."""
+        alive.extend([content] if "What is" in content else [])
+        return "ok" if killed.is_set() or len(alive) <= 25 else "silent"
+
+    killed = threading.Event()
+    with FaultyServer(silent_after_25) as server:
         command = [sys.executable, "-m", "metaprobe.cli", "collect", "zero-shot-cot", "--task", str(task), "--out"]
         command += [str(tmp_path / "runs"), "--llm", f"openai:m@{server.base_url}", "--concurrency", str(at_once)]
         environment = {**os.environ, "OPENAI_API_KEY": "sk-test"}
         process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
         deadline = time.monotonic() + 60
-        while len(asked(server)) < 25 and time.monotonic() < deadline:
+        while len(asked(server)) < 25 + at_once and time.monotonic() < deadline:
             time.sleep(0.002)
         process.send_signal(signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL
-        before = len(asked(server))
-        assert 25 <= before < 60
+        killed.set()
+        assert len(asked(server)) == 25 + at_once
         assert len(RunStore(tmp_path / "runs")) == 0  # no shard was full: only the cache can know
         ended = subprocess.run(command, env=environment, check=True, stderr=subprocess.PIPE, text=True)
         again = len(asked(server)) - len(set(asked(server)))
@@ -228,3 +240,67 @@ def test_a_signal_that_the_model_cannot_give_is_refused_before_anything_is_asked
         other = dataclasses.replace(plan, signals=(f"{name}={tmp_path / 'probe'}",))
         with pytest.raises(RecordError, match=said):
             launch(other, tmp_path / "runs")
+
+
+def test_a_full_disk_stops_the_asking_says_what_is_kept_and_is_gone_on_from(tmp_path: Path) -> None:
+    """578 calls were asked and 16 kept: every answer that could not be written was one run's failure, and no more."""
+    task, at_once = tmp_path / "sums.jsonl", 4
+    task.write_text(
+        "".join(json.dumps({"id": i.id, "question": i.question, "gold": i.gold[0]}) + "\n" for i in items(300))
+    )
+    with FaultyServer(lambda content, attempt: "ok") as server:
+        command = [sys.executable, "-m", "metaprobe.cli", "collect", "zero-shot-cot", "--task", str(task), "--out"]
+        command += [str(tmp_path / "runs"), "--llm", f"openai:m@{server.base_url}", "--concurrency", str(at_once)]
+        command += ["--batch-size", "1", "--shard-runs", "8"]
+        environment = {**os.environ, "OPENAI_API_KEY": "sk-test"}
+        most = 200_000  # bytes of a file: the cache outgrows it after some calls
+        full = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))  # noqa: E731
+        stopped = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, preexec_fn=full)
+        before = len(set(asked(server)))
+        assert stopped.returncode == 1
+        [said] = [line for line in stopped.stderr.splitlines() if line.startswith("Error: ")]
+        found = re.search(
+            r"calls\.sqlite: .* Nothing more is asked\. (\d+) runs are stored in .*runs: make room, and run the same "
+            r"again, which goes on from there; (\d+) calls are kept in .*calls\.sqlite and are not asked again",
+            said,
+        )
+        assert found is not None, said
+        runs, calls = map(int, found.groups())
+        assert len(RunStore(tmp_path / "runs")) == runs
+        assert calls <= before <= calls + 2 * at_once < 200
+        subprocess.run(command, env=environment, check=True, stderr=subprocess.PIPE)
+        again = len(asked(server)) - len(set(asked(server)))
+    assert len(RunStore(tmp_path / "runs")) == 300
+    assert again <= 2 * at_once
+
+
+def test_a_full_disk_under_the_runs_stops_the_asking_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: Any, **options: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    llm = ScriptedLLM({"*": "4"})
+    setup = Setup(Models(llm), Prompts.load("baselines", COT.prompts))
+    with monkeypatch.context() as patched:
+        patched.setattr("pyarrow.parquet.write_table", full)
+        with pytest.raises(Unwritable, match=r"No space left on device\. Nothing more is asked\. 0 runs are stored"):
+            asyncio.run(collect(COT, items(400), setup, RunStore(tmp_path), shard_runs=16, concurrency=8))
+    assert 16 <= len(llm.asked) <= 16 + 8
+
+
+def test_the_calls_of_the_warm_up_are_counted_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.environ.setdefault("OPENAI_API_KEY", "sk-test")
+    told: list[Call] = []
+    with FaultyServer(lambda content, attempt: "ok") as server, live_collection() as live:
+        plan = Plan(system="zero-shot-cot", task="metacog-eval", llms=(f"openai:m@{server.base_url}",), limit=3)
+
+        def on_call(call: Call, kept: bool) -> None:
+            told.append(call)
+            live.on_call(call, kept)
+
+        launch(plan, tmp_path / "runs", Watch(live.on_estimate, live.on_total, on_call, live.on_run))
+        paid = sum(server.attempts.values())
+    assert [call.id.partition("/")[0] for call in told].count("warm-up") == 4
+    assert len(told) == paid == 4 + 3
+    said = capsys.readouterr().err
+    assert "measured just now with 4 calls, which are counted below" in said
+    assert re.search(r"3/3 .* 7 calls, ", said)

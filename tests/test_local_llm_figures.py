@@ -95,13 +95,13 @@ def test_only_requests_that_ask_for_hidden_states_are_captured(network, tokenize
 
 @pytest.mark.parametrize(("choice", "layers"), [("all", (0, 1, 2, 3)), ("every:2", (0, 2)), ("3, 1", (1, 3))])
 def test_layers_are_chosen_by_name_step_or_number(network, choice: str, layers: tuple[int, ...]) -> None:
-    assert chosen_layers(choice, network) == layers
+    assert chosen_layers(choice, network.config) == layers
 
 
 @pytest.mark.parametrize("choice", ["", "4", "every:0", "-1", "some", "1;2"])
 def test_layers_that_do_not_exist_are_refused_with_the_range(network, choice: str) -> None:
     with pytest.raises(LLMError, match="0 to 3"):
-        chosen_layers(choice, network)
+        chosen_layers(choice, network.config)
 
 
 def test_the_nucleus_is_the_smallest_set_that_reaches_top_p() -> None:

@@ -1,5 +1,6 @@
 """QualityPredictor.predict: the quick ways in agree with the slow ones, to the bit, and may be shared by threads."""
 
+import dataclasses
 import json
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tiny import FULL, tiny_quality
 
 from metaprobe.checkpoints import Draft, Generator, load_checkpoint, save_checkpoint
 from metaprobe.checkpoints.errors import ContractMismatch
@@ -19,6 +21,7 @@ from metaprobe.probes.quality import QualityPredictor, Support
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.float_list import float_list
 from metaprobe.records.openai_format import check_logprobs, parse_response
+from metaprobe.records.types import Call
 from metaprobe.training.calibrate import Platt
 from metaprobe.training.graphs import trees_graph
 from metaprobe.training.trees import Trees, float32_thresholds
@@ -112,12 +115,39 @@ def test_a_refusal_is_not_scored_in_whatever_form_it_comes(predictor: QualityPre
             predictor.predict(form)
 
 
+@pytest.mark.parametrize("calls", [{"tool_calls": [{"id": "1", "function": {"name": "f"}}]}, {"function_call": {}}])
+def test_a_tool_call_is_not_scored_in_whatever_form_it_comes(
+    predictor: QualityPredictor, calls: dict[str, Any]
+) -> None:
+    call, unseen = chat([-0.5, -0.25]), chat([-0.5])
+    call["choices"][0] |= {"message": {"content": "Let me look.", **calls}, "finish_reason": "tool_calls"}
+    unseen["choices"][0] |= {"message": {"content": None, **calls}, "finish_reason": "tool_calls", "logprobs": None}
+    chunk = {"choices": [{"delta": {"tool_calls": [{"index": 0}]}, "logprobs": call["choices"][0]["logprobs"]}]}
+    recorded = Call(id="c", logprobs=np.float32([-0.5]), finish_reason="tool_calls")
+    for form in (call, json.dumps(call), unseen, json.dumps(unseen), parse_response(call), [chunk], recorded):
+        with pytest.raises(InvalidResponse, match=r"is a tool call.* leave tool calls out"):
+            predictor.predict(form)
+
+
+def test_an_answer_of_a_token_or_two_says_so(predictor: QualityPredictor) -> None:
+    for logprobs, why in (([-0.5], "has 1 token,"), ([-0.5, -0.25], "has 2 tokens,"), ([-0.5, -0.25, -0.5], "")):
+        bare = logprobs if not predictor.schema.uses_top else chat(logprobs)
+        for response in (bare, json.dumps(chat(logprobs))):
+            verdict = predictor.predict(response)
+            assert why in verdict.reason
+            assert bool(why) is ("on which a score rests weakly" in verdict.reason)
+            assert verdict.score is not None
+            assert predictor.predict_many([response]) == [verdict]
+
+
 def test_the_reason_says_what_of_a_response_was_not_scored(predictor: QualityPredictor) -> None:
-    two, filtered = chat([-0.5, -0.25]), chat([-0.5, -0.25])
+    two, filtered, limited = chat([-0.5, -0.25]), chat([-0.5, -0.25]), chat([-0.5, -0.25])
     two["choices"] *= 2
+    limited["choices"][0]["finish_reason"] = "length"
     filtered["choices"][0]["finish_reason"] = "content_filter"
     cut = [{"choices": [{"delta": {"content": "x"}, "logprobs": filtered["choices"][0]["logprobs"]}]}]
-    for response, why in ((two, "several answers"), (filtered, "content filter"), (cut, "is it cut?")):
+    cases = (two, "several answers"), (filtered, "content filter"), (limited, "its token limit"), (cut, "is it cut?")
+    for response, why in cases:
         verdict = predictor.predict(response)
         assert why in verdict.reason
         assert why in predictor.predict_many([response])[0].reason
@@ -142,7 +172,7 @@ numbers = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.lists(st.floats(-40, 0)) | st.lists(numbers, max_size=6))
 @example([-0.5, False])
 @example([-1e39, -0.5])
@@ -175,3 +205,54 @@ def test_support_of_one_row_is_that_of_many() -> None:
         expected = support.contains(rows, decisive=decisive)
         assert [support.contains_one(row, decisive=decisive) for row in rows] == expected
         assert decisive == 5 or {True, False} == set(expected)
+
+
+def test_support_is_the_range_of_99_per_cent_and_what_99_per_cent_keep_to() -> None:
+    train = np.tile(np.arange(1001, dtype=np.float32)[:, None], (1, 4))  # 0 ... 1000: 5 lie beyond at each end
+    calibration = np.full((100, 4), 500, np.float32)
+    calibration[:2, 0] = 2000  # 2 of 100 rows have a quarter of their features outside
+    support = Support.fit(train, calibration)
+    assert (support.low.tolist(), support.high.tolist()) == ([5.0] * 4, [995.0] * 4)
+    assert support.allowed == 0.25
+    inside, edge, one, two = ([500, 500, 500, v] for v in (500, 995, 996, 996))
+    two[0] = 4
+    rows = np.array([inside, edge, one, two], np.float32)
+    assert support.contains(rows) == [True, True, True, False]
+    assert support.contains(rows, decisive=3) == [True, True, False, False]
+    assert Support.fit(train, calibration[2:]).contains(rows) == [True, True, False, False]
+
+
+def test_never_more_than_a_quarter_of_the_features_may_lie_outside() -> None:
+    train = np.tile(np.arange(1001, dtype=np.float32)[:, None], (1, 4))
+    odd = Support.fit(train, train + 5000)
+    assert odd.allowed == 0.25
+    assert odd.contains(np.array([[500, 500, 2000, 2000], [500, 500, 500, 2000]], np.float32)) == [False, True]
+
+
+def test_a_checkpoint_made_for_other_features_is_refused(tmp_path: Path) -> None:
+    names = list(FULL.names)
+    for number, stated in enumerate((names[::-1], names[:-1], [*names[:-1], "full.modes"], None)):
+        made = tiny_quality(tmp_path / f"{number}", contract={"schema": "full", "features": stated})
+        with pytest.raises(ContractMismatch, match=r"was made for other 'full' features .* train it again"):
+            QualityPredictor(made)
+    QualityPredictor(tiny_quality(tmp_path / "right", contract={"schema": "full", "features": names}))
+
+
+def test_a_checkpoint_of_an_unnamed_model_cannot_promise_to_refuse(tmp_path: Path) -> None:
+    unnamed = tiny_quality(tmp_path / "unnamed", generator=None)
+    with pytest.raises(ContractMismatch, match=r"a model that is not named, .* take on_mismatch 'warn'"):
+        QualityPredictor(unnamed, on_mismatch="refuse")
+    assert QualityPredictor(unnamed).predict(chat([-0.5, -0.25], model="any")).reason == ""
+
+
+def test_what_a_response_does_not_say_is_not_held_against_it_and_a_mode_that_it_says_is(tmp_path: Path) -> None:
+    refusing = QualityPredictor(tiny_quality(tmp_path / "c"), on_mismatch="refuse")  # org/model, raw
+    assert refusing.predict([-0.5, -0.25]).score == refusing.predict(chat([-0.5, -0.25], model="org/model")).score
+    processed = dataclasses.replace(parse_response(chat([-0.5, -0.25], model="org/model")), logprobs_mode="processed")
+    with pytest.raises(ContractMismatch, match="processed log-probabilities, checkpoint trained on raw ones"):
+        refusing.predict(processed)
+    noting = QualityPredictor(refusing.checkpoint, on_mismatch="note")
+    assert "trained on raw ones" in noting.predict(processed).reason
+    assert QualityPredictor(refusing.checkpoint, on_mismatch="ignore").predict(processed).reason == ""
+    with pytest.raises(ValueError, match="expected one of warn, refuse, ignore, note"):
+        QualityPredictor(refusing.checkpoint, on_mismatch="refused")  # type: ignore[arg-type]

@@ -1,6 +1,7 @@
 """The features inside the graph against their definition in NumPy, and its outputs against the features-in graph."""
 
 import json
+import shutil
 from importlib.metadata import version
 
 import lightgbm
@@ -10,9 +11,20 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
+from spoilt_checkpoints import rewrite
 
-from metaprobe.checkpoints import ContractMismatch, Draft, GoldenMismatch, UnsafeModel, load_checkpoint, save_checkpoint
-from metaprobe.checkpoints.manifest import RAW
+from metaprobe.checkpoints import (
+    ContractMismatch,
+    Draft,
+    GoldenMismatch,
+    UnsafeModel,
+    describe_verified,
+    load_checkpoint,
+    save_checkpoint,
+    seal,
+)
+from metaprobe.checkpoints.golden import record_raw
+from metaprobe.checkpoints.manifest import RAW, RAW_GOLDEN
 from metaprobe.checkpoints.session import Session
 from metaprobe.probes.features import SCHEMA_NAMES, features, schema
 from metaprobe.records.errors import InvalidResponse, RecordError
@@ -110,7 +122,7 @@ ragged = st.one_of(
 ).map(lambda x: np.array(x, np.float32))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(ragged, min_size=1, max_size=5), st.sampled_from(SCHEMA_NAMES), st.integers(1, 5), st.integers(0, 999))
 @example([np.array([-9999.0] + [-0.1] * 60, np.float32), np.array([-0.1] * 60 + [-9999.0], np.float32)], "full", 1, 0)
 def test_features_inside_the_graph_are_those_of_numpy_in_every_schema(readers, responses, name, k, seed):
@@ -238,6 +250,52 @@ def test_checkpoint_carries_the_raw_graph_and_opens_it(saved, forest, responses)
     plain = checkpoint.run({"features": features(FULL, responses[:9])})
     np.testing.assert_allclose(raw["correct"], plain["correct"], atol=1e-5)
     assert set(json.loads((checkpoint.path / "manifest.json").read_text())["files"]) >= {RAW}
+
+
+def test_the_raw_graph_is_held_against_its_own_golden_rows(saved, forest, responses):
+    checkpoint = saved({RAW: checked_raw_graph(forest, "full", responses[:9])})
+    assert "raw.onnx    passed the guard; its outputs and golden rows are" in describe_verified(
+        checkpoint, pinned=False
+    )
+    (checkpoint.path / RAW).write_bytes(raw_graph(doubled(forest), "full"))  # by someone who can make hashes
+    rewrite(checkpoint.path, lambda m: None, rehash=[RAW])
+    other = load_checkpoint(checkpoint.path)
+    for look in (other.raw_session, lambda: describe_verified(other, pinned=False)):
+        with pytest.raises(GoldenMismatch, match=r"raw_golden\.json: output '\w+' of row \d+ differs by"):
+            look()
+
+
+def test_rows_of_a_raw_graph_with_alternatives_are_recorded_and_never_missing(saved, responses):
+    wanted = schema("prefix-10+top")
+    tops = tops_for(responses, 3, 0)
+    X = features(wanted, responses, tops)
+    graph = trees_graph({"correct": grown(X, "first10.entropy.max", 1.0)}, width=X.shape[1])
+    rows = json.loads(record_raw(Session(raw_graph(graph, wanted.name))))
+    assert rows["inputs"].keys() == {"logprobs", "lengths", "top_logprobs"}
+    assert len(set(rows["outputs"]["correct"]["values"])) > 4
+    assert None not in rows["outputs"]["correct"]["values"]
+
+
+def test_a_checkpoint_of_version_0_1_says_what_it_lacks_and_gets_it_by_sealing(saved, forest, responses, tmp_path):
+    new = saved({RAW: checked_raw_graph(forest, "full", responses[:9])})
+    old = shutil.copytree(new.path, tmp_path / "old")
+
+    def as_before(manifest):
+        del manifest["manifest_sha256"], manifest["files"][RAW_GOLDEN]
+
+    rewrite(old, as_before)
+    (old / RAW_GOLDEN).unlink()
+    found = load_checkpoint(old)
+    found.raw_session()
+    lacks = (
+        "its manifest has no digest of itself, and raw.onnx has no golden rows, so that damage there may go unnoticed"
+    )
+    said = describe_verified(found, pinned=False)
+    assert f"lacks       {lacks}: add it with\n            metaprobe seal {old} --out NEW" in said
+    sealed = seal(found, tmp_path / "sealed")
+    assert sealed.files() == new.files()
+    assert "lacks" not in describe_verified(sealed, pinned=False)
+    assert seal(sealed, tmp_path / "again").digest == sealed.digest
 
 
 def test_extra_graph_is_held_to_the_same_guard(saved, forest):

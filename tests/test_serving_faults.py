@@ -6,6 +6,7 @@ import logging
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -14,7 +15,7 @@ import pytest
 import serving_clients
 from faulty_server import FaultyServer
 from served import KEY, Upstream, completion, lifespan, running
-from serving_clients import TEXT, Served, verdict_of
+from serving_clients import TEXT, Served, verdict_in, verdict_of
 from starlette.types import Receive, Scope, Send
 
 from metaprobe.probes.quality import QualityPredictor
@@ -33,13 +34,19 @@ SECRET = "the-prompt-and-the-answer-are-nobody-elses-business"
 # What goes wrong upstream
 
 
-@pytest.fixture(scope="module")
-def faulty(checkpoint: Path) -> Iterator[Served]:
+@contextmanager
+def before_faults(checkpoint: Path, timeout_s: float) -> Iterator[Served]:
     with FaultyServer() as server, pytest.MonkeyPatch.context() as patch:
         patch.setenv("METAPROBE_API_KEY", KEY)
-        app = create_app(Settings(checkpoint=checkpoint, upstream=server.base_url, timeout_s=0.5))
+        app = create_app(Settings(checkpoint=checkpoint, upstream=server.base_url, timeout_s=timeout_s))
         with running(app) as (url, _):
             yield Served(url)
+
+
+@pytest.fixture(scope="module")
+def faulty(checkpoint: Path) -> Iterator[Served]:
+    with before_faults(checkpoint, 60) as served:
+        yield served
 
 
 @pytest.mark.parametrize(
@@ -54,7 +61,6 @@ def faulty(checkpoint: Path) -> Iterator[Served]:
         ("503", 503, "overloaded"),
         ("reset", 502, "before its answer was whole"),
         ("cut", 502, "before its answer was whole"),
-        ("silent", 504, "did not go on within 0.5 s"),
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
@@ -70,11 +76,18 @@ def test_an_error_of_the_upstream_keeps_its_status_and_words(
         assert found.value.response.headers["retry-after"] == "0.25"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_upstream_that_goes_silent_is_a_time_out(checkpoint: Path, stream: bool) -> None:
+    with before_faults(checkpoint, 0.1) as impatient:
+        with pytest.raises(openai.APIStatusError, match=r"did not go on within 0\.1 s") as found:
+            impatient.chat("a:silent", stream=stream)
+        assert found.value.status_code == 504
+
+
 @pytest.mark.parametrize(("fault", "reason"), [("no-logprobs", "no log-prob"), ("bad-logprobs", ""), ("empty", "")])
 def test_an_answer_that_cannot_be_scored_passes_with_the_reason(faulty: Served, fault: str, reason: str) -> None:
     whole = faulty.chat(f"a:{fault}")
-    *_, last = faulty.chat(f"b:{fault}", stream=True)
-    for verdict in (verdict_of(whole), verdict_of(last)):
+    for verdict in (verdict_of(whole), verdict_in(faulty.chat(f"b:{fault}", stream=True))):
         assert verdict["score"] is None
         assert verdict["reason"]
         assert reason in verdict["reason"]

@@ -114,7 +114,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(json_values)
 def test_no_json_whatsoever_breaks_scoring(served: Served, value: object) -> None:
     answer = served.post("/v1/score", {"responses": [value, LOGPROBS]})

@@ -117,11 +117,14 @@ def test_a_flipped_bit_in_the_numbers_is_found(tmp_path: Path) -> None:
     metadata = pq.read_metadata(shard).row_group(0)
     columns = [metadata.column(i) for i in range(metadata.num_columns)]
     column = next(c for c in columns if c.path_in_schema.startswith("calls.list.element.logprobs."))
-    content = bytearray(shard.read_bytes())
-    content[column.data_page_offset + column.total_compressed_size // 2] ^= 1
-    shard.write_bytes(content)
-    with pytest.raises(DamagedShard, match=shard.name):
-        list(store)
+    whole = shard.read_bytes()
+    end = column.data_page_offset + column.total_compressed_size
+    for at in range(end - 24, end):  # numbers that no compression made smaller: only the checksum can tell
+        content = bytearray(whole)
+        content[at] ^= 1
+        shard.write_bytes(content)
+        with pytest.raises(DamagedShard, match=shard.name):
+            list(store)
 
 
 def test_what_is_no_store_is_said_to_be_none(tmp_path: Path) -> None:
@@ -236,10 +239,3 @@ def test_a_kill_loses_at_most_the_unfinished_shard_and_resuming_completes(
     found = store.activations()
     assert found.call_ids == tuple(f"call-{i}" for i in range(14))
     assert found.values[:, 0, 0, 0].tolist() == list(range(14))
-
-
-def test_two_processes_writing_into_one_folder_lose_nothing(tmp_path: Path) -> None:
-    processes = [collect(tmp_path, 0, 41), collect(tmp_path, 41, 80)]
-    assert [process.wait() for process in processes] == [0, 0]
-    assert sorted(run.id for run in RunStore(tmp_path)) == [f"run-{i:03d}" for i in range(80)]
-    assert len(RunStore(tmp_path).activations().call_ids) == 80

@@ -6,17 +6,19 @@ import dataclasses
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from metaprobe.eval.tasks.scoring import is_correct
 from metaprobe.pipelines import Session, Setup, System
 from metaprobe.pipelines.contract import check
 from metaprobe.pipelines.session import UNREAD
 from metaprobe.probes.signals import STATED, Signal
-from metaprobe.records.errors import RecordError, StoreMismatch
+from metaprobe.records.atomic import atomic_write
+from metaprobe.records.errors import RecordError, StoreMismatch, Unwritable
+from metaprobe.records.scoring import is_correct
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Item, Label, Run
 from metaprobe.records.writer import RunWriter
@@ -71,8 +73,10 @@ async def collect(
     items' order. Where the agents or the policy learn, `wave` items run at once and the next ones see what came of
     them, in the items' order: 1 is the paper's own sequence. `profiles`: earlier outcomes that the agents' profiles
     begin with, to which this collection's are added at its end. Raises `StoreMismatch` where the store was collected
-    with another system, model, prompts, policy, signals, options, profiles or `settings`, `RecordError` where
-    `check_learners` does, and for a signal or policy that the system cannot use (`metaprobe.pipelines.contract`).
+    with another system, model, prompts, policy, signals, options, profiles or `settings`, `StoreHeld` where another
+    process writes into it, `RecordError` where `check_learners` does, and for a signal or policy that the system cannot
+    use (`metaprobe.pipelines.contract`). Raises `Unwritable` at the first answer that cannot be kept, as on a full
+    disk: nothing more is asked then, and the message says how many runs are stored.
     """
     chosen = system.chosen(variants)
     check(system, variants, setup.signals, setup.policy, agents=setup.agents)
@@ -80,21 +84,34 @@ async def collect(
     if profiles is not None and setup.carried is None:
         setup = carry(setup, store.path, profiles)
     in_waves = system.experiences is not None or learns(setup.policy)
-    pin_settings(store.path, all_settings(system, setup, text, wave, settings), unsaid=unsaid(system))
     learned: list[Observation] = []
-    with store.writer(shard_runs=shard_runs, text=text) as writer:
-        collecting = _Collecting(system, items, setup, store.run_ids(), writer, concurrency, on_run)
-        if in_waves:
-            before = {run.id: run for run in store.runs(hidden=False)} if collecting.stored else {}
-            for variant in chosen:
-                learned += await collecting.in_waves(variant, wave, before)
-        else:
-            for run in await collecting.together([(item, variant) for item in items for variant in chosen]):
-                tell(setup.policy, run)
+    with store.alone(), stopped_when_full(store):
+        pin_settings(store.path, all_settings(system, setup, text, wave, settings), unsaid=unsaid(system))
+        with store.writer(shard_runs=shard_runs, text=text) as writer:
+            collecting = _Collecting(system, items, setup, store.run_ids(), writer, concurrency, on_run)
+            if in_waves:
+                before = {run.id: run for run in store.runs(hidden=False)} if collecting.stored else {}
+                for variant in chosen:
+                    learned += await collecting.in_waves(variant, wave, before)
+            else:
+                for run in await collecting.together([(item, variant) for item in items for variant in chosen]):
+                    tell(setup.policy, run)
     if profiles is not None:
         profiles.add(learned)
     note_failures(store.path, collecting.failed)
     return collecting.report()
+
+
+@contextmanager
+def stopped_when_full(store: RunStore) -> Iterator[None]:
+    """What cannot be written goes out with how many runs are stored, and how to go on."""
+    try:
+        yield
+    except Unwritable as error:
+        raise Unwritable(
+            f"{error}. Nothing more is asked. {len(store)} runs are stored in {store.path}: make room, and run the "
+            "same again, which goes on from there"
+        ) from error
 
 
 class _Collecting:
@@ -171,6 +188,8 @@ class _Collecting:
                 session = Session(setup or self.setup, item, system=name, variant=variant, run_id=identity, index=index)
                 run = await self.system.run(session)
                 labelled = await asyncio.to_thread(label, run, self.system)
+            except Unwritable:  # no run's own fault: the next answer could not be kept either
+                raise
             except RecordError as error:
                 self.failed.append(f"{identity}: {error}")
                 self._on_run(None, str(error))
@@ -330,7 +349,8 @@ def note_failures(folder: Path, failed: Sequence[str]) -> None:
         return
     pairs = (line.partition(": ")[::2] for line in failed)
     lines = [json.dumps({"run": run, "reason": reason}) for run, reason in pairs]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    with atomic_write(path) as file:
+        file.write(("\n".join(lines) + "\n").encode())
 
 
 def check_pinned(folder: Path, settings: Mapping[str, Any], unsaid: Mapping[str, Any] | None = None) -> bool:
@@ -352,9 +372,8 @@ def pin_settings(folder: Path, settings: dict[str, Any], unsaid: Mapping[str, An
     if check_pinned(folder, settings, unsaid):
         return
     folder.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-    partial.replace(path)
+    with atomic_write(path) as file:
+        file.write((json.dumps(settings, indent=2) + "\n").encode())
 
 
 def _pinned(path: Path) -> dict[str, Any] | None:

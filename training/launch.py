@@ -3,29 +3,29 @@
 import asyncio
 import dataclasses
 import re
-from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from metaprobe.eval.tasks.loading import DEFAULT_SEED, load_task
 from metaprobe.llms.base import LLMError
 from metaprobe.llms.cache import CachedLLM, CallCache, OnCall
 from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup, System
 from metaprobe.pipelines.contract import check
 from metaprobe.probes.source import SignalSource
-from metaprobe.records.errors import RecordError
+from metaprobe.records.errors import RecordError, Unwritable
 from metaprobe.records.store import RunStore
-from metaprobe.records.types import Item
+from metaprobe.records.types import Call, Item
 from metaprobe.routing.explore import EpsilonGreedy, Exhaustive
 from metaprobe.routing.learned_policy import check_sources, load_policy
-from metaprobe.routing.paper import PaperRules
+from metaprobe.routing.paper import PaperRules, constants_of
 from metaprobe.routing.policy import Policy, learns
 from metaprobe.routing.profile_store import ProfileStore
 from metaprobe.routing.profiles import Profiles
 from metaprobe.routing.review import ReviewRules
 from metaprobe.routing.stages import StagePolicy
+from metaprobe.tasks.loading import DEFAULT_SEED, load_task
 from metaprobe.training.collect import (
     CollectReport,
     OnRun,
@@ -37,8 +37,8 @@ from metaprobe.training.collect import (
     run_id,
     unsaid,
 )
-from metaprobe.training.models import load_models, named_models, tokens_per_second
-from metaprobe.training.options import check_limits, check_needs, options_of
+from metaprobe.training.models import check_capture, load_models, named_models, tokens_per_second
+from metaprobe.training.options import check_constants, check_limits, check_needs, options_of
 
 CACHE_FILE = "calls.sqlite"
 LEARNED = "learned"
@@ -108,7 +108,8 @@ class Estimate:
     """At most; a stage without a limit counts with that of its default."""
     tokens_per_second: float
     """Of the slowest model, in a warm-up of a few tokens; long prompts come on top."""
-
+    warm_up: int
+    """Calls of that warm-up, over all models."""
     unlimited: tuple[str, ...] = ()
     """Stages without a limit."""
 
@@ -124,7 +125,7 @@ class Watch:
     on_estimate: Callable[[Estimate], None] = lambda estimate: None
     on_total: Callable[[int], None] = lambda total: None
     on_call: OnCall = lambda call, kept: None
-    """Told of every call that has ended, and whether it was kept from before."""
+    """Told of every call that has ended, those of the warm-up too, and whether it was kept from before."""
     on_run: OnRun = lambda run, reason: None
 
 
@@ -148,39 +149,46 @@ def launch(plan: Plan, out: Path, watch: Watch = Watch()) -> CollectReport:
     variants = system.chosen(plan.variants)
     check_needs(system, variants)
     options = options_of(system, plan.tokens, plan.constants)
+    check_constants(system, variants, plan.constants)
+    check_capture(plan.capture)
     policy, rules = policy_of(plan)
     check_learners(system, policy, variants, plan.profiles is not None)
     signals = SignalSource.load(plan.signals)
     check_sources(policy, signals, agents)
     check(system, plan.variants, signals, policy, agents=agents)
     items = load_task(plan.task, seed=plan.task_seed, limit=plan.limit, data=plan.data, split=plan.split)
-    _check_fields(system, items, plan.task)
+    _check_items(system, items, plan.task)
     named = named_models(plan.llms, plan.judge, system, agents)
     check_limits(options, system, named, agents)
-    setup = Setup(
-        models=load_models(
-            named,
-            system,
-            signals,
-            agents,
-            api=plan.api,
-            capture=plan.capture,
-            top_logprobs=plan.top_logprobs,
-            batch_size=plan.batch_size,
-            concurrency=plan.concurrency,
-        ),
-        prompts=Prompts.load(system.folder or system.name, system.prompts, plan.prompts, optional=agents),
-        policy=policy,
-        signals=signals,
-        profiles=Profiles(initial=rules.initial, rate=rules.rate),
-        agents=agents,
-        seed=plan.seed,
-        options=options,
-    )
-    with ProfileStore(plan.profiles) if plan.profiles else nullcontext() as profiles:
+    fields = {name for item in items for name in item.fields}
+    folder = system.folder or system.name
+    prompts = Prompts.load(folder, system.prompts, plan.prompts, optional=agents, fields=fields)
+    store = RunStore(out)
+    with store.alone(), ProfileStore(plan.profiles) if plan.profiles else nullcontext() as profiles:
+        check_cache(plan.cache or out / CACHE_FILE)
+        setup = Setup(
+            models=load_models(
+                named,
+                system,
+                signals,
+                agents,
+                api=plan.api,
+                capture=plan.capture,
+                top_logprobs=plan.top_logprobs,
+                batch_size=plan.batch_size,
+                concurrency=plan.concurrency,
+            ),
+            prompts=prompts,
+            policy=policy,
+            signals=signals,
+            profiles=Profiles(initial=rules.initial, rate=rules.rate),
+            agents=agents,
+            seed=plan.seed,
+            options=options,
+        )
         if profiles is not None:
             setup = carry(setup, out, profiles)
-        return asyncio.run(_collect(plan, system, items, setup, out, watch, profiles))
+        return asyncio.run(_collect(plan, system, items, setup, store, watch, profiles))
 
 
 async def _collect(
@@ -188,11 +196,11 @@ async def _collect(
     system: System,
     items: Sequence[Item],
     setup: Setup,
-    out: Path,
+    store: RunStore,
     watch: Watch,
     profiles: ProfileStore | None,
 ) -> CollectReport:
-    variants = system.chosen(plan.variants)
+    variants, out = system.chosen(plan.variants), store.path
     settings = {"task": plan.task, "split": plan.split, "task seed": plan.task_seed, "capture": plan.capture}
     if system.experiences is not None or learns(setup.policy):  # another spread of items: each has another past
         settings["limit"] = plan.limit
@@ -202,17 +210,17 @@ async def _collect(
                 await stack.enter_async_context(llm)
         wanted = {run_id(system, variant, setup, item) for item in items for variant in variants}
         check_pinned(out, all_settings(system, setup, plan.text, plan.wave, settings), unsaid(system))
-        todo = len(wanted - RunStore(out).run_ids())
+        todo = len(wanted - store.run_ids())
         watch.on_total(todo)
         if todo:
             await _estimate(plan, system, setup, todo, watch)
-        out.mkdir(parents=True, exist_ok=True)
         cache = stack.enter_context(CallCache(plan.cache or out / CACHE_FILE))
+        stack.enter_context(_said_when_full(cache))
         report = await collect(
             system,
             items,
             _cached(setup, cache, watch.on_call),
-            RunStore(out),
+            store,
             variants=variants,
             concurrency=plan.concurrency,
             wave=plan.wave,
@@ -275,29 +283,35 @@ def checkpoint_and_constants(text: str) -> tuple[Path, str]:
 
 def _own_constants(constants: str) -> tuple[dict[str, float], PaperRules]:
     """Those of a learned policy, as arguments of `load_policy`, and the papers' rules of the others."""
-    parts = [part.strip().partition("=") for part in filter(None, constants.split(","))]
+    parts = constants_of(constants)
     try:
-        own = {LEARNED_CONSTANTS[name]: float(value) for name, _, value in parts if name in LEARNED_CONSTANTS}
+        own = {LEARNED_CONSTANTS[name]: float(value) for name, value in parts if name in LEARNED_CONSTANTS}
     except ValueError as error:
         raise RecordError(f"policy constants {constants!r}: {error}; expected NAME=NUMBER") from error
     try:
-        rules = PaperRules.parse(
-            ",".join(f"{name}={value}" for name, _, value in parts if name not in LEARNED_CONSTANTS)
-        )
+        rules = PaperRules.parse(",".join(f"{name}={value}" for name, value in parts if name not in LEARNED_CONSTANTS))
     except RecordError as error:
         raise RecordError(f"{error}; of a learned policy also {', '.join(LEARNED_CONSTANTS)}") from error
     return own, rules
 
 
 async def _estimate(plan: Plan, system: System, setup: Setup, todo: int, watch: Watch) -> None:
+    tokens = max(system.most_tokens(setup, variant) for variant in system.chosen(plan.variants))
+    if not tokens:  # texts are only read: how fast the model writes says nothing
+        return
+    asked: list[Call] = []
+
+    def on_call(call: Call) -> None:  # paid for as any other
+        asked.append(call)
+        watch.on_call(call, False)
+
     try:
-        rate = await tokens_per_second(setup.models, at_once=min(plan.batch_size, plan.concurrency, todo))
+        at_once = min(plan.batch_size, plan.concurrency, todo)
+        rate = await tokens_per_second(setup.models, at_once=at_once, on_call=on_call)
     except LLMError:
         return  # whatever is wrong will show in the runs, each with its reason
-    variants = system.chosen(plan.variants)
-    tokens = max(system.most_tokens(setup, variant) for variant in variants)
     unlimited = tuple(stage for stage, limit in setup.options.tokens.items() if limit is None)
-    watch.on_estimate(Estimate(todo, tokens, rate, unlimited))
+    watch.on_estimate(Estimate(todo, tokens, rate, len(asked), unlimited))
 
 
 def _cached(setup: Setup, cache: CallCache, on_call: OnCall) -> Setup:
@@ -306,8 +320,29 @@ def _cached(setup: Setup, cache: CallCache, on_call: OnCall) -> Setup:
     return dataclasses.replace(setup, models=Models(kept[id(setup.models.default)], by_name))
 
 
-def _check_fields(system: System, items: Sequence[Item], task: str) -> None:
+@contextmanager
+def _said_when_full(cache: CallCache) -> Iterator[None]:
+    """What cannot be written goes out with how many calls are kept."""
+    try:
+        yield
+    except Unwritable as error:
+        raise Unwritable(f"{error}; {len(cache)} calls are kept in {cache.path} and are not asked again") from error
+
+
+def check_cache(path: Path) -> None:
+    """Raises `LLMError` where the file is there and is no call cache, or a damaged one; all of it is read."""
+    if path.exists():
+        with CallCache(path) as cache:
+            cache.check()
+
+
+def _check_items(system: System, items: Sequence[Item], task: str) -> None:
     for item in items:
+        if system.choices and not item.choices:
+            raise RecordError(
+                f"item {item.id!r} of {task} has no choices, and {system.name} compares the texts of choices: "
+                "give a task that has them, such as crows-pairs"
+            )
         if missing := [name for name in system.fields if name not in item.fields]:
             raise RecordError(
                 f"item {item.id!r} of {task} has no field {', '.join(missing)}, which {system.name} asks about: give a "

@@ -14,7 +14,7 @@ from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.source import Replacement, SignalSource
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
-from metaprobe.records.types import LogprobsMode, Message, Sampling
+from metaprobe.records.types import Call, LogprobsMode, Message, Sampling
 
 JUDGE = "judge"
 API = "openai:"
@@ -116,13 +116,16 @@ def readings(system: System, signals: SignalSource, agents: Sequence[str]) -> It
                 yield stage, agent, replacement
 
 
-async def tokens_per_second(models: Models, *, at_once: int, tokens: int = 16) -> float:
-    """Of the slowest model, from `at_once` short requests to each."""
+async def tokens_per_second(
+    models: Models, *, at_once: int, tokens: int = 16, on_call: Callable[[Call], None] = lambda call: None
+) -> float:
+    """Of the slowest model, from `at_once` short requests to each and one before them; `on_call` is told of each."""
     messages = (Message("user", "Count slowly upwards from one, one number a line."),)
 
     async def ask(llm: LLM, number: int) -> int:
         sampling = Sampling(temperature=1.0, seed=number, max_tokens=tokens)
         call = await llm.complete(Request(id=f"warm-up/{number}", messages=messages, sampling=sampling))
+        on_call(call)
         return call.usage.completion_tokens
 
     rates = []
@@ -142,6 +145,8 @@ def api_options(given: Sequence[str]) -> dict[str, Any]:
         if not separator or key not in API_OPTIONS:
             raise RecordError(f"api option {text!r}: expected KEY=VALUE with KEY one of {', '.join(API_OPTIONS)}")
         fits, expected = API_OPTIONS[key]
+        if key in options:
+            raise RecordError(f"api option {text!r}: {key} is {options[key]!r} already; give one value")
         value = _json_or_text(said)
         if not fits(value):
             raise RecordError(f"api option {text!r}: expected {expected}")
@@ -175,6 +180,12 @@ def _check_reading(llm: LLM, replacement: Replacement) -> None:
         )
     if isinstance(replacement.reader, QualityPredictor) and not llm.capabilities.logprobs:
         raise RecordError(f"{replacement.reader.checkpoint.path} reads log-probabilities, and {llm.name} gives none")
+
+
+def check_capture(capture: str | None) -> None:
+    """Raises `RecordError` for layers to keep that no model could have. Which a model has shows when it is loaded."""
+    if capture is not None and not re.fullmatch(r"all|every:0*[1-9]\d*|\d+(\s*,\s*\d+)*", capture.strip()):
+        raise RecordError(f"capture {capture!r}: expected 'all', 'every:N', or numbers of layers such as 0,8,16")
 
 
 def _layers(capture: str | None, needed: set[int]) -> str | None:

@@ -48,6 +48,19 @@ def options_of(system: System, tokens: Sequence[str] = (), constants: Sequence[s
     return Options({**every, **limits}, {name: v for name, v in given.items() if v != known[name].default})
 
 
+def check_constants(system: System, variants: Sequence[str], constants: Sequence[str]) -> None:
+    """Raises `RecordError` where a constant (`NAME=VALUE`) is given that none of these variants works with."""
+    for text in constants:
+        name = text.partition("=")[0]
+        if any(name == one.name for variant in variants for one in system.constants_in(variant)):
+            continue
+        others = [other for other in system.variants if any(name == one.name for one in system.constants_in(other))]
+        raise RecordError(
+            f"constant {text!r}: {system.name} ({', '.join(variants)}) does not work with {name}, only "
+            f"{', '.join(others)}: leave it away, or give --variant {others[0]}"
+        )
+
+
 def check_limits(options: Options, system: System, named: Mapping[str, str], agents: Sequence[str]) -> None:
     """Raises `RecordError` where a model of this machine would generate without a limit.
 

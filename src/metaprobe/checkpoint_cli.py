@@ -1,4 +1,4 @@
-"""`metaprobe inspect`, `verify`, `diff`, `promote`, `push`: what a checkpoint is, whether it is whole, which to run."""
+"""What a checkpoint is, whether it is whole, and which one to run: `metaprobe inspect`, `verify`, `diff` and so on."""
 
 import json
 import sys
@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from metaprobe.terminal import CHECKPOINT, agent_option, seed_option, stage_option
+from metaprobe.terminal import CHECKPOINT, FOLDER, agent_option, seed_option, stage_option
 
 digest_option = click.option("--sha256", help="Digest that the checkpoint must have, from its author.")
 
@@ -30,13 +30,28 @@ def inspect(checkpoint: str, sha256: str | None) -> None:
 @click.argument("checkpoint", type=CHECKPOINT)
 @digest_option
 def verify(checkpoint: str, sha256: str | None) -> None:
-    """Whether a checkpoint is whole: sizes, hashes, safe model, golden rows. Exit code 0 where it is, else 1.
+    """Whether a checkpoint is whole: sizes, hashes, manifest, safe model, golden rows. Exit code 0 where it is, else 1.
 
     Without --sha256 it shows that nothing was damaged, not who made it.
     """
     from metaprobe.checkpoints import describe_verified, load_checkpoint
 
     click.echo(describe_verified(load_checkpoint(checkpoint, sha256=sha256), pinned=sha256 is not None))
+
+
+@click.command(short_help="Add what a checkpoint of version 0.1 lacks.")
+@click.argument("checkpoint", type=CHECKPOINT)
+@click.option("--out", type=FOLDER, required=True, help="Folder of the new checkpoint.")
+@digest_option
+def seal(checkpoint: str, out: Path, sha256: str | None) -> None:
+    """The same checkpoint with what those of version 0.1 lack: a digest of the manifest in it, rows of raw.onnx.
+
+    Its manifest is then another one: prints the digest to give to those who load it.
+    """
+    from metaprobe.checkpoints import load_checkpoint
+    from metaprobe.checkpoints import seal as sealed
+
+    click.echo(sealed(load_checkpoint(checkpoint, sha256=sha256), out).digest)
 
 
 @click.command(short_help="How two checkpoints differ.")

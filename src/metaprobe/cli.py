@@ -1,5 +1,6 @@
 """The command line: parse, call one library function, print. Results on stdout, progress on stderr."""
 
+import errno
 import json
 import sys
 import warnings
@@ -9,7 +10,7 @@ from typing import Any
 import click
 
 from metaprobe import __version__
-from metaprobe.checkpoint_cli import diff, inspect, promote, push_command, verify
+from metaprobe.checkpoint_cli import diff, inspect, promote, push_command, seal, verify
 from metaprobe.checkpoints import CheckpointError
 from metaprobe.extract_cli import extract
 from metaprobe.profiles_cli import label, profiles
@@ -47,6 +48,8 @@ class Command(click.Group):
         except (RecordError, CheckpointError, MissingExtra) as error:
             raise click.ClickException(str(error)) from error
         except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT) and error.filename is None:
+                raise click.ClickException(f"{error.strerror}: make room, and run the same again") from error
             if error.filename is None:  # no file of the user's: a broken pipe, which click knows, or a fault of ours
                 raise
             raise click.ClickException(f"{error.filename}: {error.strerror}") from error
@@ -299,6 +302,7 @@ def summarize(runs: tuple[Path, ...]) -> None:
 
 main.add_command(inspect)
 main.add_command(verify)
+main.add_command(seal)
 main.add_command(diff)
 main.add_command(promote)
 main.add_command(push_command)

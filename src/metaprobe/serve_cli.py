@@ -25,6 +25,12 @@ from metaprobe.terminal import CHECKPOINT
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
     help="Share of good answers that it ends as better asked of a stronger model, at most.",
 )
+@click.option(
+    "--gate-finish-reason",
+    default="content_filter",
+    show_default=True,
+    help="finish_reason of an answer that the gate ended.",
+)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", default=8080, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free one.")
 @click.option(

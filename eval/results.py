@@ -1,0 +1,372 @@
+"""What a comparison found, as plain dataclasses: computed in `metaprobe.eval`, rendered in `metaprobe.eval.report`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.checkpoints import Severity
+from metaprobe.eval.metrics import ControlComparison, Interval, ReliabilityBin, StatedCalibration
+from metaprobe.eval.system_results import Agreement, CostQuality, Coupling, Failures, SimilarityFlow, StageAccuracy
+
+Family = Literal["explicit", "log-probability", "plain", "learned"]
+"""Said by the model; read off its log-probabilities; a baseline that ignores both; trained."""
+
+FAMILIES: tuple[Family, ...] = ("explicit", "log-probability", "plain", "learned")
+CONTROL_FAMILIES: tuple[Family, ...] = ("log-probability", "plain")
+"""What is to be had for little, and what a learned method has to beat, every one of them."""
+
+
+Place = tuple[int, str]
+"""A layer and a position."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoverageAtRisk:
+    """How many answers can be accepted where at most a given share of the accepted may be wrong."""
+
+    risk: float
+    """Largest share of wrong answers among the accepted, such as 0.1."""
+    coverage: Interval
+    """Share of answers accepted, 0 where no threshold keeps to the risk; threshold and share on the same answers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MethodResult:
+    """One way to tell right answers from wrong ones, on the held-out answers."""
+
+    name: str
+    family: Family
+    coverage: float
+    """Share of answers for which it said something, in [0, 1]; the others were given a fallback."""
+    auroc: Interval
+    within_runs: Interval | None = None
+    """AUROC over pairs of answers of one run (model, task, way of asking); None where there is one run only."""
+    auprc: Interval
+    ece: Interval
+    """Expected calibration error of `probability`, over bins of equal mass."""
+    stated: StatedCalibration | None = None
+    """The model's own numbers as it stated them, where the method is that; all other figures are of `probability`."""
+    brier_skill: Interval
+    aurc: Interval
+    brier: Interval | None = None
+    brier_reliability: Interval | None = None
+    """Part of the Brier score: squared distance of the probabilities from what came true; 0 is calibrated. Brier =
+    reliability - resolution + uncertainty + what the probabilities vary within their bins."""
+    brier_resolution: Interval | None = None
+    """Part of the Brier score: how far what came true differs between the bins; higher is better."""
+    brier_uncertainty: Interval | None = None
+    """Part of the Brier score that no method can change: base rate x (1 - base rate)."""
+    excess_aurc: Interval | None = None
+    """AURC minus that of a perfect ranking; 0 is perfect."""
+    prr: Interval | None = None
+    """Prediction rejection ratio: 1 is a perfect ranking, 0 a random one, below 0 worse."""
+    coverage_at: tuple[CoverageAtRisk, ...] = ()
+    spearman: Interval | None = None
+    """Rank correlation of the score with the ordered outcome `Comparison.ordinal`; None where there is none."""
+    kendall: Interval | None = None
+    """The same as Kendall's tau-b."""
+    diff_stated: Interval | None = None
+    """AUROC minus that of verbalised confidence, paired; None for verbalised confidence itself."""
+    diff_control: Interval | None = None
+    """AUROC minus that of the strongest single control on these answers, paired; None for that control itself."""
+    controls: ControlComparison | None = None
+    """Of what is learned or said by the model: AUROC against every control, corrected for their number."""
+    controls_within: ControlComparison | None = None
+    """The same over pairs of answers of one run; None where there is one run only."""
+    probability: NDArray[np.floating]
+    """(n,): calibrated out-of-fold probability that the answer is right."""
+    ranking: NDArray[np.floating] | None = None
+    """(n,): what orders the answers, where that is not the probability."""
+    reliability: tuple[ReliabilityBin, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """Share of right answers among n."""
+
+    accuracy: float
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class AccuracyRow:
+    """Accuracy in one dimension at one level."""
+
+    dimension: str
+    level: str
+    by_variant: Mapping[str, Accuracy]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrajectoryBands:
+    """Mean and percentiles over answers at each normalised position; every array (points,), in nats but `position`."""
+
+    position: NDArray[np.float64]
+    """Per cent of the answer: 0 is its first token, 100 its last."""
+    mean: NDArray[np.float64]
+    p10: NDArray[np.float64]
+    p25: NDArray[np.float64]
+    p75: NDArray[np.float64]
+    p90: NDArray[np.float64]
+    n: int
+    """Answers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LayerSweep:
+    """One kind of probe over all layers. Each fold chooses by `training.hidden.one_standard_error`, which need not be
+    where `selection_auroc` is highest."""
+
+    probe: str
+    layers: tuple[int, ...]
+    """0 is the embeddings' output, i the output of block i."""
+    positions: tuple[str, ...]
+    selection_auroc: NDArray[np.floating]
+    """(layers, positions), on selection data, averaged over the folds."""
+    choices: tuple[Place, ...]
+    """What each fold chose, in the folds' order."""
+    shipped: Place | None = None
+    """What the checkpoint of this probe reads, which chose anew from all groups; None where no checkpoint is known."""
+    test_auroc: Interval
+    """Of the chosen ones, on held-out answers."""
+
+    @property
+    def chosen(self) -> Place:
+        """What most folds chose; of several the last."""
+        return max(set(self.choices), key=lambda place: (self.choices.count(place), place))
+
+    @property
+    def counted(self) -> tuple[tuple[Place, int], ...]:
+        """What the folds chose and how many of them, the most frequent first."""
+        places = sorted(set(self.choices), key=lambda place: (-self.choices.count(place), place))
+        return tuple((place, self.choices.count(place)) for place in places)
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectories:
+    """Log-probabilities over the course of right and of wrong answers."""
+
+    correct: TrajectoryBands
+    wrong: TrajectoryBands
+    role: str = ""
+    """Whose answers: system, stage and agent, as far as there are several; empty for all."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenMethod:
+    """One method that reads the first tokens only."""
+
+    name: str
+    family: Family
+    auroc: tuple[Interval, ...]
+    """One for each entry of `SeenTokens.tokens`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenTokens:
+    """How early right can be told from wrong: the same answers at every k, a shorter one read to its end."""
+
+    tokens: tuple[int, ...]
+    """k, ascending."""
+    finished: tuple[float, ...]
+    """Share of answers that have no more than k tokens, and are read whole."""
+    methods: tuple[SeenMethod, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyResult:
+    """What came of one way to choose between a direct answer and step by step."""
+
+    policy: str
+    accuracy: Interval
+    tokens_per_question: float
+    step_by_step: float
+    """Share of questions answered step by step, in [0, 1]."""
+    reliability: tuple[ReliabilityBin, ...] = ()
+    """Of the probability it chose by, where it has one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """Something that could make the numbers mean less than they seem to."""
+
+    name: str
+    passed: bool
+    detail: str
+    severity: Severity = "weak"
+    """What it means where it failed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairTest:
+    """Whether one method tells right from wrong better than a reference does: AUROC, paired, on the same answers."""
+
+    method: str
+    reference: str
+    """Stated confidence, or the strongest single control."""
+    difference: Interval
+    """AUROC of the method minus that of the reference, with its interval before any correction."""
+    test: Literal["DeLong", "clustered bootstrap"]
+    """DeLong where every group has one answer, so that answers are independent; else the bootstrap over groups."""
+    p: float
+    """Two-sided, of no difference."""
+    p_holm: float
+    """After Holm's correction over all pairs in the table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stratum:
+    """Answers of one difficulty."""
+
+    name: str
+    n: int
+    accuracy: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WithinStrata:
+    """What one method knows beyond the difficulty of the question."""
+
+    method: str
+    auroc: Interval
+    """Over pairs of a right and a wrong answer of the same stratum only. 0.5: it knew the difficulty and no more."""
+    diff_stated: Interval | None
+    """Minus that of stated confidence, paired; None for stated confidence itself, or where none was stated."""
+    by_stratum: tuple[Interval | None, ...]
+    """AUROC within each stratum, in the order of `Difficulty.strata`; None where a class is missing there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difficulty:
+    """The comparison at equal difficulty. A method's AUROC over all answers is in `MethodResult.auroc`."""
+
+    by: str
+    """What the strata are: `dimension x level`, or quantiles of what."""
+    strata: tuple[Stratum, ...]
+    methods: tuple[WithinStrata, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overconfidence:
+    """Mean confidence against accuracy of the answers of one level."""
+
+    method: str
+    stated: bool
+    """Whether the confidence is the model's own number, as it gave it; else it is the calibrated probability."""
+    level: str
+    """`all`, a level of the items, or a stratum of difficulty."""
+    confidence: float
+    accuracy: float
+    gap: Interval
+    """Mean confidence minus accuracy; above 0 is over-confident. Of the answers with a confidence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Efficiency:
+    """Metacognitive efficiency of one method as the confidence, on a two-choice task."""
+
+    method: str
+    type2_auroc: Interval
+    """AUROC of the confidence, in `bins` grades, for being right."""
+    meta_d: Interval | None
+    """meta-d': the d' that an ideal observer with this confidence would have; None where refused."""
+    m_ratio: Interval | None
+    """meta-d' / d': 1 is as much as the answer itself knew, above 1 more; None where refused."""
+    bins: int
+    """Grades of confidence, of equal mass as far as ties allow."""
+    refused: str = ""
+    """Why meta-d' is None; empty where it is not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TwoChoice:
+    """What the model's answers to two-choice items know of the truth, and its confidence of its answers."""
+
+    choices: tuple[str, str]
+    """The signal is that the first is right, the response that it was given."""
+    n: int
+    """Answers that state one of the two."""
+    unreadable: int
+    """Answers that state neither, left out."""
+    d_prime: Interval
+    """Sensitivity of the answers themselves; 0 is guessing."""
+    criterion: Interval
+    """Above 0: it gives the first choice less often than an unbiased observer."""
+    methods: tuple[Efficiency, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Comparison:
+    """Everything a report shows. Sections without content are left out, apart from the method table."""
+
+    title: str
+    summary: tuple[str, ...]
+    """Sentences."""
+    provenance: Mapping[str, str]
+    """Model, revision, dtype, task, items, answers, seeds, versions, command, date; shown in this order."""
+    y: NDArray[np.integer]
+    """(n,): 1 where the answer is right."""
+    methods: tuple[MethodResult, ...]
+    best_baseline: str = ""
+    """Name of the row of controls chosen in advance, in each fold on its selection data; empty where there is none."""
+    baselines: Mapping[str, int] = field(default_factory=dict)
+    """The controls that the folds chose for it, and in how many folds each was chosen, the most frequent first."""
+    exported: str = ""
+    """A sentence: which checkpoint comes nearest to the headline method, where none holds that method itself."""
+    accuracy: tuple[AccuracyRow, ...] = ()
+    sweeps: tuple[LayerSweep, ...] = ()
+    trajectories: Trajectories | None = None
+    choices: tuple[PolicyResult, ...] = ()
+    pairs: tuple[PairTest, ...] = ()
+    ordinal: str = ""
+    """What `MethodResult.spearman` and `kendall` correlate the scores with; empty where nothing is ordered."""
+    difficulty: Difficulty | None = None
+    overconfidence: tuple[Overconfidence, ...] = ()
+    two_choice: TwoChoice | None = None
+    two_choice_refused: str = ""
+    """Why there is no metacognitive efficiency; empty where there is."""
+    coupling: tuple[Coupling, ...] = ()
+    agreement: tuple[Agreement, ...] = ()
+    """MetaCrit: what came of the runs in which the same critics flagged a concern."""
+    failures: Failures | None = None
+    """MetaCrit: how wrong runs went wrong."""
+    headline: str = ""
+    """Name of the learned method that was named beforehand; empty for the last of them."""
+    seen: SeenTokens | None = None
+    role_trajectories: tuple[Trajectories, ...] = ()
+    stages: tuple[StageAccuracy, ...] = ()
+    similarity: tuple[SimilarityFlow, ...] = ()
+    routing: tuple[CostQuality, ...] = ()
+    audits: tuple[Audit, ...] = ()
+    notes: tuple[str, ...] = ()
+    """Limits, and what did not work."""
+
+    def __post_init__(self) -> None:
+        names = [method.name for method in self.methods]
+        if len(set(names)) < len(names):
+            raise ValueError(f"methods need names of their own; got {', '.join(names)}")
+        for method in self.methods:
+            if len(method.probability) != len(self.y):
+                raise ValueError(
+                    f"{method.name} has {len(method.probability)} probabilities for {len(self.y)} labels: "
+                    "every method needs one probability for every answer"
+                )
+
+    @property
+    def controls(self) -> tuple[MethodResult, ...]:
+        """The single controls, the strongest on these answers first."""
+        found = (m for m in self.methods if m.family in CONTROL_FAMILIES and m.name != self.best_baseline)
+        return tuple(sorted(found, key=lambda method: -method.auroc.estimate))
+
+    @property
+    def base_rate(self) -> float:
+        """Share of right answers."""
+        return float(np.mean(self.y))
+
+    @property
+    def variants(self) -> tuple[str, ...]:
+        """Columns of the accuracy table, in order of appearance."""
+        return tuple(dict.fromkeys(variant for row in self.accuracy for variant in row.by_variant))

@@ -1,0 +1,100 @@
+"""One writer at a time in a folder: a lock of the operating system, which a killed process gives back by ending."""
+
+import errno
+import os
+import socket
+import threading
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from metaprobe.records.errors import StoreHeld
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+HELD = ".writer"
+"""Names its holder; it counts only while the operating system's lock is on it, so a leftover holds nobody up."""
+_WITHOUT_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
+_counting = threading.Lock()
+
+
+class OneWriter:
+    """Keeps every other process, and every other `OneWriter` of this one, from writing into a folder.
+
+    May be entered again while it is held. Where the system or the file system has no locks, nobody is kept out.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._times = 0
+        self._descriptor = -1
+        self._made = False
+
+    def __enter__(self) -> Self:
+        """Makes the folder where there is none. Raises `StoreHeld`, naming the holder, where another one writes."""
+        with _counting:
+            if not self._times:
+                self._made = not self._folder.exists()
+                self._folder.mkdir(parents=True, exist_ok=True)
+                self._descriptor = _locked(self._folder)
+            self._times += 1
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        with _counting:
+            self._times -= 1
+            if self._times:
+                return
+            if self._descriptor >= 0:
+                (self._folder / HELD).unlink(missing_ok=True)  # while it is held, so that it is nobody else's
+                os.close(self._descriptor)
+            if self._made:
+                with suppress(OSError):  # something was written: it stays
+                    self._folder.rmdir()
+
+
+def _locked(folder: Path) -> int:
+    """The descriptor of the folder's lock file, locked; -1 where the system has no such locks."""
+    if fcntl is None:
+        return -1
+    path = folder / HELD
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            _lock(descriptor, folder)
+            if _is_at(descriptor, path):
+                with suppress(OSError):  # a full disk: then it has no name, and is held all the same
+                    os.ftruncate(descriptor, 0)
+                    os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode())
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)  # its holder took it away between our two steps
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _lock(descriptor: int, folder: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        holder = os.pread(descriptor, 200, 0).decode(errors="replace") or "another process"
+        raise StoreHeld(
+            f"{folder} is being written to by {holder}, and a store has one writer at a time: wait until it has ended, "
+            "or stop it, and run this again; or give another folder. Reading goes on as ever"
+        ) from error
+    except OSError as error:
+        if error.errno not in _WITHOUT_LOCKS:
+            raise
