@@ -10,7 +10,7 @@ demo: $(VENV)/demo.stamp  ## the main job on a real local model
 	$(BIN)/metaprobe demo
 
 test: $(VENV)/dev.stamp  ## the quick suite: no network, no weights
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist loadfile
 
 slow: $(VENV)/dev.stamp $(VENV)/weights.stamp $(VENV)/server.stamp $(VENV)/litellm.stamp  ## the real model, here and behind a real server
 	$(BIN)/python -m pytest -m slow
@@ -21,24 +21,16 @@ lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-# mypy does not see rooms that an editable install maps: it reads a plain install in a folder of its own.
 typecheck: $(VENV)/dev.stamp
-	rm -rf .cache/plain build
-	$(BIN)/python -m pip install --quiet --no-deps --target .cache/plain .
-	rm -rf build
-	MYPYPATH=.cache/plain $(BIN)/mypy -p metaprobe
+	MYPYPATH=src $(BIN)/mypy -p metaprobe
 
 # DATA=FOLDER, with the data sets, adds the router's decisions and the quality figures (an hour).
 benchmark: $(VENV)/dev.stamp $(VENV)/weights.stamp $(VENV)/peers.stamp  ## every speed benchmark on this machine, one table
 	$(BIN)/python benchmarks/features.py
 	$(BIN)/python benchmarks/page.py run --peers $(VENV)/peers $(if $(DATA),--data $(DATA))
 
-# mkdocstrings reads sources in one tree: a plain install, for rooms are mapped folders.
 docs: $(VENV)/docs.stamp  ## the site, in out/site; a broken link or anchor fails
-	rm -rf out/package out/site build
-	mkdir -p out
-	$(BIN)/python -m pip install --quiet --no-deps --target out/package .
-	rm -rf build
+	rm -rf out/site
 	$(BIN)/zensical build --strict
 
 dist: $(VENV)/dev.stamp  ## sdist and wheel of the last commit, in out/dist: the same bits for everyone

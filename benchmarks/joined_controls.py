@@ -14,7 +14,6 @@ from typing import Any
 import click
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 from systems_figures import ROOT, recorded
@@ -22,6 +21,7 @@ from systems_figures import ROOT, recorded
 from metaprobe.eval.metrics import StratifiedAuroc, cluster_weights, interval
 from metaprobe.eval.table import group_of
 from metaprobe.records.types import Run
+from metaprobe.training.methods import unfitted_tfidf
 from metaprobe.training.roles import group_folds
 
 MEASURED = ROOT / "docs" / "measured" / "probes_joined.json"
@@ -76,7 +76,7 @@ def figures(runs: list[Run], seed: int = 0) -> dict[str, Any]:
 
 def by_words(texts: list[str], y: Ints, rest: Ints, test: Ints) -> Floats:
     """Log-odds of being right for the rows `test`, by the words alone, learned on the rows `rest`."""
-    made = TfidfVectorizer(ngram_range=(1, 2), min_df=2, sublinear_tf=True, token_pattern=r"\S+")
+    made = unfitted_tfidf()
     X = made.fit_transform([texts[i] for i in rest])
     model = LogisticRegression(C=3.0, max_iter=400, solver="liblinear").fit(X, y[rest])
     return np.asarray(model.decision_function(made.transform([texts[i] for i in test])))

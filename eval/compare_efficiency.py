@@ -21,7 +21,7 @@ from metaprobe.eval.metrics import (
 from metaprobe.eval.metrics.ranked import Floats
 from metaprobe.eval.report.model import Efficiency, TwoChoice
 from metaprobe.eval.table import AnswerTable
-from metaprobe.eval.tasks.scoring import is_correct
+from metaprobe.records.scoring import is_correct
 from metaprobe.records.types import Item
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import httpx
 import openai
 
 from metaprobe.llms.base import LLMError
@@ -44,6 +45,7 @@ class EndpointError(LLMError):
 FAILURES = (
     EndpointError,
     openai.OpenAIError,
+    httpx.TransportError,  # a stream that breaks off, which openai does not wrap before 3.x
     TimeoutError,
     InvalidResponse,
     json.JSONDecodeError,
@@ -64,7 +66,8 @@ class Redactor:
         headers = self._client.default_headers.items()
         secrets = {value for name, value in headers if isinstance(value, str) and _SECRET_HEADER.search(name)}
         secrets |= {part for value in secrets for part in value.split() if part.lower() not in ("bearer", "basic")}
-        secrets |= {str(self._client.api_key or "").strip(), str(self._client.admin_api_key or "").strip()}
+        keys = (self._client.api_key, getattr(self._client, "admin_api_key", None))  # the second since openai 3
+        secrets |= {str(key or "").strip() for key in keys}
         for secret in sorted(secrets - self._harmless, key=len, reverse=True):
             text = text.replace(secret, "[secret]")
         return _KEY_LIKE.sub("[secret]", text)
@@ -80,7 +83,7 @@ def endpoint_error(
         return EndpointError(f"{address} did not answer within {timeout_s:g} s", passing=True)
     if isinstance(error, openai.APIStatusError):
         return _status_error(error, address, max_wait_s, redact)
-    if isinstance(error, openai.APIConnectionError):
+    if isinstance(error, (openai.APIConnectionError, httpx.TransportError)):
         cause = error.__cause__
         why = (str(cause) or type(cause).__name__) if cause is not None else str(error)
         return EndpointError(_shortened(redact(f"no connection to {address}: {why}")), passing=True)

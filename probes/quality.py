@@ -15,7 +15,7 @@ from metaprobe.probes.contract import OnMismatch, checked, mismatch
 from metaprobe.probes.features import Schema, features, features_one, schema
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.float_list import float_list
-from metaprobe.records.openai_format import REFUSAL, ParsedResponse, parse_response
+from metaprobe.records.openai_format import CALLED, REFUSAL, TOOL_CALL, ParsedResponse, parse_response
 from metaprobe.records.raw_body import parse_body
 
 KIND = "quality"
@@ -27,7 +27,13 @@ CRITICAL = "critical"
 MAIN_HEADS = ("correct", "quality")
 """Heads that give the score, the first that is there: a probability, or Q from 0 to 9."""
 UNLIKE = "unlike the training data"
-FILTERED = "the server's content filter cut the answer"
+ENDINGS = {
+    "content_filter": "the server's content filter cut the answer",
+    "length": "the answer is cut by its token limit, and scored as far as it came",
+}
+"""What the verdict says of an answer that did not end by itself, by its finish reason."""
+FEW_TOKENS = 2
+"""A score of an answer of so many tokens rests on so few log-probabilities that the verdict says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +114,14 @@ class QualityPredictor(Pretrained):
         JSON text or bytes, such as the body of an HTTP response, are read much faster where msgspec is installed (it is
         in the extra `serve`).
 
-        Raises `InvalidResponse` for a response that cannot be scored, as a refusal, and `ContractMismatch` for one of
-        another model where `on_mismatch="refuse"`. Of several answers in one response the first is scored; that, and a
-        stream that has no end, stands in the verdict's reason.
+        Raises `InvalidResponse` for a response that cannot be scored, as a refusal or a tool call, and
+        `ContractMismatch` for one of another model where `on_mismatch="refuse"`. Of several answers in one response the
+        first is scored. That stands in the verdict's reason, as do an answer or stream that was cut and one of a token
+        or two.
         """
         plain = float_list(response) if type(response) is list else None
         if plain is not None:  # says nothing of its model
-            return self._one(features_one(self.schema, plain), "")
+            return self._one(features_one(self.schema, plain), _brief(len(plain)))
         parsed = self._parsed(response)
         note = self._note(parsed)
         return self._one(features_one(self.schema, parsed.logprobs, parsed.top_logprobs), note)
@@ -149,6 +156,8 @@ class QualityPredictor(Pretrained):
                 "the answer is a refusal, and its log-probabilities say how sure the model is of refusing; expected an"
                 " answer that can be right or wrong: leave refusals out"
             )
+        if parsed.finish_reason == TOOL_CALL:
+            raise InvalidResponse(CALLED)
         return parsed
 
     def _one(self, row: NDArray[np.float32], note: str) -> Verdict:
@@ -180,8 +189,15 @@ class QualityPredictor(Pretrained):
             on_mismatch=self._on_mismatch,
             stacklevel=3,
         )
-        filtered = FILTERED if parsed.finish_reason == "content_filter" else ""
-        return "; ".join(filter(None, (other, parsed.note, filtered)))
+        notes = other, parsed.note, ENDINGS.get(parsed.finish_reason), _brief(len(parsed.logprobs))
+        return "; ".join(filter(None, notes))
+
+
+def _brief(tokens: int) -> str:
+    """What the verdict must say of an answer of so many tokens; empty for nothing."""
+    if tokens > FEW_TOKENS:
+        return ""
+    return f"the answer has {tokens} token{'s' * (tokens > 1)}, on which a score rests weakly"
 
 
 def _scales(stated: dict[str, Any]) -> dict[str, tuple[float, float]]:

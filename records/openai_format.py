@@ -32,6 +32,12 @@ ROUNDING = 1e-4
 
 REFUSAL = "refusal"
 """The finish reason, here, of an answer that only says why there is none; chat completions call it `stop`."""
+TOOL_CALL = "tool_calls"
+"""The finish reason, here, of every answer that calls a tool; of a call that was forced servers say `stop`."""
+CALLED = (
+    "the answer is a tool call, and how sure the model is of a call is not whether it is right; expected an answer in"
+    " words: leave tool calls out"
+)
 
 EVENTS_AS_TEXT = (
     "the response is the text of a stream (server-sent events); expected the list of its chunks: the JSON after each"
@@ -53,7 +59,7 @@ class ParsedResponse:
     top_logprobs: FloatArray | None = None
     """float32, shape (T, k), nats, descending; NaN where a token has fewer than k alternatives."""
     finish_reason: str = ""
-    """As the server says it, but `refusal` for a refusal."""
+    """As the server says it, but `refusal` for a refusal and `tool_calls` for every tool call."""
     model: str = ""
     usage: Usage = field(default_factory=Usage)
     logprobs_mode: LogprobsMode = "unknown"
@@ -204,6 +210,8 @@ def read_completion(response: Mapping[str, Any], choice: int) -> ParsedResponse:
     }
     # Those of a refusal stand under a key of their own.
     entries = given.get("content") if given.get("content") is not None else given.get("refusal")
+    if said.finish_reason == TOOL_CALL and not entries and not given.get("token_logprobs"):
+        raise InvalidResponse(CALLED)  # OpenAI gives none of a call, however they are asked for
     if entries is not None:
         return parsed_entries(entries, f"choices[{choice}].logprobs.content", **rest)
     if given.get("token_logprobs") is None:
@@ -316,10 +324,15 @@ def _refuse(given: NDArray[Any], logprobs: NDArray[np.float32]) -> NoReturn:
     raise InvalidResponse(f"the log-probability of token {index} (of {given.size}) {why}, or leave this response out")
 
 
-def ended(finish_reason: object, spoken: str, refusal: object, logprobs: Mapping[str, Any]) -> str:
-    """How the answer ended, `REFUSAL` where it only says why there is none: it has a message and tokens of its own."""
+def ended(finish_reason: object, spoken: str, message: Mapping[str, Any], logprobs: Mapping[str, Any]) -> str:
+    """How the answer ended: `TOOL_CALL` where it calls a tool, `REFUSAL` where it only says why there is none.
+
+    A refusal has a message and tokens of its own. `message` may hold `refusal`, `tool_calls` and `function_call`.
+    """
+    if message.get("tool_calls") or message.get("function_call") or finish_reason in (TOOL_CALL, "function_call"):
+        return TOOL_CALL
     of_refusal = logprobs.get("content") is None and bool(logprobs.get("refusal"))
-    return REFUSAL if of_refusal or (text(refusal) and not spoken) else text(finish_reason)
+    return REFUSAL if of_refusal or (text(message.get("refusal")) and not spoken) else text(finish_reason)
 
 
 def _said(response: Mapping[str, Any], choice: int) -> tuple[ParsedText, Mapping[str, Any]]:
@@ -339,10 +352,10 @@ def _said(response: Mapping[str, Any], choice: int) -> tuple[ParsedText, Mapping
         )
     counted = fields(response.get("usage")) or {}
     spoken = content_text(message.get("content")) if message is not None else chosen["text"]
-    declined = (message or {}).get("refusal"), fields(chosen.get("logprobs")) or {}
+    logprobs = fields(chosen.get("logprobs")) or {}
     said = ParsedText(
         text=spoken,
-        finish_reason=ended(chosen.get("finish_reason"), spoken, *declined),
+        finish_reason=ended(chosen.get("finish_reason"), spoken, message or {}, logprobs),
         model=text(response.get("model")),
         usage=usage(counted.get("prompt_tokens"), counted.get("completion_tokens")),
     )

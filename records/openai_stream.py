@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.openai_format import content_text
+from metaprobe.records.openai_format import TOOL_CALL, content_text
 from metaprobe.records.reading import fields, listed, text
 
 CUT = "the stream did not say how the answer ended: is it cut?"
 """The note on a stream that has no end."""
 
 _LASTING = ("id", "model", "system_fingerprint", "prompt_token_ids", "usage")
+_SHOWN = ("content", "reasoning_content", "reasoning")
 _COLUMNS = ("tokens", "token_logprobs", "top_logprobs")
 
 
@@ -51,7 +52,10 @@ class _Streamed:
 
 
 class StreamedCompletion(_Streamed):
-    """`add` every chunk as it comes; `completion()` is then what the same request gives without streaming."""
+    """`add` every chunk as it comes; `completion()` is then what the same request gives without streaming.
+
+    Of tool calls only that there are any is kept, as the finish reason.
+    """
 
     def __init__(self, choice: int = 0) -> None:
         super().__init__(choice)
@@ -61,6 +65,10 @@ class StreamedCompletion(_Streamed):
         self._has_logprobs = False
         self.declined = False
         """Whether a refusal has begun."""
+        self.called = False
+        """Whether a tool call has begun."""
+        self.shown = False
+        """Whether the last chunk brought text, of the answer or of the reasoning before it."""
 
     def add(self, chunk: object) -> tuple[str, Sequence[Mapping[str, Any]]]:
         """The text that this chunk brings, and the entries (token, logprob, top_logprobs) of its tokens.
@@ -68,9 +76,11 @@ class StreamedCompletion(_Streamed):
         Raises `InvalidResponse` for what is no chunk.
         """
         choice = self._chosen(chunk)
-        delta, logprobs = fields(choice.get("delta")), fields(choice.get("logprobs"))
-        brought = content_text(delta.get("content")) if delta is not None else ""
-        self._refusal.append(text((delta or {}).get("refusal")))
+        delta, logprobs = fields(choice.get("delta")) or {}, fields(choice.get("logprobs"))
+        brought = content_text(delta.get("content"))
+        self.shown = any(delta.get(name) for name in _SHOWN)
+        self.called |= bool(delta.get("tool_calls") or delta.get("function_call"))
+        self._refusal.append(text(delta.get("refusal")))
         self.declined |= bool(self._refusal[-1] or (logprobs is not None and logprobs.get("refusal")))
         entries: Sequence[Mapping[str, Any]] = ()
         if logprobs is not None:
@@ -99,7 +109,7 @@ class StreamedCompletion(_Streamed):
             "index": 0,
             "message": message,
             "logprobs": held if self._has_logprobs else None,
-            "finish_reason": self._finish_reason,
+            "finish_reason": TOOL_CALL if self.called else self._finish_reason,
             "token_ids": self._token_ids or None,
         }
         return {**self._known, "choices": [choice]}

@@ -63,6 +63,7 @@ def _parsed(completion: Any, choice: int, top: bool) -> ParsedResponse | None:
     given = [entry.logprob for entry in entries]
     spoken = content_text(chosen.message.content)
     logprobs = {"content": chosen.logprobs.content, "refusal": chosen.logprobs.refusal}
+    message = {name: getattr(chosen.message, name) for name in chosen.message.__struct_fields__}
     rows = [[other.logprob for other in entry.top_logprobs or ()] for entry in entries] if top else []
     if min(given) < -_EXACT or min(map(min, filter(None, rows)), default=0.0) < -_EXACT:
         return None
@@ -72,7 +73,7 @@ def _parsed(completion: Any, choice: int, top: bool) -> ParsedResponse | None:
         tokens=tuple([entry.token or "" for entry in entries]),
         logprobs=check_logprobs(given),
         top_logprobs=alternatives(rows) if top else None,
-        finish_reason=ended(chosen.finish_reason, spoken, chosen.message.refusal, logprobs),
+        finish_reason=ended(chosen.finish_reason, spoken, message, logprobs),
         model=text(completion.model),
         usage=usage(counted.get("prompt_tokens"), counted.get("completion_tokens")),
         note=first_of(len(completion.choices), choice),
@@ -108,6 +109,8 @@ def _decoder(top: bool) -> Callable[[Body], Any] | None:
     class Message(msgspec.Struct):
         content: Any = None
         refusal: Any = None
+        tool_calls: Any = None
+        function_call: Any = None
 
     class Choice(msgspec.Struct):
         message: Message

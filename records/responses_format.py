@@ -4,11 +4,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.openai_format import ParsedResponse, parsed_entries
+from metaprobe.records.openai_format import TOOL_CALL, ParsedResponse, parsed_entries
 from metaprobe.records.reading import error_message, fields, known_temperature, listed, only_choice, text, usage
 
 _ASK = 'request it with include=["message.output_text.logprobs"] (and top_logprobs=k for the alternatives)'
 _FINISH = {"completed": "stop", "max_output_tokens": "length"}  # as chat completions call it; others keep their name
+_WORDS = ("message", "reasoning")
+_CALLS = frozenset(
+    "function_call custom_tool_call computer_call local_shell_call shell_call apply_patch_call"
+    " mcp_approval_request".split()
+)
+"""Items that the caller is to carry out or to allow; the others are tools that the server uses by itself."""
 
 
 def is_response(response: object) -> bool:
@@ -23,11 +29,18 @@ def is_event(part: object) -> bool:
     return isinstance(part, Mapping) and text(part.get("type")).startswith("response.")
 
 
+def begins_call(event: Mapping[str, Any]) -> bool:
+    """Whether this event is of a tool call, the caller's or the server's; an unknown kind of item counts as one."""
+    item = fields(event.get("item"))
+    return "_call" in text(event.get("type")) or (item is not None and item.get("type") not in _WORDS)
+
+
 def read_response(response: Mapping[str, Any], choice: int) -> ParsedResponse:
     """What a response says: the text of all its messages, one after the other, as openai's `output_text`.
 
     Reasoning, tool calls and refusals have no log-probabilities there and are passed over; `InvalidResponse` where
-    nothing else came. The API does not say whether its log-probabilities are raw.
+    nothing else came. Where the caller is to carry out a call, the finish reason is `tool_calls`. The API does not say
+    whether its log-probabilities are raw.
     """
     only_choice(choice, "a response of the Responses API")
     parts, other = _text_parts(response.get("output"))
@@ -54,7 +67,7 @@ def read_response(response: Mapping[str, Any], choice: int) -> ParsedResponse:
         entries,
         "output_text.logprobs",
         text="".join(text(part.get("text")) for part in parts),
-        finish_reason=_FINISH.get(ended, "" if ended == "in_progress" else ended),
+        finish_reason=_FINISH.get(ended, "" if ended == "in_progress" else ended) if not _CALLS & other else TOOL_CALL,
         model=text(response.get("model")),
         usage=usage(counted.get("input_tokens"), counted.get("output_tokens")),
         temperature=known_temperature(response.get("temperature")),

@@ -38,17 +38,17 @@ class Built:
 
 
 def sources() -> list[str]:
-    """Path of every file that git tracks, or would track, and that is there."""
+    """Path of every file and link that git tracks, or would track, and that is there."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\0")
-    return sorted({name for name in names if name and (ROOT / name).is_file()})
+    return sorted({name for name in names if name and ((ROOT / name).is_file() or (ROOT / name).is_symlink())})
 
 
 def copy_sources(folder: Path) -> Path:
     """A copy that holds them and nothing else: stale builds and caches find their way into an sdist."""
     for name in sources():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, folder / name)
+        shutil.copy(ROOT / name, folder / name, follow_symlinks=False)
     return folder
 
 
@@ -113,15 +113,15 @@ def built_twice(tree: Path, work: Path, *, epoch: int) -> Built:
 
     Raises where they differ, and where the sdist gives another wheel than the tree.
     """
-    first = build(shutil.copytree(tree, work / "first"), work / "first-out", epoch=epoch)
-    other = shutil.copytree(tree, work / "another place")
+    first = build(shutil.copytree(tree, work / "first", symlinks=True), work / "first-out", epoch=epoch)
+    other = shutil.copytree(tree, work / "another place", symlinks=True)
     for path in other.rglob("*"):
         path.chmod(0o700 if path.is_dir() or path.stat().st_mode & 0o100 else 0o600)
         os.utime(path, (epoch - 10_000_000, epoch - 10_000_000))
     second = build(other, work / "second-out", epoch=epoch)
     if names := differing(first.digests(), second.digests()):
         raise click.ClickException(f"not the same bits twice: {', '.join(names)}")
-    direct = _run("--wheel", shutil.copytree(tree, work / "direct"), work / "direct-out", epoch)
+    direct = _run("--wheel", shutil.copytree(tree, work / "direct", symlinks=True), work / "direct-out", epoch)
     if names := differing(contents(direct), contents(first.wheel)):
         raise click.ClickException(f"the sdist gives another wheel than the tree; they differ in {', '.join(names)}")
     return first

@@ -37,24 +37,35 @@ class GatedAnswer:
     def __init__(self, gates: Gates | None) -> None:
         self._gates = gates
         self._gate: Gate | None = None
+        self._decided = ""
         self.note = ""
         """What to be careful about, or why the gate stepped back."""
         self.action = ""
-        """`stop` or `escalate`, once the gate has said so; either way the answer is to be ended."""
+        """`stop` or `escalate`, once the answer is to be ended for what the gate said."""
 
-    def push(self, entries: Sequence[Mapping[str, Any]], model: str) -> None:
-        """Takes in the tokens of a chunk."""
+    def push(self, entries: Sequence[Mapping[str, Any]], model: str, *, shown: bool) -> None:
+        """Takes in the tokens of a chunk. `shown`: whether it brought text too.
+
+        What the gate says of tokens without text waits for the next text: a server holds back the beginning of a tool
+        call until it can name the tool, and a call that has begun is never ended.
+        """
         if self._gates is None or self.action:
             return
+        if not self._decided:
+            self._judge(self._gates, entries, model)
+        if shown and self._gates is not None:
+            self.action = self._decided
+
+    def _judge(self, gates: Gates, entries: Sequence[Mapping[str, Any]], model: str) -> None:
         try:
             if self._gate is None:
-                self._gate = self._gates.start(model=model)
+                self._gate = gates.start(model=model)
                 self.note = getattr(self._gate, "note", "")
             for entry in entries:
                 top = [alternative["logprob"] for alternative in entry.get("top_logprobs") or ()]
                 action = self._gate.push(entry["logprob"], sorted(top, reverse=True) or None)
                 if action != "continue":
-                    self.action = action
+                    self._decided = action
                     break
         except ContractMismatch as error:
             self.note = f"not gated: {error}"

@@ -46,13 +46,17 @@ class Guard:
         headers = Headers(scope=scope)
         given = headers.get("x-request-id", "")
         identity = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
-        endpoint = scope["path"] if scope["path"] in ENDPOINTS else "other"
+        if not given:  # the upstream is to log the same one
+            scope = {**scope, "headers": [*scope["headers"], (b"x-request-id", identity.encode())]}
+        endpoint = _endpoint(scope["path"])
 
         async def marked(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message)[REQUEST_ID] = identity
+                named = MutableHeaders(scope=message)
+                named[REQUEST_ID] = identity
+                named.setdefault("x-request-id", identity)  # the upstream's own counts for more
             await send(message)
 
         bounded = endpoint.startswith("/v1/")
@@ -80,6 +84,10 @@ class Guard:
 
     def _check(self, headers: Headers, endpoint: str, bounded: bool) -> None:
         settings = self._settings
+        if "content-length" in headers and "transfer-encoding" in headers:
+            # Whoever stands in front may have taken the other one for the body's end, and the rest for a new request.
+            message = "a request has either Content-Length or Transfer-Encoding, and this one has both"
+            raise Refusal(400, "ambiguous_length", message, {"connection": "close"})
         if not settings.auth and not is_loopback(_host_name(headers.get("host", ""))):
             # A name that someone else made point here would let a page in this machine's browser use the server.
             raise Refusal(403, "bad_host", "without keys, only requests to localhost are answered")
@@ -113,6 +121,13 @@ class Guard:
 
 class _Broken(Exception):
     """Carries no text of the error it stands for."""
+
+
+def _endpoint(path: str) -> str:
+    """One of ours, or `other`: what a caller wrote is neither logged nor counted."""
+    if path.startswith("/v1/models/"):
+        return "/v1/models"
+    return path if path in ENDPOINTS else "other"
 
 
 def _host_name(host: str) -> str:

@@ -9,8 +9,10 @@ REASON = "metaprobe-reason"
 """On an answer that cannot carry a verdict, since it is no JSON object: why there is none."""
 
 _UP = {"openai-organization", "openai-project", "openai-beta", "idempotency-key", "user-agent", "accept-language"}
-_UP |= {"x-request-id", "x-client-request-id", "traceparent", "tracestate", "baggage"}
-_DOWN = {"content-type", "x-request-id", "retry-after", "retry-after-ms", "x-should-retry", "cache-control", "warning"}
+_UP |= {"traceparent", "tracestate", "baggage"}
+_REQUEST_IDS = "request-id"
+"""How names end under which servers and clients name a request: `x-request-id`, `x-client-request-id`, ..."""
+_DOWN = {"content-type", "retry-after", "retry-after-ms", "x-should-retry", "cache-control", "warning"}
 _DOWN_PREFIXES = ("openai-", "x-ratelimit-")
 
 
@@ -23,7 +25,11 @@ def to_upstream(
     on, unless it is a key for this server, of which `own_keys` are all.
     """
     allowed = _UP | {name.lower() for name in more}
-    passed = {name: value for name, value in given.items() if name in allowed or name.startswith("x-stainless-")}
+    passed = {
+        name: value
+        for name, value in given.items()
+        if name in allowed or name.startswith("x-stainless-") or name.endswith(_REQUEST_IDS)
+    }
     # Read as it comes: nothing to unpack, so nothing that unpacks to more than it seems.
     passed |= {"content-type": "application/json", "accept-encoding": "identity"}
     passed["accept"] = given.get("accept", "*/*")
@@ -37,4 +43,8 @@ def to_upstream(
 def to_caller(given: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
     """Headers of the answer to the caller, from the bytes that came: latin-1 gives every byte back as it was."""
     named = ((name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in given)
-    return {name: value for name, value in named if name in _DOWN or name.startswith(_DOWN_PREFIXES)}
+    return {
+        name: value
+        for name, value in named
+        if name in _DOWN or name.startswith(_DOWN_PREFIXES) or name.endswith(_REQUEST_IDS)
+    }

@@ -48,7 +48,7 @@ class _Scoring:
                 known = {**(generation.generation_info or {}), **getattr(message, "response_metadata", {})}
                 scored = score(
                     self._predictor,
-                    _completion(generation.text, known),
+                    _completion(generation.text, known, message),
                     response_id=text(known.get("id")) or text(getattr(message, "id", None)),
                     context=context,
                 )
@@ -115,15 +115,20 @@ class AsyncVerdictHandler(_Scoring, callbacks.AsyncCallbackHandler):  # type: ig
                 await handed
 
 
-def _completion(said: str, known: Mapping[str, Any]) -> dict[str, Any]:
-    """The chat completion that LangChain took apart. The Responses API's log-probabilities come as a plain list."""
+def _completion(said: str, known: Mapping[str, Any], message: Any) -> dict[str, Any]:
+    """The chat completion that LangChain took apart. The Responses API's log-probabilities come as a plain list.
+
+    Calls whose arguments are no JSON stand apart from the others, and those of the older kind apart from both.
+    """
     logprobs = known.get("logprobs")
+    calls = [*getattr(message, "tool_calls", ()), *getattr(message, "invalid_tool_calls", ())]
+    older = getattr(message, "additional_kwargs", {}).get("function_call")
     return {
         "id": known.get("id"),
         "model": known.get("model_name") or known.get("model"),
         "choices": [
             {
-                "message": {"content": said},
+                "message": {"content": said, "tool_calls": calls, "function_call": older},
                 "logprobs": logprobs if listed(logprobs) is None else {"content": logprobs},
                 "finish_reason": known.get("finish_reason"),
             }

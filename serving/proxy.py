@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 
@@ -18,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from metaprobe.serving.aside import aside
 from metaprobe.serving.connection import read_json_body, while_connected
 from metaprobe.serving.gating import Gates
 from metaprobe.serving.headers import REASON, to_caller, to_upstream
@@ -65,14 +67,15 @@ class Proxy:
         """The upstream's answer with a verdict. Raises `Refusal` where there is none."""
         body = await read_json_body(request, self._settings)
         started = time.perf_counter()
-        question = asked(body, top_logprobs=self._top)
-        headers = self._headers(request)
+        question = await aside(len(body), lambda: asked(body, top_logprobs=self._top))
+        headers, url = self._headers(request), _with_query(self._chat, request)
         own = time.perf_counter() - started
-        return await while_connected(request.receive, self._answer(question, headers, own))
+        return await while_connected(request.receive, self._answer(url, question, headers, own))
 
     async def models(self, request: Request) -> Response:
-        """The upstream's list of models, as it is; clients ask for it before they ask anything else."""
-        answer = await self._send("GET", self._models, None, self._headers(request))
+        """The upstream's list of models, or what it says of one, as it is."""
+        url = _with_query(_with_model(self._models, request), request)
+        answer = await self._send("GET", url, None, self._headers(request))
         body = await self._whole(answer)
         if 300 <= answer.status_code < 400:
             raise _redirected(answer)
@@ -86,19 +89,25 @@ class Proxy:
             more=self._settings.forward_headers,
         )
 
-    async def _answer(self, question: Asked, headers: dict[str, str], own: float) -> Response:
+    async def _answer(self, url: httpx.URL, question: Asked, headers: dict[str, str], own: float) -> Response:
         started = time.perf_counter()
-        answer = await self._send("POST", self._chat, question.sent, headers)
+        answer = await self._send("POST", url, question.sent, headers)
         refused = ""
         if question.changed and answer.status_code in REFUSED:
-            # Perhaps it is the log-probabilities that it refuses: the caller has not asked for them.
-            refused = f"the upstream refused to give log-probabilities (status {answer.status_code})"
+            # Perhaps it is what the caller has not asked for that it refuses: log-probabilities, or alternatives.
+            if not question.wants_logprobs:
+                refused = f"the upstream refused to give log-probabilities (status {answer.status_code})"
             await answer.aclose()
-            answer = await self._send("POST", self._chat, question.body, headers)
+            answer = await self._send("POST", url, question.body, headers)
         passed = to_caller(answer.headers.raw)
         if answer.status_code == 200 and answer.headers.get("content-type", "").lower().startswith(EVENTS):
             stream = ScoredStream(
-                self._scorer, question, self._gates, max_bytes=self._settings.max_answer_bytes, no_logprobs=refused
+                self._scorer,
+                question,
+                self._gates,
+                gated_reason=self._settings.gate_finish_reason,
+                max_bytes=self._settings.max_answer_bytes,
+                no_logprobs=refused,
             )
             return _Streaming(answer, stream, passed, self._metrics, started, own)
         body = await self._whole(answer)
@@ -109,7 +118,7 @@ class Proxy:
         if answer.status_code != 200:
             self._metrics.errors.labels("upstream_status").inc()
             return Response(body, answer.status_code, passed)
-        body, reason = self._scored(body, question, refused)
+        body, reason = await aside(len(body), partial(self._scored, body, question, refused))
         if reason:
             passed[REASON] = reason
         self._metrics.added_seconds.observe(own + time.perf_counter() - done)
@@ -183,19 +192,37 @@ class _Streaming(Response):
     async def _pass(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         try:
+            received = 0
             async for data in self._answer.aiter_bytes():
-                if out := self._stream.feed(data):
+                received += len(data)
+                if out := await aside(received, partial(self._stream.feed, data)):
                     await send({"type": "http.response.body", "body": out, "more_body": True})
                 if self._stream.action:
-                    await self._answer.aclose()
                     self._metrics.gated.labels(self._stream.action).inc()
                     break
-            last = self._stream.end()
+            last = await aside(received, self._stream.end)
         except httpx.HTTPError as error:
             refusal = _refusal(error, None)
             self._metrics.errors.labels(refusal.code).inc()
             last = self._stream.cut(refusal.status, refusal.code, refusal.message)
         await send({"type": "http.response.body", "body": last, "more_body": False})
+
+
+def _with_query(url: httpx.URL, request: Request) -> httpx.URL:
+    """The address with what the caller wrote behind the question mark (`?api-version=...`)."""
+    query: bytes = request.scope["query_string"]
+    return url.copy_with(query=query) if query else url
+
+
+def _with_model(models: httpx.URL, request: Request) -> httpx.URL:
+    """The address of the model that the caller names, as it was written; of the list where none is named."""
+    if "model" not in request.path_params:
+        return models
+    # A step up would reach an address that is none of the two that are ever asked.
+    if {"", ".", ".."} & set(request.path_params["model"].replace("\\", "/").split("/")):
+        raise Refusal(404, "unknown_model", "this is no name of a model")
+    written: bytes = request.scope["raw_path"].partition(b"/models/")[2]
+    return models.copy_with(raw_path=models.raw_path + b"/" + written)
 
 
 @asynccontextmanager

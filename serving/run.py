@@ -73,9 +73,12 @@ def server_config(settings: Settings, *, log_config: dict[str, Any] | None = LOG
     """How uvicorn serves the application. Its own access log is off: ours leaves out what callers wrote."""
     import uvicorn
 
+    from metaprobe.serving.sockets import BoundedProtocol, bounds_of
+
     return uvicorn.Config(
         partial(create_app, settings),
         factory=True,
+        http=partial(BoundedProtocol, bounds=bounds_of(settings)),  # type: ignore[arg-type]  # it is only ever called
         lifespan="on",
         host=settings.host,
         port=settings.port,

@@ -8,24 +8,53 @@ from typing import Any
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.probes.quality import QualityPredictor, Verdict
 from metaprobe.records.errors import InvalidResponse
+from metaprobe.records.openai_format import parse_response
+from metaprobe.records.raw_body import parse_body
 from metaprobe.serving.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
 
+class Allowance:
+    """The tokens that may still be scored, of one request."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.asked = 0
+        """Tokens counted so far, those that were too many included."""
+
+    @property
+    def exceeded(self) -> bool:
+        return self.asked > self.most
+
+    def take(self, tokens: int) -> None:
+        """Raises `InvalidResponse` where that is too many."""
+        self.asked += tokens
+        if self.exceeded:
+            raise InvalidResponse(f"{self.asked} tokens to score, and at most {self.most} are scored in one request")
+
+
 class Scorer:
     """A predictor that counts what it says, and never loses an answer to what it cannot say."""
 
-    def __init__(self, predictor: QualityPredictor, metrics: Metrics) -> None:
+    def __init__(self, predictor: QualityPredictor, metrics: Metrics, *, max_tokens: int) -> None:
         self._predictor = predictor
         self._metrics = metrics
+        self._max_tokens = max_tokens
         self.digest = predictor.checkpoint.digest
         self.uses_top: bool = predictor.schema.uses_top
 
-    def verdict(self, response: object) -> dict[str, Any]:
-        """The verdict on whatever `QualityPredictor.predict` takes; `score` null and a reason where there is none."""
+    def allowance(self) -> Allowance:
+        """What one request may have scored."""
+        return Allowance(self._max_tokens)
+
+    def verdict(self, response: object, allowance: Allowance | None = None) -> dict[str, Any]:
+        """The verdict on whatever `QualityPredictor.predict` takes; `score` null and a reason where there is none.
+
+        `allowance`: shared by the responses of one request; without it, each has its own.
+        """
         try:
-            return self.counted(self._predict(response))
+            return self.counted(self._predict(response, allowance or self.allowance()))
         except (InvalidResponse, ContractMismatch) as error:
             return self.none(str(error))
         except Exception as error:  # the answer is paid for, and must reach its caller whatever is wrong here
@@ -49,10 +78,16 @@ class Scorer:
             self._metrics.scores.observe(verdict.score)
         if verdict.flagged:
             self._metrics.flagged.inc()
-        return asdict(verdict)
+        # A reason may quote half of a surrogate pair, which JSON text can hold and UTF-8 cannot.
+        return {**asdict(verdict), "reason": verdict.reason.encode("utf-8", "backslashreplace").decode()}
 
-    def _predict(self, response: object) -> Verdict:
-        return self._predictor.predict(response)
+    def _predict(self, response: object, allowance: Allowance) -> Verdict:
+        if isinstance(response, (str, bytes, bytearray)):
+            parsed = parse_body(response, top=self.uses_top)
+        else:
+            parsed = parse_response(response)
+        allowance.take(len(parsed.logprobs))
+        return self._predictor.predict(parsed)
 
 
 def log_unexpected(log: logging.Logger, where: str, error: BaseException) -> None:

@@ -17,9 +17,11 @@ NEVER_FORWARDED = frozenset(
     "trailer keep-alive proxy-authorization x-metaprobe-key".split()
 )
 """They belong to one connection, or hold a caller's secret, or are set by the proxy."""
+_WORD = re.compile(r"[A-Za-z0-9_]{1,64}")
+_CALLING = ("tool_calls", "function_call")
 _POSITIVE = """
-max_body_bytes max_answer_bytes max_batch max_concurrency timeout_s connect_timeout_s body_timeout_s retry_after_s
-workers
+max_body_bytes max_answer_bytes max_batch max_scored_tokens max_concurrency max_connections timeout_s connect_timeout_s
+header_timeout_s body_timeout_s send_timeout_s retry_after_s workers
 """.split()
 
 
@@ -46,6 +48,9 @@ class Settings:
     """Promised share of good answers that the gate stops at most."""
     gate_escalate: float | None = None
     """The same of those it ends as better asked of a stronger model; at most `gate_stop`."""
+    gate_finish_reason: str = "content_filter"
+    """What the last chunk of an answer that the gate ended says; every client knows the default, and none takes it for
+    a natural end or asks for the rest."""
     host: str = "127.0.0.1"
     port: int = 8080
     """0 takes a free one."""
@@ -66,12 +71,20 @@ class Settings:
     timeout_s: float = 600.0
     """Longest silence of the upstream."""
     connect_timeout_s: float = 10.0
+    header_timeout_s: float = 15.0
+    """Within which the header of a request must have arrived, from its connection or its first byte on."""
     body_timeout_s: float = 30.0
-    """Within which a request must have arrived."""
+    """Within which a request must have arrived, once its header has."""
+    send_timeout_s: float = 120.0
+    """Longest time in which a caller takes nothing of an answer that waits for it."""
     max_batch: int = 1024
     """Responses in one request to `/v1/score`."""
+    max_scored_tokens: int = 1 << 20
+    """Tokens with log-probabilities in one request to `/v1/score`, and in one answer of the upstream."""
     max_concurrency: int = 256
     """Requests in flight in one worker; more are answered 503 at once."""
+    max_connections: int = 512
+    """Connections open in one worker; for one more, the one idle for longest is closed."""
     retry_after_s: int = 1
     """What a 503 says about when to come again."""
     grace_s: int = 60
@@ -90,6 +103,11 @@ class Settings:
             raise SettingsError(
                 f"gate_escalate {self.gate_escalate} is above gate_stop {self.gate_stop}: what is escalated begins "
                 "worse than what is stopped; give the smaller share to escalate"
+            )
+        if not _WORD.fullmatch(self.gate_finish_reason) or self.gate_finish_reason in _CALLING:
+            raise SettingsError(
+                f"gate_finish_reason is {self.gate_finish_reason!r}; expected a word of letters, digits and _ that has"
+                " no client carry out a tool call, such as content_filter or length"
             )
         if not 0 <= self.port < 65536 or not 0 <= self.top_logprobs <= 20 or self.grace_s < 0:
             raise SettingsError(
@@ -118,7 +136,7 @@ class Settings:
 
     @property
     def models_url(self) -> str:
-        """Where clients look which models there are. No third address is ever asked."""
+        """Where clients look which models there are, and below it one of them. No third address is ever asked."""
         return self.upstream.rstrip("/") + "/models"
 
     def api_keys(self) -> tuple[str, ...]:

@@ -26,9 +26,20 @@ _KNOWN = ("id", "created", "model", "system_fingerprint", "service_tier")
 class ScoredStream:
     """`feed` gives the bytes to pass on for those that came; `end` or `cut` what is left to be said."""
 
-    def __init__(self, scorer: Scorer, asked: Asked, gates: Gates | None, *, max_bytes: int, no_logprobs: str) -> None:
-        """`no_logprobs`: why none can be expected; empty where they were asked for."""
+    def __init__(
+        self,
+        scorer: Scorer,
+        asked: Asked,
+        gates: Gates | None,
+        *,
+        gated_reason: str,
+        max_bytes: int,
+        no_logprobs: str,
+    ) -> None:
+        """`gated_reason`: the finish reason of an answer that the gate ended. `no_logprobs`: why none can be expected;
+        empty where they were asked for."""
         self._scorer = scorer
+        self._gated_reason = gated_reason
         self._asked = asked
         # Of several answers in one stream, none can be ended without the others.
         self._gated = GatedAnswer(None if asked.several else gates)
@@ -107,6 +118,8 @@ class ScoredStream:
         if chunk.get("error"):
             self._give_up("the upstream sent an error instead of the rest of the answer")
             return event
+        if chunk.get("usage") and not chunk.get("choices") and not self._said and self._is_over():
+            return self._verdict_event() + event  # openai's helper takes the usage from the last chunk, and no other
         try:
             has_logprobs = self._read(chunk)
         except Exception as error:  # the answer must reach its caller, whatever its chunks look like
@@ -134,23 +147,31 @@ class ScoredStream:
                 raise InvalidResponse("a choice has no index from 0 on")
             completion = self._choices.setdefault(index, StreamedCompletion(index))
             _, entries = completion.add({**chunk, "choices": [choice]})
-            if completion.declined:
-                self._gated.step_back()  # a refusal has no score
+            if completion.declined or completion.called or len(self._choices) > 1:
+                self._gated.step_back()  # neither refusal nor tool call has a score, and none may end another
             if not completion.ended:
-                self._gated.push(entries, str(chunk.get("model") or ""))
+                self._gated.push(entries, str(chunk.get("model") or ""), shown=completion.shown)
         return has_logprobs
+
+    def _is_over(self) -> bool:
+        """Whether nothing that is still to come changes the verdict."""
+        return bool(self._reason or self._choices) and all(choice.ended for choice in self._choices.values())
 
     def _give_up(self, reason: str) -> None:
         self._reason = self._reason or reason
         self._gated.step_back()
 
     def _stop(self) -> bytes:
-        """The answer's end where the gate ended it."""
+        """The answer's end where the gate ended it.
+
+        The verdict comes twice, for openai's own helper raises at most finish reasons and does not hand on their chunk.
+        """
         self._said = True
         score, reason, details = self._gated.verdict()
-        choice = {"index": next(iter(self._choices)), "delta": {}, "logprobs": None, "finish_reason": "stop"}
+        choice = {"index": next(iter(self._choices)), "delta": {}, "logprobs": None, "finish_reason": None}
         verdict = self._scorer.stopped(score, reason) | {"gate": details}
-        return self._chunk(choice, verdict) + b"data: " + DONE + b"\n\n"
+        last = self._chunk({**choice, "finish_reason": self._gated_reason}, verdict)
+        return self._chunk(choice, verdict) + last + b"data: " + DONE + b"\n\n"
 
     def _verdict_event(self) -> bytes:
         self._said = True

@@ -18,7 +18,7 @@ from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.openai_format import first_of
 from metaprobe.records.openai_stream import CUT, StreamedCompletion
 from metaprobe.records.reading import fields, listed, text
-from metaprobe.records.responses_format import is_event
+from metaprobe.records.responses_format import begins_call, is_event
 from metaprobe.serving.gating import Gate, GatedAnswer, Gates
 from metaprobe.serving.scored import OnVerdict, Scored, score
 
@@ -229,10 +229,11 @@ class _Watcher:
             self.gated.step_back()
             return False
         self.tokens_seen += len(entries)
-        if self._completion.declined:
-            self.gated.step_back()  # a refusal has no score
+        if self._completion.declined or self._completion.called:
+            self.gated.step_back()  # neither a refusal nor a tool call has a score
         if not self._completion.ended:  # nothing is left to stop
-            self.gated.push(entries, self._named.get("model", ""))
+            shown = bool(self._events) or self._completion.shown
+            self.gated.push(entries, self._named.get("model", ""), shown=shown)
         return bool(self.gated.action)
 
     def finished(self) -> Scored:
@@ -271,6 +272,8 @@ class _Watcher:
         if not is_event(held):
             return [_with_alternatives(entry) for entry in self._completion.add(chunk)[1]]
         self._events.append(held)
+        if begins_call(held):
+            self.gated.step_back()
         if held["type"] != "response.output_text.delta":
             return ()
         return [_with_alternatives(entry) for entry in map(fields, listed(held.get("logprobs")) or ()) if entry]

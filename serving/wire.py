@@ -1,5 +1,6 @@
 """Changes to JSON that leave everything else as it came, byte for byte: numbers, unknown fields, order."""
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,7 @@ UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 """What a decoder raises for bytes that are not the JSON it expects."""
 
 _TRUE, _FALSE, _NULL = Raw(b"true"), (b"false", b"null", b""), Raw(b"null")
-_NO_ALTERNATIVES = Raw(b"[]")
+_NO_TOP = {"top_logprobs": Raw(b"[]")}
 VERDICT = "metaprobe"
 
 
@@ -31,7 +32,7 @@ class Asked:
     body: bytes
     """As it came."""
     sent: bytes
-    """With log-probabilities switched on."""
+    """With log-probabilities, and at least one alternative, switched on."""
     several: bool
     """Whether more than one answer was asked for."""
     wants_logprobs: bool
@@ -51,8 +52,9 @@ def asked(body: bytes, *, top_logprobs: int) -> Asked:
     wants_logprobs = _given(fields, "logprobs")
     wants_top = wants_logprobs and _given(fields, "top_logprobs") and bytes(fields["top_logprobs"]).strip() != b"0"
     sent = body
-    if not wants_logprobs or (top_logprobs and not wants_top):
-        fields["logprobs"] = _TRUE
+    if not wants_top:
+        if not wants_logprobs:
+            fields["logprobs"] = _TRUE
         # At least one: llama.cpp and llama-cpp-python give no log-probabilities where no alternatives are asked for.
         fields["top_logprobs"] = Raw(str(max(1, top_logprobs)).encode())
         sent = _encode(fields)
@@ -93,7 +95,9 @@ def _without_top(logprobs: Raw) -> Raw:
         for name in ("content", "refusal"):
             if _given(fields, name):
                 entries = _objects.decode(fields[name])
-                fields[name] = Raw(_encode([{**entry, "top_logprobs": _NO_ALTERNATIVES} for entry in entries]))
+                fields[name] = Raw(
+                    _encode([entry | _NO_TOP if "top_logprobs" in entry else entry for entry in entries])
+                )
     except UNREADABLE:
         return logprobs
     return Raw(_encode(fields))
@@ -135,13 +139,26 @@ def batch(body: bytes) -> list[bytes] | None:
             msgspec.json.decode(body, type=Raw)
             return None
         responses = _batch.decode(body).responses
-    except UNREADABLE as error:
-        if is_events(body):
-            raise Refusal(400, "invalid_json", EVENTS_AS_TEXT) from error
-        raise Refusal(400, "invalid_json", f"the body is not JSON ({type(error).__name__}: {error})") from error
+    except UNREADABLE:
+        return _lenient_batch(body)
     if responses is msgspec.UNSET:
         return None
     try:
         return [bytes(response) for response in _array.decode(responses)]
+    except UNREADABLE:
+        return _lenient_batch(body)
+
+
+def _lenient_batch(body: bytes) -> list[bytes] | None:
+    """`batch` of JSON as Python writes it: NaN or half of a surrogate pair then costs one response and not them all."""
+    try:
+        held = json.loads(body.decode("utf-8", "surrogatepass"))
     except UNREADABLE as error:
-        raise Refusal(400, "invalid_request", "`responses` is no list; expected a list of responses") from error
+        if is_events(body):
+            raise Refusal(400, "invalid_json", EVENTS_AS_TEXT) from error
+        raise Refusal(400, "invalid_json", f"the body is not JSON ({type(error).__name__}: {error})") from error
+    if not isinstance(held, dict) or "responses" not in held:
+        return None
+    if not isinstance(held["responses"], list):
+        raise Refusal(400, "invalid_request", "`responses` is no list; expected a list of responses")
+    return [json.dumps(response).encode() for response in held["responses"]]

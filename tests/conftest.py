@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib import request as http
 
+import hypothesis
 import numpy as np
 import pytest
 
@@ -22,6 +23,11 @@ from metaprobe.training.methods import Evidence
 from metaprobe.training.states import InMemory
 
 UP_WITHIN_S = 120
+
+# A busy machine fails no test. CI takes the same examples each time: what chance finds belongs to who works at a desk.
+hypothesis.settings.register_profile("desk", deadline=None)
+hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "desk")
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 import json
 import runpy
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -62,7 +63,8 @@ def compare(folder: Path) -> Names:
 
 
 def production(folder: Path) -> Names:
-    """LiteLLM, LangGraph and OpenTelemetry are stand-ins here: tests/test_integrations.py runs the real ones."""
+    """LiteLLM, LangGraph, OpenTelemetry and openai's stream helper are stand-ins here: tests/test_integrations.py and
+    tests/test_serving_gate.py run the real ones."""
     small_checkpoint(folder / "out" / "quality", made_up(), model="m")
     export_gate(folder / "out" / "gate", made_up(), alphas=[0.05], folds=2)
     assert 0.05 in StreamingGate.load(folder / "out" / "gate", stop=0.05).alphas
@@ -70,9 +72,12 @@ def production(folder: Path) -> Names:
     def taken(*_: Any, **__: Any) -> None:
         return None
 
+    asked, last = client(), SimpleNamespace(model_extra={"metaprobe": {"score": 0.5}})
+    events = [SimpleNamespace(type="content.delta"), SimpleNamespace(type="chunk", chunk=last)]
+    asked.chat.completions.stream = lambda **_: nullcontext(events)
     return {
         "QualityPredictor": QualityPredictor,
-        "client": client(),
+        "client": asked,
         "model": "m",
         "messages": [],
         "state": {},

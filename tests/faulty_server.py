@@ -28,13 +28,22 @@ FAULTS = (
     "silent",  # no answer at all
     "quota",  # 429, but for good
     "400",
+    "403",
+    "422",
     "401",  # with the key in the message, as it was sent
     "404",
     "no-json-schema",  # 422 for response_format json_schema, else ok
     "no-json-schema-500",  # the same as llama-cpp-python says it
 )
 RETRY_AFTER = 0.25
-_BAD = {"400": "bad temperature", "404": "no such model", "500": "out of memory", "503": "overloaded"}
+_BAD = {
+    "400": "bad temperature",
+    "403": "not yours",
+    "422": "bad field",
+    "404": "no such model",
+    "500": "out of memory",
+    "503": "overloaded",
+}
 
 Plan = Callable[[str, int], str]
 

@@ -77,6 +77,8 @@ class Upstream:
     def __init__(self) -> None:
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
+        self.addresses: list[str] = []
+        """Method, path and query of every request, as they were written."""
         self.begin()
 
     def begin(self) -> None:
@@ -90,13 +92,19 @@ class Upstream:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await _lifespan(receive, send)
+            await lifespan(receive, send)
             return
+        query = b"?" + scope["query_string"] if scope["query_string"] else b""
+        self.addresses.append(f"{scope['method']} {(scope['raw_path'] + query).decode()}")
         if scope["method"] == "GET":
             self.headers.append({name.decode(): value.decode("utf-8", "replace") for name, value in scope["headers"]})
             known = scope["path"].endswith("/v1/models")
             listed = {"object": "list", "data": [{"id": "m", "object": "model", "created": 7, "owned_by": "x"}]}
-            await _respond(send, 200 if known else 404, listed if known else {})
+            one = {"id": scope["path"].partition("/models/")[2], "object": "model", "created": 7, "owned_by": "x"}
+            if one["id"] == "moved":
+                await _respond(send, 307, {}, [(b"location", b"http://169.254.169.254/")])
+            else:
+                await _respond(send, 200 if known or one["id"] else 404, listed if known else one)
             return
         raw = b""
         while (message := await receive())["type"] == "http.request":
@@ -107,8 +115,12 @@ class Upstream:
         self.bodies.append(body)
         self.headers.append({name.decode(): value.decode("utf-8", "replace") for name, value in scope["headers"]})
         said = body["messages"][-1]["content"]
-        if said == "refuses-logprobs" and body.get("logprobs"):
-            await _respond(send, 400, {"error": {"message": "logprobs are not supported", "code": "unsupported"}})
+        if said == "needs-top" and not body.get("top_logprobs"):  # as llama.cpp's server
+            body["logprobs"] = False
+        refused = said.startswith("refuses-logprobs") and body.get("logprobs")
+        if refused or (said == "refuses-top" and "top_logprobs" in body):
+            status = int(said.removeprefix("refuses-logprobs").lstrip("-") or 400) if refused else 400
+            await _respond(send, status, {"error": {"message": "logprobs are not supported", "code": "unsupported"}})
         elif said == "redirect":
             await _respond(send, 307, {}, [(b"location", b"http://169.254.169.254/")])
         elif said == "nan":
@@ -116,7 +128,8 @@ class Upstream:
         elif body.get("stream"):
             await self._stream(body, said, receive, send)
         else:
-            more = [(b"x-request-id", b"up-1"), (b"set-cookie", b"a=b"), (b"x-ratelimit-limit-requests", b"9")]
+            more = [(b"x-request-id", b"up-1")] * (said != "no-id")
+            more += [(b"apim-request-id", b"gate-1"), (b"set-cookie", b"a=b"), (b"x-ratelimit-limit-requests", b"9")]
             more += [(b"openai-organization", "Müller – GmbH".encode())] * (said == "odd-header")
             await _respond(send, 200, completion(body), more)
 
@@ -171,6 +184,8 @@ def chunks(body: dict[str, Any]) -> Iterator[dict[str, Any]]:
             choice = {"index": index, "delta": {"content": token}, "logprobs": logprobs, "finish_reason": None}
             yield {**known, "choices": [choice]}
         yield {**known, "choices": [{"index": index, "delta": {}, "logprobs": None, "finish_reason": "stop"}]}
+    if (body.get("stream_options") or {}).get("include_usage"):
+        yield {**known, "choices": [], "usage": completion(body)["usage"]}
 
 
 def entry(body: dict[str, Any], token: str, logprob: float) -> dict[str, Any]:
@@ -189,7 +204,8 @@ async def _respond(send: Send, status: int, value: object, more: list[tuple[byte
     )
 
 
-async def _lifespan(receive: Receive, send: Send) -> None:
+async def lifespan(receive: Receive, send: Send) -> None:
+    """Starts and ends an application that needs no more than that."""
     while True:
         kind = (await receive())["type"]
         await send({"type": f"{kind}.complete"})

@@ -74,5 +74,10 @@ def served(checkpoint: Path, upstream: tuple[Upstream, str]) -> Iterator[Served]
         yield Served(url)
 
 
+def verdict_in(stream: Any) -> dict[str, Any]:
+    """The verdict in the chunks of a stream, wherever it stands; of several the last."""
+    return [chunk.model_extra["metaprobe"] for chunk in stream if "metaprobe" in chunk.model_extra][-1]
+
+
 def verdict_of(answer: Any) -> dict[str, Any]:
     return answer.model_extra["metaprobe"]

@@ -17,8 +17,9 @@ FLOORS = {
     "pipelines": 3,
     "eval": 3,
     "serving": 3,
-    "training": 4,
-    "metaprobe": 5,
+    "tasks": 4,
+    "training": 5,
+    "metaprobe": 6,
 }
 LIGHT = {"checkpoints", "probes", "routing"}
 HEAVY = {
@@ -35,14 +36,16 @@ HEAVY = {
 }
 
 
+PACKAGE = ROOT / "src" / "metaprobe"
+
+
 def room_of(path: Path) -> str:
-    top = path.relative_to(ROOT).parts[0]
-    return "metaprobe" if top == "src" else top
+    return path.relative_to(PACKAGE).parts[0] if path.parent != PACKAGE else "metaprobe"
 
 
 def sources() -> list[Path]:
-    rooms = [ROOT / room for room in FLOORS if (ROOT / room).is_dir()]
-    return sorted(path for room in [*rooms, ROOT / "src"] for path in room.rglob("*.py"))
+    rooms = [PACKAGE / room for room in FLOORS if (PACKAGE / room).is_dir()]  # links, which rglob does not follow
+    return sorted([*PACKAGE.glob("*.py"), *(path for room in rooms for path in room.rglob("*.py"))])
 
 
 def imported_modules(path: Path) -> set[str]:

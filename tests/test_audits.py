@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 from conftest import made_up
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from metaprobe.eval.audits import (
@@ -126,7 +126,6 @@ def test_near_duplicates_are_found_in_words_but_not_in_numbers():
     assert " indeed" in audit.detail
 
 
-@settings(deadline=None)  # the first of them imports scikit-learn
 @given(
     st.lists(st.lists(st.sampled_from("abc"), max_size=9).map(" ".join), min_size=1, max_size=25),
     st.sampled_from([0.5, 0.8, 1.0]),

@@ -134,7 +134,7 @@ calls = st.builds(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(call=calls)
 def test_a_call_goes_through_the_cache_unchanged(cache: CallCache, call: Call) -> None:
     key = os.urandom(8).hex()

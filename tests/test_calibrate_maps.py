@@ -91,7 +91,7 @@ def test_isotonic_gives_a_pure_end_what_its_own_rows_allow() -> None:
 
 
 @pytest.mark.parametrize("fit", FITTERS.values(), ids=FITTERS)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(drawing=small_samples)
 def test_every_calibrator_is_monotone_finite_and_blind_to_the_order_of_rows(
     fit: Callable[..., Calibrator], drawing: tuple[int, int, float, float]
@@ -110,7 +110,7 @@ def test_every_calibrator_is_monotone_finite_and_blind_to_the_order_of_rows(
 
 
 @given(drawing=small_samples)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_isotonic_is_never_steeper_than_float32_scores_can_bear(drawing: tuple[int, int, float, float]) -> None:
     score, y = sample(*drawing)
     isotonic = fit_isotonic(score, y)

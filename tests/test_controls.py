@@ -78,7 +78,7 @@ def test_no_controls_is_an_error() -> None:
         against_controls(y, score, {}, weights)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 10_000), st.integers(1, 6))
 def test_order_and_scale_of_controls_change_nothing_and_p_is_holm_corrected(seed: int, k: int) -> None:
     rng = np.random.default_rng(seed)

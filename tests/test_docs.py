@@ -171,10 +171,7 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
         pytest.skip("needs the extra `docs`")
     for name in ("docs", "mkdocs.yml", "pyproject.toml"):
         (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, tmp_path / name)
-    package = tmp_path / "out" / "package" / "metaprobe"
-    rooms = tomllib.loads(text(ROOT / "pyproject.toml"))["tool"]["setuptools"]["package-dir"]
-    for room, folder in sorted(rooms.items(), key=lambda pair: pair[0].count(".")):
-        shutil.copytree(ROOT / folder, package.joinpath(*room.split(".")[1:]), dirs_exist_ok=True)
+    shutil.copytree(ROOT / "src" / "metaprobe", tmp_path / "src" / "metaprobe")
     done = subprocess.run(
         [sys.executable, "-m", "zensical", "build", "--strict"],
         cwd=tmp_path,

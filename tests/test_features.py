@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from metaprobe.probes.baselines import BASELINES, baseline_scores
@@ -116,7 +116,6 @@ def test_known_answers():
     assert known["length"] == 4
 
 
-@settings(deadline=None)
 @given(st.lists(ragged, max_size=6))
 @example([np.array([-9999.0] + [-0.1] * 60, np.float32), np.array([-0.1] * 60 + [-9999.0], np.float32)])
 def test_batch_agrees_with_plain_definition(responses):
@@ -128,7 +127,6 @@ def test_batch_agrees_with_plain_definition(responses):
         np.testing.assert_allclose(row, plain(full.names, x), **TOLERANCE)
 
 
-@settings(deadline=None)
 @given(st.lists(ragged, min_size=1, max_size=4), st.integers(1, 6), st.integers(0, 99))
 def test_batch_agrees_with_plain_definition_on_alternatives(responses, k, seed):
     full = schema("full+top")
@@ -137,7 +135,6 @@ def test_batch_agrees_with_plain_definition_on_alternatives(responses, k, seed):
         np.testing.assert_allclose(row, plain(full.names, x, top), **TOLERANCE)
 
 
-@settings(deadline=None)
 @given(st.lists(ragged, min_size=1, max_size=4), st.integers(0, 99), st.sampled_from(SCHEMA_NAMES))
 def test_one_response_reads_the_same_alone_and_in_a_batch(responses, seed, name):
     tops = [tops_for(x, 3, seed) for x in responses]
@@ -179,7 +176,6 @@ def test_threads_read_the_same_length_at_once():
     np.testing.assert_array_equal(rows, features(schema("full"), responses))
 
 
-@settings(deadline=None)
 @given(ragged, st.sampled_from(PREFIXES), st.integers(1, 4), st.integers(0, 99))
 def test_incremental_reader_agrees_after_every_token(x, name, k, seed):
     prefix = schema(name)
@@ -195,7 +191,6 @@ def test_incremental_reader_agrees_after_every_token(x, name, k, seed):
     np.testing.assert_allclose(reader.vector(), plain(prefix.names, x, top), **TOLERANCE)
 
 
-@settings(deadline=None)
 @given(ragged, ragged, ragged, st.sampled_from(PREFIXES))
 def test_prefix_features_never_see_the_future(start, one_future, other_future, name):
     prefix = schema(name)
@@ -210,7 +205,6 @@ def test_prefix_features_never_see_the_future(start, one_future, other_future, n
     assert features_one(schema("full"), one)[-1] != features_one(schema("full"), start)[-1]
 
 
-@settings(deadline=None)
 @given(ragged.filter(lambda x: len(x) >= 2))
 def test_reversing_a_response_swaps_its_ends_and_turns_the_slopes(x):
     full = schema("full")
@@ -221,7 +215,6 @@ def test_reversing_a_response_swaps_its_ends_and_turns_the_slopes(x):
         np.testing.assert_allclose(value, expected, **TOLERANCE)
 
 
-@settings(deadline=None)
 @given(values, st.integers(1, 200))
 def test_constant_response_has_no_spread_at_all(value, length):
     full = schema("full")
@@ -279,7 +272,6 @@ def test_stream_cannot_be_read_with_the_full_schema():
         PrefixReader(schema("full"))
 
 
-@settings(deadline=None)
 @given(st.lists(ragged, max_size=5))
 def test_baselines_are_what_they_are_called(responses):
     scores = baseline_scores(responses)

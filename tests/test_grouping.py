@@ -143,7 +143,6 @@ phrases = st.lists(
 )
 
 
-@settings(deadline=None)  # the first of them imports scikit-learn
 @given(st.lists(st.tuples(st.sampled_from("abcdefgh"), phrases.map(" ".join)), min_size=1, max_size=30))
 def test_nearly_the_same_question_never_stands_in_two_groups(answers: list[tuple[str, str]]) -> None:
     """The definition is written out again here: equal words, or the same numbers and a Jaccard of 3-grams >= 0.8."""
@@ -171,7 +170,7 @@ def test_nearly_the_same_question_never_stands_in_two_groups(answers: list[tuple
         assert after[i] == after[groups.index(group)], "what was together stays together"
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(0, 10_000))
 def test_near_identical_questions_of_different_groups_never_end_in_different_folds(seed: int) -> None:
     rng = np.random.default_rng(seed)

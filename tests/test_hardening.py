@@ -33,7 +33,7 @@ from metaprobe.probes.quality import QualityPredictor
 pytestmark = pytest.mark.filterwarnings(
     "ignore::metaprobe.checkpoints.UntrustedCheckpoint", "ignore:.*:RuntimeWarning:numpy"
 )
-few = settings(derandomize=True, deadline=None, max_examples=60)
+few = settings(derandomize=True, max_examples=60)
 MEMORY = 500 << 20
 
 

@@ -160,6 +160,28 @@ def test_a_model_without_log_probabilities_goes_on_without_a_verdict(
     assert not handler._metadata  # ended runs are forgotten
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        {"tool_calls": [{"name": "f", "args": {}, "id": "1"}]},
+        {"invalid_tool_calls": [{"name": "f", "args": "{", "id": "1", "error": None}]},
+        {"additional_kwargs": {"function_call": {"name": "f", "arguments": "{}"}}},
+    ],
+)
+def test_a_tool_call_of_langchain_has_no_score(
+    langchain: Any, predictor: QualityPredictor, call: dict[str, Any]
+) -> None:
+    from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
+    from langchain_core.messages import AIMessage
+
+    handed: list[Scored] = []
+    handler = langchain.VerdictHandler(predictor, on_verdict=handed.append)
+    message = AIMessage("Let me look.", response_metadata=metadata(), **call)
+    GenericFakeChatModel(messages=iter([message])).invoke("q", config={"callbacks": [handler]})
+    assert [scored.verdict for scored in handed] == [None]
+    assert "is a tool call" in handed[0].reason
+
+
 # OpenTelemetry
 
 

@@ -75,7 +75,7 @@ def test_every_fold_and_penalty_agrees_with_scikit_learn(soft: bool) -> None:
 
 
 @given(seed=st.integers(0, 100), penalty=st.sampled_from([1e-3, 0.1, 10.0]), width=st.integers(1, 60))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_the_solver_ends_at_a_minimum_also_with_fewer_rows_than_units(seed: int, penalty: float, width: int) -> None:
     X, y, _ = planted(40, width, 3.0, seed)
     Z, _, _ = standardised(torch.from_numpy(X.astype(np.float32)))

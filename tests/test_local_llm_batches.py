@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import random_model
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from random_model import LAYERS, PROMPTS, TOLERANCE, answers, llm_of, request, teacher_forced
 
@@ -60,7 +60,6 @@ def test_long_beginnings_of_several_groups_are_read_once_each_and_change_nothing
 
 
 @given(st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=60), min_size=1, max_size=8))
-@settings(deadline=None)
 def test_rows_of_a_group_begin_alike_and_no_more_is_read_than_without(prompts: list[list[int]]) -> None:
     found = prefixes(prompts)
     for row, (prompt, length) in enumerate(zip(prompts, found.lengths, strict=True)):

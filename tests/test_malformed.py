@@ -130,7 +130,7 @@ anything = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.sampled_from(sorted(CORPUS)), st.data())
 def test_any_value_put_anywhere_is_read_or_refused(name: str, data: st.DataObject) -> None:
     response = copy.deepcopy(CORPUS[name])
@@ -142,7 +142,7 @@ def test_any_value_put_anywhere_is_read_or_refused(name: str, data: st.DataObjec
     is_read(response)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(anything)
 def test_any_value_at_all_is_read_or_refused(value: Any) -> None:
     is_read(value)

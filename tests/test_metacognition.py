@@ -32,8 +32,7 @@ from metaprobe.eval.metrics import (
     spearman,
 )
 
-ANY_TIME = settings(deadline=None)  # the first call imports SciPy
-FEW = settings(ANY_TIME, max_examples=25)
+FEW = settings(max_examples=25)
 
 # Counts from the most confident "not there" to the most confident "there", without and with the signal: the example of
 # HMeta-d (Fleming 2017, doi:10.1093/nc/nix007).
@@ -161,7 +160,6 @@ def test_what_cannot_be_fitted_is_refused_with_the_reason():
         fit_meta_d(np.ones((2, 4)))
 
 
-@ANY_TIME
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=40))
 def test_grades_keep_the_order_and_the_ties_of_the_confidence(confidence):
     values = np.array(confidence) / 5
@@ -193,7 +191,6 @@ def two_scores(draw):
     return np.array([*rows, (0, 1, 4), (0, 5, 2), (1, 2, 2), (1, 6, 3)], dtype=float).T
 
 
-@ANY_TIME
 @given(two_scores())
 def test_delong_agrees_with_placements_counted_one_by_one(data):
     y, *scores = data
@@ -233,7 +230,6 @@ def test_holm_is_as_in_the_textbook_and_leaves_out_what_has_no_p():
     assert holm([0.01, 0.04, np.nan, 0.03, 0.005]) == pytest.approx([0.03, 0.06, np.nan, 0.06, 0.02], nan_ok=True)
 
 
-@ANY_TIME
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
 def test_holm_lies_between_the_p_and_bonferroni_and_keeps_their_order(p):
     adjusted = holm(p)
@@ -252,7 +248,6 @@ def test_a_score_that_only_knows_the_stratum_is_worth_nothing_within_it():
     assert StratifiedAuroc(strata)(y, y + rng.normal(size=600)) > 0.7
 
 
-@ANY_TIME
 @given(two_scores(), st.lists(st.integers(0, 2), min_size=29, max_size=29))
 def test_stratified_auroc_counts_the_pairs_of_one_stratum(data, drawn):
     y, score, _ = data
@@ -270,7 +265,6 @@ def test_stratified_auroc_counts_the_pairs_of_one_stratum(data, drawn):
     assert whole(y, score) == pytest.approx(auroc(y, score))
 
 
-@ANY_TIME
 @given(two_scores())
 def test_the_parts_of_the_brier_score_add_up_where_bins_hold_one_probability(data):
     y, score, _ = data
@@ -295,7 +289,6 @@ def test_reliability_is_for_the_miscalibrated_and_resolution_for_those_who_know(
     assert brier_resolution(y, np.full(4000, 0.5)) == pytest.approx(0, abs=1e-12)
 
 
-@ANY_TIME
 @given(two_scores())
 def test_prediction_rejection_ratio_is_what_the_curves_give(data):
     y, score, _ = data
@@ -306,7 +299,6 @@ def test_prediction_rejection_ratio_is_what_the_curves_give(data):
     assert prediction_rejection_ratio(y, np.zeros(len(y))) == pytest.approx(0, abs=1e-12)
 
 
-@ANY_TIME
 @given(two_scores(), st.sampled_from([0.0, 0.1, 0.25, 0.5]))
 def test_coverage_at_risk_is_the_best_of_all_thresholds(data, risk):
     y, score, _ = data
@@ -315,7 +307,6 @@ def test_coverage_at_risk_is_the_best_of_all_thresholds(data, risk):
     assert CoverageAtRisk(1.0)(y, score) == 1
 
 
-@ANY_TIME
 @given(two_scores(), st.lists(st.integers(0, 2), min_size=29, max_size=29), st.booleans())
 def test_rank_correlations_are_those_of_scipy_with_copies_for_weights(data, drawn, finely):
     _, grade, score = data

@@ -367,7 +367,7 @@ def test_numbers_read_unpacked_are_those_that_were_written(values, ints):
     assert read.integers("ints") == ints[:60]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(
     which=st.sampled_from(["lightgbm", "linear", "words"]),
     edits=st.lists(
@@ -387,7 +387,7 @@ def test_mutated_bytes_are_read_as_onnx_reads_them_or_refused_cleanly(exports, w
     assert domains == domains_by_onnx(bytes(data)) <= ALLOWED_DOMAINS
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.binary(max_size=300))
 def test_random_bytes_are_refused_cleanly(data):
     with pytest.raises(UnsafeModel):

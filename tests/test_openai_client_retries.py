@@ -47,6 +47,8 @@ def test_what_does_not_pass_ends_with_a_reason(server: FaultyServer, fault: str,
     [
         ("400", "answered 400: bad temperature"),
         ("401", "answered 401: Incorrect API key.*; check OPENAI_API_KEY"),
+        ("403", "answered 403: not yours; check OPENAI_API_KEY and what it may use"),
+        ("422", "answered 422: bad field"),
         ("404", "answered 404: no such model; check the address .* and the model's name"),
         ("quota", "answered 429: you have spent all; the account has no credit left"),
     ],

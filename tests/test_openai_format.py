@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.openai_format import check_logprobs, parse_response
+from metaprobe.records.raw_body import parse_body
 from metaprobe.records.types import Call, Usage
 
 
@@ -116,8 +117,19 @@ def test_a_refusal_is_read_from_its_own_key() -> None:
 
 def test_only_an_answer_that_says_nothing_else_is_a_refusal() -> None:
     assert parse_response(completion([-0.3], content=None, refusal="I cannot.")).finish_reason == "refusal"
-    for message in ({"refusal": None}, {"refusal": ""}, {"content": None, "tool_calls": [{}]}, {"refusal": "No more."}):
+    for message in ({"refusal": None}, {"refusal": ""}, {"tool_calls": []}, {"refusal": "No more."}):
         assert parse_response(completion([-0.3], **message)).finish_reason == "stop"
+
+
+@pytest.mark.parametrize("calls", [{"tool_calls": [{"id": "call_1"}]}, {"function_call": {"name": "f"}}])
+@pytest.mark.parametrize("content", [None, "Let me look."])
+def test_a_call_is_known_as_one_though_the_server_says_stop(calls: dict[str, Any], content: str | None) -> None:
+    whole = completion([-0.3], content=content, **calls)
+    assert parse_response(whole).finish_reason == parse_body(json.dumps(whole)).finish_reason == "tool_calls"
+    chunks: list[Any] = [{"choices": [{"index": 0, "delta": {"content": content}}]}] * 2
+    chunks += [{"choices": [{"index": 0, "delta": calls, "logprobs": whole["choices"][0]["logprobs"]}]}]
+    chunks += [{"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}]
+    assert parse_response(chunks).finish_reason == "tool_calls"
 
 
 def test_text_in_parts_is_joined() -> None:

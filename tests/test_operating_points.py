@@ -10,7 +10,6 @@ from scripted import ScriptedLLM
 from test_mgv import Reader, run, source
 
 from metaprobe.eval.systems.decisions import decisions_of
-from metaprobe.eval.systems.summary import summarize
 from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup
 from metaprobe.probes.signals import Signal, Signals, joined
 from metaprobe.records.store import RunStore
@@ -20,6 +19,7 @@ from metaprobe.routing.paper import AGAIN, ASK, COLLABORATE, EXECUTE, STOP, Pape
 from metaprobe.routing.policy import State
 from metaprobe.training.collect import settings_of
 from metaprobe.training.operating_points import evaluations_of, matched, operating_points
+from metaprobe.training.summary import summarize
 
 RECORDED = Path(__file__).parent.parent / "recorded"
 RULES = PaperRules()

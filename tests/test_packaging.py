@@ -11,17 +11,15 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-ROOMS: dict[str, str] = PROJECT["tool"]["setuptools"]["package-dir"]
+PACKAGE = ROOT / "src" / "metaprobe"
 
 
 def expected_files() -> set[str]:
-    """What git tracks or would track in the rooms, as it must be named in the wheel."""
-    found = set()
-    for package, folder in ROOMS.items():
-        for path in (ROOT / folder).rglob("*"):
-            if path.is_file() and "__pycache__" not in path.parts:
-                found.add(f"{package.replace('.', '/')}/{path.relative_to(ROOT / folder)}")
-    return found
+    """Returns what lies in the package and its rooms, as it must be named in the wheel."""
+    files = [path for path in PACKAGE.iterdir() if path.is_file()]
+    for room in PACKAGE.iterdir():  # links, which rglob does not follow on its way down
+        files += [path for path in room.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    return {str(path.relative_to(PACKAGE.parent)) for path in files}
 
 
 @pytest.fixture(scope="session")
@@ -30,10 +28,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source / name)
-    for folder in ROOMS.values():
-        shutil.copytree(
-            ROOT / folder, source / folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__")
-        )
+    shutil.copytree(PACKAGE.parent, source / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(source)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -58,3 +53,12 @@ def test_the_base_needs_numpy_onnxruntime_and_two_small_things() -> None:
 
 def test_recorded_files_are_small() -> None:
     assert sum(path.stat().st_size for path in (ROOT / "recorded").rglob("*") if path.is_file()) < 20_000_000
+
+
+def test_a_folder_of_the_same_name_where_python_starts_hides_nothing(tmp_path: Path) -> None:
+    """A clone called `metaprobe`, seen from the folder above it, is a namespace package to Python; ours comes first."""
+    (tmp_path / "metaprobe" / "probes").mkdir(parents=True)
+    script = "import metaprobe, metaprobe.probes; print(metaprobe.__file__)"
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip().endswith("__init__.py")

@@ -21,6 +21,7 @@ from metaprobe.probes.quality import QualityPredictor, Support
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.float_list import float_list
 from metaprobe.records.openai_format import check_logprobs, parse_response
+from metaprobe.records.types import Call
 from metaprobe.training.calibrate import Platt
 from metaprobe.training.graphs import trees_graph
 from metaprobe.training.trees import Trees, float32_thresholds
@@ -114,12 +115,39 @@ def test_a_refusal_is_not_scored_in_whatever_form_it_comes(predictor: QualityPre
             predictor.predict(form)
 
 
+@pytest.mark.parametrize("calls", [{"tool_calls": [{"id": "1", "function": {"name": "f"}}]}, {"function_call": {}}])
+def test_a_tool_call_is_not_scored_in_whatever_form_it_comes(
+    predictor: QualityPredictor, calls: dict[str, Any]
+) -> None:
+    call, unseen = chat([-0.5, -0.25]), chat([-0.5])
+    call["choices"][0] |= {"message": {"content": "Let me look.", **calls}, "finish_reason": "tool_calls"}
+    unseen["choices"][0] |= {"message": {"content": None, **calls}, "finish_reason": "tool_calls", "logprobs": None}
+    chunk = {"choices": [{"delta": {"tool_calls": [{"index": 0}]}, "logprobs": call["choices"][0]["logprobs"]}]}
+    recorded = Call(id="c", logprobs=np.float32([-0.5]), finish_reason="tool_calls")
+    for form in (call, json.dumps(call), unseen, json.dumps(unseen), parse_response(call), [chunk], recorded):
+        with pytest.raises(InvalidResponse, match=r"is a tool call.* leave tool calls out"):
+            predictor.predict(form)
+
+
+def test_an_answer_of_a_token_or_two_says_so(predictor: QualityPredictor) -> None:
+    for logprobs, why in (([-0.5], "has 1 token,"), ([-0.5, -0.25], "has 2 tokens,"), ([-0.5, -0.25, -0.5], "")):
+        bare = logprobs if not predictor.schema.uses_top else chat(logprobs)
+        for response in (bare, json.dumps(chat(logprobs))):
+            verdict = predictor.predict(response)
+            assert why in verdict.reason
+            assert bool(why) is ("on which a score rests weakly" in verdict.reason)
+            assert verdict.score is not None
+            assert predictor.predict_many([response]) == [verdict]
+
+
 def test_the_reason_says_what_of_a_response_was_not_scored(predictor: QualityPredictor) -> None:
-    two, filtered = chat([-0.5, -0.25]), chat([-0.5, -0.25])
+    two, filtered, limited = chat([-0.5, -0.25]), chat([-0.5, -0.25]), chat([-0.5, -0.25])
     two["choices"] *= 2
+    limited["choices"][0]["finish_reason"] = "length"
     filtered["choices"][0]["finish_reason"] = "content_filter"
     cut = [{"choices": [{"delta": {"content": "x"}, "logprobs": filtered["choices"][0]["logprobs"]}]}]
-    for response, why in ((two, "several answers"), (filtered, "content filter"), (cut, "is it cut?")):
+    cases = (two, "several answers"), (filtered, "content filter"), (limited, "its token limit"), (cut, "is it cut?")
+    for response, why in cases:
         verdict = predictor.predict(response)
         assert why in verdict.reason
         assert why in predictor.predict_many([response])[0].reason
@@ -144,7 +172,7 @@ numbers = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.lists(st.floats(-40, 0)) | st.lists(numbers, max_size=6))
 @example([-0.5, False])
 @example([-1e39, -0.5])

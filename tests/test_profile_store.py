@@ -97,7 +97,7 @@ def test_threads_of_one_process_share_a_store(tmp_path: Path) -> None:
         assert len(store) == 40
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
 @given(
     st.lists(
         st.builds(

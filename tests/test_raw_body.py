@@ -91,7 +91,7 @@ def changed(places: list[tuple[Any, ...]], values: list[object]) -> str:
     return json.dumps(response)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.lists(st.sampled_from(PLACES), max_size=3), st.lists(odd, min_size=3, max_size=3), st.booleans())
 def test_odd_bodies_read_the_same_with_and_without_msgspec(
     places: list[tuple[Any, ...]], values: list[object], top: bool
@@ -100,7 +100,7 @@ def test_odd_bodies_read_the_same_with_and_without_msgspec(
     assert outcome(body, top=top) == without_msgspec(body, top=top) == outcome(body.encode(), top=top)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.integers(0, 400), st.sampled_from([b"", b"\xff", b"\x00", b"\\", b'"', b"}", b",", b"9", b"\xed\xa0\x80"]))
 @example(0, b"\xef\xbb\xbf")
 @example(8, b"\xff")

@@ -122,7 +122,7 @@ ragged = st.one_of(
 ).map(lambda x: np.array(x, np.float32))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(ragged, min_size=1, max_size=5), st.sampled_from(SCHEMA_NAMES), st.integers(1, 5), st.integers(0, 999))
 @example([np.array([-9999.0] + [-0.1] * 60, np.float32), np.array([-0.1] * 60 + [-9999.0], np.float32)], "full", 1, 0)
 def test_features_inside_the_graph_are_those_of_numpy_in_every_schema(readers, responses, name, k, seed):

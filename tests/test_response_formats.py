@@ -72,7 +72,7 @@ def test_recorded_answers_come_back_from_every_format(recorded_runs: Path) -> No
         ("openai_chat", 4, "unknown", None, "length", "Hello! How can"),
         ("openai_chat_refusal", 3, "unknown", None, "refusal", ""),
         ("openai_chat_stream", 3, "unknown", None, "stop", "Hello! How"),
-        ("openai_response", 3, "unknown", 1.0, "stop", "Hello! How"),
+        ("openai_response", 3, "unknown", 1.0, "tool_calls", "Hello! How"),
         ("openai_response_cut", 3, "unknown", 1.0, "length", "Hello! How"),
         ("openai_response_stream", 3, "unknown", 1.0, "stop", "Hello! How"),
         ("vllm_completion", 3, "unknown", None, "length", " a city in"),
@@ -197,6 +197,9 @@ def test_all_messages_of_a_response_count_and_refusals_do_not() -> None:
     whole["output"] += [{"type": "function_call", "name": "f", "arguments": "{}"}, copy.deepcopy(message)]
     parsed = parse_response(whole)
     assert (parsed.text, parsed.logprobs.tolist()) == ("Paris.Paris.", ANSWER.logprobs * 2)
+    assert parsed.finish_reason == "tool_calls"
+    whole["output"][-2]["type"] = "web_search_call"  # a tool that the server uses by itself
+    assert parse_response(whole).finish_reason == "stop"
 
 
 @pytest.mark.parametrize(

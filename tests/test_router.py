@@ -20,13 +20,13 @@ from metaprobe.router_cli import evaluate, route, train_router_command
 from metaprobe.routing.learned import GAIN, SUCCESS, LearnedRouter
 from metaprobe.routing.learned_budget import Alone, Point, lambda_of_budget, plan_of
 from metaprobe.routing.learned_play import play
-from metaprobe.routing.learned_state import Asked, Known, Panel, Past, agreement, content, rows
+from metaprobe.routing.learned_state import Asked, Known, Past, agreement, content
 from metaprobe.training.router import state_rows, train_router
 from metaprobe.training.router_data import Words, outcomes_of, pasts_of, texts_of
 from metaprobe.training.router_evaluate import evaluate_router, known_of_line
 from metaprobe.training.router_fit import fit_router
 from metaprobe.training.router_promote import promote
-from metaprobe.training.router_rows import Rates, batch_rows, views_of
+from metaprobe.training.router_rows import Rates
 
 # Whether so little data passes every audit is not the subject here.
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
@@ -249,28 +249,6 @@ def test_only_agents_that_may_be_asked_are_named(router: LearnedRouter) -> None:
     assert set(routed.scores) == {"middle"}
     with pytest.raises(RecordError, match="no agent"):
         router.decide(Known(agents=("unheard",)))
-
-
-def test_one_question_has_the_rows_that_many_have() -> None:
-    data = outcomes_of(planted(80))
-    pasts = pasts_of(data)
-    rng = np.random.default_rng(0)
-    text = rng.normal(size=data.score.shape)
-    views = views_of(data, pasts, text)
-    for question in range(40):
-        mask = rng.random(3) < 0.6
-        name = data.dimensions[data.dimension[question]]
-        panel = Panel.of(data.agents, [pasts[agent][name] for agent in data.agents])
-        outcome = planted(80)[question].agents
-        asked = [
-            (column, Asked(outcome[agent].answer, outcome[agent].confidence))
-            for column, agent in enumerate(data.agents)
-            if mask[column]
-        ]
-        one, prices = rows(panel, asked, text[question].tolist(), len(data.questions[question]))
-        many = batch_rows(views, np.full(3, question), np.tile(mask, (3, 1)), np.arange(3))
-        np.testing.assert_allclose(np.array(one), many, rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(1000 * np.array(prices), views.price[question])
 
 
 def test_the_graph_says_what_the_fitted_heads_say(folder: Path, router: LearnedRouter) -> None:

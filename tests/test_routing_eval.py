@@ -137,7 +137,7 @@ def routed(draw):
     return matrix_of(score, np.array(cost) / 1000), played
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(routed(), st.sampled_from([0.0, 1.0, 100.0]))
 def test_no_policy_beats_the_oracle_and_delegation_accounts_for_what_it_changes(case, price):
     matrix, played = case
@@ -331,7 +331,7 @@ def test_planted_thresholds_are_found_and_the_chain_beats_every_agent_on_new_que
     assert compare(test, played, always(test, 2), price=5.0, resamples=200).promotable
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(routed(), st.data())
 def test_a_tuned_chain_of_two_is_the_best_of_all_thresholds(case, data):
     matrix, _ = case
@@ -362,7 +362,7 @@ def test_a_tuned_chain_of_two_is_the_best_of_all_thresholds(case, data):
     assert worth(tuned_cascade(matrix, confidence, price=price)) >= best - 1e-12
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(routed(), st.data())
 def test_cascades_on_the_hull_are_the_best_at_every_price(case, data):
     matrix, _ = case

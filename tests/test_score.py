@@ -42,6 +42,15 @@ def test_what_was_not_scored_of_a_line_stands_in_its_reason(tmp_path: Path) -> N
     assert "is it cut?" in lines[2]["reason"]
 
 
+def test_nan_or_half_a_surrogate_pair_costs_its_own_line_at_most(tmp_path: Path) -> None:
+    nan = {**CHOICE, "logprobs": {"content": [{"token": "t", "logprob": float("nan")}]}}
+    half = {"id": "half \ud800", "response": {"choices": [{**CHOICE, "message": {"content": "\ud800"}}]}}
+    lines = scored(tmp_path, LINE, {"response": {"choices": [nan]}}, half, LINE)
+    assert [line["score"] is None for line in lines] == [False, True, False, False]
+    assert "NaN" in lines[1]["reason"]
+    assert lines[2]["id"] == "half \ud800"
+
+
 def test_a_line_without_an_answer_quotes_what_the_server_said(tmp_path: Path) -> None:
     failed = {"custom_id": "a", "response": None, "error": {"code": "x", "message": "the batch expired"}}
     refused = {"message": {"content": None, "refusal": "No."}, "logprobs": {"content": None, "refusal": CONTENT}}

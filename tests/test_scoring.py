@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaprobe.eval.tasks.sandbox import run_assertions
-from metaprobe.eval.tasks.scoring import is_correct
 from metaprobe.pipelines.answers import canonical, final_answer
 from metaprobe.records.answers import chosen, function_code, lettered, numbers, undressed, words
 from metaprobe.records.errors import RecordError
+from metaprobe.records.sandbox import run_assertions
+from metaprobe.records.scoring import is_correct
 from metaprobe.records.types import Item
 
 FRANCE = Item(id="f", question="What is the capital of France?", gold=("Paris",), check="exact")

@@ -1,6 +1,8 @@
 """The server answers who has a key, hands on only the headers that it may, and refuses settings that are not safe."""
 
+import http.client
 import socket
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,11 @@ from metaprobe.serving.app import create_app
 from metaprobe.serving.run import serve as run_server
 from metaprobe.serving.run import server_config
 from metaprobe.serving.settings import Settings, SettingsError
+
+MORE_THAN_ZERO = """
+max_body_bytes max_answer_bytes max_batch max_scored_tokens max_concurrency max_connections timeout_s connect_timeout_s
+header_timeout_s body_timeout_s send_timeout_s retry_after_s workers
+""".split()
 
 checkpoint = serving_clients.checkpoint
 predictor = serving_clients.predictor
@@ -113,6 +120,90 @@ def test_request_ids_come_back(served: Served) -> None:
     assert len(made) == 2
 
 
+def test_request_ids_go_upstream_and_come_back(served: Served, upstream: tuple[Upstream, str]) -> None:
+    request = {"model": "m", "messages": [{"content": "no-id"}]}
+    answer = served.post("/v1/chat/completions", request, x_request_id="mine-1", x_client_request_id="mine-2")
+    seen = upstream[0].headers[-1]
+    assert (seen["x-request-id"], seen["x-client-request-id"]) == ("mine-1", "mine-2")
+    assert answer.headers["x-request-id"] == answer.headers["metaprobe-request-id"] == "mine-1"
+    assert answer.headers["apim-request-id"] == "gate-1"
+    made = served.chat("no-id")
+    assert made._request_id == upstream[0].headers[-1]["x-request-id"]  # neither named it, so it was named here
+    theirs = served.post("/v1/chat/completions", {**request, "messages": [{"content": "plain"}]}, x_request_id="mine-1")
+    assert (theirs.headers["x-request-id"], theirs.headers["metaprobe-request-id"]) == ("up-1", "mine-1")
+
+
+# Addresses
+
+
+def test_a_head_request_finds_the_server_in_good_health(served: Served) -> None:
+    answer = httpx.head(f"{served.url}/healthz", trust_env=False)
+    assert (answer.status_code, answer.content) == (200, b"")
+
+
+def test_what_stands_behind_the_question_mark_reaches_the_upstream(
+    served: Served, upstream: tuple[Upstream, str]
+) -> None:
+    request = {"model": "m", "messages": [{"content": "plain"}]}
+    query = "?api-version=2026-01-01&a=%2Fb+c&a="
+    assert served.post(f"/v1/chat/completions{query}", request).status_code == 200
+    assert upstream[0].addresses[-1] == f"POST /v1/chat/completions{query}"
+    refuses = {**request, "messages": [{"content": "refuses-logprobs"}]}
+    assert served.post(f"/v1/chat/completions{query}", refuses).status_code == 200
+    assert upstream[0].addresses[-2:] == [f"POST /v1/chat/completions{query}"] * 2
+    served.get(f"/v1/models{query}", authorization=f"Bearer {KEY}")
+    assert upstream[0].addresses[-1] == f"GET /v1/models{query}"
+
+
+def test_one_model_is_asked_for_as_the_client_writes_it(served: Served, upstream: tuple[Upstream, str]) -> None:
+    assert served.client.models.retrieve("org/name:tag-1.5").id == "org/name:tag-1.5"
+    for written in ("org/name", "org%2Fname%20x", "m?api-version=1"):
+        assert served.get(f"/v1/models/{written}", authorization=f"Bearer {KEY}").status_code == 200
+        assert upstream[0].addresses[-1] == f"GET /v1/models/{written}"
+    assert served.get("/v1/models/m").status_code == 401
+
+
+@pytest.mark.parametrize("name", ["..%2fchat", "%2e%2e/admin", "a/../../admin", "./x", "a//b", "", "..%5cadmin"])
+def test_no_name_of_a_model_leads_to_another_address(served: Served, upstream: tuple[Upstream, str], name: str) -> None:
+    before = len(upstream[0].addresses)
+    with closing(http.client.HTTPConnection(served.url.removeprefix("http://"), timeout=20)) as connection:
+        connection.request("GET", f"/v1/models/{name}", headers={"authorization": f"Bearer {KEY}"})
+        assert connection.getresponse().status == 404
+    assert len(upstream[0].addresses) == before
+
+
+def test_a_redirect_from_the_models_is_not_followed(served: Served) -> None:
+    answer = served.get("/v1/models/moved", authorization=f"Bearer {KEY}")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (502, "upstream_redirect")
+    assert "location" not in answer.headers
+
+
+# What is not shared
+
+
+def test_a_cookie_of_the_upstream_is_neither_kept_nor_passed_on(served: Served, upstream: tuple[Upstream, str]) -> None:
+    for _ in range(2):
+        answer = served.post("/v1/chat/completions", {"model": "m", "messages": [{"content": "plain"}]})
+        assert "set-cookie" not in answer.headers
+    assert "cookie" not in upstream[0].headers[-1]
+
+
+def test_neither_proxies_nor_passwords_of_the_machine_are_used(
+    checkpoint: Path, upstream: tuple[Upstream, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    passwords = tmp_path / "netrc"
+    passwords.write_text("machine 127.0.0.1 login who password what\n")
+    monkeypatch.setenv("NETRC", str(passwords))
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")  # nobody listens there
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    with running(create_app(Settings(checkpoint=checkpoint, upstream=upstream[1]))) as (url, _):
+        answer = Served(url).post("/v1/chat/completions", {"model": "m", "messages": [{"content": "plain"}]})
+    assert answer.status_code == 200
+    assert "authorization" not in upstream[0].headers[-1]
+
+
 # Settings
 
 
@@ -121,13 +212,16 @@ def test_the_program_serves_as_its_options_say(checkpoint: Path, monkeypatch: py
     monkeypatch.setattr("metaprobe.serving.run.serve", started.append)
     options = (
         f"--checkpoint {checkpoint} --upstream http://u/v1 --no-auth --port 0 --max-body 9 --timeout 3 --workers 2 "
-        "--max-answer 7 --forward-header x-tenant --top-logprobs 3"
+        "--max-answer 7 --forward-header x-tenant --top-logprobs 3 --max-connections 11 --max-scored-tokens 12 "
+        "--header-timeout 1 --body-timeout 2 --send-timeout 4"
     )
     assert CliRunner().invoke(serve, options.split()).exit_code == 0
     [found] = started
     assert (found.checkpoint, found.upstream, found.auth, found.port) == (str(checkpoint), "http://u/v1", False, 0)
     assert (found.max_body_bytes, found.timeout_s, found.workers) == (9, 3.0, 2)
     assert (found.max_answer_bytes, found.forward_headers, found.top_logprobs) == (7, ("x-tenant",), 3)
+    assert (found.max_connections, found.max_scored_tokens) == (11, 12)
+    assert (found.header_timeout_s, found.body_timeout_s, found.send_timeout_s) == (1.0, 2.0, 4.0)
     config = server_config(found, log_config=None)
     assert config.access_log is False
     refused = CliRunner().invoke(serve, ["--checkpoint", str(checkpoint), "--no-auth", "--host", "0.0.0.0"])
@@ -175,7 +269,19 @@ def test_an_address_that_is_not_there_is_answered_with_those_that_are(
         ({"forward_headers": ("Authorization",)}, "not one that may be handed on"),
         ({"forward_headers": ("a b",)}, "not one that may be handed on"),
         ({"timeout_s": 0.0}, "expected more than 0"),
+        *(({name: 0}, f"{name} is 0; expected more than 0") for name in MORE_THAN_ZERO),
         ({"gate_stop": 1.0}, "between 0 and 1"),
+        ({"gate_finish_reason": "tool_calls"}, "carry out a tool call"),
+        ({"gate_finish_reason": "function_call"}, "carry out a tool call"),
+        ({"gate_finish_reason": ""}, "expected a word"),
+        ({"gate_escalate": 0.0}, "between 0 and 1"),
+        ({"gate_stop": 0.05, "gate_escalate": 0.1}, "give the smaller share to escalate"),
+        ({"port": 65536}, "a port up to"),
+        ({"port": -1}, "a port up to"),
+        ({"top_logprobs": 21}, "0 to 20 alternatives"),
+        ({"grace_s": -1}, "at least 0 seconds"),
+        ({"upstream": "http://x/v1#part"}, "is not a base URL"),
+        ({"upstream": "http:///v1"}, "is not a base URL"),
     ],
 )
 def test_settings_that_are_not_safe_are_refused(wrong: dict[str, Any], said: str) -> None:

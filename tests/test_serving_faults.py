@@ -1,17 +1,22 @@
 """Whatever goes wrong upstream or in the server, the caller gets status, words or answer, and no log a word of it."""
 
+import asyncio
 import json
 import logging
 import socket
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import openai
 import pytest
 import serving_clients
 from faulty_server import FaultyServer
-from served import KEY, Upstream, running
-from serving_clients import TEXT, Served, verdict_of
+from served import KEY, Upstream, completion, lifespan, running
+from serving_clients import TEXT, Served, verdict_in, verdict_of
+from starlette.types import Receive, Scope, Send
 
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.serving.app import create_app
@@ -29,13 +34,19 @@ SECRET = "the-prompt-and-the-answer-are-nobody-elses-business"
 # What goes wrong upstream
 
 
-@pytest.fixture(scope="module")
-def faulty(checkpoint: Path) -> Iterator[Served]:
+@contextmanager
+def before_faults(checkpoint: Path, timeout_s: float) -> Iterator[Served]:
     with FaultyServer() as server, pytest.MonkeyPatch.context() as patch:
         patch.setenv("METAPROBE_API_KEY", KEY)
-        app = create_app(Settings(checkpoint=checkpoint, upstream=server.base_url, timeout_s=0.5))
+        app = create_app(Settings(checkpoint=checkpoint, upstream=server.base_url, timeout_s=timeout_s))
         with running(app) as (url, _):
             yield Served(url)
+
+
+@pytest.fixture(scope="module")
+def faulty(checkpoint: Path) -> Iterator[Served]:
+    with before_faults(checkpoint, 60) as served:
+        yield served
 
 
 @pytest.mark.parametrize(
@@ -50,7 +61,6 @@ def faulty(checkpoint: Path) -> Iterator[Served]:
         ("503", 503, "overloaded"),
         ("reset", 502, "before its answer was whole"),
         ("cut", 502, "before its answer was whole"),
-        ("silent", 504, "did not go on within 0.5 s"),
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
@@ -66,11 +76,18 @@ def test_an_error_of_the_upstream_keeps_its_status_and_words(
         assert found.value.response.headers["retry-after"] == "0.25"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_upstream_that_goes_silent_is_a_time_out(checkpoint: Path, stream: bool) -> None:
+    with before_faults(checkpoint, 0.1) as impatient:
+        with pytest.raises(openai.APIStatusError, match=r"did not go on within 0\.1 s") as found:
+            impatient.chat("a:silent", stream=stream)
+        assert found.value.status_code == 504
+
+
 @pytest.mark.parametrize(("fault", "reason"), [("no-logprobs", "no log-prob"), ("bad-logprobs", ""), ("empty", "")])
 def test_an_answer_that_cannot_be_scored_passes_with_the_reason(faulty: Served, fault: str, reason: str) -> None:
     whole = faulty.chat(f"a:{fault}")
-    *_, last = faulty.chat(f"b:{fault}", stream=True)
-    for verdict in (verdict_of(whole), verdict_of(last)):
+    for verdict in (verdict_of(whole), verdict_in(faulty.chat(f"b:{fault}", stream=True))):
         assert verdict["score"] is None
         assert verdict["reason"]
         assert reason in verdict["reason"]
@@ -130,6 +147,75 @@ def test_a_stream_that_stops_in_the_middle_of_an_event_is_cut_and_not_scored(ser
 def test_a_last_event_without_its_empty_line_does_not_swallow_the_verdict(served: Served) -> None:
     *_, last = served.chat("no-blank-line", stream=True, logprobs=True)
     assert last.model_extra["metaprobe"]["score"] is not None
+
+
+# An upstream that does not end
+
+
+class Endless:
+    """Answers with `status` and a body that never ends, but to a request for no log-probabilities in good order."""
+
+    def __init__(self, status: int) -> None:
+        self.status = status
+        self.closed = threading.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await lifespan(receive, send)
+            return
+        asked = json.loads((await receive())["body"])
+        whole = self.status != 200 and not asked.get("logprobs")
+        kind = [(b"content-type", b"application/json")]
+        await send({"type": "http.response.start", "status": 200 if whole else self.status, "headers": kind})
+        if whole:
+            await send({"type": "http.response.body", "body": json.dumps(completion(asked)).encode()})
+            return
+        gone = asyncio.ensure_future(receive())
+        while not gone.done():
+            await send({"type": "http.response.body", "body": b" " * 1000, "more_body": True})
+            await asyncio.sleep(0)
+        self.closed.set()
+
+
+@pytest.mark.parametrize("status", [200, 400, 500])
+def test_an_upstream_is_closed_where_its_answer_is_too_large_or_not_wanted(checkpoint: Path, status: int) -> None:
+    endless = Endless(status)
+    with running(endless) as (up, _):
+        app = create_app(Settings(checkpoint=checkpoint, upstream=f"{up}/v1", max_answer_bytes=100_000))
+        with running(app) as (url, _):
+            answer = Served(url).post("/v1/chat/completions", {"model": "m", "messages": []})
+            assert endless.closed.wait(timeout=20)
+    if status == 400:  # its refusal of log-probabilities is not read to its end: the second answer counts
+        assert answer.json()["choices"][0]["message"]["content"] == TEXT
+    else:
+        assert (answer.status_code, answer.json()["error"]["code"]) == (502, "upstream_too_large")
+        assert "larger than 100000 bytes" in answer.json()["error"]["message"]
+
+
+def test_a_stream_longer_than_what_is_scored_passes_whole_and_unscored(
+    checkpoint: Path, upstream: tuple[Upstream, str]
+) -> None:
+    with running(create_app(Settings(checkpoint=checkpoint, upstream=upstream[1], max_answer_bytes=500))) as (url, _):
+        *before, last = Served(url).chat(stream=True)
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in before) == TEXT
+    assert verdict_of(last)["score"] is None
+    assert "longer than 500 bytes" in verdict_of(last)["reason"]
+
+
+def test_the_end_of_the_server_closes_its_connections_to_the_upstream(
+    checkpoint: Path, upstream: tuple[Upstream, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[httpx.AsyncClient] = []
+    close = httpx.AsyncClient.aclose
+
+    async def aclose(client: httpx.AsyncClient) -> None:
+        closed.append(client)
+        await close(client)
+
+    monkeypatch.setattr(httpx.AsyncClient, "aclose", aclose)
+    with running(create_app(Settings(checkpoint=checkpoint, upstream=upstream[1]))):
+        assert not closed
+    assert len(closed) == 1
 
 
 # What goes wrong here, and what is logged

@@ -1,8 +1,7 @@
-"""The proxy hands the upstream's answer on unchanged but for its verdict, whole or streamed, and a gate may end it."""
+"""The proxy hands the upstream's answer on unchanged but for its verdict, whole or streamed."""
 
 import asyncio
 import json
-from pathlib import Path
 from typing import Any
 
 import openai
@@ -10,15 +9,12 @@ import pytest
 import serving_clients
 from hypothesis import given
 from hypothesis import strategies as st
-from served import KEY, TOKENS, Upstream, chunks, completion, running, small_checkpoint
-from serving_clients import LOGPROBS, TEXT, Served, verdict_of
+from served import TOKENS, Upstream, chunks, completion
+from serving_clients import LOGPROBS, TEXT, Served, verdict_in, verdict_of
 
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.serving.app import create_app
-from metaprobe.serving.settings import Settings
 from metaprobe.serving.sse import EventSplitter, data_of, with_data
 from metaprobe.serving.wire import asked, hide
-from metaprobe.training.methods import Evidence
 
 checkpoint = serving_clients.checkpoint
 predictor = serving_clients.predictor
@@ -66,6 +62,36 @@ def test_the_request_passes_unchanged_but_for_the_logprobs(served: Served, upstr
     assert upstream[0].bodies[-1] == request | {"logprobs": True, "top_logprobs": 1}
     served.post("/v1/chat/completions", request | {"logprobs": True, "top_logprobs": 4})
     assert upstream[0].bodies[-1] == request | {"logprobs": True, "top_logprobs": 4}
+    served.post("/v1/chat/completions", request | {"logprobs": True})
+    assert upstream[0].bodies[-1] == request | {"logprobs": True, "top_logprobs": 1}
+
+
+@pytest.mark.parametrize("said", ["needs-top", "refuses-top"])
+def test_who_asked_for_logprobs_alone_gets_them_alone_and_a_verdict(
+    served: Served, predictor: QualityPredictor, said: str
+) -> None:
+    """Of llama.cpp's server, which gives none without alternatives, and of one that has no alternatives to give."""
+    expected = pytest.approx(predictor.predict(LOGPROBS).score)
+    entries = [{"token": token, "logprob": logprob, "bytes": None, "top_logprobs": []} for token, logprob in TOKENS]
+    whole = served.chat(said, logprobs=True)
+    assert verdict_of(whole)["score"] == expected
+    assert whole.choices[0].logprobs.to_dict()["content"] == entries
+    *before, last = served.chat(said, logprobs=True, stream=True)
+    assert verdict_of(last)["score"] == expected
+    held = [chunk.choices[0].logprobs for chunk in before]
+    assert [entry for logprobs in held if logprobs for entry in logprobs.to_dict()["content"]] == entries
+
+
+def test_the_usage_of_a_stream_stays_its_last_chunk(served: Served) -> None:
+    usage = {"prompt_tokens": 3, "completion_tokens": len(TOKENS), "total_tokens": 3 + len(TOKENS)}
+    options: Any = {"include_usage": True}
+    chunks = list(served.chat(stream=True, stream_options=options))
+    assert (chunks[-1].choices, chunks[-1].usage.to_dict()) == ([], usage)
+    assert verdict_of(chunks[-2])["score"] is not None
+    assert sum("metaprobe" in chunk.model_extra for chunk in chunks) == 1
+    messages: Any = [{"role": "user", "content": "plain"}]
+    with served.client.chat.completions.stream(model="m", messages=messages, stream_options=options) as stream:
+        assert stream.get_final_completion().usage.to_dict() == usage
 
 
 def test_every_choice_has_a_verdict_of_its_own(served: Served, predictor: QualityPredictor) -> None:
@@ -99,8 +125,10 @@ def test_the_events_of_a_stream_pass_unchanged_where_logprobs_were_asked_for(ser
 def test_the_clients_own_stream_helper_and_the_async_client_read_it(served: Served) -> None:
     messages: Any = [{"role": "user", "content": "plain"}]
     with served.client.chat.completions.stream(model="m", messages=messages) as stream:
+        verdict = verdict_in(event.chunk for event in stream if event.type == "chunk")
         final = stream.get_final_completion()
     assert (final.choices[0].message.content, final.choices[0].finish_reason) == (TEXT, "stop")
+    assert verdict == verdict_of(served.chat())
 
     async def main() -> list[Any]:
         async with openai.AsyncOpenAI(**served.options) as client:
@@ -135,6 +163,27 @@ def test_a_caller_who_leaves_ends_the_upstream(served: Served, upstream: tuple[U
     next(iter(stream))
     stream.close()
     assert told.closed.wait(timeout=20)
+
+
+@pytest.mark.parametrize("status", [400, 403, 422])
+def test_a_request_that_may_be_refused_for_its_logprobs_is_sent_once_more_without(
+    served: Served, upstream: tuple[Upstream, str], status: int
+) -> None:
+    before = len(upstream[0].bodies)
+    verdict = verdict_of(served.chat(f"refuses-logprobs-{status}"))
+    assert f"refused to give log-probabilities (status {status})" in verdict["reason"]
+    assert [body.get("logprobs") for body in upstream[0].bodies[before:]] == [True, None]
+
+
+@pytest.mark.parametrize(("status", "options"), [(401, {}), (429, {}), (500, {}), (400, {"logprobs": True})])
+def test_no_other_request_is_sent_twice(
+    served: Served, upstream: tuple[Upstream, str], status: int, options: dict[str, Any]
+) -> None:
+    before = len(upstream[0].bodies)
+    with pytest.raises(openai.APIStatusError, match="not supported") as found:
+        served.chat(f"refuses-logprobs-{status}", **{"top_logprobs": 1, **options} if options else {"user": "u"})
+    assert found.value.status_code == status
+    assert len(upstream[0].bodies) == before + 1
 
 
 def test_an_upstream_that_refuses_logprobs_still_answers(served: Served) -> None:
@@ -181,77 +230,6 @@ def test_a_malformed_request_never_reaches_the_upstream(
     assert len(upstream[0].bodies) == before
 
 
-# The gate
-
-
-class FakeGate:
-    """Fires after three tokens."""
-
-    def __init__(self, action: str, model: str) -> None:
-        self.action, self.model, self.note = action, model, ""
-        self.tokens_seen = 0
-        self.score: float | None = None
-        self.fired_at: int | None = None
-
-    def push(self, logprob: float, top: Any = None) -> str:
-        assert logprob == LOGPROBS[self.tokens_seen]
-        self.tokens_seen += 1
-        if self.tokens_seen == 3:
-            self.score, self.fired_at = 0.125, 3
-        return self.action if self.fired_at else "continue"
-
-
-class FakeGates:
-    def __init__(self, action: str) -> None:
-        self.action = action
-
-    def start(self, *, model: str = "") -> FakeGate:
-        return FakeGate(self.action, model)
-
-
-@pytest.mark.parametrize("action", ["stop", "escalate"])
-def test_the_gate_ends_the_answer_and_closes_the_upstream(
-    checkpoint: Path, upstream: tuple[Upstream, str], action: str
-) -> None:
-    told, upstream_url = upstream
-    told.begin()
-    app = create_app(Settings(checkpoint=checkpoint, upstream=upstream_url), gates=FakeGates(action))
-    with running(app) as (url, _):
-        for _ in range(3):
-            told.go_on.release()
-        *before, last = Served(url).chat("steps", stream=True)
-        assert told.closed.wait(timeout=20)
-        assert told.sent == 3
-        several = list(Served(url).chat(n=2, stream=True))
-        whole = Served(url).chat()
-        metrics = Served(url).get("/metrics", authorization=f"Bearer {KEY}").text
-    assert [chunk.choices[0].delta.content for chunk in before] == [token for token, _ in TOKENS[:3]]
-    assert last.choices[0].finish_reason == "stop"
-    verdict = verdict_of(last)
-    assert (verdict["score"], verdict["flagged"]) == (0.125, True)
-    assert "early by the gate after 3 tokens" in verdict["reason"]
-    assert verdict["gate"] == {"action": action, "tokens": 3}
-    assert len(verdict_of(several[-1])["choices"]) == 2  # two answers in one stream go on to their ends
-    assert whole.choices[0].message.content == TEXT
-    assert f'metaprobe_gated_total{{action="{action}"}} 1.0' in metrics
-
-
-def test_what_gate_and_predictor_both_say_of_an_answer_is_said_once(
-    evidence: Evidence, upstream: tuple[Upstream, str], tmp_path: Path
-) -> None:
-    class Noting(FakeGates):
-        def start(self, *, model: str = "") -> FakeGate:
-            gate = super().start(model=model)
-            gate.note = f"response of {model}, checkpoint trained on other"
-            return gate
-
-    other = small_checkpoint(tmp_path / "other", evidence, model="other").path
-    app = create_app(Settings(checkpoint=other, upstream=upstream[1]), gates=Noting("continue"))
-    with running(app) as (url, _):
-        *_, last = Served(url).chat(stream=True)
-    assert verdict_of(last)["reason"] == "response of m, checkpoint trained on other"
-
-
 # The pieces
 
 
@@ -283,6 +261,8 @@ def test_alternatives_asked_for_the_predictor_alone_are_hidden() -> None:
         == b'{"choices":[{"logprobs":{"content":[{"logprob":-0.10,"top_logprobs":[]}]}}],"z":1e400}'
     )
     assert not asked(b'{"logprobs": true, "top_logprobs": 2}', top_logprobs=5).changed
+    bare = b'{"choices":[{"logprobs":{"content":[{"logprob":-0.10}]}}]}'
+    assert hide(bare, question) == bare  # nothing is put where the upstream gave nothing
 
 
 def test_a_choice_that_is_none_does_not_keep_the_logprobs_of_the_others() -> None:

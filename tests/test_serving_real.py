@@ -48,6 +48,9 @@ def test_a_real_answer_has_the_verdict_that_its_logprobs_have(client: openai.Ope
     assert plain.choices[0].message.content == answer.choices[0].message.content
     assert plain.choices[0].logprobs is None
     assert plain.model_extra["metaprobe"]["score"] is not None
+    alone = client.chat.completions.create(**options, logprobs=True)  # asked so, this server gives none by itself
+    assert alone.model_extra["metaprobe"]["score"] is not None
+    assert [entry.top_logprobs for entry in alone.choices[0].logprobs.content] == [[]] * alone.usage.completion_tokens
 
 
 def test_a_real_stream_ends_with_a_verdict(client: openai.OpenAI) -> None:

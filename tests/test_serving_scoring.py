@@ -1,6 +1,9 @@
 """The server scores what is posted to it as the predictor does, and keeps its bounds of size, time and number."""
 
 import http.client
+import json
+import re
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,10 +15,11 @@ import pytest
 import serving_clients
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from served import KEY, TOKENS, Upstream, completion, running
-from serving_clients import LOGPROBS, Served, verdict_of
+from served import KEY, TOKENS, Upstream, completion, lifespan, running
+from serving_clients import LOGPROBS, TEXT, Served, verdict_of
+from starlette.types import Receive, Scope, Send
 
-from metaprobe.probes.quality import QualityPredictor
+from metaprobe.probes.quality import QualityPredictor, Verdict
 from metaprobe.serving.app import create_app
 from metaprobe.serving.settings import Settings
 
@@ -45,6 +49,20 @@ def test_a_bad_response_in_a_batch_loses_none_of_the_others(served: Served) -> N
     assert [v["score"] is None for v in verdicts] == [False, True, True, True, True, True, False]
     assert all(v["reason"] for v in verdicts[1:-1])
     assert verdicts[0] == verdicts[-1]
+
+
+def test_nan_or_half_a_surrogate_pair_in_a_batch_costs_that_response_and_no_other(served: Served) -> None:
+    named = completion({"model": "half \ud800", "logprobs": True})
+    batch = [LOGPROBS, [-0.5, float("nan")], [-0.5, float("-inf")], named, LOGPROBS]
+    answer = served.post("/v1/score", {"responses": batch})
+    assert answer.status_code == 200
+    verdicts = answer.json()["verdicts"]
+    assert [v["score"] is None for v in verdicts] == [False, True, True, False, False]
+    assert "NaN" in verdicts[1]["reason"]
+    assert "half \\ud800" in verdicts[3]["reason"]  # it is another model than the checkpoint's
+    assert verdicts[0] == verdicts[-1]
+    alone = served.post("/v1/score", [-0.5, float("nan")])
+    assert (alone.status_code, alone.json()["error"]["code"]) == (422, "unscorable")
 
 
 def test_the_verdict_on_another_model_says_so(served: Served) -> None:
@@ -96,14 +114,11 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(json_values)
 def test_no_json_whatsoever_breaks_scoring(served: Served, value: object) -> None:
     answer = served.post("/v1/score", {"responses": [value, LOGPROBS]})
-    if answer.status_code == 400:  # NaN and infinities, which Python writes and JSON does not have
-        assert answer.json()["error"]["code"] == "invalid_json"
-    else:
-        assert [v["score"] is None for v in answer.json()["verdicts"]][1] is False
+    assert [v["score"] is None for v in answer.json()["verdicts"]][1] is False
 
 
 # Bounds
@@ -112,6 +127,89 @@ def test_no_json_whatsoever_breaks_scoring(served: Served, value: object) -> Non
 def test_more_responses_than_a_batch_may_hold_are_refused_before_any_is_scored(served: Served) -> None:
     answer = served.post("/v1/score", {"responses": [1] * 1025})
     assert (answer.status_code, answer.json()["error"]["code"]) == (413, "batch_too_large")
+
+
+def test_more_tokens_than_are_scored_at_once_are_refused_with_both_numbers(
+    checkpoint: Path, upstream: tuple[Upstream, str]
+) -> None:
+    app = create_app(Settings(checkpoint=checkpoint, upstream=upstream[1], max_scored_tokens=10))
+    with running(app) as (url, _):
+        client = Served(url)
+        assert client.post("/v1/score", [-0.5] * 10).status_code == 200
+        for body, asked in (([-0.5] * 11, 11), ({"responses": [[-0.5] * 4] * 4}, 12)):
+            answer = client.post("/v1/score", body)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (413, "too_many_tokens")
+            assert f"{asked} tokens or more, and at most 10 are scored" in answer.json()["error"]["message"]
+        assert verdict_of(client.chat(n=2))["score"] is not None  # of six tokens and five: each is an answer
+    with running(create_app(Settings(checkpoint=checkpoint, upstream=upstream[1], max_scored_tokens=5))) as (url, _):
+        whole, *_, last = [Served(url).chat(), *Served(url).chat(stream=True)]
+    assert whole.choices[0].message.content == TEXT
+    for answer in (whole, last):
+        assert "6 tokens to score, and at most 5" in verdict_of(answer)["reason"]
+
+
+class Waits:
+    """A predictor that waits, at an answer of more than ten thousand tokens, until it is told to go on."""
+
+    def __init__(self, predictor: QualityPredictor) -> None:
+        self.checkpoint, self.schema, self._predictor = predictor.checkpoint, predictor.schema, predictor
+        self.waiting, self.go_on = threading.Event(), threading.Event()
+
+    def predict(self, response: Any) -> Verdict:
+        if len(response.logprobs) > 10_000:
+            self.waiting.set()
+            assert self.go_on.wait(timeout=20)
+        return self._predictor.predict(response)
+
+
+LONG = {"model": "m", "logprobs": True, "messages": [{"content": "plain"}]}
+
+
+async def long_answers(scope: Scope, receive: Receive, send: Send) -> None:
+    """An upstream whose answers are 20,000 tokens long, more than a megabyte, whole or as one event of a stream."""
+    if scope["type"] == "lifespan":
+        await lifespan(receive, send)
+        return
+    asked = (await receive())["body"]
+    streams = b'"stream"' in asked
+    entries = [{"token": " w", "logprob": -0.5, "bytes": [32, 119], "top_logprobs": []}] * 20_000
+    choice = {"index": 0, "logprobs": {"content": entries}, "finish_reason": "stop"}
+    said = {"role": "assistant", "content": " w"}
+    body = json.dumps({"model": "m", "choices": [{**choice, "delta" if streams else "message": said}]}).encode()
+    kind = b"text/event-stream" if streams else b"application/json"
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", kind)]})
+    events = b"data: " + body + b"\n\n" + b"data: [DONE]\n\n" * (b'"done"' in asked)
+    await send({"type": "http.response.body", "body": events if streams else body})
+
+
+@pytest.mark.parametrize("way", ["score", "batch", "chat", "stream", "done"])
+def test_others_are_answered_while_a_large_body_is_scored(predictor: QualityPredictor, way: str) -> None:
+    waits = Waits(predictor)
+    entries = [{"token": " w", "logprob": -0.5, "bytes": [32, 119]}] * 20_000
+    response = {"choices": [{"message": {"content": " w"}, "logprobs": {"content": entries}}]}
+    path, body = {
+        "score": ("/v1/score", response),
+        "batch": ("/v1/score", {"responses": [LOGPROBS, response]}),
+        "chat": ("/v1/chat/completions", LONG),
+        "stream": ("/v1/chat/completions", {**LONG, "stream": True}),
+        "done": ("/v1/chat/completions", {**LONG, "stream": True, "user": "done"}),
+    }[way]
+    with running(long_answers) as (upstream, _):
+        app = create_app(
+            Settings(checkpoint="c", upstream=f"{upstream}/v1"),
+            predictor=waits,  # type: ignore[arg-type]
+        )
+        with running(app) as (url, _), ThreadPoolExecutor(1) as pool:
+            try:
+                large = pool.submit(Served(url).post, path, body)
+                assert waits.waiting.wait(timeout=20)
+                assert Served(url).post("/v1/score", LOGPROBS).json()["score"] is not None
+                assert not large.done()
+            finally:
+                waits.go_on.set()
+            answer = large.result()
+    assert answer.status_code == 200
+    assert re.search(rb'"score":[01][.]', answer.content)
 
 
 def test_a_body_without_an_announced_length_is_counted_as_it_comes(served: Served) -> None:

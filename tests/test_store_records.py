@@ -86,7 +86,7 @@ def plain(value: Any) -> Any:
     return value
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(runs, min_size=1, max_size=3, unique_by=lambda run: run.id))
 def test_every_run_comes_back_as_it_was(tmp_path_factory: pytest.TempPathFactory, written: list[Run]) -> None:
     store = RunStore(tmp_path_factory.mktemp("store"))

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from outside_rows import DATA, OUTSIDE, SET_8, real_data, rows
 
-from metaprobe.eval.tasks import TASKS, load_task
 from metaprobe.records.errors import ImportFileError, RecordError
+from metaprobe.tasks import TASKS, load_task
 
 
 def write(folder: Path, name: str, n: int = 4, *, split: str | None = None, suffix: str = ".jsonl") -> Path:

@@ -8,12 +8,12 @@ from random import Random
 import pytest
 from outside_rows import DATA, MADE, OUTSIDE, items_of, real_data
 
-from metaprobe.eval.tasks import TASKS, load_task
-from metaprobe.eval.tasks.scoring import is_correct
-from metaprobe.eval.tasks.task import Row
-from metaprobe.eval.tasks.true_false import subject
 from metaprobe.pipelines.answers import canonical, final_answer
+from metaprobe.records.scoring import is_correct
 from metaprobe.records.types import Item
+from metaprobe.tasks import TASKS, load_task
+from metaprobe.tasks.task import Row
+from metaprobe.tasks.true_false import subject
 
 # --- items
 

@@ -21,14 +21,14 @@ from metaprobe.eval.metrics.bias import (
     polarity_gap,
     stereotype_score,
 )
-from metaprobe.eval.tasks import TASKS, load_task
-from metaprobe.eval.tasks.honest import WordList
-from metaprobe.eval.tasks.scoring import is_correct
-from metaprobe.eval.tasks.task import Row
 from metaprobe.pipelines import SYSTEMS
 from metaprobe.pipelines.answers import final_answer
 from metaprobe.records.errors import RecordError
+from metaprobe.records.scoring import is_correct
 from metaprobe.records.types import Item
+from metaprobe.tasks import TASKS, load_task
+from metaprobe.tasks.honest import WordList
+from metaprobe.tasks.task import Row
 
 # --- bias
 

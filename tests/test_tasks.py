@@ -9,15 +9,16 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from metacog_eval import facts
+from metacog_eval.draw import MAX_GROUP, metacog_eval, solutions
+from metacog_eval.facts import accepted, cross, own, table
 
-from metaprobe.eval.tasks import TASKS, load_task
-from metaprobe.eval.tasks.facts import accepted, cross, own, table
-from metaprobe.eval.tasks.metacog_eval import MAX_GROUP, metacog_eval, solutions
-from metaprobe.eval.tasks.sandbox import run_assertions
-from metaprobe.eval.tasks.scoring import is_correct
 from metaprobe.records.answers import chosen
 from metaprobe.records.errors import ImportFileError, RecordError
+from metaprobe.records.sandbox import run_assertions
+from metaprobe.records.scoring import is_correct
 from metaprobe.records.types import Item
+from metaprobe.tasks import TASKS, load_task
 
 ITEMS = metacog_eval()
 SOLUTIONS = solutions()
@@ -48,8 +49,9 @@ def test_ids_and_questions_are_distinct() -> None:
 
 
 def test_the_same_seed_gives_the_same_items_in_another_process() -> None:
-    script = "from metaprobe.eval.tasks.metacog_eval import metacog_eval; print(repr(metacog_eval(7)))"
-    env = {**os.environ, "PYTHONHASHSEED": "12345"}
+    script = "from metacog_eval.draw import metacog_eval; print(repr(metacog_eval(7)))"
+    research = str(Path(facts.__file__).parent.parent)
+    env = {**os.environ, "PYTHONHASHSEED": "12345", "PYTHONPATH": research}
     other = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=env, check=True)
     assert other.stdout.strip() == repr(metacog_eval(7))
 
@@ -185,8 +187,6 @@ def test_known_facts_stand_in_the_tables() -> None:
 
 
 def test_every_table_has_a_line_in_the_readme_with_its_source() -> None:
-    import metaprobe.eval.tasks.facts as facts
-
     folder = Path(facts.__file__).with_name("tables")
     readme = (folder / "README.md").read_text(encoding="utf-8")
     for file in folder.glob("*.csv"):
@@ -198,7 +198,9 @@ def test_every_table_has_a_line_in_the_readme_with_its_source() -> None:
 
 def test_a_named_task_is_its_items() -> None:
     assert load_task("metacog-eval") == ITEMS
-    assert load_task("metacog-eval", seed=5) == metacog_eval(5)
+    assert load_task("metacog-eval") == metacog_eval()
+    with pytest.raises(RecordError, match=r"seed 20261121; got seed 5: .* give them as a \.jsonl file"):
+        load_task("metacog-eval", seed=5)
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:

@@ -36,7 +36,7 @@ groups_and_labels = st.integers(0, 1000).map(
 )
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(groups_and_labels)
 def test_no_group_has_rows_in_two_roles_and_every_row_is_tested_once(data: tuple[list[str], np.ndarray]) -> None:
     groups, y = data

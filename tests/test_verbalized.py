@@ -143,14 +143,13 @@ fragments = st.sampled_from([*NAMES, *SIGNS, *NUMBERS])
 texts = st.one_of(st.text(), st.text(string.digits + "./-% to"), st.lists(fragments).map("".join))
 
 
-@settings(deadline=None, max_examples=500)
+@settings(max_examples=500)
 @given(texts, st.sampled_from([1, 5, 10, 100]))
 def test_any_text_gives_a_number_in_the_unit_interval_or_nothing(text, scale):
     for value in (parse_confidence(text, scale=scale), parse_difficulty(text, scale=scale)):
         assert value is None or 0 <= value <= 1
 
 
-@settings(deadline=None)
 @given(
     st.integers(0, 100),
     st.sampled_from(["{}", "{}%", "{}/100", "Confidence: {}", "I am {}% sure.", '{{"confidence": {}}}']),

@@ -111,3 +111,25 @@ def test_a_refusal_is_not_gated_and_has_no_verdict(predictor: QualityPredictor, 
     passed = list(watched := watch([chunk] * 6, predictor, gate))
     assert len(passed) == 6
     assert (gate.pushed, watched.action, watched.verdict) == ([], "continue", None)
+
+
+@pytest.mark.parametrize("call", [{"tool_calls": [{"index": 0}]}, {"function_call": {"arguments": "{"}}])
+@pytest.mark.parametrize("before", [[], [{"content": "Let me"}, {"content": " look"}], [{}, {}, {}]])
+def test_a_tool_call_is_never_cut(
+    predictor: QualityPredictor, call: dict[str, Any], before: list[dict[str, str]]
+) -> None:
+    tokens = {"content": [{"token": "t", "logprob": -0.3}]}
+    deltas = [*before, *[call] * 4, {"content": "and text"}]
+    chunks = [{"id": "a", "choices": [{"index": 0, "delta": delta, "logprobs": tokens}]} for delta in deltas]
+    passed = list(watched := watch(chunks, predictor, FakeGate(3)))
+    assert passed == chunks
+    assert (watched.action, watched.verdict) == ("continue", None)
+    assert "is a tool call" in watched.reason
+
+
+def test_what_the_gate_says_of_tokens_without_text_waits_for_text(predictor: QualityPredictor) -> None:
+    tokens = {"content": [{"token": "t", "logprob": -0.3}]}
+    deltas: list[dict[str, str]] = [{"role": "assistant"}] * 4 + [{"content": "a"}] * 2
+    chunks = [{"id": "a", "choices": [{"index": 0, "delta": delta, "logprobs": tokens}]} for delta in deltas]
+    passed = list(watched := watch(chunks, predictor, FakeGate(3)))
+    assert (len(passed), watched.action) == (5, "stop")

@@ -115,3 +115,27 @@ def test_the_last_tokens_of_a_finished_answer_stop_nothing(predictor: QualityPre
     assert watched.action == "continue"
     assert watched.verdict is not None
     assert "stopped" not in watched.verdict.reason
+
+
+CALL = {"type": "function_call", "id": "f", "call_id": "c", "name": "delete", "arguments": '{"path": "/tmp/a"}'}
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [
+        {"type": "response.output_item.added", "output_index": 0, "item": CALL},
+        {"type": "response.function_call_arguments.delta", "output_index": 0, "item_id": "f", "delta": "{"},
+        {"type": "response.output_item.added", "output_index": 0, "item": {"type": "a_kind_of_tomorrow"}},
+    ],
+)
+@pytest.mark.parametrize("text_before", [0, 2])
+def test_a_stream_of_events_that_calls_a_tool_is_never_cut(
+    predictor: QualityPredictor, begun: dict[str, Any], text_before: int
+) -> None:
+    begins, texts = EVENTS[:1], EVENTS[1:]
+    ends = {**COMPLETED, "response": {**COMPLETED["response"], "output": [MESSAGE, CALL]}}  # type: ignore[dict-item]
+    events = [*begins, *texts[:text_before], begun, *texts[text_before:], ends]
+    passed = list(watched := watch(events, predictor, FakeGate(3)))
+    assert passed == events
+    assert (watched.action, watched.verdict) == ("continue", None)
+    assert "is a tool call" in watched.reason

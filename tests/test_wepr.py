@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from metaprobe.probes.wepr import Wepr, epr, wepr_features
@@ -34,7 +34,6 @@ tables = st.integers(2, 6).flatmap(
 )
 
 
-@settings(deadline=None)
 @given(tables)
 def test_features_and_entropy_rate_are_the_formula(table: tuple[int, list[list[float]]]) -> None:
     k, rows = table

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from metaprobe.eval.tasks.scoring import is_correct
 from metaprobe.pipelines import Session, Setup, System
 from metaprobe.pipelines.contract import check
 from metaprobe.pipelines.session import UNREAD
 from metaprobe.probes.signals import STATED, Signal
 from metaprobe.records.atomic import atomic_write
 from metaprobe.records.errors import RecordError, StoreMismatch, Unwritable
+from metaprobe.records.scoring import is_correct
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Item, Label, Run
 from metaprobe.records.writer import RunWriter

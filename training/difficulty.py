@@ -27,7 +27,7 @@ from metaprobe.training.evidence import origin_of_states, reader_contract
 from metaprobe.training.export import Export, write_checkpoint
 from metaprobe.training.graphs import linear_graph
 from metaprobe.training.hidden import LinearProbe, fit_linear_probe
-from metaprobe.training.methods import Evidence, Fitted
+from metaprobe.training.methods import Evidence, Fitted, smoothed_means, unfitted_tfidf
 from metaprobe.training.progress import Progress
 from metaprobe.training.roles import Roles, Rows, final_roles, outer_folds
 
@@ -279,22 +279,16 @@ class _ItemStates:
 
 
 def _tfidf(questions: NDArray[np.str_], ease: Floats, roles: Roles) -> Floats:
-    text = require("sklearn.feature_extraction.text", "fit")
     linear = require("sklearn.linear_model", "fit")
-    words = text.TfidfVectorizer(ngram_range=(1, 2), min_df=2, sublinear_tf=True, token_pattern=r"\S+")
+    words = unfitted_tfidf()
     X = words.fit_transform(questions[roles.learning])
     model = linear.RidgeCV(alphas=(0.1, 1.0, 10.0)).fit(X, ease[roles.learning])
     return np.asarray(model.predict(words.transform(questions[roles.test])), dtype=np.float64)
 
 
 def _levels(items: Items, roles: Roles) -> Floats:
-    cells, ease, learn = items.cells, items.ease, roles.learning
-    overall = float(ease[learn].mean())
-    known = {}
-    for cell in np.unique(cells[learn]):
-        here = ease[learn][cells[learn] == cell]
-        known[cell] = (here.sum() + PRIOR * overall) / (len(here) + PRIOR)
-    return np.array([known.get(cell, overall) for cell in cells[roles.test]])
+    known, overall = smoothed_means(items.ease[roles.learning], items.cells[roles.learning], PRIOR)
+    return np.array([known.get(cell, overall) for cell in items.cells[roles.test]])
 
 
 def _shown(interval: Interval) -> str:

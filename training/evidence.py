@@ -2,14 +2,15 @@
 
 import itertools
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from metaprobe.checkpoints import Generator
 from metaprobe.eval.audits import labels_by_source
-from metaprobe.eval.table import answer_table
+from metaprobe.eval.table import AnswerTable, answer_table
 from metaprobe.probes.features import features, schema
 from metaprobe.records.errors import RecordError, StoreMismatch
 from metaprobe.records.fingerprint import fingerprint
@@ -49,39 +50,69 @@ def load_evidence(
     """
     opened = [RunStore(store) for store in stores]
     runs = load_runs(stores)
-    table, regrouped = joined_table(answer_table(runs, target=target, stage=stage, agent=agent))
-    rows = set(table.call_ids.tolist())
+    table = answer_table(runs, target=target, stage=stage, agent=agent)
     chosen = [
         (run, call) for run in runs for call in run.calls if stage in (None, call.stage) and agent in (None, call.agent)
     ]
-    calls = [call for _, call in chosen if call.id in rows]
-    computed = schema(SCHEMA)
+    labelled = sum(run.label(target, call.id) is not None for run, call in chosen)
     states, without, refused = None, len(table), ""
     if hidden:
+        ids = table.call_ids.tolist()
         try:
-            models = {call.model for call in calls}
-            states, without = load_states(opened, table.call_ids.tolist(), wanted=wanted or ANYTHING, models=models)
+            models = {call.model for call in _calls(runs, ids)}
+            states, without = load_states(opened, ids, wanted=wanted or ANYTHING, models=models)
         except StoreMismatch as error:
             if wanted is not None:
                 raise
             refused = str(error)
             warnings.warn(f"probes are left out: {error}", stacklevel=2)
-    return Evidence(
-        table=table,
-        features=features(computed, list(table.logprobs)),
-        feature_names=computed.names,
-        schema=computed.name,
+    return replace(
+        evidence_of(runs, {target: table})[target],
         states=states,
         without_hidden=without,
         states_refused=refused,
-        generator=generator_of(calls),
-        fingerprint=fingerprint(runs),
-        labels_by_source=labels_by_source(runs, table.call_ids.tolist(), target),
         reader="" if states is None else states.model,
-        regrouped=regrouped,
-        evaluated=evaluations_of(runs),
-        without_logprobs=sum(run.label(target, call.id) is not None for run, call in chosen) - len(table),
+        without_logprobs=labelled - len(table),
     )
+
+
+def evidence_of(runs: Sequence[Run], tables: Mapping[str, AnswerTable], *, spread: bool = False) -> dict[str, Evidence]:
+    """Of each target the evidence of its table, without hidden states; the features of an answer are computed once.
+
+    Groups that ask the same question are one group. `spread`: features are a Dask array on the workers of the default
+    Dask client. Raises `RecordError` where log-probabilities were recorded in different modes.
+    """
+    logprobs = {c: s for t in tables.values() for c, s in zip(t.call_ids.tolist(), t.logprobs, strict=True)}
+    row = {call_id: i for i, call_id in enumerate(logprobs)}
+    computed = schema(SCHEMA)
+    X = features(computed, list(logprobs.values()))
+    if spread:
+        from metaprobe.training.dask_trees import spread_out  # needs an extra
+
+        X = spread_out(X)
+    generator, data, evaluated = generator_of(_calls(runs, row)), fingerprint(runs), evaluations_of(runs)
+    found = {}
+    for target, given in tables.items():
+        table, regrouped = joined_table(given)
+        ids = table.call_ids.tolist()
+        found[target] = Evidence(
+            table=table,
+            features=X[[row[call_id] for call_id in ids]],
+            feature_names=computed.names,
+            schema=computed.name,
+            without_hidden=len(table),
+            generator=generator,
+            fingerprint=data,
+            labels_by_source=labels_by_source(runs, ids, target),
+            regrouped=regrouped,
+            evaluated=evaluated,
+        )
+    return found
+
+
+def _calls(runs: Sequence[Run], ids: Collection[str]) -> list[Call]:
+    wanted = set(ids)
+    return [call for run in runs for call in run.calls if call.id in wanted]
 
 
 def load_states(

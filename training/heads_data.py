@@ -3,22 +3,16 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metaprobe.eval.audits import labels_by_source
 from metaprobe.eval.table import AnswerTable, answer_table
-from metaprobe.probes.features import features, schema
 from metaprobe.records.errors import RecordError
-from metaprobe.records.fingerprint import fingerprint
 from metaprobe.records.types import Label, Run
-from metaprobe.training.evidence import SCHEMA, generator_of, load_runs
-from metaprobe.training.grouping import joined_table
+from metaprobe.training.evidence import evidence_of, load_runs
 from metaprobe.training.heads import INVERTED, LEVELS, QUALITY, SCALES
 from metaprobe.training.methods import Evidence
-from metaprobe.training.operating_points import evaluations_of
 
 FEW = 10
 """Groups on either side that a step between two grades needs, as a binary label does."""
@@ -67,9 +61,8 @@ def load_heads(
 
     `source`: only labels of this source, in full ("judge:MODEL") or up to the colon ("judge"); else the last label of
     each call. Groups that ask the same question are one group (`training.grouping`). A head in `INVERTED` has `y`
-    turned round. Raises `RecordError` where a head has no labels, where a label
-    is not on its scale, and where too few groups have another grade. `spread`: features are
-    a Dask array on the workers of the default Dask client.
+    turned round. Raises `RecordError` where a head has no labels, where a label is not on its scale, and where too few
+    groups have another grade. `spread`: features are a Dask array on the workers of the default Dask client.
     """
     runs = load_runs(stores)
     kept = runs if source is None else [_of_source(run, source) for run in runs]
@@ -77,47 +70,18 @@ def load_heads(
         known = sorted({label.source for run in runs for label in run.labels})
         raise RecordError(f"no label of source {source!r}; sources found: {', '.join(known) or 'none'}")
     tables: dict[str, AnswerTable] = {}
-    regrouped: dict[str, str] = {}
     graded: dict[str, NDArray[np.float64]] = {}
     for target in dict.fromkeys(targets):
         if target in SCALES:
             graded[target], tables[target] = _graded(kept, target, stage, agent)
         else:
             tables[target] = answer_table(kept, target=target, stage=stage, agent=agent)
-        tables[target], regrouped[target] = joined_table(tables[target])
-    logprobs = {c: s for t in tables.values() for c, s in zip(t.call_ids.tolist(), t.logprobs, strict=True)}
-    row = {call_id: i for i, call_id in enumerate(logprobs)}
-    computed = schema(SCHEMA)
-    X = features(computed, list(logprobs.values()))
-    if spread:
-        X = spread_features(X)
-    generator = generator_of([call for run in runs for call in run.calls if call.id in row])
-    data, evaluated = fingerprint(runs), evaluations_of(runs)
     found: dict[str, Evidence | Graded] = {}
-    for target, table in tables.items():
-        ids = table.call_ids.tolist()
-        evidence = Evidence(
-            table=table,
-            features=X[[row[call_id] for call_id in ids]],
-            feature_names=computed.names,
-            schema=computed.name,
-            generator=generator,
-            fingerprint=data,
-            labels_by_source=labels_by_source(runs, ids, target),
-            regrouped=regrouped[target],
-            evaluated=evaluated,
-        )
+    for target, evidence in evidence_of(runs, tables, spread=spread).items():
         if target in INVERTED:
             evidence = turned_round(evidence)
         found[target] = graded_evidence(evidence, graded[target], target) if target in graded else evidence
     return found
-
-
-def spread_features(X: NDArray[np.float32]) -> Any:
-    """The same as a Dask array on the workers, so that trees are fitted there."""
-    from metaprobe.training.dask_trees import spread_out  # needs an extra
-
-    return spread_out(X)
 
 
 def turned_round(evidence: Evidence) -> Evidence:

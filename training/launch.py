@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from metaprobe.eval.tasks.loading import DEFAULT_SEED, load_task
 from metaprobe.llms.base import LLMError
 from metaprobe.llms.cache import CachedLLM, CallCache, OnCall
 from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup, System
@@ -26,6 +25,7 @@ from metaprobe.routing.profile_store import ProfileStore
 from metaprobe.routing.profiles import Profiles
 from metaprobe.routing.review import ReviewRules
 from metaprobe.routing.stages import StagePolicy
+from metaprobe.tasks.loading import DEFAULT_SEED, load_task
 from metaprobe.training.collect import (
     CollectReport,
     OnRun,

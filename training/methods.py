@@ -6,7 +6,7 @@ rows; one that learns is calibrated on rows it has not seen.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -112,6 +112,12 @@ class GivenScore:
         return Fitted(lambda rows: values[rows], float(auroc(y[roles.selection], known[roles.selection])))
 
 
+def unfitted_tfidf() -> Any:
+    """Returns what turns texts into TF-IDF rows of their words and pairs of words, still to be fitted."""
+    text = require("sklearn.feature_extraction.text", "fit")
+    return text.TfidfVectorizer(ngram_range=(1, 2), min_df=2, sublinear_tf=True, token_pattern=r"\S+")
+
+
 @dataclass(frozen=True, slots=True)
 class PromptTfidf:
     """Logistic regression on the words of the question alone: what can be known without any signal of the model."""
@@ -122,14 +128,13 @@ class PromptTfidf:
     penalties: tuple[float, ...] = (0.1, 1.0, 10.0)
 
     def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
-        text = require("sklearn.feature_extraction.text", "fit")
         linear = require("sklearn.linear_model", "fit")
         table = evidence.table
         # The way of asking is part of the prompt, so this control may know it too.
         prompts = np.array([f"[{v}] {q}" for v, q in zip(table.variants, table.questions, strict=True)])
 
         def fitted(rows: Rows, penalty: float) -> Scorer:
-            words = text.TfidfVectorizer(ngram_range=(1, 2), min_df=2, sublinear_tf=True, token_pattern=r"\S+")
+            words = unfitted_tfidf()
             model = linear.LogisticRegression(C=penalty, max_iter=1000)
             model.fit(words.fit_transform(prompts[rows]), table.y[rows])
             return lambda rows: np.asarray(model.decision_function(words.transform(prompts[rows])), dtype=np.float64)
@@ -140,6 +145,18 @@ class PromptTfidf:
         }
         best = max(selected, key=lambda penalty: selected[penalty])
         return Fitted(fitted(roles.learning, best), selected[best])
+
+
+def smoothed_means(
+    values: NDArray[np.generic], cells: NDArray[np.str_], prior: float
+) -> tuple[dict[str, float], float]:
+    """Returns the mean value of each cell, as if it held `prior` more rows of the overall mean; and that mean."""
+    overall = float(np.mean(values))
+    found = {}
+    for cell in np.unique(cells):
+        here = values[cells == cell]
+        found[str(cell)] = (float(here.sum()) + prior * overall) / (len(here) + prior)
+    return found, overall
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,11 +183,7 @@ class CellTable:
         cells = self.cells(table)
 
         def fitted(learn: Rows) -> Scorer:
-            share = float(table.y[learn].mean())
-            known = {}
-            for cell in np.unique(cells[learn]):
-                y = table.y[learn][cells[learn] == cell]
-                known[cell] = (float(y.sum()) + self.prior * share) / (len(y) + self.prior)
+            known, share = smoothed_means(table.y[learn], cells[learn], self.prior)
             return lambda rows: np.array([known.get(cell, share) for cell in cells[rows]])
 
         selected = float(auroc(table.y[roles.selection], fitted(roles.train)(roles.selection)))

@@ -110,7 +110,9 @@ class Board:
     def success(self, question: Ints, mask: Mask) -> Floats:
         """(b, A): P(right) of every agent in each state. Equal states are computed once."""
         A = mask.shape[1]
-        key = question * (1 << A) + mask @ (1 << np.arange(A))
+        # Numbers of the sets that occur, not their bits: these would overflow with some dozens of agents.
+        sets = np.unique(np.packbits(mask, axis=1), axis=0, return_inverse=True)[1].ravel()
+        key = question * (1 + sets.max(initial=0)) + sets
         _, first, back = np.unique(key, return_index=True, return_inverse=True)
         q, m = np.repeat(question[first], A), np.repeat(mask[first], A, axis=0)
         found = self.head(batch_rows(self.views, q, m, np.tile(np.arange(A), len(first))), q)

@@ -12,7 +12,6 @@ from metaprobe.eval.compare import policy_results
 from metaprobe.eval.compare_items import write_item_table
 from metaprobe.eval.report.model import Comparison, PolicyResult
 from metaprobe.eval.report.sweep import Place
-from metaprobe.eval.systems.summary import plain
 from metaprobe.eval.table import AnswerTable
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
@@ -39,6 +38,7 @@ from metaprobe.training.methods import (
 )
 from metaprobe.training.progress import Progress
 from metaprobe.training.report import comparison
+from metaprobe.training.summary import plain
 
 BLENDED = (MEAN_LOGPROB, TREES, BEFORE, AFTER)
 """What the blend is made of: one signal of each kind. Fixed beforehand, not chosen."""

@@ -7,7 +7,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Severity
-from metaprobe.eval.metrics import ControlComparison, Interval, auroc, cluster_weights, interval
+from metaprobe.eval.metrics import (
+    ControlComparison,
+    Interval,
+    auroc,
+    cluster_weights,
+    interval,
+    metric_values,
+    percentile_interval,
+)
 from metaprobe.eval.report.model import Audit
 from metaprobe.eval.table import AnswerTable
 from metaprobe.probes.baselines import baseline_scores
@@ -206,23 +214,10 @@ def _mean_auroc(
 ) -> tuple[Scores, Interval]:
     """AUROC of each run, and their mean with its interval by a bootstrap over groups."""
     weights = cluster_weights(groups.tolist(), RESAMPLES, seed)
-    estimates = np.array([auroc(y, score) for y, score in runs])
-    means = np.mean([resampled_auroc(y, score, weights) for y, score in runs], axis=0)
-    return estimates, interval_of(float(estimates.mean()), means, weights, level=LEVEL)
-
-
-def resampled_auroc(y: NDArray[np.int64], score: Scores, weights: NDArray[np.integer]) -> Scores:
-    """(resamples,), NaN where a resample has one class; block by block, so that memory stays bounded."""
-    rows = max(1, 2**21 // len(y))
-    return np.concatenate([np.asarray(auroc(y, score, weights[at : at + rows])) for at in range(0, len(weights), rows)])
-
-
-def interval_of(estimate: float, values: Scores, weights: NDArray[np.integer], *, level: float = 0.95) -> Interval:
-    """The percentile interval of resampled values, those that are undefined left out."""
-    known = values[np.isfinite(values)]
-    low, high = np.quantile(known, [(1 - level) / 2, (1 + level) / 2]) if known.size else (np.nan, np.nan)
-    groups = int(np.unique(weights[:64], axis=1).shape[1])  # members of one group occur together
-    return Interval(estimate, float(low), float(high), weights.shape[1], groups, level)
+    values = [metric_values(auroc, y, score, weights) for y, score in runs]
+    estimates = np.array([found.estimate for found in values])
+    means = np.mean([found.resamples for found in values], axis=0)
+    return estimates, percentile_interval(float(estimates.mean()), means, weights, level=LEVEL)
 
 
 def _shown(figure: Interval) -> str:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.audits.controls import Scores, interval_of, resampled_auroc
-from metaprobe.eval.metrics import Interval, auroc, cluster_weights, ece_interval
+from metaprobe.eval.audits.controls import Scores
+from metaprobe.eval.metrics import Interval, auroc, cluster_weights, ece_interval, metric_values, percentile_interval
 from metaprobe.eval.report.model import Audit
 from metaprobe.eval.table import AnswerTable
 
@@ -72,23 +72,23 @@ def left_out(
         return None
     weights = cluster_weights(table.groups.tolist(), resamples, seed)
     found: dict[str, Interval] = {}
-    resampled, plain, gains = [], [], []
+    fitted, plain = [], []
     probability = np.full(len(table), np.nan)
     for name, rows in domains.items():
         scores, probability[rows] = fit(rows)
-        drawn = resampled_auroc(table.y[rows], scores, weights[:, rows])
-        found[name] = interval_of(float(auroc(table.y[rows], scores)), drawn, weights[:, rows])
-        resampled.append(drawn)
-        plain.append(resampled_auroc(table.y[rows], baseline[rows], weights[:, rows]))
-        gains.append(found[name].estimate - float(auroc(table.y[rows], baseline[rows])))
-    mean = float(np.mean([one.estimate for one in found.values()]))
+        mine = weights[:, rows]
+        fitted.append(metric_values(auroc, table.y[rows], scores, mine))
+        plain.append(metric_values(auroc, table.y[rows], baseline[rows], mine))
+        found[name] = percentile_interval(fitted[-1].estimate, fitted[-1].resamples, mine)
+    mean = float(np.mean([one.estimate for one in fitted]))
+    gained = float(np.mean([one.estimate - other.estimate for one, other in zip(fitted, plain, strict=True)]))
     judged = np.flatnonzero(np.isfinite(probability))
     error = None
     if len(judged) >= ENOUGH_FOR_ECE:
         error = ece_interval(table.y[judged], probability[judged], weights[:, judged])
-    over = np.mean(resampled, axis=0)
-    gain = interval_of(float(np.mean(gains)), over - np.mean(plain, axis=0), weights)
-    return Elsewhere(by, found, interval_of(mean, over, weights), gain, error)
+    over, under = (np.mean([one.resamples for one in some], axis=0) for some in (fitted, plain))
+    gain = percentile_interval(gained, over - under, weights)
+    return Elsewhere(by, found, percentile_interval(mean, over, weights), gain, error)
 
 
 def holds_elsewhere(found: Elsewhere, *, name: str, home: float) -> Audit:

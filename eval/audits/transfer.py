@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.audits.controls import Scores, interval_of, resampled_auroc
-from metaprobe.eval.metrics import Interval, auroc, cluster_weights
+from metaprobe.eval.audits.controls import Scores
+from metaprobe.eval.metrics import Interval, auroc, cluster_weights, metric_values, percentile_interval
 from metaprobe.eval.table import AnswerTable
 
 Rows = NDArray[np.int64]
@@ -64,22 +64,24 @@ def transfer_matrix(
     resampled = np.full((len(sets), len(sets), resamples), np.nan)
     for i, source in enumerate(sets):
         for j, target in enumerate(sets):
-            y, scores = table.y[sets[target]], held_out(source, target)
-            estimates[i, j] = auroc(y, scores)
-            resampled[i, j] = resampled_auroc(y, scores, weights[:, sets[target]])
+            rows = sets[target]
+            found = metric_values(auroc, table.y[rows], held_out(source, target), weights[:, rows])
+            estimates[i, j], resampled[i, j] = found.estimate, found.resamples
     off = ~np.eye(len(sets), dtype=bool)
     return TransferResult(
         names=tuple(sets),
         auroc=estimates,
         intervals=tuple(
             tuple(
-                interval_of(float(estimates[i, j]), resampled[i, j], weights[:, rows])
+                percentile_interval(float(estimates[i, j]), resampled[i, j], weights[:, rows])
                 for j, rows in enumerate(sets.values())
             )
             for i in range(len(sets))
         ),
         elsewhere=(
-            interval_of(float(estimates[off].mean()), resampled[off].mean(axis=0), weights) if off.any() else None
+            percentile_interval(float(estimates[off].mean()), resampled[off].mean(axis=0), weights)
+            if off.any()
+            else None
         ),
     )
 

@@ -1,6 +1,6 @@
 """Social bias: published scores as functions of arrays, so that one call gives the value of every resample.
 
-How answers become these arrays is the matter of the task sets (`eval/tasks/bbq.py` and its neighbours).
+How answers become these arrays is the matter of the task sets (`tasks/bbq.py` and its neighbours).
 """
 
 from typing import Protocol

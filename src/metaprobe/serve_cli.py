@@ -25,6 +25,12 @@ from metaprobe.terminal import CHECKPOINT
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
     help="Share of good answers that it ends as better asked of a stronger model, at most.",
 )
+@click.option(
+    "--gate-finish-reason",
+    default="content_filter",
+    show_default=True,
+    help="finish_reason of an answer that the gate ended.",
+)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", default=8080, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free one.")
 @click.option(
@@ -78,6 +84,44 @@ from metaprobe.terminal import CHECKPOINT
     show_default=True,
     type=click.IntRange(1),
     help="Requests in flight in one worker; more are answered 503.",
+)
+@click.option(
+    "--max-connections",
+    default=512,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Connections open in one worker; for one more, the one idle for longest is closed.",
+)
+@click.option(
+    "--max-scored-tokens",
+    default=1 << 20,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Tokens with log-probabilities in a request to /v1/score, or in an upstream's answer, that are scored.",
+)
+@click.option(
+    "--header-timeout",
+    "header_timeout_s",
+    default=15.0,
+    show_default=True,
+    type=click.FloatRange(0, min_open=True),
+    help="Seconds in which a request's header must arrive.",
+)
+@click.option(
+    "--body-timeout",
+    "body_timeout_s",
+    default=30.0,
+    show_default=True,
+    type=click.FloatRange(0, min_open=True),
+    help="Seconds in which a request's body must arrive.",
+)
+@click.option(
+    "--send-timeout",
+    "send_timeout_s",
+    default=120.0,
+    show_default=True,
+    type=click.FloatRange(0, min_open=True),
+    help="Seconds in which a caller may take nothing of an answer that waits for it.",
 )
 @click.option(
     "--grace", "grace_s", default=60, show_default=True, type=click.IntRange(0), help="Seconds a shutdown may take."

@@ -1,5 +1,6 @@
 """`metaprobe train`: from stored runs to a checkpoint."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +31,8 @@ from metaprobe.terminal import (
 @click.group(short_help="Train on stored runs, and write a checkpoint.")
 def train() -> None:
     """Train on stored runs and write a checkpoint: quality, gate, hidden, adapter, router, stages, choice."""
+    # Threads that spin while they wait take time from whatever else runs on this machine, ourselves included.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 @train.command("quality", short_help="On log-probabilities: a calibrated verdict (LightGBM).")

@@ -1,6 +1,0 @@
-"""Task sets: items, how answers to them are measured, and what guessing reaches."""
-
-from metaprobe.eval.tasks.loading import TASKS, load_task
-from metaprobe.eval.tasks.task import Task
-
-__all__ = ["TASKS", "Task", "load_task"]

@@ -1,0 +1,287 @@
+"""Measures how many planted faults the quick suite finds, room by room.
+
+    python scripts/mutants.py map                              # once: which tests run which lines (minutes)
+    python scripts/mutants.py run probes routing --seed 7      # 60 random mutants a room; out/mutants/ROOM.json
+    python scripts/mutants.py table                            # what was found, and who survived
+
+A mutant is one small change of one file: another comparison, sign, constant, `and` for `or`, a statement or a named
+argument left out. It is killed where a test fails, or where the tests take ten times as long. Only tests that run the
+changed line are run. Everything happens in copies of the tree: nothing here is changed.
+"""
+
+import ast
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from queue import Queue
+
+import click
+import release
+
+ROOT = Path(__file__).parent.parent
+OUT = ROOT / "out" / "mutants"
+MAP = OUT / "map.json"
+REASONS = ROOT / "scripts" / "mutants_reasons.json"
+"""Mutant -> why it changes nothing that anyone could see, judged by a person; these do not count."""
+ROOMS = ("checkpoints", "eval", "llms", "pipelines", "probes", "records", "routing", "serving", "training", "metaprobe")
+SECONDS = 240
+"""The most that one mutant's tests may take; ten times what they take where nothing is wrong, or more."""
+
+COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+}
+SIGNS: dict[type[ast.operator], type[ast.operator]] = {
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Div,
+    ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult,
+    ast.Mod: ast.Add,
+    ast.BitAnd: ast.BitOr,
+    ast.BitOr: ast.BitAnd,
+}
+TWINS = {"min": "max", "max": "min", "any": "all", "all": "any", "minimum": "maximum", "maximum": "minimum"}
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One change: bytes `start` to `end` of `path` become `text`."""
+
+    path: str
+    line: int
+    start: int
+    end: int
+    before: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {' '.join(self.before.split())} -> {' '.join(self.text.split())}"
+
+
+@dataclass(slots=True)
+class Outcome:
+    mutant: Mutant
+    killed_by: str = ""
+    """The test that failed, "time" or "import"; empty where it survived."""
+    tests: int = 0
+    """How many tests run the line."""
+    seconds: float = field(default=0.0)
+
+
+def files(room: str) -> list[Path]:
+    """Returns the room's Python files, relative to the root."""
+    folder = ROOT / ("src/metaprobe" if room == "metaprobe" else room)
+    found = folder.glob("*.py") if room == "metaprobe" else folder.rglob("*.py")
+    return sorted(path.relative_to(ROOT) for path in found)
+
+
+def mutants(path: Path) -> Iterator[Mutant]:
+    """Yields every mutant of a file; annotations, docstrings and the inside of f-strings are left alone."""
+    source = (ROOT / path).read_bytes()
+    offsets = [0]
+    for line in source.splitlines(keepends=True):
+        offsets.append(offsets[-1] + len(line))
+    for node, changed in _changes(ast.parse(source)):
+        start = offsets[node.lineno - 1] + node.col_offset  # type: ignore[attr-defined]
+        end = offsets[node.end_lineno - 1] + node.end_col_offset  # type: ignore[attr-defined]
+        text = changed if isinstance(changed, str) else f"({ast.unparse(changed)})"
+        yield Mutant(str(path), node.lineno, start, end, source[start:end].decode(), text)  # type: ignore[attr-defined]
+
+
+def _changes(tree: ast.AST) -> Iterator[tuple[ast.AST, ast.AST | str]]:
+    for node in _code(tree):
+        match node:
+            case ast.Compare(left, [op], comparators) if type(op) in COMPARISONS:
+                yield node, ast.Compare(left, [COMPARISONS[type(op)]()], comparators)
+            case ast.BinOp(left, op, right) if type(op) in SIGNS:
+                yield node, ast.BinOp(left, SIGNS[type(op)](), right)
+            case ast.BoolOp(op, values):
+                yield node, ast.BoolOp(ast.Or() if isinstance(op, ast.And) else ast.And(), values)
+            case ast.UnaryOp(ast.Not() | ast.USub(), operand):
+                yield node, operand
+            case ast.Constant(bool() as value):
+                yield node, str(not value)
+            case ast.Constant(int() as value):
+                yield node, str(value + 1)
+            case ast.Constant(float() as value):
+                yield node, str(2 * value or 1.0)
+            case ast.Call(ast.Name(name) | ast.Attribute(_, name)) if name in TWINS:
+                yield node.func, ast.unparse(node.func)[: -len(name)] + TWINS[name]
+            case ast.Raise() | ast.Expr(ast.Call() | ast.Await()):
+                yield node, "pass"
+            case ast.Continue():
+                yield node, "break"
+            case ast.Break():
+                yield node, "continue"
+        if isinstance(node, ast.Call):
+            for i, keyword in enumerate(node.keywords):
+                if keyword.arg is not None:
+                    yield node, ast.Call(node.func, node.args, node.keywords[:i] + node.keywords[i + 1 :])
+
+
+def _code(node: ast.AST) -> Iterator[ast.AST]:
+    """Yields the nodes that run: no annotation, no f-string (their places are unknown), no reading of types."""
+    yield node
+    for name, value in ast.iter_fields(node):
+        if name in ("annotation", "returns", "decorator_list", "type_comment"):
+            continue
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.AST) and not isinstance(child, ast.JoinedStr):
+                yield from _code(child)
+
+
+def tests_of(mutant: Mutant, lines: dict[str, dict[str, list[str]]]) -> list[str]:
+    """Returns the tests that run the line; of a line that runs at import, those that run anything of its file."""
+    of_file = lines.get(mutant.path, {})
+    found = set(of_file.get(str(mutant.line), []))
+    if found == {""}:
+        found = {test for tests in of_file.values() for test in tests}
+    whole = {test.removesuffix("::*") for test in found if test.endswith("::*")}  # a fixture ran it: all of the file
+    return sorted(whole | {test for test in found - {""} if test.partition("::")[0] not in whole})
+
+
+def outcome(mutant: Mutant, tests: list[str], tree: Path) -> Outcome:
+    """Runs the tests on the mutant in a copy of the tree, and puts the file back."""
+    begun = time.monotonic()
+    path = tree / mutant.path
+    source = path.read_bytes()
+    if not tests:
+        return Outcome(mutant)
+    try:
+        path.write_bytes(source[: mutant.start] + mutant.text.encode() + source[mutant.end :])
+        listed = tree / "tests_of_mutant"
+        listed.write_text("\n".join(tests))
+        failed = _pytest(tree, [f"@{listed}"], "-x")
+    finally:
+        path.write_bytes(source)
+    return Outcome(mutant, failed, len(tests), round(time.monotonic() - begun, 1))
+
+
+def _pytest(tree: Path, arguments: list[str], *more: str) -> str:
+    """Returns the first test that failed, "time", "import", or nothing."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--no-header", "--tb=no"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(tree / "src"), "CI": "1"}
+    environment["PYTHONDONTWRITEBYTECODE"] = "1"
+    try:
+        done = subprocess.run(
+            [*command, *more, *arguments],
+            cwd=tree,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return "time"
+    if done.returncode == 0:
+        return ""
+    failed = [line.split(" ")[1] for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    return failed[0] if failed else "import"
+
+
+@click.group(help=__doc__)
+def main() -> None:
+    """Takes one of three commands."""
+
+
+@main.command("map")
+@click.option("--workers", default=2, show_default=True)
+def map_tests(workers: int) -> None:
+    """Run the quick suite once, and write down which tests run which lines."""
+    import coverage
+
+    OUT.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        tree = release.copy_sources(Path(folder))
+        data = tree / "coverage"
+        data.mkdir()
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "mutants_map"]
+        command += ["-n", str(workers), "--dist", "loadfile"]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "MUTANTS_DATA": str(data), "CI": "1"}
+        environment["PYTHONPATH"] = f"{tree / 'src'}{os.pathsep}{ROOT / 'scripts'}"
+        subprocess.run(command, cwd=tree, env=environment, check=True)
+        found: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
+        for part in data.iterdir():
+            measured = coverage.CoverageData(str(part))
+            measured.read()
+            for name in measured.measured_files():
+                path = str(Path(name).relative_to(tree.resolve()))
+                for line, contexts in measured.contexts_by_lineno(name).items():
+                    found[path.removeprefix("src/metaprobe/") if path.count("/") > 2 else path][line] |= set(contexts)
+    kept = {path: {line: sorted(tests) for line, tests in lines.items()} for path, lines in found.items()}
+    MAP.write_text(json.dumps(kept))
+    click.echo(f"{len(kept)} files")
+
+
+@main.command()
+@click.argument("rooms", nargs=-1, type=click.Choice(ROOMS))
+@click.option("--n", default=60, show_default=True, help="Mutants a room.")
+@click.option("--seed", required=True, type=int)
+@click.option("--workers", default=2, show_default=True)
+def run(rooms: tuple[str, ...], n: int, seed: int, workers: int) -> None:
+    """Plant N random mutants a room, and run the tests that run their lines."""
+    lines = json.loads(MAP.read_text())
+    with tempfile.TemporaryDirectory() as folder:
+        trees: Queue[Path] = Queue()
+        for i in range(workers):
+            (Path(folder) / str(i)).mkdir()
+            trees.put(release.copy_sources(Path(folder) / str(i)))
+
+        def judged(mutant: Mutant) -> Outcome:
+            tree = trees.get()
+            try:
+                return outcome(mutant, tests_of(mutant, lines), tree)
+            finally:
+                trees.put(tree)
+
+        for room in rooms or ROOMS:
+            every = [mutant for path in files(room) for mutant in mutants(path)]
+            drawn = random.Random(f"{room} {seed}").sample(every, min(n, len(every)))
+            with ThreadPoolExecutor(workers) as pool:
+                found = list(pool.map(judged, drawn))
+            made = {"seed": seed, "possible": len(every), "outcomes": [asdict(each) for each in found]}
+            (OUT / f"{room}.json").write_text(json.dumps(made, indent=1))
+            click.echo(f"{room}: {sum(bool(each.killed_by) for each in found)} of {len(found)} killed")
+
+
+@main.command()
+def table() -> None:
+    """Print the share that was killed in each room, and every survivor with the reason why it may live."""
+    reasons = json.loads(REASONS.read_text(encoding="utf-8")) if REASONS.exists() else {}
+    survivors = []
+    click.echo("| room | seed | mutants | change nothing | killed | share |\n|---|---|---|---|---|---|")
+    for room in ROOMS:
+        if not (OUT / f"{room}.json").exists():
+            continue
+        made = json.loads((OUT / f"{room}.json").read_text())
+        alive = [Mutant(**each["mutant"]) for each in made["outcomes"] if not each["killed_by"]]
+        same = sum(str(mutant) in reasons for mutant in alive)
+        n = len(made["outcomes"])
+        killed = n - len(alive)
+        click.echo(f"| {room} | {made['seed']} | {n} | {same} | {killed} | {killed / (n - same):.0%} |")
+        survivors += alive
+    for mutant in survivors:
+        click.echo(f"- {mutant.path}:{mutant.line} {mutant}: {reasons.get(str(mutant), 'no test fails')}")
+
+
+if __name__ == "__main__":
+    main()

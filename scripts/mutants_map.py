@@ -1,0 +1,39 @@
+"""A pytest plugin for mutants.py: which lines each test runs, fixtures apart, in one file a process."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import coverage
+import pytest
+
+measured = coverage.Coverage(
+    data_file=str(Path(os.environ["MUTANTS_DATA"]) / str(os.getpid())),
+    include=["*/src/metaprobe/*", *(f"{Path.cwd()}/{room.name}/*" for room in Path("src/metaprobe").iterdir())],
+    config_file=False,
+)
+measured.start()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    """What a fixture runs may decide any test of its file."""
+    measured.switch_context(f"{item.nodeid.partition('::')[0]}::*")
+    try:
+        return (yield)
+    finally:
+        measured.switch_context("")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    measured.switch_context(item.nodeid.partition("[")[0])
+    try:
+        return (yield)
+    finally:
+        measured.switch_context("")
+
+
+def pytest_sessionfinish() -> None:
+    measured.stop()
+    measured.save()

@@ -1,0 +1,161 @@
+"""What connections may cost: how many there are, how long they may say nothing, and how long they may read nothing.
+
+A request that is being answered is bounded elsewhere (`Settings.body_timeout_s`, `timeout_s`, `max_concurrency`), so a
+stream that goes on is never cut from here.
+"""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from metaprobe.serving.refusal import Refusal
+from metaprobe.serving.seldom import Seldom
+from metaprobe.serving.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+OTHER_FILES = 32
+"""Descriptors kept for all that is no connection: listener, event loop, log, the files that workers share."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Of the connections of one worker."""
+
+    connections: int
+    header_timeout_s: float
+    send_timeout_s: float
+
+
+def bounds_of(settings: Settings) -> Bounds:
+    """The bounds that the settings ask for, within the process's limit on open files.
+
+    Of a small limit, half is kept for connections to the upstream. What had to be lowered is logged.
+    """
+    most, files = settings.max_connections, _most_files()
+    if files is not None:
+        left = max(files - OTHER_FILES, 2)
+        most = min(most, left - (min(settings.max_concurrency, left // 2) if settings.upstream else 0))
+    if most < settings.max_connections:
+        logger.warning(
+            "%d files may be open, which leaves room for %d connections, not the %d asked for; raise the limit with"
+            " `ulimit -n`, or give a smaller --max-connections",
+            files,
+            most,
+            settings.max_connections,
+        )
+    return Bounds(most, settings.header_timeout_s, settings.send_timeout_s)
+
+
+def _most_files() -> int | None:
+    """How many descriptors this process may hold; None where there is no such limit."""
+    try:
+        import resource
+    except ImportError:  # there is none on Windows
+        return None
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return None if most == resource.RLIM_INFINITY else most
+
+
+_seldom = Seldom(logger)
+
+
+class BoundedProtocol(H11Protocol):
+    """One connection, which ends when it says or reads nothing for too long, or when its place is needed.
+
+    Where all places are taken, the connection that has been without a request for longest makes room; where every one
+    is being answered, the new one is refused with 503.
+    """
+
+    def __init__(self, *given: Any, bounds: Bounds, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._bounds = bounds
+        self._header_timer: asyncio.TimerHandle | None = None
+        self._send_timer: asyncio.TimerHandle | None = None
+        self._quiet_since = 0.0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._quiet_since = self.loop.time()
+        self._await_header()
+        if len(self.connections) > self._bounds.connections:
+            self._make_room()
+
+    def data_received(self, data: bytes) -> None:
+        if not self._answering():
+            self._await_header()
+        super().data_received(data)
+        if self._answering():
+            self._header_timer = _cancelled(self._header_timer)
+
+    def on_response_complete(self) -> None:
+        self._quiet_since = self.loop.time()
+        super().on_response_complete()
+        # The rest of this request, or of the next one, may still come; not for ever, though.
+        if not self._answering() and (self.conn.their_state is h11.SEND_BODY or self.conn.trailing_data[0]):
+            self._await_header()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._header_timer = _cancelled(self._header_timer)
+        self._send_timer = _cancelled(self._send_timer)
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._await_reader(self.transport.get_write_buffer_size())
+
+    def resume_writing(self) -> None:
+        self._send_timer = _cancelled(self._send_timer)
+        super().resume_writing()
+
+    def _answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _await_header(self) -> None:
+        """Starts the time within which a request's header must be whole, unless it is running."""
+        if self._header_timer is None:
+            seconds = self._bounds.header_timeout_s
+            why = f"closed a connection that sent no whole request header within {seconds:g} s"
+            self._header_timer = self.loop.call_later(seconds, self._drop, why)
+
+    def _await_reader(self, unread: int) -> None:
+        self._send_timer = self.loop.call_later(self._bounds.send_timeout_s, self._look_whether_read, unread)
+
+    def _look_whether_read(self, unread: int) -> None:
+        left = self.transport.get_write_buffer_size()
+        if left < unread:
+            self._await_reader(left)
+        else:
+            self._drop(f"closed a connection that read nothing of its answer for {self._bounds.send_timeout_s:g} s")
+
+    def _make_room(self) -> None:
+        idle = [c for c in self.connections if isinstance(c, BoundedProtocol) and c is not self and not c._answering()]
+        if idle:
+            oldest = min(idle, key=lambda connection: connection._quiet_since)
+            oldest._drop(f"all {self._bounds.connections} connections taken: closed the one idle for longest")
+            return
+        _seldom(f"all {self._bounds.connections} connections are being answered: refused a new one")
+        refusal = Refusal(503, "too_many_connections", "all connections are in use; try again in a moment")
+        answer = refusal.response()
+        headers = [*answer.raw_headers, (b"connection", b"close"), (b"retry-after", b"1")]
+        events = (
+            h11.Response(status_code=answer.status_code, headers=headers),
+            h11.Data(data=bytes(answer.body)),
+            h11.EndOfMessage(),
+        )
+        self.transport.write(b"".join(self.conn.send(event) or b"" for event in events))
+        self.transport.close()
+
+    def _drop(self, why: str) -> None:
+        _seldom(why)
+        self.connections.discard(self)  # at once: the next one that needs a place counts them
+        self.transport.abort()  # an orderly close would wait for a reader that there may not be
+
+
+def _cancelled(timer: asyncio.TimerHandle | None) -> None:
+    if timer is not None:
+        timer.cancel()

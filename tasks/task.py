@@ -1,0 +1,156 @@
+"""What a task set is: items from rows of data, how answers to them are measured, and what guessing reaches."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, mean_interval
+from metaprobe.records.answers import lettered
+from metaprobe.records.errors import ImportFileError, RecordError
+from metaprobe.records.scoring import is_correct
+from metaprobe.records.types import Item
+
+Record = Mapping[str, Any]
+Scores = dict[str, Interval]
+"""Name of a metric -> its value with an interval over groups of items."""
+
+
+class Row:
+    """One line of a data set, read field by field; what is not as expected raises `ImportFileError` and says where."""
+
+    def __init__(self, values: Record, where: str) -> None:
+        self.values = values
+        self.where = where
+        """`file:line`, or data set and row."""
+
+    def text(self, name: str) -> str:
+        value = self.values.get(name)
+        return value if isinstance(value, str) and value.strip() else self._wrong(name, "a text")
+
+    def optional(self, name: str) -> str:
+        """A text, or "" where the field is null or absent."""
+        return "" if self.values.get(name) is None else self.text(name)
+
+    def texts(self, name: str, *, blank: bool = False) -> tuple[str, ...]:
+        """A list of texts, of which some may be empty where `blank`."""
+        value = self.values.get(name)
+        good = (
+            isinstance(value, list)
+            and value
+            and all(isinstance(part, str) and (blank or part.strip()) for part in value)
+        )
+        return tuple(value) if good and value else self._wrong(name, "a list of texts")
+
+    def whole(self, name: str, low: int, high: int) -> int:
+        """A whole number from `low` to `high`."""
+        value = self.values.get(name)
+        number = isinstance(value, int | float) and not isinstance(value, bool) and value == int(value)
+        good = number and value is not None and low <= value <= high
+        return int(value) if good and value is not None else self._wrong(name, f"a whole number from {low} to {high}")
+
+    def one_of(self, name: str, *known: str) -> str:
+        value = self.values.get(name)
+        return value if isinstance(value, str) and value in known else self._wrong(name, f"one of {', '.join(known)}")
+
+    def part(self, name: str) -> "Row | None":
+        """The object in a field, or None where it is null or absent."""
+        value = self.values.get(name)
+        if value is None:
+            return None
+        return Row(value, f"{self.where}: in {name!r}") if isinstance(value, dict) else self._wrong(name, "an object")
+
+    def _wrong(self, name: str, expected: str) -> Any:
+        came = f"is {self.values[name]!r}"[:200] if name in self.values else "is missing"
+        raise ImportFileError(f"{self.where}: field {name!r} {came}; expected {expected}")
+
+
+def shuffled(choices: Sequence[str], seed: int, item_id: str) -> tuple[str, ...]:
+    """The options in an order that follows from seed and id, so that no place is a good guess."""
+    order = list(choices)
+    Random(f"{seed}/{item_id}").shuffle(order)
+    return tuple(order)
+
+
+def asked(question: str, choices: Sequence[str]) -> str:
+    """A question with its options, lettered."""
+    return f"{question}\n\n{lettered(choices)}\n\nAnswer with the letter of the right option."
+
+
+def accuracy(items: Sequence[Item], answers: Sequence[str]) -> Scores:
+    """The share of right answers, over the items that a program can check."""
+    pairs = [(item, answer) for item, answer in paired(items, answers) if item.check != "none"]
+    if not pairs:
+        return {}
+    weights = cluster_weights([item.group for item, _ in pairs])
+    return {"accuracy": mean_interval([float(is_correct(item, answer)) for item, answer in pairs], weights)}
+
+
+def guessed_accuracy(items: Sequence[Item]) -> dict[str, float]:
+    """The accuracy of a guesser who knows the form of the answers, not the questions.
+
+    Of options or grades it draws one evenly; of free answers it always gives the commonest gold one; a function: 0.
+    """
+    checked = [item for item in items if item.check != "none"]
+    free = Counter(item.gold[0] for item in checked if not _drawn(item) and item.check != "function")
+    right = [_drawn(item) or (bool(free) and free.most_common(1)[0][0] in item.gold) for item in checked]
+    return {"accuracy": float(np.mean(np.asarray(right, dtype=np.float64)))} if right else {}
+
+
+def _drawn(item: Item) -> float:
+    if item.choices:
+        return sum(choice in item.gold for choice in item.choices) / len(item.choices)
+    if "low" in item.fields and "high" in item.fields:
+        return 1 / (int(item.fields["high"]) - int(item.fields["low"]) + 1)
+    return 0.0
+
+
+def paired(items: Sequence[Item], answers: Sequence[str]) -> list[tuple[Item, str]]:
+    """Items with their answers. Raises `RecordError` where there are none, or not as many of both."""
+    if len(items) != len(answers) or not items:
+        raise RecordError(f"{len(items)} items and {len(answers)} answers; expected an answer to each item")
+    return list(zip(items, answers, strict=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """A task set."""
+
+    name: str
+    items: Callable[[Sequence[Row], int], Iterable[Item]]
+    """From the rows of one split, and a seed."""
+    source: str
+    """Where the data come from."""
+    licence: str
+    score: Callable[..., Scores] = accuracy
+    """`(items, answers)`, and `needs` by name: every metric with its interval."""
+    chance: Callable[[Sequence[Item]], dict[str, float]] = guessed_accuracy
+    """What guessing reaches on these items, by the names of `score`."""
+    needs: tuple[str, ...] = ()
+    """What else `score` must be given: a `Classifier` that is not shipped."""
+    folder: str = ""
+    """Its folder within METAPROBE_DATA. Empty: the items are made from the seed alone."""
+    files: Mapping[str, str] = field(default_factory=lambda: {"test": "data"})
+    """Split -> name of the file within the folder, without `.jsonl` or `.jsonl.gz`. The first split is the default."""
+    hub: str = ""
+    """Where a hub data set is known: `owner/name:config@split`, the split being the one for the default split."""
+    adapt: Callable[[Record], Iterable[Record]] = lambda record: (record,)
+    """A record as its source or the hub has it -> records in the layout that `items` reads."""
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        return tuple(self.files)
+
+    @property
+    def default_split(self) -> str:
+        return self.splits[0]
+
+    def made(self, rows: Sequence[Row], seed: int, split: str) -> list[Item]:
+        """The items of these rows, named and placed. Raises `ImportFileError` where two have one id."""
+        items = [replace(item, task=self.name, split=split) for item in self.items(rows, seed)]
+        if twice := [name for name, count in Counter(item.id for item in items).items() if count > 1]:
+            raise ImportFileError(f"{self.name}: the id {twice[0]!r} is used twice; every item needs its own")
+        return items

@@ -1,0 +1,180 @@
+"""A verdict is that of the interval's bound, not of the estimate: what may be chance is neither praised nor blamed."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from conftest import made_up
+from numpy.typing import NDArray
+
+from metaprobe.eval.audits import (
+    Elsewhere,
+    above_chance,
+    beats_controls,
+    holds_elsewhere,
+    label_noise,
+    layers_tried,
+    left_out,
+    random_features,
+    shuffled_labels,
+)
+from metaprobe.eval.metrics import (
+    ControlComparison,
+    ControlDifference,
+    Interval,
+    auroc,
+    brier_skill,
+    cluster_weights,
+    interval,
+    paired_difference,
+)
+from metaprobe.eval.metrics.agreement import quadratic_weighted_kappa
+
+N = 300
+GROUPS = np.array([f"g{i}" for i in range(N)])
+
+
+def told(low: float, estimate: float, high: float) -> Interval:
+    return Interval(estimate, low, high, N, N)
+
+
+def weak(y: NDArray[np.int64], seed: int, strength: float) -> NDArray[np.float64]:
+    """Scores that know a little of the labels."""
+    return strength * y + np.random.default_rng(seed).normal(size=len(y))
+
+
+@pytest.mark.parametrize(("n", "strength", "passed"), [(60, 0.2, False), (400, 0.6, True)])
+def test_above_chance_is_said_by_the_lower_bound(n: int, strength: float, passed: bool) -> None:
+    """Few answers with a good estimate may be chance."""
+    y = np.random.default_rng(0).integers(0, 2, n)
+    score, weights = weak(y, 2, strength), cluster_weights(np.arange(n), 200)
+    found = interval(auroc, y, score, weights)
+    assert found.estimate > 0.5
+    assert (found.low > 0.5) == passed
+    audit = above_chance(y, score, weights, name="probe")
+    assert (audit.passed, audit.severity) == (passed, "weak")
+
+
+@pytest.mark.parametrize(("high", "severity"), [(0.519, "invalid"), (0.53, "weak")])
+def test_a_score_is_invalid_where_its_whole_interval_is_negligible(
+    high: float, severity: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("metaprobe.eval.audits.controls.interval", lambda *_: told(0.47, 0.5, high))
+    audit = above_chance(np.array([0, 1]), np.zeros(2), np.ones((1, 2), dtype=int), name="probe")
+    assert (audit.passed, audit.severity) == (False, severity)
+
+
+def against(name: str, estimate: float, gain: Interval, p: float) -> ControlComparison:
+    return ControlComparison(0.6, (ControlDifference(name, estimate, gain, p, p),))
+
+
+@pytest.mark.parametrize(
+    ("name", "control", "gain", "p", "passed", "severity"),
+    [
+        ("length of the answer", 0.6, told(-0.03, 0.01, 0.019), 0.5, False, "invalid"),
+        ("length of the answer", 0.6, told(-0.03, 0.01, 0.03), 0.5, False, "weak"),  # it may well be better
+        ("length of the answer", 0.51, told(-0.03, 0.01, 0.019), 0.5, False, "weak"),  # the control tells nothing
+        ("mean log-probability", 0.6, told(-0.03, 0.01, 0.019), 0.5, False, "weak"),  # knows the answers
+        ("mean log-probability", 0.6, told(0.001, 0.05, 0.1), 0.04, True, "weak"),
+        ("mean log-probability", 0.6, told(-0.001, 0.05, 0.1), 0.04, False, "weak"),
+        ("mean log-probability", 0.6, told(0.001, 0.05, 0.1), 0.06, False, "weak"),
+    ],
+)
+def test_a_control_is_beaten_by_the_lower_bound_and_the_corrected_p_and_explains_by_the_upper_bound(
+    name: str, control: float, gain: Interval, p: float, passed: bool, severity: str
+) -> None:
+    [audit] = beats_controls(against(name, control, gain, p), name="probe")
+    assert (audit.passed, audit.severity) == (passed, severity)
+
+
+@pytest.mark.parametrize(("strength", "passed"), [(0.08, True), (0.4, False)])
+def test_a_recipe_leaks_where_the_interval_of_its_mean_lies_above_chance(strength: float, passed: bool) -> None:
+    """The weaker one is above 0.5 by its estimate alone."""
+    y = np.arange(N) % 2
+    draws = iter(range(100))
+    scores = [weak(y, seed, strength) for seed in range(10)]
+    assert np.mean([auroc(y, score) for score in scores]) > 0.5
+    shuffled = shuffled_labels(lambda labels: weak(labels, next(draws), strength), y, y + 0.0, GROUPS)
+    noise = random_features(lambda X: weak(y, next(draws), strength), y, (N, 2), GROUPS)
+    for audit in (shuffled, noise):
+        assert float(audit.detail.split("mean AUROC ")[1][:5]) > 0.5
+        assert (audit.passed, audit.severity) == (passed, "invalid")
+
+
+def test_the_interval_around_chance_is_one_of_99_per_cent() -> None:
+    y = np.arange(N) % 2
+    score = weak(y, 0, 0.1)
+    audit = random_features(lambda X: score, y, (N, 1), GROUPS, draws=1)
+    found = interval(auroc, y, score, cluster_weights(GROUPS, 1000), level=0.99)
+    assert f"[{found.low:.3f}, {found.high:.3f}]" in audit.detail
+
+
+@pytest.mark.parametrize(("high", "passed"), [(0.71, True), (0.69, False)])
+def test_selection_promised_too_much_where_the_whole_interval_lies_below(high: float, passed: bool) -> None:
+    promised = np.array([[0.75, np.nan], [0.6, 0.5]])
+    audit = layers_tried(promised, told(0.55, 0.6, high), name="probe")
+    assert audit.passed == passed
+    assert "best of 3 combinations 0.750" in audit.detail
+
+
+@pytest.mark.parametrize(("low", "passed"), [(0.49, False), (0.51, True)])
+def test_it_holds_elsewhere_by_the_lower_bound_of_the_mean(low: float, passed: bool) -> None:
+    found = Elsewhere("task", {"a": told(0.4, 0.6, 0.7)}, told(low, 0.6, 0.7), told(-0.1, 0.0, 0.1), None)
+    assert holds_elsewhere(found, name="probe", home=0.7).passed == passed
+
+
+def test_figures_of_left_out_domains_are_means_on_the_same_resamples() -> None:
+    table = made_up(1200).table
+    domain = np.array(["a", "b", "c"])[np.arange(1200) % 3]
+    table = replace(table, tasks=domain)
+    score, baseline = weak(table.y, 0, 0.8), weak(table.y, 1, 0.4)
+    probability = 1 / (1 + np.exp(-score))
+    asked: list[list[int]] = []
+
+    def fit(rows: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        asked.append(rows.tolist())
+        return score[rows], probability[rows]
+
+    found = left_out(table, fit, baseline, resamples=300)
+    assert found is not None
+    assert asked == [np.flatnonzero(domain == name).tolist() for name in "abc"]
+    weights = cluster_weights(table.groups.tolist(), 300)
+    parts = [domain == name for name in "abc"]
+
+    def means(of: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.mean([auroc(table.y[here], of[here], weights[:, here]) for here in parts], axis=0)
+
+    for one, values in ((found.mean, means(score)), (found.gain, means(score) - means(baseline))):
+        assert (one.low, one.high) == pytest.approx(tuple(np.quantile(values, [0.025, 0.975])))
+    for name, here in zip("abc", parts, strict=True):
+        alone = interval(auroc, table.y[here], score[here], weights[:, here])
+        assert (found.auroc[name].low, found.auroc[name].high) == pytest.approx((alone.low, alone.high))
+    estimates = [[auroc(table.y[here], of[here]) for here in parts] for of in (score, baseline)]
+    assert found.mean.estimate == pytest.approx(np.mean(estimates[0]))
+    assert found.gain.estimate == pytest.approx(np.mean(estimates[0]) - np.mean(estimates[1]))
+
+
+def judges(kappa_at_least: float, kappa_below: float) -> dict[str, NDArray[np.float64]]:
+    """Two sources whose kappa lies between the two numbers."""
+    truth = (np.arange(60) % 2).astype(np.float64)
+    for wrong in range(1, 60):
+        other = np.where(np.arange(60) < wrong, 1 - truth, truth)
+        if kappa_at_least <= float(quadratic_weighted_kappa(truth, other)) < kappa_below:
+            return {"one": truth, "two": other}
+    raise AssertionError("no such judges")
+
+
+def test_judges_agree_from_a_kappa_of_04_on() -> None:
+    """By the estimate: with few answers an interval reaches far below for judges who agree."""
+    for (low, high), passed in (((0.4, 0.45), True), ((0.33, 0.4), False)):
+        [audit] = label_noise(judges(low, high), GROUPS[:60])
+        assert audit.passed == passed, audit.detail
+
+
+def test_a_paired_difference_is_taken_on_the_same_resamples() -> None:
+    y = np.arange(N) % 2
+    p, q = (1 / (1 + np.exp(-weak(y, seed, 1.0))) for seed in (0, 1))
+    weights = cluster_weights(GROUPS, 300)
+    found = paired_difference(brier_skill, y, p, q, weights)
+    values = brier_skill(y, p, weights) - brier_skill(y, q, weights)
+    assert (found.low, found.high) == pytest.approx(tuple(np.quantile(values, [0.025, 0.975])))

@@ -1,0 +1,185 @@
+"""Nested roles: what is fitted, calibrated, blended and chosen in a fold each sees its own rows, and no others."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from conftest import made_up
+
+from metaprobe.eval.metrics import auroc, brier_skill
+from metaprobe.eval.report.model import Family
+from metaprobe.training.calibrate import choose_calibrator, sigmoid
+from metaprobe.training.crossfit import BEST_BASELINE, blend_weights, crossfit
+from metaprobe.training.methods import BLEND, CellTable, Evidence, Fitted, Method, PromptTfidf, Scores, standard_methods
+from metaprobe.training.roles import Roles, Rows, final_roles, outer_folds, roles_without
+
+
+@dataclass(frozen=True, eq=False)
+class Written:
+    """A method whose scores are written down."""
+
+    name: str
+    scores: Callable[[Roles], Scores]
+    family: Family = "learned"
+    fitted: bool = True
+    selection_auroc: float = 0.5
+
+    def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
+        scores = self.scores(roles)
+        return Fitted(lambda rows: scores[rows], self.selection_auroc)
+
+
+@pytest.fixture(scope="module")
+def answers() -> Evidence:
+    return replace(made_up(1000), states=None)
+
+
+def noise(n: int, seed: int) -> Scores:
+    return np.random.default_rng(seed).normal(size=n)
+
+
+def memoriser(evidence: Evidence, knows: float = 0.0) -> Written:
+    """Knows by heart what it learned from, and `knows` little of anything else."""
+    y, guess = evidence.table.y, noise(len(evidence.table), 1) + knows * evidence.table.y
+
+    def scores(roles: Roles) -> Scores:
+        found = guess.copy()
+        found[roles.learning] += 8.0 * (2 * y[roles.learning] - 1)
+        return found
+
+    return Written("memoriser", scores)
+
+
+def knowing(evidence: Evidence, name: str = "honest", strength: float = 1.5, **given: object) -> Written:
+    """Knows the same of every answer."""
+    found = strength * evidence.table.y + noise(len(evidence.table), 2)
+    return Written(name, lambda roles: found, **given)  # type: ignore[arg-type]
+
+
+def test_what_learns_is_calibrated_on_rows_that_it_has_not_seen(answers: Evidence) -> None:
+    fits = crossfit(answers, [memoriser(answers)])
+    probability, y = fits["memoriser"].probability, answers.table.y
+    assert brier_skill(y, probability) > -0.05, "it knows nothing of the test rows, and says so"
+    scores, groups = memoriser(answers).scores, answers.table.groups
+    for roles in fits.roles:
+        at, found = roles.calibration, scores(roles)
+        calibrator = choose_calibrator(found[at], y[at], groups[at]).calibrator
+        np.testing.assert_allclose(probability[roles.test], calibrator.probability(found[roles.test]))
+
+
+def test_what_learns_nothing_is_calibrated_on_all_rows_but_the_test_rows(answers: Evidence) -> None:
+    given = knowing(answers, family="log-probability", fitted=False)
+    fits = crossfit(answers, [given])
+    y, groups = answers.table.y, answers.table.groups
+    for roles in fits.roles:
+        at, found = np.setdiff1d(np.arange(len(y)), roles.test), given.scores(roles)
+        calibrator = choose_calibrator(found[at], y[at], groups[at]).calibrator
+        np.testing.assert_allclose(fits[given.name].probability[roles.test], calibrator.probability(found[roles.test]))
+
+
+def test_a_blend_is_weighed_and_calibrated_on_rows_that_its_parts_have_not_seen(answers: Evidence) -> None:
+    y, groups = answers.table.y, answers.table.groups
+    parts = [memoriser(answers, knows=0.7), knowing(answers)]
+    fits = crossfit(answers, parts, blend=[part.name for part in parts])
+    assert auroc(y, fits[BLEND].probability) > auroc(y, fits["honest"].probability) - 0.01
+    for roles in fits.roles:
+        at = roles.calibration
+
+        def logit(scores: Scores, at: Rows = at) -> Scores:
+            return np.asarray(choose_calibrator(scores[at], y[at], groups[at]).calibrator.logit(scores))
+
+        logits = np.array([logit(part.scores(roles)) for part in parts])
+        blended = logit(blend_weights(logits[:, at], y[at]) @ logits)
+        np.testing.assert_allclose(fits[BLEND].probability[roles.test], sigmoid(blended)[roles.test])
+
+
+def test_the_best_plain_baseline_is_a_baseline_whatever_learned_methods_promise(answers: Evidence) -> None:
+    methods = [
+        knowing(answers, "learned", 2.0, selection_auroc=0.99),
+        knowing(answers, "stated", 2.0, family="explicit", fitted=False, selection_auroc=0.98),
+        knowing(answers, "better", 1.0, family="plain", fitted=False, selection_auroc=0.8),
+        knowing(answers, "worse", 3.0, family="log-probability", fitted=False, selection_auroc=0.7),
+    ]
+    fits = crossfit(answers, methods, folds=3)
+    assert fits.best_baseline == ("better",) * 3, "by its selection rows, not by what the test rows will show"
+    np.testing.assert_array_equal(fits[BEST_BASELINE].probability, fits["better"].probability)
+
+
+def test_the_baseline_is_chosen_anew_in_each_fold(answers: Evidence) -> None:
+    seen: list[Roles] = []
+
+    @dataclass(frozen=True, eq=False)
+    class Turning(Written):
+        def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
+            seen.append(roles)
+            return replace(super().fit(evidence, roles, seed=seed), selection_auroc=0.4 + 0.2 * (len(seen) % 2))
+
+    turning = Turning("turning", lambda roles: noise(len(answers.table), 3), "plain")
+    steady = knowing(answers, "steady", family="plain", selection_auroc=0.5)
+    fits = crossfit(answers, [turning, steady], folds=4)
+    assert fits.best_baseline == ("turning", "steady", "turning", "steady")
+    for number, roles in enumerate(fits.roles):
+        chosen = fits[fits.best_baseline[number]].probability[roles.test]
+        np.testing.assert_array_equal(fits[BEST_BASELINE].probability[roles.test], chosen)
+
+
+def test_scores_that_are_missing_count_as_the_middle_one_and_lower_the_coverage(answers: Evidence) -> None:
+    known = knowing(answers).scores(next(outer_folds(answers.table.groups.tolist(), answers.table.y)))
+    gaps = np.where(np.arange(len(known)) % 4 == 0, np.nan, known)
+    filled = np.where(np.isnan(gaps), np.median(gaps[np.isfinite(gaps)]), gaps)
+    fits = crossfit(
+        answers,
+        [
+            Written("gaps", lambda roles: gaps, "explicit", False),
+            Written("filled", lambda roles: filled, "explicit", False),
+        ],
+    )
+    assert (fits["gaps"].coverage, fits["filled"].coverage) == (0.75, 1.0)
+    np.testing.assert_array_equal(fits["gaps"].probability, fits["filled"].probability)
+    np.testing.assert_array_equal(fits["gaps"].ranking, filled)
+
+
+def test_where_a_domain_is_left_out_no_group_that_it_shares_is_learned_from() -> None:
+    rng = np.random.default_rng(0)
+    groups = np.array([f"g{i}" for i in rng.integers(0, 120, 600)])
+    y = rng.integers(0, 2, 600)
+    domain = np.flatnonzero(np.arange(600) % 5 == 0)  # of most groups an answer or two
+    roles = roles_without(domain, groups.tolist(), y)
+    shared = set(groups[domain].tolist())
+    assert len(shared) > 60
+    assert roles.test.tolist() == domain.tolist()
+    assert not shared & set(groups[roles.seen].tolist())
+    assert len(roles.seen) == np.count_nonzero(~np.isin(groups, list(shared))), "every other group is"
+    parts = [set(groups[rows].tolist()) for rows in (roles.train, roles.selection, roles.calibration)]
+    assert sum(map(len, parts)) == len(set.union(*parts))
+
+
+def test_the_exported_model_sees_all_rows_in_three_roles_of_three_to_one_to_one(answers: Evidence) -> None:
+    roles = final_roles(answers.table.groups.tolist(), answers.table.y)
+    sizes = [len(roles.train), len(roles.selection), len(roles.calibration), len(roles.test)]
+    assert sum(sizes) == len(answers.table)
+    assert sizes[3] == 0
+    np.testing.assert_allclose(np.array(sizes[:3]) / len(answers.table), [0.6, 0.2, 0.2], atol=0.05)
+
+
+def test_what_a_method_promises_is_of_rows_that_it_has_not_learned_from() -> None:
+    """Labels are drawn by lot; a question shares its word with one other, and its cell with none: learned is known."""
+    evidence = made_up(600)
+    n = len(evidence.table)
+    table = replace(
+        evidence.table,
+        y=np.random.default_rng(5).integers(0, 2, n),
+        questions=np.array([f"word{i % (n // 2)}" for i in range(n)]),
+        levels=np.array([f"level {i}" for i in range(n)]),
+    )
+    drawn = replace(evidence, table=table)
+    roles = final_roles(table.groups.tolist(), table.y)
+    methods: list[Method] = [
+        *(method for method in standard_methods(drawn) if method.fitted),
+        CellTable(),
+        PromptTfidf(),
+    ]
+    for method in methods:
+        # Four standard errors of an AUROC of 120 answers are 0.21; a probe is the best of some dozens of tries.
+        assert abs(method.fit(drawn, roles, seed=0).selection_auroc - 0.5) < 0.22, method.name

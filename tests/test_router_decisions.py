@@ -1,0 +1,215 @@
+"""What the router does with what its heads say: known answers, worked out by hand from prices, gains and waiting."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from metaprobe.probes.signals import Signal, Signals
+from metaprobe.records.errors import RecordError
+from metaprobe.routing.learned import AGENTS, ANY, GAIN, INPUT, KIND, SUCCESS, WORDS, LearnedRouter
+from metaprobe.routing.learned_budget import Alone, Point, lambda_of_budget, plan_of
+from metaprobe.routing.learned_policy import AgentPolicy
+from metaprobe.routing.learned_state import FLOOR, PRICED, Asked, Known
+from metaprobe.routing.paper import ASK, EXECUTE
+from metaprobe.routing.policy import State
+
+TEAM = ("a", "b", "c", "d", "e")
+PRICE = dict(zip(TEAM, (0.0, 0.0001, 0.0002, 0.0004, 0.0008), strict=True))
+SECONDS = dict(zip(TEAM, (1.0, 2.0, 5.0, 3.0, 4.0), strict=True))
+RATE = dict(zip(TEAM, (0.5, 0.6, 0.7, 0.8, 0.9), strict=True))
+
+
+class Heads:
+    """Heads that say what they are told, and remember what they were asked."""
+
+    def __init__(self, success: Sequence[float], gain: Sequence[float]) -> None:
+        self.success, self.gain = success, gain
+        self.seen: list[np.ndarray] = []
+
+    def run(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        self.seen.append(feeds[INPUT])
+        return {SUCCESS: np.array(self.success), GAIN: np.array(self.gain)}
+
+
+def router(heads: Heads | None = None, *, max_asked: int = 3, margin: float = 0.05, **prices: Any) -> LearnedRouter:
+    """A router whose heads are written down: no model decides here."""
+    past = {
+        name: {
+            ANY: {"rate": math.log(RATE[name] / (1 - RATE[name])), "price_usd": PRICE[name], "seconds": SECONDS[name]}
+        }
+        for name in TEAM
+    }
+    contract = {
+        "columns": list(PRICED),
+        "curve": [[0.1, 0.9, 1.0]],
+        "alone": [],
+        "max_asked": max_asked,
+        "margin": margin,
+        "offered": list(TEAM),
+    }
+    checkpoint = SimpleNamespace(
+        path=Path("written"),
+        digest="0" * 64,
+        manifest=SimpleNamespace(kind=KIND, contract=contract, thresholds={"lambda": 0.1}),
+        extra={AGENTS: json.dumps(past).encode(), WORDS: b""},
+        session=heads or Heads([0.5] * 5, [0.0] * 5),
+    )
+    return LearnedRouter(checkpoint, **prices)  # type: ignore[arg-type]
+
+
+def known(*asked: str) -> Known:
+    return Known({name: Asked(f"answer of {name}") for name in asked})
+
+
+def test_the_first_agent_is_the_one_whose_chance_and_gain_less_its_price_are_most() -> None:
+    """Before anybody was asked the gain is on top of the agent's own chance; whom to ask is asked whatever it costs."""
+    heads = Heads([0.5, 0.6, 0.7, 0.8, 0.9], [0.1, 0.1, 0.2, 0.1, 0.0])
+    worth = {name: heads.success[i] + heads.gain[i] - 1000 * PRICE[name] for i, name in enumerate(TEAM)}
+    found = router(heads, lambda_=1.0).decide(known())
+    assert found.scores == pytest.approx(worth)
+    assert (found.action, found.agent, found.expected) == ("ask", "c", 0.7)
+    poor = router(Heads([0.1] * 5, [-0.5] * 5), lambda_=1.0).decide(known())
+    assert (poor.action, poor.agent) == ("ask", "a"), "all are worth less than nothing, and one must answer"
+
+
+@pytest.mark.parametrize(
+    ("gain", "margin", "action"),
+    [(0.26, 0.05, "ask"), (0.24, 0.05, "keep"), (0.24, 0.03, "ask"), (0.21, 0.0, "ask"), (0.19, 0.0, "keep")],
+)
+def test_another_is_asked_where_its_gain_less_its_price_is_above_the_margin(
+    gain: float, margin: float, action: str
+) -> None:
+    """Agent c costs 0.2 dollars for 1,000 questions, at one right answer a dollar; its worth alone is no part of it."""
+    heads = Heads([0.3, 0.5, 0.99, 0.2, 0.2], [0.0, 0.0, gain, 0.0, 0.0])
+    found = router(heads, margin=margin, lambda_=1.0).decide(known("b"))
+    assert (found.action, found.agent) == (action, "c" if action == "ask" else "b")
+    assert found.scores["c"] == pytest.approx(gain - 0.2)
+
+
+def test_a_gain_of_just_the_margin_is_not_enough() -> None:
+    heads = Heads([0.5] * 5, [0.5, 0.0, 0.0, 0.0, 0.0])
+    assert router(heads, margin=0.5, lambda_=1.0).decide(known("b")).action == "keep", "agent a costs nothing"
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 4, 5])
+def test_no_more_are_asked_than_the_contract_says_and_then_the_likeliest_answer_is_kept(most: int) -> None:
+    heads = Heads([0.2, 0.8, 0.4, 0.6, 0.5], [9.0] * 5)
+    found = router(heads, max_asked=most, lambda_=1.0)
+    for count in range(most):
+        assert found.decide(known(*TEAM[:count])).action == "ask"
+    last = found.decide(known(*TEAM[:most]))
+    assert (last.action, last.agent) == ("keep", "a" if most == 1 else "b")
+    assert last.expected == heads.success[TEAM.index(last.agent)]
+
+
+def test_waiting_is_priced_by_each_agents_own_time_in_what_is_decided_and_in_what_the_gain_head_reads() -> None:
+    heads = Heads([0.5] * 5, [0.5] * 5)
+    found = router(heads, lambda_=0.5, per_second=0.03).decide(known("a"))
+    dues = {name: 0.5 * 1000 * PRICE[name] + 0.03 * SECONDS[name] for name in TEAM}
+    assert {name: found.scores[name] for name in TEAM[1:]} == pytest.approx({n: 0.5 - dues[n] for n in TEAM[1:]})
+    assert found.agent == "b"
+    log_priced, log_lambda = heads.seen[0][:, -2], heads.seen[0][:, -1]
+    expected = [math.log(0.5 * max(1000 * PRICE[name], FLOOR) + 0.03 * SECONDS[name]) for name in TEAM]
+    np.testing.assert_allclose(log_priced, expected, rtol=1e-5)
+    np.testing.assert_allclose(log_lambda, math.log(0.5), rtol=1e-6)
+    unpriced = router(heads, lambda_=0.5)
+    unpriced.decide(known("a"))
+    expected = [math.log(0.5 * max(1000 * PRICE[name], FLOOR)) for name in TEAM]
+    np.testing.assert_allclose(heads.seen[1][:, -2], expected, rtol=1e-5)
+
+
+def test_with_three_others_asked_the_heads_read_all_three() -> None:
+    """Rates stand for confidences that were not stated; the answers of b and c agree."""
+    heads = Heads([0.5] * 5, [0.0] * 5)
+    asked = {"b": Asked("Nile"), "c": Asked("the Nile"), "d": Asked("Amazon")}
+    router(heads, max_asked=5, lambda_=1.0).decide(Known(asked))
+    row = dict(zip(PRICED, heads.seen[0][TEAM.index("e")].tolist(), strict=True))
+    odds = [math.log(RATE[name] / (1 - RATE[name])) for name in "bcd"]
+    assert row["others"] == 3
+    assert row["best_other"] == pytest.approx(max(odds))
+    assert row["worst_other"] == pytest.approx(min(odds))
+    assert row["mean_other"] == pytest.approx(sum(odds) / 3)
+    assert row["surprise"] == pytest.approx(0, abs=1e-6)
+    assert row["pair_agreement"] == pytest.approx(0.5 / 3), "one pair of three shares one of two words"
+    mine = dict(zip(PRICED, heads.seen[0][TEAM.index("d")].tolist(), strict=True))
+    assert (mine["asked"], mine["others"], mine["pair_agreement"]) == (1, 2, pytest.approx(0.5))
+    assert mine["agreeing"] == 0
+    assert mine["disagreeing"] == pytest.approx(odds[0] + odds[1] + 2 * 1.5)
+    assert mine["best_disagreeing"] == pytest.approx(odds[1])
+    assert math.isnan(mine["best_agreeing"])
+
+
+@pytest.mark.parametrize("lambda_", [0.0, -1.0, math.inf, math.nan])
+def test_a_lambda_that_prices_nothing_is_refused_wherever_it_is_given(lambda_: float) -> None:
+    with pytest.raises(RecordError, match="expected a number above 0"):
+        router(lambda_=lambda_)
+    with pytest.raises(RecordError, match="expected a number above 0"):
+        router(lambda_=1.0).at(lambda_)
+
+
+@pytest.mark.parametrize("per_second", [-0.1, math.inf, math.nan])
+def test_a_second_cannot_cost_less_than_nothing(per_second: float) -> None:
+    with pytest.raises(RecordError, match="expected a number of at least 0"):
+        router(lambda_=1.0, per_second=per_second)
+
+
+def test_the_fixed_rule_pays_for_waiting_and_keeps_the_answer_of_the_best_past() -> None:
+    """Falls back as a stranger was asked: highest past rate less price and waiting, of those that may be asked."""
+    for prices, chosen in (
+        ({"lambda_": 0.001}, "e"),
+        ({"lambda_": 0.5}, "d"),
+        ({"lambda_": 0.001, "per_second": 0.11}, "d"),
+        ({"lambda_": 0.001, "per_second": 0.9}, "a"),
+    ):
+        found = router(**prices).decide(Known({"stranger": Asked("x")}))
+        worth = {
+            name: RATE[name] - 1000 * prices["lambda_"] * PRICE[name] - prices.get("per_second", 0.0) * SECONDS[name]
+            for name in TEAM
+        }
+        assert found.scores == pytest.approx(worth)
+        assert (found.action, found.agent, found.fallback) == ("ask", chosen, True)
+    kept = router(lambda_=50.0).decide(Known({"stranger": Asked("x"), "b": Asked("y"), "d": Asked("z")}))
+    assert (kept.action, kept.agent) == ("keep", "d"), "what was paid for is paid for"
+
+
+def test_in_an_agents_place_asking_costs_every_price_and_the_longest_wait() -> None:
+    """Worth of asking: the best other's chance less its answer's price, less all confidences' and the longest time."""
+    heads = Heads([0.5, 0.3, 0.9, 0.6, 0.7], [0.0] * 5)
+    lambda_, second, part = 0.2, 0.01, 0.25
+    policy = AgentPolicy(router(heads, lambda_=lambda_, per_second=second, margin=0.05), assessment=part)
+    state = State("d", "assess", Signals(confidence=Signal(0.5, "")), "b")
+    found = policy.decide(state, (EXECUTE, ASK))
+    others = tuple(name for name in TEAM if name != "b")
+
+    def due(name: str, share: float) -> float:
+        return share * (1000 * lambda_ * PRICE[name] + second * SECONDS[name])
+
+    best = max(heads.success[TEAM.index(name)] - due(name, 1 - part) for name in others)
+    confidences = part * (sum(1000 * lambda_ * PRICE[name] for name in others) + second * 5.0)
+    needed = best - confidences + due("b", 1 - part) - 0.05
+    assert found.scores == pytest.approx({EXECUTE: 0.3, ASK: needed})
+    assert found.action == ASK
+    handed = policy.decide(State("d", "assign", state.signals, "b", dict.fromkeys(others, state.signals)), others)
+    assert handed.action == "c"
+
+
+def test_of_ways_within_the_means_the_most_accurate_is_taken_and_of_equals_the_cheapest() -> None:
+    curve = [
+        Point(0.1, 0.8, 2.0, 0.0, 9.0),
+        Point(0.2, 0.8, 1.0, 0.1, 4.0),
+        Point(0.4, 0.7, 0.5, 0.2, 2.0),
+    ]
+    assert plan_of(curve, [], [], budget=5, seconds=10).lambda_ == 0.2
+    assert plan_of(curve, [], [], budget=0.6, seconds=10).lambda_ == 0.4
+    assert plan_of(curve, [], [], seconds=3).per_second == 0.2
+    late = Alone("late", 0.99, 0.1, None)
+    assert plan_of(curve, [], [late], seconds=10).agent == "", "of whose time nothing is known is not within a limit"
+    assert plan_of(curve, [], [late], budget=10).agent == "late"
+    same = [Point(0.3, 0.9, 1.0), Point(0.6, 0.9, 0.5), Point(0.9, 0.6, 0.2)]
+    assert lambda_of_budget(same, 5.0) == 0.6

@@ -1,0 +1,81 @@
+"""The router's rows: one question's are those of many, and no state is taken for another."""
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
+from metaprobe.routing.learned import ANY
+from metaprobe.routing.learned_state import ROW, Asked, Panel, rows
+from metaprobe.training.router_data import outcomes_of, pasts_of
+from metaprobe.training.router_fit import Board
+from metaprobe.training.router_rows import Views, batch_rows, views_of
+
+AGENTS = 6
+ANSWERS = ("Nile", "the Nile", "the Nile river", "Amazon", "")
+
+
+def team(n: int = 60, seed: int = 0) -> list[QuestionOutcomes]:
+    """Six agents: one never states a confidence, one costs nothing, the others by length; answers agree in part."""
+    rng = np.random.default_rng(seed)
+    return [
+        QuestionOutcomes(
+            f"{i}",
+            f"{i}",
+            question="x" * chars,
+            dimension=("easy", "hard", "")[i % 3],
+            agents={
+                f"a{a}": AgentOutcome(
+                    str(rng.choice(ANSWERS)),
+                    float(rng.random() < 0.3 + 0.1 * a),
+                    None if a == 2 or rng.random() < 0.2 else float(rng.random()),
+                    0.00001 * a * chars,
+                )
+                for a in range(AGENTS)
+            },
+        )
+        for i, chars in enumerate(rng.integers(0, 30, n).tolist())
+    ]
+
+
+@pytest.mark.parametrize("count", range(AGENTS + 1))
+def test_one_question_has_the_rows_that_many_have_however_many_were_asked(count: int) -> None:
+    questions = team()
+    data = outcomes_of(questions)
+    pasts = pasts_of(data)
+    rng = np.random.default_rng(count)
+    text = np.where(rng.random(data.score.shape) < 0.1, np.nan, rng.normal(size=data.score.shape))
+    views, seen = views_of(data, pasts, text), set()
+    for i, question in enumerate(questions):
+        mask = np.isin(np.arange(AGENTS), rng.permutation(AGENTS)[:count])
+        panel = Panel.of(data.agents, [pasts[a].get(question.dimension) or pasts[a][ANY] for a in data.agents])
+        asked = [
+            (column, Asked(question.agents[agent].answer, question.agents[agent].confidence))
+            for column, agent in enumerate(data.agents)
+            if mask[column]
+        ]
+        one, prices = rows(panel, asked, text[i].tolist(), len(question.question))
+        many = batch_rows(views, np.full(AGENTS, i), np.tile(mask, (AGENTS, 1)), np.arange(AGENTS))
+        np.testing.assert_allclose(np.array(one), many, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(1000 * np.array(prices), views.price[i], rtol=1e-9)
+        seen |= {name for name, column in zip(ROW, many.T, strict=True) if np.isfinite(column).any()}
+    if count > 2:
+        assert seen == set(ROW), "every column had a number somewhere"
+
+
+@pytest.mark.parametrize("agents", [3, 50, 70])
+def test_questions_of_a_large_team_are_not_taken_for_one_another(agents: int) -> None:
+    """As bits of one integer, questions 0 and 16,384 of 50 agents were one state; 70 agents fit in none at all."""
+    last = 1 << 14
+    number, nothing = np.zeros((last + 1, agents)), np.zeros((1, agents, agents), dtype=np.float32)
+    views = Views(*[number] * 6, agreement=np.broadcast_to(nothing, (last + 1, agents, agents)))
+
+    def head(X: NDArray[np.float32], question: NDArray[np.int64]) -> NDArray[np.float64]:
+        return question + X[:, ROW.index("others")] / 1000.0
+
+    board = Board(views, outcomes_of(team(1)), head, max_asked=2)
+    question = np.array([0, last, 0, last, 0])
+    mask = np.zeros((5, agents), dtype=bool)
+    mask[2:4, 0] = mask[4, -1] = True
+    expected = question[:, None] + (mask.sum(axis=1, keepdims=True) - mask) / 1000
+    np.testing.assert_allclose(board.success(question, mask), expected, atol=1e-6)

@@ -1,0 +1,319 @@
+"""Connections that say nothing, say it slowly or read nothing cost the server a place, and no one an answer."""
+
+import asyncio
+import json
+import logging
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import serving_clients
+import uvicorn
+from served import KEY, TOKENS, Upstream, lifespan, running
+from serving_clients import LOGPROBS, Served, verdict_of
+from starlette.types import Receive, Scope, Send
+from uvicorn.protocols.http.flow_control import FlowControl
+
+from metaprobe.serving import sockets
+from metaprobe.serving.app import create_app
+from metaprobe.serving.run import KEEP_ALIVE_S, server_config
+from metaprobe.serving.seldom import SAY_AGAIN_S, Seldom, say_out_of_files_once
+from metaprobe.serving.settings import Settings
+from metaprobe.serving.sockets import BoundedProtocol, Bounds, bounds_of
+
+checkpoint = serving_clients.checkpoint
+predictor = serving_clients.predictor
+upstream = serving_clients.upstream
+callers_keys = serving_clients.callers_keys
+served = serving_clients.served
+
+SCORE = f"POST /v1/score HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {KEY}\r\ncontent-type: application/json\r\n"
+WITHIN_S = 20.0
+"""After which a server that never closes a connection makes a test fail."""
+
+
+@contextmanager
+def bounded(
+    checkpoint: Path,
+    upstream: str = "",
+    *,
+    connections: int = 64,
+    header_s: float = 10,
+    send_s: float = 10,
+    **more: Any,
+) -> Iterator[Served]:
+    """A server with the connections of `metaprobe serve`."""
+    app = create_app(Settings(checkpoint=checkpoint, upstream=upstream, **more))
+    protocol = partial(BoundedProtocol, bounds=Bounds(connections, header_s, send_s))
+    with running(app, http=protocol, timeout_keep_alive=KEEP_ALIVE_S) as (url, _):
+        yield Served(url)
+
+
+@pytest.fixture(autouse=True)
+def nothing_said_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sockets, "_seldom", Seldom(sockets.logger))
+
+
+def connected(client: Served, sent: str = "") -> socket.socket:
+    host, port = client.url.removeprefix("http://").split(":")
+    opened = socket.create_connection((host, int(port)), timeout=WITHIN_S)
+    opened.sendall(sent.encode())
+    return opened
+
+
+def everything(opened: socket.socket) -> bytes:
+    """What the server sends until it closes the connection; raises `TimeoutError` where it does not."""
+    parts = []
+    try:
+        while part := opened.recv(65536):
+            parts.append(part)
+    except ConnectionResetError:
+        pass
+    return b"".join(parts)
+
+
+# What is not clear
+
+
+def test_a_request_with_two_lengths_is_refused_and_what_follows_it_is_not_answered(served: Served) -> None:
+    hidden = f"GET /healthz HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {KEY}\r\n\r\n"
+    for first in ("content-length: 5\r\ntransfer-encoding: chunked", "transfer-encoding: chunked\r\ncontent-length: 5"):
+        with connected(served, f"{SCORE}{first}\r\n\r\n0\r\n\r\n{hidden}") as opened:
+            answer = everything(opened)
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert answer.count(b"HTTP/1.1") == 1
+        assert b"ambiguous_length" in answer
+
+
+# Silence
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "",
+        "POST /v1/sco",
+        f"{SCORE}content-length: 10\r\n\r\n[-0.",  # with a key: 408
+        "POST /v1/score HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n[-0.",  # without: 401, and then silence
+        f"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n{SCORE}",  # a second request that never ends
+    ],
+)
+def test_who_does_not_finish_a_request_is_not_waited_for(checkpoint: Path, said: str) -> None:
+    with bounded(checkpoint, header_s=0.2, body_timeout_s=0.2) as client, connected(client, said) as opened:
+        everything(opened)
+        assert client.get("/healthz").status_code == 200
+
+
+def test_a_header_that_dribbles_is_closed_although_it_never_stops(
+    checkpoint: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with bounded(checkpoint, header_s=0.2) as client, connected(client, "GET /healthz HTTP/1.1\r\nx: ") as opened:
+        opened.settimeout(0.02)
+        for _ in range(1000):
+            try:
+                opened.sendall(b"x")
+                if not opened.recv(1):
+                    break
+            except TimeoutError:
+                continue
+            except OSError:
+                break
+        else:
+            pytest.fail("the server reads on after a thousand bytes")
+    assert "sent no whole request header within 0.2 s" in caplog.text
+
+
+def test_a_stream_outlives_the_time_for_a_header(checkpoint: Path, upstream: tuple[Upstream, str]) -> None:
+    told, url = upstream
+    told.begin()
+    with bounded(checkpoint, url, header_s=0.2, send_s=0.2, body_timeout_s=0.2) as client:
+        told.go_on.release()
+        stream = client.chat("steps", stream=True)
+        first = next(iter(stream))
+        with connected(client) as silent:  # opened later, and closed since the time is over
+            assert everything(silent) == b""
+        told.go_on.release(len(TOKENS))
+        rest = list(stream)
+    assert len([first, *rest]) == len(TOKENS) + 2
+    assert verdict_of(rest[-1])["score"] is not None
+
+
+def test_who_does_not_read_is_closed_and_so_is_the_upstream(checkpoint: Path) -> None:
+    closed = threading.Event()
+
+    async def endless(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await lifespan(receive, send)
+            return
+        await receive()
+        kind = [(b"content-type", b"text/event-stream")]
+        await send({"type": "http.response.start", "status": 200, "headers": kind})
+        gone = asyncio.ensure_future(receive())
+        while not gone.done():
+            await send({"type": "http.response.body", "body": b": " + b"x" * 65536 + b"\n\n", "more_body": True})
+            await asyncio.sleep(0)
+        closed.set()
+
+    body = '{"messages": [], "stream": true}'
+    request = f"{SCORE.replace('/v1/score', '/v1/chat/completions')}content-length: {len(body)}\r\n\r\n{body}"
+    with (
+        running(endless) as (url, _),
+        bounded(checkpoint, f"{url}/v1", send_s=0.2) as client,
+        connected(client, request),
+    ):
+        assert closed.wait(timeout=WITHIN_S)
+
+
+def test_who_reads_slowly_is_waited_for_as_long_as_anything_is_read(caplog: pytest.LogCaptureFixture) -> None:
+    class Clock:
+        def call_later(self, seconds: float, look: Any, *given: Any) -> asyncio.TimerHandle:
+            self.look = partial(look, *given)
+            return asyncio.TimerHandle(seconds, look, given, loop)
+
+    class Transport:
+        unread, aborted = 9, False
+
+        def get_write_buffer_size(self) -> int:
+            return self.unread
+
+        def abort(self) -> None:
+            self.aborted = True
+
+    loop, clock, transport = asyncio.new_event_loop(), Clock(), Transport()
+    given: dict[str, Any] = {"config": uvicorn.Config(lifespan), "server_state": uvicorn.server.ServerState()}
+    connection = BoundedProtocol(**given, app_state={}, _loop=clock, bounds=Bounds(1, 1, 1))
+    connection.transport, connection.flow = transport, FlowControl(transport)  # type: ignore[arg-type, assignment]
+    connection.pause_writing()
+    for transport.unread in (8, 5, 1):
+        clock.look()
+    assert not transport.aborted
+    clock.look()
+    assert transport.aborted
+    assert "read nothing of its answer" in caplog.text
+    loop.close()
+
+
+# Number
+
+
+def test_silent_connections_make_room_and_no_answer_is_lost(
+    checkpoint: Path, upstream: tuple[Upstream, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    told, url = upstream
+    told.begin()
+    with bounded(checkpoint, url, connections=4) as client, ExitStack() as open_ones:
+        told.go_on.release()
+        stream = client.chat("steps", stream=True)
+        first = next(iter(stream))
+        silent = [open_ones.enter_context(connected(client)) for _ in range(20)]
+        assert client.post("/v1/score", LOGPROBS).status_code == 200
+        assert everything(silent[0]) == b""  # the oldest made room
+        told.go_on.release(len(TOKENS))
+        assert len([first, *stream]) == len(TOKENS) + 2
+    lines = [record.getMessage() for record in caplog.records if record.name == "metaprobe.serving.sockets"]
+    assert lines == ["all 4 connections taken: closed the one idle for longest"]
+
+
+def test_where_every_connection_is_being_answered_a_new_one_is_refused(
+    checkpoint: Path, upstream: tuple[Upstream, str]
+) -> None:
+    told, url = upstream
+    told.begin()
+    with bounded(checkpoint, url, connections=2) as client:
+        told.go_on.release(2)
+        held = [client.chat("steps", stream=True) for _ in range(2)]
+        with connected(client) as refused:
+            answer = everything(refused)
+        told.go_on.release(2 * len(TOKENS))
+        assert [len(list(stream)) for stream in held] == [len(TOKENS) + 2] * 2
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "too_many_connections"
+    assert b"retry-after: 1\r\n" in answer.lower()
+
+
+def test_connections_leave_files_for_the_upstream(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def most(files: int | None, **more: Any) -> int:
+        monkeypatch.setattr("metaprobe.serving.sockets._most_files", lambda: files)
+        return bounds_of(Settings(checkpoint="c", **more)).connections
+
+    assert most(120) == 88
+    assert most(120, upstream="http://u/v1") == 44
+    assert "120 files may be open, which leaves room for 44 connections" in caplog.text
+    caplog.clear()
+    assert most(1024, upstream="http://u/v1") == most(None) == Settings(checkpoint="c").max_connections
+    assert not caplog.records
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a limit on open files")
+def test_a_hundred_and_forty_silent_connections_and_few_files_stop_nobody(checkpoint: Path, tmp_path: Path) -> None:
+    limited = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (120, 120)); "
+    command = [sys.executable, "-c", f"{limited}from metaprobe.serve_cli import serve; serve()"]
+    log = tmp_path / "log"
+    with log.open("w") as file:
+        server = subprocess.Popen(
+            [*command, "--checkpoint", str(checkpoint), "--port", "0", "--grace", "1"],
+            stderr=file,
+            env={**os.environ, "METAPROBE_API_KEY": KEY, "PYTHONWARNINGS": "ignore"},
+        )
+    try:
+        for _ in range(600):
+            if found := re.search(r"running on (http://[\d.:]+)", log.read_text()):
+                break
+            with pytest.raises(subprocess.TimeoutExpired):  # it is still there
+                server.wait(timeout=0.1)
+        assert found is not None
+        with ExitStack() as open_ones:
+            for _ in range(140):
+                open_ones.enter_context(connected(Served(found[1])))
+            for _ in range(3):
+                assert Served(found[1]).post("/v1/score", LOGPROBS).status_code == 200
+    finally:
+        server.terminate()
+        server.wait(timeout=30)
+    lines = log.read_text().splitlines()
+    assert not [line for line in lines if "Traceback" in line]
+    assert len(lines) < 30
+
+
+# What is logged
+
+
+def test_running_out_of_files_is_one_line_and_other_errors_stay_as_they_were(caplog: pytest.LogCaptureFixture) -> None:
+    loop = asyncio.new_event_loop()
+    try:
+        say_out_of_files_once(loop)
+        full = {"message": "socket.accept() out of system resource", "exception": OSError(24, "Too many open files")}
+        for _ in range(2048):
+            loop.call_exception_handler(full)
+        assert [record.getMessage() for record in caplog.records] == [
+            "no new connection can be taken in: [Errno 24] Too many open files"
+        ]
+        loop.call_exception_handler({"message": "something else"})
+        assert caplog.records[-1].getMessage() == "something else"
+    finally:
+        loop.close()
+
+
+def test_what_happens_often_is_counted_and_said_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    times = iter((0.0, 1.0, 2.0, SAY_AGAIN_S, SAY_AGAIN_S + 1))
+    seldom = Seldom(logging.getLogger("metaprobe.test"), lambda: next(times))
+    for what in "aaaab":
+        seldom(what)
+    assert [record.getMessage() for record in caplog.records] == ["a", "a (3 times since it was last said)", "b"]
+
+
+def test_the_program_bounds_its_connections_as_its_settings_say() -> None:
+    settings = Settings(checkpoint="c", max_connections=7, header_timeout_s=3, send_timeout_s=4)
+    protocol: Any = server_config(settings, log_config=None).http
+    assert (protocol.func, protocol.keywords) == (BoundedProtocol, {"bounds": Bounds(7, 3, 4)})
