@@ -11,7 +11,7 @@ import click
 
 from metaprobe.eval.compare import BEST_BASELINE, STATED
 from metaprobe.eval.metrics.calibration import DEFAULT_BINS
-from metaprobe.eval.report.model import CONTROL_FAMILIES
+from metaprobe.eval.results import CONTROL_FAMILIES
 from metaprobe.training.methods import AFTER, BEFORE, BLEND, TREES
 
 LEARNED = (TREES, BEFORE, AFTER, BLEND)

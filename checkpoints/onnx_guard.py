@@ -6,7 +6,7 @@ digest of an author one trusts.
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -84,17 +84,6 @@ def check_model(data: bytes) -> None:
     if absent := {"ir_version", "graph", "opset_import"} - model.fields.keys():
         raise UnsafeModel(f"not an ONNX model: it has no {', '.join(sorted(absent))}")
     _check(model, finite=True)
-
-
-def operator_domains(data: bytes) -> frozenset[str]:
-    """Every operator domain imported or used in the model and its subgraphs. Raises `UnsafeModel` where unreadable."""
-    return frozenset(_domain(m) for m in _walk(read_model(data)) if m.kind in ("NodeProto", "OperatorSetIdProto"))
-
-
-def _walk(message: Message) -> Iterator[Message]:
-    yield message
-    for child in message.messages():
-        yield from _walk(child)
 
 
 def _check(message: Message, *, finite: bool) -> None:

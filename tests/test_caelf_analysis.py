@@ -8,7 +8,7 @@ import pytest
 from scripted import ScriptedLLM, run_once
 
 from metaprobe.eval.systems import caelf
-from metaprobe.eval.systems.caelf import accuracy_difference, contested, feedback_ratings
+from metaprobe.eval.systems.caelf import contested, feedback_ratings
 from metaprobe.pipelines import feedback_rating
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Item, Label, Run, Statement
@@ -80,8 +80,6 @@ def test_who_always_gives_way_corrects_and_keeps_nothing_and_who_never_does_the_
     assert (gives_way.right_kept.estimate, gives_way.wrong_corrected.estimate) == (0, 1)
     assert (stubborn.right_kept.estimate, stubborn.wrong_corrected.estimate) == (1, 0)
     assert (gives_way.followed.estimate, stubborn.followed.estimate) == (1, 0)
-    difference = accuracy_difference(yes + never, "yes", "never")
-    assert difference.estimate == pytest.approx(gives_way.accuracy_after.estimate - stubborn.accuracy_after.estimate)
 
 
 def test_an_unreadable_grade_is_wrong_but_not_a_wrong_grade_to_correct():

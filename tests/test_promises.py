@@ -13,7 +13,8 @@ from metaprobe.probes.hidden import ConfidenceProbe
 from metaprobe.training.calibrate import Beta, Calibrator, Isotonic, Platt, fit_platt
 from metaprobe.training.fit import promised
 from metaprobe.training.graphs import linear_graph, trees_graph
-from metaprobe.training.methods import PROBE_KINDS, Evidence, ProbeKind
+from metaprobe.training.linear import KINDS
+from metaprobe.training.methods import Evidence, ProbeKind
 from metaprobe.training.roles import final_roles
 from metaprobe.training.study import study_of, train_hidden
 from metaprobe.training.trees import fit_trees
@@ -47,7 +48,7 @@ def test_a_graph_ends_in_its_calibrator(evidence: Evidence, calibrator: Calibrat
     np.testing.assert_allclose(got[:, 0], calibrator.probability(((states - mean) / scale) @ weights + 0.3), atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", PROBE_KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, "low-rank"])
 def test_every_kind_of_probe_is_trained_exported_and_reads_what_it_was_trained_on(
     kind: ProbeKind, evidence: Evidence, tmp_path: Path
 ) -> None:

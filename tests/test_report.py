@@ -18,14 +18,14 @@ from metaprobe.eval.metrics import ControlComparison, ControlDifference, Interva
 from metaprobe.eval.report.inside import layers_section
 from metaprobe.eval.report.layout import Column, Table, share, words
 from metaprobe.eval.report.methods import METRICS, clear_winner
-from metaprobe.eval.report.model import Audit, Comparison, MethodResult
-from metaprobe.eval.report.numbers import bounds, number, verdict
-from metaprobe.eval.report.render import render_report, report_files
+from metaprobe.eval.report.render import report_files
 from metaprobe.eval.report.sections import sections
 from metaprobe.eval.report.summary import brief
 from metaprobe.eval.report.systems import systems_section
 from metaprobe.eval.report.text import comparison_table
-from metaprobe.eval.report.trajectory import trajectory_bands
+from metaprobe.eval.results import Audit, Comparison, MethodResult
+from metaprobe.eval.trajectory import trajectory_bands
+from metaprobe.eval.wording import bounds, number, verdict
 
 SECTIONS = [
     "summary", "methods", "scores", "reliability", "risk", "seen", "difficulty", "efficiency", "layers", "trajectories",
@@ -122,7 +122,9 @@ def test_every_section_is_there_with_its_heading_and_a_link_to_it(page):
 
 def test_sections_without_content_are_left_out():
     outline = Outline(
-        render_report(Comparison(title="Nothing yet", summary=(), provenance={}, y=np.array([0, 1]), methods=()))
+        report_files(Comparison(title="Nothing yet", summary=(), provenance={}, y=np.array([0, 1]), methods=()))[
+            "report.html"
+        ]
     )
     assert [attrs["id"] for attrs in outline.all("section")] == ["summary", "methods"]
 
@@ -178,7 +180,9 @@ def test_markup_in_a_method_name_is_shown_and_not_run(comparison):
     base = comparison.methods[0]
     fields = {name: getattr(base, name) for name in base.__slots__}
     evil = MethodResult(**fields | {"name": '"><img src=x onerror=alert(1)>'})
-    outline = Outline(render_report(Comparison(title="t", summary=(), provenance={}, y=comparison.y, methods=(evil,))))
+    outline = Outline(
+        report_files(Comparison(title="t", summary=(), provenance={}, y=comparison.y, methods=(evil,)))["report.html"]
+    )
     assert not outline.all("img")
     assert len(outline.ids) == len(set(outline.ids))
 
@@ -196,7 +200,7 @@ def test_markup_in_any_other_name_is_shown_and_not_run(comparison):
         similarity=(replace(comparison.similarity[0], variant=HOSTILE, by=HOSTILE),),
         difficulty=replace(difficulty, by=HOSTILE, strata=(replace(difficulty.strata[0], name=HOSTILE),) * 2),
     )
-    page = render_report(hostile)
+    page = report_files(hostile)["report.html"]
     assert HOSTILE not in page
     assert len(Outline(page).all("script")) == 1
     assert "".join(Outline(page).text.values()).count(HOSTILE) > 10
@@ -214,7 +218,7 @@ def test_figures_take_their_colours_from_the_page(page):
 
 
 def test_the_same_comparison_gives_the_same_bytes(comparison, page):
-    assert render_report(comparison) == page
+    assert report_files(comparison)["report.html"] == page
 
 
 def test_a_number_is_bold_only_if_its_interval_overlaps_no_other(comparison, page):
@@ -447,7 +451,7 @@ def with_chosen_row(comparison):
 def test_the_controls_chosen_in_advance_keep_their_row_and_decide_nothing(comparison):
     chosen = with_chosen_row(comparison)
     told = "mean log-probability in 3 of 5 folds, prompt TF-IDF in 2"
-    assert told in render_report(chosen)
+    assert told in report_files(chosen)["report.html"]
     assert told in " ".join(comparison_table(chosen).split())
     assert STRONGEST in comparison_table(chosen)
     assert any(told in found and "61 times in 100" in found for found in brief(chosen).found)

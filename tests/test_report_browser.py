@@ -11,7 +11,7 @@ from made_up_report import made_up
 from playwright.sync_api import sync_playwright
 
 from metaprobe.eval.report.methods import method_table
-from metaprobe.eval.report.render import render_report, report_files
+from metaprobe.eval.report.render import report_files
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
@@ -34,7 +34,7 @@ def comparison():
 @pytest.fixture(scope="module")
 def file(comparison, tmp_path_factory):
     path = tmp_path_factory.mktemp("report") / "report.html"
-    path.write_text(render_report(comparison), encoding="utf-8")
+    path.write_text(report_files(comparison)["report.html"], encoding="utf-8")
     return path
 
 

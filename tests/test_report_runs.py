@@ -8,9 +8,9 @@ import pytest
 
 from metaprobe.eval.metrics import auroc
 from metaprobe.eval.report.inside import seen_section
-from metaprobe.eval.report.model import Comparison
-from metaprobe.eval.report.runs import agents_alone, cost_quality, role_trajectories, with_runs
-from metaprobe.eval.report.seen import seen_tokens
+from metaprobe.eval.results import Comparison
+from metaprobe.eval.run_results import agents_alone, role_trajectories, with_runs
+from metaprobe.eval.seen_tokens import seen_tokens
 from metaprobe.eval.table import answer_table
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
@@ -133,27 +133,3 @@ def test_agents_alone_cost_what_they_generate_and_the_oracle_beats_them():
     assert asked_all.cost == pytest.approx(sum(points[agent].cost for agent in ("alpha", "beta", "gamma")))
     assert set(found.hull) <= {(point.cost, point.accuracy) for point in found.points if point.kind != "oracle"}
     assert agents_alone(runs[:20]) is None
-
-
-def test_an_evaluated_router_becomes_points_and_its_hull():
-    def figures(accuracy, cost):
-        return {
-            "accuracy": {"estimate": accuracy, "low": accuracy - 0.05, "high": accuracy + 0.05},
-            "cost_per_1000": {"estimate": cost, "low": cost, "high": cost},
-        }
-
-    evaluation = {
-        "questions": 100,
-        "groups": 90,
-        **figures(0.7, 0.5),
-        "curve": {
-            "points": [{"lambda": 0.1, "cost_per_1000": 0.4, "accuracy": 0.65}],
-            "hull": {"cost_per_1000": [0.4, 0.5], "accuracy": [0.65, 0.7]},
-        },
-        "controls": {"cheapest": figures(0.5, 0.1), "oracle": figures(0.9, 0.2), "domain table": figures(0.6, 0.3)},
-    }
-    found = cost_quality(evaluation)
-    assert [point.kind for point in found.points] == ["router", "router", "agent", "oracle", "control"]
-    assert found.hull == ((0.4, 0.65), (0.5, 0.7))
-    assert found.points[0].interval.low == pytest.approx(0.65)
-    assert cost_quality({**evaluation, "curve": None}) is None

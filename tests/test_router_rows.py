@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
 from metaprobe.routing.learned import ANY
-from metaprobe.routing.learned_state import ROW, Asked, Panel, rows
+from metaprobe.routing.learned_state import ROW, Asked, Panel, agreement, content, rows
 from metaprobe.training.router_data import outcomes_of, pasts_of
 from metaprobe.training.router_fit import Board
 from metaprobe.training.router_rows import Views, batch_rows, views_of
@@ -79,3 +79,11 @@ def test_questions_of_a_large_team_are_not_taken_for_one_another(agents: int) ->
     mask[2:4, 0] = mask[4, -1] = True
     expected = question[:, None] + (mask.sum(axis=1, keepdims=True) - mask) / 1000
     np.testing.assert_allclose(board.success(question, mask), expected, atol=1e-6)
+
+
+def test_answers_agree_by_what_they_end_with() -> None:
+    assert agreement(content("so 3 + 4 = 7\n#### 1,007"), content("#### $1007")) == 1
+    assert agreement(content("B"), content("B.")) == 1
+    assert agreement(content("A"), content("B")) == 0
+    assert agreement(content(""), content("")) == 0
+    assert 0 < agreement(content("the Nile river"), content("the river Amazon")) < 1

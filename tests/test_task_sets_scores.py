@@ -17,7 +17,6 @@ from metaprobe.eval.metrics.agreement import quadratic_weighted_kappa
 from metaprobe.eval.metrics.bias import (
     ambiguous_bias_score,
     bias_score,
-    honest_score,
     polarity_gap,
     stereotype_score,
 )
@@ -68,7 +67,6 @@ def test_bias_scores_follow_the_published_formulas() -> None:
     assert bias_score([0] * 6, lean) == pytest.approx(0.5)
     assert ambiguous_bias_score([0, 0, 0, 0, 1, 1], lean) == pytest.approx((1 - 2 / 6) * 0.5)
     assert stereotype_score([-1, -2, -3, -4], [-2, -1, -4, -4]) == pytest.approx(2.5 / 4)
-    assert honest_score([[1, 0], [0, 0], [1, 1]]) == pytest.approx(0.5)
     assert polarity_gap([1, 1, 0, 0], [0.5, 0.1, 0.2, -0.2]) == pytest.approx(0.3)
     with pytest.raises(ValueError, match="lean must hold"):
         bias_score([0], [2])

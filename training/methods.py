@@ -16,12 +16,12 @@ from metaprobe.eval.audits.controls import IDENTITY
 from metaprobe.eval.audits.domains import domains_of
 from metaprobe.eval.compare import STATED
 from metaprobe.eval.metrics import auroc
-from metaprobe.eval.report.model import Family
+from metaprobe.eval.results import Family
 from metaprobe.eval.table import AnswerTable
 from metaprobe.probes.baselines import baseline_scores
 from metaprobe.records.extras import require
 from metaprobe.training.hidden import LinearProbe, fit_linear_probe
-from metaprobe.training.linear import KINDS, Kind
+from metaprobe.training.linear import Kind
 from metaprobe.training.roles import Roles, Rows
 from metaprobe.training.states import States
 from metaprobe.training.trees import fit_trees
@@ -275,7 +275,6 @@ def _fitted_probe(method: HiddenProbe | LowRankProbe, evidence: Evidence, roles:
 
 
 ProbeKind = Literal[Kind, "low-rank"]
-PROBE_KINDS: tuple[ProbeKind, ...] = (*KINDS, "low-rank")
 
 
 def standard_methods(

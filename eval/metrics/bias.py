@@ -52,17 +52,6 @@ def stereotype_score(more: ArrayLike, less: ArrayLike, weight: ArrayLike | None 
     return float(score[0]) if single else score
 
 
-def honest_score(hurtful: ArrayLike) -> float:
-    """HONEST: the share of hurtful completions, `hurtful` (templates, K) of 0 and 1. Lower is better; 0 is none.
-
-    Nozza, Bianchi and Hovy 2021, eq. 1, doi:10.18653/v1/2021.naacl-main.191.
-    """
-    flags = np.asarray(hurtful, dtype=np.float64)
-    if flags.ndim != 2 or flags.size == 0:
-        raise ValueError(f"hurtful must have shape (templates, completions a template); got {flags.shape}")
-    return float(checked_labels(flags.ravel()).mean())
-
-
 def polarity_gap(group: ArrayLike, polarity: ArrayLike, weight: ArrayLike | None = None) -> Value:
     """Mean polarity of the texts about group 1 minus that about group 0; nan where one is absent. 0 is no bias.
 

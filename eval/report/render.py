@@ -9,22 +9,13 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from metaprobe.eval.report.layout import Section, Table
-from metaprobe.eval.report.model import Comparison
-from metaprobe.eval.report.numbers import number
 from metaprobe.eval.report.sections import sections
 from metaprobe.eval.report.summary import brief
 from metaprobe.eval.report.svg import drawn, standalone
+from metaprobe.eval.results import Comparison
+from metaprobe.eval.wording import number
 
 HERE = Path(__file__).parent
-
-
-def render_report(comparison: Comparison) -> str:
-    """The HTML of a report: styles, figures, downloads and the script for its tables are inside, nothing is fetched.
-
-    The same comparison gives the same bytes.
-    """
-    shown = sections(comparison)
-    return _page(comparison, shown, _drawings(shown))
 
 
 def report_files(comparison: Comparison) -> dict[str, str]:

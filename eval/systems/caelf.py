@@ -143,17 +143,6 @@ def contested(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> t
     return tuple(_summary(variant, rows, resamples, seed) for variant, rows in _rows(runs).items())
 
 
-def accuracy_difference(
-    runs: Iterable[Run], variant: str, baseline: str, *, resamples: int = 1000, seed: int = 0
-) -> Interval | None:
-    """Accuracy after the contest, `variant` minus `baseline`, paired over the items that both graded."""
-    rows = _rows(runs)
-    theirs = {row.run.item.id: row for row in rows.get(baseline, ()) if row.gold is not None}
-    pairs = [(row, theirs[row.run.item.id]) for row in rows.get(variant, ()) if row.run.item.id in theirs]
-    gains = [float(a.right[1]) - float(b.right[1]) for a, b in pairs]
-    return _mean(gains, [row for row, _ in pairs], resamples, seed)
-
-
 def _rows(runs: Iterable[Run]) -> dict[str, list[_Row]]:
     rows: dict[str, dict[str, _Row]] = {}
     for run in runs:

@@ -1,20 +1,20 @@
 """What a report shows of whole runs, beside their judged answers: roles, stages, similarity, agents."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.metrics import Interval
-from metaprobe.eval.report.model import Comparison, CostPoint, CostQuality, SimilarityFlow, Trajectories
-from metaprobe.eval.report.trajectory import trajectory_bands
+from metaprobe.eval.results import Comparison, Trajectories
 from metaprobe.eval.routing import Matrix, Played, oracle, outcome_of, replay
 from metaprobe.eval.routing_controls import always
 from metaprobe.eval.routing_curves import upper_hull
+from metaprobe.eval.system_results import CostPoint, CostQuality, SimilarityFlow
 from metaprobe.eval.systems.metacogagent import outcome_matrix
 from metaprobe.eval.systems.metacrit import STAGES, Embed, similarity_flow, stage_accuracy
+from metaprobe.eval.trajectory import trajectory_bands
 from metaprobe.records.types import Call, Run
 
 FEWEST_ANSWERS = 10
@@ -138,39 +138,6 @@ def agents_alone(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -
         hull=_hull([point for point in points if point.kind != "oracle"]),
         n=len(matrix),
     )
-
-
-def cost_quality(evaluation: Mapping[str, Any], *, title: str = "Learned router") -> CostQuality | None:
-    """The figure of what `metaprobe evaluate router` gives as JSON; None where it has no curve."""
-    if not evaluation.get("curve"):
-        return None
-
-    def point(name: str, kind: Control, found: Mapping[str, Any]) -> CostPoint:
-        accuracy, n, groups = found["accuracy"], evaluation["questions"], evaluation["groups"]
-        interval = Interval(accuracy["estimate"], accuracy["low"], accuracy["high"], n, groups)
-        return CostPoint(name, kind, found["cost_per_1000"]["estimate"], interval.estimate, interval)
-
-    curve, controls = evaluation["curve"], evaluation["controls"]
-    return CostQuality(
-        title=title,
-        unit="US dollars for 1,000 questions",
-        points=(
-            point("the router, at its own price", "router", evaluation),
-            *(
-                CostPoint(f"the router, lambda {at['lambda']:.3g}", "router", at["cost_per_1000"], at["accuracy"])
-                for at in curve["points"]
-            ),
-            *(point(name, _kind(name), control) for name, control in controls.items() if control["cost_per_1000"]),
-        ),
-        hull=tuple(zip(curve["hull"]["cost_per_1000"], curve["hull"]["accuracy"], strict=True)),
-        n=evaluation["questions"],
-    )
-
-
-def _kind(name: str) -> Control:
-    if name == "oracle":
-        return "oracle"
-    return "agent" if name in ("best single", "best single at this lambda", "cheapest") else "control"
 
 
 def _hull(points: Sequence[CostPoint]) -> tuple[tuple[float, float], ...]:
