@@ -19,11 +19,11 @@ from demo_results import markdown, write
 
 from metaprobe.eval.compare import Judged, auroc_gain, method_results
 from metaprobe.probes.adapter import AdapterProbe, When
-from metaprobe.training.adapter import adapter_scores, train_adapter
-from metaprobe.training.adapter_data import adapter_roles, load_adapter_data
-from metaprobe.training.adapter_fit import Settings
-from metaprobe.training.evidence import load_evidence
-from metaprobe.training.methods import AFTER, BEFORE, HiddenProbe
+from metaprobe.training.adapter.data import adapter_roles, load_adapter_data
+from metaprobe.training.adapter.fit import Settings
+from metaprobe.training.adapter.train import adapter_scores, train_adapter
+from metaprobe.training.crossfit.evidence import load_evidence
+from metaprobe.training.crossfit.methods import AFTER, BEFORE, HiddenProbe
 from probes import FIGURES, MODELS, PAGE, TASKS, packed, shown
 
 ADAPTER = FIGURES.with_name("adapter.json")

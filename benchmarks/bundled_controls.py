@@ -26,10 +26,10 @@ from metaprobe.eval.metrics import (
     interval,
 )
 from metaprobe.eval.metrics.ranked import Metric
-from metaprobe.training.audit import CONTROLS
-from metaprobe.training.crossfit import crossfit
-from metaprobe.training.heads_data import load_heads
-from metaprobe.training.methods import FeatureTrees, standard_methods
+from metaprobe.training.crossfit.audit import CONTROLS
+from metaprobe.training.crossfit.folds import crossfit
+from metaprobe.training.crossfit.methods import FeatureTrees, standard_methods
+from metaprobe.training.quality.data import load_heads
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "recorded"))

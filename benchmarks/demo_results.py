@@ -17,7 +17,7 @@ import click
 from metaprobe.eval.compare import BEST_BASELINE, STATED
 from metaprobe.eval.metrics.calibration import DEFAULT_BINS
 from metaprobe.eval.results import CONTROL_FAMILIES
-from metaprobe.training.methods import AFTER, BEFORE, BLEND, TREES
+from metaprobe.training.crossfit.methods import AFTER, BEFORE, BLEND, TREES
 
 LEARNED = (TREES, BEFORE, AFTER, BLEND)
 ROOT = Path(__file__).parent.parent

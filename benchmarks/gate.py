@@ -20,7 +20,7 @@ from demo_results import write
 from metaprobe.checkpoints import UntrustedCheckpoint
 from metaprobe.eval.gate import GateReport, LookResult, RateResult, UseResult, gate_markdown
 from metaprobe.eval.metrics import Interval
-from metaprobe.training.gate import train_gate
+from metaprobe.training.gate.train import train_gate
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "production.md"

@@ -21,8 +21,8 @@ from systems_figures import ROOT, recorded
 from metaprobe.eval.metrics import StratifiedAuroc, cluster_weights, interval
 from metaprobe.eval.table import group_of
 from metaprobe.records.types import Run
-from metaprobe.training.methods import unfitted_tfidf
-from metaprobe.training.roles import group_folds
+from metaprobe.training.common.roles import group_folds
+from metaprobe.training.crossfit.methods import unfitted_tfidf
 
 MEASURED = ROOT / "docs" / "measured" / "probes_joined.json"
 MODELS = ("qwen-coder-0.5b", "smollm2-135m")

@@ -17,7 +17,7 @@ from metaprobe.records.types import Call, Run
 from metaprobe.routing.paper import AGAIN, ASK, COLLABORATE, EXECUTE, STOP, PaperRules
 from metaprobe.routing.policy import State
 from metaprobe.routing.profiles import UNKNOWN, Experience, Profiles, answered_correctly, classified
-from metaprobe.training.operating_points import matched
+from metaprobe.training.common.operating_points import matched
 
 ORDERS = 10
 """Shuffled orders of the questions over which MetaCogAgent is played: its profiles depend on the order."""

@@ -28,10 +28,18 @@ from metaprobe.eval.compare import BEST_BASELINE, STATED, auroc_gain, method_res
 from metaprobe.eval.metrics import cluster_weights, stated_calibration
 from metaprobe.eval.table import answer_table
 from metaprobe.records.store import RunStore
-from metaprobe.training.crossfit import crossfit
-from metaprobe.training.evidence import load_evidence
-from metaprobe.training.linear import KINDS, fit_linear
-from metaprobe.training.methods import AFTER, BEFORE, BLEND, MEAN_LOGPROB, HiddenProbe, LowRankProbe, standard_methods
+from metaprobe.training.crossfit.evidence import load_evidence
+from metaprobe.training.crossfit.folds import crossfit
+from metaprobe.training.crossfit.methods import (
+    AFTER,
+    BEFORE,
+    BLEND,
+    MEAN_LOGPROB,
+    HiddenProbe,
+    LowRankProbe,
+    standard_methods,
+)
+from metaprobe.training.linear.probe import KINDS, fit_linear
 from metaprobe.training.study import BLENDED
 
 ROOT = Path(__file__).parent.parent

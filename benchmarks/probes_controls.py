@@ -9,7 +9,7 @@ import numpy as np
 from metaprobe.eval.compare import STATED
 from metaprobe.eval.metrics import ControlComparison, Interval, holm
 from metaprobe.eval.metrics.delong import normal_p
-from metaprobe.training.methods import BLEND, MEAN_LOGPROB
+from metaprobe.training.crossfit.methods import BLEND, MEAN_LOGPROB
 
 CONTROLS = (
     STATED,

@@ -13,8 +13,8 @@ from quality_methods import PAPER_WINDOWS, SINGLE, column_scores, filled
 
 from metaprobe.eval.compare import BEST_BASELINE
 from metaprobe.eval.metrics import Interval, auroc, cluster_weights, interval, spearman
-from metaprobe.training.methods import BLEND, TREES
-from metaprobe.training.roles import group_folds
+from metaprobe.training.common.roles import group_folds
+from metaprobe.training.crossfit.methods import BLEND, TREES
 
 ROOT = Path(__file__).parent.parent
 PAPER = ROOT / "docs" / "paper_figures" / "early_token_confidence.json"

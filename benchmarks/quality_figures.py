@@ -45,9 +45,9 @@ from metaprobe.eval.metrics import (
 )
 from metaprobe.probes.features import COUNTS
 from metaprobe.records.errors import RecordError
-from metaprobe.training.crossfit import CrossFit, crossfit
-from metaprobe.training.methods import BLEND, MEAN_LOGPROB, TREES, Evidence, Method
-from metaprobe.training.roles import Roles, group_folds, outer_folds
+from metaprobe.training.common.roles import Roles, group_folds, outer_folds
+from metaprobe.training.crossfit.folds import CrossFit, crossfit
+from metaprobe.training.crossfit.methods import BLEND, MEAN_LOGPROB, TREES, Evidence, Method
 
 FOLDS = 5
 RESAMPLES = 300

@@ -7,8 +7,8 @@ import torch
 
 from metaprobe.eval.metrics import auroc
 from metaprobe.eval.results import Family
-from metaprobe.training.methods import Evidence, Fitted, Scores
-from metaprobe.training.roles import Roles, Rows
+from metaprobe.training.common.roles import Roles, Rows
+from metaprobe.training.crossfit.methods import Evidence, Fitted, Scores
 
 GRU = "GRU"
 

@@ -1,4 +1,4 @@
-"""The rivals of the quality predictor, as methods of `metaprobe.training.methods`: fit on some rows, score any rows."""
+"""The rivals of the quality predictor, as methods of `metaprobe.training.crossfit.methods`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +19,8 @@ from metaprobe.probes.baselines import baseline_scores
 from metaprobe.probes.features import features, schema
 from metaprobe.probes.wepr import entropy_contributions
 from metaprobe.records.errors import RecordError
-from metaprobe.training.methods import (
+from metaprobe.training.common.roles import Roles, Rows
+from metaprobe.training.crossfit.methods import (
     MEAN_LOGPROB,
     TREES,
     CellTable,
@@ -30,7 +31,6 @@ from metaprobe.training.methods import (
     Method,
     Scores,
 )
-from metaprobe.training.roles import Roles, Rows
 
 EARLY = ("first3", "first5", "first10")
 """The windows that the paper calls early."""

@@ -28,11 +28,11 @@ from metaprobe.eval.routing import best_single, cheapest, oracle
 from metaprobe.eval.routing_controls import always
 from metaprobe.routing.learned import LearnedRouter
 from metaprobe.routing.learned_state import Asked, Known
-from metaprobe.training.roles import group_folds
-from metaprobe.training.router import train_router
-from metaprobe.training.router_controls import Family, families_of
-from metaprobe.training.router_data import Outcomes, Words, outcomes_of
-from metaprobe.training.router_evaluate import matrix_of
+from metaprobe.training.common.roles import group_folds
+from metaprobe.training.router.controls import Family, families_of
+from metaprobe.training.router.data import Outcomes, Words, outcomes_of
+from metaprobe.training.router.evaluate import matrix_of
+from metaprobe.training.router.train import train_router
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "routing.md"

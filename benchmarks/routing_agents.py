@@ -39,7 +39,7 @@ from metaprobe.eval.routing import share
 from metaprobe.routing.learned_policy import AgentPolicy
 from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.profiles import Profiles
-from metaprobe.training.roles import group_folds
+from metaprobe.training.common.roles import group_folds
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "routing.md"

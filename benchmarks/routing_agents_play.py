@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from routing_data import PARAMETERS, USD_PER_BILLION
 
+from metaprobe.collecting.collect import collect
 from metaprobe.eval.systems.metacogagent import outcome_matrix
 from metaprobe.llms.pricing import Price
 from metaprobe.llms.replay import ReplayLLM
@@ -24,7 +25,6 @@ from metaprobe.routing.learned_policy import AgentPolicy
 from metaprobe.routing.paper import ASK, COLLABORATE, EXECUTE
 from metaprobe.routing.policy import Outcome, Policy, State
 from metaprobe.routing.profiles import Experience, Profiles, classified
-from metaprobe.training.collect import collect
 
 PRICES = {name: Price(size * USD_PER_BILLION, size * USD_PER_BILLION) for name, size in PARAMETERS.items()}
 CLASSIFIER = PRICES["beta"]

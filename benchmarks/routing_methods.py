@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 from metaprobe.eval.routing import Matrix, Played, replay
 from metaprobe.eval.routing_controls import always
 from metaprobe.routing.learned_budget import Alone, Plan, Point
-from metaprobe.training.router_curve import alone_of, choices_by_rule, cross_played, curve_of, rule_of
-from metaprobe.training.router_data import Outcomes, Words
-from metaprobe.training.router_evaluate import matrix_of
-from metaprobe.training.router_fit import FittedRouter, fit_router
-from metaprobe.training.router_rows import Rates
+from metaprobe.training.router.curve import alone_of, choices_by_rule, cross_played, curve_of, rule_of
+from metaprobe.training.router.data import Outcomes, Words
+from metaprobe.training.router.evaluate import matrix_of
+from metaprobe.training.router.fit import FittedRouter, fit_router
+from metaprobe.training.router.rows import Rates
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

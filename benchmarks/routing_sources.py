@@ -32,14 +32,14 @@ from metaprobe.routing.learned import LearnedRouter
 from metaprobe.routing.learned_policy import AgentPolicy
 from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.profiles import Profiles
-from metaprobe.training.calibrate import choose_calibrator
-from metaprobe.training.crossfit import crossfit
-from metaprobe.training.evidence import load_evidence
-from metaprobe.training.methods import TREES, USUAL_TREES, Evidence
-from metaprobe.training.roles import group_folds, roles_without
-from metaprobe.training.router import train_router
-from metaprobe.training.router_runs import assessment_part, outcomes_of
-from metaprobe.training.router_sources import Confidences, CrossFitted
+from metaprobe.training.common.calibrate import choose_calibrator
+from metaprobe.training.common.roles import group_folds, roles_without
+from metaprobe.training.crossfit.evidence import load_evidence
+from metaprobe.training.crossfit.folds import crossfit
+from metaprobe.training.crossfit.methods import TREES, USUAL_TREES, Evidence
+from metaprobe.training.router.runs import assessment_part, outcomes_of
+from metaprobe.training.router.sources import Confidences, CrossFitted
+from metaprobe.training.router.train import train_router
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "routing.md"

@@ -16,12 +16,12 @@ import numpy as np
 from demo_results import markdown, write
 
 from metaprobe.eval.metrics import Interval, cluster_weights, mean_interval
-from metaprobe.training.evidence import load_runs
-from metaprobe.training.stages import DEFAULT_PRICE, PointStudy, study_stages
-from metaprobe.training.stages_data import Critics, Cycles, StageData
-from metaprobe.training.stages_play import SEEDS
-from metaprobe.training.stages_read import stage_data
-from metaprobe.training.stages_ways import LEARNED, ORACLE, RANDOM, SHUFFLED
+from metaprobe.training.crossfit.evidence import load_runs
+from metaprobe.training.stages.data import Critics, Cycles, StageData
+from metaprobe.training.stages.play import SEEDS
+from metaprobe.training.stages.read import stage_data
+from metaprobe.training.stages.train import DEFAULT_PRICE, PointStudy, study_stages
+from metaprobe.training.stages.ways import LEARNED, ORACLE, RANDOM, SHUFFLED
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "routing.md"

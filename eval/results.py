@@ -117,8 +117,8 @@ class TrajectoryBands:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LayerSweep:
-    """One kind of probe over all layers. Each fold chooses by `training.hidden.one_standard_error`, which need not be
-    where `selection_auroc` is highest."""
+    """One kind of probe over all layers. Each fold chooses by `training.linear.layers.one_standard_error`, which
+    need not be where `selection_auroc` is highest."""
 
     probe: str
     layers: tuple[int, ...]

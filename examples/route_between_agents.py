@@ -15,8 +15,8 @@ from metaprobe.records.outcomes import outcome_of_line
 from metaprobe.records.store import RunStore
 from metaprobe.routing.learned import LearnedRouter
 from metaprobe.routing.learned_state import Asked, Known
-from metaprobe.training.router import train_router
-from metaprobe.training.router_evaluate import evaluate_router
+from metaprobe.training.router.evaluate import evaluate_router
+from metaprobe.training.router.train import train_router
 
 RUNS = Path(__file__).parent.parent / "recorded" / "metacog-every-agent"
 USD_PER_1000 = {"alpha": 0.01, "beta": 0.04, "gamma": 0.12}  # assumed prices of a question, by size of the model

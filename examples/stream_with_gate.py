@@ -19,7 +19,7 @@ from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call
 from metaprobe.routing.gate import StreamingGate
 from metaprobe.serving.watch import watch
-from metaprobe.training.gate import train_gate
+from metaprobe.training.gate.train import train_gate
 
 RUNS = Path(__file__).parent.parent / "recorded" / "metacog-every-agent"
 AGENT = "beta"  # of the three models there, Qwen2.5-Coder-0.5B

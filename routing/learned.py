@@ -6,7 +6,7 @@ agent is expected to add to P(right) of the answer kept in the end, net of what 
 The agent of highest gain - lambda * price is asked while that is above a small margin; then the answer likeliest to be
 right is kept. A price is in dollars, and in seconds of waiting where a second has one too. Cascades and routing are one
 policy in it (Dekoninck et al. 2025, "A Unified Approach to Routing and Cascading for LLMs", arXiv:2410.10347); the
-heads, and how they are fitted (`training.router`), are this project's own.
+heads, and how they are fitted (`training.router.train`), are this project's own.
 """
 
 import copy
@@ -184,7 +184,7 @@ class LearnedRouter(Pretrained):
     def with_agent(self, name: str, pasts: Mapping[str, Past]) -> "LearnedRouter":
         """The same router with one agent more, or one with another past, without training.
 
-        `pasts`: by dimension, with the key "" for every other one; `training.router_data.pasts_of` makes them from
+        `pasts`: by dimension, with the key "" for every other one; `training.router.data.pasts_of` makes them from
         outcomes, `Past(rate=..., price_usd=...)` is one from numbers.
         """
         if ANY not in pasts:

@@ -133,7 +133,7 @@ def rows(
     """One row of `ROW` for each agent of the panel, and its price in US dollars.
 
     `asked`: columns of the panel with what they gave; nothing else of an agent is looked at but its past. `texts`: what
-    the question's words say about each agent's success, NaN where there is no text. `training.router_rows` makes the
+    the question's words say about each agent's success, NaN where there is no text. `training.router.rows` makes the
     same rows for many questions at once.
     """
     pasts, mean_rate = panel.pasts, panel.mean_rate

@@ -2,8 +2,8 @@
 
 Stands in for the papers' rules in Monitor-Generate-Verify (points `budget`, `iterate`, `select`), Self-Refine
 (`iterate`), Self-Verification (`select`) and MetaCrit (`regulate`). Each point has its own heads, logistic regressions
-in one graph (`training.stages`), and a head that did not win on held-out groups is not used: there, and where a head
-lacks what it was trained on, the paper's rule decides and the reason says why.
+in one graph (`training.stages.train`), and a head that did not win on held-out groups is not used: there, and where a
+head lacks what it was trained on, the paper's rule decides and the reason says why.
 
 | point | heads | decision |
 |---|---|---|

@@ -19,8 +19,8 @@ from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Hidden
 from metaprobe.routing.gate import StreamingGate
-from metaprobe.training.gate import export_gate
-from metaprobe.training.router import train_router
+from metaprobe.training.gate.train import export_gate
+from metaprobe.training.router.train import train_router
 
 ROOT = Path(__file__).parent.parent
 RECORDED = ROOT / "recorded" / "smollm2-metacog-eval"

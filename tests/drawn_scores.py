@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from metaprobe.training.calibrate import (
+from metaprobe.training.common.calibrate import (
     sigmoid,
 )
 

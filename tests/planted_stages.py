@@ -5,9 +5,9 @@ import pytest
 from numpy.typing import NDArray
 
 from metaprobe.routing.stages_state import COLUMNS
-from metaprobe.training.calibrate import sigmoid
-from metaprobe.training.stages import PointStudy, study_stages
-from metaprobe.training.stages_data import Critics, Cycles
+from metaprobe.training.common.calibrate import sigmoid
+from metaprobe.training.stages.data import Critics, Cycles
+from metaprobe.training.stages.train import PointStudy, study_stages
 
 T = 3
 CYCLE_TOKENS = 100.0

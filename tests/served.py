@@ -16,8 +16,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from metaprobe.checkpoints import Checkpoint, Draft, Generator, save_checkpoint
 from metaprobe.probes.quality import Support
-from metaprobe.training.graphs import linear_graph
-from metaprobe.training.methods import Evidence
+from metaprobe.training.common.graphs import linear_graph
+from metaprobe.training.crossfit.methods import Evidence
 
 KEY = "a-key-of-this-test-0"
 TOKENS = tuple((f" w{i}", -0.25 - i / 8) for i in range(6))

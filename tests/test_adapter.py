@@ -33,13 +33,13 @@ from metaprobe.probes.adapter import AdapterProbe, Encoder, batches, layout
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.types import Call, Message
-from metaprobe.training.adapter import adapter_scores, load_base, train_adapter
-from metaprobe.training.adapter_data import adapter_roles, examples, load_adapter_data
-from metaprobe.training.adapter_export import adapter_graph, quantised
-from metaprobe.training.adapter_fit import Scorer, Settings, fit_adapter, log_odds
-from metaprobe.training.adapter_state import STATE
-from metaprobe.training.calibrate import Platt, sigmoid
-from metaprobe.training.graphs import linear_graph
+from metaprobe.training.adapter.data import adapter_roles, examples, load_adapter_data
+from metaprobe.training.adapter.export import adapter_graph, quantised
+from metaprobe.training.adapter.fit import Scorer, Settings, fit_adapter, log_odds
+from metaprobe.training.adapter.state import STATE
+from metaprobe.training.adapter.train import adapter_scores, load_base, train_adapter
+from metaprobe.training.common.calibrate import Platt, sigmoid
+from metaprobe.training.common.graphs import linear_graph
 
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
 
@@ -81,7 +81,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory, runs: Path, base: str) ->
             (work / "notes.txt").write_text("mine")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("metaprobe.training.adapter.adapter_graph", keep)
+        patch.setattr("metaprobe.training.adapter.train.adapter_graph", keep)
         checkpoint = train_adapter(out, [runs], llm=base, settings=QUICK, work=work, command="test", on_step=on_step)
     assert checkpoint is not None
     assert [path.name for path in work.iterdir()] == ["notes.txt"]  # only its own state is gone

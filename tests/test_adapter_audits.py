@@ -7,8 +7,8 @@ import pytest
 from tiny_adapter import stored
 
 from metaprobe.eval.audits import AuditReport
-from metaprobe.training.adapter_audit import adapter_audits, control_scores
-from metaprobe.training.adapter_data import AdapterData, adapter_roles, load_adapter_data
+from metaprobe.training.adapter.audit import adapter_audits, control_scores
+from metaprobe.training.adapter.data import AdapterData, adapter_roles, load_adapter_data
 
 AFTER = "adapter probe after the answer beats"
 

@@ -14,10 +14,10 @@ from metaprobe.cli import main
 from metaprobe.llms.base import LLMError
 from metaprobe.probes.adapter import Encoder
 from metaprobe.records.errors import RecordError
-from metaprobe.training.adapter import train_adapter
-from metaprobe.training.adapter_data import adapter_roles, examples, load_adapter_data
-from metaprobe.training.adapter_fit import Fitted, Settings, fit_adapter
-from metaprobe.training.adapter_state import PARTIAL, STATE, check_work, remove_state
+from metaprobe.training.adapter.data import adapter_roles, examples, load_adapter_data
+from metaprobe.training.adapter.fit import Fitted, Settings, fit_adapter
+from metaprobe.training.adapter.state import PARTIAL, STATE, check_work, remove_state
+from metaprobe.training.adapter.train import train_adapter
 
 
 @pytest.fixture(scope="module")

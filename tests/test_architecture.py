@@ -18,8 +18,9 @@ FLOORS = {
     "eval": 3,
     "serving": 3,
     "tasks": 4,
-    "training": 5,
-    "metaprobe": 6,
+    "collecting": 5,
+    "training": 6,
+    "metaprobe": 7,
 }
 LIGHT = {"checkpoints", "probes", "routing"}
 HEAVY = {

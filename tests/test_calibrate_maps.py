@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from metaprobe.records.errors import RecordError
-from metaprobe.training.calibrate import (
+from metaprobe.training.common.calibrate import (
     FITTERS,
     ISOTONIC_ROWS,
     PARITY,

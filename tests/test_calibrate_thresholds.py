@@ -9,7 +9,7 @@ from drawn_scores import Arrays, beta_world, drawn, uneven_world
 from numpy.typing import NDArray
 
 from metaprobe.records.errors import RecordError
-from metaprobe.training.guarantees import accept_threshold, flag_threshold
+from metaprobe.training.common.guarantees import accept_threshold, flag_threshold
 
 REPETITIONS = 300
 

@@ -22,7 +22,7 @@ from metaprobe.records.outcomes import write_outcomes
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Hidden, Item, Label, Run
 from metaprobe.training.promote import FEWEST_GROUPS, Promotion, _probabilities, _reasons, load_reader, promote
-from metaprobe.training.router import train_router
+from metaprobe.training.router.train import train_router
 
 
 def run(*arguments):

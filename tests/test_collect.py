@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from metaprobe.collecting.collect import CollectReport, collect
+from metaprobe.collecting.launch import Plan, launch
 from metaprobe.llms.base import Capabilities, LLMError, Request
 from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup
 from metaprobe.records.errors import RecordError, StoreMismatch
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item
-from metaprobe.training.collect import CollectReport, collect
-from metaprobe.training.launch import Plan, launch
 
 SYSTEM = SYSTEMS["self-report"]
 ITEMS = [

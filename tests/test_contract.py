@@ -13,6 +13,9 @@ from scripted import ScriptedLLM, run_once
 from test_every_system import ITEM_OF, SUM
 
 from metaprobe.checkpoints import ContractMismatch
+from metaprobe.collecting.collect import collect
+from metaprobe.collecting.launch import Plan, launch
+from metaprobe.collecting.models import model_for
 from metaprobe.llms.base import Request
 from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup
 from metaprobe.pipelines.contract import check
@@ -26,9 +29,6 @@ from metaprobe.routing.learned_policy import load_policy
 from metaprobe.routing.paper import AGAIN, ASK, CONSTANTS, STOP, PaperRules
 from metaprobe.routing.policy import Outcome, Policy, State
 from metaprobe.routing.review import ReviewRules
-from metaprobe.training.collect import collect
-from metaprobe.training.launch import Plan, launch
-from metaprobe.training.models import model_for
 
 # Whether a bundled checkpoint passes every audit is not the subject here.
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")

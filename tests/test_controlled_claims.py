@@ -27,13 +27,13 @@ from metacog_replays import ORDERS, Recording, shuffled  # noqa: E402
 from reproduction_papers import over_ablations, over_self_refine  # noqa: E402
 from systems_figures import cell, packed, recorded  # noqa: E402
 
+from metaprobe.collecting.collect import collect  # noqa: E402
 from metaprobe.eval.metrics import cluster_weights  # noqa: E402
 from metaprobe.llms.replay import ReplayLLM  # noqa: E402
 from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup  # noqa: E402
 from metaprobe.pipelines.monitor_generate_verify import NEUTRAL_STRATEGY  # noqa: E402
 from metaprobe.records.store import RunStore  # noqa: E402
 from metaprobe.records.types import Call, Item, Label, Run, Sampling, Statement, Usage  # noqa: E402
-from metaprobe.training.collect import collect  # noqa: E402
 
 PROBLEMS = 120
 

@@ -17,7 +17,7 @@ from metaprobe.eval.metrics import (
     reliability_table,
 )
 from metaprobe.eval.ope import Logged, doubly_robust_gain, ips
-from metaprobe.training.calibrate import choose_calibrator, sigmoid
+from metaprobe.training.common.calibrate import choose_calibrator, sigmoid
 
 HELD = (0.925, 0.965)
 """Of 1,200 intervals so many should hold the truth: 0.95, less what percentile intervals of 80 groups fall short of it

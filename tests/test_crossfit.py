@@ -9,10 +9,19 @@ from conftest import made_up
 
 from metaprobe.eval.metrics import auroc, brier_skill
 from metaprobe.eval.results import Family
-from metaprobe.training.calibrate import choose_calibrator, sigmoid
-from metaprobe.training.crossfit import BEST_BASELINE, blend_weights, crossfit
-from metaprobe.training.methods import BLEND, CellTable, Evidence, Fitted, Method, PromptTfidf, Scores, standard_methods
-from metaprobe.training.roles import Roles, Rows, final_roles, outer_folds, roles_without
+from metaprobe.training.common.calibrate import choose_calibrator, sigmoid
+from metaprobe.training.common.roles import Roles, Rows, final_roles, outer_folds, roles_without
+from metaprobe.training.crossfit.folds import BEST_BASELINE, blend_weights, crossfit
+from metaprobe.training.crossfit.methods import (
+    BLEND,
+    CellTable,
+    Evidence,
+    Fitted,
+    Method,
+    PromptTfidf,
+    Scores,
+    standard_methods,
+)
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,14 +10,14 @@ import pytest
 from metaprobe.eval.metrics import auroc
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import RecordError
-from metaprobe.training import trees
-from metaprobe.training.roles import final_roles
+from metaprobe.training.common import trees
+from metaprobe.training.common.roles import final_roles
+from metaprobe.training.common.trees import fit_trees
 from metaprobe.training.study import head_studies, train_quality
-from metaprobe.training.trees import fit_trees
 
 distributed = pytest.importorskip("distributed")
 array = pytest.importorskip("dask.array")
-dask_trees = pytest.importorskip("metaprobe.training.dask_trees")
+dask_trees = pytest.importorskip("metaprobe.training.common.dask_trees")
 
 NAMES = (*(f"f{i}.std" for i in range(8)), "full.mean", "full.min")
 

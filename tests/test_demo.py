@@ -9,15 +9,15 @@ from click.testing import CliRunner
 
 from metaprobe import ConfidenceProbe, DifficultyProbe, LearnedChoice, QualityPredictor
 from metaprobe.cli import main
+from metaprobe.collecting.collect import CollectReport
 from metaprobe.eval.wording import FITTED
 from metaprobe.probes.signals import signals_of
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.routing.ask_again import ACCEPT, AGAIN
 from metaprobe.routing.policy import State
-from metaprobe.training.collect import CollectReport
+from metaprobe.training.crossfit.evidence import load_evidence
 from metaprobe.training.demo import Demo, train_demo
-from metaprobe.training.evidence import load_evidence
 from metaprobe.training.study import study, train_hidden
 
 # Whether so little data passes every audit is not the subject here.

@@ -15,12 +15,12 @@ from metaprobe.eval.metrics import cluster_weights, kendall, spearman
 from metaprobe.probes.hidden import DifficultyProbe
 from metaprobe.records.activations import Activations
 from metaprobe.records.errors import RecordError
-from metaprobe.training import difficulty as training
-from metaprobe.training.difficulty import ease_of, evaluate_difficulty, graded, item_folds, train_difficulty
-from metaprobe.training.difficulty_audit import difficulty_audits
-from metaprobe.training.methods import Evidence
-from metaprobe.training.progress import Progress
-from metaprobe.training.states import InMemory
+from metaprobe.training.crossfit.methods import Evidence
+from metaprobe.training.crossfit.progress import Progress
+from metaprobe.training.hidden import difficulty as training
+from metaprobe.training.hidden.difficulty import ease_of, evaluate_difficulty, graded, item_folds, train_difficulty
+from metaprobe.training.hidden.difficulty_audit import difficulty_audits
+from metaprobe.training.linear.states import InMemory
 
 
 def sampled(items: int = 400, samples: int = 6, seed: int = 0) -> Evidence:

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from metaprobe.collecting.collect import collect
+from metaprobe.collecting.launch import Plan, launch
 from metaprobe.llms.base import LLM, Request, Token
 from metaprobe.llms.local import LocalLLM
 from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Run
-from metaprobe.training.collect import collect
-from metaprobe.training.launch import Plan, launch
 from metaprobe.training.study import head_studies, study, train_hidden, train_quality
 
 pytestmark = [

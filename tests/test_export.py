@@ -17,15 +17,15 @@ from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.scoring import score_lines
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.types import Call, Hidden
-from metaprobe.training.calibrate import Platt, sigmoid
-from metaprobe.training.crossfit import crossfit
-from metaprobe.training.evidence import generator_of
-from metaprobe.training.graphs import linear_graph, trees_graph
-from metaprobe.training.methods import Evidence, standard_methods
-from metaprobe.training.roles import final_roles
-from metaprobe.training.states import InMemory
+from metaprobe.training.common.calibrate import Platt, sigmoid
+from metaprobe.training.common.graphs import linear_graph, trees_graph
+from metaprobe.training.common.roles import final_roles
+from metaprobe.training.common.trees import fit_trees
+from metaprobe.training.crossfit.evidence import generator_of
+from metaprobe.training.crossfit.folds import crossfit
+from metaprobe.training.crossfit.methods import Evidence, standard_methods
+from metaprobe.training.linear.states import InMemory
 from metaprobe.training.study import Study, train_hidden, train_quality
-from metaprobe.training.trees import fit_trees
 
 # Whether so little data passes every audit is not the subject here.
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")

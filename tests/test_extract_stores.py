@@ -18,11 +18,11 @@ from random_model import word_tokenizer
 from read_again import answered, bare, close, files, network, stored
 
 from metaprobe.cli import main
+from metaprobe.collecting.extract import Share, extract
 from metaprobe.llms.local import LocalLLM
 from metaprobe.records.errors import RecordError, StoreMismatch
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import LIVE_POSITIONS, POSITIONS, Call, Item, Run
-from metaprobe.training.extract import Share, extract
 
 llm = read_again.llm
 calls = read_again.calls

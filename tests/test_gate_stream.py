@@ -23,8 +23,8 @@ from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run, Sampling
 from metaprobe.routing.gate import StreamingGate
 from metaprobe.serving.watch import watch
-from metaprobe.training.gate import export_gate, train_gate
-from metaprobe.training.methods import Evidence
+from metaprobe.training.crossfit.methods import Evidence
+from metaprobe.training.gate.train import export_gate, train_gate
 
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from metaprobe.eval.gate import HeldOutLooks, Stronger, asked_again, first_below, gate_markdown, gate_report
 from metaprobe.probes.features import features
 from metaprobe.records.errors import RecordError
-from metaprobe.training.evidence import load_evidence
-from metaprobe.training.gate_folds import held_out_looks
-from metaprobe.training.gate_heads import SCHEMA, rising_calibrator
-from metaprobe.training.gate_thresholds import (
+from metaprobe.training.crossfit.evidence import load_evidence
+from metaprobe.training.gate.folds import held_out_looks
+from metaprobe.training.gate.heads import SCHEMA, rising_calibrator
+from metaprobe.training.gate.thresholds import (
     NO_LOOK,
     Surprise,
     conformal_threshold,

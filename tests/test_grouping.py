@@ -13,12 +13,12 @@ from metaprobe.checkpoints import describe
 from metaprobe.eval.audits import near_duplicates, repeated_questions
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run
-from metaprobe.training.evidence import load_evidence
-from metaprobe.training.gate import train_gate
-from metaprobe.training.grouping import FEW, joined_groups
-from metaprobe.training.heads_data import load_heads
-from metaprobe.training.report import comparison
-from metaprobe.training.roles import outer_folds
+from metaprobe.training.common.grouping import FEW, joined_groups
+from metaprobe.training.common.roles import outer_folds
+from metaprobe.training.comparison.compare import comparison
+from metaprobe.training.crossfit.evidence import load_evidence
+from metaprobe.training.gate.train import train_gate
+from metaprobe.training.quality.data import load_heads
 from metaprobe.training.study import study_of, train_quality
 
 N = 456

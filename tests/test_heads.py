@@ -17,18 +17,18 @@ from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run
-from metaprobe.training import trees as trees_module
-from metaprobe.training.calibrate import Isotonic, Platt, fit_platt
-from metaprobe.training.evidence import load_evidence
-from metaprobe.training.graphs import trees_graph
-from metaprobe.training.heads import Amount, Level, Probability, fit_amount
-from metaprobe.training.heads_data import graded_evidence, load_heads
-from metaprobe.training.heads_figures import GradedStudy, graded_figures
-from metaprobe.training.heads_thresholds import critical_thresholds
-from metaprobe.training.methods import Evidence
-from metaprobe.training.roles import final_roles
+from metaprobe.training.common import trees as trees_module
+from metaprobe.training.common.calibrate import Isotonic, Platt, fit_platt
+from metaprobe.training.common.graphs import trees_graph
+from metaprobe.training.common.heads import Amount, Level, Probability, fit_amount
+from metaprobe.training.common.roles import final_roles
+from metaprobe.training.common.trees import COMMON, fit_trees
+from metaprobe.training.crossfit.evidence import load_evidence
+from metaprobe.training.crossfit.methods import Evidence
+from metaprobe.training.crossfit.thresholds import critical_thresholds
+from metaprobe.training.quality.data import graded_evidence, load_heads
+from metaprobe.training.quality.figures import GradedStudy, graded_figures
 from metaprobe.training.study import head_studies, train_quality
-from metaprobe.training.trees import COMMON, fit_trees
 
 # Whether so little data passes every audit is not the subject here.
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")

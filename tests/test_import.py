@@ -15,7 +15,7 @@ from metaprobe.records.line_fields import LABEL_VALUES
 from metaprobe.records.openai_format import parse_response
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Label, Message, Sampling, Statement
-from metaprobe.training.heads import LEVELS
+from metaprobe.training.common.heads import LEVELS
 
 RESPONSE = {
     "id": "chatcmpl-9",

@@ -18,7 +18,7 @@ from metaprobe.records.errors import MissingExtra
 from metaprobe.serving.scored import Scored, score
 from metaprobe.serving.telemetry import evaluation_events
 from metaprobe.serving.watch import watch
-from metaprobe.training.methods import Evidence
+from metaprobe.training.crossfit.methods import Evidence
 
 LOGPROBS = [logprob for _, logprob in TOKENS]
 QUESTION = {"role": "user", "content": "plain"}

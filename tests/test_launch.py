@@ -19,6 +19,9 @@ import pytest
 from faulty_server import FaultyServer, mixed
 from scripted import ScriptedLLM
 
+from metaprobe.collecting.collect import CollectReport, collect
+from metaprobe.collecting.launch import Plan, Watch, launch, policy_of
+from metaprobe.collecting.models import api_options, named_models
 from metaprobe.llms.openai_client import OpenAILLM
 from metaprobe.pipelines import SYSTEMS, Models, Prompts, Session, Setup, System
 from metaprobe.records.errors import RecordError, Unwritable
@@ -28,9 +31,6 @@ from metaprobe.routing.explore import EpsilonGreedy, Exhaustive
 from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.profiles import Experience
 from metaprobe.terminal import live_collection
-from metaprobe.training.collect import CollectReport, collect
-from metaprobe.training.launch import Plan, Watch, launch, policy_of
-from metaprobe.training.models import api_options, named_models
 from metaprobe.training.study import study, train_hidden
 
 COT = SYSTEMS["zero-shot-cot"]

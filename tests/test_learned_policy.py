@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from scripted import ScriptedLLM, run_once
 
 from metaprobe.checkpoints import CheckpointError, ContractMismatch, load_checkpoint
+from metaprobe.collecting.launch import Plan, checkpoint_and_constants, policy_of
 from metaprobe.llms.pricing import Price
 from metaprobe.pipelines import SYSTEMS
 from metaprobe.probes.signals import Signal, Signals
@@ -31,11 +32,10 @@ from metaprobe.routing.learned_policy import DRAWS, AgentPolicy, drawn, load_pol
 from metaprobe.routing.learned_state import Past
 from metaprobe.routing.paper import ASK, COLLABORATE, EXECUTE, PaperRules
 from metaprobe.routing.policy import Policy, State
-from metaprobe.training.launch import Plan, checkpoint_and_constants, policy_of
-from metaprobe.training.router import train_router
-from metaprobe.training.router_data import outcomes_of as arrays_of
-from metaprobe.training.router_data import pasts_of
-from metaprobe.training.router_runs import assessment_part, outcomes_of
+from metaprobe.training.router.data import outcomes_of as arrays_of
+from metaprobe.training.router.data import pasts_of
+from metaprobe.training.router.runs import assessment_part, outcomes_of
+from metaprobe.training.router.train import train_router
 
 # Whether so little data passes every audit is not the subject here.
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")

@@ -12,6 +12,9 @@ from click.testing import CliRunner
 from scripted import ScriptedLLM
 
 from metaprobe.cli import main
+from metaprobe.collecting.collect import CollectReport, collect
+from metaprobe.collecting.launch import Plan, launch
+from metaprobe.collecting.profiles import fold_profiles
 from metaprobe.llms.base import LLMError, Request
 from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup
 from metaprobe.pipelines.metacogagent import AGENTS, SYSTEM
@@ -23,9 +26,6 @@ from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.policy import Outcome, State, learns
 from metaprobe.routing.profile_store import ProfileStore
 from metaprobe.routing.profiles import answered_correctly
-from metaprobe.training.collect import CollectReport, collect
-from metaprobe.training.launch import Plan, launch
-from metaprobe.training.profiles import fold_profiles
 
 ITEMS = [
     Item(id=f"i{n:02}", question=f"What is {n} + 1?", gold=(str(n + 1),), check="number", group=f"g{n}")
@@ -295,7 +295,7 @@ def test_runs_that_tell_of_no_agent_make_no_profile(recorded_runs: Path, tmp_pat
 def test_the_command_carries_profiles_from_one_collection_to_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("metaprobe.training.launch.load_models", lambda *_, **__: Models(World()))
+    monkeypatch.setattr("metaprobe.collecting.launch.load_models", lambda *_, **__: Models(World()))
     for name, items in (("first", ITEMS[:12]), ("second", ITEMS[12:])):
         facts = [{k: getattr(item, k) for k in ("id", "question", "gold", "check", "group")} for item in items]
         (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, facts)))

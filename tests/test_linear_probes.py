@@ -16,15 +16,15 @@ from metaprobe.records.activations import Activations
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Hidden, Item, Run
-from metaprobe.training.evidence import load_states
-from metaprobe.training.hidden import fit_linear_probe, one_standard_error
-from metaprobe.training.linear import KINDS, Kind, fit_linear, held_out_scores
-from metaprobe.training.lowrank import fit_low_rank_probe
-from metaprobe.training.methods import Evidence
-from metaprobe.training.moments import Moments
-from metaprobe.training.roles import Roles, final_roles, outer_folds
-from metaprobe.training.solve import TOLERANCE, solve_logistic, standardised
-from metaprobe.training.states import InMemory, OnDisk
+from metaprobe.training.common.roles import Roles, final_roles, outer_folds
+from metaprobe.training.crossfit.evidence import load_states
+from metaprobe.training.crossfit.methods import Evidence
+from metaprobe.training.linear.layers import fit_linear_probe, one_standard_error
+from metaprobe.training.linear.lowrank import fit_low_rank_probe
+from metaprobe.training.linear.moments import Moments
+from metaprobe.training.linear.probe import KINDS, Kind, fit_linear, held_out_scores
+from metaprobe.training.linear.solve import TOLERANCE, solve_logistic, standardised
+from metaprobe.training.linear.states import InMemory, OnDisk
 
 
 def planted(n: int, width: int, distance: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -89,7 +89,7 @@ def test_the_solver_ends_at_a_minimum_also_with_fewer_rows_than_units(seed: int,
 def test_the_solver_ends_at_a_minimum_under_next_to_no_penalty_whatever_the_processor_rounds_to(
     monkeypatch: pytest.MonkeyPatch, rounded: torch.dtype, penalty: float, gap: float
 ) -> None:
-    monkeypatch.setattr("metaprobe.training.solve._rounded_type", lambda: rounded)
+    monkeypatch.setattr("metaprobe.training.linear.solve._rounded_type", lambda: rounded)
     rng = np.random.default_rng(0)
     n, width = (3000, 200) if gap < 1 else (60, 400)  # separable where the gap is wide
     y = rng.integers(0, 2, n)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from scripted import ScriptedLLM
 
+from metaprobe.collecting.collect import collect, label
 from metaprobe.eval.systems.metacogagent import evaluate, outcome_matrix, outcomes
 from metaprobe.llms.base import Request
 from metaprobe.pipelines import Models, Prompts, Session, Setup
@@ -20,7 +21,6 @@ from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Run
 from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.profiles import Experience, Profiles, classified, dispatched, executing, experiences
-from metaprobe.training.collect import collect, label
 
 ITEM = Item(id="i1", question="Jack has 3 pens and buys 1 more. How many pens?", gold=("4",), check="number", group="g")
 PROMPTS = Prompts.load(SYSTEM.name, SYSTEM.prompts)

@@ -12,12 +12,12 @@ from metaprobe.cli import main
 from metaprobe.eval.audits import AuditInputs, run_audits
 from metaprobe.eval.metrics import auroc
 from metaprobe.records.errors import RecordError
-from metaprobe.training.audit import out_of_domain
-from metaprobe.training.fit import Head, export_quality
-from metaprobe.training.methods import TREES, Evidence, FeatureTrees
-from metaprobe.training.roles import final_roles
+from metaprobe.training.common.roles import final_roles
+from metaprobe.training.common.trees import fit_trees
+from metaprobe.training.crossfit.audit import out_of_domain
+from metaprobe.training.crossfit.methods import TREES, Evidence, FeatureTrees
+from metaprobe.training.quality.fit import Head, export_quality
 from metaprobe.training.study import study_of
-from metaprobe.training.trees import fit_trees
 
 NAMES = ("full.mean", "full.slope", "full.var")
 

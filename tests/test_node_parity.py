@@ -15,10 +15,10 @@ from metaprobe.checkpoints.session import Session
 from metaprobe.probes.features import features, schema
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.store import RunStore
-from metaprobe.training.calibrators import Platt
-from metaprobe.training.graphs import trees_graph
-from metaprobe.training.raw_parity import checked_raw_graph, near_split, padded, parity
-from metaprobe.training.trees import Trees, float32_thresholds
+from metaprobe.training.common.calibrators import Platt
+from metaprobe.training.common.graphs import trees_graph
+from metaprobe.training.common.trees import Trees, float32_thresholds
+from metaprobe.training.quality.raw_parity import checked_raw_graph, near_split, padded, parity
 
 pytestmark = pytest.mark.slow
 

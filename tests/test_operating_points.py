@@ -9,6 +9,8 @@ import pytest
 from scripted import ScriptedLLM
 from test_mgv import Reader, run, source
 
+from metaprobe.collecting.collect import settings_of
+from metaprobe.collecting.summary import summarize
 from metaprobe.eval.systems.decisions import decisions_of
 from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup
 from metaprobe.probes.signals import Signal, Signals, joined
@@ -17,9 +19,7 @@ from metaprobe.records.types import Decision
 from metaprobe.routing.explore import Exhaustive
 from metaprobe.routing.paper import AGAIN, ASK, COLLABORATE, EXECUTE, STOP, PaperRules
 from metaprobe.routing.policy import State
-from metaprobe.training.collect import settings_of
-from metaprobe.training.operating_points import evaluations_of, matched, operating_points
-from metaprobe.training.summary import summarize
+from metaprobe.training.common.operating_points import evaluations_of, matched, operating_points
 
 RECORDED = Path(__file__).parent.parent / "recorded"
 RULES = PaperRules()

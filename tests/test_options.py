@@ -16,6 +16,9 @@ from faulty_server import FaultyServer
 from scripted import ScriptedLLM
 
 from metaprobe.cli import main
+from metaprobe.collecting.collect import collect, run_id
+from metaprobe.collecting.launch import Estimate, Plan, Watch, launch
+from metaprobe.collecting.options import check_limits, options_of
 from metaprobe.llms.base import Request
 from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup
 from metaprobe.pipelines.options import Options
@@ -25,9 +28,6 @@ from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Decision, Item, Run
 from metaprobe.routing.paper import AGAIN
 from metaprobe.routing.policy import Outcome, State, decided
-from metaprobe.training.collect import collect, run_id
-from metaprobe.training.launch import Estimate, Plan, Watch, launch
-from metaprobe.training.options import check_limits, options_of
 
 environment = asked_endpoint.environment
 server = asked_endpoint.server
@@ -259,7 +259,7 @@ def test_the_estimate_before_a_collection_follows_limits_and_constants(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     llm = ScriptedLLM({"*": disagreeing})
-    monkeypatch.setattr("metaprobe.training.launch.load_models", lambda *_, **__: Models(llm))
+    monkeypatch.setattr("metaprobe.collecting.launch.load_models", lambda *_, **__: Models(llm))
     task = tmp_path / "task.jsonl"
     task.write_text(json.dumps({"id": "i", "question": "1 + 1?", "gold": ["2"], "check": "number"}))
     told: list[Estimate] = []

@@ -22,9 +22,9 @@ from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.float_list import float_list
 from metaprobe.records.openai_format import check_logprobs, parse_response
 from metaprobe.records.types import Call
-from metaprobe.training.calibrate import Platt
-from metaprobe.training.graphs import trees_graph
-from metaprobe.training.trees import Trees, float32_thresholds
+from metaprobe.training.common.calibrate import Platt
+from metaprobe.training.common.graphs import trees_graph
+from metaprobe.training.common.trees import Trees, float32_thresholds
 
 
 def random_logprobs(n: int, seed: int = 0, longest: int = 90) -> list[list[float]]:
@@ -242,7 +242,7 @@ def test_a_checkpoint_of_an_unnamed_model_cannot_promise_to_refuse(tmp_path: Pat
     unnamed = tiny_quality(tmp_path / "unnamed", generator=None)
     with pytest.raises(ContractMismatch, match=r"a model that is not named, .* take on_mismatch 'warn'"):
         QualityPredictor(unnamed, on_mismatch="refuse")
-    assert QualityPredictor(unnamed).predict(chat([-0.5, -0.25], model="any")).reason == ""
+    assert QualityPredictor(unnamed).predict(chat([-0.5, -0.25, -0.1], model="any")).reason == ""
 
 
 def test_what_a_response_does_not_say_is_not_held_against_it_and_a_mode_that_it_says_is(tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from metaprobe.eval.results import Family
-from metaprobe.training.crossfit import crossfit
-from metaprobe.training.methods import AFTER, Evidence, Fitted, GivenScore, HiddenProbe, Method
-from metaprobe.training.progress import Progress, kept_beside
-from metaprobe.training.roles import Roles
+from metaprobe.training.common.roles import Roles
+from metaprobe.training.crossfit.folds import crossfit
+from metaprobe.training.crossfit.methods import AFTER, Evidence, Fitted, GivenScore, HiddenProbe, Method
+from metaprobe.training.crossfit.progress import Progress, kept_beside
 
 MEAN = GivenScore("mean", "log-probability", lambda table: np.array([x.mean() for x in table.logprobs]))
 PROBE = HiddenProbe(AFTER, ("answer_last",))

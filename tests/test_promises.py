@@ -10,14 +10,14 @@ from conftest import made_up
 
 from metaprobe.eval.table import AnswerTable
 from metaprobe.probes.hidden import ConfidenceProbe
-from metaprobe.training.calibrate import Beta, Calibrator, Isotonic, Platt, fit_platt
-from metaprobe.training.fit import promised
-from metaprobe.training.graphs import linear_graph, trees_graph
-from metaprobe.training.linear import KINDS
-from metaprobe.training.methods import Evidence, ProbeKind
-from metaprobe.training.roles import final_roles
+from metaprobe.training.common.calibrate import Beta, Calibrator, Isotonic, Platt, fit_platt
+from metaprobe.training.common.graphs import linear_graph, trees_graph
+from metaprobe.training.common.roles import final_roles
+from metaprobe.training.common.trees import fit_trees
+from metaprobe.training.crossfit.methods import Evidence, ProbeKind
+from metaprobe.training.linear.probe import KINDS
+from metaprobe.training.quality.fit import promised
 from metaprobe.training.study import study_of, train_hidden
-from metaprobe.training.trees import fit_trees
 
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
 

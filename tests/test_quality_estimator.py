@@ -12,9 +12,9 @@ from sklearn.preprocessing import FunctionTransformer
 
 from metaprobe.checkpoints import Generator
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.training import trees
-from metaprobe.training.methods import Evidence
-from metaprobe.training.quality_estimator import QualityClassifier
+from metaprobe.training.common import trees
+from metaprobe.training.crossfit.methods import Evidence
+from metaprobe.training.quality.estimator import QualityClassifier
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -28,12 +28,12 @@ from metaprobe.checkpoints.manifest import RAW, RAW_GOLDEN
 from metaprobe.checkpoints.session import Session
 from metaprobe.probes.features import SCHEMA_NAMES, features, schema
 from metaprobe.records.errors import InvalidResponse, RecordError
-from metaprobe.training import raw_parity
-from metaprobe.training.calibrators import Platt
-from metaprobe.training.graphs import trees_graph
-from metaprobe.training.raw_graph import raw_graph
-from metaprobe.training.raw_parity import checked_raw_graph, near_split, padded, padded_top, parity
-from metaprobe.training.trees import Trees, float32_thresholds
+from metaprobe.training.common.calibrators import Platt
+from metaprobe.training.common.graphs import trees_graph
+from metaprobe.training.common.trees import Trees, float32_thresholds
+from metaprobe.training.quality import raw_parity
+from metaprobe.training.quality.raw_graph import raw_graph
+from metaprobe.training.quality.raw_parity import checked_raw_graph, near_split, padded, padded_top, parity
 
 TOLERANCE = {"rtol": 1e-6, "atol": 1e-6}
 FULL = schema("full")

@@ -8,13 +8,13 @@ import pytest
 from scripted import ScriptedLLM
 
 import metaprobe.pipelines
+from metaprobe.collecting.launch import Plan, launch, policy_of
+from metaprobe.collecting.models import api_options
 from metaprobe.llms.cache import CallCache
 from metaprobe.pipelines import SYSTEMS, Models
 from metaprobe.records.errors import RecordError, StoreHeld
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call
-from metaprobe.training.launch import Plan, launch, policy_of
-from metaprobe.training.models import api_options
 
 COT = SYSTEMS["zero-shot-cot"]
 
@@ -23,7 +23,7 @@ def test_nothing_is_asked_to_warm_up_where_nothing_is_generated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     llm = ScriptedLLM({"*": "never"})
-    monkeypatch.setattr("metaprobe.training.launch.load_models", lambda *_, **__: Models(llm))
+    monkeypatch.setattr("metaprobe.collecting.launch.load_models", lambda *_, **__: Models(llm))
     task = tmp_path / "pairs.jsonl"
     task.write_text(
         '{"id": "a", "question": "Which?", "choices": ["He ran.", "She ran."], "gold": "He ran.", "check": "choice"}\n'

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
-from metaprobe.training.router_controls import Family, families_of
-from metaprobe.training.router_data import Outcomes, outcomes_of
+from metaprobe.training.router.controls import Family, families_of
+from metaprobe.training.router.data import Outcomes, outcomes_of
 
 COST = {"cheap": 0.001, "dear": 0.003}
 

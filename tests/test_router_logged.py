@@ -15,9 +15,9 @@ from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, write_out
 from metaprobe.router_cli import evaluate, train_router_command
 from metaprobe.routing.learned import LearnedRouter
 from metaprobe.routing.learned_state import Known
-from metaprobe.training.router import train_router
-from metaprobe.training.router_data import outcomes_of, pasts_of
-from metaprobe.training.router_evaluate import evaluate_router
+from metaprobe.training.router.data import outcomes_of, pasts_of
+from metaprobe.training.router.evaluate import evaluate_router
+from metaprobe.training.router.train import train_router
 
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
 

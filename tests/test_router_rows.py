@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
 from metaprobe.routing.learned import ANY
 from metaprobe.routing.learned_state import ROW, Asked, Panel, agreement, content, rows
-from metaprobe.training.router_data import outcomes_of, pasts_of
-from metaprobe.training.router_fit import Board
-from metaprobe.training.router_rows import Views, batch_rows, views_of
+from metaprobe.training.router.data import outcomes_of, pasts_of
+from metaprobe.training.router.fit import Board
+from metaprobe.training.router.rows import Views, batch_rows, views_of
 
 AGENTS = 6
 ANSWERS = ("Nile", "the Nile", "the Nile river", "Amazon", "")

@@ -26,9 +26,9 @@ from metaprobe.routing.learned_policy import AgentPolicy, check_sources
 from metaprobe.routing.learned_state import Asked, Known
 from metaprobe.routing.paper import ASK, EXECUTE
 from metaprobe.routing.policy import State
-from metaprobe.training.router import train_router
-from metaprobe.training.router_runs import assessment_part, outcomes_of
-from metaprobe.training.router_sources import Confidences, sources_of
+from metaprobe.training.router.runs import assessment_part, outcomes_of
+from metaprobe.training.router.sources import Confidences, sources_of
+from metaprobe.training.router.train import train_router
 
 AGENTS = ("alpha", "beta")
 PRICES = {name: Price(1.0, 1.0) for name in AGENTS}

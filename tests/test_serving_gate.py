@@ -19,7 +19,7 @@ from metaprobe.serving.scorer import Scorer
 from metaprobe.serving.settings import Settings
 from metaprobe.serving.stream import ScoredStream
 from metaprobe.serving.wire import asked
-from metaprobe.training.methods import Evidence
+from metaprobe.training.crossfit.methods import Evidence
 
 checkpoint = serving_clients.checkpoint
 predictor = serving_clients.predictor

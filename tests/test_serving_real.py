@@ -19,7 +19,7 @@ from metaprobe.llms.weights import DEFAULT_MODEL
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.serving.app import create_app
 from metaprobe.serving.settings import Settings
-from metaprobe.training.methods import Evidence
+from metaprobe.training.crossfit.methods import Evidence
 
 pytestmark = pytest.mark.slow
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from scripted import Answer, ScriptedLLM, run_once
 
+from metaprobe.collecting.launch import Plan, policy_of
 from metaprobe.llms.base import Request
 from metaprobe.pipelines import SYSTEMS
 from metaprobe.pipelines.answers import canonical, final_answer
@@ -21,11 +22,10 @@ from metaprobe.routing.paper import AGAIN, STOP, PaperRules
 from metaprobe.routing.policy import Outcome, Policy, State
 from metaprobe.routing.stages import StagePolicy
 from metaprobe.routing.stages_state import COLUMNS, answer_rows
-from metaprobe.training.calibrate import sigmoid
-from metaprobe.training.launch import Plan, policy_of
-from metaprobe.training.stages import PointStudy, train_stages
-from metaprobe.training.stages_read import candidate_rows, candidates_of, cycle_rows, cycles_of, stage_data
-from metaprobe.training.stages_ways import LEARNED, ORACLE, RULE
+from metaprobe.training.common.calibrate import sigmoid
+from metaprobe.training.stages.read import candidate_rows, candidates_of, cycle_rows, cycles_of, stage_data
+from metaprobe.training.stages.train import PointStudy, train_stages
+from metaprobe.training.stages.ways import LEARNED, ORACLE, RULE
 
 RECORDED = Path(__file__).parent.parent / "recorded"
 ITEM = Item(id="i", question="Ann has 3 bags of 4 apples. How many?", gold=("12",), check="number")

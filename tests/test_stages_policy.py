@@ -19,10 +19,10 @@ from metaprobe.routing.paper import AGAIN, GENERATE, MONITOR, MONITOR_CONTROL, S
 from metaprobe.routing.policy import Outcome, State
 from metaprobe.routing.stages import ACTIONS, RIGHT, StagePolicy, budget_tokens
 from metaprobe.routing.stages_state import COLUMNS, QUESTION
-from metaprobe.training.stages import PointStudy, write_stages
-from metaprobe.training.stages_data import Cycles
-from metaprobe.training.stages_fit import FittedStages, fit_stages
-from metaprobe.training.stages_ways import LEARNED, Played, learned_critics, learned_stops
+from metaprobe.training.stages.data import Cycles
+from metaprobe.training.stages.fit import FittedStages, fit_stages
+from metaprobe.training.stages.train import PointStudy, write_stages
+from metaprobe.training.stages.ways import LEARNED, Played, learned_critics, learned_stops
 
 planted = planted_stages.planted
 

@@ -26,10 +26,10 @@ from metaprobe.routing.policy import Outcome, State
 from metaprobe.routing.stages import StagePolicy
 from metaprobe.routing.stages_state import QUESTION, answer_rows, measured
 from metaprobe.stages_cli import train_stages_command
-from metaprobe.training.stages import study_stages, train_stages
-from metaprobe.training.stages_fit import best_evaluated
-from metaprobe.training.stages_read import critic_row, cycle_rows, cycles_of, stage_data
-from metaprobe.training.stages_ways import ORACLE, first_stop
+from metaprobe.training.stages.fit import best_evaluated
+from metaprobe.training.stages.read import critic_row, cycle_rows, cycles_of, stage_data
+from metaprobe.training.stages.train import study_stages, train_stages
+from metaprobe.training.stages.ways import ORACLE, first_stop
 
 RECORDED = Path(__file__).parent.parent / "recorded"
 

@@ -22,13 +22,13 @@ from metaprobe.records.activations import activation_bytes
 from metaprobe.records.errors import RecordError, StoreMismatch
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import POSITIONS, Call, Hidden, Item, Label, Run
-from metaprobe.training.crossfit import crossfit
-from metaprobe.training.evidence import load_evidence
-from metaprobe.training.fit import export_hidden
-from metaprobe.training.linear import held_out_scores
-from metaprobe.training.methods import AFTER, MEAN_LOGPROB, HiddenProbe, standard_methods
+from metaprobe.training.crossfit.evidence import load_evidence
+from metaprobe.training.crossfit.folds import crossfit
+from metaprobe.training.crossfit.methods import AFTER, MEAN_LOGPROB, HiddenProbe, standard_methods
+from metaprobe.training.hidden.fit import export_hidden
+from metaprobe.training.linear.probe import held_out_scores
+from metaprobe.training.linear.states_choice import ANYTHING, Wanted, chosen_grid
 from metaprobe.training.promote import promote
-from metaprobe.training.states_choice import ANYTHING, Wanted, chosen_grid
 
 WIDTH = 6
 OWN, OTHER = "tiny/model", "oth/other@1"
@@ -280,7 +280,7 @@ def test_states_that_are_no_numbers_are_named_by_file_before_anything_is_fitted(
 
 
 def test_of_states_that_stay_on_the_disk_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metaprobe.training.evidence.IN_MEMORY", 0)
+    monkeypatch.setattr("metaprobe.training.crossfit.evidence.IN_MEMORY", 0)
     store = answers(tmp_path / "runs", layers=(1,))
     read(store, (1,), ["before_exact"], value=2)
     found = states(store).states

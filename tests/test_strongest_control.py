@@ -11,11 +11,11 @@ from tiny import tiny_quality
 from metaprobe.checkpoints import Audit, load_checkpoint
 from metaprobe.eval.compare import BEST_BASELINE, Judged
 from metaprobe.eval.metrics import auroc
-from metaprobe.training.audit import audited
-from metaprobe.training.crossfit import CrossFit
-from metaprobe.training.fit import within_runs
-from metaprobe.training.methods import MEAN_LOGPROB, RUN_IDENTITY, TREES, USUAL_TREES, Evidence
-from metaprobe.training.roles import outer_folds
+from metaprobe.training.common.roles import outer_folds
+from metaprobe.training.crossfit.audit import audited
+from metaprobe.training.crossfit.folds import CrossFit
+from metaprobe.training.crossfit.held_out import within_runs
+from metaprobe.training.crossfit.methods import MEAN_LOGPROB, RUN_IDENTITY, TREES, USUAL_TREES, Evidence
 
 PROMPT = "prompt TF-IDF"
 

@@ -9,9 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 from metaprobe.cli import main
+from metaprobe.collecting.summary import plain, summarize
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
-from metaprobe.training.summary import plain, summarize
 
 RECORDED = Path(__file__).parent.parent / "recorded"
 

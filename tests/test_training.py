@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from metaprobe.eval.metrics import auroc
 from metaprobe.records.errors import RecordError
-from metaprobe.training.audit import out_of_domain
-from metaprobe.training.crossfit import BEST_BASELINE, blend_weights, crossfit
-from metaprobe.training.fit import export_hidden
-from metaprobe.training.methods import (
+from metaprobe.training.common.roles import final_roles, outer_folds
+from metaprobe.training.common.trees import fit_trees, round_down
+from metaprobe.training.crossfit.audit import out_of_domain
+from metaprobe.training.crossfit.folds import BEST_BASELINE, blend_weights, crossfit
+from metaprobe.training.crossfit.methods import (
     AFTER,
     BLEND,
     MEAN_LOGPROB,
@@ -25,8 +26,7 @@ from metaprobe.training.methods import (
     HiddenProbe,
     standard_methods,
 )
-from metaprobe.training.roles import final_roles, outer_folds
-from metaprobe.training.trees import fit_trees, round_down
+from metaprobe.training.hidden.fit import export_hidden
 
 groups_and_labels = st.integers(0, 1000).map(
     lambda seed: (
@@ -136,7 +136,7 @@ def test_rounding_thresholds_changes_no_prediction(evidence: Evidence) -> None:
     plain = lightgbm.train(
         {"objective": "binary", "verbosity": -1, "num_threads": 1}, lightgbm.Dataset(X, y), num_boost_round=20
     )
-    from metaprobe.training.trees import float32_thresholds
+    from metaprobe.training.common.trees import float32_thresholds
 
     np.testing.assert_allclose(float32_thresholds(plain).predict(X), plain.predict(X), atol=1e-12)
     assert trees.score(X).shape == y.shape

@@ -18,12 +18,12 @@ from metaprobe.records.fingerprint import fingerprint
 from metaprobe.records.types import Call, Run
 from metaprobe.routing.ask_again import ACCEPT, AGAIN, INPUT, INPUTS, KIND, POINT, REQUIRED, StatedThreshold, signal_row
 from metaprobe.routing.policy import State
-from metaprobe.training.calibrate import sigmoid
-from metaprobe.training.evidence import generator_of
-from metaprobe.training.export import Export, write_checkpoint
-from metaprobe.training.graphs import linear_graph
-from metaprobe.training.grouping import joined_items
-from metaprobe.training.roles import outer_folds
+from metaprobe.training.common.calibrate import sigmoid
+from metaprobe.training.common.graphs import linear_graph
+from metaprobe.training.common.grouping import joined_items
+from metaprobe.training.common.roles import outer_folds
+from metaprobe.training.common.write import Export, write_checkpoint
+from metaprobe.training.crossfit.evidence import generator_of
 
 DIRECT, STEPS = "direct", "step-by-step"
 STATEMENTS = ("difficulty", "confidence")

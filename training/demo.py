@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from metaprobe.checkpoints import Checkpoint
+from metaprobe.collecting.collect import CollectReport
+from metaprobe.collecting.launch import Plan, Watch, launch
 from metaprobe.eval.results import Comparison, PolicyResult
 from metaprobe.llms.weights import DEFAULT_MODEL
 from metaprobe.records.errors import RecordError
-from metaprobe.training.collect import CollectReport
-from metaprobe.training.launch import Plan, Watch, launch
-from metaprobe.training.methods import AFTER, BEFORE
+from metaprobe.training.crossfit.methods import AFTER, BEFORE
 from metaprobe.training.study import OnStep, study, train_choice, train_hidden, train_quality, write_comparison
 
 SYSTEM = "self-report"

@@ -1,6 +1,6 @@
 """The guard of predictors and probes: a new version takes the running one's place only where it is better.
 
-Routers have their own (`metaprobe.training.router_promote`), as they are judged by what their decisions cost.
+Routers have their own (`metaprobe.training.router.promote`), as they are judged by what their decisions cost.
 """
 
 import os
@@ -22,8 +22,8 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.fingerprint import fingerprint
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call
-from metaprobe.training.evidence import load_runs, load_states
-from metaprobe.training.states_choice import Wanted
+from metaprobe.training.crossfit.evidence import load_runs, load_states
+from metaprobe.training.linear.states_choice import Wanted
 
 MARGIN = 0.01
 """Of AUROC, and of the Brier score: what may be lost where nothing may be lost that matters."""

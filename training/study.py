@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from metaprobe.checkpoints import Checkpoint
+from metaprobe.collecting.summary import plain
 from metaprobe.eval.audits.domains import FEWEST, domains_of
 from metaprobe.eval.compare import policy_results
 from metaprobe.eval.compare_items import write_item_table
@@ -15,13 +16,11 @@ from metaprobe.eval.table import AnswerTable
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 from metaprobe.training.choice import evaluate_choice, export_choice, paired_answers
-from metaprobe.training.crossfit import CrossFit, crossfit
-from metaprobe.training.evidence import load_evidence, load_runs
-from metaprobe.training.fit import Head, export_hidden, export_quality
-from metaprobe.training.heads import INVERTED
-from metaprobe.training.heads_data import Graded, load_heads, turned_round
-from metaprobe.training.heads_figures import GradedStudy, graded_study
-from metaprobe.training.methods import (
+from metaprobe.training.common.heads import INVERTED
+from metaprobe.training.comparison.compare import comparison
+from metaprobe.training.crossfit.evidence import load_evidence, load_runs
+from metaprobe.training.crossfit.folds import CrossFit, crossfit
+from metaprobe.training.crossfit.methods import (
     AFTER,
     BEFORE,
     MEAN_LOGPROB,
@@ -35,9 +34,11 @@ from metaprobe.training.methods import (
     ProbeKind,
     standard_methods,
 )
-from metaprobe.training.progress import Progress
-from metaprobe.training.report import comparison
-from metaprobe.training.summary import plain
+from metaprobe.training.crossfit.progress import Progress
+from metaprobe.training.hidden.fit import export_hidden
+from metaprobe.training.quality.data import Graded, load_heads, turned_round
+from metaprobe.training.quality.figures import GradedStudy, graded_study
+from metaprobe.training.quality.fit import Head, export_quality
 
 BLENDED = (MEAN_LOGPROB, TREES, BEFORE, AFTER)
 """What the blend is made of: one signal of each kind. Fixed beforehand, not chosen."""

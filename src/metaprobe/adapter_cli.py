@@ -74,8 +74,8 @@ def train_adapter_command(
     """
     require("torch", "train,adapter")
     require("peft", "train,adapter")
-    from metaprobe.training.adapter import train_adapter
-    from metaprobe.training.adapter_fit import Settings
+    from metaprobe.training.adapter.fit import Settings
+    from metaprobe.training.adapter.train import train_adapter
 
     check_target(out, "adapter")
     quiet_libraries()

@@ -142,7 +142,7 @@ def _promote_reader(new: str, running: str, data: tuple[Path, ...], **options: A
 def _promote_router(new: str, running: str, data: tuple[Path, ...], price: float | None) -> Any:
     from metaprobe.records.outcomes import read_outcomes
     from metaprobe.routing.learned import LearnedRouter
-    from metaprobe.training.router_promote import promote
+    from metaprobe.training.router.promote import promote
 
     if len(data) != 1 or not data[0].is_file():
         raise click.UsageError("a router is promoted on one file of outcomes, one question a line")

@@ -83,8 +83,8 @@ def demo(out: Path, model: str, limit: int | None, batch_size: int, folds: int, 
     from metaprobe.training.study import require_report
 
     require_report()
+    from metaprobe.collecting.launch import Watch
     from metaprobe.training.demo import collect_demo, train_demo
-    from metaprobe.training.launch import Watch
 
     with live_collection() as live:
         collected = collect_demo(
@@ -179,7 +179,7 @@ def demo(out: Path, model: str, limit: int | None, batch_size: int, folds: int, 
 @click.option("--seed", default=0, show_default=True, help="Of sampled answers and exploration.")
 def collect(out: Path, agents: str | None, no_text: bool, **named: Any) -> None:
     """Run SYSTEM over a task with a model, and keep every call with its log-probabilities."""
-    from metaprobe.training.launch import Plan, Watch, launch
+    from metaprobe.collecting.launch import Plan, Watch, launch
 
     plan = Plan(agents=tuple(agents.split(",")) if agents else (), text=not no_text, **named)
     with live_collection() as live:
@@ -295,7 +295,7 @@ def compare(
 @click.argument("runs", type=RUNS, nargs=-1, required=True)
 def summarize(runs: tuple[Path, ...]) -> None:
     """The figures of collected systems as JSON: accuracy by stage, cost, and what each one's paper reports of it."""
-    from metaprobe.training.summary import summarize_stores
+    from metaprobe.collecting.summary import summarize_stores
 
     click.echo(json.dumps(summarize_stores(runs), indent=1))
 

@@ -40,7 +40,7 @@ def extract(runs: Path, llm: str, positions: tuple[str, ...], **options: Any) ->
     processes share the work.
     """
     require("torch", "train")
-    from metaprobe.training.extract import Watch, launch_extract
+    from metaprobe.collecting.extract import Watch, launch_extract
 
     quiet_libraries()
     with tqdm(desc="extract", unit=" calls", file=sys.stderr, smoothing=0.05) as bar:

@@ -61,7 +61,7 @@ def train_gate_command(
 ) -> None:
     """Heads on the first tokens of an answer, and when to stop it at a promised rate of false alarms."""
     from metaprobe.eval.gate import Stronger, gate_lines
-    from metaprobe.training.gate import train_gate
+    from metaprobe.training.gate.train import train_gate
 
     check_target(out, "gate")
     with steps() as on_step:

@@ -17,8 +17,8 @@ def label(runs: Path, file: Path | None) -> None:
     Each line: {"call": ID, "correct": null, ...}. Fill in `correct` (0 to 1), by hand or by a judge, who says so:
     "source": "judge:NAME". A person's label goes before a program's, and a program's before a judge's.
     """
+    from metaprobe.collecting.labels import add_labels, read_labels, unlabelled
     from metaprobe.records.store import RunStore
-    from metaprobe.training.labels import add_labels, read_labels, unlabelled
 
     if file is None:
         for line in unlabelled(RunStore(runs)):
@@ -37,6 +37,6 @@ def profiles(runs: tuple[Path, ...], out: Path, every_answer: bool) -> None:
 
     An outcome that is there already counts once; where its label was corrected, the new one takes its place.
     """
-    from metaprobe.training.profiles import fold_profiles
+    from metaprobe.collecting.profiles import fold_profiles
 
     click.echo(json.dumps(fold_profiles(runs, out, every=every_answer)))

@@ -82,7 +82,7 @@ def train_router_command(
     what the agents state before they answer, and takes the place of the paper's thresholds (`--policy learned:OUT`).
     With --signal it learns from other confidences, and must then be given those (`collect ... --signal`).
     """
-    from metaprobe.training.router import train_router
+    from metaprobe.training.router.train import train_router
 
     with steps() as on_step:
         on_step(f"reading {outcomes.name}")
@@ -108,8 +108,8 @@ def _outcomes(
     if path.is_dir():
         from metaprobe.llms.pricing import read_prices
         from metaprobe.records.store import RunStore
-        from metaprobe.training.router_runs import assessment_part, outcomes_of
-        from metaprobe.training.router_sources import Confidences
+        from metaprobe.training.router.runs import assessment_part, outcomes_of
+        from metaprobe.training.router.sources import Confidences
 
         runs, named = RunStore(path), read_prices(prices) if prices else None
         confidences = Confidences.load(signals, path, seed=seed, command=command_line()) if signals else None
@@ -142,7 +142,7 @@ def route(checkpoint: str, file: Path, sha256: str | None, **means: Unpack[Means
     asked; all of it may be missing. "candidates" names those that may be asked, by default all.
     """
     from metaprobe.routing.learned import LearnedRouter
-    from metaprobe.training.router_evaluate import route_lines
+    from metaprobe.training.router.evaluate import route_lines
 
     router = LearnedRouter.load(checkpoint, sha256=sha256, **_means(means))
     decided = lines = 0
@@ -185,7 +185,7 @@ def evaluate_router_command(
     """
     from metaprobe.records.outcomes import read_outcomes
     from metaprobe.routing.learned import LearnedRouter
-    from metaprobe.training.router_evaluate import evaluate_router
+    from metaprobe.training.router.evaluate import evaluate_router
 
     router = LearnedRouter.load(checkpoint, sha256=sha256, **_means(means))
     figures, decided = evaluate_router(router, read_outcomes(outcomes), seed=seed)

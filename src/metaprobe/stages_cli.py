@@ -35,9 +35,9 @@ def train_stages_command(
     as it is, and runs of Self-Refine that the critic ended teach what to do before that. Each head is held against the
     paper's rule and simple ways on groups that it was not fitted on; where it does not win, the paper's rule decides.
     """
-    from metaprobe.training.evidence import load_runs
-    from metaprobe.training.stages import train_stages
-    from metaprobe.training.stages_ways import LEARNED
+    from metaprobe.training.crossfit.evidence import load_runs
+    from metaprobe.training.stages.train import train_stages
+    from metaprobe.training.stages.ways import LEARNED
 
     check_target(out, "stages")
     with steps() as on_step:

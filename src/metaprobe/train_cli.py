@@ -67,7 +67,7 @@ def train_quality_command(
     A target is a label: 0 or 1 (correct, critical, ...), 1 to 3 (instruction, justification, evidence), or quality,
     the judge's sum from 0 to 9. Labels may be missing: each head learns from the answers that have its own.
     """
-    from metaprobe.training.heads import SCALES
+    from metaprobe.training.common.heads import SCALES
     from metaprobe.training.study import head_studies, train_quality
 
     if new_tasks and scheduler is not None:
@@ -154,11 +154,11 @@ def train_hidden_command(
     seed: int,
 ) -> None:
     """A probe on hidden states; the layer is chosen on rows that it was not fitted on. Resumes where it was stopped."""
-    from metaprobe.training.difficulty import LEVEL, SUCCESS_RATE, train_difficulty
-    from metaprobe.training.evidence import load_evidence, origin_of_states
-    from metaprobe.training.heads import INVERTED
-    from metaprobe.training.progress import kept_beside
-    from metaprobe.training.states_choice import Wanted
+    from metaprobe.training.common.heads import INVERTED
+    from metaprobe.training.crossfit.evidence import load_evidence, origin_of_states
+    from metaprobe.training.crossfit.progress import kept_beside
+    from metaprobe.training.hidden.difficulty import LEVEL, SUCCESS_RATE, train_difficulty
+    from metaprobe.training.linear.states_choice import Wanted
     from metaprobe.training.study import positions_of, study_of, train_hidden
 
     check_target(out, "hidden")

@@ -1,0 +1,357 @@
+"""A collection by names, as the command line gives them: from specifications to models, policy, signals, and runs."""
+
+import asyncio
+import dataclasses
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from metaprobe.collecting.collect import (
+    CollectReport,
+    OnRun,
+    all_settings,
+    carry,
+    check_learners,
+    check_pinned,
+    collect,
+    run_id,
+    unsaid,
+)
+from metaprobe.collecting.models import check_capture, load_models, named_models, tokens_per_second
+from metaprobe.collecting.options import check_constants, check_limits, check_needs, options_of
+from metaprobe.llms.base import LLMError
+from metaprobe.llms.cache import CachedLLM, CallCache, OnCall
+from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup, System
+from metaprobe.pipelines.contract import check
+from metaprobe.probes.source import SignalSource
+from metaprobe.records.errors import RecordError, Unwritable
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import Call, Item
+from metaprobe.routing.explore import EpsilonGreedy, Exhaustive
+from metaprobe.routing.learned_policy import check_sources, load_policy
+from metaprobe.routing.paper import PaperRules, constants_of
+from metaprobe.routing.policy import Policy, learns
+from metaprobe.routing.profile_store import ProfileStore
+from metaprobe.routing.profiles import Profiles
+from metaprobe.routing.review import ReviewRules
+from metaprobe.routing.stages import StagePolicy
+from metaprobe.tasks.loading import DEFAULT_SEED, load_task
+
+CACHE_FILE = "calls.sqlite"
+LEARNED = "learned"
+LEARNED_CONSTANTS = {"lambda": "lambda_"} | {
+    name: name for name in ("budget", "seconds", "per_second", "assessment", "token_price")
+}
+"""Of `--policy learned:`, beside those of the papers' rules: as they are given -> argument of `load_policy`."""
+CONSTANTS = re.compile(r"(,\s*[a-z_]+=[^,/\\]*)+$")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is collected, by names."""
+
+    system: str
+    task: str
+    llms: tuple[str, ...] = ("smollm2-135m",)
+    """`L`, the default model, and `NAME=L` for the stage or agent NAME. L: what `llms.weights.resolve` finds, or
+    `openai:MODEL`, or `openai:MODEL@BASE_URL`."""
+    judge: str | None = None
+    """`L` for every stage called `judge`."""
+    api: tuple[str, ...] = ()
+    """`KEY=VALUE` for every `openai:` model, of `collecting.models.API_OPTIONS`; values as JSON or plain text."""
+    policy: str = "paper"
+    """`paper`, `exhaustive` or `review`, with constants after a colon: `paper:theta=0.4,cycles=2`; or
+    `learned:CHECKPOINT`, with constants after a comma: `learned:CHECKPOINT,budget=0.5,theta=0.4`."""
+    epsilon: float = 0.0
+    """Probability with which a decision is drawn evenly from the legal ones."""
+    signals: tuple[str, ...] = ()
+    """`NAME=CHECKPOINT` (see `metaprobe.probes.source`)."""
+    agents: tuple[str, ...] = ()
+    variants: tuple[str, ...] = ()
+    data: str | None = None
+    """Folder that holds the task's data, or `hf:` and a hub id."""
+    split: str | None = None
+    limit: int | None = None
+    task_seed: int = DEFAULT_SEED
+    seed: int = 0
+    prompts: Path | None = None
+    capture: str | None = None
+    """Layers whose hidden states are kept at every answer: `all`, `every:N`, or numbers such as `0,8,16`."""
+    top_logprobs: int = 0
+    batch_size: int = 32
+    concurrency: int = 128
+    tokens: tuple[str, ...] = ()
+    """`STAGE=N`, or `N` for every stage: the most tokens of a call, in place of the system's own; N may be `none`."""
+    constants: tuple[str, ...] = ()
+    """`NAME=VALUE` of the system's constants."""
+    profiles: Path | None = None
+    """File of earlier outcomes that the agents' profiles begin with; those of this collection are added to it."""
+    wave: int = 8
+    """Items that run at once where agents learn from outcomes; the next wave sees what came of this one."""
+    shard_runs: int = 64
+    text: bool = True
+    cache: Path | None = None
+    """File of calls shared between collections; by default one in the store, which goes when all runs are stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a collection will about take."""
+
+    runs: int
+    tokens_per_run: int
+    """At most; a stage without a limit counts with that of its default."""
+    tokens_per_second: float
+    """Of the slowest model, in a warm-up of a few tokens; long prompts come on top."""
+    warm_up: int
+    """Calls of that warm-up, over all models."""
+    unlimited: tuple[str, ...] = ()
+    """Stages without a limit."""
+
+    @property
+    def seconds(self) -> float:
+        return self.runs * self.tokens_per_run / self.tokens_per_second
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Who is told how a collection goes."""
+
+    on_estimate: Callable[[Estimate], None] = lambda estimate: None
+    on_total: Callable[[int], None] = lambda total: None
+    on_call: OnCall = lambda call, kept: None
+    """Told of every call that has ended, those of the warm-up too, and whether it was kept from before."""
+    on_run: OnRun = lambda run, reason: None
+
+
+def launch(plan: Plan, out: Path, watch: Watch = Watch()) -> CollectReport:
+    """Collect what `plan` says into the run store `out`; again, and it goes on where it stopped.
+
+    Every finished call is kept at once, so a kill loses the calls in flight and nothing else. Raises `RecordError` for
+    a name that does not exist or a combination that cannot work, before anything is asked.
+    """
+    system = _one_of(SYSTEMS, plan.system, "system")
+    for variant in plan.variants:
+        _one_of(dict.fromkeys(system.variants), variant, f"variant of {system.name}")
+    if plan.agents and not system.agents:
+        raise RecordError(f"agents {', '.join(plan.agents)}: {system.name} takes no agents of your own")
+    if "" in plan.agents or len(set(plan.agents)) < len(plan.agents) or any(a != a.strip() for a in plan.agents):
+        raise RecordError(
+            f"agents {', '.join(map(repr, plan.agents))}: expected different names, without blanks around them, "
+            "separated by single commas"
+        )
+    agents = plan.agents or system.agents
+    variants = system.chosen(plan.variants)
+    check_needs(system, variants)
+    options = options_of(system, plan.tokens, plan.constants)
+    check_constants(system, variants, plan.constants)
+    check_capture(plan.capture)
+    policy, rules = policy_of(plan)
+    check_learners(system, policy, variants, plan.profiles is not None)
+    signals = SignalSource.load(plan.signals)
+    check_sources(policy, signals, agents)
+    check(system, plan.variants, signals, policy, agents=agents)
+    items = load_task(plan.task, seed=plan.task_seed, limit=plan.limit, data=plan.data, split=plan.split)
+    _check_items(system, items, plan.task)
+    named = named_models(plan.llms, plan.judge, system, agents)
+    check_limits(options, system, named, agents)
+    fields = {name for item in items for name in item.fields}
+    folder = system.folder or system.name
+    prompts = Prompts.load(folder, system.prompts, plan.prompts, optional=agents, fields=fields)
+    store = RunStore(out)
+    with store.alone(), ProfileStore(plan.profiles) if plan.profiles else nullcontext() as profiles:
+        check_cache(plan.cache or out / CACHE_FILE)
+        setup = Setup(
+            models=load_models(
+                named,
+                system,
+                signals,
+                agents,
+                api=plan.api,
+                capture=plan.capture,
+                top_logprobs=plan.top_logprobs,
+                batch_size=plan.batch_size,
+                concurrency=plan.concurrency,
+            ),
+            prompts=prompts,
+            policy=policy,
+            signals=signals,
+            profiles=Profiles(initial=rules.initial, rate=rules.rate),
+            agents=agents,
+            seed=plan.seed,
+            options=options,
+        )
+        if profiles is not None:
+            setup = carry(setup, out, profiles)
+        return asyncio.run(_collect(plan, system, items, setup, store, watch, profiles))
+
+
+async def _collect(
+    plan: Plan,
+    system: System,
+    items: Sequence[Item],
+    setup: Setup,
+    store: RunStore,
+    watch: Watch,
+    profiles: ProfileStore | None,
+) -> CollectReport:
+    variants, out = system.chosen(plan.variants), store.path
+    settings = {"task": plan.task, "split": plan.split, "task seed": plan.task_seed, "capture": plan.capture}
+    if system.experiences is not None or learns(setup.policy):  # another spread of items: each has another past
+        settings["limit"] = plan.limit
+    async with AsyncExitStack() as stack:
+        for llm in setup.models.all:
+            if isinstance(llm, AbstractAsyncContextManager):  # it has connections to close
+                await stack.enter_async_context(llm)
+        wanted = {run_id(system, variant, setup, item) for item in items for variant in variants}
+        check_pinned(out, all_settings(system, setup, plan.text, plan.wave, settings), unsaid(system))
+        todo = len(wanted - store.run_ids())
+        watch.on_total(todo)
+        if todo:
+            await _estimate(plan, system, setup, todo, watch)
+        cache = stack.enter_context(CallCache(plan.cache or out / CACHE_FILE))
+        stack.enter_context(_said_when_full(cache))
+        report = await collect(
+            system,
+            items,
+            _cached(setup, cache, watch.on_call),
+            store,
+            variants=variants,
+            concurrency=plan.concurrency,
+            wave=plan.wave,
+            profiles=profiles,
+            shard_runs=plan.shard_runs,
+            text=plan.text,
+            settings=settings,
+            on_run=watch.on_run,
+        )
+    if plan.cache is None and not report.failed:
+        for beside in ("", "-wal", "-shm", "-journal"):  # what SQLite itself keeps there, and nothing of the user's
+            (out / f"{CACHE_FILE}{beside}").unlink(missing_ok=True)
+    return report
+
+
+def policy_of(plan: Plan) -> tuple[Policy, PaperRules]:
+    """The policy of a plan, and the papers' rules that it is or rests on.
+
+    Raises `RecordError` for another one, a `CheckpointError` for a checkpoint that cannot be used.
+    """
+    name, _, rest = plan.policy.partition(":")
+    policy: Policy
+    if name == LEARNED:
+        path, constants = checkpoint_and_constants(rest)
+        own, rules = _own_constants(constants)
+        agents = plan.agents or (SYSTEMS[plan.system].agents if plan.system in SYSTEMS else ())
+        policy = load_policy(path, rules, agents=agents, **own)
+        if isinstance(policy, StagePolicy) and policy.system != plan.system:
+            raise RecordError(
+                f"{path} holds learned stages of {policy.system}, not of {plan.system}: train them with "
+                f"`metaprobe train stages` on runs of {plan.system}"
+            )
+    elif name in ("paper", "exhaustive"):
+        rules = PaperRules.parse(rest)
+        policy = rules if name == "paper" else Exhaustive(rules)
+    elif name == ReviewRules.label:
+        policy, rules = ReviewRules.parse(rest), PaperRules()
+    else:
+        raise RecordError(
+            f"policy {plan.policy!r}: expected paper, exhaustive, review or learned:CHECKPOINT, with constants as in "
+            "paper:theta=0.4 or learned:CHECKPOINT,budget=0.5,theta=0.4"
+        )
+    return (EpsilonGreedy(policy, epsilon=plan.epsilon, seed=plan.seed) if plan.epsilon else policy), rules
+
+
+def checkpoint_and_constants(text: str) -> tuple[Path, str]:
+    """`PATH,NAME=VALUE,...` in its two parts. The path ends before the first of the last parts of that form.
+
+    Where a longer beginning is the name of a folder, that is the path: it may hold commas, colons and `=`.
+    """
+    found = CONSTANTS.search(text)
+    ends = [len(text)]
+    if found is not None:
+        ends += [at for at in range(len(text) - 1, found.start() - 1, -1) if text[at] == ","]
+    at = next((end for end in ends if text[:end] and Path(text[:end]).is_dir()), ends[-1])
+    if not text[:at]:
+        raise RecordError(f"policy learned:{text}: expected a checkpoint folder, as in learned:CHECKPOINT,budget=0.5")
+    return Path(text[:at]), text[at:].lstrip(",")
+
+
+def _own_constants(constants: str) -> tuple[dict[str, float], PaperRules]:
+    """Those of a learned policy, as arguments of `load_policy`, and the papers' rules of the others."""
+    parts = constants_of(constants)
+    try:
+        own = {LEARNED_CONSTANTS[name]: float(value) for name, value in parts if name in LEARNED_CONSTANTS}
+    except ValueError as error:
+        raise RecordError(f"policy constants {constants!r}: {error}; expected NAME=NUMBER") from error
+    try:
+        rules = PaperRules.parse(",".join(f"{name}={value}" for name, value in parts if name not in LEARNED_CONSTANTS))
+    except RecordError as error:
+        raise RecordError(f"{error}; of a learned policy also {', '.join(LEARNED_CONSTANTS)}") from error
+    return own, rules
+
+
+async def _estimate(plan: Plan, system: System, setup: Setup, todo: int, watch: Watch) -> None:
+    tokens = max(system.most_tokens(setup, variant) for variant in system.chosen(plan.variants))
+    if not tokens:  # texts are only read: how fast the model writes says nothing
+        return
+    asked: list[Call] = []
+
+    def on_call(call: Call) -> None:  # paid for as any other
+        asked.append(call)
+        watch.on_call(call, False)
+
+    try:
+        at_once = min(plan.batch_size, plan.concurrency, todo)
+        rate = await tokens_per_second(setup.models, at_once=at_once, on_call=on_call)
+    except LLMError:
+        return  # whatever is wrong will show in the runs, each with its reason
+    unlimited = tuple(stage for stage, limit in setup.options.tokens.items() if limit is None)
+    watch.on_estimate(Estimate(todo, tokens, rate, len(asked), unlimited))
+
+
+def _cached(setup: Setup, cache: CallCache, on_call: OnCall) -> Setup:
+    kept = {id(llm): CachedLLM(llm, cache, on_call=on_call) for llm in setup.models.all}
+    by_name = {name: kept[id(llm)] for name, llm in setup.models.by_name.items()}
+    return dataclasses.replace(setup, models=Models(kept[id(setup.models.default)], by_name))
+
+
+@contextmanager
+def _said_when_full(cache: CallCache) -> Iterator[None]:
+    """What cannot be written goes out with how many calls are kept."""
+    try:
+        yield
+    except Unwritable as error:
+        raise Unwritable(f"{error}; {len(cache)} calls are kept in {cache.path} and are not asked again") from error
+
+
+def check_cache(path: Path) -> None:
+    """Raises `LLMError` where the file is there and is no call cache, or a damaged one; all of it is read."""
+    if path.exists():
+        with CallCache(path) as cache:
+            cache.check()
+
+
+def _check_items(system: System, items: Sequence[Item], task: str) -> None:
+    for item in items:
+        if system.choices and not item.choices:
+            raise RecordError(
+                f"item {item.id!r} of {task} has no choices, and {system.name} compares the texts of choices: "
+                "give a task that has them, such as crows-pairs"
+            )
+        if missing := [name for name in system.fields if name not in item.fields]:
+            raise RecordError(
+                f"item {item.id!r} of {task} has no field {', '.join(missing)}, which {system.name} asks about: give a "
+                f"task that has them (see docs/tasks.md), or items with "
+                f'"fields": {{{", ".join(f"{name!r}: ..." for name in system.fields)}}}'
+            )
+
+
+def _one_of(known: dict[str, T], name: str, what: str) -> T:
+    if name not in known:
+        raise RecordError(f"no {what} {name!r}; there are: {', '.join(known)}")
+    return known[name]

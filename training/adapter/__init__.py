@@ -1,0 +1,1 @@
+"""The adapter probe: LoRA and a confidence head on a decoder."""

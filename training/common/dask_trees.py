@@ -1,0 +1,137 @@
+"""The same boosters where the features are a Dask array: LightGBM fits them on the workers of a Dask cluster.
+
+    client = Client("scheduler:8786")
+    X = dask.array.from_array(features, chunks=(100_000, -1))   # or read by the workers themselves
+    fit_trees(X, y, roles, names=names)
+
+Labels, groups and scores, a few bytes an answer, stay on this machine; features never come back to it, but for the
+sample of `sample`.
+
+LightGBM's Dask interface evaluates on other rows but does not stop early (its workers would stop at different rounds
+and wait for each other for ever: LightGBM issues 3712 and 6351). Here all rounds are fitted, their losses on the
+selection rows are computed afterwards, and the rule of early stopping is applied to these: the same rounds as it would
+have found, for more work. Which rows a worker holds decides its bins and its bagging, so that two fits differ as two
+seeds do on one machine.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.records.errors import RecordError
+from metaprobe.records.extras import require
+from metaprobe.training.common.roles import Roles, Rows
+from metaprobe.training.common.trees import MAX_ROUNDS, PATIENCE, Grown, Parameters, raw_scores, safe
+
+Floats = NDArray[np.float64]
+
+SAMPLE_ROWS = 200_000
+"""Rows that come to this machine, for the region of support and for checking the graph."""
+
+
+BLOCK_ROWS = 100_000
+
+
+class Cluster:
+    """Grows on the workers of the default Dask client."""
+
+    def __init__(self, X: Any, y: NDArray[Any], roles: Roles, names: Sequence[str]) -> None:
+        """X: a Dask array (n, d) of float32. Raises `RecordError` for anything else, and where there is no client."""
+        for module in ("dask.dataframe", "distributed"):  # LightGBM asks for both, and says less
+            require(module, "train,dask")
+        self._array = require("dask.array", "dask")
+        if not isinstance(X, self._array.Array):
+            raise RecordError(f"features are a {type(X).__name__}; expected a NumPy or a Dask array")
+        distributed = require("distributed", "dask")
+        try:
+            self._client = distributed.default_client()
+        except ValueError as error:
+            raise RecordError(
+                "features are a Dask array, and there is no Dask client: make a distributed.Client first"
+            ) from error
+        self._X = X.rechunk({1: -1})
+        self._y, self._roles, self._names = y, roles, safe(names)
+
+    def grow(self, parameters: Parameters) -> Grown:
+        booster = self._fitted(parameters, self._roles.train, MAX_ROUNDS)
+        selection, y = self._X[self._roles.selection], self._y[self._roles.selection]
+        starts = np.cumsum([0, *selection.chunks[0]])
+        delayed = require("dask", "dask").delayed
+        losses = staged_log_losses if parameters["objective"] == "binary" else staged_squares
+        sums = [
+            delayed(losses)(booster, block, y[start:end])
+            for block, start, end in zip(selection.to_delayed()[:, 0], starts[:-1], starts[1:], strict=True)
+        ]
+        rounds = stopped(np.sum(self._client.gather(self._client.compute(sums)), axis=0))
+        return Grown(parameters, rounds, blockwise(lambda block: raw_scores(booster, block, rounds), selection))
+
+    def finish(self, parameters: Parameters, rounds: int) -> Any:
+        return self._fitted(parameters, self._roles.learning, rounds)
+
+    def _fitted(self, parameters: Parameters, rows: Rows, rounds: int) -> Any:
+        interface = require("lightgbm.dask", "train,dask")
+        # Each worker uses the threads it has.
+        given = {name: value for name, value in parameters.items() if name not in ("num_threads", "seed")}
+        binary = parameters["objective"] == "binary"
+        kind = interface.DaskLGBMClassifier if binary else interface.DaskLGBMRegressor
+        model = kind(**given, random_state=parameters["seed"], n_estimators=rounds, client=self._client)
+        X = self._X[rows]
+        y = self._array.from_array(self._y[rows], chunks=(X.chunks[0],))
+        with warnings.catch_warnings():
+            # It says so whenever its estimators are made as they are meant to be.
+            warnings.filterwarnings("ignore", message="Parameter n_jobs will be ignored")
+            return model.fit(X, y, feature_name=self._names).booster_
+
+
+def staged_log_losses(booster: Any, X: NDArray[np.float32], y: NDArray[np.int64]) -> Floats:
+    """Summed log loss (rounds,) of these rows after each round."""
+    sign = 1.0 - 2.0 * y
+    return np.array([np.logaddexp(0, sign * scores).sum() for scores in _stages(booster, X)])
+
+
+def staged_squares(booster: Any, X: NDArray[np.float32], y: Floats) -> Floats:
+    """Summed squared errors (rounds,), likewise."""
+    return np.array([np.square(scores - y).sum() for scores in _stages(booster, X)])
+
+
+def _stages(booster: Any, X: NDArray[np.float32]) -> Iterator[Floats]:
+    """Raw scores (n,) after each round: one array, that changes."""
+    scores = np.zeros(len(X))
+    for number in range(booster.num_trees()):
+        scores += booster.predict(X, raw_score=True, start_iteration=number, num_iteration=1)
+        yield scores
+
+
+def stopped(losses: Floats, patience: int = PATIENCE) -> int:
+    """How many rounds early stopping would keep, by these losses (rounds,)."""
+    best = 0
+    for number, loss in enumerate(losses):
+        if loss < losses[best]:
+            best = number
+        elif number - best >= patience:
+            break
+    return best + 1
+
+
+def blockwise(function: Callable[[NDArray[np.float32]], Floats], X: Any) -> Floats:
+    """`function` of every block of rows, computed where the block is: (n,) on this machine."""
+    if not X.shape[0]:
+        return np.empty(0)
+    found = X.rechunk({1: -1}).map_blocks(function, dtype=np.float64, drop_axis=1, meta=np.empty(0))
+    return np.asarray(found.compute(), dtype=np.float64)
+
+
+def sample(X: Any, most: int = SAMPLE_ROWS) -> NDArray[np.float32]:
+    """Some rows of a Dask array, evenly spread; all where they are few."""
+    return np.asarray(X[:: max(1, -(-X.shape[0] // most))].compute(), dtype=np.float32)
+
+
+def spread_out(X: NDArray[np.float32], rows: int = BLOCK_ROWS) -> Any:
+    """X as a Dask array whose blocks of so many rows lie with the workers of the default client, several to each."""
+    array, distributed = require("dask.array", "dask"), require("distributed", "dask")
+    client = distributed.default_client()
+    rows = min(rows, max(1, -(-len(X) // (2 * len(client.nthreads())))))
+    return client.persist(array.from_array(X, chunks=(rows, -1)))

@@ -1,0 +1,213 @@
+"""The fitted heads of a quality predictor: a probability, a level from 1 to 3, and Q, each as NumPy and as ONNX nodes.
+
+A head is named by its label. `critical` is the one whose label 1 is the bad one: its booster learns the opposite, so
+that higher raw scores are better answers in every head, and its probability is turned round at the end.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.records.extras import require
+from metaprobe.training.common.calibrate import choose_calibrator
+from metaprobe.training.common.calibrators import Calibrator, Floats, Onnx
+from metaprobe.training.common.roles import Roles
+from metaprobe.training.common.trees import Trees, fit_trees
+
+LEVELS: dict[str, tuple[int, int]] = {"instruction": (1, 3), "justification": (1, 3), "evidence": (1, 3)}
+"""Heads with an ordinal label, and its scale."""
+CRITICAL, QUALITY = "critical", "quality"
+INVERTED = (CRITICAL,)
+"""Heads whose label 1 is the bad one."""
+SCALES: dict[str, tuple[int, int]] = {**LEVELS, QUALITY: (0, 9)}
+"""Of the heads that are no probability."""
+
+
+class FittedHead(Protocol):
+    """Features in, one value out."""
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def calibrations(self) -> tuple[str, ...]:
+        """Names of its calibrators."""
+        ...
+
+    def value(self, X: NDArray[np.float32]) -> Floats:
+        """(n,) for features (n, d)."""
+        ...
+
+    def onnx_nodes(self, input_name: str, output_name: str, width: int) -> Onnx:
+        """The same for a graph: (n, width) float32 features in, (n, 1) out. Names made up here begin as the output."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Probability:
+    """A calibrated booster."""
+
+    trees: Trees
+    calibrator: Calibrator
+    inverted: bool = False
+    """Whether the head is one minus what was learned."""
+    kind: ClassVar[str] = "binary"
+
+    @property
+    def calibrations(self) -> tuple[str, ...]:
+        return (self.calibrator.name,)
+
+    def learned(self, X: NDArray[np.float32]) -> Floats:
+        """P(good), (n,)."""
+        return self.calibrator.probability(self.trees.score(X))
+
+    def value(self, X: NDArray[np.float32]) -> Floats:
+        return 1 - self.learned(X) if self.inverted else self.learned(X)
+
+    def onnx_nodes(self, input_name: str, output_name: str, width: int) -> Onnx:
+        raw, learned = f"{output_name}_raw", f"{output_name}_learned" if self.inverted else output_name
+        nodes, constants = self.calibrator.onnx_nodes(raw, learned, f"{output_name}_calibrator")
+        nodes = [self.trees.onnx_node(input_name, raw, width), *nodes]
+        if self.inverted:
+            one = f"{output_name}_one"
+            nodes.append(_node("Sub", [one, learned], output_name))
+            constants = [*constants, _constant(one, 1.0)]
+        return nodes, constants
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Level:
+    """Expected level of an ordinal label: the lowest, plus P(y >= k) of every level k above it.
+
+    One booster a step, as Frank and Hall (2001, doi:10.1007/3-540-44795-4_13) split an ordinal label; here each is
+    calibrated, and the expectation is returned instead of the likeliest level. Their steps can cross,
+    P(y >= 3) > P(y >= 2); pooling those that do (isotonic regression, the nearest falling ones) puts their mean in the
+    place of both, which leaves the sum, and so the expected level, as it is.
+    """
+
+    base: float
+    """The lowest level, and the shares of the steps that no booster could be fitted to."""
+    steps: tuple[Probability, ...]
+    kind: ClassVar[str] = "ordinal"
+
+    @property
+    def calibrations(self) -> tuple[str, ...]:
+        return tuple(step.calibrator.name for step in self.steps)
+
+    def value(self, X: NDArray[np.float32]) -> Floats:
+        return np.asarray(self.base + sum(step.learned(X) for step in self.steps), dtype=np.float64)
+
+    def onnx_nodes(self, input_name: str, output_name: str, width: int) -> Onnx:
+        base = f"{output_name}_base"
+        nodes, constants, parts = [], [_constant(base, self.base)], [base]
+        for number, step in enumerate(self.steps):
+            parts.append(f"{output_name}_step{number}")
+            more, initializers = step.onnx_nodes(input_name, parts[-1], width)
+            nodes += more
+            constants += initializers
+        return [*nodes, _node("Sum", parts, output_name)], constants
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Amount:
+    """A regression, on a line that makes it right on average, within its scale: Q.
+
+    Composing Q of the other heads, (1 - P(critical)) times the sum of the levels, is the other choice. It orders
+    unseen answers as well, but errs more, since failures and levels go together; and it needs every part to be
+    learnable, the critical flag too, which some judges never raise.
+    """
+
+    trees: Trees
+    slope: float
+    intercept: float
+    scale: tuple[int, int]
+    kind: ClassVar[str] = "regression"
+    calibrations: ClassVar[tuple[str, ...]] = ("line",)
+
+    def value(self, X: NDArray[np.float32]) -> Floats:
+        return np.clip(self.slope * self.trees.score(X) + self.intercept, *self.scale)
+
+    def onnx_nodes(self, input_name: str, output_name: str, width: int) -> Onnx:
+        def own(name: str) -> str:
+            return f"{output_name}_{name}"
+
+        nodes = [
+            self.trees.onnx_node(input_name, own("raw"), width),
+            _node("Mul", [own("raw"), own("slope")], own("scaled")),
+            _node("Add", [own("scaled"), own("intercept")], own("line")),
+            _node("Max", [own("line"), own("low")], own("floored")),
+            _node("Min", [own("floored"), own("high")], output_name),
+        ]
+        numbers = {"slope": self.slope, "intercept": self.intercept, "low": self.scale[0], "high": self.scale[1]}
+        return nodes, [_constant(own(name), number) for name, number in numbers.items()]
+
+
+def fit_probability(
+    X: NDArray[np.float32],
+    y: NDArray[np.int64],
+    groups: NDArray[np.str_],
+    roles: Roles,
+    *,
+    names: Sequence[str],
+    inverted: bool = False,
+    domain: NDArray[np.str_] | None = None,
+    seed: int = 0,
+) -> Probability:
+    """Trees, and the calibrator that is chosen on the calibration rows. `y` (n,) is 1 for good answers.
+
+    `domain`: of `fit_trees`.
+    """
+    trees = fit_trees(X, y, roles, names=names, domain=domain, seed=seed)
+    rows = roles.calibration
+    chosen = choose_calibrator(trees.score(X[rows]), y[rows], groups[rows], seed=seed)
+    return Probability(trees, chosen.calibrator, inverted)
+
+
+def fit_level(
+    X: NDArray[np.float32],
+    grades: Floats,
+    groups: NDArray[np.str_],
+    roles: Roles,
+    *,
+    steps: Sequence[int],
+    scale: tuple[int, int],
+    names: Sequence[str],
+    seed: int = 0,
+) -> Level:
+    """A booster for each of `steps`; any other step up the scale is taken to be its share of the rows seen."""
+    fitted = [
+        fit_probability(X, (grades >= step).astype(np.int64), groups, roles, names=names, seed=seed) for step in steps
+    ]
+    low, high = scale
+    rest = [step for step in range(low + 1, high + 1) if step not in steps]
+    shares = (float((grades[roles.seen] >= step).mean()) for step in rest)
+    return Level(low + sum(shares), tuple(fitted))
+
+
+def fit_amount(
+    X: NDArray[np.float32],
+    values: Floats,
+    roles: Roles,
+    *,
+    scale: tuple[int, int],
+    names: Sequence[str],
+    seed: int = 0,
+) -> Amount:
+    """A regression of the values (n,), and its line by least squares on the calibration rows, which never falls."""
+    trees = fit_trees(X, values, roles, names=names, objective="regression", seed=seed)
+    rows = roles.calibration
+    raw, truth = trees.score(X[rows]), values[rows]
+    variance = float(raw.var())
+    slope = max(float(np.mean((raw - raw.mean()) * (truth - truth.mean()))) / variance, 0.0) if variance else 0.0
+    return Amount(trees, slope, float(truth.mean() - slope * raw.mean()), scale)
+
+
+def _node(kind: str, inputs: Sequence[str], output: str) -> Any:
+    return require("onnx", "fit").helper.make_node(kind, list(inputs), [output])
+
+
+def _constant(name: str, value: float) -> Any:
+    return require("onnx", "fit").numpy_helper.from_array(np.array([[value]], dtype=np.float32), name)

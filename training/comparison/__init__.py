@@ -1,0 +1,1 @@
+"""From fitted folds to the comparison that is printed and reported."""

@@ -1,0 +1,1 @@
+"""Probes on hidden states: confidence and difficulty."""

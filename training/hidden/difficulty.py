@@ -1,0 +1,295 @@
+"""Difficulty as a number: a probe on the prompt that predicts an item's success rate, or how hard it is graded.
+
+One row an item. The success rate is the share of right answers among the item's samples; a graded level is spaced
+evenly from 1 (the easiest) to 0. Both are ease: difficulty is one minus it. The probe is a logistic regression on the
+rate, that is on all samples at once, chosen by Spearman's correlation with it.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.checkpoints import Checkpoint, Training
+from metaprobe.eval.metrics import Interval, cluster_weights, interval, kendall, paired_difference, spearman
+from metaprobe.eval.results import Family
+from metaprobe.eval.table import AnswerTable
+from metaprobe.probes import hidden as hidden_probe
+from metaprobe.records.errors import RecordError
+from metaprobe.records.extras import require
+from metaprobe.training.common.calibrate import sigmoid
+from metaprobe.training.common.graphs import linear_graph
+from metaprobe.training.common.roles import Roles, Rows, final_roles, outer_folds
+from metaprobe.training.common.write import Export, write_checkpoint
+from metaprobe.training.crossfit.evidence import origin_of_states, reader_contract
+from metaprobe.training.crossfit.methods import Evidence, Fitted, smoothed_means, unfitted_tfidf
+from metaprobe.training.crossfit.progress import Progress
+from metaprobe.training.hidden.difficulty_audit import difficulty_audits
+from metaprobe.training.linear.layers import LinearProbe, fit_linear_probe
+
+SUCCESS_RATE, LEVEL = "success-rate", "level"
+ORDER = ("easy", "medium", "hard", "cross")
+POSITION = "prompt_last"
+RESAMPLES = 400
+PRIOR = 5.0
+"""Items' worth of the overall mean that each level of the level table starts with."""
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Items:
+    """m items, or variants of them where they are asked in several ways."""
+
+    ease: Floats
+    """(m,), in [0, 1]."""
+    rows: Rows
+    """(m,): a row of the answer table that belongs to each; samples of one item share their prompt's states."""
+    samples: NDArray[np.int64]
+    """(m,): answers that the rate is made of."""
+    cells: NDArray[np.str_]
+    """(m,): what the level table may know of an item: dimension and level, without the level where that is asked."""
+
+    def __len__(self) -> int:
+        return len(self.ease)
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """How well one method orders items it has not seen, by their ease."""
+
+    name: str
+    spearman: Interval
+    kendall: Interval
+    gain: Interval | None
+    """Spearman's correlation of the probe minus that of this method, on the same resamples."""
+
+
+def ease_of(table: AnswerTable, target: str) -> Items:
+    """Items with their success rate, or with their graded level. Raises `RecordError` where all are alike."""
+    names = np.char.add(np.char.add(table.items.astype(str), " "), table.variants.astype(str))
+    _, first, which = np.unique(names, return_index=True, return_inverse=True)
+    samples = np.bincount(which)
+    if target == SUCCESS_RATE:
+        ease = np.bincount(which, weights=table.y) / samples
+    elif target == LEVEL:
+        ease = graded(table.levels[first].tolist())
+    else:
+        raise RecordError(f"difficulty target {target!r}: expected {SUCCESS_RATE!r} or {LEVEL!r}")
+    if np.ptp(ease) == 0:
+        raise RecordError(f"all {len(ease)} items have the same {target}, {ease[0]:.2f}: there is nothing to order")
+    cells = table.dimensions[first].astype(str)
+    if target == SUCCESS_RATE:
+        cells = np.char.add(np.char.add(cells, "|"), table.levels[first].astype(str))
+    return Items(ease, first.astype(np.int64), samples, cells)
+
+
+def graded(levels: Sequence[str]) -> Floats:
+    """Ease of each level, evenly spaced: "easy", "medium", "hard", "cross", or levels with a number ("3 digits").
+
+    "popularity 9" is easier than "popularity 0": what counts fame or ease says so by its first word.
+    """
+    distinct = sorted(set(levels))
+    found = {level: re.search(r"-?\d+(?:\.\d+)?", level) for level in distinct}
+    if all(level in ORDER for level in distinct):
+        order = sorted(distinct, key=ORDER.index)
+    elif all(found.values()):
+        order = sorted(distinct, key=lambda level: float(found[level][0]))  # type: ignore[index]
+        if all(level.startswith(("popularity", "ease")) for level in distinct):
+            order.reverse()
+    else:
+        raise RecordError(
+            f"levels {distinct[:6]} cannot be ordered; expected {', '.join(ORDER)}, or levels that hold a number"
+        )
+    place = {level: number for number, level in enumerate(order)}
+    return 1 - np.array([place[level] for level in levels]) / max(len(order) - 1, 1)
+
+
+def fit_difficulty(evidence: Evidence, items: Items, roles: Roles, *, seed: int = 0) -> LinearProbe:
+    """The probe for these items; `roles` are of items, not of answers."""
+    assert evidence.states is not None, "asked for by the caller"
+    groups = evidence.table.groups[items.rows].tolist()
+    return fit_linear_probe(
+        _ItemStates(evidence, items), items.ease, groups, roles, positions=(POSITION,), metric=spearman, seed=seed
+    )
+
+
+def evaluate_difficulty(
+    evidence: Evidence,
+    items: Items,
+    *,
+    folds: int = 5,
+    seed: int = 0,
+    progress: Progress | None = None,
+    on_step: Callable[[str], None] = lambda what: None,
+) -> tuple[Ranked, ...]:
+    """Out-of-fold rank correlations with the items' ease: of the probe, of what was stated, and of simple controls.
+
+    `progress`: where finished folds are kept for the next start.
+    """
+    table = evidence.table
+    at = items.rows
+    groups = table.groups[at].tolist()
+    progress, method = progress or Progress(), _EaseProbe(items, sha256(items.ease.tobytes()).hexdigest())
+    texts = table.questions[at]
+    asked = any(text.strip() for text in texts.tolist())  # a store without texts has nothing to count words of
+    names = ("probe", "level table", *(["prompt TF-IDF"] if asked else []))
+    scores = {name: np.full(len(items), np.nan) for name in names}
+    for number, roles in enumerate(item_folds(evidence, items, folds=folds, seed=seed)):
+        on_step(f"fold {number + 1}: probe")
+        scores["probe"][roles.test] = progress.fold(evidence, method, roles, seed=seed).scores[at[roles.test]]
+        scores["level table"][roles.test] = _levels(items, roles)
+        if asked:
+            scores["prompt TF-IDF"][roles.test] = _tfidf(texts, items.ease, roles)
+    if asked:
+        scores["length of the prompt"] = -np.char.str_len(texts.astype(str)).astype(np.float64)
+    stated = 1 - table.stated_difficulty[at]
+    if np.isfinite(stated).any():
+        scores["stated ease"] = np.where(np.isfinite(stated), stated, np.nanmedian(stated))
+    on_step("intervals")
+    weights = cluster_weights(groups, RESAMPLES, seed)
+    return tuple(
+        Ranked(
+            name,
+            interval(spearman, items.ease, score, weights),
+            interval(kendall, items.ease, score, weights[:100]),
+            None if name == "probe" else paired_difference(spearman, items.ease, scores["probe"], score, weights),
+        )
+        for name, score in scores.items()
+    )
+
+
+def train_difficulty(
+    path: str | Path,
+    evidence: Evidence,
+    *,
+    target: str,
+    folds: int = 5,
+    seed: int = 0,
+    command: str,
+    progress: Progress | None = None,
+    on_step: Callable[[str], None] = lambda what: None,
+) -> tuple[Checkpoint, tuple[Ranked, ...]]:
+    """A probe of the last prompt token for items' ease, exported; what the folds say of it, beside the baselines."""
+    if evidence.states is None or POSITION not in evidence.states.positions:
+        raise RecordError(f"no hidden states at {POSITION}: collect with --capture, or run `metaprobe extract`")
+    items = ease_of(evidence.table, target)
+    found = evaluate_difficulty(evidence, items, folds=folds, seed=seed, progress=progress, on_step=on_step)
+    on_step("audits")
+    splits = item_folds(evidence, items, folds=folds, seed=seed)
+    report = difficulty_audits(evidence, items.rows, splits, labels=target == SUCCESS_RATE, seed=seed)
+    on_step("export")
+    groups = evidence.table.groups[items.rows].tolist()
+    roles = final_roles(groups, (items.ease > np.median(items.ease)).astype(np.int64), seed=seed)
+    probe = fit_difficulty(evidence, items, roles, seed=seed)
+    hidden = probe.read(_ItemStates(evidence, items))
+    name = target.replace("-", "_")
+    checkpoint = write_checkpoint(
+        path,
+        Export(
+            kind=hidden_probe.KIND,
+            title=f"Difficulty probe: {target}",
+            summary=(
+                f"Ease of an item ({target}, in [0, 1]) from the hidden state of layer {probe.layers[0]} at "
+                f"{POSITION}. Difficulty is one minus it. Layer 0 is the embeddings' output, layer i the output of "
+                "block i." + "".join(f" {line}." for line in origin_of_states(evidence))
+            ),
+            graph=linear_graph(
+                input_name=hidden_probe.INPUT,
+                mean=probe.mean,
+                scale=probe.scale,
+                weights=probe.weights[:, None],
+                intercept=np.array([probe.intercept]),
+                outputs=[name],
+            ),
+            input_name=hidden_probe.INPUT,
+            inputs=hidden,
+            expected={name: sigmoid(probe.score_of(hidden))},
+            contract={**probe.contract(name), **reader_contract(evidence)},
+            generator=evidence.generator,
+            training=Training(evidence.fingerprint, len(items), len(set(groups)), seed, command, evidence.regrouped),
+            calibration="none: cross-entropy to the rate",
+            metrics={"spearman": found[0].spearman, "kendall": found[0].kendall},
+            audits=[
+                *report.audits,
+                *(
+                    (
+                        f"probe orders better than {r.name}",
+                        r.gain.low > 0,
+                        f"Spearman {_shown(r.spearman)}, gain {_shown(r.gain)}",
+                    )
+                    for r in found
+                    if r.gain is not None
+                ),
+            ],
+            not_audited=report.skipped,
+            packages=("onnx",),
+        ),
+    )
+    return checkpoint, found
+
+
+def item_folds(evidence: Evidence, items: Items, *, folds: int = 5, seed: int = 0) -> tuple[Roles, ...]:
+    """Outer folds of items, by group."""
+    halves = (items.ease > np.median(items.ease)).astype(np.int64)
+    return tuple(outer_folds(evidence.table.groups[items.rows].tolist(), halves, folds=folds, seed=seed))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _EaseProbe:
+    """`fit_difficulty` as a method whose finished folds can be kept; its roles are of items, its scores of answers."""
+
+    items: Items = field(repr=False)
+    digest: str
+    """Of the items' ease: kept folds are found again by what a method shows of itself."""
+    name: str = "difficulty probe"
+    family: Family = "learned"
+    fitted: bool = True
+
+    def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
+        states, probe = evidence.states, fit_difficulty(evidence, self.items, roles, seed=seed)
+        assert states is not None, "asked for by the caller"
+        return Fitted(lambda rows: probe.score(states, rows), max(point.auroc for point in probe.sweep), probe)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _ItemStates:
+    """The states of the items' rows."""
+
+    evidence: Evidence
+    items: Items
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        assert self.evidence.states is not None
+        return self.evidence.states.layers
+
+    @property
+    def positions(self) -> tuple[str, ...]:
+        assert self.evidence.states is not None
+        return self.evidence.states.positions
+
+    def read(self, layer: int, position: str) -> NDArray[np.float16]:
+        assert self.evidence.states is not None
+        return self.evidence.states.read(layer, position)[self.items.rows]
+
+
+def _tfidf(questions: NDArray[np.str_], ease: Floats, roles: Roles) -> Floats:
+    linear = require("sklearn.linear_model", "fit")
+    words = unfitted_tfidf()
+    X = words.fit_transform(questions[roles.learning])
+    model = linear.RidgeCV(alphas=(0.1, 1.0, 10.0)).fit(X, ease[roles.learning])
+    return np.asarray(model.predict(words.transform(questions[roles.test])), dtype=np.float64)
+
+
+def _levels(items: Items, roles: Roles) -> Floats:
+    known, overall = smoothed_means(items.ease[roles.learning], items.cells[roles.learning], PRIOR)
+    return np.array([known.get(cell, overall) for cell in items.cells[roles.test]])
+
+
+def _shown(interval: Interval) -> str:
+    return f"{interval.estimate:.3f} [{interval.low:.3f}, {interval.high:.3f}]"

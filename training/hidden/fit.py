@@ -1,0 +1,82 @@
+"""Fits a probe on hidden states on all groups, and exports it. Held-out figures come from the folds."""
+
+from pathlib import Path
+
+import numpy as np
+
+from metaprobe.checkpoints import Checkpoint
+from metaprobe.probes import hidden as hidden_probe
+from metaprobe.training.common.graphs import linear_graph
+from metaprobe.training.common.operating_points import PROMISE
+from metaprobe.training.common.roles import final_roles
+from metaprobe.training.common.write import Export, write_checkpoint
+from metaprobe.training.crossfit.evidence import origin_of_states, reader_contract
+from metaprobe.training.crossfit.folds import CrossFit
+from metaprobe.training.crossfit.held_out import final_calibrator, held_out_figures, training_record
+from metaprobe.training.crossfit.methods import (
+    Evidence,
+    HiddenProbe,
+    LowRankProbe,
+)
+from metaprobe.training.crossfit.thresholds import PROMISES, own_points, promised
+
+
+def export_hidden(
+    path: str | Path,
+    evidence: Evidence,
+    fits: CrossFit,
+    *,
+    method: HiddenProbe | LowRankProbe,
+    target: str,
+    seed: int,
+    command: str,
+) -> Checkpoint:
+    """The probe of that method for `target`, fitted on all groups, its calibrator in its graph."""
+    states, table = evidence.states, evidence.table
+    assert states is not None, "train_hidden has looked"
+    roles = final_roles(list(table.groups), table.y, seed=seed)
+    probe = method.probe(evidence, roles, seed=seed)
+    hidden = probe.read(states)
+    scores = probe.score_of(hidden)
+    calibrator = final_calibrator(scores, table, roles.calibration, seed)
+    thresholds = promised(scores, table, roles.calibration, calibrator, seed=seed)
+    thresholds |= own_points(scores, evidence, roles.calibration, calibrator)
+    metrics, report = held_out_figures(evidence, fits, method, seed)
+    before = probe.position == "prompt_last"
+    layers = ", ".join(map(str, probe.layers))
+    return write_checkpoint(
+        path,
+        Export(
+            kind=hidden_probe.KIND,
+            title=f"{'Difficulty' if before else 'Confidence'} probe: {target}",
+            summary=(
+                f"Probability that the answer {'will be' if before else 'is'} {target}, from the hidden state of layer "
+                f"{layers} at {probe.position} ({probe.kind}, then a calibrator; chosen among {probe.tried} "
+                "combinations on learning rows). Layer 0 is the embeddings' output, layer i the output of block i. "
+                "Difficulty is one minus that probability."
+                + "".join(f" {line}." for line in origin_of_states(evidence))
+                + "".join((PROMISES | PROMISE)[name] for name in thresholds)
+            ),
+            graph=linear_graph(
+                input_name=hidden_probe.INPUT,
+                mean=probe.mean,
+                scale=probe.scale,
+                weights=probe.weights[:, None],
+                intercept=np.array([probe.intercept]),
+                outputs=[target],
+                calibrator=calibrator,
+            ),
+            input_name=hidden_probe.INPUT,
+            inputs=hidden,
+            expected={target: calibrator.probability(scores)},
+            contract={**probe.contract(target), **reader_contract(evidence)},
+            generator=evidence.generator,
+            training=training_record(evidence, seed, command),
+            calibration=calibrator.name,
+            metrics=metrics,
+            audits=report.audits,
+            not_audited=report.skipped,
+            thresholds=thresholds,
+            packages=("onnx",),
+        ),
+    )

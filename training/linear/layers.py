@@ -1,0 +1,152 @@
+"""Probes on hidden states: every layer, position and penalty tried in inner folds, and one chosen.
+
+What is chosen is chosen on rows of the learning part that the probe was not fitted on; test rows are never read.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.eval.metrics import auroc
+from metaprobe.eval.metrics.ranked import Metric
+from metaprobe.records.activations import CONVENTION
+from metaprobe.records.types import FloatArray
+from metaprobe.training.common.roles import Roles, Rows, group_folds
+from metaprobe.training.linear.probe import Kind, fit_linear, held_out_scores
+from metaprobe.training.linear.states import States, check_captured
+
+PENALTIES = (0.01, 0.1, 1.0, 10.0)
+"""Ridge penalties, in units of the mean eigenvalue of the standardised states' covariance, which is 1."""
+INNER_FOLDS = 5
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class SweepPoint:
+    """What one layer and position reached at its best penalty."""
+
+    layer: int
+    position: str
+    penalty: float
+    auroc: float
+    """Mean over the inner folds, of rows of the learning part that the probe was not fitted on; for a graded target
+    Spearman's correlation."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LinearProbe:
+    """score = ((h - mean) / scale) @ weights + intercept; h: the states of its layers at one position, side by side."""
+
+    kind: str
+    layers: tuple[int, ...]
+    position: str
+    penalty: float
+    mean: Floats
+    """(layers * D,), as scale and weights."""
+    scale: Floats
+    weights: Floats
+    intercept: float
+    sweep: tuple[SweepPoint, ...] = ()
+    """Every layer and position tried."""
+    tried: int = 1
+    """Combinations of layer, position and penalty among which it was chosen."""
+
+    def contract(self, target: str) -> dict[str, Any]:
+        """What its checkpoint says that it reads and gives."""
+        return {
+            **({"layer": self.layers[0]} if len(self.layers) == 1 else {"layers": list(self.layers)}),
+            "position": self.position,
+            "width": len(self.weights) // len(self.layers),
+            "convention": CONVENTION,
+            "target": target,
+        }
+
+    def score(self, states: States, rows: Rows | None = None) -> Floats:
+        """(rows,), higher is likelier to be right; not yet a probability."""
+        return self.score_of(self.read(states, rows))
+
+    def read(self, states: States, rows: Rows | None = None) -> FloatArray:
+        """What it reads of these states: float32 (rows, layers * D)."""
+        blocks = [states.read(layer, self.position) for layer in self.layers]
+        chosen = [block if rows is None else block[rows] for block in blocks]
+        return np.concatenate(chosen, axis=1).astype(np.float32)
+
+    def score_of(self, hidden: FloatArray) -> Floats:
+        """(n, layers * D) -> (n,)."""
+        return ((hidden.astype(np.float64) - self.mean) / self.scale) @ self.weights + self.intercept
+
+
+def fit_linear_probe(
+    states: States,
+    y: NDArray[np.int64] | Floats,
+    groups: Sequence[str],
+    roles: Roles,
+    *,
+    positions: Sequence[str],
+    kind: Kind = "logistic",
+    penalties: Sequence[float] = PENALTIES,
+    metric: Metric = auroc,
+    seed: int = 0,
+) -> LinearProbe:
+    """The probe of the layer, position and penalty chosen by `one_standard_error`, fitted on all learning rows.
+
+    Hundreds of combinations are tried, so a single selection part of some hundred rows would mostly select noise: every
+    learning row takes its turn, in `INNER_FOLDS` folds by group. Raises `RecordError` where a position is missing.
+    """
+    check_captured(states, (), positions)
+    penalties = (0.0,) if kind == "mass-mean" else tuple(penalties)
+    pool, target = roles.learning, y.astype(np.float64)
+    fold = np.empty(len(y), dtype=np.intp)
+    balanced = (target > np.median(target[pool])).astype(np.int64) if metric is not auroc else y.astype(np.int64)
+    for number, (_, part) in enumerate(group_folds(pool, groups, balanced, INNER_FOLDS, seed + 2)):
+        fold[part] = number
+    places = [(layer, position) for position in positions for layer in states.layers]
+    found = np.empty((len(places), INNER_FOLDS, len(penalties)))
+    for i, (layer, position) in enumerate(places):
+        scores = held_out_scores(states.read(layer, position)[pool], target[pool], fold[pool], kind, penalties)
+        for f, p in np.ndindex(found.shape[1:]):
+            here = fold[pool] == f
+            found[i, f, p] = metric(y[pool][here], scores[here, p])
+    # A fold of one class, or a score that never varies, says nothing.
+    found = np.where(np.isnan(found), 0.5 if metric is auroc else 0.0, found)
+    place, p = one_standard_error(found)
+    means = found.mean(axis=1)
+    best = means.argmax(axis=1)
+    layer, position = places[place]
+    fitted = fit_linear(states.read(layer, position)[pool], target[pool], kind, penalties[p : p + 1])
+    return LinearProbe(
+        kind=kind,
+        layers=(layer,),
+        position=position,
+        penalty=penalties[p],
+        mean=fitted.mean,
+        scale=fitted.scale,
+        weights=fitted.weights[:, 0],
+        intercept=float(fitted.intercept[0]),
+        sweep=tuple(
+            SweepPoint(layer, position, penalties[best[i]], float(means[i, best[i]]))
+            for i, (layer, position) in enumerate(places)
+        ),
+        tried=found.shape[0] * found.shape[2],
+    )
+
+
+def one_standard_error(found: Floats) -> tuple[int, int]:
+    """(place, penalty) of the simplest choice that the folds cannot tell from the best one.
+
+    `found` (places, folds, penalties): held-out AUROC, places in the order of their layers, penalties ascending. The
+    standard error is that of the paired difference from the best over the folds, for what makes one fold easier than
+    another is shared. Simplest: the strongest penalty, then the best mean (Breiman et al. 1984, section 3.4.3, for the
+    rule; the choice of what is simple is ours, for one layer is no simpler than another).
+    """
+    means = found.mean(axis=1)
+    best = np.unravel_index(int(means.argmax()), means.shape)
+    behind = found[best[0], :, best[1]][None, :, None] - found
+    error = behind.std(axis=1, ddof=1) / np.sqrt(found.shape[1])
+    near = behind.mean(axis=1) <= error  # the best itself has 0 <= 0
+    penalty = int(np.flatnonzero(near.any(axis=0)).max())
+    return int(np.where(near[:, penalty], means[:, penalty], -np.inf).argmax()), penalty

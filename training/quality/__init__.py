@@ -1,0 +1,1 @@
+"""The quality predictor: heads on log-probability features."""

@@ -1,0 +1,196 @@
+"""Fits the quality predictor on all groups, and exports it. Held-out figures come from the folds."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from metaprobe.checkpoints import Checkpoint, Generator
+from metaprobe.checkpoints.manifest import RAW
+from metaprobe.eval.metrics import Interval
+from metaprobe.eval.results import Audit as Finding
+from metaprobe.probes import quality
+from metaprobe.training.common.graphs import trees_graph
+from metaprobe.training.common.heads import (
+    CRITICAL,
+    INVERTED,
+    LEVELS,
+    QUALITY,
+    SCALES,
+    FittedHead,
+    fit_probability,
+)
+from metaprobe.training.common.operating_points import PROMISE
+from metaprobe.training.common.roles import Roles, final_roles
+from metaprobe.training.common.trees import in_memory
+from metaprobe.training.common.write import Export, write_checkpoint
+from metaprobe.training.crossfit.folds import CrossFit
+from metaprobe.training.crossfit.held_out import held_out_figures, training_record
+from metaprobe.training.crossfit.methods import (
+    USUAL_TREES,
+    Evidence,
+    FeatureTrees,
+)
+from metaprobe.training.crossfit.thresholds import PROMISES, critical_thresholds, own_points, promised
+from metaprobe.training.quality.figures import (
+    NOT_AUDITED,
+    GradedStudy,
+    graded_figures,
+    rare_figures,
+)
+from metaprobe.training.quality.raw_parity import checked_raw_graph
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Head:
+    """One binary target of the quality predictor: its answers, and what the folds said."""
+
+    evidence: Evidence
+    fits: CrossFit
+    inverted: bool = False
+    """Whether the answers' `y` is 1 where the label is 0."""
+    trees: FeatureTrees = USUAL_TREES
+    """The recipe."""
+
+    def roles(self, seed: int) -> Roles:
+        table = self.evidence.table
+        return final_roles(table.groups.tolist(), table.y, seed=seed)
+
+
+def export_quality(
+    path: str | Path, heads: Mapping[str, Head | GradedStudy], *, seed: int, command: str, raw: bool = False
+) -> Checkpoint:
+    """One calibrated head a target, in one graph.
+
+    The region of support is that of the head with the most answers. `raw` adds `raw.onnx`, the same from
+    log-probabilities.
+    """
+    fitted: dict[str, FittedHead] = {}
+    metrics: dict[str, Interval] = {}
+    checks: list[Finding] = []
+    not_made: list[str] = []
+    thresholds: dict[str, float] = {}
+    lines: list[str] = []
+    several = len(heads) > 1
+
+    def note(target: str, found: Mapping[str, Interval], audits: Sequence[Finding], skipped: Sequence[str]) -> None:
+        prefix = f"{target}." if several else ""
+        metrics.update({f"{prefix}{name}": value for name, value in found.items()})
+        prefix = f"not {target}." if target in INVERTED else prefix  # what the audits saw
+        checks.extend(replace(audit, name=f"{prefix}{audit.name}") for audit in audits)
+        not_made.extend(f"{prefix}{reason}" for reason in skipped)
+
+    for target, head in heads.items():
+        table, X = head.evidence.table, head.evidence.features
+        if isinstance(head, GradedStudy):
+            level = head.fit(head.roles(seed), seed)
+            fitted[target] = level
+            figures, audits = graded_figures(head, seed=seed)
+            note(target, figures, audits, NOT_AUDITED)
+            lines.append(f"{target}: {level.kind}, {_scale(target)}, {len(table)} answers{_constant_steps(head)}")
+            continue
+        roles = head.roles(seed)
+        probability = fit_probability(
+            X,
+            table.y,
+            table.groups,
+            roles,
+            names=head.evidence.feature_names,
+            inverted=head.inverted,
+            domain=head.trees.domain(table),
+            seed=seed,
+        )
+        fitted[target] = probability
+        figures, report = held_out_figures(head.evidence, head.fits, head.trees, seed)
+        if head.inverted:
+            figures |= rare_figures(table, head.fits[head.trees.name].probability, seed=seed)
+        note(target, figures, report.audits, report.skipped)
+        lines.append(
+            f"{target}: {probability.kind}, a probability, {len(table)} answers, {_positive(head):.0%} positive"
+        )
+        if target == CRITICAL:
+            scores = probability.trees.score(X)
+            thresholds |= critical_thresholds(scores, table, roles.calibration, probability.calibrator, seed=seed)
+        elif target in quality.MAIN_HEADS:
+            scores = probability.trees.score(X)
+            thresholds |= promised(scores, table, roles.calibration, probability.calibrator, seed=seed)
+            thresholds |= own_points(scores, head.evidence, roles.calibration, probability.calibrator)
+    largest = max(heads.values(), key=lambda head: len(head.evidence.table))
+    evidence, roles = largest.evidence, largest.roles(seed)
+    X = in_memory(evidence.features)
+    known = [in_memory(evidence.features[rows]) for rows in (roles.train, roles.calibration)]
+    graph = trees_graph(fitted, width=X.shape[1], input_name=quality.INPUT)
+    names = list(fitted)
+    return write_checkpoint(
+        path,
+        Export(
+            kind=quality.KIND,
+            title=f"Quality predictor: {' and '.join(names)}",
+            summary=_summary(names, len(evidence.feature_names), thresholds),
+            graph=graph,
+            input_name=quality.INPUT,
+            inputs=X,
+            expected={name: head.value(X) for name, head in fitted.items()},
+            contract={
+                "schema": evidence.schema,
+                "features": list(evidence.feature_names),
+                "targets": names,
+                "kinds": {name: head.kind for name, head in fitted.items()},
+                "scales": {name: list(SCALES[name]) for name in names if name in SCALES},
+            },
+            generator=_shared_generator(heads),
+            training=training_record(evidence, seed, command),
+            calibration=", ".join(dict.fromkeys(name for h in fitted.values() for name in h.calibrations)),
+            metrics=metrics,
+            audits=checks,
+            not_audited=not_made,
+            thresholds=thresholds,
+            support=quality.Support.fit(*known).to_manifest(),
+            packages=("lightgbm", "onnxmltools", "onnx"),
+            extra={RAW: checked_raw_graph(graph, evidence.schema, list(evidence.table.logprobs))} if raw else {},
+            heads=lines,
+        ),
+    )
+
+
+def _summary(names: Sequence[str], features: int, thresholds: Mapping[str, float]) -> str:
+    said = []
+    if binary := [name for name in names if name not in SCALES]:
+        said.append(f"Probability that an answer is {' and '.join(binary)}")
+    if levels := [name for name in names if name in LEVELS]:
+        said.append(f"expected level of {', '.join(levels)}")
+    if QUALITY in names:
+        said.append("expected Q (the sum of the three levels, 0 where critical)")
+    return (
+        f"{'; '.join(said)}, from {features} statistics of its token log-probabilities over windows (LightGBM, then a "
+        "calibrator)." + "".join((PROMISES | PROMISE)[name] for name in thresholds)
+    )
+
+
+def _scale(target: str) -> str:
+    low, high = SCALES[target]
+    return f"{low} to {high}"
+
+
+def _constant_steps(head: GradedStudy) -> str:
+    low, high = SCALES[head.data.target]
+    fixed = [str(step) for step in range(low + 1, high + 1) if step not in head.data.steps]
+    if not head.data.steps or not fixed:
+        return ""
+    return f"; too few answers to learn the step to {', '.join(fixed)}: its share is taken"
+
+
+def _positive(head: Head) -> float:
+    share = float(head.evidence.table.y.mean())
+    return 1 - share if head.inverted else share
+
+
+def _shared_generator(heads: Mapping[str, Head | GradedStudy]) -> Generator | None:
+    """The model or models that all heads' answers are from; None where one is not named, or their modes differ."""
+    generators = {head.evidence.generator for head in heads.values()}
+    known = [generator for generator in generators if generator is not None]
+    if len(known) < len(generators) or len({generator.logprobs_mode for generator in known}) > 1:
+        return None
+    if len(known) == 1:
+        return known[0]
+    names = sorted({name for generator in known for name in generator.models})
+    return Generator(names[0], logprobs_mode=known[0].logprobs_mode, others=tuple(names[1:]))

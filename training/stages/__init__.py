@@ -1,0 +1,1 @@
+"""Heads for a system's own decisions."""
