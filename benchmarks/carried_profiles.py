@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 import numpy as np
 from demo_results import markdown, write
-from live_signals import half_of
 from numpy.typing import NDArray
+from operating_points_ways import half_of
 from routing_agents_play import Table, play
 from systems_figures import PAGE, Lines, about, points, recorded, share
 

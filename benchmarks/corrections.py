@@ -13,6 +13,7 @@ from demo_results import markdown
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "corrections.md"
+MEASURED = ROOT / "docs" / "measured"
 FIELDS = ("statement", "page", "before", "after", "verdict", "script")
 SUBJECTS = {
     "systems": "Systems of the papers",
@@ -40,8 +41,7 @@ def main() -> None:
 
 def page() -> str:
     """The whole page. Raises `ValueError` for a file of an unknown subject or a row without one of the fields."""
-    folder = ROOT / "docs" / "measured"
-    found = {path.stem.removeprefix("claims_"): path for path in folder.glob("claims_*.json")}
+    found = {path.stem.removeprefix("claims_"): path for path in MEASURED.glob("claims_*.json")}
     if unknown := sorted(found.keys() - SUBJECTS.keys()):
         raise ValueError(f"docs/measured holds claims of {', '.join(unknown)}; expected: {', '.join(SUBJECTS)}")
     lines = [*INTRO.splitlines(), ""]

@@ -1,69 +1,109 @@
 """Writes the figures of a finished demo into README.md and docs/demo.md, so that no number there is typed by hand.
 
-make demo && python benchmarks/demo_results.py out/demo/report
+    make demo && python benchmarks/demo_results.py keep out/demo/report
+    python benchmarks/demo_results.py page
+
+`keep` takes the report's tables into docs/measured/demo.json, from which `page` writes.
 """
 
 import csv
+import json
 import re
 from pathlib import Path
+from typing import Any
 
 import click
 
 from metaprobe.eval.compare import BEST_BASELINE, STATED
 from metaprobe.eval.metrics.calibration import DEFAULT_BINS
-from metaprobe.eval.report.model import CONTROL_FAMILIES
+from metaprobe.eval.results import CONTROL_FAMILIES
 from metaprobe.training.methods import AFTER, BEFORE, BLEND, TREES
 
 LEARNED = (TREES, BEFORE, AFTER, BLEND)
 ROOT = Path(__file__).parent.parent
+README, PAGE = ROOT / "README.md", ROOT / "docs" / "demo.md"
+FIGURES = ROOT / "docs" / "measured" / "demo.json"
+TABLES = ("methods", "controls", "layers", "accuracy", "choices", "audits")
 
 Row = dict[str, str]
+Tables = dict[str, list[Row]]
 
 
-@click.command()
+@click.group()
+def main() -> None:
+    """Keep the tables, write the pages."""
+
+
+@main.command("keep")
 @click.argument("report", type=click.Path(exists=True, file_okay=False, path_type=Path))
-def main(report: Path) -> None:
-    """Rewrite both files from the tables in the folder REPORT."""
-    methods, controls, layers, accuracy, choices, audits = (
-        read(report / "tables" / f"{name}.csv")
-        for name in ("methods", "controls", "layers", "accuracy", "choices", "audits")
-    )
-    about = {row["key"]: row["value"] for row in read(report / "tables" / "provenance.csv")}
-    rate = next(row for row in accuracy if row["dimension"] == "all")
-    intro = (
-        f"Model {about['model']} ({about['dtype']}), MetaCog-Eval, {about['items']} items in {about['groups']} groups, "
-        f"{about['answers']} answers (direct: {float(rate['accuracy']):.1%} right). Every answer is judged by models "
-        f"that saw no answer of its group (5 outer folds); intervals are of 95 %, by a bootstrap over groups."
-    )
-    verdicts = [f"- {sentence}" for sentence in against_controls(controls)]
-    more = [
+def keep_command(report: Path) -> None:
+    """Keep the tables in the folder REPORT."""
+    figures: dict[str, Any] = {name: read(report / "tables" / f"{name}.csv") for name in TABLES}
+    figures["about"] = {row["key"]: row["value"] for row in read(report / "tables" / "provenance.csv")}
+    FIGURES.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+
+
+@main.command("page")
+def page_command() -> None:
+    """Write both sections from the tables that were kept."""
+    figures = json.loads(FIGURES.read_text(encoding="utf-8"))
+    about = figures.pop("about")
+    write(README, "demo-results", in_short(figures, about))
+    write(PAGE, "demo-results", in_full(figures, about))
+
+
+def in_short(tables: Tables, about: Row) -> list[str]:
+    """The section of README.md."""
+    methods = tables["methods"]
+    return [
+        intro(tables["accuracy"], about),
+        "",
+        *table(methods, short=True),
+        "",
         "Within runs: among answers to one way of asking only. A control is beaten where the paired difference is "
         "above 0 after Holm's correction over all controls. The best plain baseline is chosen in each fold on "
         "selection data and decides nothing. " + as_stated(methods),
         "",
-        *verdicts,
+        *against_controls(tables["controls"]),
         "",
         "Every control, and what did not work: [docs/demo.md](docs/demo.md).",
+        "",
     ]
-    write(ROOT / "README.md", "demo-results", [intro, "", *table(methods, short=True), "", *more, ""])
-    page = [intro, "", "### Methods", "", *table(methods), "", as_stated(methods), ""]
-    page += ["### Against every control", "", *verdicts, "", *differences(controls), ""]
-    page += ["### Layers", "", *places(layers), "", "### Accuracy", "", *cells(accuracy), ""]
-    page += ["### Direct, or step by step", "", *policies(choices), "", "### Audits", ""]
-    page += [f"- {'passed' if int(row['passed']) else '**failed**'}: {row['name']}: {row['detail']}" for row in audits]
-    page += ["", "### Provenance", "", *(f"- {key}: {value}" for key, value in about.items()), ""]
-    write(ROOT / "docs" / "demo.md", "demo-results", page)
+
+
+def in_full(tables: Tables, about: Row) -> list[str]:
+    """The section of docs/demo.md."""
+    methods, controls = tables["methods"], tables["controls"]
+    page = [intro(tables["accuracy"], about), "", "### Methods", "", *table(methods), "", as_stated(methods), ""]
+    page += ["### Against every control", "", *against_controls(controls), "", *differences(controls), ""]
+    page += ["### Layers", "", *places(tables["layers"]), "", "### Accuracy", "", *cells(tables["accuracy"]), ""]
+    page += ["### Direct, or step by step", "", *policies(tables["choices"]), "", "### Audits", ""]
+    page += [
+        f"- {'passed' if int(row['passed']) else '**failed**'}: {row['name']}: {row['detail']}"
+        for row in tables["audits"]
+    ]
+    return [*page, "", "### Provenance", "", *(f"- {key}: {value}" for key, value in about.items()), ""]
+
+
+def intro(accuracy: list[Row], about: Row) -> str:
+    """What was asked, and how it is judged."""
+    rate = next(row for row in accuracy if row["dimension"] == "all")
+    return (
+        f"Model {about['model']} ({about['dtype']}), MetaCog-Eval, {about['items']} items in {about['groups']} groups, "
+        f"{about['answers']} answers (direct: {float(rate['accuracy']):.1%} right). Every answer is judged by models "
+        f"that saw no answer of its group (5 outer folds); intervals are of 95 %, by a bootstrap over groups."
+    )
 
 
 def against_controls(controls: list[Row]) -> list[str]:
-    """A sentence a learned method: whether it beats every control, and by the hardest one; pooled and within runs."""
+    """A point a learned method: whether it beats every control, and by the hardest one; pooled and within runs."""
     said = []
     for name in dict.fromkeys(row["method"] for row in controls if row["method"] in LEARNED):
         parts = []
         for pairs in dict.fromkeys(row["pairs"] for row in controls):
             mine = [row for row in controls if (row["method"], row["pairs"]) == (name, pairs)]
             parts.append(f"over {pairs} {beats(mine)}" if pairs == "all answers" else f"{pairs} {beats(mine)}")
-        said.append(f"**{name}** {'; '.join(parts)}.")
+        said.append(f"- **{name}** {'; '.join(parts)}.")
     return said
 
 

@@ -1,21 +1,30 @@
 """What the streaming gate sees and saves on the recorded runs, into docs/production.md.
 
-    python benchmarks/gate.py
+    python benchmarks/gate.py measure
+    python benchmarks/gate.py page
 
-Trains a gate on each store by the recipe of `metaprobe train gate`; the figures are of held-out folds by group.
+`measure` trains a gate on each store by the recipe of `metaprobe train gate`; the figures are of held-out folds by
+group, and are kept in docs/measured/gate.json.
 """
 
+import json
 import tempfile
 import warnings
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
+import click
 from demo_results import write
 
 from metaprobe.checkpoints import UntrustedCheckpoint
-from metaprobe.eval.gate import gate_markdown
+from metaprobe.eval.gate import GateReport, LookResult, RateResult, UseResult, gate_markdown
+from metaprobe.eval.metrics import Interval
 from metaprobe.training.gate import train_gate
 
 ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "production.md"
+FIGURES = ROOT / "docs" / "measured" / "gate.json"
 RUNS: dict[str, tuple[str, ...]] = {
     "SmolLM2-135M, MetaCog-Eval, 700 items": ("metacog-every-agent", "alpha"),
     "Qwen2.5-Coder-0.5B, MetaCog-Eval, 700 items": ("metacog-every-agent", "beta"),
@@ -25,22 +34,57 @@ RUNS: dict[str, tuple[str, ...]] = {
 """What is measured -> store in recorded/, and agent."""
 
 
+@click.group()
 def main() -> None:
+    """Measure, write the page."""
+
+
+@main.command("measure")
+def measure_command() -> None:
+    """Train a gate on each store; half a minute of one core."""
+    figures = {title: measured(store, agent) for title, (store, agent) in RUNS.items()}
+    FIGURES.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+
+
+def measured(store: str, agent: str) -> dict[str, Any]:
+    """The report of one gate, and the audits that it failed; `agent` is empty where the store has one only."""
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore", UntrustedCheckpoint)
+        checkpoint, report = train_gate(
+            Path(folder) / "gate",
+            [ROOT / "recorded" / store],
+            stage="answer",
+            agent=agent or None,
+            command="benchmarks/gate.py",
+        )
+    failed = [name for name, audit in checkpoint.manifest.audits.items() if not audit.passed]
+    return {"report": asdict(report), "failed": failed}
+
+
+@main.command("page")
+def page_command() -> None:
+    """Write the section of docs/production.md from the figures."""
     lines: list[str] = []
-    for title, (store, agent) in RUNS.items():
-        with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-            warnings.simplefilter("ignore", UntrustedCheckpoint)
-            checkpoint, report = train_gate(
-                Path(folder) / "gate",
-                [ROOT / "recorded" / store],
-                stage="answer",
-                agent=agent or None,
-                command="benchmarks/gate.py",
-            )
-        failed = [name for name, audit in checkpoint.manifest.audits.items() if not audit.passed]
-        audits = f"failed audits: {', '.join(failed)}" if failed else "all audits passed"
-        lines += [f"### {title}", "", *gate_markdown(report).splitlines(), f"- {audits}.".capitalize(), ""]
-    write(ROOT / "docs" / "production.md", "gate", lines)
+    for title, found in json.loads(FIGURES.read_text(encoding="utf-8")).items():
+        audits = f"failed audits: {', '.join(found['failed'])}" if found["failed"] else "all audits passed"
+        told = gate_markdown(report_of(found["report"])).splitlines()
+        lines += [f"### {title}", "", *told, f"- {audits}.", ""]
+    write(PAGE, "gate", lines)
+
+
+def report_of(found: dict[str, Any]) -> GateReport:
+    """A report as `dataclasses.asdict` and JSON left it."""
+    looks = [LookResult(**with_intervals(look)) for look in found["looks"]]
+    rates = [
+        RateResult(**with_intervals(rate) | {"uses": tuple(UseResult(**with_intervals(use)) for use in rate["uses"])})
+        for rate in found["rates"]
+    ]
+    return GateReport(tuple(looks), tuple(rates), tuple(found["assumptions"]))
+
+
+def with_intervals(row: dict[str, Any]) -> dict[str, Any]:
+    """The fields of one row, its intervals as such again."""
+    return {name: Interval(**value) if isinstance(value, dict) else value for name, value in row.items()}
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from typing import Any
 
 import probes_controls
 from demo_results import write
-from systems_figures import ROOT
+from systems_figures import README
 
 from probes import CHANCE, FIGURES
 
@@ -34,7 +34,7 @@ class Gain:
 def main() -> None:
     """Write the lead of README.md."""
     figures = read()
-    write(ROOT / "README.md", "headline", [lead(gains(figures), accuracies(figures)), ""])
+    write(README, "headline", [lead(gains(figures), accuracies(figures)), ""])
 
 
 def read() -> dict[str, Any]:

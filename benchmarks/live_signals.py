@@ -22,7 +22,7 @@ from demo_results import markdown, write
 from metacog_controls import BEST, WITHIN, World, outcomes, with_constants, with_shuffled, without_signal
 from metacog_orders import Floats, Series, compared, share, spread_over
 from metacog_replays import ORDERS
-from systems_figures import ABOUT_ORDERS, PAGE, ROOT, about, cell, packed, recorded
+from systems_figures import ABOUT_ORDERS, PAGE, README, ROOT, about, cell, packed, recorded
 
 from metaprobe.checkpoints import UntrustedCheckpoint
 from metaprobe.eval.metrics.controls import ControlComparison
@@ -155,7 +155,7 @@ def page_command() -> None:
     """Write both sections from the figures."""
     figures = json.loads(FIGURES.read_text(encoding="utf-8"))
     write(PAGE, "live", [*section(figures), ""])
-    write(ROOT / "README.md", "live", [sentence(figures), ""])
+    write(README, "live", [sentence(figures), ""])
 
 
 def section(figures: dict[str, Any]) -> list[str]:

@@ -1,11 +1,12 @@
 """How often a rule decides each way, by a stated number, by a checkpoint's, with which threshold; and what comes of it.
 
-    python benchmarks/operating_points.py
+    python benchmarks/operating_points.py measure
+    python benchmarks/operating_points.py page
 
 From recorded/gsm8k-mgv (point `iterate`: all three cycles were run) and recorded/metacog-every-agent (points `assess`
 and `assign`: every agent was asked). No model is asked. The questions are halved by group; the quality predictor that
-reads one half was trained on the other. Writes the section `operating-points` of docs/systems.md, and its figures to
-docs/measured/operating_points.json.
+reads one half was trained on the other. `measure` keeps its figures in docs/measured/operating_points.json (a minute or
+two of one core); `page` writes the section `operating-points` of docs/systems.md and claims_decisions.json beside them.
 """
 
 import json
@@ -14,7 +15,9 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
+import click
 import numpy as np
 from demo_results import markdown, write
 from numpy.typing import ArrayLike
@@ -71,8 +74,14 @@ REFUSED = [
 """Statements that fell without a figure: what is refused now."""
 
 
+@click.group()
 def main() -> None:
-    """Train on each half, decide on the other, write the tables."""
+    """Measure, write the page."""
+
+
+@main.command("measure")
+def measure_command() -> None:
+    """Train on each half, decide on the other, keep the figures."""
     cycles, agents = recorded("gsm8k-mgv"), recorded("metacog-every-agent")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UntrustedCheckpoint)  # whether it passes every audit is not the subject here
@@ -80,43 +89,58 @@ def main() -> None:
         rows = stopping(cycles, read)
         names = metacogagent.outcome_matrix(agents).agents
         agent_rows = asking(agents, read_by_halves(agents, dict.fromkeys(names, "confidence")))
-    groups = {"iterate": [group_of(r.item) for r in cycles], "assess": [group_of(r.item) for r in in_order(agents)]}
-    tables = {"iterate": rows, "assess": agent_rows}
-    measured = {point: figures(found, groups[point]) for point, found in tables.items()}
+    measured = {
+        "iterate": point_of(cycles, rows, OWN_ITERATE, [group_of(run.item) for run in cycles]),
+        "assess": point_of(agents, agent_rows, OWN_FLAG, [group_of(run.item) for run in in_order(agents)]),
+    }
     MEASURED.write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
+
+
+def point_of(runs: Sequence[Run], rows: Sequence[Row], own: str, groups: Sequence[str]) -> dict[str, Any]:
+    """What is kept of one point: what was run, every row, and what the checkpoint's own threshold is shown to do."""
+    return {"about": about(runs), "rows": figures(rows, groups), "told": verdict(rows, own, groups)}
+
+
+@main.command("page")
+def page_command() -> None:
+    """Write the tables, and what the figures leave of version 0.1."""
+    measured = json.loads(MEASURED.read_text(encoding="utf-8"))
+    write(PAGE, "operating-points", section(measured))
+    CLAIMS.write_text(json.dumps(statements(measured), indent=1) + "\n", encoding="utf-8")
+
+
+def section(measured: dict[str, Any]) -> list[str]:
+    """Of both points: what was run, a row for each way of deciding, what is shown of the checkpoint's own threshold."""
     head = ["decides by", "threshold", "says {}", "accuracy", "over {}", "tokens a question"]
-    lines = [
+    iterate, assess = measured["iterate"], measured["assess"]
+    return [
         "Point `iterate` of Monitor-Generate-Verify, from the three cycles that every problem was given. Later answers "
         "were written in view of the verifier's scores, whoever decides here; where a checkpoint decides, the tokens "
         "of the verifier are not counted. Of the cycles that were run, the answer evaluated best is returned. "
         "`flag` is what a checkpoint without `iterate` falls back to.",
         "",
-        *about(cycles),
+        *iterate["about"],
         "",
-        *table(measured["iterate"], head, "stop", "stopping at once"),
+        *table(iterate["rows"], head, "stop", "stopping at once"),
         "",
-        verdict(rows, OWN_ITERATE, groups["iterate"]),
+        iterate["told"],
         "",
         "Points `assess` and `assign` of MetaCogAgent, mean over "
         f"{ORDERS} shuffled orders of the questions. A confidence that is read off an answer makes every agent that is "
         "asked answer, so tokens are those of the answers; a stated one costs an assessment.",
         "",
-        *about(agents),
+        *assess["about"],
         "",
-        *table(measured["assess"], head, "execute", "the constant of each agent"),
+        *table(assess["rows"], head, "execute", "the constant of each agent"),
         "",
-        verdict(agent_rows, OWN_FLAG, groups["assess"]),
+        assess["told"],
         "",
     ]
-    write(PAGE, "operating-points", lines)
-    told = verdict(rows, OWN_ITERATE, groups["iterate"]), verdict(agent_rows, OWN_FLAG, groups["assess"])
-    claims = statements(measured, *told)
-    CLAIMS.write_text(json.dumps(claims, indent=1) + "\n", encoding="utf-8")
 
 
-def statements(measured: dict[str, list[dict[str, str]]], iterate: str, assess: str) -> list[dict[str, str]]:
+def statements(measured: dict[str, Any]) -> list[dict[str, str]]:
     """What version 0.1 said of replaced numbers and of policies, and what is left of it."""
-    at = {point: {row["name"]: row for row in rows} for point, rows in measured.items()}
+    at = {point: {row["name"]: row for row in found["rows"]} for point, found in measured.items()}
     fixed = {point: at[point]["checkpoint, the paper's threshold"] for point in at}
     own = {"iterate": at["iterate"][OWN_ITERATE], "assess": at["assess"][OWN_FLAG]}
 
@@ -129,14 +153,15 @@ def statements(measured: dict[str, list[dict[str, str]]], iterate: str, assess: 
             "statement": "A checkpoint takes the place of Monitor-Generate-Verify's scores, at the paper's 0.85",
             **common,
             "before": told(fixed["iterate"], "stop"),
-            "after": f"at the checkpoint's own threshold {told(own['iterate'], 'stop')}. {iterate}",
+            "after": f"at the checkpoint's own threshold {told(own['iterate'], 'stop')}. {measured['iterate']['told']}",
             "verdict": "changed: it saves tokens, and is no better than stopping at once",
         },
         {
             "statement": "A checkpoint takes the place of MetaCogAgent's stated confidence, at the paper's 0.5",
             **common,
             "before": told(fixed["assess"], "execute"),
-            "after": f"at the checkpoint's own threshold {told(own['assess'], 'execute')}. {assess}",
+            "after": f"at the checkpoint's own threshold {told(own['assess'], 'execute')}. "
+            f"{measured['assess']['told']}",
             "verdict": "changed: the threshold is the checkpoint's, and the best agent alone is better",
         },
         *REFUSED,

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from metaprobe.eval.compare import BEST_BASELINE, Judged
 from metaprobe.eval.metrics import Interval, StratifiedAuroc, control_comparison, metric_values
-from metaprobe.eval.report.model import CONTROL_FAMILIES
+from metaprobe.eval.results import CONTROL_FAMILIES
 from metaprobe.training.methods import TREES
 
 Figures = Mapping[str, Any]

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from metaprobe.eval.metrics import auroc
-from metaprobe.eval.report.model import Family
+from metaprobe.eval.results import Family
 from metaprobe.training.methods import Evidence, Fitted, Scores
 from metaprobe.training.roles import Roles, Rows
 

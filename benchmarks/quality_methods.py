@@ -13,7 +13,7 @@ from scipy.stats import rankdata
 from sklearn.linear_model import LogisticRegression
 
 from metaprobe.eval.metrics import auroc
-from metaprobe.eval.report.model import Family
+from metaprobe.eval.results import Family
 from metaprobe.eval.table import AnswerTable
 from metaprobe.probes.baselines import baseline_scores
 from metaprobe.probes.features import features, schema

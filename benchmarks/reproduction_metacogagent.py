@@ -18,7 +18,7 @@ from metacog_controls import (
 )
 from metacog_orders import Floats, OverOrders, share
 from reproduction_figures import HUMAN, PROPRIETARY, Figure, Missing, Section, claim, counted, over_orders, section_of
-from systems import FULL, REPLAYED
+from systems_metacog import FULL, REPLAYED
 
 from metaprobe.pipelines.metacogagent import TABLE_IV, TABLE_V
 

@@ -5,7 +5,8 @@ python benchmarks/systems.py --whole out/recorded/asap-debate essay-debate
 python benchmarks/systems.py --whole out/recorded/essays-caelf caelf
 
 Recorded runs on essays hold no texts and no grades by people, which are not ours to give on: what compares with these
-is measured on the store as it was collected (`--whole`), and kept in docs/measured/.
+is measured on the store as it was collected (`--whole`), and kept in docs/measured/. So are MetaCogAgent's figures,
+whose replays take minutes (systems_metacog.py).
 """
 
 from collections.abc import Sequence
@@ -18,22 +19,16 @@ from creak_controls import CONSTANT, HALF, constant, difference, right, unreadab
 from demo_results import markdown, write
 from loop_controls import SAME_PROMPT, loop_of, most_given, over_in_first, over_in_gain, surest
 from loop_controls import over as loop_over
-from metacog_controls import every_agent, series, with_constants, without_signal
-from metacog_orders import Series
-from metacog_orders import share as share_over
-from metacog_replays import ORDERS
 from systems_essays import contest, debate, measure_whole
-from systems_figures import ABOUT_ORDERS, PAGE, Lines, about, cell, number, packed, paper_of, points, recorded, share
+from systems_figures import PAGE, Lines, about, number, paper_of, points, recorded, share
+from systems_metacog import metacog
 
 from metaprobe.eval.systems import metacrit, mgv
 from metaprobe.eval.systems.metacrit import SystemCost
 from metaprobe.pipelines import SYSTEMS
-from metaprobe.pipelines.metacogagent import TABLE_IV, TABLE_V
 from metaprobe.records.types import Run
 
-FULL = "algorithm"
 MGV, REFINE, VERIFY, CHAIN = "monitor-generate-verify", "self-refine", "self-verification", "zero-shot-cot"
-REPLAYED = ("single", "round-robin", "random", "keyword", "majority", FULL)
 
 
 @click.command()
@@ -48,8 +43,9 @@ def main(names: tuple[str, ...], whole: Path | None) -> None:
     for name, (stores, section) in SECTIONS.items():
         if names and name not in names:
             continue
-        runs = [run for store in stores for run in recorded(store)]
-        missing = [store for store in stores if not recorded(store)]
+        found = {store: recorded(store) for store in stores}
+        runs = [run for of in found.values() for run in of]
+        missing = [store for store, of in found.items() if not of]
         lines = [f"Not recorded yet: {', '.join(missing)} (`python recorded/collect.py`).", ""] if missing else []
         if runs:
             lines = [*about(runs), "", *lines, *section(runs, paper_of(name)), ""]
@@ -203,68 +199,6 @@ def cut_first(runs: Sequence[Run]) -> float:
     """Share of first answers that max_tokens cut."""
     first = [next(call for call in run.calls if call.stage == "answer" and call.round == 0) for run in runs]
     return sum(call.finish_reason == "length" for call in first) / len(first)
-
-
-def metacog(runs: Sequence[Run], paper: dict[str, Any]) -> Lines:
-    """Table II, controls, the ablations and the sweeps. All but the recorded variant are replayed from it."""
-    world = every_agent()
-    full = series(FULL)
-    models = {call.agent: call.model for run in runs[:1] for call in run.calls if call.stage == "answer"}
-    rows = [outcome_row(name, series(name), paper["table 2"].get(name)) for name in REPLAYED]
-    controls = {f"{agent} alone": right for agent, right in zip(world.agents, world.right.T, strict=True)}
-    controls |= without_signal(world)
-    rows += [
-        [f"control: {name}", "-", cell(packed(share_over(right[None], full.weights)), "percent"), *["-"] * 5]
-        for name, right in controls.items()
-    ]
-    rows += [outcome_row(f"control: {name}", one, None) for name, one in with_constants(world).items()]
-    ablations = []
-    for name, (variant, constants) in TABLE_IV.items():
-        without = series(variant, constants)
-        row = outcome_row(name, without, paper["table 4"].get(name))
-        ablations.append([*row[:3], cell(packed(without.gain_over(full)), "points"), *row[3:]])
-    sweeps = []
-    for swept, values in TABLE_V.items():
-        for value in values:
-            ours = series(FULL, f"{swept}={value}")
-            cells = [cell(packed(ours.accuracy()), "percent"), cell(packed(ours.gain_over(full)), "points")]
-            cells.append(cell(packed(ours.share_asked()), "percent"))
-            sweeps.append([f"{swept} = {value}", str(paper["table 5"][swept][str(value)]), *cells])
-    head = ["asked others", "delegation precision", "ECE of c, 15 bins of equal mass"]
-    head += ["ECE of c, 10 bins of equal width (the paper's)", "calls"]
-    difference = "against the full system, points"
-    return [
-        f"Agents: {', '.join(f'{agent} is {model}' for agent, model in models.items())}; an oracle that picks the "
-        f"agent has {world.right.max(axis=1).mean():.1%}. The items ran one after another, as in the paper. "
-        f"{ABOUT_ORDERS.format(n=len(ORDERS))}",
-        "",
-        *markdown(["variant", "paper: accuracy %, precision, ECE, calls (GPT-4)", "accuracy", *head], rows),
-        "",
-        "The controls know of an item what the other half of the groups tells: which agent is the best, how often each "
-        "is right. In the last two rows such constants stand in the place of the stated confidence.",
-        "",
-        "Ablations (table IV, and three of ours), the differences paired on the item in each order:",
-        "",
-        *markdown(["without", "paper: accuracy %, difference, precision", "accuracy", difference, *head], ablations),
-        "",
-        "Sweeps (table V):",
-        "",
-        *markdown(["constant", "paper: accuracy %", "accuracy", difference, "asked others"], sweeps),
-    ]
-
-
-def outcome_row(name: str, ours: Series, theirs: Sequence[float | None] | None) -> list[str]:
-    """One variant beside the paper's."""
-    return [
-        name,
-        ", ".join("-" if value is None else str(value) for value in theirs) if theirs else "-",
-        cell(packed(ours.accuracy()), "percent"),
-        cell(packed(ours.share_asked()), "percent"),
-        cell(packed(ours.precision()), "percent"),
-        cell(packed(ours.calibration("equal mass")), "number"),
-        cell(packed(ours.calibration("equal width")), "number"),
-        ours.shown_calls(),
-    ]
 
 
 def metacrit_section(runs: Sequence[Run], paper: dict[str, Any]) -> Lines:

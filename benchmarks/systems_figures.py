@@ -12,7 +12,7 @@ from metaprobe.records.store import RunStore
 from metaprobe.records.types import Run
 
 ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "systems.md"
+PAGE, README = ROOT / "docs" / "systems.md", ROOT / "README.md"
 Lines = list[str]
 ABOUT_ORDERS = (
     "The order of the items matters, for profiles follow what came before: everything is run in {n} shuffled orders "

@@ -29,7 +29,7 @@ from metaprobe.eval.metrics import (
     stated_calibration,
 )
 from metaprobe.eval.metrics.ranked import Metric
-from metaprobe.eval.report.model import (
+from metaprobe.eval.results import (
     CONTROL_FAMILIES,
     Accuracy,
     AccuracyRow,
@@ -38,8 +38,8 @@ from metaprobe.eval.report.model import (
     PolicyResult,
     Trajectories,
 )
-from metaprobe.eval.report.trajectory import trajectory_bands
 from metaprobe.eval.table import AnswerTable
+from metaprobe.eval.trajectory import trajectory_bands
 
 STATED = "stated confidence"
 P_TRUE = "P(true)"

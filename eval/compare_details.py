@@ -23,8 +23,8 @@ from metaprobe.eval.metrics import (
     spearman,
 )
 from metaprobe.eval.metrics.ranked import Metric
-from metaprobe.eval.report.model import CoverageAtRisk as AtRisk
-from metaprobe.eval.report.model import MethodResult
+from metaprobe.eval.results import CoverageAtRisk as AtRisk
+from metaprobe.eval.results import MethodResult
 from metaprobe.eval.table import AnswerTable
 
 RISKS = (0.05, 0.1, 0.2)

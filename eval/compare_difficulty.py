@@ -18,7 +18,7 @@ from metaprobe.eval.metrics import (
     mean_interval,
     paired_difference,
 )
-from metaprobe.eval.report.model import Difficulty, Overconfidence, Stratum, WithinStrata
+from metaprobe.eval.results import Difficulty, Overconfidence, Stratum, WithinStrata
 from metaprobe.eval.table import AnswerTable
 
 QUANTILES = 5

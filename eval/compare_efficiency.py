@@ -19,7 +19,7 @@ from metaprobe.eval.metrics import (
     sensitivity,
 )
 from metaprobe.eval.metrics.ranked import Floats
-from metaprobe.eval.report.model import Efficiency, TwoChoice
+from metaprobe.eval.results import Efficiency, TwoChoice
 from metaprobe.eval.table import AnswerTable
 from metaprobe.records.scoring import is_correct
 from metaprobe.records.types import Item

@@ -17,7 +17,7 @@ from metaprobe.eval.metrics import (
 )
 from metaprobe.eval.metrics.delong import normal_p
 from metaprobe.eval.metrics.ranked import Floats
-from metaprobe.eval.report.model import PairTest
+from metaprobe.eval.results import PairTest
 from metaprobe.eval.table import AnswerTable
 
 Z = 1.959963984540054

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from metaprobe.eval.metrics import Interval, auroc, cluster_weights, interval, statistic_interval
 from metaprobe.eval.metrics.ranked import Floats, ratio
-from metaprobe.eval.report.model import Coupling
+from metaprobe.eval.system_results import Coupling
 from metaprobe.eval.systems.mgv import attempts
 from metaprobe.eval.table import group_of
 from metaprobe.records.types import Run

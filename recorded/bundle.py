@@ -23,6 +23,10 @@ from metaprobe.checkpoints.golden import difference
 from metaprobe.checkpoints.manifest import GOLDEN, Manifest
 
 ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+from demo_results import write  # noqa: E402
+
 PAGE = ROOT / "docs" / "checkpoints.md"
 MEAN_GAIN, OVER_STRONGEST = "over mean log-probability", "over the strongest control"
 WITHIN = (
@@ -159,10 +163,14 @@ def run(command: str) -> None:
 
 def write_table() -> None:
     """What is bundled, into docs/checkpoints.md."""
-    manifests = {name: load_checkpoint(FOLDER / name).manifest for name in bundled_names()}
+    write(PAGE, "bundled", table({name: load_checkpoint(FOLDER / name).manifest for name in bundled_names()}))
+
+
+def table(manifests: Mapping[str, Manifest]) -> list[str]:
+    """The notes and a row for each checkpoint."""
     shown = {column: part for column, part in FIGURES.items() if any(told(m, part) != "-" for m in manifests.values())}
     columns = ["name", "kind", "answers of", "learned from", *shown, "trust"]
-    lines = ["", *notes(manifests), "", f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
+    lines = [*notes(manifests), "", f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
     for name, manifest in manifests.items():
         models = ", ".join(manifest.generator.models) if manifest.generator else "-"
         of = f"{manifest.training.n} answers in {manifest.training.groups} groups" if manifest.training else "-"
@@ -177,11 +185,7 @@ def write_table() -> None:
         ]
         cells.append(f"{manifest.trust}{': not shown: ' if manifest.failed else ''}{'; '.join(manifest.failed)}")
         lines.append(f"| {' | '.join(cells)} |")
-    text = PAGE.read_text(encoding="utf-8")
-    begin, end = "<!-- bundled: written by recorded/bundle.py -->\n", "<!-- /bundled -->"
-    before, rest = text.split(begin)
-    after = rest.split(end)[1]
-    PAGE.write_text(before + begin + "\n".join(lines) + "\n" + end + after, encoding="utf-8")
+    return [*lines, ""]
 
 
 def notes(manifests: Mapping[str, Manifest]) -> list[str]:

@@ -3,6 +3,7 @@
 import errno
 import os
 import socket
+import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -11,10 +12,8 @@ from typing import Self
 
 from metaprobe.records.errors import StoreHeld
 
-try:
+if sys.platform != "win32":
     import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
 
 HELD = ".writer"
 """Names its holder; it counts only while the operating system's lock is on it, so a leftover holds nobody up."""
@@ -61,7 +60,7 @@ class OneWriter:
 
 def _locked(folder: Path) -> int:
     """The descriptor of the folder's lock file, locked; -1 where the system has no such locks."""
-    if fcntl is None:
+    if sys.platform == "win32":
         return -1
     path = folder / HELD
     while True:

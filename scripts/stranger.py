@@ -198,6 +198,11 @@ def page(measured: dict[str, Any]) -> list[str]:
     ]
 
 
+def write_page() -> None:
+    """The table of the last figures."""
+    write(PAGE, page(json.loads(MEASURED.read_text(encoding="utf-8"))))
+
+
 def write(path: Path, lines: list[str]) -> None:
     """Replaces what stands between the markers."""
     mark = re.compile(r"(<!-- stranger:.*? -->\n).*?(<!-- /stranger -->)", re.S)
@@ -228,7 +233,7 @@ def main() -> None:
     parser.add_argument("--page", action="store_true", help="walk nothing; write docs/start.md from the last figures")
     given = parser.parse_args()
     if given.page:
-        write(PAGE, page(json.loads(MEASURED.read_text(encoding="utf-8"))))
+        write_page()
         return
     pip_args = shlex.split(given.pip_args)
     try:

@@ -156,6 +156,8 @@ class BoundedProtocol(H11Protocol):
         self.transport.abort()  # an orderly close would wait for a reader that there may not be
 
 
-def _cancelled(timer: asyncio.TimerHandle | None) -> None:
+def _cancelled(timer: asyncio.TimerHandle | None) -> asyncio.TimerHandle | None:
+    """The timer that runs on: none."""
     if timer is not None:
         timer.cancel()
+    return None

@@ -17,33 +17,39 @@ from metaprobe.eval.metrics import (
     reliability_table,
     stated_calibration,
 )
-from metaprobe.eval.report.model import (
+from metaprobe.eval.results import (
     CONTROL_FAMILIES,
     Accuracy,
     AccuracyRow,
     Audit,
     Comparison,
-    CostPoint,
-    CostQuality,
-    Coupling,
     CoverageAtRisk,
     Difficulty,
     Efficiency,
+    LayerSweep,
     MethodResult,
     Overconfidence,
     PairTest,
     PolicyResult,
     SeenMethod,
     SeenTokens,
-    SimilarityFlow,
     Stratum,
     Trajectories,
     TwoChoice,
     WithinStrata,
 )
-from metaprobe.eval.report.sweep import LayerSweep
-from metaprobe.eval.report.trajectory import trajectory_bands
-from metaprobe.eval.systems.metacrit import FAILURES, PATTERNS, Agreement, Failures, StageAccuracy, StageSimilarity
+from metaprobe.eval.system_results import (
+    Agreement,
+    CostPoint,
+    CostQuality,
+    Coupling,
+    Failures,
+    SimilarityFlow,
+    StageAccuracy,
+    StageSimilarity,
+)
+from metaprobe.eval.systems.metacrit import FAILURES, PATTERNS
+from metaprobe.eval.trajectory import trajectory_bands
 
 METHOD_OF_ALL = "blend of all that is known of an answer"
 HOSTILE = "<script>alert('$x_1$ & co')</script>"

@@ -17,7 +17,7 @@ from metaprobe.eval.compare_items import write_item_table
 from metaprobe.eval.compare_pairs import pair_tests
 from metaprobe.eval.coupling import coupling
 from metaprobe.eval.metrics import auroc, spearman
-from metaprobe.eval.report.model import Comparison
+from metaprobe.eval.results import Comparison
 from metaprobe.eval.systems import metacrit
 from metaprobe.eval.table import AnswerTable, answer_table
 from metaprobe.records.store import RunStore

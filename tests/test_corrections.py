@@ -1,4 +1,4 @@
-"""The page of corrections is what its script writes, and every row of it is whole."""
+"""Every row of the page of corrections is whole."""
 
 import json
 import sys
@@ -9,12 +9,10 @@ import pytest
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
+import claims_essays  # noqa: E402
 import claims_routing  # noqa: E402
 import corrections  # noqa: E402
-
-
-def test_the_page_is_what_its_script_writes_today() -> None:
-    assert (ROOT / "docs" / "corrections.md").read_text(encoding="utf-8") == corrections.page()
+import operating_points  # noqa: E402
 
 
 def test_what_is_said_of_the_router_follows_from_its_figures() -> None:
@@ -24,13 +22,18 @@ def test_what_is_said_of_the_router_follows_from_its_figures() -> None:
     assert len(compared) + sum("More accurate" in claim["statement"] for claim in said) == 20
 
 
+def test_what_is_said_of_essays_and_of_decisions_follows_from_their_figures() -> None:
+    figures = json.loads(operating_points.MEASURED.read_text(encoding="utf-8"))
+    assert json.loads(operating_points.CLAIMS.read_text(encoding="utf-8")) == operating_points.statements(figures)
+    assert json.loads(claims_essays.CLAIMS.read_text(encoding="utf-8")) == claims_essays.rows()
+
+
 def test_a_row_without_its_new_figure_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "docs" / "measured").mkdir(parents=True)
-    file = tmp_path / "docs" / "measured" / "claims_systems.json"
+    file = tmp_path / "claims_systems.json"
     file.write_text(
         '[{"statement": "it helps", "page": "README.md", "before": "+12", "verdict": "fell", "script": "x"}]'
     )
-    monkeypatch.setattr(corrections, "ROOT", tmp_path)
+    monkeypatch.setattr(corrections, "MEASURED", tmp_path)
     with pytest.raises(ValueError, match="'it helps' lacks after"):
         corrections.page()
 

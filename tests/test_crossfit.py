@@ -8,7 +8,7 @@ import pytest
 from conftest import made_up
 
 from metaprobe.eval.metrics import auroc, brier_skill
-from metaprobe.eval.report.model import Family
+from metaprobe.eval.results import Family
 from metaprobe.training.calibrate import choose_calibrator, sigmoid
 from metaprobe.training.crossfit import BEST_BASELINE, blend_weights, crossfit
 from metaprobe.training.methods import (

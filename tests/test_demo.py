@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from metaprobe import ConfidenceProbe, DifficultyProbe, LearnedChoice, QualityPredictor
 from metaprobe.cli import main
-from metaprobe.eval.report.summary import FITTED
+from metaprobe.eval.wording import FITTED
 from metaprobe.probes.signals import signals_of
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore

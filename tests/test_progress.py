@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from metaprobe.eval.report.model import Family
+from metaprobe.eval.results import Family
 from metaprobe.training.crossfit import crossfit
 from metaprobe.training.methods import AFTER, Evidence, Fitted, GivenScore, HiddenProbe, Method
 from metaprobe.training.progress import Progress, kept_beside

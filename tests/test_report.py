@@ -18,14 +18,14 @@ from metaprobe.eval.metrics import ControlComparison, ControlDifference, Interva
 from metaprobe.eval.report.inside import layers_section
 from metaprobe.eval.report.layout import Column, Table, share, words
 from metaprobe.eval.report.methods import METRICS, clear_winner
-from metaprobe.eval.report.model import Audit, Comparison, MethodResult
-from metaprobe.eval.report.numbers import bounds, number, verdict
 from metaprobe.eval.report.render import report_files
 from metaprobe.eval.report.sections import sections
 from metaprobe.eval.report.summary import brief
 from metaprobe.eval.report.systems import systems_section
 from metaprobe.eval.report.text import comparison_table
-from metaprobe.eval.report.trajectory import trajectory_bands
+from metaprobe.eval.results import Audit, Comparison, MethodResult
+from metaprobe.eval.trajectory import trajectory_bands
+from metaprobe.eval.wording import bounds, number, verdict
 
 SECTIONS = [
     "summary", "methods", "scores", "reliability", "risk", "seen", "difficulty", "efficiency", "layers", "trajectories",

@@ -8,9 +8,9 @@ import pytest
 
 from metaprobe.eval.metrics import auroc
 from metaprobe.eval.report.inside import seen_section
-from metaprobe.eval.report.model import Comparison
-from metaprobe.eval.report.runs import agents_alone, role_trajectories, with_runs
-from metaprobe.eval.report.seen import seen_tokens
+from metaprobe.eval.results import Comparison
+from metaprobe.eval.run_results import agents_alone, role_trajectories, with_runs
+from metaprobe.eval.seen_tokens import seen_tokens
 from metaprobe.eval.table import answer_table
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore

@@ -161,6 +161,9 @@ def test_one_model_is_asked_for_as_the_client_writes_it(served: Served, upstream
         assert served.get(f"/v1/models/{written}", authorization=f"Bearer {KEY}").status_code == 200
         assert upstream[0].addresses[-1] == f"GET /v1/models/{written}"
     assert served.get("/v1/models/m").status_code == 401
+    counts = served.get("/metrics", authorization=f"Bearer {KEY}").text
+    assert 'endpoint="/v1/models",status="401"' in counts  # counted and bounded as the list is
+    assert 'endpoint="other",status="200"' not in counts
 
 
 @pytest.mark.parametrize("name", ["..%2fchat", "%2e%2e/admin", "a/../../admin", "./x", "a//b", "", "..%5cadmin"])

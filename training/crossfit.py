@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.eval.compare import BEST_BASELINE, Judged
-from metaprobe.eval.report.model import Family
+from metaprobe.eval.results import Family
 from metaprobe.eval.table import usable_groups
 from metaprobe.records.extras import require
 from metaprobe.training.calibrate import choose_calibrator, sigmoid

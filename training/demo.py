@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from metaprobe.checkpoints import Checkpoint
-from metaprobe.eval.report.model import Comparison, PolicyResult
+from metaprobe.eval.results import Comparison, PolicyResult
 from metaprobe.llms.weights import DEFAULT_MODEL
 from metaprobe.records.errors import RecordError
 from metaprobe.training.collect import CollectReport

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint, Training
 from metaprobe.eval.metrics import Interval, cluster_weights, interval, kendall, paired_difference, spearman
-from metaprobe.eval.report.model import Family
+from metaprobe.eval.results import Family
 from metaprobe.eval.table import AnswerTable
 from metaprobe.probes import hidden as hidden_probe
 from metaprobe.records.errors import RecordError

@@ -11,7 +11,7 @@ from metaprobe.checkpoints.manifest import RAW
 from metaprobe.eval.audits import AuditReport
 from metaprobe.eval.compare import Judged, auroc_gain, method_results
 from metaprobe.eval.metrics import Interval, StratifiedAuroc, auroc, cluster_weights, interval, paired_difference
-from metaprobe.eval.report.model import Audit as Finding
+from metaprobe.eval.results import Audit as Finding
 from metaprobe.eval.table import AnswerTable
 from metaprobe.probes import hidden as hidden_probe
 from metaprobe.probes import quality

@@ -18,7 +18,7 @@ from metaprobe.eval.metrics import (
 )
 from metaprobe.eval.metrics.agreement import quadratic_weighted_kappa
 from metaprobe.eval.metrics.ranked import Floats, Value, checked_weights
-from metaprobe.eval.report.model import Audit
+from metaprobe.eval.results import Audit
 from metaprobe.eval.table import AnswerTable
 from metaprobe.probes.baselines import baseline_scores
 from metaprobe.training.heads import LEVELS, SCALES, Amount, Level, fit_amount, fit_level

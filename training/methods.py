@@ -16,7 +16,7 @@ from metaprobe.eval.audits.controls import IDENTITY
 from metaprobe.eval.audits.domains import domains_of
 from metaprobe.eval.compare import STATED
 from metaprobe.eval.metrics import auroc
-from metaprobe.eval.report.model import Family
+from metaprobe.eval.results import Family
 from metaprobe.eval.table import AnswerTable
 from metaprobe.probes.baselines import baseline_scores
 from metaprobe.records.extras import require

@@ -19,20 +19,20 @@ from metaprobe.eval.compare_details import detailed, ordinal_outcome
 from metaprobe.eval.compare_difficulty import at_equal_difficulty, difficulty_strata, overconfidence
 from metaprobe.eval.compare_pairs import pair_tests
 from metaprobe.eval.metrics import ControlDifference, Interval
-from metaprobe.eval.report.model import (
+from metaprobe.eval.results import (
     Comparison,
     Difficulty,
+    LayerSweep,
     MethodResult,
     Overconfidence,
     PairTest,
+    Place,
     PolicyResult,
     TwoChoice,
 )
-from metaprobe.eval.report.numbers import p_value, spread
-from metaprobe.eval.report.runs import with_runs
-from metaprobe.eval.report.seen import seen_tokens
-from metaprobe.eval.report.summary import calibration_words, control_named
-from metaprobe.eval.report.sweep import LayerSweep, Place
+from metaprobe.eval.run_results import with_runs
+from metaprobe.eval.seen_tokens import seen_tokens
+from metaprobe.eval.wording import calibration_words, control_named, p_value, spread
 from metaprobe.records.types import Run
 from metaprobe.training.audit import audited
 from metaprobe.training.crossfit import CrossFit

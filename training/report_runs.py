@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from metaprobe.eval.compare_efficiency import NotTwoChoice, metacognitive_efficiency, two_choice_responses
 from metaprobe.eval.coupling import coupling
-from metaprobe.eval.report.model import TwoChoice
+from metaprobe.eval.results import TwoChoice
 from metaprobe.eval.systems import metacrit
 from metaprobe.eval.table import AnswerTable
 from metaprobe.pipelines import SYSTEMS

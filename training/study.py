@@ -10,8 +10,7 @@ from metaprobe.checkpoints import Checkpoint
 from metaprobe.eval.audits.domains import FEWEST, domains_of
 from metaprobe.eval.compare import policy_results
 from metaprobe.eval.compare_items import write_item_table
-from metaprobe.eval.report.model import Comparison, PolicyResult
-from metaprobe.eval.report.sweep import Place
+from metaprobe.eval.results import Comparison, Place, PolicyResult
 from metaprobe.eval.table import AnswerTable
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require

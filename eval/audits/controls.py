@@ -16,7 +16,7 @@ from metaprobe.eval.metrics import (
     metric_values,
     percentile_interval,
 )
-from metaprobe.eval.report.model import Audit
+from metaprobe.eval.results import Audit
 from metaprobe.eval.table import AnswerTable
 from metaprobe.probes.baselines import baseline_scores
 

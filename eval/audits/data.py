@@ -14,7 +14,7 @@ from metaprobe.checkpoints import Severity
 from metaprobe.eval.audits.similar import SIMILAR, nearly_identical, normalised, numbers_of
 from metaprobe.eval.metrics import cluster_weights, interval
 from metaprobe.eval.metrics.agreement import quadratic_weighted_kappa
-from metaprobe.eval.report.model import Audit
+from metaprobe.eval.results import Audit
 from metaprobe.records.types import Run
 
 Rows = NDArray[np.int64]

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from metaprobe.eval.audits.controls import Scores
 from metaprobe.eval.metrics import Interval, auroc, cluster_weights, ece_interval, metric_values, percentile_interval
-from metaprobe.eval.report.model import Audit
+from metaprobe.eval.results import Audit
 from metaprobe.eval.table import AnswerTable
 
 Rows = NDArray[np.int64]

@@ -37,7 +37,7 @@ from metaprobe.eval.metrics import (
     cluster_weights,
     interval,
 )
-from metaprobe.eval.report.model import Audit
+from metaprobe.eval.results import Audit
 from metaprobe.eval.table import AnswerTable
 
 PROMPT = "prompt TF-IDF"

@@ -19,10 +19,11 @@ from metaprobe.eval.report.layout import (
     slug,
     words,
 )
-from metaprobe.eval.report.model import CostQuality, PolicyResult
-from metaprobe.eval.report.numbers import number, percent
 from metaprobe.eval.report.palette import INK, SERIES
 from metaprobe.eval.report.performance import RECALIBRATED, reliability_figure, reliability_table
+from metaprobe.eval.results import PolicyResult
+from metaprobe.eval.system_results import CostQuality
+from metaprobe.eval.wording import number, percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -14,8 +14,8 @@ from metaprobe.eval.report.layout import (
     words,
 )
 from metaprobe.eval.report.methods import headline
-from metaprobe.eval.report.model import Comparison, Overconfidence, TwoChoice
-from metaprobe.eval.report.numbers import number, spread
+from metaprobe.eval.results import Comparison, Overconfidence, TwoChoice
+from metaprobe.eval.wording import number, spread
 
 
 def difficulty_section(comparison: Comparison) -> Section:

@@ -1,7 +1,7 @@
 """What the figures rest on: accuracy by dimension and level, audits, limits, provenance."""
 
 from metaprobe.eval.report.layout import NOTHING, Cell, Column, Section, Table, share, words
-from metaprobe.eval.report.model import Audit, Comparison
+from metaprobe.eval.results import Audit, Comparison
 
 
 def accuracy_section(comparison: Comparison) -> Section:

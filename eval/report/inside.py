@@ -24,11 +24,9 @@ from metaprobe.eval.report.layout import (
     slug,
     words,
 )
-from metaprobe.eval.report.model import SeenTokens, Trajectories
-from metaprobe.eval.report.numbers import number, percent, spread
 from metaprobe.eval.report.palette import INK, SERIES
-from metaprobe.eval.report.sweep import LayerSweep, Place
-from metaprobe.eval.report.trajectory import TrajectoryBands
+from metaprobe.eval.results import LayerSweep, Place, SeenTokens, Trajectories, TrajectoryBands
+from metaprobe.eval.wording import number, percent, spread
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

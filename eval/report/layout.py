@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from metaprobe.eval.metrics import Interval
-from metaprobe.eval.report.numbers import bounds, number, percent, percent_bounds, verdict
+from metaprobe.eval.wording import bounds, number, percent, percent_bounds, verdict
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

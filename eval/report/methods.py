@@ -19,8 +19,8 @@ from metaprobe.eval.report.layout import (
     share,
     words,
 )
-from metaprobe.eval.report.model import Comparison, Family, MethodResult
-from metaprobe.eval.report.numbers import number, p_value, percent
+from metaprobe.eval.results import Comparison, Family, MethodResult
+from metaprobe.eval.wording import number, p_value, percent
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,9 +24,9 @@ from metaprobe.eval.report.layout import (
     words,
 )
 from metaprobe.eval.report.methods import main_methods
-from metaprobe.eval.report.model import FAMILIES, Comparison, MethodResult
-from metaprobe.eval.report.numbers import number, percent, spread
 from metaprobe.eval.report.palette import INK, SERIES
+from metaprobe.eval.results import FAMILIES, Comparison, MethodResult
+from metaprobe.eval.wording import number, percent, spread
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,11 +9,11 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from metaprobe.eval.report.layout import Section, Table
-from metaprobe.eval.report.model import Comparison
-from metaprobe.eval.report.numbers import number
 from metaprobe.eval.report.sections import sections
 from metaprobe.eval.report.summary import brief
 from metaprobe.eval.report.svg import drawn, standalone
+from metaprobe.eval.results import Comparison
+from metaprobe.eval.wording import number
 
 HERE = Path(__file__).parent
 

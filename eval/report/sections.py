@@ -6,9 +6,9 @@ from metaprobe.eval.report.facts import accuracy_section, audits_section, notes_
 from metaprobe.eval.report.inside import layers_section, seen_section, trajectories_section
 from metaprobe.eval.report.layout import Section
 from metaprobe.eval.report.methods import methods_section
-from metaprobe.eval.report.model import Comparison
 from metaprobe.eval.report.performance import reliability_section, risk_section, scores_section
 from metaprobe.eval.report.systems import systems_section
+from metaprobe.eval.results import Comparison
 
 
 def sections(comparison: Comparison) -> tuple[Section, ...]:

@@ -8,16 +8,12 @@ from dataclasses import dataclass
 from metaprobe.eval.metrics import ControlComparison
 from metaprobe.eval.report.facts import consequence
 from metaprobe.eval.report.methods import chosen_in_folds, headline
-from metaprobe.eval.report.model import Comparison, MethodResult
-from metaprobe.eval.report.numbers import number, percent, spread, verdict
 from metaprobe.eval.report.performance import risk_at
+from metaprobe.eval.results import Comparison, MethodResult
+from metaprobe.eval.wording import calibration_words, control_named, number, percent, spread, verdict
 
 FEW_GROUPS = 100
 """Below so many independent groups of questions, more of them is the first thing to ask for."""
-FITTED = ("prompt TF-IDF", "dimension x level table", "run identity")
-"""Controls that are fitted themselves."""
-ASKED = ("P(true)",)
-"""Controls that take a further call; any other is a number that comes free with an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,23 +85,6 @@ def _found(comparison: Comparison, stated: MethodResult | None, learned: MethodR
             f"{percent(1 - comparison.base_rate)} of all."
         )
     return found
-
-
-def calibration_words(stated: MethodResult) -> list[str]:
-    """Whether the model's own numbers come true, as stated and recalibrated; nothing where it gave none."""
-    own = stated.stated
-    if own is None:
-        return []
-    return [
-        f"As stated, it is {percent(own.mean)} sure on average of answers of which {percent(own.accuracy)} are right: "
-        f"expected calibration error {number(own.ece.estimate)} as stated, {number(stated.ece.estimate)} recalibrated."
-    ]
-
-
-def control_named(name: str) -> str:
-    """`the free number mean log-probability`, `the plain predictor prompt TF-IDF`, `the further question P(true)`."""
-    kind = "plain predictor" if name in FITTED else "further question" if name in ASKED else "free number"
-    return f"the {kind} {name}"
 
 
 def _inside(method: MethodResult) -> str:

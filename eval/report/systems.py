@@ -21,10 +21,11 @@ from metaprobe.eval.report.layout import (
     share,
     words,
 )
-from metaprobe.eval.report.model import Comparison, Coupling, SimilarityFlow
-from metaprobe.eval.report.numbers import number
 from metaprobe.eval.report.palette import SERIES
-from metaprobe.eval.systems.metacrit import STAGES, Agreement, Failures, StageAccuracy
+from metaprobe.eval.results import Comparison
+from metaprobe.eval.system_results import Agreement, Coupling, Failures, SimilarityFlow, StageAccuracy
+from metaprobe.eval.systems.metacrit import STAGES
+from metaprobe.eval.wording import number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,8 +11,8 @@ from metaprobe.eval.report.methods import (
     clear_winner,
     control_words,
 )
-from metaprobe.eval.report.model import Comparison, MethodResult
-from metaprobe.eval.report.numbers import bounds, number, verdict
+from metaprobe.eval.results import Comparison, MethodResult
+from metaprobe.eval.wording import bounds, number, verdict
 
 WIDTH = 110
 NAME_WIDTH = 24  # where the other columns leave it

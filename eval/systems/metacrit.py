@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.eval.metrics import Interval, cluster_weights, mean_interval
+from metaprobe.eval.system_results import Agreement, Failures, StageAccuracy, StageSimilarity
 from metaprobe.eval.table import group_of
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
@@ -30,66 +31,6 @@ FAILURES = (COLLAPSE, GAP, RECONCILIATION, UNREADABLE)
 
 Embed = Callable[[Sequence[str]], NDArray[np.floating]]
 """n texts -> (n, d)."""
-
-
-@dataclass(frozen=True, slots=True)
-class StageAccuracy:
-    """How often the answers of one stage are right."""
-
-    system: str
-    variant: str
-    stage: str
-    """`final` is what the run returned."""
-    accuracy: Interval
-    gain: Interval | None
-    """Over the first stage in the same runs (a run's mean where it has several answers); None for the first itself."""
-
-
-@dataclass(frozen=True, slots=True)
-class Agreement:
-    """What came of the runs in which the same critics flagged a concern. Table 9."""
-
-    pattern: str
-    """Of `PATTERNS`; `unreadable` where a critic's flag could not be read."""
-    n: int
-    accuracy: Interval | None
-    """Of the returned answer; None where there is no run."""
-    first_accuracy: Interval | None
-    """Of A1's answer."""
-    repaired: Interval | None
-    """Share of A1's wrong answers that ended right; None where none was wrong."""
-    broken: Interval | None
-    """Share of A1's right answers that ended wrong; None where none was right."""
-
-
-@dataclass(frozen=True, slots=True)
-class Failures:
-    """How wrong runs went wrong. Table 10."""
-
-    counts: dict[str, int]
-    """Of each of `FAILURES`."""
-    evidence: float
-    """Mean number of checked answers by the same models to the same item, over the runs taken for a collapse or a gap:
-    the more there are, the more "never right" says. NaN where there is no such run."""
-
-    @property
-    def wrong(self) -> int:
-        return sum(self.counts.values())
-
-    def share(self, kind: str) -> float:
-        """Of the wrong runs; NaN where none is wrong."""
-        return self.counts[kind] / self.wrong if self.wrong else float("nan")
-
-
-@dataclass(frozen=True, slots=True)
-class StageSimilarity:
-    """How near the texts of one stage are to what they are compared with. Figure 4."""
-
-    stage: str
-    similarity: Interval
-    """Cosine, in [-1, 1]."""
-    change: Interval | None
-    """Against the stage before it in the same run (figure 4b); None for the first."""
 
 
 @dataclass(frozen=True, slots=True)

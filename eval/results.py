@@ -1,4 +1,4 @@
-"""What a report shows: facts only, computed elsewhere (`metaprobe.eval`), rendered here."""
+"""What a comparison found, as plain dataclasses: computed in `metaprobe.eval`, rendered in `metaprobe.eval.report`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,9 +9,7 @@ from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Severity
 from metaprobe.eval.metrics import ControlComparison, Interval, ReliabilityBin, StatedCalibration
-from metaprobe.eval.report.sweep import LayerSweep
-from metaprobe.eval.report.trajectory import TrajectoryBands
-from metaprobe.eval.systems.metacrit import Agreement, Failures, StageAccuracy, StageSimilarity
+from metaprobe.eval.system_results import Agreement, CostQuality, Coupling, Failures, SimilarityFlow, StageAccuracy
 
 Family = Literal["explicit", "log-probability", "plain", "learned"]
 """Said by the model; read off its log-probabilities; a baseline that ignores both; trained."""
@@ -19,6 +17,10 @@ Family = Literal["explicit", "log-probability", "plain", "learned"]
 FAMILIES: tuple[Family, ...] = ("explicit", "log-probability", "plain", "learned")
 CONTROL_FAMILIES: tuple[Family, ...] = ("log-probability", "plain")
 """What is to be had for little, and what a learned method has to beat, every one of them."""
+
+
+Place = tuple[int, str]
+"""A layer and a position."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,51 @@ class AccuracyRow:
     by_variant: Mapping[str, Accuracy]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class TrajectoryBands:
+    """Mean and percentiles over answers at each normalised position; every array (points,), in nats but `position`."""
+
+    position: NDArray[np.float64]
+    """Per cent of the answer: 0 is its first token, 100 its last."""
+    mean: NDArray[np.float64]
+    p10: NDArray[np.float64]
+    p25: NDArray[np.float64]
+    p75: NDArray[np.float64]
+    p90: NDArray[np.float64]
+    n: int
+    """Answers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LayerSweep:
+    """One kind of probe over all layers. Each fold chooses by `training.hidden.one_standard_error`, which need not be
+    where `selection_auroc` is highest."""
+
+    probe: str
+    layers: tuple[int, ...]
+    """0 is the embeddings' output, i the output of block i."""
+    positions: tuple[str, ...]
+    selection_auroc: NDArray[np.floating]
+    """(layers, positions), on selection data, averaged over the folds."""
+    choices: tuple[Place, ...]
+    """What each fold chose, in the folds' order."""
+    shipped: Place | None = None
+    """What the checkpoint of this probe reads, which chose anew from all groups; None where no checkpoint is known."""
+    test_auroc: Interval
+    """Of the chosen ones, on held-out answers."""
+
+    @property
+    def chosen(self) -> Place:
+        """What most folds chose; of several the last."""
+        return max(set(self.choices), key=lambda place: (self.choices.count(place), place))
+
+    @property
+    def counted(self) -> tuple[tuple[Place, int], ...]:
+        """What the folds chose and how many of them, the most frequent first."""
+        places = sorted(set(self.choices), key=lambda place: (-self.choices.count(place), place))
+        return tuple((place, self.choices.count(place)) for place in places)
+
+
 @dataclass(frozen=True, slots=True)
 class Trajectories:
     """Log-probabilities over the course of right and of wrong answers."""
@@ -127,46 +174,6 @@ class SeenTokens:
     finished: tuple[float, ...]
     """Share of answers that have no more than k tokens, and are read whole."""
     methods: tuple[SeenMethod, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SimilarityFlow:
-    """How near each stage's text is to what it is compared with, in one variant of a system."""
-
-    system: str
-    variant: str
-    reference: str
-    """`previous`, `final` or `gold`."""
-    by: str
-    """What compares: `TF-IDF` (shared words), or the name of an embedding."""
-    stages: tuple[StageSimilarity, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class CostPoint:
-    """One way of routing, or one agent asked alone."""
-
-    name: str
-    kind: Literal["router", "agent", "control", "oracle"]
-    cost: float
-    """In `CostQuality.unit`."""
-    accuracy: float
-    interval: Interval | None = None
-    """Of the accuracy."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CostQuality:
-    """What accuracy costs, and the best that mixtures reach at each cost."""
-
-    title: str
-    unit: str
-    """Of all costs, such as `US dollars for 1,000 questions`."""
-    points: tuple[CostPoint, ...]
-    hull: tuple[tuple[float, float], ...]
-    """(cost, accuracy) of the corners, by cost; picked on the questions they are measured on."""
-    n: int
-    """Questions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,36 +296,6 @@ class TwoChoice:
     criterion: Interval
     """Above 0: it gives the first choice less often than an unbiased observer."""
     methods: tuple[Efficiency, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Coupling:
-    """Does monitoring tell which answers are wrong, and does control fix them? Of one system and variant."""
-
-    system: str
-    variant: str
-    monitor: str
-    """What judges the first answer: `stated difficulty`, `monitor flags`, `control flags`, `either flags`, ..."""
-    n: int
-    """Runs with a checked first answer about which the monitor says something."""
-    failure_auroc: Interval | None
-    """AUROC of what it says for the first answer being wrong; None where all are right, or all wrong."""
-    flagged_wrong: Interval | None
-    """P(flagged | first answer wrong); None where nothing is flagged by this monitor, or none is wrong."""
-    flagged_right: Interval | None
-    """P(flagged | first answer right): false alarms."""
-    fixed_flagged: Interval | None
-    """P(ends right | first answer wrong and flagged)."""
-    fixed_unflagged: Interval | None
-    """P(ends right | first answer wrong and not flagged)."""
-    fixed_difference: Interval | None
-    """The first minus the second: above 0, control fixes what monitoring flags."""
-    broken_flagged: Interval | None
-    """P(ends wrong | first answer right and flagged)."""
-    broken_unflagged: Interval | None
-    """P(ends wrong | first answer right and not flagged)."""
-    broken_difference: Interval | None
-    """The first minus the second: above 0, a false alarm harms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

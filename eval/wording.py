@@ -1,10 +1,15 @@
-"""How numbers are written in a report."""
+"""How numbers and methods are written, in reports, cards and sentences."""
 
 from math import isnan
 
 from metaprobe.eval.metrics import Interval
+from metaprobe.eval.results import MethodResult
 
 MOST_DIGITS = 5
+FITTED = ("prompt TF-IDF", "dimension x level table", "run identity")
+"""Controls that are fitted themselves."""
+ASKED = ("P(true)",)
+"""Controls that take a further call; any other is a number that comes free with an answer."""
 
 
 def number(value: float, digits: int = 2, *, signed: bool = False) -> str:
@@ -52,3 +57,20 @@ def verdict(difference: Interval) -> str:
     if difference.low > 0:
         return "better"
     return "worse" if difference.high < 0 else "unclear"
+
+
+def calibration_words(stated: MethodResult) -> list[str]:
+    """Whether the model's own numbers come true, as stated and recalibrated; nothing where it gave none."""
+    own = stated.stated
+    if own is None:
+        return []
+    return [
+        f"As stated, it is {percent(own.mean)} sure on average of answers of which {percent(own.accuracy)} are right: "
+        f"expected calibration error {number(own.ece.estimate)} as stated, {number(stated.ece.estimate)} recalibrated."
+    ]
+
+
+def control_named(name: str) -> str:
+    """`the free number mean log-probability`, `the plain predictor prompt TF-IDF`, `the further question P(true)`."""
+    kind = "plain predictor" if name in FITTED else "further question" if name in ASKED else "free number"
+    return f"the {kind} {name}"

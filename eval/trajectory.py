@@ -1,27 +1,11 @@
 """How log-probabilities run over an answer, whatever its length."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TrajectoryBands:
-    """Mean and percentiles over answers at each normalised position; every array (points,), in nats but `position`."""
-
-    position: Floats
-    """Per cent of the answer: 0 is its first token, 100 its last."""
-    mean: Floats
-    p10: Floats
-    p25: Floats
-    p75: Floats
-    p90: Floats
-    n: int
-    """Answers."""
+from metaprobe.eval.results import TrajectoryBands
 
 
 def trajectory_bands(logprobs: Sequence[ArrayLike], points: int = 50) -> TrajectoryBands:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metaprobe.eval.metrics import auroc, cluster_weights, interval
-from metaprobe.eval.report.model import Family, SeenMethod, SeenTokens
+from metaprobe.eval.results import Family, SeenMethod, SeenTokens
 from metaprobe.eval.table import AnswerTable
 from metaprobe.records.errors import RecordError
 

@@ -1,0 +1,307 @@
+"""Every block and page of the docs that a script writes is what the script makes of the kept figures now.
+
+A block stands between `<!-- NAME: written by SCRIPT -->` (or `<!-- NAME: python SCRIPT page -->`) and `<!-- /NAME -->`.
+One that is new needs its line in `WRITERS`, or a reason in `NOT_COMPARED`. The commands write into copies of the pages.
+"""
+
+import dataclasses
+import importlib
+import json
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+FOLDERS = ("benchmarks", "recorded", "scripts")
+for folder in FOLDERS:
+    sys.path.insert(0, str(ROOT / folder))
+
+from metaprobe.records.types import Run  # noqa: E402
+
+MEASURED = ROOT / "docs" / "measured"
+MARKED = re.compile(
+    r"(<!-- (?P<name>[\w-]+): (?:written by |python )+(?P<script>\w+/\w+\.py)\b[^\n]*-->\n)"
+    r"(?P<lines>.*?)(<!-- /(?P=name) -->)",
+    re.S,
+)
+Change = Callable[[pytest.MonkeyPatch, ModuleType, Path], None]
+"""Gives a script other figures: (patch, the script, an empty folder)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Writer:
+    """A command, and what it writes."""
+
+    script: str
+    blocks: dict[str, Change]
+    """PAGE#NAME, or PAGE where it is whole -> what makes its figures others."""
+    command: str = "page_command"
+    arguments: tuple[Any, ...] = ()
+
+
+def number(constant: str, file: str, *place: str | int, to: Any = None, owner: str = "") -> Change:
+    """A change of one figure of docs/measured, `to` something or a little; `constant` is the script's name for the file
+    or the folder, `owner` the module that has it where the script does not."""
+
+    def change(patch: pytest.MonkeyPatch, script: ModuleType, folder: Path) -> None:
+        shutil.copytree(MEASURED, folder / "measured")
+        path = folder / "measured" / f"{file}.json"
+        figures = json.loads(path.read_text(encoding="utf-8"))
+        *way, last = place
+        inside = figures
+        for step in way:
+            inside = inside[step]
+        inside[last] = moved(inside[last]) if to is None else to
+        path.write_text(json.dumps(figures), encoding="utf-8")
+        module = importlib.import_module(owner) if owner else script
+        patch.setattr(module, constant, folder / getattr(module, constant).relative_to(MEASURED.parent))
+
+    return change
+
+
+def moved(figure: float | str) -> float | str:
+    """A figure that is another at every rounding; of one that is kept as text, the first digit is."""
+    if isinstance(figure, str):
+        return re.sub(r"\d", lambda digit: str((int(digit[0]) + 1) % 10), figure, count=1)
+    return figure + 7 if isinstance(figure, int) else 1.1 * figure + 0.123
+
+
+def another_run(patch: pytest.MonkeyPatch, script: ModuleType, folder: Path) -> None:
+    """In one recorded run of every store all that was right is wrong, and the other way round."""
+    recorded = script.recorded
+
+    def other(name: str) -> list[Run]:
+        first, *rest = recorded(name) or [None]
+        return [] if first is None else [turned(first), *rest]
+
+    patch.setattr(script, "recorded", other)
+
+
+def turned(run: Run) -> Run:
+    labels = tuple(dataclasses.replace(label, value=1 - label.value) for label in run.labels)
+    return dataclasses.replace(run, labels=labels, outcome=None if run.outcome is None else 1 - run.outcome)
+
+
+def one_system_less(patch: pytest.MonkeyPatch, script: ModuleType, folder: Path) -> None:
+    patch.setattr(script, "SYSTEMS", dict(list(script.SYSTEMS.items())[1:]))
+
+
+def another_checkpoint(patch: pytest.MonkeyPatch, script: ModuleType, folder: Path) -> None:
+    """One that has learned from one answer more."""
+    load = script.load_checkpoint
+
+    def other(path: Path) -> SimpleNamespace:
+        manifest = load(path).manifest
+        more = dataclasses.replace(manifest.training, n=manifest.training.n + 1)
+        return SimpleNamespace(manifest=dataclasses.replace(manifest, training=more))
+
+    patch.setattr(script, "load_checkpoint", other)
+
+
+probes, routing = partial(number, "FIGURES", "probes"), partial(number, "FIGURES", "routing")
+live = number("FIGURES", "live_signals", "rows", 0, "accuracy", "value", 0)
+PLACES = "smollm2-135m/places"
+WORD = ("rows", 0, "words", "learned router", "word")
+WRITERS = (
+    Writer(
+        "benchmarks/adapter.py",
+        {"docs/probes.md#adapter": number("ADAPTER", "adapter", "qwen-coder-0.5b/places", "minutes")},
+    ),
+    Writer(
+        "benchmarks/bundled_controls.py",
+        {"docs/checkpoints.md#bundled-controls": number("MEASURED", "bundled_controls", "pooled", "estimate")},
+    ),
+    Writer("benchmarks/carried_profiles.py", {"docs/systems.md#carried": another_run}, "main"),
+    Writer(
+        "benchmarks/corrections.py", {"docs/corrections.md": number("MEASURED", "claims_systems", 0, "after")}, "main"
+    ),
+    Writer(
+        "benchmarks/demo_results.py",
+        {
+            "README.md#demo-results": number("FIGURES", "demo", "methods", 0, "auroc"),
+            "docs/demo.md#demo-results": number("FIGURES", "demo", "choices", 0, "accuracy"),
+        },
+    ),
+    Writer(
+        "benchmarks/gate.py",
+        {
+            "docs/production.md#gate": number(
+                "FIGURES", "gate", "SmolLM2-135M, MetaCog-Eval, 700 items", "report", "looks", 0, "auroc", "low"
+            )
+        },
+    ),
+    Writer("benchmarks/headline.py", {"README.md#headline": probes(PLACES, "methods", "blend", "auroc", 0)}, "main"),
+    Writer("benchmarks/live_signals.py", {"README.md#live": live, "docs/systems.md#live": live}),
+    Writer(
+        "benchmarks/operating_points.py",
+        {"docs/systems.md#operating-points": number("MEASURED", "operating_points", "iterate", "rows", 0, "tokens")},
+    ),
+    Writer("benchmarks/page.py", {"docs/benchmarks.md": number("MEASURED", "peers", "rows", 0, "ratio")}),
+    Writer(
+        "benchmarks/probes.py",
+        {
+            "docs/probes.md#setting": probes(PLACES, "tokens"),
+            "docs/probes.md#discrimination": probes(PLACES, "methods", "length", "auroc", 0),
+            "docs/probes.md#calibration": probes(PLACES, "methods", "blend", "aurc", 0),
+            "docs/probes.md#kinds": probes(PLACES, "selected", "hidden probe, answer"),
+            "docs/probes.md#efficiency": probes("qwen-coder-1.5b/creak", "efficiency", "blend", "meta_d", 0),
+            "docs/probes.md#transfer": probes("smollm2-135m/transfer", "auroc", 0, 1, 0),
+            "docs/probes.md#speed": number("FIGURES", "capture", "all layers", "time"),
+        },
+    ),
+    Writer(
+        "benchmarks/production_page.py",
+        {"docs/production.md#speed": number("MEASURED", "serving", "rows", 0, "proxy_per_s")},
+        "main",
+    ),
+    Writer(
+        "benchmarks/quality.py",
+        {
+            "docs/quality.md": number(
+                "FIGURES", "quality", "sets", "gsm8k_token_entropy", "methods", "mean log-probability", "auroc", 0
+            )
+        },
+    ),
+    Writer(
+        "benchmarks/reproduction.py",
+        {"docs/reproduction.md": number("FIGURES", "reproduction", "metacogagent", "figures", -1, "here", 0)},
+        "write_page",
+    ),
+    Writer(
+        "benchmarks/routing.py",
+        {
+            "README.md#routing": routing("router_cascade9", *WORD, to="ahead"),
+            "docs/routing.md#verdict": routing("router_cascade9", *WORD[:4], "p_holm"),
+            "docs/routing.md#sets": routing("router_cascade9", "rows", 0, "methods", "oracle", "accuracy", 0),
+            "docs/routing.md#rule": routing(
+                "metacog-every-agent, rule", "rows", 0, "methods", "domain table", "cost", 0
+            ),
+            "docs/routing.md#left-out": routing("router_cascade9, left out", "gsm8k", "0.05", "router", 0),
+            "docs/routing.md#waiting": routing("router_cascade9, waiting", "rows", 0, "cost", 0),
+            "docs/routing.md#from-a-log": routing("router_cascade9, from a log", "rows", 0, "cost", 0),
+            "docs/routing.md#speed": routing("speed", "0 asked", 0),
+        },
+    ),
+    Writer(
+        "benchmarks/routing_agents.py",
+        {
+            "docs/routing.md#routing-agents": number(
+                "FIGURES", "routing_agents", "methods", "best single agent", "tokens", 0
+            )
+        },
+    ),
+    Writer(
+        "benchmarks/routing_sources.py",
+        {"docs/routing.md#routing-sources": number("FIGURES", "routing_sources", "auroc", "stated", 0, 0)},
+    ),
+    Writer(
+        "benchmarks/stages.py",
+        {"docs/routing.md#stages": number("FIGURES", "stages", "gsm8k-mgv", "token_price")},
+    ),
+    Writer(
+        "benchmarks/systems.py",
+        {
+            "docs/systems.md#systems": one_system_less,
+            "docs/systems.md#options": one_system_less,
+            "docs/systems.md#caelf": another_run,
+        },
+        "main",
+        (("caelf",), None),
+    ),
+    *(
+        Writer("benchmarks/systems.py", {f"docs/systems.md#{section}": another_run}, "main", ((section,), None))
+        for section in ("monitor-generate-verify", "metacrit", "essay-debate")
+    ),
+    Writer(
+        "benchmarks/systems.py",
+        {
+            "docs/systems.md#metacogagent": number(
+                "FIGURES", "metacogagent", "sweeps", 0, "asked", "value", 0, owner="systems_metacog"
+            )
+        },
+        "main",
+        (("metacogagent",), None),
+    ),
+    Writer("recorded/bundle.py", {"docs/checkpoints.md#bundled": another_checkpoint}, "write_table"),
+    Writer(
+        "scripts/stranger.py",
+        {"docs/start.md#stranger": number("MEASURED", "stranger", "steps", 0, "cpu_s")},
+        "write_page",
+    ),
+)
+NOT_COMPARED = {
+    "docs/dependencies.md": "holds the versions of what is installed, their licences and what they bring in turn; the "
+    "columns that are the same everywhere are compared below",
+}
+"""Block -> why no test can make it again."""
+WRITER_OF = {block: writer for writer in WRITERS for block in writer.blocks}
+
+
+def written(block: str, patch: pytest.MonkeyPatch, folder: Path, change: Change | None = None) -> str:
+    """The block, as its command writes it into a copy of the page that has lost it; with other figures if so wanted."""
+    writer, whole = WRITER_OF[block], "#" not in block
+    script = importlib.import_module(Path(writer.script).stem)
+    for constant, path in list(vars(script).items()):
+        if constant not in ("PAGE", "README", "CLAIMS") or not isinstance(path, Path):
+            continue
+        copy = folder / path.relative_to(ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_text("" if whole else MARKED.sub(r"\1\5", path.read_text(encoding="utf-8")), encoding="utf-8")
+        patch.setattr(script, constant, copy)
+    if change is not None:
+        change(patch, script, folder)
+    command = getattr(script, writer.command)
+    getattr(command, "callback", command)(*writer.arguments)
+    return text_of(folder, block)
+
+
+def text_of(folder: Path, block: str) -> str:
+    """What stands there now."""
+    page, _, name = block.partition("#")
+    text = (folder / page).read_text(encoding="utf-8")
+    return next(found["lines"] for found in MARKED.finditer(text) if found["name"] == name) if name else text
+
+
+@pytest.mark.parametrize("block", WRITER_OF)
+def test_a_block_is_what_its_script_makes_of_the_figures(
+    block: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert written(block, monkeypatch, tmp_path) == text_of(ROOT, block)
+
+
+@pytest.mark.parametrize("block", WRITER_OF)
+def test_another_figure_makes_another_block(block: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert written(block, monkeypatch, tmp_path, WRITER_OF[block].blocks[block]) not in ("", text_of(ROOT, block))
+
+
+def test_every_block_of_every_page_has_a_writer_here() -> None:
+    found = {}
+    for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        text = path.read_text(encoding="utf-8")
+        blocks = [(mark["name"], mark["script"]) for mark in MARKED.finditer(text)]
+        assert sorted(name for name, _ in blocks) == sorted(re.findall(r"<!-- /([\w-]+) -->", text)), path.name
+        found |= {f"{path.relative_to(ROOT)}#{name}": script for name, script in blocks}
+    assert found == {block: writer.script for block, writer in WRITER_OF.items() if "#" in block}
+
+
+def test_every_script_that_writes_a_whole_page_is_here() -> None:
+    found = set()
+    for path in (path for folder in FOLDERS for path in (ROOT / folder).glob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        if "PAGE.write_text(" in text:
+            found |= {f"docs/{page}" for page in re.findall(r'^PAGE = ROOT / "docs" / "(.+)"$', text, re.M)}
+    assert found == {block for block in WRITER_OF.keys() | NOT_COMPARED.keys() if "#" not in block}
+
+
+def test_the_page_of_dependencies_has_what_is_declared_and_why() -> None:
+    script = importlib.import_module("dependencies")
+    rows = [line.strip("| ").split(" | ") for line in script.PAGE.read_text(encoding="utf-8").splitlines()]
+    shown = [(*row[:3], row[-1]) for row in rows if len(row) == 6][2:]  # name, extra, declared, for
+    assert shown == [(*row[:3], row[-1]) for row in script.asked_for(script.groups())]
