@@ -11,10 +11,12 @@ from metaprobe.eval.audits import (
     Elsewhere,
     above_chance,
     beats_controls,
+    domains_of,
     holds_elsewhere,
     label_noise,
     layers_tried,
     left_out,
+    permuted_by_group,
     random_features,
     shuffled_labels,
 )
@@ -178,3 +180,19 @@ def test_a_paired_difference_is_taken_on_the_same_resamples() -> None:
     found = paired_difference(brier_skill, y, p, q, weights)
     values = brier_skill(y, p, weights) - brier_skill(y, q, weights)
     assert (found.low, found.high) == pytest.approx(tuple(np.quantile(values, [0.025, 0.975])))
+
+
+@pytest.mark.parametrize(("n", "right", "known"), [(100, 10, True), (100, 9, False), (99, 50, False), (100, 91, False)])
+def test_a_domain_tells_from_100_answers_on_with_a_tenth_of_either_class(n: int, right: int, known: bool) -> None:
+    table = made_up(100 + n).table
+    y = np.r_[np.arange(100) % 2, np.arange(n) < right].astype(np.int64)
+    found = domains_of(replace(table, y=y, tasks=np.repeat(["first", "second"], [100, n])))
+    assert found[0] == ("task" if known else "")
+
+
+def test_what_stands_at_one_place_in_every_group_tells_nothing_of_permuted_labels() -> None:
+    """Groups of two, of which the first is always right: laid out anew as whole groups that would stay so."""
+    y, groups = np.tile([1, 0], 500), np.repeat(np.arange(500), 2).astype(str)
+    drawn = permuted_by_group(y, groups, np.random.default_rng(0))
+    assert drawn.sum() == y.sum()
+    assert abs(drawn[::2].mean() - 0.5) < 0.1

@@ -17,7 +17,7 @@ from metaprobe.eval.metrics import (
     reliability_table,
 )
 from metaprobe.eval.ope import Logged, doubly_robust_gain, ips
-from metaprobe.training.common.calibrate import choose_calibrator, sigmoid
+from metaprobe.training.common.calibrate import _clustered_se, choose_calibrator, sigmoid
 
 HELD = (0.925, 0.965)
 """Of 1,200 intervals so many should hold the truth: 0.95, less what percentile intervals of 80 groups fall short of it
@@ -127,13 +127,19 @@ def test_calibrators_are_compared_by_groups_and_not_by_rows() -> None:
     """Five copies of an answer in one group tell as much as one: their standard error is sqrt(5) times that of rows."""
     rng = np.random.default_rng(4)
     score = rng.normal(size=150)
-    y = (rng.random(150) < sigmoid(2 * score - 0.5)).astype(np.int64)
+    y = (rng.random(150) < sigmoid(2 * score - 1.5)).astype(np.int64)  # of which a temperature knows no shift
     many = np.repeat(np.arange(150), 5)
 
     def errors(groups: np.ndarray) -> dict[str, float]:
-        chosen = choose_calibrator(score[many], y[many], groups.astype(str), candidates=("platt", "beta"))
+        chosen = choose_calibrator(score[many], y[many], groups.astype(str), candidates=("temperature", "platt"))
         return {one.name: one.se for one in chosen.compared if one.se}
 
     [(name, told)], [(other, untold)] = errors(many).items(), errors(np.arange(750)).items()
-    assert name == other, "that of the better one is 0"
+    assert name == other == "temperature", "that of the better one is 0"
     assert told / untold == pytest.approx(5**0.5, rel=0.3)
+
+
+def test_the_clustered_standard_error_of_single_rows_is_the_usual_one_and_of_equal_values_nothing() -> None:
+    values = np.random.default_rng(5).normal(3.0, 1.0, 40)
+    assert _clustered_se(values, np.arange(40)) == pytest.approx(values.std(ddof=1) / 40**0.5)
+    assert _clustered_se(np.full(40, 3.0), np.arange(40) // 3) == 0

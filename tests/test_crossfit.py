@@ -17,9 +17,11 @@ from metaprobe.training.crossfit.methods import (
     CellTable,
     Evidence,
     Fitted,
+    GivenScore,
     Method,
     PromptTfidf,
     Scores,
+    smoothed_means,
     standard_methods,
 )
 
@@ -192,3 +194,19 @@ def test_what_a_method_promises_is_of_rows_that_it_has_not_learned_from() -> Non
     for method in methods:
         # Four standard errors of an AUROC of 120 answers are 0.21; a probe is the best of some dozens of tries.
         assert abs(method.fit(drawn, roles, seed=0).selection_auroc - 0.5) < 0.22, method.name
+
+
+def test_a_given_score_promises_what_it_reaches_on_the_selection_rows(answers: Evidence) -> None:
+    """By it the best plain baseline is chosen; on the test rows this one is always right, and on the others a guess."""
+    y, roles = answers.table.y, next(outer_folds(answers.table.groups.tolist(), answers.table.y))
+    scores = noise(len(y), 4)
+    scores[roles.test] += 20.0 * y[roles.test]
+    found = GivenScore("given", "plain", lambda table: scores).fit(answers, roles, seed=0)
+    assert found.selection_auroc == auroc(y[roles.selection], scores[roles.selection])
+
+
+def test_a_cell_of_few_answers_is_drawn_towards_the_overall_share() -> None:
+    values, cells = np.array([1, 1, 0, 0, 1, 0]), np.array(["a", "a", "b", "b", "b", "b"])
+    found, overall = smoothed_means(values, cells, 5.0)
+    assert overall == 0.5
+    assert found == pytest.approx({"a": (2 + 2.5) / (2 + 5), "b": (1 + 2.5) / (4 + 5)})

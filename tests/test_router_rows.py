@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy.stats import norm
 
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
 from metaprobe.routing.learned import ANY
@@ -87,3 +88,27 @@ def test_answers_agree_by_what_they_end_with() -> None:
     assert agreement(content("A"), content("B")) == 0
     assert agreement(content(""), content("")) == 0
     assert 0 < agreement(content("the Nile river"), content("the river Amazon")) < 1
+
+
+def test_a_past_is_shrunk_to_the_overall_rate_kept_from_0_and_1_and_never_cheaper_for_a_longer_question() -> None:
+    questions = [
+        QuestionOutcomes(
+            f"{i}",
+            f"{i}",
+            question="x" * (i + 1),
+            dimension="easy" if i < 4 else "hard",
+            agents={
+                "half": AgentOutcome("", float(i < 4), 0.1 if i % 2 else 0.9, 0.01 - 0.0001 * i),
+                "always": AgentOutcome("", 1.0, None, 0.01),
+            },
+        )
+        for i in range(16)
+    ]
+    pasts = pasts_of(outcomes_of(questions))
+    share = (4 + 5 * 0.25) / (4 + 5)
+    assert pasts["half"]["easy"].rate == pytest.approx(np.log(share / (1 - share)))
+    assert pasts["always"][ANY].rate == pytest.approx(np.log(0.98 / 0.02))
+    assert pasts["half"][ANY].price_per_char == 0
+    assert pasts["half"][ANY].price(1) == pasts["half"][ANY].price(1000)
+    assert pasts["half"][ANY].knots == (0.1, 0.9)
+    assert pasts["half"][ANY].scores == pytest.approx((norm.ppf(0.25), norm.ppf(0.75))), "by mid-ranks of ties"

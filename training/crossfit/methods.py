@@ -148,7 +148,7 @@ class PromptTfidf:
 
 
 def smoothed_means(
-    values: NDArray[np.integer] | NDArray[np.floating], cells: NDArray[np.str_], prior: float
+    values: NDArray[np.int64] | Scores, cells: NDArray[np.str_], prior: float
 ) -> tuple[dict[str, float], float]:
     """Returns the mean value of each cell, as if it held `prior` more rows of the overall mean; and that mean."""
     overall = float(np.mean(values))
