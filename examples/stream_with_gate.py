@@ -50,8 +50,9 @@ def main(checkpoint: Path | None, gate: Path | None) -> None:
 def streamed(call: Call) -> Iterator[dict[str, Any]]:
     """A recorded answer as the chunks of an OpenAI stream."""
     for logprob in call.logprobs if call.logprobs is not None else ():
-        content = [{"token": "", "logprob": float(logprob)}]
-        yield {"model": call.model, "choices": [{"index": 0, "delta": {}, "logprobs": {"content": content}}]}
+        content = [{"token": "?", "logprob": float(logprob)}]  # this store keeps no tokens
+        choice = {"index": 0, "delta": {"content": "?"}, "logprobs": {"content": content}}
+        yield {"model": call.model, "choices": [choice]}
     yield {"model": call.model, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
 
 

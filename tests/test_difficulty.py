@@ -17,9 +17,9 @@ from metaprobe.records.activations import Activations
 from metaprobe.records.errors import RecordError
 from metaprobe.training.crossfit.methods import Evidence
 from metaprobe.training.crossfit.progress import Progress
+from metaprobe.training.hidden import difficulty as training
 from metaprobe.training.hidden.difficulty import ease_of, evaluate_difficulty, graded, item_folds, train_difficulty
 from metaprobe.training.hidden.difficulty_audit import difficulty_audits
-from metaprobe.training.linear.layers import difficulty as training
 from metaprobe.training.linear.states import InMemory
 
 
