@@ -51,9 +51,8 @@ def streamed(call: Call) -> Iterator[dict[str, Any]]:
     """A recorded answer as the chunks of an OpenAI stream."""
     for logprob in call.logprobs if call.logprobs is not None else ():
         content = [{"token": "?", "logprob": float(logprob)}]  # this store keeps no tokens
-        choice = {"index": 0, "delta": {"content": "?"}, "logprobs": {"content": content}}
-        yield {"model": call.model, "choices": [choice]}
-    yield {"model": call.model, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+        yield {"choices": [{"index": 0, "delta": {"content": "?"}, "logprobs": {"content": content}}]}
+    yield {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
 
 
 if __name__ == "__main__":

@@ -248,9 +248,8 @@ def test_a_checkpoint_of_an_unnamed_model_cannot_promise_to_refuse(tmp_path: Pat
 def test_what_a_response_does_not_say_is_not_held_against_it_and_a_mode_that_it_says_is(tmp_path: Path) -> None:
     refusing = QualityPredictor(tiny_quality(tmp_path / "c"), on_mismatch="refuse")  # org/model, raw
     assert refusing.predict([-0.5, -0.25]).score == refusing.predict(chat([-0.5, -0.25], model="org/model")).score
-    processed = dataclasses.replace(
-        parse_response(chat([-0.5, -0.25, -0.1], model="org/model")), logprobs_mode="processed"
-    )
+    answer = parse_response(chat([-0.5, -0.25, -0.1], model="org/model"))
+    processed = dataclasses.replace(answer, logprobs_mode="processed")
     with pytest.raises(ContractMismatch, match="processed log-probabilities, checkpoint trained on raw ones"):
         refusing.predict(processed)
     noting = QualityPredictor(refusing.checkpoint, on_mismatch="note")
