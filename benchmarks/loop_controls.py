@@ -6,7 +6,7 @@ these gains is what the loops differ by.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,6 +34,12 @@ class Loop:
     """Of the answer that was there before the loop began."""
     final: Floats
     """Of the answer that was returned."""
+
+    def on(self, ids: Set[str]) -> "Loop":
+        """The same on these problems only."""
+        kept = [place for place, name in enumerate(self.ids) if name in ids]
+        names, groups = (tuple(each[place] for place in kept) for each in (self.ids, self.groups))
+        return Loop(names, groups, self.first[kept], self.final[kept])
 
     def gain(self) -> Interval:
         """What the loop adds to its own first answer."""
@@ -66,18 +72,24 @@ def returned(run: Run, tried: Sequence[mgv.Attempt]) -> float:
 
 
 def over(ours: Loop, others: Loop) -> Interval:
-    """Difference of the returned answers, paired on the problem. Raises ValueError for other problems."""
-    return ours.mean(ours.final - _matched(others, ours, others.final))
+    """Difference of the returned answers, paired on the problem, where one of both may have solved a part of them only.
+
+    Raises ValueError for other problems.
+    """
+    ours, others = _matched(ours, others)
+    return ours.mean(ours.final - others.final)
 
 
 def over_in_gain(ours: Loop, others: Loop) -> Interval:
     """Difference of what the loops add to their own first answers: nothing, if only the solve prompts differ."""
-    return ours.mean((ours.final - ours.first) - _matched(others, ours, others.final - others.first))
+    ours, others = _matched(ours, others)
+    return ours.mean((ours.final - ours.first) - (others.final - others.first))
 
 
 def over_in_first(ours: Loop, others: Loop) -> Interval:
     """Difference of the first answers, before any loop."""
-    return ours.mean(ours.first - _matched(others, ours, others.first))
+    ours, others = _matched(ours, others)
+    return ours.mean(ours.first - others.first)
 
 
 def controls(ours: Loop, others: Loop, same_prompt: Loop | None) -> dict[str, Interval]:
@@ -122,7 +134,9 @@ def _mean_logprob(call: Call) -> float:
     return float(np.mean(call.logprobs, dtype=np.float64))
 
 
-def _matched(others: Loop, ours: Loop, values: Floats) -> Floats:
-    if others.ids != ours.ids:
+def _matched(ours: Loop, others: Loop) -> tuple[Loop, Loop]:
+    """Both on the problems of whichever solved fewer."""
+    common = set(ours.ids) & set(others.ids)
+    if len(common) < min(len(ours.ids), len(others.ids)):
         raise ValueError("the two systems did not solve the same problems")
-    return values
+    return ours.on(common), others.on(common)

@@ -178,7 +178,8 @@ def loop_table(runs: Sequence[Run]) -> tuple[Lines, Lines]:
             f"{points(over_in_gain(ours, theirs))} in what the loops add."
         )
     lines.append(
-        f"From the same solve prompt: {points(loop_over(loops[MGV], loop_of(same)))} points."
+        f"From the same solve prompt, on {len(same)} of the problems: {points(loop_over(loops[MGV], loop_of(same)))} "
+        "points."
         if same
         else f"Self-Refine from the same solve prompt is not collected yet: `python recorded/collect.py {SAME_PROMPT}`."
     )

@@ -102,6 +102,14 @@ def test_the_recorded_problems_of_the_two_loops_must_be_the_same() -> None:
         over_self_refine(7.0, ours, theirs, ())
 
 
+def test_a_control_on_a_part_of_the_problems_is_held_against_the_same_part() -> None:
+    ours = [loop_run("monitor-generate-verify", n, (n < 60,), (1.0,)) for n in range(PROBLEMS)]
+    theirs = [loop_run("self-refine", n, (n % 8 == 0,) * 2, (0.0, 1.0)) for n in range(PROBLEMS)]
+    same = [loop_run("self-refine", n, (True,) * 2, (0.0, 1.0)) for n in range(80)]
+    controls = {each["name"]: each["here"] for each in figure_of(ours, theirs, same)["controls"]}
+    assert controls["the other loop from the same solve prompt"][0] == pytest.approx(60 / 80 - 1)
+
+
 def test_the_same_prompt_run_begins_as_monitor_generate_verify_does(tmp_path: Path) -> None:
     own, other = SYSTEMS["self-refine"], SYSTEMS["monitor-generate-verify"]
     prompts = Prompts.load(own.folder, own.prompts, recording.begun_alike(tmp_path))
