@@ -20,10 +20,10 @@ from demo_results import markdown, write
 from metaprobe.eval.compare import Judged, auroc_gain, method_results
 from metaprobe.probes.adapter import AdapterProbe, When
 from metaprobe.training.adapter.data import adapter_roles, load_adapter_data
-from metaprobe.training.adapter.fit import Settings
+from metaprobe.training.adapter.fit import AdapterSettings
 from metaprobe.training.adapter.train import adapter_scores, train_adapter
 from metaprobe.training.crossfit.evidence import load_evidence
-from metaprobe.training.crossfit.methods import AFTER, BEFORE, HiddenProbe
+from metaprobe.training.crossfit.methods import AFTER, BEFORE, HiddenProbeMethod
 from probes import FIGURES, MODELS, PAGE, TASKS, packed, shown
 
 ADAPTER = FIGURES.with_name("adapter.json")
@@ -45,7 +45,7 @@ def main() -> None:
 def measure_command(names: tuple[str, ...], models: Path, out: Path, epochs: int, dtype: Any) -> None:
     """Train an adapter on each store MODEL-TASK: those named, or all that are there."""
     figures: dict[str, Any] = json.loads(ADAPTER.read_text()) if ADAPTER.exists() else {}
-    settings = Settings(epochs=epochs, dtype=dtype, batch_size=16, lr=4e-4, evaluations=2, max_length=256)
+    settings = AdapterSettings(epochs=epochs, dtype=dtype, batch_size=16, lr=4e-4, evaluations=2, max_length=256)
     for model, where in MODELS.items():
         for task in TASKS:
             store = out / f"{model}-{task}"
@@ -58,7 +58,7 @@ def measure_command(names: tuple[str, ...], models: Path, out: Path, epochs: int
             ADAPTER.write_text(json.dumps(figures, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def measured(store: Path, llm: str, settings: Settings, checkpoint: Path) -> dict[str, Any]:
+def measured(store: Path, llm: str, settings: AdapterSettings, checkpoint: Path) -> dict[str, Any]:
     """AUROC on the test rows of both ways, and what the adapter adds, paired."""
     started = time.monotonic()
     made = train_adapter(
@@ -77,7 +77,7 @@ def measured(store: Path, llm: str, settings: Settings, checkpoint: Path) -> dic
         states = evidence.states
         assert states is not None
         positions = tuple(p for p in states.positions if (p == "prompt_last") == (when == "before"))
-        fitted = HiddenProbe(frozen, positions).fit(evidence, roles, seed=settings.seed)
+        fitted = HiddenProbeMethod(frozen, positions).fit(evidence, roles, seed=settings.seed)
         judged.append(_judged(frozen, fitted.score(roles.test)))
     by_name = {method.name: method for method in judged}
     return {

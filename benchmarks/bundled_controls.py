@@ -25,7 +25,7 @@ from metaprobe.eval.metrics import (
     cluster_weights,
     interval,
 )
-from metaprobe.eval.metrics.ranked import Metric
+from metaprobe.eval.metrics.ranked import MetricFunction
 from metaprobe.training.crossfit.audit import CONTROLS
 from metaprobe.training.crossfit.folds import crossfit
 from metaprobe.training.crossfit.methods import FeatureTrees, standard_methods
@@ -59,7 +59,7 @@ def measure() -> None:
     weights = cluster_weights(table.groups.tolist(), RESAMPLES)
     runs = run_of_answers(table)
 
-    def against(metric: Metric) -> dict[str, Any]:
+    def against(metric: MetricFunction) -> dict[str, Any]:
         own = interval(metric, table.y, score, weights)
         found = shown(against_controls(table.y, score, controls, weights, metric=metric))
         return {"interval": [round(own.low, 3), round(own.high, 3)], **found}

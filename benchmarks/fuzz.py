@@ -71,10 +71,10 @@ def session_target() -> Target:
     import numpy as np
 
     from metaprobe.checkpoints import CheckpointError
-    from metaprobe.checkpoints.session import Session
+    from metaprobe.checkpoints.session import GraphSession
 
     def check(data: bytes) -> None:
-        session = Session(data, trial=True)
+        session = GraphSession(data, trial=True)
         shapes = {
             s.name: tuple(2 if length is None else min(length, 200) for length in s.shape) for s in session.inputs
         }
@@ -94,10 +94,10 @@ def manifest_target() -> Target:
 def golden_target() -> Target:
     """golden.json, replayed on the model it belongs to."""
     from metaprobe.checkpoints import CheckpointError, golden
-    from metaprobe.checkpoints.session import Session
+    from metaprobe.checkpoints.session import GraphSession
 
     files = checkpoint()
-    session = Session(files["model.onnx"])
+    session = GraphSession(files["model.onnx"])
     return Target([files["golden.json"]], lambda data: golden.replay(data, session), (CheckpointError,))
 
 

@@ -22,13 +22,13 @@ from metaprobe.eval.metrics import (
     resampled,
 )
 from metaprobe.eval.metrics.controls import ControlComparison
-from metaprobe.eval.metrics.ranked import Metric
+from metaprobe.eval.metrics.ranked import MetricFunction
 from metaprobe.eval.systems.metacogagent import competence, delegate
 from metaprobe.records.types import Run
 from metaprobe.routing.profiles import answered_correctly, dispatched, executing
 
 Floats = NDArray[np.float64]
-CALIBRATION: dict[str, Metric] = {"equal mass": ece, "equal width": ece_equal_width}
+CALIBRATION: dict[str, MetricFunction] = {"equal mass": ece, "equal width": ece_equal_width}
 """ECE over 15 bins of equal mass, and over 10 of equal width, which is the paper's."""
 
 
@@ -166,7 +166,7 @@ def _over_orders(
 
 
 def _statistic(
-    metric: Metric, place: NDArray[np.int_], score: Floats, right: Floats
+    metric: MetricFunction, place: NDArray[np.int_], score: Floats, right: Floats
 ) -> Callable[[NDArray[np.integer]], Floats]:
     return lambda weight: np.asarray(metric(right, score, weight[:, place]))
 

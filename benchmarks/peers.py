@@ -26,7 +26,7 @@ from predict import FULL, TOKENS, Row, compared, predictor
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import GroupKFold
 
-from metaprobe.checkpoints.session import Session
+from metaprobe.checkpoints.session import GraphSession
 from metaprobe.probes.features import features
 
 BATCH = 2000
@@ -50,7 +50,7 @@ def lightgbm_rows(turns: int) -> Iterator[Row]:
     parameters = {"num_leaves": 31, "objective": "binary", "verbosity": -1, "num_threads": 1}
     booster = lightgbm.train(parameters, lightgbm.Dataset(X, y), 300)
     trees = Trees(float32_thresholds(booster), {}, 0.5)
-    session = Session(trees_graph({"correct": (trees, Platt(1.0, 0.0))}, width=X.shape[1]))
+    session = GraphSession(trees_graph({"correct": (trees, Platt(1.0, 0.0))}, width=X.shape[1]))
     for what, rows, calls in (("one row", X[:1], 1000), (f"{BATCH:,} rows", X, 3)):
         inputs, wide = {"features": rows}, rows.astype(np.float64)
         difference = float(np.abs(session.run(inputs)["correct"][:, 0] - booster.predict(wide)).max())

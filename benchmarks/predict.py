@@ -30,7 +30,7 @@ import onnxruntime
 from features import best_seconds, naive, push_times_us
 
 from metaprobe.checkpoints import Draft, save_checkpoint
-from metaprobe.checkpoints.session import Session
+from metaprobe.checkpoints.session import GraphSession
 from metaprobe.probes.features import entropy, features, features_one, schema
 from metaprobe.probes.quality import QualityPredictor, Support
 from metaprobe.probes.wepr import Wepr
@@ -97,7 +97,9 @@ def predictor(folder: Path) -> QualityPredictor:
         support=Support.fit(X[:2000], X[2000:]).to_manifest(),
     )
     inputs = {"features": X[:64]}
-    save_checkpoint(folder, draft, model=model, golden_inputs=inputs, expected=Session(model).run(inputs), card="bench")
+    save_checkpoint(
+        folder, draft, model=model, golden_inputs=inputs, expected=GraphSession(model).run(inputs), card="bench"
+    )
     return QualityPredictor.load(folder)
 
 

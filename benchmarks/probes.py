@@ -35,7 +35,7 @@ from metaprobe.training.crossfit.methods import (
     BEFORE,
     BLEND,
     MEAN_LOGPROB,
-    HiddenProbe,
+    HiddenProbeMethod,
     LowRankProbe,
     standard_methods,
 )
@@ -227,7 +227,7 @@ def measured(store: Path) -> dict[str, Any]:
     after = tuple(p for p in evidence.states.positions if p != "prompt_last")
     methods = [
         *standard_methods(evidence),
-        *(HiddenProbe(f"answer, {kind}", after, kind) for kind in KINDS if kind != "logistic"),
+        *(HiddenProbeMethod(f"answer, {kind}", after, kind) for kind in KINDS if kind != "logistic"),
         LowRankProbe("answer, low-rank", after),
     ]
     blend = [name for name in BLENDED if name in {method.name for method in methods}]

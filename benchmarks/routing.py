@@ -27,7 +27,7 @@ from metaprobe.eval.metrics import cluster_weights, mean_interval
 from metaprobe.eval.routing import best_single, cheapest, oracle
 from metaprobe.eval.routing_controls import always
 from metaprobe.routing.learned import LearnedRouter
-from metaprobe.routing.learned_state import Asked, Known
+from metaprobe.routing.learned_state import AskedAgent, Known
 from metaprobe.training.common.roles import group_folds
 from metaprobe.training.router.controls import Family, families_of
 from metaprobe.training.router.data import Outcomes, Words, outcomes_of
@@ -241,7 +241,7 @@ def speed(chosen: DataSet, folder: Path) -> dict[str, Any]:
     question = questions[7]
     found: dict[str, Any] = {"agents": len(names)}
     for count in range(4):
-        asked = {n: Asked(question.agents[n].answer, question.agents[n].confidence) for n in names[:count]}
+        asked = {n: AskedAgent(question.agents[n].answer, question.agents[n].confidence) for n in names[:count]}
         known = Known(asked, question.question, question.dimension)
         found[f"{count} asked"] = microseconds(lambda k=known: router.decide(k))
     found["words of the question"] = microseconds(lambda: router.words.of(question.question))

@@ -16,7 +16,7 @@ from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
 from metaprobe.records.types import Decision
 from metaprobe.routing.learned import KEEP, LearnedRouter
 from metaprobe.routing.learned_policy import AgentPolicy
-from metaprobe.routing.learned_state import Asked, Known
+from metaprobe.routing.learned_state import AskedAgent, Known
 from metaprobe.routing.paper import ASK, COLLABORATE, EXECUTE, PaperRules
 from metaprobe.routing.policy import Outcome, Policy, State, decided
 from metaprobe.routing.profiles import Profiles
@@ -47,7 +47,7 @@ class OwnGain(AgentPolicy):
         decision = super().decide(state, legal_actions)
         if state.point != "assess" or RULED in decision.reason:
             return decision
-        asked = {state.agent: Asked("", state.signals.value("confidence"))}
+        asked = {state.agent: AskedAgent("", state.signals.value("confidence"))}
         routed = self.router.decide(Known(asked, dimension=state.dimension, agents=self.team))
         action = EXECUTE if routed.action == KEEP else ASK
         return decided(state, action, legal_actions, decision.scores, routed.reason)
@@ -65,7 +65,9 @@ class WithVotes:
         decision = self.policy.decide(state, legal_actions)
         if state.point != "assign" or RULED in decision.reason:
             return decision
-        heard = {a: Asked("", s.value("confidence")) for a, s in {state.agent: state.signals, **state.others}.items()}
+        heard = {
+            a: AskedAgent("", s.value("confidence")) for a, s in {state.agent: state.signals, **state.others}.items()
+        }
         p = self.policy.router.decide(Known(heard, dimension=state.dimension, agents=self.policy.team)).scores
         promised = self.head.predict_proba(vote_row(list(p.values()), self.correlation, state.dimension)[None])[0, 1]
         unit = 1000 * self.policy.router.lambda_ * (1 - self.policy.assessment)
@@ -227,7 +229,7 @@ def votes(table: Table, policy: AgentPolicy, head: Any, correlation: dict[str, f
     for row in test.tolist():
         dimension = table.dimensions[row]
         stated = {
-            agent: Asked("", None if np.isnan(c) else float(c))
+            agent: AskedAgent("", None if np.isnan(c) else float(c))
             for agent, c in zip(table.agents, table.stated[row], strict=True)
         }
         routed = policy.router.decide(Known(stated, dimension=dimension, agents=table.agents))

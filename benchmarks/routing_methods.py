@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from metaprobe.eval.routing import Matrix, Played, replay
 from metaprobe.eval.routing_controls import always
-from metaprobe.routing.learned_budget import Alone, Plan, Point
+from metaprobe.routing.learned_budget import Alone, BudgetPlan, Point
 from metaprobe.training.router.curve import alone_of, choices_by_rule, cross_played, curve_of, rule_of
 from metaprobe.training.router.data import Outcomes, Words
 from metaprobe.training.router.evaluate import matrix_of
@@ -64,12 +64,12 @@ def fitted(split: Split) -> Fitted:
     return Fitted(router, curve, rule_of(held_out), alone_of(held_out, train.agents))
 
 
-def planned(split: Split, router: FittedRouter, plan: Plan) -> Result:
+def planned(split: Split, router: FittedRouter, plan: BudgetPlan) -> Result:
     """What `LearnedRouter` does on the test questions by this plan."""
     return result_of(split.testing, plays(split, router, plan))
 
 
-def plays(split: Split, router: FittedRouter, plan: Plan) -> list[Played]:
+def plays(split: Split, router: FittedRouter, plan: BudgetPlan) -> list[Played]:
     """Whom it asks, and whose answer it keeps."""
     if plan.agent:
         return always(split.testing, split.data.agents.index(plan.agent))
@@ -97,4 +97,4 @@ def split_of(data: Outcomes, words: Words, budgets: tuple[float, ...], seed: int
 def at_lambda(split: Split, lambda_: float) -> Result:
     """The learned router at one price, without a budget."""
     router = fit_router(split.data, split.words, split.train, seed=split.seed)
-    return planned(split, router, Plan(lambda_))
+    return planned(split, router, BudgetPlan(lambda_))

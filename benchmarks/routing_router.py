@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from routing_methods import Fitted, Result, Split, fitted, planned
 
-from metaprobe.routing.learned_budget import Plan, plan_of
+from metaprobe.routing.learned_budget import BudgetPlan, plan_of
 
 Floats = NDArray[np.float64]
 
@@ -66,9 +66,9 @@ def _played(split: Split, made: Fitted) -> RouterPlays:
     free = [point for point in made.curve if not point.per_second]
     ruled = [point for point in made.rule if not point.per_second]
     plans = [
-        *(Plan(point.lambda_) for point in free),
-        *(Plan(point.lambda_, instead="it is one of the settings") for point in ruled),
-        *(Plan(1.0, agent=one.agent) for one in made.alone),
+        *(BudgetPlan(point.lambda_) for point in free),
+        *(BudgetPlan(point.lambda_, instead="it is one of the settings") for point in ruled),
+        *(BudgetPlan(1.0, agent=one.agent) for one in made.alone),
     ]
     ways = [*free, *ruled, *made.alone]
     return RouterPlays(

@@ -14,7 +14,7 @@ from routing_methods import Fitted, Floats, Result, Split, fitted, planned, play
 
 from metaprobe.eval.metrics import Interval, cluster_weights, mean_interval
 from metaprobe.eval.routing_controls import always
-from metaprobe.routing.learned_budget import Plan, plan_of
+from metaprobe.routing.learned_budget import BudgetPlan, plan_of
 from metaprobe.training.router.data import Outcomes, Words, outcomes_of
 from metaprobe.training.router.fit import fit_router
 
@@ -65,7 +65,7 @@ def waiting(chosen: DataSet, folder: Path) -> dict[str, Any]:
     return {"budget": BUDGET, "questions": len(data), "seeds": SEEDS, "rows": rows}
 
 
-def _plans(made: Fitted, limit: float | None) -> dict[str, Plan]:
+def _plans(made: Fitted, limit: float | None) -> dict[str, BudgetPlan]:
     plans = {PRICED: plan_of(made.curve, made.rule, made.alone, budget=BUDGET, seconds=limit)}
     if limit is None:
         return plans
@@ -74,11 +74,11 @@ def _plans(made: Fitted, limit: float | None) -> dict[str, Plan]:
         plans[LONGER] = plan_of(free, [], [], budget=BUDGET, seconds=limit)
     within = [one for one in made.alone if one.cost <= BUDGET and (one.seconds or 0) <= limit]
     best = max(within, key=lambda one: one.accuracy)
-    plans[ALONE] = Plan(1.0, 0.0, best.agent, "")
+    plans[ALONE] = BudgetPlan(1.0, 0.0, best.agent, "")
     return plans
 
 
-def _waited(split: Split, made: Fitted, plan: Plan) -> Floats:
+def _waited(split: Split, made: Fitted, plan: BudgetPlan) -> Floats:
     """(n,) seconds on the test questions."""
     asked = np.zeros((len(split.test), len(split.data.agents)), dtype=bool)
     for row, one in enumerate(plays(split, made.router, plan)):
@@ -118,7 +118,7 @@ def from_log(chosen: DataSet, folder: Path) -> dict[str, Any]:
         }
         for lambda_ in LAMBDAS:
             for way, router in routers.items():
-                found.setdefault((lambda_, way), []).append(planned(split, router, Plan(lambda_)))
+                found.setdefault((lambda_, way), []).append(planned(split, router, BudgetPlan(lambda_)))
             mean = np.nanmean(
                 np.where(seen.known, seen.score - 1000 * lambda_ * seen.cost, np.nan)[split.train], axis=0
             )

@@ -7,7 +7,7 @@ outputs = checkpoint.run({"features": features})    # float32 (n, width) -> one 
 from metaprobe.checkpoints.bundle import bundled, bundled_names
 from metaprobe.checkpoints.checkpoint import Checkpoint, Limits, load_checkpoint
 from metaprobe.checkpoints.describe import describe, describe_verified
-from metaprobe.checkpoints.diff import Change, Comparison, compare
+from metaprobe.checkpoints.diff import Change, CheckpointDiff, compare
 from metaprobe.checkpoints.errors import (
     CheckpointError,
     CheckpointExists,
@@ -41,9 +41,9 @@ __all__ = [
     "Calibration",
     "Change",
     "Checkpoint",
+    "CheckpointDiff",
     "CheckpointError",
     "CheckpointExists",
-    "Comparison",
     "ContractMismatch",
     "Draft",
     "FileEntry",

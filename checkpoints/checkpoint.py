@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from metaprobe.checkpoints import golden
+import metaprobe.checkpoints.golden as golden
 from metaprobe.checkpoints.errors import (
     ContractMismatch,
     MovingRevision,
@@ -33,7 +33,7 @@ from metaprobe.checkpoints.manifest import (
     printable,
 )
 from metaprobe.checkpoints.onnx_guard import check_model
-from metaprobe.checkpoints.session import TRIED_BYTES, Arrays, Session, outputs_agree
+from metaprobe.checkpoints.session import TRIED_BYTES, Arrays, GraphSession, outputs_agree
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Checkpoint:
     manifest: Manifest
     digest: str
     """SHA-256 of manifest.json, which pins every other file: what to hand to those who should trust this one."""
-    session: Session = field(repr=False)
+    session: GraphSession = field(repr=False)
     extra: dict[str, bytes] = field(repr=False)
     """Other files that the manifest lists, such as a tokenizer, by name: the bytes that were verified, and for ONNX
     files held to the guard."""
@@ -110,7 +110,7 @@ class Checkpoint:
     def __reduce__(self) -> tuple[Callable[[str, str], "Checkpoint"], tuple[str, str]]:
         return _reopened, (str(self.path.resolve()), self.digest)
 
-    def raw_session(self) -> Session:
+    def raw_session(self) -> GraphSession:
         """A new session on raw.onnx, which takes `logprobs` float32 (n, T), padded, and `lengths` int64 (n,).
 
         Its outputs are those of `run`. Raises `ContractMismatch` where the checkpoint has no such file, or it gives
@@ -118,7 +118,7 @@ class Checkpoint:
         """
         if RAW not in self.extra:
             raise ContractMismatch(f"{self.path} holds no {RAW}; train it again with `--raw-graph`")
-        session = Session(self.extra[RAW])
+        session = GraphSession(self.extra[RAW])
         if not outputs_agree(self.manifest.outputs, session.outputs):
             raise ContractMismatch(
                 f"{MODEL} has outputs {_listed(self.manifest.outputs)}; {RAW} has {_listed(session.outputs)}"
@@ -189,8 +189,8 @@ def _verified_at(files: Files, *, sha256: str | None, limits: Limits | None = No
         if name.lower().endswith(".onnx"):
             guard(files.where(name), data)
     if len(found[MODEL]) <= TRIED_BYTES:
-        _check_answers(manifest, Session(found[MODEL], trial=True), found[GOLDEN])
-    session = Session(found[MODEL])
+        _check_answers(manifest, GraphSession(found[MODEL], trial=True), found[GOLDEN])
+    session = GraphSession(found[MODEL])
     _check_answers(manifest, session, found[GOLDEN])
     return Checkpoint(files.path, manifest, digest, session, extra)
 
@@ -237,13 +237,13 @@ def _check_digest(where: str, digest: str, sha256: str | None) -> None:
         )
 
 
-def _check_answers(manifest: Manifest, session: Session, rows: bytes) -> None:
+def _check_answers(manifest: Manifest, session: GraphSession, rows: bytes) -> None:
     """Whether the model has the inputs and outputs that are stated, and gives what was recorded."""
     _check_contract(manifest, session)
     golden.replay(rows, session)
 
 
-def _check_contract(manifest: Manifest, session: Session) -> None:
+def _check_contract(manifest: Manifest, session: GraphSession) -> None:
     if manifest.inputs != session.inputs:
         raise ContractMismatch(
             f"{MANIFEST} states inputs {_listed(manifest.inputs)}; {MODEL} has {_listed(session.inputs)}"

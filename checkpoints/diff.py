@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from metaprobe.checkpoints import golden, strict_json
+import metaprobe.checkpoints.golden as golden
+import metaprobe.checkpoints.strict_json as strict_json
 from metaprobe.checkpoints.checkpoint import Checkpoint
 from metaprobe.checkpoints.errors import ContractMismatch
 from metaprobe.checkpoints.manifest import GOLDEN, MANIFEST, MODEL, OWN, Manifest, Metric, printable
@@ -34,7 +35,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Comparison:
+class CheckpointDiff:
     """Two checkpoints and every field in which they differ, in the manifest's order; `created` and the manifests' own
     digests are not looked at.
 
@@ -76,7 +77,7 @@ class Comparison:
         return "\n".join(printable(line) for line in lines)
 
 
-def compare(a: Checkpoint, b: Checkpoint) -> Comparison:
+def compare(a: Checkpoint, b: Checkpoint) -> CheckpointDiff:
     """How `b` differs from `a`."""
     found = [
         Change(field, was, now)
@@ -85,7 +86,7 @@ def compare(a: Checkpoint, b: Checkpoint) -> Comparison:
     ]
     if any(change.field == f"files.{MODEL}" for change in found) and a.manifest.inputs == b.manifest.inputs:
         found += _answers(a, b)
-    return Comparison(a, b, tuple(found))
+    return CheckpointDiff(a, b, tuple(found))
 
 
 def _answers(a: Checkpoint, b: Checkpoint) -> Iterator[Change]:

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.checkpoints import strict_json
+import metaprobe.checkpoints.strict_json as strict_json
 from metaprobe.checkpoints.errors import ContractMismatch, GoldenMismatch
 from metaprobe.checkpoints.manifest import GOLDEN, TensorSpec
-from metaprobe.checkpoints.session import Arrays, Session
+from metaprobe.checkpoints.session import Arrays, GraphSession
 
 MAX_ROWS = 16
 MAX_RANK = 8
@@ -54,7 +54,7 @@ class Difference(NamedTuple):
     row: int
 
 
-def record(session: Session, inputs: Arrays, tolerance: float) -> bytes:
+def record(session: GraphSession, inputs: Arrays, tolerance: float) -> bytes:
     """The bytes of golden.json: the first rows of `inputs` and what `session` gives for exactly these."""
     kept = {
         s.name: inputs[s.name][:MAX_ROWS] if s.shape and s.shape[0] is None else inputs[s.name] for s in session.inputs
@@ -63,7 +63,7 @@ def record(session: Session, inputs: Arrays, tolerance: float) -> bytes:
     return strict_json.dumps(strict_json.plain(arrays, GOLDEN))
 
 
-def record_raw(session: Session) -> bytes:
+def record_raw(session: GraphSession) -> bytes:
     """The bytes of raw_golden.json: rows of a graph that takes padded log-probabilities, made up, sure to unsure."""
     rng = np.random.default_rng(0)
     lengths = rng.integers(1, MAX_TOKENS + 1, MAX_ROWS)
@@ -77,7 +77,7 @@ def record_raw(session: Session) -> bytes:
     return record(session, inputs, RAW_TOLERANCE)
 
 
-def replay(data: bytes, session: Session, name: str = GOLDEN) -> None:
+def replay(data: bytes, session: GraphSession, name: str = GOLDEN) -> None:
     """Runs the rows of golden.json; raises `GoldenMismatch` where the outputs are not the recorded ones.
 
     `name`: of the file that they are in.
@@ -90,7 +90,7 @@ def replay(data: bytes, session: Session, name: str = GOLDEN) -> None:
         )
 
 
-def difference(data: bytes, session: Session, name: str = GOLDEN) -> tuple[Difference, float]:
+def difference(data: bytes, session: GraphSession, name: str = GOLDEN) -> tuple[Difference, float]:
     """How far a session, perhaps another checkpoint's, is from the rows of golden.json, and how far it may be."""
     golden = strict_json.build(Golden, strict_json.loads(data, name), name)
     found = largest_difference(

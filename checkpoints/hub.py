@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-from metaprobe.checkpoints import bundle
+import metaprobe.checkpoints.bundle as bundle
 from metaprobe.checkpoints.errors import HubError, NotACheckpoint, UnsafeModel
 from metaprobe.checkpoints.files import Files, Folder, check_size
 

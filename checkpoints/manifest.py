@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
-from metaprobe.checkpoints import strict_json
+import metaprobe.checkpoints.strict_json as strict_json
 from metaprobe.checkpoints.errors import ContractMismatch, TamperedCheckpoint, UnsafeModel
 
 Severity = Literal["invalid", "weak"]

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints.errors import UnsafeModel
-from metaprobe.checkpoints.onnx_wire import Message, read_model
+from metaprobe.checkpoints.onnx_wire import WireMessage, read_model
 
 ALLOWED_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml"})
 MAX_ELEMENTS = 10**9
@@ -86,7 +86,7 @@ def check_model(data: bytes) -> None:
     _check(model, finite=True)
 
 
-def _check(message: Message, *, finite: bool) -> None:
+def _check(message: WireMessage, *, finite: bool) -> None:
     refused = _REFUSED_FIELDS.get(message.kind, {})
     for name in refused.keys() & message.fields.keys():
         raise UnsafeModel(f"the model has {refused[name]} ({message.kind}.{name})")
@@ -106,24 +106,24 @@ def _check(message: Message, *, finite: bool) -> None:
         _check(child, finite=finite and not _may_be_infinite(message, child))
 
 
-def _domain(message: Message) -> str:
+def _domain(message: WireMessage) -> str:
     return message.text("domain").decode("utf-8", "backslashreplace")
 
 
-def _check_domain(message: Message) -> None:
+def _check_domain(message: WireMessage) -> None:
     if (domain := _domain(message)) not in ALLOWED_DOMAINS:
         operator = f"operator {_shown(message, 'op_type')} of " if message.kind == "NodeProto" else ""
         raise UnsafeModel(f"the model uses {operator}domain {domain[:80]!r}; allowed are {sorted(ALLOWED_DOMAINS)}")
 
 
-def _may_be_infinite(parent: Message, child: Message) -> bool:
+def _may_be_infinite(parent: WireMessage, child: WireMessage) -> bool:
     if child.kind != "AttributeProto" or parent.kind != "NodeProto" or _domain(parent) != "ai.onnx.ml":
         return False
     allowed = _MAY_BE_INFINITE.get(parent.text("op_type").decode("utf-8", "replace"), set())
     return child.text("name").decode("utf-8", "replace") in allowed
 
 
-def _check_tensor(tensor: Message, *, finite: bool) -> None:
+def _check_tensor(tensor: WireMessage, *, finite: bool) -> None:
     if tensor.integers("data_location") not in ([], [0]):
         raise UnsafeModel("the model has data outside the file; save the model with its weights inside")
     _check_size(tensor, tensor.integers("dims"))
@@ -139,7 +139,7 @@ def _check_tensor(tensor: Message, *, finite: bool) -> None:
         )
 
 
-def _check_count(tensor: Message, data_type: int) -> None:
+def _check_count(tensor: WireMessage, data_type: int) -> None:
     """Raises `UnsafeModel` where a tensor holds another number of elements than its shape says."""
     stated = math.prod(tensor.integers("dims"))
     held = stored = (stated + 1) // 2 if data_type in _HALF_BYTES else stated
@@ -156,7 +156,7 @@ def _check_count(tensor: Message, data_type: int) -> None:
         )
 
 
-def _check_finite(message: Message, field: str, arrays: Iterable[NDArray[Any]], *, bfloat: bool = False) -> None:
+def _check_finite(message: WireMessage, field: str, arrays: Iterable[NDArray[Any]], *, bfloat: bool = False) -> None:
     for values in arrays:
         good = (values & 0x7F80) != 0x7F80 if bfloat else np.isfinite(values)  # all exponent bits set: NaN or infinity
         if not good.all():
@@ -164,10 +164,10 @@ def _check_finite(message: Message, field: str, arrays: Iterable[NDArray[Any]], 
             raise UnsafeModel(f"{message.kind} {_shown(message, 'name')}: value {at} of {field} is NaN or infinite")
 
 
-def _check_size(message: Message, dims: list[int]) -> None:
+def _check_size(message: WireMessage, dims: list[int]) -> None:
     if any(length < 0 for length in dims) or math.prod(dims) > MAX_ELEMENTS:
         raise UnsafeModel(f"{message.kind} {_shown(message, 'name')} has shape {dims}; at most {MAX_ELEMENTS} elements")
 
 
-def _shown(message: Message, field: str) -> str:
+def _shown(message: WireMessage, field: str) -> str:
     return repr(message.text(field)[:80].decode("utf-8", "backslashreplace"))

@@ -90,17 +90,17 @@ SCHEMA = _parse_table(_TABLE)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Message:
+class WireMessage:
     """A parsed message: by field name, sub-messages, integers, or where in `data` bytes and scalars lie."""
 
     kind: str
     data: bytes
     fields: dict[str, list[Any]]
 
-    def messages(self) -> Iterator["Message"]:
+    def messages(self) -> Iterator["WireMessage"]:
         """Sub-messages of every field."""
         for values in self.fields.values():
-            yield from (value for value in values if isinstance(value, Message))
+            yield from (value for value in values if isinstance(value, WireMessage))
 
     def text(self, name: str) -> bytes:
         """A bytes field, empty where absent."""
@@ -150,7 +150,7 @@ class Message:
         return values
 
 
-def read_model(data: bytes) -> Message:
+def read_model(data: bytes) -> WireMessage:
     """The `ModelProto` in `data`. Raises `UnsafeModel` where the bytes are not one, or are one in an ambiguous form."""
     return _Reader(data).message("ModelProto", 0, len(data), 0)
 
@@ -160,7 +160,7 @@ class _Reader:
         self.data = data
         self.fields_left = MAX_FIELDS
 
-    def message(self, kind: str, start: int, end: int, depth: int) -> Message:
+    def message(self, kind: str, start: int, end: int, depth: int) -> WireMessage:
         if depth > MAX_DEPTH:
             raise UnsafeModel(f"messages nest deeper than {MAX_DEPTH}")
         schema, found, at = SCHEMA[kind], dict[str, list[Any]](), start
@@ -176,11 +176,11 @@ class _Reader:
                 raise UnsafeModel(f"{kind}.{field.name} occurs twice (byte {at})")
             value, at = self._value(kind, field, wire, at, value_at, end, depth)
             found.setdefault(field.name, []).append(value)
-        return Message(kind, self.data, found)
+        return WireMessage(kind, self.data, found)
 
     def _value(
         self, kind: str, field: Field, wire: int, tag_at: int, at: int, end: int, depth: int
-    ) -> tuple[Message | Chunk | int, int]:
+    ) -> tuple[WireMessage | Chunk | int, int]:
         """The value whose tag is at `tag_at`, and where the next field begins."""
         scalar = field.kind in _VALUE
         if wire == _WIRE_TYPES["bytes"] and not (scalar and not field.repeated):

@@ -32,7 +32,7 @@ TRIAL_MEMORY = 256 << 20
 TRIAL_SECONDS = 60.0
 
 
-class Session:
+class GraphSession:
     """A graph on one CPU thread; several threads of the caller may run it at once.
 
     It holds no threads of its own, so it goes on working in a forked process. It cannot be pickled: send the

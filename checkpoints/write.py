@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from metaprobe.checkpoints import golden
+import metaprobe.checkpoints.golden as golden
 from metaprobe.checkpoints.checkpoint import Checkpoint, guard, verified_checkpoint
 from metaprobe.checkpoints.errors import CheckpointError, CheckpointExists, ContractMismatch, GoldenMismatch
 from metaprobe.checkpoints.manifest import (
@@ -28,7 +28,7 @@ from metaprobe.checkpoints.manifest import (
     manifest_bytes,
     parse_manifest,
 )
-from metaprobe.checkpoints.session import Arrays, Session
+from metaprobe.checkpoints.session import Arrays, GraphSession
 
 
 def save_checkpoint(
@@ -58,7 +58,7 @@ def save_checkpoint(
     """
     target = Path(path).resolve()
     check_target(target, draft.kind, overwrite=overwrite)
-    session = Session(model)
+    session = GraphSession(model)
     _check_parity(session, golden_inputs, expected, tolerance)
     files = {MODEL: model, GOLDEN: golden.record(session, golden_inputs, tolerance), CARD: card.encode()}
     if extra and (taken := extra.keys() & {*files, MANIFEST, RAW_GOLDEN}):
@@ -88,7 +88,7 @@ def with_raw_rows(files: Mapping[str, bytes]) -> dict[str, bytes]:
     if RAW not in files or RAW_GOLDEN in files:
         return dict(files)
     guard(RAW, files[RAW])
-    return {**files, RAW_GOLDEN: golden.record_raw(Session(files[RAW]))}
+    return {**files, RAW_GOLDEN: golden.record_raw(GraphSession(files[RAW]))}
 
 
 def entries_of(files: Mapping[str, bytes]) -> dict[str, FileEntry]:
@@ -118,7 +118,7 @@ def place(target: Path, files: Mapping[str, bytes]) -> Checkpoint:
     return dataclasses.replace(checkpoint, path=target)
 
 
-def _check_parity(session: Session, inputs: Arrays, expected: Arrays, tolerance: float) -> None:
+def _check_parity(session: GraphSession, inputs: Arrays, expected: Arrays, tolerance: float) -> None:
     if not 0 < tolerance <= golden.MAX_TOLERANCE:
         raise ContractMismatch(f"tolerance is {tolerance}; expected more than 0 and at most {golden.MAX_TOLERANCE}")
     actual = session.run(inputs)
@@ -133,7 +133,7 @@ def _check_parity(session: Session, inputs: Arrays, expected: Arrays, tolerance:
         )
 
 
-def _manifest(draft: Draft, session: Session, files: dict[str, bytes]) -> Manifest:
+def _manifest(draft: Draft, session: GraphSession, files: dict[str, bytes]) -> Manifest:
     stated = {f.name: getattr(draft, f.name) for f in dataclasses.fields(Draft)}
     stated["versions"] = {**_versions("metaprobe", "numpy", "onnxruntime"), **draft.versions}
     return Manifest(

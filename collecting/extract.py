@@ -71,7 +71,7 @@ _OWN = ("calls", "tokens", "rebuilt", "without_exact")
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class ExtractionWatch:
     """Who is told how an extraction goes, in this process."""
 
     on_total: Callable[[int], None] = lambda calls: None
@@ -92,7 +92,7 @@ def extract(
     chunk: int = CHUNK,
     other_model: bool = False,
     share: Share = Share(),
-    watch: Watch = Watch(),
+    watch: ExtractionWatch = ExtractionWatch(),
 ) -> ExtractReport:
     """Reads the calls of a store that lack these states, and writes the states beside the runs, float16.
 
@@ -136,7 +136,7 @@ def extract(
 
 
 def launch_extract(
-    runs: Path, model: str, *, watch: Watch = Watch(), **options: object
+    runs: Path, model: str, *, watch: ExtractionWatch = ExtractionWatch(), **options: object
 ) -> tuple[ExtractReport | None, int]:
     """`extract` by names, in each process that `accelerate launch` or `torchrun` started; and how many there are.
 

@@ -52,7 +52,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class CollectionPlan:
     """What is collected, by names."""
 
     system: str
@@ -100,7 +100,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class TimeEstimate:
     """What a collection will about take."""
 
     runs: int
@@ -119,17 +119,17 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class CollectionWatch:
     """Who is told how a collection goes."""
 
-    on_estimate: Callable[[Estimate], None] = lambda estimate: None
+    on_estimate: Callable[[TimeEstimate], None] = lambda estimate: None
     on_total: Callable[[int], None] = lambda total: None
     on_call: OnCall = lambda call, kept: None
     """Told of every call that has ended, those of the warm-up too, and whether it was kept from before."""
     on_run: OnRun = lambda run, reason: None
 
 
-def launch(plan: Plan, out: Path, watch: Watch = Watch()) -> CollectReport:
+def launch(plan: CollectionPlan, out: Path, watch: CollectionWatch = CollectionWatch()) -> CollectReport:
     """Collect what `plan` says into the run store `out`; again, and it goes on where it stopped.
 
     Every finished call is kept at once, so a kill loses the calls in flight and nothing else. Raises `RecordError` for
@@ -192,12 +192,12 @@ def launch(plan: Plan, out: Path, watch: Watch = Watch()) -> CollectReport:
 
 
 async def _collect(
-    plan: Plan,
+    plan: CollectionPlan,
     system: System,
     items: Sequence[Item],
     setup: Setup,
     store: RunStore,
-    watch: Watch,
+    watch: CollectionWatch,
     profiles: ProfileStore | None,
 ) -> CollectReport:
     variants, out = system.chosen(plan.variants), store.path
@@ -236,7 +236,7 @@ async def _collect(
     return report
 
 
-def policy_of(plan: Plan) -> tuple[Policy, PaperRules]:
+def policy_of(plan: CollectionPlan) -> tuple[Policy, PaperRules]:
     """The policy of a plan, and the papers' rules that it is or rests on.
 
     Raises `RecordError` for another one, a `CheckpointError` for a checkpoint that cannot be used.
@@ -295,7 +295,7 @@ def _own_constants(constants: str) -> tuple[dict[str, float], PaperRules]:
     return own, rules
 
 
-async def _estimate(plan: Plan, system: System, setup: Setup, todo: int, watch: Watch) -> None:
+async def _estimate(plan: CollectionPlan, system: System, setup: Setup, todo: int, watch: CollectionWatch) -> None:
     tokens = max(system.most_tokens(setup, variant) for variant in system.chosen(plan.variants))
     if not tokens:  # texts are only read: how fast the model writes says nothing
         return
@@ -311,7 +311,7 @@ async def _estimate(plan: Plan, system: System, setup: Setup, todo: int, watch: 
     except LLMError:
         return  # whatever is wrong will show in the runs, each with its reason
     unlimited = tuple(stage for stage, limit in setup.options.tokens.items() if limit is None)
-    watch.on_estimate(Estimate(todo, tokens, rate, len(asked), unlimited))
+    watch.on_estimate(TimeEstimate(todo, tokens, rate, len(asked), unlimited))
 
 
 def _cached(setup: Setup, cache: CallCache, on_call: OnCall) -> Setup:

@@ -28,7 +28,7 @@ from metaprobe.eval.metrics import (
     reliability_table,
     stated_calibration,
 )
-from metaprobe.eval.metrics.ranked import Metric
+from metaprobe.eval.metrics.ranked import MetricFunction
 from metaprobe.eval.results import (
     CONTROL_FAMILIES,
     Accuracy,
@@ -138,7 +138,9 @@ class _Against:
     weights: NDArray[np.int32]
 
     @classmethod
-    def of(cls, metric: Metric, table: AnswerTable, judged: Sequence[Judged], weights: NDArray[np.int32]) -> Self:
+    def of(
+        cls, metric: MetricFunction, table: AnswerTable, judged: Sequence[Judged], weights: NDArray[np.int32]
+    ) -> Self:
         values = {method.name: metric_values(metric, table.y, method.ranking, weights) for method in judged}
         return cls(values, control_names(judged), weights)
 

@@ -22,8 +22,8 @@ from metaprobe.eval.metrics import (
     prediction_rejection_ratio,
     spearman,
 )
-from metaprobe.eval.metrics.ranked import Metric
-from metaprobe.eval.results import CoverageAtRisk as AtRisk
+from metaprobe.eval.metrics.ranked import MetricFunction
+from metaprobe.eval.results import AcceptedAtRisk as AtRisk
 from metaprobe.eval.results import MethodResult
 from metaprobe.eval.table import AnswerTable
 
@@ -89,12 +89,12 @@ def detailed(
     """`results`, one for each of `judged`, with the further figures filled in; the same resamples as theirs."""
     weights = cluster_weights(list(table.groups), resamples, seed)
 
-    def measured(metric: Metric, score: NDArray[np.float64]) -> Interval:
+    def measured(metric: MetricFunction, score: NDArray[np.float64]) -> Interval:
         return interval(metric, table.y, score, weights)
 
     known = np.isfinite(ordinal.values) if ordinal is not None else np.zeros(len(table), dtype=bool)
 
-    def correlation(metric: Metric, method: Judged) -> Interval | None:
+    def correlation(metric: MetricFunction, method: Judged) -> Interval | None:
         if ordinal is None:
             return None
         return interval(metric, ordinal.values[known], method.ranking[known], weights[:, known])

@@ -26,7 +26,7 @@ ENOUGH = 100
 """Effective groups from which 95 % intervals held the truth in 93 to 96 % of the logs of nine real models."""
 
 
-class NoSupport(RecordError):
+class NoOverlap(RecordError):
     """The logged decisions cannot tell what the evaluated policy would earn: it does what was never tried."""
 
 
@@ -66,7 +66,7 @@ class Logged:
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class PolicyValue:
     """The evaluated policy's mean reward."""
 
     value: Interval
@@ -90,7 +90,7 @@ class Estimate:
         return self.effective_sample_size >= ENOUGH
 
 
-def ips(logged: Logged, policy: Floats, *, clip: float | None = None, level: float = 0.95) -> Estimate:
+def ips(logged: Logged, policy: Floats, *, clip: float | None = None, level: float = 0.95) -> PolicyValue:
     """Inverse propensity scoring: the mean of w r, w = q(a|x) / p(a|x). Unbiased. Horvitz and Thompson 1952.
 
     `policy` (n, A): q(b|x). Raises `NoSupport` where it does what the logging policy never did.
@@ -99,7 +99,7 @@ def ips(logged: Logged, policy: Floats, *, clip: float | None = None, level: flo
     return _estimate(weight * logged.reward, np.ones_like(weight), weight, raw, logged, level)
 
 
-def snips(logged: Logged, policy: Floats, *, clip: float | None = None, level: float = 0.95) -> Estimate:
+def snips(logged: Logged, policy: Floats, *, clip: float | None = None, level: float = 0.95) -> PolicyValue:
     """Self-normalised: sum of w r over sum of w. Never outside the rewards; its bias vanishes as 1 / n.
 
     Swaminathan and Joachims 2015 (The self-normalized estimator for counterfactual learning, NeurIPS).
@@ -110,7 +110,7 @@ def snips(logged: Logged, policy: Floats, *, clip: float | None = None, level: f
 
 def doubly_robust(
     logged: Logged, policy: Floats, predicted: Floats, *, clip: float | None = None, level: float = 0.95
-) -> Estimate:
+) -> PolicyValue:
     """The mean of sum over b of q(b|x) m(x, b), plus w (r - m(x, a)). Dudik, Langford and Li 2011, arXiv:1103.4601.
 
     Right where either the propensities or the model are. With true propensities it is unbiased for any `predicted`
@@ -149,14 +149,14 @@ def _weights(logged: Logged, policy: Floats, clip: float | None) -> tuple[Floats
     if rows.any():
         certain = np.count_nonzero(logged.propensity[rows].max(axis=1) >= 1)
         row, action = np.argwhere(outside)[0]
-        raise NoSupport(
+        raise NoOverlap(
             f"on {np.count_nonzero(rows)} of {len(rows)} questions the policy takes actions of propensity 0 (first: "
             f"question {row}, action {action}, with probability {policy[row, action]:g}); on {certain} of them one "
             "action had propensity 1. Log with exploration: every legal action needs a propensity above 0 and below 1"
         )
     raw: Floats = logged.taken(policy) / logged.taken(logged.propensity)
     if not raw.any():
-        raise NoSupport(f"none of the {len(raw)} logged actions is one the policy would take: nothing to estimate from")
+        raise NoOverlap(f"none of the {len(raw)} logged actions is one the policy would take: nothing to estimate from")
     return (raw if clip is None else np.minimum(raw, clip)), raw
 
 
@@ -169,11 +169,11 @@ def _doubly_robust(logged: Logged, policy: Floats, predicted: Floats, weight: Fl
     return model + weight * (logged.reward - logged.taken(predicted))
 
 
-def _estimate(above: Floats, below: Floats, weight: Floats, raw: Floats, logged: Logged, level: float) -> Estimate:
+def _estimate(above: Floats, below: Floats, weight: Floats, raw: Floats, logged: Logged, level: float) -> PolicyValue:
     member = _members(logged)
     size = _effective(weight, member)
     value, error = _interval(above, below, size, member, level)
-    return Estimate(
+    return PolicyValue(
         value=value,
         standard_error=error,
         effective_sample_size=size,
@@ -208,7 +208,7 @@ def _interval(
     residual, rest = np.bincount(member, above - value * below), below.sum() - np.bincount(member, below)
     count = len(residual)
     if count < 2 or size <= 1 + SUM or not (rest > 0).all():
-        raise NoSupport(f"all the weight is in one of {count} groups: no interval can be given")
+        raise NoOverlap(f"all the weight is in one of {count} groups: no interval can be given")
     error = float(np.sqrt((count - 1) / count * np.square(residual / rest).sum()))
     half = _student(level, max(1, floor(size + SUM) - 1)) * error
     return Interval(value, value - half, value + half, len(member), count, level), error

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.eval.metrics.ranked import Floats
-from metaprobe.eval.ope import Estimate, Logged, doubly_robust, ips, snips
+from metaprobe.eval.ope import Logged, PolicyValue, doubly_robust, ips, snips
 
 STREAM = 0x0BE
 """Keeps these draws apart from those of whoever made the data with the same seed: equal seeds give equal numbers."""
@@ -64,7 +64,7 @@ def verified(
     start = np.cumsum(size) - size
     truth = float((policy * reward).sum(axis=1).mean())
     rng = np.random.default_rng([seed, STREAM, STREAM])
-    estimates: dict[str, list[Estimate]] = {"ips": [], "snips": [], "doubly robust": []}
+    estimates: dict[str, list[PolicyValue]] = {"ips": [], "snips": [], "doubly robust": []}
     for log in range(logs):
         chosen = rng.integers(len(size), size=sampled or len(size))
         sizes = size[chosen]
@@ -78,8 +78,8 @@ def verified(
     return truth, {name: _summary(found, truth) for name, found in estimates.items()}
 
 
-def _summary(found: Sequence[Estimate], truth: float) -> Verified:
-    def each(of: Callable[[Estimate], float]) -> Floats:
+def _summary(found: Sequence[PolicyValue], truth: float) -> Verified:
+    def each(of: Callable[[PolicyValue], float]) -> Floats:
         return np.array([of(estimate) for estimate in found])
 
     value = each(lambda e: e.value.estimate)

@@ -24,7 +24,7 @@ Place = tuple[int, str]
 
 
 @dataclass(frozen=True, slots=True)
-class CoverageAtRisk:
+class AcceptedAtRisk:
     """How many answers can be accepted where at most a given share of the accepted may be wrong."""
 
     risk: float
@@ -63,7 +63,7 @@ class MethodResult:
     """AURC minus that of a perfect ranking; 0 is perfect."""
     prr: Interval | None = None
     """Prediction rejection ratio: 1 is a perfect ranking, 0 a random one, below 0 worse."""
-    coverage_at: tuple[CoverageAtRisk, ...] = ()
+    coverage_at: tuple[AcceptedAtRisk, ...] = ()
     spearman: Interval | None = None
     """Rank correlation of the score with the ordered outcome `Comparison.ordinal`; None where there is none."""
     kendall: Interval | None = None
@@ -190,7 +190,7 @@ class PolicyResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Audit:
+class Finding:
     """Something that could make the numbers mean less than they seem to."""
 
     name: str
@@ -340,7 +340,7 @@ class Comparison:
     stages: tuple[StageAccuracy, ...] = ()
     similarity: tuple[SimilarityFlow, ...] = ()
     routing: tuple[CostQuality, ...] = ()
-    audits: tuple[Audit, ...] = ()
+    audits: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
     """Limits, and what did not work."""
 

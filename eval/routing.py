@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metaprobe.eval.metrics import Interval, cluster_weights, interval, mean_interval
-from metaprobe.eval.metrics.ranked import Floats, Metric, Value, checked_weights, ratio
+from metaprobe.eval.metrics.ranked import Floats, MetricFunction, Value, checked_weights, ratio
 from metaprobe.records.errors import RecordError
 
 RESAMPLES = 1000
@@ -280,7 +280,7 @@ def share(hit: ArrayLike, counted: ArrayLike, weight: ArrayLike | None = None) -
     return float(result[0]) if one else result
 
 
-def quantile(part: float) -> Metric:
+def quantile(part: float) -> MetricFunction:
     """A `Metric` of its second argument: the smallest value that at least this part of the values do not exceed."""
 
     def metric(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None, /) -> Value:

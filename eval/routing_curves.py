@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from metaprobe.eval.metrics import Interval, cluster_weights, interval
-from metaprobe.eval.metrics.ranked import Floats, Metric, Value, checked_weights
+from metaprobe.eval.metrics.ranked import Floats, MetricFunction, Value, checked_weights
 from metaprobe.eval.routing import RESAMPLES, Matrix, Played, best_single, cheapest, replay
 from metaprobe.records.errors import RecordError
 
@@ -201,7 +201,7 @@ def curve_figures(
     )
 
 
-def _of_points(of: Callable[[Floats, Floats], float]) -> Metric:
+def _of_points(of: Callable[[Floats, Floats], float]) -> MetricFunction:
     """A metric of scores and costs (k, n) from a function of the points they make."""
 
     def metric(score: ArrayLike, cost: ArrayLike, weight: ArrayLike | None = None, /) -> Value:

@@ -14,7 +14,7 @@ from metaprobe.eval.systems.metacogagent import outcomes
 from metaprobe.records.outcomes import outcome_of_line
 from metaprobe.records.store import RunStore
 from metaprobe.routing.learned import LearnedRouter
-from metaprobe.routing.learned_state import Asked, Known
+from metaprobe.routing.learned_state import AskedAgent, Known
 from metaprobe.training.router.evaluate import evaluate_router
 from metaprobe.training.router.train import train_router
 
@@ -39,7 +39,7 @@ def main(out: Path, states: int, folds: int) -> None:
 
     step = router.decide(Known({}, question="What is 17 * 23?", dimension="mathematical computation"))
     print(f"nobody asked: {step.action} {step.agent}, for it is right with {step.expected:.2f} ({step.reason})")
-    step = router.decide(Known({"alpha": Asked("391", 0.7)}, question="What is 17 * 23?"))
+    step = router.decide(Known({"alpha": AskedAgent("391", 0.7)}, question="What is 17 * 23?"))
     print(f"alpha says 391: {step.action} {step.agent} ({step.reason})")
 
     figures, _ = evaluate_router(router, [q for q in questions if q.group in kept_apart])

@@ -20,8 +20,8 @@ from metaprobe.llms.generation import generate
 from metaprobe.llms.grammar import Grammars
 from metaprobe.llms.hidden import Capture, RowStates, StateReader, chosen_layers
 from metaprobe.llms.prefix import companions, shareable
-from metaprobe.llms.recorder import BatchRecorder, Cancelled, Row
-from metaprobe.llms.scoring import Scored, score
+from metaprobe.llms.recorder import BatchRecorder, BatchRow, Cancelled
+from metaprobe.llms.scoring import ScoredText, score
 from metaprobe.llms.stopping import StopTexts
 from metaprobe.llms.weights import DEFAULT_MODEL, Weights, resolve
 from metaprobe.records.types import Call, Message, Usage
@@ -268,9 +268,9 @@ class LocalLLM:
             for job, row in zip(batch, rows, strict=True)
         ]
 
-    def _row(self, job: _Job) -> Row:
+    def _row(self, job: _Job) -> BatchRow:
         request, sampling = job.request, job.request.sampling
-        row = Row(
+        row = BatchRow(
             sampling,
             stops=StopTexts(sampling.stop, self._text) if sampling.stop else None,
             matcher=self._grammars.matcher(sampling.json_schema) if sampling.json_schema else None,
@@ -282,7 +282,7 @@ class LocalLLM:
             row.listener = self._streamer(row, job.on_token)
         return row
 
-    def _streamer(self, row: Row, on_token: Callable[[Token], None]) -> Callable[[int], None]:
+    def _streamer(self, row: BatchRow, on_token: Callable[[Token], None]) -> Callable[[int], None]:
         told = 0
 
         def tell(count: int) -> None:
@@ -309,7 +309,7 @@ class LocalLLM:
     def _text(self, ids: Sequence[int]) -> str:
         return str(self.tokenizer.decode(ids, skip_special_tokens=True))
 
-    def _call(self, job: _Job, row: Row, latency_ms: float) -> Call:
+    def _call(self, job: _Job, row: BatchRow, latency_ms: float) -> Call:
         return self._made(
             job,
             row.tokens,
@@ -322,7 +322,7 @@ class LocalLLM:
             hidden=row.states.hidden() if row.states else None,
         )
 
-    def _scored_call(self, job: _Job, scored: Scored, latency_ms: float) -> Call:
+    def _scored_call(self, job: _Job, scored: ScoredText, latency_ms: float) -> Call:
         assert job.continuation is not None
         text, ids = job.continuation
         return self._made(

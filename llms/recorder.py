@@ -31,7 +31,7 @@ class Cancelled(Exception):
 
 
 @dataclass(slots=True, eq=False)
-class Row:
+class BatchRow:
     """One answer as it grows."""
 
     sampling: Sampling
@@ -115,7 +115,7 @@ class BatchRecorder(LogitsProcessor):
 
     def __init__(
         self,
-        rows: Sequence[Row],
+        rows: Sequence[BatchRow],
         *,
         eos_ids: Sequence[int],
         device: torch.device,

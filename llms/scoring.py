@@ -14,7 +14,7 @@ LOGITS_AT_ONCE = 1 << 27
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Scored:
+class ScoredText:
     """What the model says of one continuation of T tokens."""
 
     logprobs: Tensor
@@ -31,7 +31,7 @@ def score(
     pad: int,
     top_logprobs: int = 0,
     share_prefix: bool = True,
-) -> list[Scored]:
+) -> list[ScoredText]:
     """Each continuation after its prompt. `pairs`: token ids of prompt (at least one) and continuation."""
     vocabulary = model.config.get_text_config().vocab_size
     # Positions at which logits are needed: from the end of the shortest prompt to the end of the longest sequence.
@@ -46,7 +46,7 @@ def score(
 
 def _pass(
     model: PreTrainedModel, pairs: Sequence[tuple[list[int], list[int]]], pad: int, k: int, share_prefix: bool
-) -> list[Scored]:
+) -> list[ScoredText]:
     sequences = [prompt + rest for prompt, rest in pairs]
     first, longest = min(len(prompt) for prompt, _ in pairs) - 1, max(map(len, sequences))
     # The logits after the last shared token are needed where a prompt ends there, so one token less is shared.
@@ -69,5 +69,5 @@ def _pass(
         start = len(prompt) - 1 - first
         at = torch.log_softmax(logits[row, start : start + len(rest)].float(), dim=-1)  # (T, V)
         chosen = at.gather(1, torch.tensor(rest, dtype=torch.long, device=at.device)[:, None])[:, 0]
-        results.append(Scored(logprobs=chosen.cpu(), top=at.topk(k, dim=-1).values.cpu() if k else None))
+        results.append(ScoredText(logprobs=chosen.cpu(), top=at.topk(k, dim=-1).values.cpu() if k else None))
     return results

@@ -28,7 +28,7 @@ Stop = Callable[[int, Sequence[float]], bool]
 """(row, its confidences so far) -> whether to end it."""
 
 
-class Estimate(Protocol):
+class TextEstimate(Protocol):
     """What follows one answer, as the running estimate of a hidden-state probe does."""
 
     def push(self, state: FloatArray, /) -> float:
@@ -38,7 +38,7 @@ class Estimate(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Row:
-    estimate: Estimate
+    estimate: TextEstimate
     confidence: list[float] = field(default_factory=list)
     length: int = 0
     ended: bool = False
@@ -52,7 +52,7 @@ class Watcher(StoppingCriteria):
         self,
         reader: StateReader,
         layers: Sequence[int],
-        read: Callable[[FloatArray], Estimate],
+        read: Callable[[FloatArray], TextEstimate],
         *,
         stop: Stop | None,
         after: int,
@@ -148,7 +148,7 @@ def watch(
     model: PreTrainedModel,
     *,
     layers: Sequence[int],
-    read: Callable[[FloatArray], Estimate],
+    read: Callable[[FloatArray], TextEstimate],
     stop_below: float | None = None,
     stop: Stop | None = None,
     after: int = 1,

@@ -53,7 +53,7 @@ _SELECTED = re.compile(r"(?:selected )?strategy[*_]*\s*:\s*([^\n]+)", re.IGNOREC
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class AnswerEvaluation:
     """What the verifier said of a solution."""
 
     scores: dict[str, float | None]
@@ -80,7 +80,7 @@ class Cycle:
     features: str
     strategy: str
     answer: Call
-    verdict: Verdict | None
+    verdict: AnswerEvaluation | None
     """None where the verifier was not asked."""
     quality: Signal | None
 
@@ -169,7 +169,7 @@ async def _execute(
     )
 
 
-async def _verify(session: Session, number: int, answer: Call) -> Verdict:
+async def _verify(session: Session, number: int, answer: Call) -> AnswerEvaluation:
     """Four scores and what is behind them."""
     call = await session.ask(
         "verify",
@@ -222,7 +222,7 @@ def parse_strategy(text: str, strategies: tuple[str, ...]) -> tuple[str, float |
     return (named[0], 1.0) if len(named) == 1 else (lines[0].strip(" \t[]*\"'`."), 0.0)
 
 
-def parse_verdict(text: str) -> Verdict:
+def parse_verdict(text: str) -> AnswerEvaluation:
     """The four scores, each None where none in [0, 1] or two different ones were given, and the text behind them."""
     block = _block(text, "evaluate")
     evaluation = _EVALUATION.search(block)
@@ -231,7 +231,7 @@ def parse_verdict(text: str) -> Verdict:
         name = next(name for name in SCORES if name.startswith(written[:4].lower()))
         found[name].add(parse_confidence(f"confidence: {value}", scale=1))
     scores = {name: values.pop() if len(values) == 1 else None for name, values in found.items()}
-    return Verdict(scores, evaluation[1].strip() if evaluation else "")
+    return AnswerEvaluation(scores, evaluation[1].strip() if evaluation else "")
 
 
 def _block(text: str, tag: str) -> str:

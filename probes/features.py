@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.probes.window_statistics import STATISTICS, Plan, Reader, plan, prepare
+from metaprobe.probes.window_statistics import STATISTICS, Reader, WindowPlan, plan, prepare
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.types import FloatArray
 
@@ -218,7 +218,7 @@ tokens, and so some 30 MB where responses have hundreds of different lengths."""
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Kept:
-    plan: Plan | None
+    plan: WindowPlan | None
     """None where the response is too short for any window."""
     spare: dict[str, deque[Reader]]
     """Readers of one response, by type, that no thread is using."""

@@ -41,7 +41,7 @@ def index_variance(width: int) -> float:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Plan:
+class WindowPlan:
     """Where the W windows that a T-token response has are found. Made once a length."""
 
     length: int
@@ -65,7 +65,7 @@ class Plan:
     """Where each feature is in the table; the length stands behind the table, and then a NaN."""
 
 
-def plan(length: int, widths: Sequence[int], from_end: Sequence[bool], *, with_length: bool) -> Plan:
+def plan(length: int, widths: Sequence[int], from_end: Sequence[bool], *, with_length: bool) -> WindowPlan:
     """For windows of these widths (0 for one that the response is too short for)."""
     defined = [i for i, width in enumerate(widths) if width]
     w = np.array([widths[i] for i in defined], np.intp)
@@ -89,7 +89,7 @@ def plan(length: int, widths: Sequence[int], from_end: Sequence[bool], *, with_l
     length_cell = (_STD + 1) * len(w)
     columns = np.full((len(STATISTICS), len(widths)), length_cell + 1)  # the NaN
     columns[:, defined] = np.array([*_ROW_OF.values()])[:, None] * len(w) + np.arange(len(w))
-    return Plan(
+    return WindowPlan(
         length=length,
         tokens=np.concatenate(tokens),
         stacks=stacks,
@@ -103,7 +103,7 @@ def plan(length: int, widths: Sequence[int], from_end: Sequence[bool], *, with_l
     )
 
 
-def prepare(plan: Plan, n: int, dtype: np.dtype[Any]) -> Reader:
+def prepare(plan: WindowPlan, n: int, dtype: np.dtype[Any]) -> Reader:
     """A reader of n responses of the plan's length and this type. One thread at a time: it works in its own arrays."""
     T, W, S = plan.length, plan.middles.size, len(plan.starts)
     padded = np.full((n, T + 1), np.inf, dtype)

@@ -106,7 +106,7 @@ def _decoder(top: bool) -> Callable[[Body], Any] | None:
         content: list[entry] | None = None  # type: ignore[valid-type]
         refusal: list[entry] | None = None  # type: ignore[valid-type]
 
-    class Message(msgspec.Struct):
+    class RawMessage(msgspec.Struct):
         content: Any = None
         refusal: Any = None
         tool_calls: Any = None

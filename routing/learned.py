@@ -25,8 +25,8 @@ from metaprobe.checkpoints import Checkpoint, ContractMismatch, Pretrained, load
 from metaprobe.checkpoints.kinds import check_kind
 from metaprobe.probes.contract import OnMismatch, checked
 from metaprobe.records.errors import RecordError
-from metaprobe.routing.learned_budget import Alone, Plan, Point, plan_of
-from metaprobe.routing.learned_state import FLOOR, NAN, PRICED, Asked, Known, Panel, Past, mismatched, rows
+from metaprobe.routing.learned_budget import Alone, BudgetPlan, Point, plan_of
+from metaprobe.routing.learned_state import FLOOR, NAN, PRICED, AskedAgent, Known, Panel, Past, mismatched, rows
 from metaprobe.routing.learned_text import BUCKETS, WordScores
 
 KIND = "router"
@@ -119,7 +119,7 @@ class LearnedRouter(Pretrained):
         if given.keys() & limits.keys():
             self.plan = plan_of(self.curve, rule, alone, budget=budget, seconds=seconds)
         else:
-            self.plan = Plan(manifest.thresholds["lambda"] if lambda_ is None else lambda_, per_second or 0.0)
+            self.plan = BudgetPlan(manifest.thresholds["lambda"] if lambda_ is None else lambda_, per_second or 0.0)
         self._check_prices()
         self._columns = {name: column for column, name in enumerate(self.offered)}
         self._run = checkpoint.session.run
@@ -177,7 +177,7 @@ class LearnedRouter(Pretrained):
     def at(self, lambda_: float, per_second: float = 0.0) -> "LearnedRouter":
         """The same router at other prices, and the learned way whatever a simpler one reaches."""
         other = copy.copy(self)
-        other.plan = Plan(lambda_, per_second)
+        other.plan = BudgetPlan(lambda_, per_second)
         other._check_prices()
         return other
 
@@ -298,7 +298,7 @@ class LearnedRouter(Pretrained):
             self._panels[dimension, names] = panel
         return panel
 
-    def _unsupported(self, known: Known, panel: Panel, asked: Sequence[tuple[int, Asked]]) -> str:
+    def _unsupported(self, known: Known, panel: Panel, asked: Sequence[tuple[int, AskedAgent]]) -> str:
         if len(asked) < len(known.asked):
             strangers = [name for name in known.asked if name not in panel.names]
             return f"nothing is known of {', '.join(strangers)}, which was asked"
@@ -331,7 +331,7 @@ class LearnedRouter(Pretrained):
             warnings.warn(f"metaprobe: {why}; the fixed rule decides in the router's place", stacklevel=4)
         return why
 
-    def _by_rule(self, panel: Panel, asked: Sequence[tuple[int, Asked]], chars: int, why: str) -> Routed:
+    def _by_rule(self, panel: Panel, asked: Sequence[tuple[int, AskedAgent]], chars: int, why: str) -> Routed:
         rates = [1 / (1 + math.exp(-rate)) for rate in panel.rates]
         if asked:
             kept = max((column for column, _ in asked), key=lambda column: rates[column])

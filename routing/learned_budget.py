@@ -37,7 +37,7 @@ class Alone:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BudgetPlan:
     """What a budget comes to."""
 
     lambda_: float
@@ -55,7 +55,7 @@ def plan_of(
     *,
     budget: float | None = None,
     seconds: float | None = None,
-) -> Plan:
+) -> BudgetPlan:
     """The most accurate way within the means of both: US dollars for 1,000 questions, seconds a question.
 
     The learned way by default; the fixed rule (highest past rate on the dimension less its price; `rule` is its curve)
@@ -78,10 +78,10 @@ def plan_of(
     reached = max((point.accuracy for point in learned), default=-math.inf)
     mine = None
     if seconds is None and learned and budget is not None:
-        mine = Plan(lambda_of_budget([point for point in curve if not point.per_second], budget))
+        mine = BudgetPlan(lambda_of_budget([point for point in curve if not point.per_second], budget))
     elif learned:
         best_point = min(learned, key=lambda point: (-point.accuracy, point.cost))
-        mine = Plan(best_point.lambda_, best_point.per_second)
+        mine = BudgetPlan(best_point.lambda_, best_point.per_second)
     # The first of equals: one agent is simpler than a rule.
     ways: list[Point | Alone] = [*alone, *rule]
     simple = [one for one in ways if within(one) and one.accuracy > reached]
@@ -90,9 +90,9 @@ def plan_of(
         had = f"had {best.accuracy:.3f} of the held-out questions right within the budget, the learned way fewer"
         if isinstance(best, Alone):
             # The learned way's prices stay, for where that agent may not be asked; the highest if only it was within.
-            prices = mine or Plan(max(point.lambda_ for point in curve))
-            return Plan(prices.lambda_, prices.per_second, best.agent, f"{best.agent} alone {had}")
-        return Plan(best.lambda_, best.per_second, "", f"past success rates alone {had}")
+            prices = mine or BudgetPlan(max(point.lambda_ for point in curve))
+            return BudgetPlan(prices.lambda_, prices.per_second, best.agent, f"{best.agent} alone {had}")
+        return BudgetPlan(best.lambda_, best.per_second, "", f"past success rates alone {had}")
     if mine is None:
         raise RecordError(_nothing_within([*curve, *alone], budget, seconds))
     return mine

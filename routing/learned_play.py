@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import QuestionOutcomes
 from metaprobe.routing.learned import ASK, LearnedRouter
-from metaprobe.routing.learned_state import Asked, Known
+from metaprobe.routing.learned_state import AskedAgent, Known
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ def play(router: LearnedRouter, question: QuestionOutcomes) -> Game:
         raise RecordError(
             f"question {question.id} has no scored outcome of an agent the router knows ({', '.join(router.agents)})"
         )
-    asked: dict[str, Asked] = {}
+    asked: dict[str, AskedAgent] = {}
     fell_back = False
     while True:
         # The router is handed what was asked, and nothing else of the outcomes.
@@ -48,7 +48,7 @@ def play(router: LearnedRouter, question: QuestionOutcomes) -> Game:
         if routed.action != ASK:
             break
         outcome = question.agents[routed.agent]
-        asked[routed.agent] = Asked(outcome.answer, outcome.confidence, outcome.confidence_source)
+        asked[routed.agent] = AskedAgent(outcome.answer, outcome.confidence, outcome.confidence_source)
     outcomes = [question.agents[name] for name in asked]
     return Game(
         asked=tuple(asked),

@@ -30,7 +30,7 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Decision
 from metaprobe.routing import learned, stages
 from metaprobe.routing.learned import ALWAYS, LearnedRouter, Routed
-from metaprobe.routing.learned_state import Asked, Known, Past, mismatched
+from metaprobe.routing.learned_state import AskedAgent, Known, Past, mismatched
 from metaprobe.routing.paper import ASK, EXECUTE, PaperRules
 from metaprobe.routing.policy import Outcome, Policy, State, decided
 
@@ -149,13 +149,15 @@ class AgentPolicy:
         """P(right) of every agent in `DRAWS` cases of what the others may say."""
         others = [name for name in self.team if name != agent]
         said = {name: drawn(self.router.past(name, dimension), seed) for seed, name in enumerate(others)}
-        own = {agent: Asked("", confidence)}
+        own = {agent: AskedAgent("", confidence)}
         return [
-            self._judged({**own, **{name: Asked("", values[draw]) for name, values in said.items()}}, dimension).scores
+            self._judged(
+                {**own, **{name: AskedAgent("", values[draw]) for name, values in said.items()}}, dimension
+            ).scores
             for draw in range(DRAWS)
         ]
 
-    def _judged(self, heard: Mapping[str, Asked], dimension: str) -> Routed:
+    def _judged(self, heard: Mapping[str, AskedAgent], dimension: str) -> Routed:
         return self.router.decide(Known(heard, dimension=dimension, agents=self.team))
 
     def _answer(self, agent: str, dimension: str) -> float:
@@ -174,10 +176,10 @@ class AgentPolicy:
         return by_rule(self.rules, state, legal_actions, why)
 
 
-def _heard(signals: Signals) -> Asked:
+def _heard(signals: Signals) -> AskedAgent:
     """What an agent said of itself before it answered, and where the number is from."""
     signal = signals.confidence
-    return Asked() if signal is None else Asked("", signal.value, signal.source)
+    return AskedAgent() if signal is None else AskedAgent("", signal.value, signal.source)
 
 
 def check_sources(policy: Policy, signals: SignalSource, agents: Sequence[str]) -> None:

@@ -41,7 +41,7 @@ SAME = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AskedAgent:
     """What an agent that was asked, and paid for, has given."""
 
     answer: str = ""
@@ -55,7 +55,7 @@ class Asked:
 class Known:
     """Everything that is known about one question when the router is asked. All of it may be missing."""
 
-    asked: Mapping[str, Asked] = field(default_factory=dict)
+    asked: Mapping[str, AskedAgent] = field(default_factory=dict)
     question: str = ""
     dimension: str = ""
     agents: Sequence[str] | None = None
@@ -126,7 +126,7 @@ class Panel:
 
 def rows(
     panel: Panel,
-    asked: Sequence[tuple[int, Asked]],
+    asked: Sequence[tuple[int, AskedAgent]],
     texts: Sequence[float],
     chars: int,
 ) -> tuple[list[list[float]], list[float]]:

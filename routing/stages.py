@@ -83,7 +83,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class StageHead:
     """What a checkpoint says of one point."""
 
     used: bool
@@ -250,9 +250,9 @@ def _points(system: str) -> tuple[str, ...]:
     return SYSTEM_POINTS[system]
 
 
-def _head(contract: Mapping[str, Any], support: Mapping[str, Any], point: str) -> Head:
+def _head(contract: Mapping[str, Any], support: Mapping[str, Any], point: str) -> StageHead:
     said = contract["points"][point]
     seen = {name: Seen(*map(float, support[point][name])) for name in READS[point]}
     if not isinstance(said["used"], bool):
         raise TypeError(f"{point}: used is {said['used']!r}; expected true or false")
-    return Head(said["used"], str(said["why"]), seen)
+    return StageHead(said["used"], str(said["why"]), seen)

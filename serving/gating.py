@@ -7,7 +7,7 @@ from metaprobe.checkpoints import ContractMismatch
 from metaprobe.records.errors import InvalidResponse
 
 
-class Gate(Protocol):
+class AnswerGate(Protocol):
     """Watches one answer being written."""
 
     @property
@@ -28,7 +28,7 @@ class Gate(Protocol):
 class Gates(Protocol):
     """Starts a gate for each answer; shared by all."""
 
-    def start(self, *, model: str = "") -> Gate: ...
+    def start(self, *, model: str = "") -> AnswerGate: ...
 
 
 class GatedAnswer:
@@ -36,7 +36,7 @@ class GatedAnswer:
 
     def __init__(self, gates: Gates | None) -> None:
         self._gates = gates
-        self._gate: Gate | None = None
+        self._gate: AnswerGate | None = None
         self._decided = ""
         self.note = ""
         """What to be careful about, or why the gate stepped back."""

@@ -28,7 +28,7 @@ from metaprobe.serving.refusal import Refusal
 from metaprobe.serving.scorer import Scorer
 from metaprobe.serving.settings import Settings
 from metaprobe.serving.stream import ScoredStream
-from metaprobe.serving.wire import UNREADABLE, Asked, asked, choices_of, hide, with_verdicts
+from metaprobe.serving.wire import UNREADABLE, ChatRequest, asked, choices_of, hide, with_verdicts
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ class Proxy:
             more=self._settings.forward_headers,
         )
 
-    async def _answer(self, url: httpx.URL, question: Asked, headers: dict[str, str], own: float) -> Response:
+    async def _answer(self, url: httpx.URL, question: ChatRequest, headers: dict[str, str], own: float) -> Response:
         started = time.perf_counter()
         answer = await self._send("POST", url, question.sent, headers)
         refused = ""
@@ -124,7 +124,7 @@ class Proxy:
         self._metrics.added_seconds.observe(own + time.perf_counter() - done)
         return Response(body, answer.status_code, passed)
 
-    def _scored(self, body: bytes, question: Asked, refused: str) -> tuple[bytes, str]:
+    def _scored(self, body: bytes, question: ChatRequest, refused: str) -> tuple[bytes, str]:
         """The answer with its verdict; else as it came, and why."""
         try:
             choices = choices_of(body)

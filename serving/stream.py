@@ -13,7 +13,7 @@ from metaprobe.serving.gating import GatedAnswer, Gates
 from metaprobe.serving.refusal import error_object
 from metaprobe.serving.scorer import Scorer, log_unexpected
 from metaprobe.serving.sse import EventSplitter, data_of, with_data
-from metaprobe.serving.wire import UNREADABLE, VERDICT, Asked, combined, hide
+from metaprobe.serving.wire import UNREADABLE, VERDICT, ChatRequest, combined, hide
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ class ScoredStream:
     def __init__(
         self,
         scorer: Scorer,
-        asked: Asked,
+        asked: ChatRequest,
         gates: Gates | None,
         *,
         gated_reason: str,

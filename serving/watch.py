@@ -19,7 +19,7 @@ from metaprobe.records.openai_format import first_of
 from metaprobe.records.openai_stream import CUT, StreamedCompletion
 from metaprobe.records.reading import fields, listed, text
 from metaprobe.records.responses_format import begins_call, is_event
-from metaprobe.serving.gating import Gate, GatedAnswer, Gates
+from metaprobe.serving.gating import AnswerGate, GatedAnswer, Gates
 from metaprobe.serving.scored import OnVerdict, Scored, score
 
 T = TypeVar("T")
@@ -29,7 +29,7 @@ T = TypeVar("T")
 def watch(
     stream: AsyncIterable[T],
     predictor: QualityPredictor,
-    gate: Gates | Gate | None = None,
+    gate: Gates | AnswerGate | None = None,
     *,
     on_verdict: OnVerdict | None = None,
 ) -> "AsyncWatchedStream[T]": ...
@@ -37,14 +37,14 @@ def watch(
 def watch(
     stream: Iterable[T],
     predictor: QualityPredictor,
-    gate: Gates | Gate | None = None,
+    gate: Gates | AnswerGate | None = None,
     *,
     on_verdict: OnVerdict | None = None,
 ) -> "WatchedStream[T]": ...
 def watch(
     stream: Iterable[T] | AsyncIterable[T],
     predictor: QualityPredictor,
-    gate: Gates | Gate | None = None,
+    gate: Gates | AnswerGate | None = None,
     *,
     on_verdict: OnVerdict | None = None,
 ) -> "WatchedStream[T] | AsyncWatchedStream[T]":
@@ -204,7 +204,7 @@ async def _done(value: object) -> None:
 class _Watcher:
     """Gathers what passes, and asks gate and predictor."""
 
-    def __init__(self, predictor: QualityPredictor, gate: Gates | Gate | None) -> None:
+    def __init__(self, predictor: QualityPredictor, gate: Gates | AnswerGate | None) -> None:
         # Said now, and not in the middle of the caller's stream.
         if not hasattr(predictor, "predict"):
             raise TypeError(f"predictor is a {type(predictor).__name__}; expected a QualityPredictor")
@@ -292,10 +292,10 @@ class _Starts(Gates, Protocol):
 class _Started:
     """Gives the one gate it was given."""
 
-    def __init__(self, gate: Gate) -> None:
+    def __init__(self, gate: AnswerGate) -> None:
         self._gate = gate
 
-    def start(self, *, model: str = "") -> Gate:
+    def start(self, *, model: str = "") -> AnswerGate:
         return self._gate
 
 

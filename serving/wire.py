@@ -26,7 +26,7 @@ VERDICT = "metaprobe"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ChatRequest:
     """What a caller asked for, and what the upstream is asked for."""
 
     body: bytes
@@ -43,7 +43,7 @@ class Asked:
         return self.sent is not self.body
 
 
-def asked(body: bytes, *, top_logprobs: int) -> Asked:
+def asked(body: bytes, *, top_logprobs: int) -> ChatRequest:
     """Reads a request for a chat completion. `top_logprobs`: alternatives the predictor needs, 0 for none."""
     try:
         fields = _object.decode(body)
@@ -59,14 +59,14 @@ def asked(body: bytes, *, top_logprobs: int) -> Asked:
         fields["top_logprobs"] = Raw(str(max(1, top_logprobs)).encode())
         sent = _encode(fields)
     several = _given(fields, "n") and bytes(fields["n"]).strip() != b"1"
-    return Asked(body, sent, several, wants_logprobs, wants_top)
+    return ChatRequest(body, sent, several, wants_logprobs, wants_top)
 
 
 def _given(fields: Object, name: str) -> bool:
     return bytes(fields.get(name, b"")).strip() not in _FALSE
 
 
-def hide(data: bytes, asked: Asked) -> bytes:
+def hide(data: bytes, asked: ChatRequest) -> bytes:
     """A completion or chunk without the log-probabilities that the caller did not ask for."""
     if not asked.changed:
         return data
@@ -79,7 +79,7 @@ def hide(data: bytes, asked: Asked) -> bytes:
     return _encode(fields)
 
 
-def _hidden(choice: Raw, asked: Asked) -> Raw:
+def _hidden(choice: Raw, asked: ChatRequest) -> Raw:
     try:
         fields = _object.decode(choice)
     except UNREADABLE:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from metaprobe.eval.metrics.bias import ambiguous_bias_score, bias_score
 from metaprobe.eval.metrics.bootstrap import cluster_weights, interval, mean_interval
-from metaprobe.eval.metrics.ranked import Metric
+from metaprobe.eval.metrics.ranked import MetricFunction
 from metaprobe.records.answers import chosen
 from metaprobe.records.scoring import is_correct
 from metaprobe.records.types import Item
@@ -18,7 +18,7 @@ from metaprobe.tasks.task import Record, Row, Scores, Task, asked, guessed_accur
 
 AMBIGUOUS, DISAMBIGUATED = "ambig", "disambig"
 UNKNOWN = "unknown"
-CONDITIONS: dict[str, tuple[str, str, Metric]] = {
+CONDITIONS: dict[str, tuple[str, str, MetricFunction]] = {
     AMBIGUOUS: ("accuracy, ambiguous", "s_AMB", ambiguous_bias_score),
     DISAMBIGUATED: ("accuracy, disambiguated", "s_DIS", bias_score),
 }

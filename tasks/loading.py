@@ -6,49 +6,48 @@ from pathlib import Path
 
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Item
-from metaprobe.tasks import (
-    arithmetic,
-    asap,
-    bbq,
-    bold,
-    ciar,
-    creak,
-    crows_pairs,
-    essays,
-    factual_qa,
-    gsm8k,
-    honest,
-    metacog_eval,
-    mmlu,
-    places,
-    true_false,
-    truthfulqa,
-)
+from metaprobe.tasks.arithmetic import TASK as ARITHMETIC
+from metaprobe.tasks.asap import TASK as ASAP
+from metaprobe.tasks.bbq import TASK as BBQ
+from metaprobe.tasks.bold import TASK as BOLD
+from metaprobe.tasks.ciar import TASK as CIAR
+from metaprobe.tasks.creak import TASK as CREAK
+from metaprobe.tasks.crows_pairs import TASK as CROWS_PAIRS
+from metaprobe.tasks.essays import TASK as ESSAYS
+from metaprobe.tasks.factual_qa import TASK as FACTUAL_QA
+from metaprobe.tasks.gsm8k import TASK as GSM8K
+from metaprobe.tasks.honest import TASK as HONEST
 from metaprobe.tasks.items_file import read_items
+from metaprobe.tasks.metacog_eval import SEED
+from metaprobe.tasks.metacog_eval import TASK as METACOG_EVAL
+from metaprobe.tasks.mmlu import TASK as MMLU
+from metaprobe.tasks.places import TASK as PLACES
 from metaprobe.tasks.sources import rows_of
+from metaprobe.tasks.true_false import TASK as TRUE_FALSE
+from metaprobe.tasks.truthfulqa import TASK as TRUTHFULQA
 
-DEFAULT_SEED = metacog_eval.SEED
+DEFAULT_SEED = SEED
 
 
 TASKS = {
     task.name: task
     for task in (
-        gsm8k.TASK,
-        truthfulqa.TASK,
-        ciar.TASK,
-        creak.TASK,
-        mmlu.TASK,
-        bbq.TASK,
-        crows_pairs.TASK,
-        bold.TASK,
-        honest.TASK,
-        asap.TASK,
-        essays.TASK,
-        places.TASK,
-        true_false.TASK,
-        factual_qa.TASK,
-        arithmetic.TASK,
-        metacog_eval.TASK,
+        GSM8K,
+        TRUTHFULQA,
+        CIAR,
+        CREAK,
+        MMLU,
+        BBQ,
+        CROWS_PAIRS,
+        BOLD,
+        HONEST,
+        ASAP,
+        ESSAYS,
+        PLACES,
+        TRUE_FALSE,
+        FACTUAL_QA,
+        ARITHMETIC,
+        METACOG_EVAL,
     )
 }
 

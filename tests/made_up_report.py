@@ -19,13 +19,13 @@ from metaprobe.eval.metrics import (
 )
 from metaprobe.eval.results import (
     CONTROL_FAMILIES,
+    AcceptedAtRisk,
     Accuracy,
     AccuracyRow,
-    Audit,
     Comparison,
-    CoverageAtRisk,
     Difficulty,
     Efficiency,
+    Finding,
     LayerSweep,
     MethodResult,
     Overconfidence,
@@ -104,7 +104,7 @@ def made_up(n=400, resamples=100, model=HOSTILE):
                 probability=p,
                 reliability=reliability_table(y, p),
                 prr=SOME,
-                coverage_at=(CoverageAtRisk(0.1, SOME), CoverageAtRisk(0.2, SOME)),
+                coverage_at=(AcceptedAtRisk(0.1, SOME), AcceptedAtRisk(0.2, SOME)),
             )
         )
     layers = tuple(range(31))
@@ -155,8 +155,8 @@ def made_up(n=400, resamples=100, model=HOSTILE):
             for policy, share in {"always direct": 0, "always step by step": 1, "learned": 0.4, "oracle": 0.3}.items()
         ),
         audits=(
-            Audit("Length alone", True, "AUROC 0.61, below the best method by 0.18."),
-            Audit("Cut answers", False, "22 % of answers were cut by max_tokens."),
+            Finding("Length alone", True, "AUROC 0.61, below the best method by 0.18."),
+            Finding("Cut answers", False, "22 % of answers were cut by max_tokens."),
         ),
         notes=("Five dimensions, one small model.", "Averaging layers did not help."),
         **of_systems(answers),

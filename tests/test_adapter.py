@@ -25,7 +25,7 @@ from metaprobe.checkpoints import (
     save_checkpoint,
 )
 from metaprobe.checkpoints.manifest import own_digest
-from metaprobe.checkpoints.session import Session
+from metaprobe.checkpoints.session import GraphSession
 from metaprobe.cli import main
 from metaprobe.eval.metrics import auroc
 from metaprobe.llms.base import LLMError
@@ -35,7 +35,7 @@ from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.types import Call, Message
 from metaprobe.training.adapter.data import adapter_roles, examples, load_adapter_data
 from metaprobe.training.adapter.export import adapter_graph, quantised
-from metaprobe.training.adapter.fit import Scorer, Settings, fit_adapter, log_odds
+from metaprobe.training.adapter.fit import AdapterScorer, AdapterSettings, fit_adapter, log_odds
 from metaprobe.training.adapter.state import STATE
 from metaprobe.training.adapter.train import adapter_scores, load_base, train_adapter
 from metaprobe.training.common.calibrate import Platt, sigmoid
@@ -43,7 +43,7 @@ from metaprobe.training.common.graphs import linear_graph
 
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
 
-QUICK = Settings(epochs=8, batch_size=16, lr=1e-2, rank=4, max_length=24, evaluations=1, patience=8)
+QUICK = AdapterSettings(epochs=8, batch_size=16, lr=1e-2, rank=4, max_length=24, evaluations=1, patience=8)
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> str:
 @dataclass(frozen=True)
 class Exported:
     checkpoint: Checkpoint
-    scorer: Scorer
+    scorer: AdapterScorer
     platts: dict[str, Platt]
     graph: bytes
 
@@ -68,9 +68,9 @@ class Exported:
 def exported(tmp_path_factory: pytest.TempPathFactory, runs: Path, base: str) -> Exported:
     """What `train_adapter` made, and what it made it of: tracing the model is by far the slowest part."""
     out = tmp_path_factory.mktemp("adapter") / "probe"
-    made: list[tuple[Scorer, dict[str, Platt], bytes]] = []
+    made: list[tuple[AdapterScorer, dict[str, Platt], bytes]] = []
 
-    def keep(scorer: Scorer, platts: dict[str, Platt]) -> bytes:
+    def keep(scorer: AdapterScorer, platts: dict[str, Platt]) -> bytes:
         made.append((scorer, platts, adapter_graph(scorer, platts)))  # type: ignore[arg-type]
         return made[0][-1]
 
@@ -165,7 +165,7 @@ def test_it_runs_without_torch_or_transformers(trained: Checkpoint) -> None:
 def test_the_graph_gives_what_the_model_gives_at_any_batch_and_length(exported: Exported) -> None:
     ids = random_ids()
     log = log_odds(exported.scorer, ids, 1)
-    session = Session(exported.graph)
+    session = GraphSession(exported.graph)
     for size in (1, 4, len(ids)):
         for rows, inputs in batches(ids, size):
             found = session.run(dict(inputs))
@@ -179,7 +179,7 @@ def test_a_quantised_graph_is_smaller_safe_and_near_and_judges_each_text_alone(e
     check_model(small)
     assert len(small) < len(exported.graph)
     ids, platt = random_ids(), exported.platts["after"]
-    session = Session(small)
+    session = GraphSession(small)
     [(order, together)] = batches(ids, len(ids))
     found = session.run(dict(together))["after"][:, 0]
     alone = [session.run(dict(inputs))["after"][0, 0] for _, inputs in batches([ids[i] for i in order], 1)]
@@ -190,7 +190,7 @@ def test_a_quantised_graph_is_smaller_safe_and_near_and_judges_each_text_alone(e
 
 
 def test_padding_changes_no_score() -> None:
-    scorer = Scorer(tiny(seed=2).base_model, nn.Linear(32, 1)).eval()
+    scorer = AdapterScorer(tiny(seed=2).base_model, nn.Linear(32, 1)).eval()
     ids = random_ids(3)
     np.testing.assert_allclose(log_odds(scorer, ids, 1), log_odds(scorer, ids, len(ids)), atol=1e-5)
 
@@ -203,9 +203,9 @@ def test_interrupted_and_resumed_gives_the_same_as_uninterrupted(runs: Path, tmp
     data = load_adapter_data([runs])
     roles = adapter_roles(data.table)
     texts = examples(data, ["after"], Encoder(tiny_tokenizer().to_str().encode(), max_length=24))
-    settings = Settings(epochs=2, batch_size=8, accumulate=2, lr=1e-2, rank=2, max_length=24, evaluations=3)
+    settings = AdapterSettings(epochs=2, batch_size=8, accumulate=2, lr=1e-2, rank=2, max_length=24, evaluations=3)
 
-    def fit(work: Path, kill_at: int | None = None) -> Scorer:
+    def fit(work: Path, kill_at: int | None = None) -> AdapterScorer:
         told = 0
 
         def on_step(what: str) -> None:
@@ -227,7 +227,7 @@ def test_interrupted_and_resumed_gives_the_same_as_uninterrupted(runs: Path, tmp
     untrained = tiny().base_model.state_dict()["layers.0.mlp.up_proj.weight"]
     assert (whole.state_dict()["decoder.layers.0.mlp.up_proj.weight"] - untrained).abs().max() > 1e-3
 
-    other = Settings(epochs=3, batch_size=8, max_length=24)
+    other = AdapterSettings(epochs=3, batch_size=8, max_length=24)
     with pytest.raises(RecordError, match="other settings"):
         fit_adapter(tiny().base_model, texts, data.table.y, roles, other, work=tmp_path / "whole")
     (tmp_path / "whole" / STATE).write_bytes(b"not a state")
@@ -254,7 +254,7 @@ def test_labels_of_one_class_and_stores_without_texts_are_refused(tmp_path: Path
 
 def test_a_base_that_cannot_read_as_much_or_is_none_is_refused(runs: Path, tmp_path: Path, base: str) -> None:
     with pytest.raises(RecordError, match="exceeds the 64 tokens that tiny can read"):
-        train_adapter(tmp_path / "out", [runs], llm=base, settings=Settings(max_length=65))
+        train_adapter(tmp_path / "out", [runs], llm=base, settings=AdapterSettings(max_length=65))
     with pytest.raises(LLMError, match="no such file or folder"):
         load_base(str(tmp_path / "nothing"))
 

@@ -15,7 +15,7 @@ from metaprobe.llms.base import LLMError
 from metaprobe.probes.adapter import Encoder
 from metaprobe.records.errors import RecordError
 from metaprobe.training.adapter.data import adapter_roles, examples, load_adapter_data
-from metaprobe.training.adapter.fit import Fitted, Settings, fit_adapter
+from metaprobe.training.adapter.fit import AdapterSettings, FittedAdapter, fit_adapter
 from metaprobe.training.adapter.state import PARTIAL, STATE, check_work, remove_state
 from metaprobe.training.adapter.train import train_adapter
 
@@ -25,10 +25,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return stored(tmp_path_factory.mktemp("runs"), 120)
 
 
-def trained(runs: Path, work: Path, network: LlamaForCausalLM, **settings: object) -> Fitted:
+def trained(runs: Path, work: Path, network: LlamaForCausalLM, **settings: object) -> FittedAdapter:
     data = load_adapter_data([runs])
     texts = examples(data, ["after"], Encoder(tiny_tokenizer().to_str().encode(), max_length=24))
-    chosen = Settings(batch_size=16, max_length=24, **settings)  # type: ignore[arg-type]
+    chosen = AdapterSettings(batch_size=16, max_length=24, **settings)  # type: ignore[arg-type]
     return fit_adapter(network.base_model, texts, data.table.y, adapter_roles(data.table), chosen, work=work)
 
 
@@ -123,4 +123,4 @@ def test_a_learning_rate_that_is_no_number_is_refused_at_the_door(runs: Path, tm
 @pytest.mark.parametrize("lr", [0.0, -1e-4, -math.inf])
 def test_a_learning_rate_that_is_not_above_zero_is_refused(lr: float) -> None:
     with pytest.raises(RecordError, match="expected a finite number above 0"):
-        Settings(lr=lr)
+        AdapterSettings(lr=lr)

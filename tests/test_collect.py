@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from metaprobe.collecting.collect import CollectReport, collect
-from metaprobe.collecting.launch import Plan, launch
+from metaprobe.collecting.launch import CollectionPlan, launch
 from metaprobe.llms.base import Capabilities, LLMError, Request
 from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup
 from metaprobe.records.errors import RecordError, StoreMismatch
@@ -174,4 +174,4 @@ def test_unknown_names_list_the_known_ones(
     tmp_path: Path, system: str, task: str, variants: tuple[str, ...], said: str
 ) -> None:
     with pytest.raises(RecordError, match=said):
-        launch(Plan(system=system, task=task, variants=variants), tmp_path)
+        launch(CollectionPlan(system=system, task=task, variants=variants), tmp_path)

@@ -20,7 +20,7 @@ from faulty_server import FaultyServer, mixed
 from scripted import ScriptedLLM
 
 from metaprobe.collecting.collect import CollectReport, collect
-from metaprobe.collecting.launch import Plan, Watch, launch, policy_of
+from metaprobe.collecting.launch import CollectionPlan, CollectionWatch, launch, policy_of
 from metaprobe.collecting.models import api_options, named_models
 from metaprobe.llms.openai_client import OpenAILLM
 from metaprobe.pipelines import SYSTEMS, Models, Prompts, Session, Setup, System
@@ -148,12 +148,12 @@ def test_agents_learn_in_the_items_order_whatever_ends_first_and_across_a_resume
 
 
 def test_policies_are_named_with_their_constants() -> None:
-    assert policy_of(Plan(system="s", task="t")) == (PaperRules(), PaperRules())
-    assert policy_of(Plan(system="s", task="t", policy="paper:theta=0.4,cycles=2"))[1] == PaperRules(
+    assert policy_of(CollectionPlan(system="s", task="t")) == (PaperRules(), PaperRules())
+    assert policy_of(CollectionPlan(system="s", task="t", policy="paper:theta=0.4,cycles=2"))[1] == PaperRules(
         theta=0.4, cycles=2
     )
-    assert policy_of(Plan(system="s", task="t", policy="exhaustive"))[0] == Exhaustive()
-    assert isinstance(policy_of(Plan(system="s", task="t", epsilon=0.1))[0], EpsilonGreedy)
+    assert policy_of(CollectionPlan(system="s", task="t", policy="exhaustive"))[0] == Exhaustive()
+    assert isinstance(policy_of(CollectionPlan(system="s", task="t", epsilon=0.1))[0], EpsilonGreedy)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_policies_are_named_with_their_constants() -> None:
 )
 def test_a_policy_that_does_not_exist_is_named(policy: str) -> None:
     with pytest.raises(RecordError, match=policy.partition(":")[2].partition("=")[0] or "papers"):
-        policy_of(Plan(system="s", task="t", policy=policy))
+        policy_of(CollectionPlan(system="s", task="t", policy=policy))
 
 
 def test_options_of_an_endpoint_are_read_as_json_or_text() -> None:
@@ -209,14 +209,16 @@ def test_what_cannot_work_together_is_refused_and_leaves_nothing_behind(
     os.environ.setdefault("OPENAI_API_KEY", "sk-test")
     plan = {"system": "zero-shot-cot", "task": "metacog-eval", "llms": ("openai:m@http://127.0.0.1:1/v1",), **change}
     with pytest.raises(RecordError, match=said):
-        launch(Plan(**plan), tmp_path / "runs")
+        launch(CollectionPlan(**plan), tmp_path / "runs")
     assert not (tmp_path / "runs").exists()
 
 
 def test_a_server_that_refuses_even_the_warm_up_gives_reasons_run_by_run(tmp_path: Path) -> None:
     os.environ.setdefault("OPENAI_API_KEY", "sk-test")
     with FaultyServer(lambda content, attempt: "400") as server:
-        plan = Plan(system="zero-shot-cot", task="metacog-eval", llms=(f"openai:m@{server.base_url}",), limit=3)
+        plan = CollectionPlan(
+            system="zero-shot-cot", task="metacog-eval", llms=(f"openai:m@{server.base_url}",), limit=3
+        )
         report = launch(plan, tmp_path / "runs")
     assert (report.done, len(report.failed)) == (0, 3)
     assert len((tmp_path / "runs" / "failed.jsonl").read_text().splitlines()) == 3
@@ -227,7 +229,7 @@ def test_a_signal_that_the_model_cannot_give_is_refused_before_anything_is_asked
     recorded_runs: Path, tmp_path: Path
 ) -> None:
     train_hidden(tmp_path / "probe", study([recorded_runs], folds=2), when="before", target="correct", command="test")
-    plan = Plan(
+    plan = CollectionPlan(
         system="metacogagent",
         task="metacog-eval",
         llms=("openai:m@http://127.0.0.1:1/v1",),
@@ -291,13 +293,15 @@ def test_the_calls_of_the_warm_up_are_counted_and_said(tmp_path: Path, capsys: p
     os.environ.setdefault("OPENAI_API_KEY", "sk-test")
     told: list[Call] = []
     with FaultyServer(lambda content, attempt: "ok") as server, live_collection() as live:
-        plan = Plan(system="zero-shot-cot", task="metacog-eval", llms=(f"openai:m@{server.base_url}",), limit=3)
+        plan = CollectionPlan(
+            system="zero-shot-cot", task="metacog-eval", llms=(f"openai:m@{server.base_url}",), limit=3
+        )
 
         def on_call(call: Call, kept: bool) -> None:
             told.append(call)
             live.on_call(call, kept)
 
-        launch(plan, tmp_path / "runs", Watch(live.on_estimate, live.on_total, on_call, live.on_run))
+        launch(plan, tmp_path / "runs", CollectionWatch(live.on_estimate, live.on_total, on_call, live.on_run))
         paid = sum(server.attempts.values())
     assert [call.id.partition("/")[0] for call in told].count("warm-up") == 4
     assert len(told) == paid == 4 + 3

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from scripted import ScriptedLLM, run_once
 
 from metaprobe.checkpoints import CheckpointError, ContractMismatch, load_checkpoint
-from metaprobe.collecting.launch import Plan, checkpoint_and_constants, policy_of
+from metaprobe.collecting.launch import CollectionPlan, checkpoint_and_constants, policy_of
 from metaprobe.llms.pricing import Price
 from metaprobe.pipelines import SYSTEMS
 from metaprobe.probes.signals import Signal, Signals
@@ -242,8 +242,8 @@ def test_an_assessment_that_is_no_part_is_refused(policy: AgentPolicy) -> None:
         AgentPolicy(policy.router, assessment=1.5)
 
 
-def plan(spec: object) -> Plan:
-    return Plan(system="metacogagent", task="t", policy=f"learned:{spec}")
+def plan(spec: object) -> CollectionPlan:
+    return CollectionPlan(system="metacogagent", task="t", policy=f"learned:{spec}")
 
 
 def test_a_learned_policy_is_given_by_its_checkpoint_and_constants_after_it(folder: Path) -> None:

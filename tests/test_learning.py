@@ -13,7 +13,7 @@ from scripted import ScriptedLLM
 
 from metaprobe.cli import main
 from metaprobe.collecting.collect import CollectReport, collect
-from metaprobe.collecting.launch import Plan, launch
+from metaprobe.collecting.launch import CollectionPlan, launch
 from metaprobe.collecting.profiles import fold_profiles
 from metaprobe.llms.base import LLMError, Request
 from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup
@@ -191,7 +191,9 @@ def test_who_learns_and_what_cannot_be_learned_from_is_said_before_anything_is_a
     assert not llm.asked
     with pytest.raises(RecordError, match="the agents of self-report learn none"):
         launch(
-            Plan(system="self-report", task="t", llms=("nowhere",), profiles=tmp_path / "p", variants=("direct",)),
+            CollectionPlan(
+                system="self-report", task="t", llms=("nowhere",), profiles=tmp_path / "p", variants=("direct",)
+            ),
             tmp_path,
         )
 

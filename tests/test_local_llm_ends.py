@@ -14,7 +14,7 @@ from random_model import LAYERS, PROMPTS, TOLERANCE, answers, llm_of, request
 from metaprobe.llms.base import LLMError, Request, Token
 from metaprobe.llms.hidden import Capture
 from metaprobe.llms.local import LocalLLM
-from metaprobe.llms.recorder import BatchRecorder, Cancelled, Row
+from metaprobe.llms.recorder import BatchRecorder, BatchRow, Cancelled
 from metaprobe.records.types import Call, Sampling
 
 network = random_model.network
@@ -54,7 +54,7 @@ def test_a_prompt_beyond_the_context_fails_alone_and_says_so(network, tokenizer)
 
 def test_a_cancelled_batch_stops_at_its_next_token(network) -> None:
     cancel = Event()
-    recorder = BatchRecorder([Row(Sampling())], eos_ids=[1], device=torch.device("cpu"), cancel=cancel)
+    recorder = BatchRecorder([BatchRow(Sampling())], eos_ids=[1], device=torch.device("cpu"), cancel=cancel)
     recorder(torch.zeros(1, 1), torch.zeros(1, 5))
     cancel.set()
     with pytest.raises(Cancelled):

@@ -16,7 +16,7 @@ from metaprobe.training.common.roles import final_roles
 from metaprobe.training.common.trees import fit_trees
 from metaprobe.training.crossfit.audit import out_of_domain
 from metaprobe.training.crossfit.methods import TREES, Evidence, FeatureTrees
-from metaprobe.training.quality.fit import Head, export_quality
+from metaprobe.training.quality.fit import QualityHead, export_quality
 from metaprobe.training.study import study_of
 
 NAMES = ("full.mean", "full.slope", "full.var")
@@ -56,8 +56,10 @@ def test_the_exported_trees_are_of_the_recipe_that_was_judged(several: Evidence,
     full = replace(full, table=replace(full.table, tasks=tasks))
     found = study_of(full, folds=2, trees=recipe)
     assert found.trees is recipe
-    checkpoint = export_quality(tmp_path / "c", {"correct": Head(full, found.fits, trees=recipe)}, seed=0, command="")
-    judged = recipe.fit(full, Head(full, found.fits).roles(0), seed=0)
+    checkpoint = export_quality(
+        tmp_path / "c", {"correct": QualityHead(full, found.fits, trees=recipe)}, seed=0, command=""
+    )
+    judged = recipe.fit(full, QualityHead(full, found.fits).roles(0), seed=0)
     ours = checkpoint.session.run({"features": full.features})["correct"].ravel()
     theirs = judged.score(np.arange(len(full.table)))
     # Calibration never turns the order round.

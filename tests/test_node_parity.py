@@ -11,7 +11,7 @@ import pytest
 
 from metaprobe.checkpoints import Draft, save_checkpoint
 from metaprobe.checkpoints.manifest import RAW
-from metaprobe.checkpoints.session import Session
+from metaprobe.checkpoints.session import GraphSession
 from metaprobe.probes.features import features, schema
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.store import RunStore
@@ -61,7 +61,7 @@ def predictor(calls, tmp_path_factory):
         Draft(kind="quality", contract={"schema": "full", "features": list(FULL.names)}),
         model=graph,
         golden_inputs={"features": X[:16]},
-        expected=Session(graph).run({"features": X[:16]}),
+        expected=GraphSession(graph).run({"features": X[:16]}),
         card="# trained in a test",
         extra={RAW: checked_raw_graph(graph, "full", logprobs)},
     )

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import t
 
-from metaprobe.eval.ope import Logged, NoSupport, doubly_robust, doubly_robust_gain, ips, snips
+from metaprobe.eval.ope import Logged, NoOverlap, doubly_robust, doubly_robust_gain, ips, snips
 from metaprobe.eval.ope_check import drawn, verified
 from metaprobe.records.errors import RecordError
 
@@ -86,14 +86,14 @@ def test_what_was_never_tried_is_refused():
     certain = Logged(np.array([0, 0]), np.ones(2), np.array([[1.0, 0.0], [0.5, 0.5]]), ["x", "y"])
     even = np.full((2, 2), 0.5)
     for estimate in (ips, snips):
-        with pytest.raises(NoSupport, match=r"on 1 of 2 questions .*question 0, action 1.*on 1 of them one action"):
+        with pytest.raises(NoOverlap, match=r"on 1 of 2 questions .*question 0, action 1.*on 1 of them one action"):
             estimate(certain, even)
-    with pytest.raises(NoSupport):
+    with pytest.raises(NoOverlap):
         doubly_robust(certain, even, even)
-    with pytest.raises(NoSupport):
+    with pytest.raises(NoOverlap):
         doubly_robust_gain(certain, np.array([[1.0, 0.0], [0.5, 0.5]]), even, even)
     assert ips(certain, np.array([[1.0, 0.0], [0.5, 0.5]])).value.estimate == 1  # there it says nothing new
-    with pytest.raises(NoSupport, match="none of the 2 logged actions"):
+    with pytest.raises(NoOverlap, match="none of the 2 logged actions"):
         ips(Logged(np.array([0, 0]), np.ones(2), even, ["x", "y"]), np.array([[0.0, 1.0], [0.0, 1.0]]))
 
 
@@ -108,7 +108,7 @@ def test_logs_that_contradict_themselves_are_refused():
     with pytest.raises(RecordError, match="columns from 0 to 1"):
         Logged(np.array([0, 2]), np.ones(2), even, ["x", "y"])
     for groups in (["x", "x"], ["x", "y"]):  # the second: all the weight is in x
-        with pytest.raises(NoSupport, match="all the weight is in one"):
+        with pytest.raises(NoOverlap, match="all the weight is in one"):
             ips(Logged(np.array([0, 1]), np.ones(2), even, groups), np.array([[1.0, 0.0], [1.0, 0.0]]))
     with pytest.raises(RecordError, match="policy has shape"):
         ips(HAND, even)

@@ -17,7 +17,7 @@ from scripted import ScriptedLLM
 
 from metaprobe.cli import main
 from metaprobe.collecting.collect import collect, run_id
-from metaprobe.collecting.launch import Estimate, Plan, Watch, launch
+from metaprobe.collecting.launch import CollectionPlan, CollectionWatch, TimeEstimate, launch
 from metaprobe.collecting.options import check_limits, options_of
 from metaprobe.llms.base import Request
 from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup
@@ -195,7 +195,10 @@ def test_what_a_system_does_not_have_is_refused_before_a_model_is_loaded_and_wha
     tmp_path: Path, tokens: tuple[str, ...], constants: tuple[str, ...], said: str
 ) -> None:
     with pytest.raises(RecordError, match=said):
-        launch(Plan(system="caelf", task="nowhere", llms=("nowhere",), tokens=tokens, constants=constants), tmp_path)
+        launch(
+            CollectionPlan(system="caelf", task="nowhere", llms=("nowhere",), tokens=tokens, constants=constants),
+            tmp_path,
+        )
     words = [word for text in tokens for word in ("--tokens", text)]
     words += [word for text in constants for word in ("--set", text)]
     result = CliRunner().invoke(main, ["collect", "caelf", "--task", "nowhere", "--out", str(tmp_path), *words])
@@ -239,7 +242,7 @@ def test_without_a_limit_an_endpoint_is_told_none_and_a_model_of_this_machine_is
     call = complete(server, "q: ok", sampling={"max_tokens": None})
     assert not {"max_tokens", "max_completion_tokens"} & set(server.bodies[0])
     assert call.sampling.max_tokens is None
-    plan = Plan(system="metacogagent", task="metacog-eval", llms=("nowhere",), tokens=("answer=none",))
+    plan = CollectionPlan(system="metacogagent", task="metacog-eval", llms=("nowhere",), tokens=("answer=none",))
     with pytest.raises(RecordError, match="tokens answer=none: nowhere runs on this machine"):
         launch(plan, tmp_path)
     system, endpoint = SYSTEMS["metacogagent"], "openai:m@http://127.0.0.1:9/v1"
@@ -262,12 +265,12 @@ def test_the_estimate_before_a_collection_follows_limits_and_constants(
     monkeypatch.setattr("metaprobe.collecting.launch.load_models", lambda *_, **__: Models(llm))
     task = tmp_path / "task.jsonl"
     task.write_text(json.dumps({"id": "i", "question": "1 + 1?", "gold": ["2"], "check": "number"}))
-    told: list[Estimate] = []
+    told: list[TimeEstimate] = []
     for place, (tokens, constants) in enumerate((((), ()), (("answer=1000",), ()), ((), ("samples=2",)))):
-        plan = Plan(
+        plan = CollectionPlan(
             system="universal-self-consistency", task=str(task), tokens=tokens, constants=constants, llms=("scripted",)
         )
-        launch(plan, tmp_path / f"{place}", Watch(on_estimate=told.append))
+        launch(plan, tmp_path / f"{place}", CollectionWatch(on_estimate=told.append))
     assert [estimate.tokens_per_run for estimate in told] == [8 * 256 + 16, 8 * 1000 + 16, 2 * 256 + 16]
 
 
@@ -276,9 +279,9 @@ def test_a_package_that_a_system_needs_is_missed_before_anything_else(
 ) -> None:
     monkeypatch.setitem(sys.modules, "clingo", None)
     with pytest.raises(MissingExtra, match=r"clingo .*metaprobe\[argumentation\]"):
-        launch(Plan(system="caelf", task="nowhere", llms=("nowhere",)), tmp_path)
+        launch(CollectionPlan(system="caelf", task="nowhere", llms=("nowhere",)), tmp_path)
     with pytest.raises(RecordError, match="nowhere"):  # one model in one conversation argues about nothing
-        launch(Plan(system="caelf", task="nowhere", llms=("nowhere",), variants=("single",)), tmp_path)
+        launch(CollectionPlan(system="caelf", task="nowhere", llms=("nowhere",), variants=("single",)), tmp_path)
 
 
 def test_answers_that_their_limit_has_cut_are_counted_by_stage(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from tiny import FULL, tiny_quality
 
 from metaprobe.checkpoints import Draft, Generator, load_checkpoint, save_checkpoint
 from metaprobe.checkpoints.errors import ContractMismatch
-from metaprobe.checkpoints.session import Session
+from metaprobe.checkpoints.session import GraphSession
 from metaprobe.probes.features import features, schema
 from metaprobe.probes.quality import QualityPredictor, Support
 from metaprobe.records.errors import InvalidResponse
@@ -55,7 +55,9 @@ def predictor(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     )
     path: Path = tmp_path_factory.mktemp("checkpoints") / "quality"
     inputs = {"features": X[:20]}
-    save_checkpoint(path, draft, model=model, golden_inputs=inputs, expected=Session(model).run(inputs), card="test")
+    save_checkpoint(
+        path, draft, model=model, golden_inputs=inputs, expected=GraphSession(model).run(inputs), card="test"
+    )
     return QualityPredictor(load_checkpoint(path))
 
 

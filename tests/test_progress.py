@@ -10,11 +10,11 @@ import pytest
 from metaprobe.eval.results import Family
 from metaprobe.training.common.roles import Roles
 from metaprobe.training.crossfit.folds import crossfit
-from metaprobe.training.crossfit.methods import AFTER, Evidence, Fitted, GivenScore, HiddenProbe, Method
+from metaprobe.training.crossfit.methods import AFTER, Evidence, Fitted, GivenScore, HiddenProbeMethod, Method
 from metaprobe.training.crossfit.progress import Progress, kept_beside
 
 MEAN = GivenScore("mean", "log-probability", lambda table: np.array([x.mean() for x in table.logprobs]))
-PROBE = HiddenProbe(AFTER, ("answer_last",))
+PROBE = HiddenProbeMethod(AFTER, ("answer_last",))
 
 
 class Stopped(BaseException):
@@ -25,7 +25,7 @@ class Stopped(BaseException):
 class Counting:
     """The probe, which counts its fits and is stopped in one of them."""
 
-    inner: HiddenProbe = PROBE
+    inner: HiddenProbeMethod = PROBE
     stop_at: int = field(default=0, repr=False)
     fits: list[str] = field(default_factory=list, repr=False)
 
@@ -72,7 +72,7 @@ def test_a_stopped_training_continues_and_ends_as_if_it_had_not_been(evidence: E
 @pytest.mark.parametrize(
     "changed",
     [
-        lambda evidence: (evidence, Counting(HiddenProbe(AFTER, ("answer_last",), "ridge")), 0),
+        lambda evidence: (evidence, Counting(HiddenProbeMethod(AFTER, ("answer_last",), "ridge")), 0),
         lambda evidence: (evidence, Counting(), 1),
         lambda evidence: (replace(evidence, reader="oth/other@1"), Counting(), 0),  # which may share its first layer
     ],

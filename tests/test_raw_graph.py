@@ -25,7 +25,7 @@ from metaprobe.checkpoints import (
 )
 from metaprobe.checkpoints.golden import record_raw
 from metaprobe.checkpoints.manifest import RAW, RAW_GOLDEN
-from metaprobe.checkpoints.session import Session
+from metaprobe.checkpoints.session import GraphSession
 from metaprobe.probes.features import SCHEMA_NAMES, features, schema
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.training.common.calibrators import Platt
@@ -52,7 +52,7 @@ def passes_on(name: str) -> bytes:
 @pytest.fixture(scope="module")
 def readers():
     """Schema -> a session that gives the features of raw log-probabilities."""
-    return {name: Session(raw_graph(passes_on(name), name)) for name in SCHEMA_NAMES}
+    return {name: GraphSession(raw_graph(passes_on(name), name)) for name in SCHEMA_NAMES}
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +146,7 @@ def test_rounding_above_zero_becomes_zero_as_when_a_response_is_parsed(readers):
 
 @pytest.mark.parametrize("bad", [[0.5, -1.0], [-1.0, np.nan], [-np.inf, -1.0], [np.inf]])
 def test_response_that_cannot_be_scored_gives_nan_and_leaves_its_neighbours_alone(bad, forest):
-    session = Session(raw_graph(forest, "full"))
+    session = GraphSession(raw_graph(forest, "full"))
     outputs = session.run(padded([GOOD, bad, GOOD]))
     alone = session.run(padded([GOOD]))
     for name, found in outputs.items():
@@ -157,7 +157,7 @@ def test_response_that_cannot_be_scored_gives_nan_and_leaves_its_neighbours_alon
 @pytest.mark.parametrize("length", [0, -1, 4, 2**40])
 def test_length_that_is_not_that_of_a_row_gives_nan(length, forest):
     inputs = {"logprobs": np.array([GOOD, GOOD], np.float32), "lengths": np.array([length, 3])}
-    correct = Session(raw_graph(forest, "full")).run(inputs)["correct"]
+    correct = GraphSession(raw_graph(forest, "full")).run(inputs)["correct"]
     np.testing.assert_array_equal(np.isnan(correct[:, 0]), [True, False])
 
 
@@ -171,8 +171,8 @@ def test_no_rows_give_no_rows(readers):
 
 
 def test_heads_are_those_of_the_features_in_graph(forest, responses):
-    expected = Session(forest).run({"features": features(FULL, responses)})
-    actual = Session(checked_raw_graph(forest, "full", responses)).run(padded(responses))
+    expected = GraphSession(forest).run({"features": features(FULL, responses)})
+    actual = GraphSession(checked_raw_graph(forest, "full", responses)).run(padded(responses))
     assert list(actual) == ["correct", "critical"]
     agreement = parity(expected, actual, near_split(forest, features(FULL, responses)))
     assert agreement.rows == 600
@@ -186,9 +186,9 @@ def test_heads_with_alternatives_are_those_of_the_features_in_graph(responses):
     wanted = schema("prefix-10+top")
     X = features(wanted, responses, tops)
     graph = trees_graph({"correct": grown(X, "first10.entropy.max", 1.0)}, width=X.shape[1])
-    session = Session(checked_raw_graph(graph, wanted.name, responses, tops))
+    session = GraphSession(checked_raw_graph(graph, wanted.name, responses, tops))
     unknown = session.run(inputs_for(wanted.name, responses, [None] * len(responses)))["correct"]
-    assert np.abs(unknown - Session(graph).run({"features": X})["correct"]).max() > 0.1  # they are used
+    assert np.abs(unknown - GraphSession(graph).run({"features": X})["correct"]).max() > 0.1  # they are used
 
 
 def test_near_split_finds_what_lies_within_a_millionth_of_a_threshold(forest):
@@ -234,7 +234,7 @@ def saved(tmp_path, forest, responses):
 
     def save(extra):
         X = features(FULL, responses[:20])
-        expected = Session(forest).run({"features": X})
+        expected = GraphSession(forest).run({"features": X})
         draft = Draft(kind="quality", contract={"schema": "full", "features": list(FULL.names)})
         inputs = {"features": X}
         return save_checkpoint(
@@ -270,7 +270,7 @@ def test_rows_of_a_raw_graph_with_alternatives_are_recorded_and_never_missing(sa
     tops = tops_for(responses, 3, 0)
     X = features(wanted, responses, tops)
     graph = trees_graph({"correct": grown(X, "first10.entropy.max", 1.0)}, width=X.shape[1])
-    rows = json.loads(record_raw(Session(raw_graph(graph, wanted.name))))
+    rows = json.loads(record_raw(GraphSession(raw_graph(graph, wanted.name))))
     assert rows["inputs"].keys() == {"logprobs", "lengths", "top_logprobs"}
     assert len(set(rows["outputs"]["correct"]["values"])) > 4
     assert None not in rows["outputs"]["correct"]["values"]

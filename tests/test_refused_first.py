@@ -8,7 +8,7 @@ import pytest
 from scripted import ScriptedLLM
 
 import metaprobe.pipelines
-from metaprobe.collecting.launch import Plan, launch, policy_of
+from metaprobe.collecting.launch import CollectionPlan, launch, policy_of
 from metaprobe.collecting.models import api_options
 from metaprobe.llms.cache import CallCache
 from metaprobe.pipelines import SYSTEMS, Models
@@ -28,15 +28,15 @@ def test_nothing_is_asked_to_warm_up_where_nothing_is_generated(
     task.write_text(
         '{"id": "a", "question": "Which?", "choices": ["He ran.", "She ran."], "gold": "He ran.", "check": "choice"}\n'
     )
-    report = launch(Plan(system="likelier-choice", task=str(task)), tmp_path / "runs")
+    report = launch(CollectionPlan(system="likelier-choice", task=str(task)), tmp_path / "runs")
     assert (report.done, report.failed, llm.asked) == (1, (), [])
     task.write_text('{"id": "a", "question": "Which?", "gold": "4"}\n')
     with pytest.raises(RecordError, match=r"item 'a' of .* has no choices, .* such as crows-pairs"):
-        launch(Plan(system="likelier-choice", task=str(task)), tmp_path / "others")
+        launch(CollectionPlan(system="likelier-choice", task=str(task)), tmp_path / "others")
 
 
 def test_a_second_collection_into_a_store_is_refused_before_its_model_is_loaded(tmp_path: Path) -> None:
-    plan = Plan(system="zero-shot-cot", task="metacog-eval", llms=("no-such-model",))
+    plan = CollectionPlan(system="zero-shot-cot", task="metacog-eval", llms=("no-such-model",))
     with RunStore(tmp_path).alone(), pytest.raises(StoreHeld, match=f"by process {os.getpid()} on "):
         launch(plan, tmp_path)
 
@@ -52,7 +52,7 @@ def test_prompts_capture_and_cache_are_refused_before_a_model_is_loaded(tmp_path
             calls.put(str(number), Call(id=str(number), text="x" * 500))
     whole = cache.read_bytes()
     cache.write_bytes(whole[:8192] + bytes(len(whole) - 8192))
-    plan = Plan(system="zero-shot-cot", task="metacog-eval", llms=("no-such-model",))
+    plan = CollectionPlan(system="zero-shot-cot", task="metacog-eval", llms=("no-such-model",))
     for change, said in (
         ({"prompts": prompts}, r"no prompt file zero_shot_cot\.txt in .*prompts; expected: zero_shot_cot\.txt"),
         ({"capture": "some"}, r"capture 'some': expected 'all', 'every:N', or numbers of layers such as 0,8,16"),
@@ -69,7 +69,7 @@ def test_a_slot_that_nothing_fills_is_refused_with_those_that_something_does(tmp
     shipped = Path(metaprobe.pipelines.__file__).parent / "prompts" / "baselines"
     for name in COT.prompts:
         (tmp_path / f"{name}.txt").write_text((shipped / f"{name}.txt").read_text())
-    plan = Plan(system="zero-shot-cot", task="metacog-eval", llms=("no-such-model",), prompts=tmp_path)
+    plan = CollectionPlan(system="zero-shot-cot", task="metacog-eval", llms=("no-such-model",), prompts=tmp_path)
     prompt = tmp_path / "zero_shot_cot.txt"
     for text, said in (
         (
@@ -87,9 +87,9 @@ def test_a_slot_that_nothing_fills_is_refused_with_those_that_something_does(tmp
 @pytest.mark.parametrize("policy", ["paper:theta=0.4,theta=0.6", "learned:nowhere,budget=1,budget=2"])
 def test_a_policy_constant_that_is_given_twice_is_refused(policy: str) -> None:
     with pytest.raises(RecordError, match=r"policy constant (theta|budget) is given twice, .* and .*: give one value"):
-        policy_of(Plan(system="metacogagent", task="t", policy=policy))
+        policy_of(CollectionPlan(system="metacogagent", task="t", policy=policy))
     with pytest.raises(RecordError, match=r"keep is given twice, 0\.1 and 0\.2"):
-        policy_of(Plan(system="essay-debate", task="t", policy="review:keep=0.1,keep=0.2"))
+        policy_of(CollectionPlan(system="essay-debate", task="t", policy="review:keep=0.1,keep=0.2"))
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,9 @@ def test_a_constant_that_no_chosen_variant_works_with_is_refused(
     tmp_path: Path, system: str, variants: tuple[str, ...], constant: str, said: str
 ) -> None:
     with pytest.raises(RecordError, match=said):
-        launch(Plan(system=system, task="nowhere", variants=variants, constants=(constant,)), tmp_path / "runs")
+        launch(
+            CollectionPlan(system=system, task="nowhere", variants=variants, constants=(constant,)), tmp_path / "runs"
+        )
 
 
 def test_an_option_of_an_endpoint_that_is_given_twice_is_refused() -> None:

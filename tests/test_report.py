@@ -23,7 +23,7 @@ from metaprobe.eval.report.sections import sections
 from metaprobe.eval.report.summary import brief
 from metaprobe.eval.report.systems import systems_section
 from metaprobe.eval.report.text import comparison_table
-from metaprobe.eval.results import Audit, Comparison, MethodResult
+from metaprobe.eval.results import Comparison, Finding, MethodResult
 from metaprobe.eval.trajectory import trajectory_bands
 from metaprobe.eval.wording import bounds, number, verdict
 
@@ -193,7 +193,7 @@ def test_markup_in_any_other_name_is_shown_and_not_run(comparison):
         comparison,
         methods=(),
         notes=(HOSTILE,),
-        audits=(Audit(HOSTILE, False, HOSTILE),),
+        audits=(Finding(HOSTILE, False, HOSTILE),),
         sweeps=(replace(sweep, probe=HOSTILE, positions=(HOSTILE, "b", "c"), choices=((17, HOSTILE),)),),
         role_trajectories=tuple(replace(found, role=HOSTILE + found.role) for found in comparison.role_trajectories),
         routing=(replace(costs, title=HOSTILE, unit=HOSTILE, points=(replace(costs.points[0], name=HOSTILE),)),),
@@ -487,7 +487,7 @@ def test_stated_confidence_that_tells_something_is_weighed_against_the_learned_m
 
 
 def test_an_invalid_audit_withholds_all_advice(comparison):
-    spoiled = replace(comparison, audits=(Audit("splits share no group", False, "3 shared", "invalid"),))
+    spoiled = replace(comparison, audits=(Finding("splits share no group", False, "3 shared", "invalid"),))
     assert brief(spoiled).do == ("Do not act on these figures before the audits that failed are settled.",)
     assert any("splits share no group; the figures cannot be believed" in said for said in brief(spoiled).sure)
 

@@ -20,7 +20,7 @@ from metaprobe.router_cli import evaluate, route, train_router_command
 from metaprobe.routing.learned import GAIN, SUCCESS, LearnedRouter
 from metaprobe.routing.learned_budget import Alone, Point, lambda_of_budget, plan_of
 from metaprobe.routing.learned_play import play
-from metaprobe.routing.learned_state import Asked, Known, Past
+from metaprobe.routing.learned_state import AskedAgent, Known, Past
 from metaprobe.training.router.data import Words, outcomes_of, pasts_of, texts_of
 from metaprobe.training.router.evaluate import evaluate_router, known_of_line
 from metaprobe.training.router.fit import fit_router
@@ -133,7 +133,7 @@ def test_a_question_is_decided_without_anything_of_agents_that_were_not_asked(ro
 
 
 def test_what_an_asked_agent_gave_changes_the_decision(router: LearnedRouter) -> None:
-    sure, unsure = (Known({"small": Asked("yes", c)}, "", "hard") for c in (0.97, 0.05))
+    sure, unsure = (Known({"small": AskedAgent("yes", c)}, "", "hard") for c in (0.97, 0.05))
     assert router.decide(sure).action == "keep"
     assert router.decide(unsure).action == "ask"
 
@@ -190,21 +190,21 @@ def test_where_one_agent_is_better_alone_it_is_asked_alone(router: LearnedRouter
     first = alone.decide(Known(dimension="easy"))
     assert (first.action, first.agent, first.fallback) == ("ask", "large", True)
     assert "0.999" in first.reason
-    assert alone.decide(Known({"large": Asked("yes", 0.1)}, "", "easy")).action == "keep"
+    assert alone.decide(Known({"large": AskedAgent("yes", 0.1)}, "", "easy")).action == "keep"
     assert not LearnedRouter(replace(checkpoint, manifest=manifest), budget=0.4).plan.agent
 
 
 @pytest.mark.parametrize(
     ("asked", "why"),
     [
-        ({"small": Asked("yes", None)}, "gave no confidence"),
-        ({"small": Asked("yes", -12.0)}, "in training"),
-        ({"small": Asked("yes", math.nan)}, "in training"),
-        ({"unheard": Asked("yes", 0.5)}, "nothing is known of unheard"),
+        ({"small": AskedAgent("yes", None)}, "gave no confidence"),
+        ({"small": AskedAgent("yes", -12.0)}, "in training"),
+        ({"small": AskedAgent("yes", math.nan)}, "in training"),
+        ({"unheard": AskedAgent("yes", 0.5)}, "nothing is known of unheard"),
     ],
 )
 def test_missing_or_strange_inputs_fall_back_with_the_reason(
-    router: LearnedRouter, asked: dict[str, Asked], why: str
+    router: LearnedRouter, asked: dict[str, AskedAgent], why: str
 ) -> None:
     routed = router.decide(Known(asked, "", "hard"))
     assert routed.fallback
@@ -397,4 +397,4 @@ def test_the_command_line_trains_routes_and_evaluates(tmp_path: Path) -> None:
 
 def test_scores_on_a_line_to_route_are_not_looked_at() -> None:
     line = {"id": "a", "agents": {"m": {"answer": "x", "confidence": 0.5, "correct": 1, "cost_usd": 3}}}
-    assert known_of_line(line, 1).asked == {"m": Asked("x", 0.5)}
+    assert known_of_line(line, 1).asked == {"m": AskedAgent("x", 0.5)}

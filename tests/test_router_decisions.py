@@ -15,7 +15,7 @@ from metaprobe.records.errors import RecordError
 from metaprobe.routing.learned import AGENTS, ANY, GAIN, INPUT, KIND, SUCCESS, WORDS, LearnedRouter
 from metaprobe.routing.learned_budget import Alone, Point, lambda_of_budget, plan_of
 from metaprobe.routing.learned_policy import AgentPolicy
-from metaprobe.routing.learned_state import FLOOR, PRICED, Asked, Known
+from metaprobe.routing.learned_state import FLOOR, PRICED, AskedAgent, Known
 from metaprobe.routing.paper import ASK, EXECUTE
 from metaprobe.routing.policy import State
 
@@ -64,7 +64,7 @@ def router(heads: Heads | None = None, *, max_asked: int = 3, margin: float = 0.
 
 
 def known(*asked: str) -> Known:
-    return Known({name: Asked(f"answer of {name}") for name in asked})
+    return Known({name: AskedAgent(f"answer of {name}") for name in asked})
 
 
 def test_the_first_agent_is_the_one_whose_chance_and_gain_less_its_price_are_most() -> None:
@@ -127,7 +127,7 @@ def test_waiting_is_priced_by_each_agents_own_time_in_what_is_decided_and_in_wha
 def test_with_three_others_asked_the_heads_read_all_three() -> None:
     """Rates stand for confidences that were not stated; the answers of b and c agree."""
     heads = Heads([0.5] * 5, [0.0] * 5)
-    asked = {"b": Asked("Nile"), "c": Asked("the Nile"), "d": Asked("Amazon")}
+    asked = {"b": AskedAgent("Nile"), "c": AskedAgent("the Nile"), "d": AskedAgent("Amazon")}
     router(heads, max_asked=5, lambda_=1.0).decide(Known(asked))
     row = dict(zip(PRICED, heads.seen[0][TEAM.index("e")].tolist(), strict=True))
     odds = [math.log(RATE[name] / (1 - RATE[name])) for name in "bcd"]
@@ -167,14 +167,14 @@ def test_the_fixed_rule_pays_for_waiting_and_keeps_the_answer_of_the_best_past()
         ({"lambda_": 0.001, "per_second": 0.11}, "d"),
         ({"lambda_": 0.001, "per_second": 0.9}, "a"),
     ):
-        found = router(**prices).decide(Known({"stranger": Asked("x")}))
+        found = router(**prices).decide(Known({"stranger": AskedAgent("x")}))
         worth = {
             name: RATE[name] - 1000 * prices["lambda_"] * PRICE[name] - prices.get("per_second", 0.0) * SECONDS[name]
             for name in TEAM
         }
         assert found.scores == pytest.approx(worth)
         assert (found.action, found.agent, found.fallback) == ("ask", chosen, True)
-    kept = router(lambda_=50.0).decide(Known({"stranger": Asked("x"), "b": Asked("y"), "d": Asked("z")}))
+    kept = router(lambda_=50.0).decide(Known({"stranger": AskedAgent("x"), "b": AskedAgent("y"), "d": AskedAgent("z")}))
     assert (kept.action, kept.agent) == ("keep", "d"), "what was paid for is paid for"
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from metaprobe.eval.ope import NoSupport
+from metaprobe.eval.ope import NoOverlap
 from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, write_outcomes
 from metaprobe.router_cli import evaluate, train_router_command
@@ -166,7 +166,7 @@ def test_what_was_never_tried_is_not_estimated(folder: Path) -> None:
     strange = [replace(q, propensities={"left": 0.5, "new": 0.5}) for q in always]
     with pytest.raises(RecordError, match="knows nothing of new"):
         evaluate_router(router, strange)
-    assert issubclass(NoSupport, RecordError)
+    assert issubclass(NoOverlap, RecordError)
 
 
 @pytest.mark.parametrize(

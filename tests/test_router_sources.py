@@ -23,7 +23,7 @@ from metaprobe.router_cli import train_router_command
 from metaprobe.routing.explore import EpsilonGreedy
 from metaprobe.routing.learned import LearnedRouter
 from metaprobe.routing.learned_policy import AgentPolicy, check_sources
-from metaprobe.routing.learned_state import Asked, Known
+from metaprobe.routing.learned_state import AskedAgent, Known
 from metaprobe.routing.paper import ASK, EXECUTE
 from metaprobe.routing.policy import State
 from metaprobe.training.router.runs import assessment_part, outcomes_of
@@ -60,7 +60,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def known(source: str, value: float = 0.5) -> Known:
-    return Known({"alpha": Asked("", value, source)}, dimension="any")
+    return Known({"alpha": AskedAgent("", value, source)}, dimension="any")
 
 
 def test_the_contract_says_where_each_agents_confidence_is_from(folder: Path) -> None:

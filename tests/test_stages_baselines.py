@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scripted import Answer, ScriptedLLM, run_once
 
-from metaprobe.collecting.launch import Plan, policy_of
+from metaprobe.collecting.launch import CollectionPlan, policy_of
 from metaprobe.llms.base import Request
 from metaprobe.pipelines import SYSTEMS
 from metaprobe.pipelines.answers import canonical, final_answer
@@ -151,9 +151,11 @@ def test_self_refine_goes_on_or_stops_as_its_head_says(refining: Trained) -> Non
 
 
 def test_stages_of_one_system_do_not_decide_in_another(refining: Trained) -> None:
-    policy_of(Plan(system="self-refine", task="t", policy=f"learned:{refining[0].checkpoint.path}"))
+    policy_of(CollectionPlan(system="self-refine", task="t", policy=f"learned:{refining[0].checkpoint.path}"))
     with pytest.raises(RecordError, match="holds learned stages of self-refine, not of monitor-generate-verify"):
-        policy_of(Plan(system="monitor-generate-verify", task="t", policy=f"learned:{refining[0].checkpoint.path}"))
+        policy_of(
+            CollectionPlan(system="monitor-generate-verify", task="t", policy=f"learned:{refining[0].checkpoint.path}")
+        )
 
 
 def test_where_the_critic_is_content_the_paper_decides_as_no_run_went_on_there(refining: Trained) -> None:

@@ -22,7 +22,7 @@ from metaprobe.routing.stages_state import COLUMNS, QUESTION
 from metaprobe.training.stages.data import Cycles
 from metaprobe.training.stages.fit import FittedStages, fit_stages
 from metaprobe.training.stages.train import PointStudy, write_stages
-from metaprobe.training.stages.ways import LEARNED, Played, learned_critics, learned_stops
+from metaprobe.training.stages.ways import LEARNED, PlayedStages, learned_critics, learned_stops
 
 planted = planted_stages.planted
 
@@ -114,8 +114,8 @@ def test_critics_are_chosen_among_the_legal_actions(tmp_path: Path) -> None:
         assert policy.decide(state, [SYNTHESISE]).action == SYNTHESISE
 
 
-def played(n: int) -> Played:
-    return Played(np.zeros(n), np.zeros(n), np.zeros(n))
+def played(n: int) -> PlayedStages:
+    return PlayedStages(np.zeros(n), np.zeros(n), np.zeros(n))
 
 
 def test_the_pipeline_stops_where_the_continue_head_says_so(exported: tuple[Checkpoint, FittedStages]) -> None:

@@ -17,14 +17,14 @@ from test_hidden_probe import hidden_checkpoint
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.cli import main
 from metaprobe.probes.hidden import ConfidenceProbe
-from metaprobe.probes.hidden import HiddenProbe as Reader
+from metaprobe.probes.hidden import HiddenProbeMethod as Reader
 from metaprobe.records.activations import activation_bytes
 from metaprobe.records.errors import RecordError, StoreMismatch
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import POSITIONS, Call, Hidden, Item, Label, Run
 from metaprobe.training.crossfit.evidence import load_evidence
 from metaprobe.training.crossfit.folds import crossfit
-from metaprobe.training.crossfit.methods import AFTER, MEAN_LOGPROB, HiddenProbe, standard_methods
+from metaprobe.training.crossfit.methods import AFTER, MEAN_LOGPROB, HiddenProbeMethod, standard_methods
 from metaprobe.training.hidden.fit import export_hidden
 from metaprobe.training.linear.probe import held_out_scores
 from metaprobe.training.linear.states_choice import ANYTHING, Wanted, chosen_grid
@@ -152,7 +152,7 @@ def test_a_probe_of_another_models_states_says_so_and_holds_calls_against_the_re
     (store.path / "states-a-b.safetensors").write_bytes(activation_bytes(each, model=OTHER))
     evidence = states(store)
     methods = [m for m in standard_methods(evidence, kind="mass-mean") if m.name in (AFTER, MEAN_LOGPROB)]
-    [method] = (m for m in methods if isinstance(m, HiddenProbe))
+    [method] = (m for m in methods if isinstance(m, HiddenProbeMethod))
     fits = crossfit(evidence, methods, folds=2)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of so little data

@@ -23,7 +23,7 @@ from metaprobe.training.crossfit.methods import (
     TREES,
     CellTable,
     Evidence,
-    HiddenProbe,
+    HiddenProbeMethod,
     standard_methods,
 )
 from metaprobe.training.hidden.fit import export_hidden
@@ -160,7 +160,7 @@ def test_what_a_recipe_reaches_on_a_task_it_has_not_seen_stands_in_the_card(tmp_
     table = dataclasses.replace(made.table, tasks=np.array(["first", "sec|ond"])[parts])
     evidence = dataclasses.replace(made, table=table)
     methods = [m for m in standard_methods(evidence) if m.name in (AFTER, MEAN_LOGPROB)]
-    (probe,) = (m for m in methods if isinstance(m, HiddenProbe))
+    (probe,) = (m for m in methods if isinstance(m, HiddenProbeMethod))
     known = out_of_domain(evidence, probe)
     assert known is not None
     assert (known.by, sorted(known.auroc)) == ("task", ["first", "sec|ond"])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from metaprobe.checkpoints import Checkpoint
 from metaprobe.collecting.collect import CollectReport
-from metaprobe.collecting.launch import Plan, Watch, launch
+from metaprobe.collecting.launch import CollectionPlan, CollectionWatch, launch
 from metaprobe.eval.results import Comparison, PolicyResult
 from metaprobe.llms.weights import DEFAULT_MODEL
 from metaprobe.records.errors import RecordError
@@ -32,10 +32,12 @@ def collect_demo(
     model: str = DEFAULT_MODEL,
     limit: int | None = None,
     batch_size: int = 32,
-    watch: Watch,
+    watch: CollectionWatch,
 ) -> CollectReport:
     """Every item of MetaCog-Eval, directly and step by step, with every third layer's hidden states."""
-    plan = Plan(system=SYSTEM, task=TASK, llms=(model,), limit=limit, capture="every:3", batch_size=batch_size)
+    plan = CollectionPlan(
+        system=SYSTEM, task=TASK, llms=(model,), limit=limit, capture="every:3", batch_size=batch_size
+    )
     return launch(plan, folder / "runs", watch)
 
 

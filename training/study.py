@@ -28,7 +28,7 @@ from metaprobe.training.crossfit.methods import (
     USUAL_TREES,
     Evidence,
     FeatureTrees,
-    HiddenProbe,
+    HiddenProbeMethod,
     LowRankProbe,
     Method,
     ProbeKind,
@@ -38,7 +38,7 @@ from metaprobe.training.crossfit.progress import Progress
 from metaprobe.training.hidden.fit import export_hidden
 from metaprobe.training.quality.data import Graded, load_heads, turned_round
 from metaprobe.training.quality.figures import GradedStudy, graded_study
-from metaprobe.training.quality.fit import Head, export_quality
+from metaprobe.training.quality.fit import QualityHead, export_quality
 
 BLENDED = (MEAN_LOGPROB, TREES, BEFORE, AFTER)
 """What the blend is made of: one signal of each kind. Fixed beforehand, not chosen."""
@@ -169,7 +169,7 @@ def train_quality(
     log-probabilities themselves, `raw.onnx`.
     """
     heads = {
-        target: s if isinstance(s, GradedStudy) else Head(s.evidence, s.fits, target in INVERTED, s.trees)
+        target: s if isinstance(s, GradedStudy) else QualityHead(s.evidence, s.fits, target in INVERTED, s.trees)
         for target, s in studies.items()
     }
     return export_quality(path, heads, seed=next(iter(studies.values())).seed, command=command, raw=raw)
@@ -180,7 +180,7 @@ def train_hidden(path: str | Path, of: Study, *, when: str, target: str, command
     positions = positions_of(of.evidence, when)
     name = BEFORE if when == "before" else AFTER
     for method in of.methods:
-        if isinstance(method, HiddenProbe | LowRankProbe) and method.name == name:
+        if isinstance(method, HiddenProbeMethod | LowRankProbe) and method.name == name:
             return export_hidden(
                 path, of.evidence, of.fits, method=method, target=target, seed=of.seed, command=command
             )

@@ -16,7 +16,7 @@ from metaprobe.eval.metrics import (
     metric_values,
     percentile_interval,
 )
-from metaprobe.eval.results import Audit
+from metaprobe.eval.results import Finding
 from metaprobe.eval.table import AnswerTable
 from metaprobe.probes.baselines import baseline_scores
 
@@ -36,14 +36,14 @@ COLLECTION = frozenset({CUT, ANSWER_LENGTH, IDENTITY})
 """Controls that know how answers were collected, and neither what was asked nor what was answered."""
 
 
-def above_chance(y: NDArray[np.int64], score: Scores, weights: NDArray[np.integer], *, name: str) -> Audit:
+def above_chance(y: NDArray[np.int64], score: Scores, weights: NDArray[np.integer], *, name: str) -> Finding:
     """The AUROC's interval lies above 0.5. `invalid` where none of it is more than `NEGLIGIBLE` above."""
     found = interval(auroc, y, score, weights)
     severity: Severity = "invalid" if found.high < 0.5 + NEGLIGIBLE else "weak"
-    return Audit(f"{name} is above chance", bool(found.low > 0.5), f"AUROC {_shown(found)}", severity)
+    return Finding(f"{name} is above chance", bool(found.low > 0.5), f"AUROC {_shown(found)}", severity)
 
 
-def beats_controls(found: ControlComparison, *, name: str, metric: str = "AUROC", chance: float = 0.5) -> list[Audit]:
+def beats_controls(found: ControlComparison, *, name: str, metric: str = "AUROC", chance: float = 0.5) -> list[Finding]:
     """One line a control, the strongest first: the method's AUROC exceeds the control's on the same answers.
 
     Passes where the paired interval over groups lies above 0 and the difference stands after Holm's correction over all
@@ -65,11 +65,11 @@ def beats_controls(found: ControlComparison, *, name: str, metric: str = "AUROC"
         tells = control.estimate > chance + NEGLIGIBLE
         explained = control.name in COLLECTION and tells and gain.high < NEGLIGIBLE
         severity: Severity = "invalid" if explained else "weak"
-        audits.append(Audit(f"{name} beats {control.name}", control.beaten, detail, severity))
+        audits.append(Finding(f"{name} beats {control.name}", control.beaten, detail, severity))
     return audits
 
 
-def beats_controls_within(found: ControlComparison, *, name: str) -> Audit:
+def beats_controls_within(found: ControlComparison, *, name: str) -> Finding:
     """One line for all: over pairs of answers of one run the AUROC exceeds each control's, after Holm's correction.
 
     Pooled over runs that differ in how many answers are right, a score is good that knows the run; here it has to know
@@ -84,7 +84,7 @@ def beats_controls_within(found: ControlComparison, *, name: str) -> Audit:
     )
     if others := [control.name for control in found.standing if control is not best]:
         detail += f"; not clearly beaten either: {', '.join(others)}"
-    return Audit(f"{name} beats every control within runs", found.beaten, detail)
+    return Finding(f"{name} beats every control within runs", found.beaten, detail)
 
 
 def shown_p(p: float) -> str:
@@ -128,7 +128,7 @@ def shuffled_labels(
     *,
     permutations: int = 5,
     seed: int = 0,
-) -> Audit:
+) -> Finding:
     """With labels permuted by group, the whole recipe is at chance on held-out answers: nothing looks at test labels.
 
     `refit` takes labels (n,) and returns the held-out scores (n,) that everything, from feature selection to blending,
@@ -144,7 +144,7 @@ def shuffled_labels(
         f"mean AUROC {_shown(mean)} over {permutations} permutations by group; {true:.3f} with the true labels: "
         f"{_permutation_test(aurocs, true, groups)}"
     )
-    return Audit("shuffled labels are at chance", not mean.low > 0.5, detail, "invalid")
+    return Finding("shuffled labels are at chance", not mean.low > 0.5, detail, "invalid")
 
 
 def _permutation_test(aurocs: Scores, true: float, groups: NDArray[np.str_]) -> str:
@@ -168,12 +168,12 @@ def random_features(
     *,
     draws: int = 3,
     seed: int = 0,
-) -> Audit:
+) -> Finding:
     """With Gaussian noise of this shape (n, ...) for features, the whole recipe is at chance on held-out answers."""
     rng = np.random.default_rng(seed)
     _, mean = _mean_auroc([(y, refit(rng.standard_normal(shape, np.float32))) for _ in range(draws)], groups, seed)
     detail = f"mean AUROC {_shown(mean)} over {draws} draws of noise of shape {shape}"
-    return Audit("random features are at chance", not mean.low > 0.5, detail, "invalid")
+    return Finding("random features are at chance", not mean.low > 0.5, detail, "invalid")
 
 
 def permuted_by_group(y: NDArray[np.int64], groups: NDArray[np.str_], rng: np.random.Generator) -> NDArray[np.int64]:
@@ -192,7 +192,7 @@ def permuted_by_group(y: NDArray[np.int64], groups: NDArray[np.str_], rng: np.ra
     return out
 
 
-def layers_tried(selection_auroc: NDArray[np.floating], test: Interval, *, name: str) -> Audit:
+def layers_tried(selection_auroc: NDArray[np.floating], test: Interval, *, name: str) -> Finding:
     """The test AUROC keeps what the best of all combinations tried (layer, position, penalty) promised on selection.
 
     `selection_auroc` of any shape, NaN where nothing was fitted. Fails where the upper end of the test's interval is
@@ -206,7 +206,7 @@ def layers_tried(selection_auroc: NDArray[np.floating], test: Interval, *, name:
         f"best of {tried.size} combinations {best:.3f} on selection (median {float(np.median(tried)):.3f}), "
         f"{_shown(test)} on test: optimism {best - test.estimate:+.3f}"
     )
-    return Audit(f"{name} keeps what selection promised", not test.high < best - OPTIMISM, detail)
+    return Finding(f"{name} keeps what selection promised", not test.high < best - OPTIMISM, detail)
 
 
 def _mean_auroc(

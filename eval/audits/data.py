@@ -14,7 +14,7 @@ from metaprobe.checkpoints import Severity
 from metaprobe.eval.audits.similar import SIMILAR, nearly_identical, normalised, numbers_of
 from metaprobe.eval.metrics import cluster_weights, interval
 from metaprobe.eval.metrics.agreement import quadratic_weighted_kappa
-from metaprobe.eval.results import Audit
+from metaprobe.eval.results import Finding
 from metaprobe.records.types import Run
 
 Rows = NDArray[np.int64]
@@ -36,7 +36,7 @@ FEW_SHARED = 30
 """Answers judged by both sources below which kappa says nothing."""
 
 
-def group_overlap(groups: NDArray[np.str_], splits: Sequence[Split]) -> Audit:
+def group_overlap(groups: NDArray[np.str_], splits: Sequence[Split]) -> Finding:
     """No group has rows in two roles of one split. One that has is a leak, whatever its size."""
     found: list[str] = []
     for split in splits:
@@ -44,12 +44,12 @@ def group_overlap(groups: NDArray[np.str_], splits: Sequence[Split]) -> Audit:
             shared = np.intersect1d(groups[split[first]], groups[split[second]])
             found += [f"{group} in {first} and {second}" for group in shared.tolist()]
     detail = f"{len(found)} overlaps, such as {'; '.join(found[:2])}" if found else "no group is in two roles"
-    return Audit("splits share no group", not found, f"{detail} ({_folds(splits)})", "invalid")
+    return Finding("splits share no group", not found, f"{detail} ({_folds(splits)})", "invalid")
 
 
 def repeated_questions(
     questions: NDArray[np.str_], splits: Sequence[Split], *, y: NDArray[np.int64] | None = None
-) -> Audit:
+) -> Finding:
     """No question, but for case, spacing and punctuation, is in two roles of one split, under whatever group.
 
     Any that is fails the audit, which says how many answers that touches and, given their labels `y` of 0 and 1, how
@@ -70,7 +70,7 @@ def repeated_questions(
     if count:
         examples = "; ".join(_short(text) for text in texts[repeated][:2].tolist())
         detail += f", such as {examples}; {_reach(touched, splits, y)}. Give what is asked the same way one group"
-    return Audit("no question in two roles", not count, detail, _severity(touched, splits))
+    return Finding("no question in two roles", not count, detail, _severity(touched, splits))
 
 
 def near_duplicates(
@@ -80,7 +80,7 @@ def near_duplicates(
     y: NDArray[np.int64] | None = None,
     threshold: float = SIMILAR,
     seed: int = 0,
-) -> Audit:
+) -> Finding:
     """At most 1 % of the test questions have a near-duplicate among the seen ones.
 
     A near-duplicate has the same numbers, in the same order, and a Jaccard similarity of word 3-grams of at least
@@ -128,7 +128,7 @@ def near_duplicates(
     if template > count:
         detail += f"; {_share(template, total)} share their template with a seen one: they differ in digits at most"
     passed = count <= TOLERATED * total
-    return Audit("no near-duplicate questions", passed, detail, _severity(touched, splits))
+    return Finding("no near-duplicate questions", passed, detail, _severity(touched, splits))
 
 
 def most_moved(y: NDArray[np.int64], rows: Rows, among: Rows) -> float:
@@ -158,10 +158,10 @@ def _tested(split: Split) -> Rows:
     return split.get(TEST, np.empty(0, dtype=np.int64))
 
 
-def class_balance(y: NDArray[np.int64]) -> Audit:
+def class_balance(y: NDArray[np.int64]) -> Finding:
     """Both classes are common enough to learn from."""
     share = float(np.mean(y))
-    return Audit(
+    return Finding(
         "both classes are common",
         min(share, 1 - share) >= RARE,
         f"{share:.0%} of {len(y)} labels are 1; the rarer class has {min(share, 1 - share):.1%}, expected {RARE:.0%}",
@@ -185,7 +185,7 @@ def label_noise(
     *,
     y: NDArray[np.int64] | None = None,
     seed: int = 0,
-) -> list[Audit]:
+) -> list[Finding]:
     """One line for each two sources that judged at least 30 answers both: Cohen's kappa of at least 0.4.
 
     `labels` as from `labels_by_source`, of 0, 1 and NaN. Below that the figures say how well one source is imitated,
@@ -207,7 +207,7 @@ def label_noise(
         # Undefined where both say one thing throughout: they agree.
         passed = bool(np.isnan(kappa.estimate) or kappa.estimate >= KAPPA)
         checked = y is not None and PROGRAM in (first, second) and bool((labels[PROGRAM] == y)[both].all())
-        audits.append(Audit(f"{first} and {second} agree", passed, detail, "weak" if checked else "invalid"))
+        audits.append(Finding(f"{first} and {second} agree", passed, detail, "weak" if checked else "invalid"))
     return audits
 
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from metaprobe.eval.audits.controls import Scores
 from metaprobe.eval.metrics import Interval, auroc, cluster_weights, ece_interval, metric_values, percentile_interval
-from metaprobe.eval.results import Audit
+from metaprobe.eval.results import Finding
 from metaprobe.eval.table import AnswerTable
 
 Rows = NDArray[np.int64]
@@ -91,7 +91,7 @@ def left_out(
     return Elsewhere(by, found, percentile_interval(mean, over, weights), gain, error)
 
 
-def holds_elsewhere(found: Elsewhere, *, name: str, home: float) -> Audit:
+def holds_elsewhere(found: Elsewhere, *, name: str, home: float) -> Finding:
     """The mean AUROC on domains that were left out is above chance."""
     worst = min(found.auroc, key=lambda domain: found.auroc[domain].estimate)
     detail = (
@@ -99,4 +99,4 @@ def holds_elsewhere(found: Elsewhere, *, name: str, home: float) -> Audit:
         f"fit without it, {home:.3f} at home; lowest {found.auroc[worst].estimate:.3f} on {worst}; over mean "
         f"log-probability {found.gain.estimate:+.3f} [{found.gain.low:+.3f}, {found.gain.high:+.3f}]"
     )
-    return Audit(f"{name} is above chance on a {found.by} it has not seen", bool(found.mean.low > 0.5), detail)
+    return Finding(f"{name} is above chance on a {found.by} it has not seen", bool(found.mean.low > 0.5), detail)

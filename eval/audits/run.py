@@ -37,7 +37,7 @@ from metaprobe.eval.metrics import (
     cluster_weights,
     interval,
 )
-from metaprobe.eval.results import Audit
+from metaprobe.eval.results import Finding
 from metaprobe.eval.table import AnswerTable
 
 PROMPT = "prompt TF-IDF"
@@ -75,7 +75,7 @@ class AuditInputs:
 class AuditReport:
     """What was looked at, and what was not."""
 
-    audits: tuple[Audit, ...]
+    audits: tuple[Finding, ...]
     skipped: tuple[str, ...]
     """Audits that could not be made, each with what they need."""
     controls: ControlComparison | None = None
@@ -84,7 +84,7 @@ class AuditReport:
     """The same over pairs of answers of one run; None where there is one run."""
 
     @property
-    def failed(self) -> tuple[Audit, ...]:
+    def failed(self) -> tuple[Finding, ...]:
         """The audits that did not pass."""
         return tuple(audit for audit in self.audits if not audit.passed)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metaprobe.eval.metrics.ranked import Floats, Metric
+from metaprobe.eval.metrics.ranked import Floats, MetricFunction
 
 BLOCK = 2**21
 """Multiplicities given to a metric at a time: its temporaries stay in the tens of megabytes for any n."""
@@ -43,7 +43,7 @@ def cluster_weights(
 
 
 def interval(
-    metric: Metric, y: ArrayLike, score: ArrayLike, weights: NDArray[np.integer], *, level: float = 0.95
+    metric: MetricFunction, y: ArrayLike, score: ArrayLike, weights: NDArray[np.integer], *, level: float = 0.95
 ) -> Interval:
     """`metric(y, score)` with its interval over the resamples of `cluster_weights`.
 
@@ -53,7 +53,7 @@ def interval(
 
 
 def paired_difference(
-    metric: Metric,
+    metric: MetricFunction,
     y: ArrayLike,
     score_a: ArrayLike,
     score_b: ArrayLike,

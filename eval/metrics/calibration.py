@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metaprobe.eval.metrics.bootstrap import Interval, interval, percentile_interval, resampled
-from metaprobe.eval.metrics.ranked import Floats, Metric, Ranked, Value, ranked, ratio
+from metaprobe.eval.metrics.ranked import Floats, MetricFunction, Ranked, Value, ranked, ratio
 
 DEFAULT_BINS = 15
 EQUAL_WIDTH_BINS = 10
@@ -141,7 +141,7 @@ def ece(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None, *, bins
 
 
 def ece_interval(
-    y: ArrayLike, score: ArrayLike, weights: NDArray[np.integer], *, metric: Metric | None = None
+    y: ArrayLike, score: ArrayLike, weights: NDArray[np.integer], *, metric: MetricFunction | None = None
 ) -> Interval:
     """`ece`, or another `metric` that noise makes too high, with its 95 % interval over resamples of groups.
 

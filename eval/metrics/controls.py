@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from metaprobe.eval.metrics.bootstrap import Interval, percentile_interval, resampled
 from metaprobe.eval.metrics.delong import holm, normal_p
 from metaprobe.eval.metrics.discrimination import auroc
-from metaprobe.eval.metrics.ranked import Floats, Metric
+from metaprobe.eval.metrics.ranked import Floats, MetricFunction
 
 LEVEL = 0.95
 
@@ -81,7 +81,7 @@ def against_controls(
     controls: Mapping[str, ArrayLike],
     weights: NDArray[np.integer],
     *,
-    metric: Metric = auroc,
+    metric: MetricFunction = auroc,
     level: float = LEVEL,
 ) -> ControlComparison:
     """`score` against each of `controls` (name -> (n,) scores, higher for likelier right), by a bootstrap over groups.
@@ -97,7 +97,7 @@ def against_controls(
     return control_comparison(own, found, weights, level=level)
 
 
-def metric_values(metric: Metric, y: ArrayLike, score: ArrayLike, weights: NDArray[np.integer]) -> MetricValues:
+def metric_values(metric: MetricFunction, y: ArrayLike, score: ArrayLike, weights: NDArray[np.integer]) -> MetricValues:
     """`metric(y, score)` with its values on all resamples, for more than one comparison."""
     estimate = float(np.asarray(metric(y, score)))
     return MetricValues(estimate, resampled(lambda weight: np.asarray(metric(y, score, weight)), weights))

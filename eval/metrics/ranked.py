@@ -14,7 +14,7 @@ Value = float | Floats
 """A float for one weighting, an array of shape (R,) for R of them."""
 
 
-class Metric(Protocol):
+class MetricFunction(Protocol):
     """A function of labels, scores and multiplicities."""
 
     def __call__(self, y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None, /) -> Value: ...

@@ -1,7 +1,7 @@
 """What the figures rest on: accuracy by dimension and level, audits, limits, provenance."""
 
 from metaprobe.eval.report.layout import NOTHING, Cell, Column, Section, Table, share, words
-from metaprobe.eval.results import Audit, Comparison
+from metaprobe.eval.results import Comparison, Finding
 
 
 def accuracy_section(comparison: Comparison) -> Section:
@@ -39,7 +39,7 @@ def accuracy_section(comparison: Comparison) -> Section:
     return Section(ident="accuracy", title="Accuracy by dimension and level", tables=(table,) if rows else ())
 
 
-def audits_section(audits: tuple[Audit, ...]) -> Section:
+def audits_section(audits: tuple[Finding, ...]) -> Section:
     """What could make the figures mean less than they seem to, those that failed first."""
     passed = sum(audit.passed for audit in audits)
     order = sorted(audits, key=lambda audit: (audit.passed, audit.severity != "invalid"))
@@ -47,7 +47,7 @@ def audits_section(audits: tuple[Audit, ...]) -> Section:
         ident="audits",
         caption=f"{passed} of {len(audits)} audits passed.",
         columns=(
-            Column("name", "Audit", "text"),
+            Column("name", "Finding", "text"),
             Column("result", "Result", "text"),
             Column("detail", "What was found", "prose"),
         ),
@@ -68,14 +68,14 @@ def audits_section(audits: tuple[Audit, ...]) -> Section:
     )
 
 
-def consequence(audit: Audit) -> str:
+def consequence(audit: Finding) -> str:
     """What the result of an audit means for the figures; nothing where it passed."""
     if audit.passed:
         return ""
     return "the figures cannot be believed" if audit.severity == "invalid" else "the figures are weaker than they look"
 
 
-def _mark(audit: Audit) -> str:
+def _mark(audit: Finding) -> str:
     return "passed" if audit.passed else "failed"
 
 

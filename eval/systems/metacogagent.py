@@ -40,7 +40,7 @@ RESAMPLES = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Calibration:
+class StatedCalibrationTable:
     """How well a confidence fits the share of right answers."""
 
     ece: Interval
@@ -75,9 +75,9 @@ class MetaCogAgentResult:
     """The other way round."""
     flow: dict[tuple[str, str], int]
     """(from, to) -> delegated items."""
-    calibration: Calibration | None
+    calibration: StatedCalibrationTable | None
     """Of c, equation 2."""
-    calibration_stated: Calibration | None
+    calibration_stated: StatedCalibrationTable | None
     """Of c_v: the stated confidence, or what was read in its place."""
     calls: dict[str, int]
     """Stage -> calls: `classify`, `assess`, `read`, `answer`."""
@@ -220,10 +220,10 @@ def _evaluate(runs: list[Run], resamples: int, seed: int) -> MetaCogAgentResult:
 
 def _calibration(
     confidence: list[float], correct: list[float], weights: NDArray[np.integer] | None
-) -> Calibration | None:
+) -> StatedCalibrationTable | None:
     if weights is None:
         return None
-    return Calibration(
+    return StatedCalibrationTable(
         ece=interval(ece, correct, confidence, weights),
         ece_equal_width=interval(ece_equal_width, correct, confidence, weights),
         rms_calibration_error=interval(rms_calibration_error, correct, confidence, weights),

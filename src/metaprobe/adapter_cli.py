@@ -74,12 +74,12 @@ def train_adapter_command(
     """
     require("torch", "train,adapter")
     require("peft", "train,adapter")
-    from metaprobe.training.adapter.fit import Settings
+    from metaprobe.training.adapter.fit import AdapterSettings
     from metaprobe.training.adapter.train import train_adapter
 
     check_target(out, "adapter")
     quiet_libraries()
-    chosen = Settings(**settings)  # type: ignore[arg-type]  # they are refused before anything is read
+    chosen = AdapterSettings(**settings)  # type: ignore[arg-type]  # they are refused before anything is read
     with steps() as on_step:
         checkpoint = train_adapter(
             out,

@@ -83,7 +83,7 @@ def demo(out: Path, model: str, limit: int | None, batch_size: int, folds: int, 
     from metaprobe.training.study import require_report
 
     require_report()
-    from metaprobe.collecting.launch import Watch
+    from metaprobe.collecting.launch import CollectionWatch
     from metaprobe.training.demo import collect_demo, train_demo
 
     with live_collection() as live:
@@ -92,7 +92,7 @@ def demo(out: Path, model: str, limit: int | None, batch_size: int, folds: int, 
             model=model,
             limit=limit,
             batch_size=batch_size,
-            watch=Watch(live.on_estimate, live.on_total, live.on_call, live.on_run),
+            watch=CollectionWatch(live.on_estimate, live.on_total, live.on_call, live.on_run),
         )
     say_collected(collected)
     with steps() as on_step:
@@ -179,11 +179,11 @@ def demo(out: Path, model: str, limit: int | None, batch_size: int, folds: int, 
 @click.option("--seed", default=0, show_default=True, help="Of sampled answers and exploration.")
 def collect(out: Path, agents: str | None, no_text: bool, **named: Any) -> None:
     """Run SYSTEM over a task with a model, and keep every call with its log-probabilities."""
-    from metaprobe.collecting.launch import Plan, Watch, launch
+    from metaprobe.collecting.launch import CollectionPlan, CollectionWatch, launch
 
-    plan = Plan(agents=tuple(agents.split(",")) if agents else (), text=not no_text, **named)
+    plan = CollectionPlan(agents=tuple(agents.split(",")) if agents else (), text=not no_text, **named)
     with live_collection() as live:
-        report = launch(plan, out, Watch(live.on_estimate, live.on_total, live.on_call, live.on_run))
+        report = launch(plan, out, CollectionWatch(live.on_estimate, live.on_total, live.on_call, live.on_run))
     say_collected(report)
     if report.failed:
         sys.exit(1)

@@ -40,7 +40,7 @@ def extract(runs: Path, llm: str, positions: tuple[str, ...], **options: Any) ->
     processes share the work.
     """
     require("torch", "train")
-    from metaprobe.collecting.extract import Watch, launch_extract
+    from metaprobe.collecting.extract import ExtractionWatch, launch_extract
 
     quiet_libraries()
     with tqdm(desc="extract", unit=" calls", file=sys.stderr, smoothing=0.05) as bar:
@@ -57,7 +57,7 @@ def extract(runs: Path, llm: str, positions: tuple[str, ...], **options: Any) ->
             bar.update(calls)
 
         report, processes = launch_extract(
-            runs, llm, watch=Watch(on_total, on_chunk), positions=positions or None, **options
+            runs, llm, watch=ExtractionWatch(on_total, on_chunk), positions=positions or None, **options
         )
     if report is not None:
         if report.calls and report.disagreement is None and not options["other_model"]:

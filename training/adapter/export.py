@@ -14,7 +14,7 @@ from metaprobe.checkpoints import Draft
 from metaprobe.probes.adapter import IDS, LAYOUT, MASK, When
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
-from metaprobe.training.adapter.fit import Scorer
+from metaprobe.training.adapter.fit import AdapterScorer
 from metaprobe.training.common.calibrate import Platt
 from metaprobe.training.common.write import answers_of, trust_lines
 
@@ -27,7 +27,7 @@ MAX_BYTES = (1 << 31) - (1 << 24)
 class _Calibrated(nn.Module):
     """P(right), one (n, 1) output a moment."""
 
-    def __init__(self, scorer: Scorer, platts: Sequence[Platt]) -> None:
+    def __init__(self, scorer: AdapterScorer, platts: Sequence[Platt]) -> None:
         super().__init__()
         self.scorer = scorer
         self.platts = platts
@@ -46,7 +46,7 @@ class _Calibrated(nn.Module):
         return tuple(torch.sigmoid(platt.slope * log_odds + platt.intercept) for platt in self.platts)
 
 
-def adapter_graph(scorer: Scorer, platts: Mapping[When, Platt]) -> bytes:
+def adapter_graph(scorer: AdapterScorer, platts: Mapping[When, Platt]) -> bytes:
     """`input_ids` and `attention_mask` int64 (n, T), padded on the right, to one calibrated (n, 1) output a moment.
 
     `scorer` as `fit_adapter` returns it; its attention is set to the plain implementation. Raises `RecordError` where

@@ -28,7 +28,7 @@ WINDOW = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class AdapterSettings:
     """How an adapter is trained."""
 
     rank: int = 8
@@ -60,7 +60,7 @@ class Settings:
             raise RecordError(f"the learning rate is {self.lr}; expected a finite number above 0")
 
 
-class Scorer(nn.Module):
+class AdapterScorer(nn.Module):
     """A decoder with a confidence head."""
 
     def __init__(self, decoder: nn.Module, head: nn.Linear) -> None:
@@ -76,10 +76,10 @@ class Scorer(nn.Module):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Fitted:
+class FittedAdapter:
     """The scorer with the lowest log loss on the selection rows, LoRA merged into its float32 weights."""
 
-    scorer: Scorer
+    scorer: AdapterScorer
     losses: tuple[float, ...]
     """Log loss on the selection rows at each evaluation."""
     steps: int
@@ -92,12 +92,12 @@ def fit_adapter(
     examples: Examples,
     y: NDArray[np.int64],
     roles: Roles,
-    settings: Settings,
+    settings: AdapterSettings,
     *,
     work: Path,
     of: str = "",
     on_step: Callable[[str], None] = lambda what: None,
-) -> Fitted:
+) -> FittedAdapter:
     """Train on the train rows until the selection rows get no better; goes on from `work` where it was interrupted.
 
     `decoder`: a transformers model without its language-model head, changed in place. `of`: what identifies base and
@@ -159,11 +159,11 @@ def fit_adapter(
                     save(work, started_with, progress, scorer, optimizer)
                 on_step(f"step {progress.step} of {total}: selection log loss {progress.losses[-1]:.4f}")
     scorer.load_state_dict(progress.best, strict=False)
-    return Fitted(_merged(scorer), tuple(progress.losses), progress.step, accelerator.is_main_process)
+    return FittedAdapter(_merged(scorer), tuple(progress.losses), progress.step, accelerator.is_main_process)
 
 
 @torch.inference_mode()
-def log_odds(scorer: Scorer, ids: Sequence[Sequence[int]], batch_size: int) -> NDArray[np.float64]:
+def log_odds(scorer: AdapterScorer, ids: Sequence[Sequence[int]], batch_size: int) -> NDArray[np.float64]:
     """Of every text, (n,), uncalibrated."""
     training = scorer.training
     scorer.eval()
@@ -181,7 +181,9 @@ def log_loss(scores: NDArray[np.float64], y: NDArray[np.int64]) -> float:
         return float(np.mean(np.logaddexp(0, scores) - y * scores))
 
 
-def _check_finite(loss: float, scorer: Scorer, step: int, total: int, settings: Settings, work: Path) -> None:
+def _check_finite(
+    loss: float, scorer: AdapterScorer, step: int, total: int, settings: AdapterSettings, work: Path
+) -> None:
     if math.isfinite(loss):
         return
     remove_state(work)
@@ -194,7 +196,7 @@ def _check_finite(loss: float, scorer: Scorer, step: int, total: int, settings: 
     )
 
 
-def _with_lora(decoder: Any, settings: Settings, *, base_rate: float) -> Scorer:
+def _with_lora(decoder: Any, settings: AdapterSettings, *, base_rate: float) -> AdapterScorer:
     peft = require("peft", "train")
     config = peft.LoraConfig(
         r=settings.rank, lora_alpha=2 * settings.rank, lora_dropout=settings.dropout, target_modules="all-linear"
@@ -206,12 +208,12 @@ def _with_lora(decoder: Any, settings: Settings, *, base_rate: float) -> Scorer:
         head.bias.fill_(math.log(base_rate / (1 - base_rate)))
     with warnings.catch_warnings():  # peft 0.21 asks transformers 5.23 for something under its old name
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
-        return Scorer(peft.get_peft_model(decoder, config), head).train()
+        return AdapterScorer(peft.get_peft_model(decoder, config), head).train()
 
 
-def _merged(scorer: Scorer) -> Scorer:
+def _merged(scorer: AdapterScorer) -> AdapterScorer:
     decoder: Any = scorer.decoder
-    return Scorer(decoder.float().merge_and_unload(), scorer.head).float().cpu().eval()
+    return AdapterScorer(decoder.float().merge_and_unload(), scorer.head).float().cpu().eval()
 
 
 def _schedule(lengths: NDArray[np.int64], size: int, batch_size: int, seed: list[int]) -> Rows:

@@ -17,7 +17,7 @@ PARTIAL = f"{STATE}.tmp"
 
 
 @dataclass(slots=True, eq=False)
-class Progress:
+class AdapterProgress:
     """Where training stands: what is saved beside the optimizer's state."""
 
     step: int = 0
@@ -59,7 +59,7 @@ def trained(scorer: nn.Module) -> dict[str, Tensor]:
     return {name: value.detach().cpu() for name, value in scorer.named_parameters() if value.requires_grad}
 
 
-def save(work: Path, started_with: str, progress: Progress, scorer: nn.Module, optimizer: Any) -> None:
+def save(work: Path, started_with: str, progress: AdapterProgress, scorer: nn.Module, optimizer: Any) -> None:
     """One file, in its place at once, so that a kill leaves the last one whole."""
     work.mkdir(parents=True, exist_ok=True)
     state = {**asdict(progress), "of": started_with, "weights": trained(scorer), "optimizer": optimizer.state_dict()}
@@ -68,14 +68,14 @@ def save(work: Path, started_with: str, progress: Progress, scorer: nn.Module, o
     partial.replace(work / STATE)
 
 
-def restore(work: Path, started_with: str, scorer: nn.Module, optimizer: Any) -> Progress:
+def restore(work: Path, started_with: str, scorer: nn.Module, optimizer: Any) -> AdapterProgress:
     """Where the training stood, its weights put back; its beginning where `work` holds no state.
 
     Raises `RecordError` where the state is damaged, none of ours, or of a training that started with something else.
     """
     path = work / STATE
     if not path.exists():
-        return Progress()
+        return AdapterProgress()
     try:
         state = torch.load(path, weights_only=True, map_location="cpu")
     except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
@@ -94,4 +94,4 @@ def restore(work: Path, started_with: str, scorer: nn.Module, optimizer: Any) ->
         )
     scorer.load_state_dict(state["weights"], strict=False)
     optimizer.load_state_dict(state["optimizer"])
-    return Progress(state["step"], state["losses"], state["best"])
+    return AdapterProgress(state["step"], state["losses"], state["best"])

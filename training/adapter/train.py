@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Audit, Calibration, Checkpoint, Draft, Metric, Training, save_checkpoint
-from metaprobe.checkpoints.session import Session
+from metaprobe.checkpoints.session import GraphSession
 from metaprobe.eval.compare import Judged, auroc_gain, method_results
 from metaprobe.eval.metrics import Interval
 from metaprobe.llms.base import LLMError
@@ -21,7 +21,7 @@ from metaprobe.records.extras import require
 from metaprobe.training.adapter.audit import adapter_audits, control_scores, judged_name
 from metaprobe.training.adapter.data import AdapterData, Examples, adapter_roles, examples, load_adapter_data
 from metaprobe.training.adapter.export import adapter_card, adapter_graph, quantised
-from metaprobe.training.adapter.fit import Fitted, Settings, fit_adapter, log_odds
+from metaprobe.training.adapter.fit import AdapterSettings, FittedAdapter, fit_adapter, log_odds
 from metaprobe.training.adapter.state import check_work, remove_state
 from metaprobe.training.common.calibrate import Platt, fit_platt
 from metaprobe.training.common.roles import Roles, Rows
@@ -70,7 +70,7 @@ def train_adapter(
     when: Sequence[When] = ("before", "after"),
     stage: str | None = None,
     agent: str | None = None,
-    settings: Settings | None = None,
+    settings: AdapterSettings | None = None,
     int8: bool = False,
     work: str | Path | None = None,
     command: str = "",
@@ -83,7 +83,7 @@ def train_adapter(
     first process writes it, and the others get None. Raises `RecordError` where data or settings do not suffice or
     `work` holds something else, `LLMError` where the base cannot be loaded.
     """
-    settings = settings or Settings()
+    settings = settings or AdapterSettings()
     work = Path(f"{Path(path)}.work") if work is None else Path(work)  # Path: "out/" may end in a slash
     if work.resolve().is_relative_to(Path(path).resolve()):  # it could not be published over its own state
         raise RecordError(f"{work} lies in the checkpoint {path} that is to be written: give another --work folder")
@@ -180,12 +180,12 @@ class _Exported:
 
 
 def _export(
-    fitted: Fitted,
+    fitted: FittedAdapter,
     texts: Examples,
     data: AdapterData,
     roles: Roles,
     when: Sequence[When],
-    settings: Settings,
+    settings: AdapterSettings,
     *,
     int8: bool,
 ) -> _Exported:
@@ -199,7 +199,7 @@ def _export(
         platts[name] = fit_platt(scores[rows], labels[rows])
     trained = {name: platts[name].probability(scores[texts.of(roles.test, name)]) for name in when}
     graph = adapter_graph(fitted.scorer, platts)
-    session = Session(graph)
+    session = GraphSession(graph)
     probability = _probability(session, texts, roles, when, settings.batch_size)
     difference = max(float(np.abs(probability[name] - trained[name]).max()) for name in when)
     if not difference <= PARITY:
@@ -211,7 +211,7 @@ def _export(
     if int8:
         whole = probability
         graph = quantised(graph)
-        session = Session(graph)
+        session = GraphSession(graph)
         probability = _probability(session, texts, roles, when, settings.batch_size)
         notes += [_loss_of_int8(name, data, roles, whole[name], probability[name]) for name in when]
     # Short ones, so that loading stays quick; they are replayed as one batch, as they were recorded.
@@ -226,7 +226,7 @@ def _export(
 
 
 def _probability(
-    session: Session, texts: Examples, roles: Roles, when: Sequence[When], batch_size: int
+    session: GraphSession, texts: Examples, roles: Roles, when: Sequence[When], batch_size: int
 ) -> dict[When, NDArray[np.float64]]:
     found: dict[When, NDArray[np.float64]] = {}
     for name in when:
@@ -273,7 +273,7 @@ def _measured(data: AdapterData, roles: Roles, probability: Mapping[When, NDArra
     return {name: Metric(estimate=m.estimate, low=m.low, high=m.high, n=m.n) for name, m in metrics.items()}
 
 
-def _check_room(base: Base, settings: Settings) -> None:
+def _check_room(base: Base, settings: AdapterSettings) -> None:
     room = getattr(base.decoder.config.get_text_config(), "max_position_embeddings", None)
     if room and settings.max_length > room:
         raise RecordError(f"max length {settings.max_length} exceeds the {room} tokens that {base.name} can read")

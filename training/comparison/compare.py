@@ -45,7 +45,7 @@ from metaprobe.training.crossfit.methods import (
     BLEND,
     TREES,
     Evidence,
-    HiddenProbe,
+    HiddenProbeMethod,
     Method,
     PromptTfidf,
 )
@@ -105,7 +105,7 @@ def comparison(
         sweeps=tuple(
             _sweep(fits.probes[method.name], by_name[method.name], (shipped or {}).get(method.name))
             for method in methods
-            if isinstance(method, HiddenProbe)
+            if isinstance(method, HiddenProbeMethod)
         ),
         trajectories=trajectories(table),
         choices=choices,

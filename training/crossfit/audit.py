@@ -16,7 +16,7 @@ from metaprobe.training.crossfit.folds import CrossFit
 from metaprobe.training.crossfit.methods import (
     Evidence,
     FeatureTrees,
-    HiddenProbe,
+    HiddenProbeMethod,
     LowRankProbe,
     Method,
     Scores,
@@ -114,7 +114,7 @@ def _noise_refitted(evidence: Evidence, method: Method) -> Callable[[NDArray[np.
     def refitted(noise: NDArray[np.float32]) -> Scores:
         if isinstance(method, FeatureTrees):
             return _refitted(dataclasses.replace(evidence, features=noise), method)
-        assert isinstance(method, HiddenProbe | LowRankProbe)
+        assert isinstance(method, HiddenProbeMethod | LowRankProbe)
         ids, position = tuple(evidence.table.call_ids.tolist()), method.positions[:1]
         states = InMemory(Activations(ids, noise[:, None, None].astype(np.float16), (0,), position))
         return _refitted(dataclasses.replace(evidence, states=states), dataclasses.replace(method, positions=position))
@@ -126,7 +126,7 @@ def _noise_shape(evidence: Evidence, method: Method) -> tuple[int, ...] | None:
     """What stands for the features: all of them, or one layer's states at one position."""
     if isinstance(method, FeatureTrees):
         return evidence.features.shape
-    if isinstance(method, HiddenProbe | LowRankProbe) and evidence.states is not None:
+    if isinstance(method, HiddenProbeMethod | LowRankProbe) and evidence.states is not None:
         return evidence.states.read(evidence.states.layers[0], method.positions[0]).shape
     return None
 

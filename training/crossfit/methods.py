@@ -226,7 +226,7 @@ USUAL_TREES = FeatureTrees()
 
 
 @dataclass(frozen=True, slots=True)
-class HiddenProbe:
+class HiddenProbeMethod:
     """A linear probe; layer and position are chosen on rows it was not fitted on."""
 
     name: str
@@ -268,7 +268,7 @@ class LowRankProbe:
         return _fitted_probe(self, evidence, roles, seed)
 
 
-def _fitted_probe(method: HiddenProbe | LowRankProbe, evidence: Evidence, roles: Roles, seed: int) -> Fitted:
+def _fitted_probe(method: HiddenProbeMethod | LowRankProbe, evidence: Evidence, roles: Roles, seed: int) -> Fitted:
     states, probe = evidence.states, method.probe(evidence, roles, seed=seed)
     assert states is not None, "offered only where hidden states were captured"
     return Fitted(lambda rows: probe.score(states, rows), max(point.auroc for point in probe.sweep), probe)
@@ -300,7 +300,7 @@ def standard_methods(
         answer = tuple(position for position in positions if position != "prompt_last")
         for name, read in ((BEFORE, ("prompt_last",) if "prompt_last" in positions else ()), (AFTER, answer)):
             if read:
-                methods.append(LowRankProbe(name, read) if kind == "low-rank" else HiddenProbe(name, read, kind))
+                methods.append(LowRankProbe(name, read) if kind == "low-rank" else HiddenProbeMethod(name, read, kind))
     # What was never stated, and questions that were not stored, have no figures.
     if not any(question.strip() for question in table.questions.tolist()):
         methods = [m for m in methods if not isinstance(m, PromptTfidf)]

@@ -11,7 +11,7 @@ from metaprobe.probes.features import COUNTS
 from metaprobe.records.errors import RecordError
 from metaprobe.training.common.calibrate import PARITY, Calibrator
 from metaprobe.training.common.roles import Roles
-from metaprobe.training.gate.heads import Features, Head, Scores, fit_head
+from metaprobe.training.gate.heads import Features, GateHead, Scores, fit_head
 from metaprobe.training.gate.thresholds import joint_statistic, one_a_group, score_thresholds
 
 
@@ -19,7 +19,7 @@ from metaprobe.training.gate.thresholds import joint_statistic, one_a_group, sco
 class FittedGate:
     """Heads by look, and the P(good) below which each rate fires at each look."""
 
-    heads: Mapping[int, Head]
+    heads: Mapping[int, GateHead]
     thresholds: Mapping[float, Mapping[int, float]]
     """Alpha -> look -> P(good). Only the rates that the calibration groups allow."""
     calibration_groups: int
@@ -43,7 +43,7 @@ def fit_gate(
 
     A look is left out where too few answers are that long to fit trees or a calibrator.
     """
-    heads: dict[int, Head] = {}
+    heads: dict[int, GateHead] = {}
     left_out: dict[int, str] = {}
     for look in COUNTS:
         try:

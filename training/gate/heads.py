@@ -35,7 +35,7 @@ Features = NDArray[np.float32]
 Scores = NDArray[np.float64]
 
 
-class Scorer(Protocol):
+class LookScorer(Protocol):
     """Features in, a score out: higher for likelier good."""
 
     def score(self, X: Features) -> Scores: ...
@@ -54,10 +54,10 @@ class MeanLogprob:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Head:
+class GateHead:
     """The judgement at one look."""
 
-    scorer: Scorer
+    scorer: LookScorer
     calibrator: Calibrator
     """Strictly rising: a threshold on the probability is one on the score."""
     surprise: Surprise
@@ -74,7 +74,7 @@ class Head:
         return self.scorer, self.calibrator
 
 
-def fit_head(X: Features, table: AnswerTable, roles: Roles, look: int, *, seed: int = 0) -> Head:
+def fit_head(X: Features, table: AnswerTable, roles: Roles, look: int, *, seed: int = 0) -> GateHead:
     """The head of a look from the answers that long. Raises `RecordError` where they are too few.
 
     Trees are taken where, on learning rows that they were not fitted on, their AUROC is above that of the mean
@@ -89,7 +89,7 @@ def fit_head(X: Features, table: AnswerTable, roles: Roles, look: int, *, seed: 
                 f"of the {role} answers of {look} tokens {good} are good and {bad} bad, not {FEWEST} each"
             )
     rows, mean = own.learning, MeanLogprob(SCHEMA.names.index(f"first{look}.mean"))
-    scorer: Scorer = mean
+    scorer: LookScorer = mean
     unseen = mean.score(X[rows])
     # Columns that are not to be seen are never defined, and so never split on: the graph takes all of them.
     seen = np.where(np.isin(SCHEMA.names, schema(f"prefix-{look}").names), X, np.float32(np.nan))
@@ -104,7 +104,7 @@ def fit_head(X: Features, table: AnswerTable, roles: Roles, look: int, *, seed: 
             scorer, unseen = trees, of_trees
     at = own.calibration
     calibrator = rising_calibrator(scorer.score(X[at]), y[at], table.groups[at].tolist(), seed=seed)
-    return Head(scorer, calibrator, Surprise.fit(unseen[y[rows] == 1]))
+    return GateHead(scorer, calibrator, Surprise.fit(unseen[y[rows] == 1]))
 
 
 def _unseen_scores(X: Features, table: AnswerTable, rows: Rows, parameters: Mapping[str, Any], seed: int) -> Scores:

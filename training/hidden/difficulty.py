@@ -59,7 +59,7 @@ class Items:
 
 
 @dataclass(frozen=True, slots=True)
-class Ranked:
+class RankedDifficulty:
     """How well one method orders items it has not seen, by their ease."""
 
     name: str
@@ -126,7 +126,7 @@ def evaluate_difficulty(
     seed: int = 0,
     progress: Progress | None = None,
     on_step: Callable[[str], None] = lambda what: None,
-) -> tuple[Ranked, ...]:
+) -> tuple[RankedDifficulty, ...]:
     """Out-of-fold rank correlations with the items' ease: of the probe, of what was stated, and of simple controls.
 
     `progress`: where finished folds are kept for the next start.
@@ -153,7 +153,7 @@ def evaluate_difficulty(
     on_step("intervals")
     weights = cluster_weights(groups, RESAMPLES, seed)
     return tuple(
-        Ranked(
+        RankedDifficulty(
             name,
             interval(spearman, items.ease, score, weights),
             interval(kendall, items.ease, score, weights[:100]),
@@ -173,7 +173,7 @@ def train_difficulty(
     command: str,
     progress: Progress | None = None,
     on_step: Callable[[str], None] = lambda what: None,
-) -> tuple[Checkpoint, tuple[Ranked, ...]]:
+) -> tuple[Checkpoint, tuple[RankedDifficulty, ...]]:
     """A probe of the last prompt token for items' ease, exported; what the folds say of it, beside the baselines."""
     if evidence.states is None or POSITION not in evidence.states.positions:
         raise RecordError(f"no hidden states at {POSITION}: collect with --capture, or run `metaprobe extract`")

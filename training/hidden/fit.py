@@ -15,7 +15,7 @@ from metaprobe.training.crossfit.folds import CrossFit
 from metaprobe.training.crossfit.held_out import final_calibrator, held_out_figures, training_record
 from metaprobe.training.crossfit.methods import (
     Evidence,
-    HiddenProbe,
+    HiddenProbeMethod,
     LowRankProbe,
 )
 from metaprobe.training.crossfit.thresholds import PROMISES, own_points, promised
@@ -26,7 +26,7 @@ def export_hidden(
     evidence: Evidence,
     fits: CrossFit,
     *,
-    method: HiddenProbe | LowRankProbe,
+    method: HiddenProbeMethod | LowRankProbe,
     target: str,
     seed: int,
     command: str,

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.eval.metrics import auroc
-from metaprobe.eval.metrics.ranked import Metric
+from metaprobe.eval.metrics.ranked import MetricFunction
 from metaprobe.records.activations import CONVENTION
 from metaprobe.records.types import FloatArray
 from metaprobe.training.common.roles import Roles, Rows, group_folds
@@ -89,7 +89,7 @@ def fit_linear_probe(
     positions: Sequence[str],
     kind: Kind = "logistic",
     penalties: Sequence[float] = PENALTIES,
-    metric: Metric = auroc,
+    metric: MetricFunction = auroc,
     seed: int = 0,
 ) -> LinearProbe:
     """The probe of the layer, position and penalty chosen by `one_standard_error`, fitted on all learning rows.

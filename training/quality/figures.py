@@ -18,7 +18,7 @@ from metaprobe.eval.metrics import (
 )
 from metaprobe.eval.metrics.agreement import quadratic_weighted_kappa
 from metaprobe.eval.metrics.ranked import Floats, Value, checked_weights
-from metaprobe.eval.results import Audit
+from metaprobe.eval.results import Finding
 from metaprobe.eval.table import AnswerTable
 from metaprobe.probes.baselines import baseline_scores
 from metaprobe.training.common.heads import LEVELS, SCALES, Amount, Level, fit_amount, fit_level
@@ -82,7 +82,7 @@ def _fit(data: Graded, roles: Roles, seed: int) -> Level | Amount:
     )
 
 
-def graded_figures(study: GradedStudy, *, seed: int = 0) -> tuple[dict[str, Interval], list[Audit]]:
+def graded_figures(study: GradedStudy, *, seed: int = 0) -> tuple[dict[str, Interval], list[Finding]]:
     """Spearman, quadratic weighted kappa of the rounded value and mean absolute error, with clustered intervals.
 
     Beside them what the rank correlation gains over the mean log-probability, and how much more the best constant errs

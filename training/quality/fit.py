@@ -7,7 +7,7 @@ from pathlib import Path
 from metaprobe.checkpoints import Checkpoint, Generator
 from metaprobe.checkpoints.manifest import RAW
 from metaprobe.eval.metrics import Interval
-from metaprobe.eval.results import Audit as Finding
+from metaprobe.eval.results import Finding as Finding
 from metaprobe.probes import quality
 from metaprobe.training.common.graphs import trees_graph
 from metaprobe.training.common.heads import (
@@ -41,7 +41,7 @@ from metaprobe.training.quality.raw_parity import checked_raw_graph
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Head:
+class QualityHead:
     """One binary target of the quality predictor: its answers, and what the folds said."""
 
     evidence: Evidence
@@ -57,7 +57,7 @@ class Head:
 
 
 def export_quality(
-    path: str | Path, heads: Mapping[str, Head | GradedStudy], *, seed: int, command: str, raw: bool = False
+    path: str | Path, heads: Mapping[str, QualityHead | GradedStudy], *, seed: int, command: str, raw: bool = False
 ) -> Checkpoint:
     """One calibrated head a target, in one graph.
 
@@ -179,12 +179,12 @@ def _constant_steps(head: GradedStudy) -> str:
     return f"; too few answers to learn the step to {', '.join(fixed)}: its share is taken"
 
 
-def _positive(head: Head) -> float:
+def _positive(head: QualityHead) -> float:
     share = float(head.evidence.table.y.mean())
     return 1 - share if head.inverted else share
 
 
-def _shared_generator(heads: Mapping[str, Head | GradedStudy]) -> Generator | None:
+def _shared_generator(heads: Mapping[str, QualityHead | GradedStudy]) -> Generator | None:
     """The model or models that all heads' answers are from; None where one is not named, or their modes differ."""
     generators = {head.evidence.generator for head in heads.values()}
     known = [generator for generator in generators if generator is not None]

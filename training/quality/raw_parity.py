@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import GoldenMismatch
-from metaprobe.checkpoints.session import Arrays, Session
+from metaprobe.checkpoints.session import Arrays, GraphSession
 from metaprobe.probes.features import Series, features, schema
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.extras import require
@@ -52,7 +52,7 @@ def checked_raw_graph(
     wanted = schema(schema_name)
     tops = top_logprobs if wanted.uses_top else None
     X = features(wanted, logprobs, tops)
-    inner, whole = Session(features_graph), Session(graph)
+    inner, whole = GraphSession(features_graph), GraphSession(graph)
     [features_input] = inner.inputs
     # Alike in length, so that little is padded.
     for rows in np.array_split(np.argsort([len(x) for x in logprobs]), math.ceil(len(logprobs) / BATCH)):

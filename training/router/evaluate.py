@@ -17,7 +17,7 @@ from metaprobe.records.importer import iter_json_lines
 from metaprobe.records.outcomes import QuestionOutcomes, outcome_of_line
 from metaprobe.routing.learned import LearnedRouter
 from metaprobe.routing.learned_play import Game, play
-from metaprobe.routing.learned_state import Asked, Known
+from metaprobe.routing.learned_state import AskedAgent, Known
 from metaprobe.training.common.roles import group_folds
 from metaprobe.training.router.controls import FOLDS, families_of, family_of_choices, prices_of
 from metaprobe.training.router.data import Floats, Ints, Outcomes, outcomes_of
@@ -270,7 +270,7 @@ def known_of_line(record: dict[str, Any], number: int) -> Known:
     if candidates is not None and not (isinstance(candidates, list) and all(isinstance(c, str) for c in candidates)):
         raise ImportFileError('"candidates" is not a list of names; expected the agents that may be asked')
     return Known(
-        {name: Asked(one.answer, one.confidence, one.confidence_source) for name, one in question.agents.items()},
+        {name: AskedAgent(one.answer, one.confidence, one.confidence_source) for name, one in question.agents.items()},
         question.question,
         question.dimension,
         candidates,

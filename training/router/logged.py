@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from metaprobe.eval.ope import Estimate, Logged, doubly_robust, doubly_robust_gain, ips, snips
+from metaprobe.eval.ope import Logged, PolicyValue, doubly_robust, doubly_robust_gain, ips, snips
 from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import QuestionOutcomes
 from metaprobe.routing.learned import LearnedRouter
@@ -80,5 +80,5 @@ def evaluate_logged(
     }, decided
 
 
-def _interval(found: Estimate) -> dict[str, float]:
+def _interval(found: PolicyValue) -> dict[str, float]:
     return {"estimate": found.value.estimate, "low": found.value.low, "high": found.value.high}

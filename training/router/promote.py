@@ -14,7 +14,7 @@ from metaprobe.training.router.evaluate import matrix_of, played_columns
 
 
 @dataclass(frozen=True, slots=True)
-class Promotion:
+class RouterPromotion:
     """Whether a new version may take the running one's place."""
 
     promoted: bool
@@ -27,7 +27,7 @@ class Promotion:
 
 def promote(
     new: LearnedRouter, running: LearnedRouter, questions: Sequence[QuestionOutcomes], *, lambda_: float | None = None
-) -> Promotion:
+) -> RouterPromotion:
     """The new version only where the paired interval of its gain is above 0 on questions that neither was trained on.
 
     `lambda_`: by default the running one's. To roll back, load the digest that ran before (`LearnedRouter.load(...,
@@ -44,7 +44,7 @@ def promote(
     better, value = gain.promotable, gain.value
     found = f"gain {value.estimate:+.4f} [{value.low:+.4f}, {value.high:+.4f}] at lambda {price:.4g}"
     found += f" on {len(questions)} questions"
-    return Promotion(
+    return RouterPromotion(
         better,
         value,
         (new if better else running).checkpoint.digest,

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint, Training
 from metaprobe.checkpoints.golden import largest_difference
-from metaprobe.checkpoints.session import Session
+from metaprobe.checkpoints.session import GraphSession
 from metaprobe.eval.metrics import Interval, auroc, cluster_weights, interval, mean_interval
 from metaprobe.eval.ope import ENOUGH
 from metaprobe.records.errors import RecordError
@@ -187,7 +187,7 @@ def _golden(
     mask = rng.random((b, A)) < 0.25
     mask[0, 0] = True
     X, success, gained = state_rows(board, fitted, question, mask, rates)
-    session = Session(graph)
+    session = GraphSession(graph)
     for state in range(b):
         given = {SUCCESS: success[state, :, None].astype(np.float32), GAIN: gained[state, :, None].astype(np.float32)}
         difference = largest_difference(given, session.run({INPUT: X[state]}))

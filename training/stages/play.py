@@ -18,7 +18,7 @@ from metaprobe.training.stages.fit import fit_stages
 from metaprobe.training.stages.ways import (
     LEARNED,
     ORACLE,
-    Played,
+    PlayedStages,
     Split,
     Ways,
     budget_ways,
@@ -59,10 +59,10 @@ def cross_played(
                 for way, played in WAYS[point](split).items():
                     sums = total.setdefault(point, {}).setdefault(way, np.zeros((3, len(data))))
                     sums[:, test] += np.stack([played.correct, played.tokens, played.steps])
-    return {point: {way: Played(*(sums / seeds)) for way, sums in ways.items()} for point, ways in total.items()}
+    return {point: {way: PlayedStages(*(sums / seeds)) for way, sums in ways.items()} for point, ways in total.items()}
 
 
-def value_gains(ways: Mapping[str, Played], groups: Collection[str], token_price: float) -> dict[str, Interval]:
+def value_gains(ways: Mapping[str, PlayedStages], groups: Collection[str], token_price: float) -> dict[str, Interval]:
     """By how much the learned way's value exceeds that of each other, paired."""
     weights = cluster_weights(list(groups))
     mine = ways[LEARNED].value(token_price)

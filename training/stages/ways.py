@@ -30,7 +30,7 @@ Choice = NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Played:
+class PlayedStages:
     """What a way of deciding gave on n problems, each (n,); means over seeds of the folds."""
 
     correct: Floats
@@ -44,16 +44,16 @@ class Played:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Options:
+class StageOptions:
     """What each of k choices would give on n problems, (n, k) each: a choice is a column."""
 
     correct: Floats
     tokens: Floats
     steps: Floats
 
-    def chosen(self, choice: Choice) -> Played:
+    def chosen(self, choice: Choice) -> PlayedStages:
         at = np.arange(len(choice)), choice
-        return Played(self.correct[at], self.tokens[at], self.steps[at])
+        return PlayedStages(self.correct[at], self.tokens[at], self.steps[at])
 
     def value(self, token_price: float) -> Floats:
         return self.correct - token_price * self.tokens / 1000
@@ -75,7 +75,7 @@ class Split(Generic[Data]):
     rng: np.random.Generator
 
 
-Ways = dict[str, Played]
+Ways = dict[str, PlayedStages]
 
 
 def iterate_ways(split: Split[Cycles]) -> Ways:
@@ -103,14 +103,14 @@ def iterate_ways(split: Split[Cycles]) -> Ways:
     ways = {way: options.chosen(choice) for way, choice in choices.items()}
     if test.system != SELF_REFINE:  # which returns the last one always
         all_tokens = test.tokens.sum(axis=1)
-        ways[f"the last of {T} cycles"] = Played(test.correct[:, -1], all_tokens, np.full(len(test), float(T)))
+        ways[f"the last of {T} cycles"] = PlayedStages(test.correct[:, -1], all_tokens, np.full(len(test), float(T)))
     return ways
 
 
-def stop_options(data: Cycles, fitted: FittedStages) -> Options:
+def stop_options(data: Cycles, fitted: FittedStages) -> StageOptions:
     """Choice t: stop after t + 1 cycles, or as many as were run."""
     steps = np.minimum(np.arange(1.0, data.cycles + 1), data.ran[:, None])
-    return Options(returned(data, fitted.kept(data)), data.tokens.cumsum(axis=1), steps)
+    return StageOptions(returned(data, fitted.kept(data)), data.tokens.cumsum(axis=1), steps)
 
 
 def learned_stops(fitted: FittedStages, data: Cycles, token_price: float) -> Choice:
@@ -144,7 +144,7 @@ def select_ways(split: Split[Cycles] | Split[Candidates]) -> Ways:
         ORACLE: test.correct.argmax(axis=1),
     }
     tokens, steps = (np.repeat(each[:, None].astype(np.float64), K, axis=1) for each in (test.tokens, test.counts))
-    options = Options(test.correct, tokens, steps)
+    options = StageOptions(test.correct, tokens, steps)
     return {way: options.chosen(choice) for way, choice in choices.items()}
 
 
@@ -183,13 +183,13 @@ def _limits(fitted: FittedStages, data: Cycles) -> Floats:
     return np.maximum(LEAST_TOKENS, np.ceil(fitted.output(LENGTH, data.rows[:, -1]) * MOST_TOKENS))
 
 
-def _cut_at(data: Cycles, limits: Floats) -> Played:
+def _cut_at(data: Cycles, limits: Floats) -> PlayedStages:
     """A problem's mean over its cycles; an answer that the limit would have cut counts as wrong.
 
     What came after a cut answer is taken as it was recorded, and an answer that was cut gets no longer by a higher one.
     """
     right = data.correct * (data.lengths <= limits)
-    return Played(right.mean(axis=1), np.minimum(data.lengths, limits).mean(axis=1), limits.mean(axis=1))
+    return PlayedStages(right.mean(axis=1), np.minimum(data.lengths, limits).mean(axis=1), limits.mean(axis=1))
 
 
 def regulate_ways(split: Split[Critics]) -> Ways:
@@ -208,14 +208,14 @@ def regulate_ways(split: Split[Critics]) -> Ways:
         ORACLE: options.value(price).argmax(axis=1),
     }
     ways = {way: options.chosen(choice) for way, choice in choices.items()}
-    ways["A1's answer, no synthesis"] = Played(test.first, np.zeros(n), np.zeros(n))
+    ways["A1's answer, no synthesis"] = PlayedStages(test.first, np.zeros(n), np.zeros(n))
     return ways
 
 
-def critic_options(data: Critics) -> Options:
+def critic_options(data: Critics) -> StageOptions:
     """A choice an action; steps: critics heard."""
     steps = np.broadcast_to(np.arange(float(len(ACTIONS))), data.correct.shape)
-    return Options(data.correct, data.tokens, steps)
+    return StageOptions(data.correct, data.tokens, steps)
 
 
 def learned_critics(fitted: FittedStages, data: Critics, token_price: float) -> Choice:
@@ -236,7 +236,7 @@ def _tuned_pair(seen: Critics, test: Critics, value: Floats) -> Choice:
     return np.where(other < best[1], best[2], best[3])
 
 
-def _best_stop(values: Floats, known: Options, token_price: float) -> float:
+def _best_stop(values: Floats, known: StageOptions, token_price: float) -> float:
     """The threshold from which to stop, of highest value."""
     return max(_cuts(values), key=lambda cut: float(known.chosen(first_stop(values < cut)).value(token_price).mean()))
 
