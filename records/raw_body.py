@@ -113,7 +113,7 @@ def _decoder(top: bool) -> Callable[[Body], Any] | None:
         function_call: Any = None
 
     class Choice(msgspec.Struct):
-        message: Message
+        message: RawMessage
         logprobs: Logprobs
         finish_reason: Any = None
 
