@@ -29,7 +29,8 @@ from metaprobe.eval.metrics.controls import ControlComparison
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Run
-from metaprobe.training.study import study, train_quality
+from metaprobe.training.crossfit.study import study
+from metaprobe.training.quality.train import train_quality
 
 FIGURES = ROOT / "docs" / "measured" / "live_signals.json"
 EXPLICIT, IMPLICIT, BOTH = "explicit", "implicit", "both"

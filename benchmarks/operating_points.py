@@ -43,7 +43,8 @@ from metaprobe.eval.table import group_of
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Run
-from metaprobe.training.study import study, train_quality
+from metaprobe.training.crossfit.study import study
+from metaprobe.training.quality.train import train_quality
 
 MEASURED = ROOT / "docs" / "measured" / "operating_points.json"
 

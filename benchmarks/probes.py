@@ -39,8 +39,8 @@ from metaprobe.training.crossfit.methods import (
     LowRankProbe,
     standard_methods,
 )
+from metaprobe.training.crossfit.study import BLENDED
 from metaprobe.training.linear.probe import KINDS, fit_linear
-from metaprobe.training.study import BLENDED
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "probes.md"

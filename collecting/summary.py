@@ -1,15 +1,12 @@
 """The figures of any collection: what every system has, and what its paper asks of it; store after store."""
 
-import dataclasses
 import json
-import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from metaprobe.collecting.collect import SETTINGS_FILE
+from metaprobe.eval.plain import plain
 from metaprobe.eval.systems import caelf, essay_debate, metacogagent, metacrit, mgv
 from metaprobe.eval.systems.decisions import decisions_of
 from metaprobe.records.errors import RecordError
@@ -65,20 +62,6 @@ def task_scores(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
         items = [run.item for run in told]
         found[name] = {"score": task.score(items, [run.final_answer for run in told]), "guessing": task.chance(items)}
     return found
-
-
-def plain(value: Any) -> Any:
-    """Dataclasses and arrays as JSON's own types; not a number is null."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, dict):
-        named = ((" -> ".join(map(str, key)) if isinstance(key, tuple) else str(key), of) for key, of in value.items())
-        return {name: plain(of) for name, of in named}
-    if isinstance(value, np.ndarray | np.generic):
-        value = value.tolist()
-    if isinstance(value, list | tuple):
-        return [plain(entry) for entry in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _nothing(runs: Sequence[Run], resamples: int, seed: int) -> dict[str, Any]:

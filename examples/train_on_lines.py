@@ -16,7 +16,7 @@ from metaprobe import QualityPredictor
 from metaprobe.records.importer import import_file
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Run
-from metaprobe.training.study import head_studies, train_quality
+from metaprobe.training.quality.train import head_studies, train_quality
 
 RUNS = Path(__file__).parent.parent / "recorded" / "metacog-every-agent"
 

@@ -22,8 +22,9 @@ from metaprobe.eval.systems import metacrit
 from metaprobe.eval.table import AnswerTable, answer_table
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run, Statement
+from metaprobe.training.comparison.write import write_comparison
 from metaprobe.training.crossfit.methods import TREES
-from metaprobe.training.study import study, write_comparison
+from metaprobe.training.crossfit.study import study
 
 RECORDED = Path(__file__).parent.parent / "recorded"
 N = 600

@@ -13,7 +13,7 @@ from metaprobe.records.errors import RecordError
 from metaprobe.training.common import trees
 from metaprobe.training.common.roles import final_roles
 from metaprobe.training.common.trees import fit_trees
-from metaprobe.training.study import head_studies, train_quality
+from metaprobe.training.quality.train import head_studies, train_quality
 
 distributed = pytest.importorskip("distributed")
 array = pytest.importorskip("dask.array")

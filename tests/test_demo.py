@@ -17,8 +17,9 @@ from metaprobe.records.store import RunStore
 from metaprobe.routing.ask_again import ACCEPT, AGAIN
 from metaprobe.routing.policy import State
 from metaprobe.training.crossfit.evidence import load_evidence
+from metaprobe.training.crossfit.study import study
 from metaprobe.training.demo import Demo, train_demo
-from metaprobe.training.study import study, train_hidden
+from metaprobe.training.hidden.train import train_hidden
 
 # Whether so little data passes every audit is not the subject here.
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")

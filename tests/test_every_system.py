@@ -16,7 +16,9 @@ from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Run
-from metaprobe.training.study import head_studies, study, train_hidden, train_quality
+from metaprobe.training.crossfit.study import study
+from metaprobe.training.hidden.train import train_hidden
+from metaprobe.training.quality.train import head_studies, train_quality
 
 pytestmark = [
     pytest.mark.slow,

@@ -24,8 +24,10 @@ from metaprobe.training.common.trees import fit_trees
 from metaprobe.training.crossfit.evidence import generator_of
 from metaprobe.training.crossfit.folds import crossfit
 from metaprobe.training.crossfit.methods import Evidence, standard_methods
+from metaprobe.training.crossfit.study import Study
+from metaprobe.training.hidden.train import train_hidden
 from metaprobe.training.linear.states import InMemory
-from metaprobe.training.study import Study, train_hidden, train_quality
+from metaprobe.training.quality.train import train_quality
 
 # Whether so little data passes every audit is not the subject here.
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")

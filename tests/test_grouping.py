@@ -17,9 +17,10 @@ from metaprobe.training.common.grouping import FEW, joined_groups
 from metaprobe.training.common.roles import outer_folds
 from metaprobe.training.comparison.compare import comparison
 from metaprobe.training.crossfit.evidence import load_evidence
+from metaprobe.training.crossfit.study import study_of
 from metaprobe.training.gate.train import train_gate
 from metaprobe.training.quality.data import load_heads
-from metaprobe.training.study import study_of, train_quality
+from metaprobe.training.quality.train import train_quality
 
 N = 456
 WORDS = [f"{a}{b}{c}" for a in "bdfgk" for b in "aeiou" for c in "lmnrst"]

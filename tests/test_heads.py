@@ -28,7 +28,7 @@ from metaprobe.training.crossfit.methods import Evidence
 from metaprobe.training.crossfit.thresholds import critical_thresholds
 from metaprobe.training.quality.data import graded_evidence, load_heads
 from metaprobe.training.quality.figures import GradedStudy, graded_figures
-from metaprobe.training.study import head_studies, train_quality
+from metaprobe.training.quality.train import head_studies, train_quality
 
 # Whether so little data passes every audit is not the subject here.
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")

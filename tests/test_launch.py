@@ -31,7 +31,8 @@ from metaprobe.routing.explore import EpsilonGreedy, Exhaustive
 from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.profiles import Experience
 from metaprobe.terminal import live_collection
-from metaprobe.training.study import study, train_hidden
+from metaprobe.training.crossfit.study import study
+from metaprobe.training.hidden.train import train_hidden
 
 COT = SYSTEMS["zero-shot-cot"]
 

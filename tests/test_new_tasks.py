@@ -16,8 +16,8 @@ from metaprobe.training.common.roles import final_roles
 from metaprobe.training.common.trees import fit_trees
 from metaprobe.training.crossfit.audit import out_of_domain
 from metaprobe.training.crossfit.methods import TREES, Evidence, FeatureTrees
+from metaprobe.training.crossfit.study import study_of
 from metaprobe.training.quality.fit import QualityHead, export_quality
-from metaprobe.training.study import study_of
 
 NAMES = ("full.mean", "full.slope", "full.var")
 

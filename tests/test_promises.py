@@ -15,9 +15,10 @@ from metaprobe.training.common.graphs import linear_graph, trees_graph
 from metaprobe.training.common.roles import final_roles
 from metaprobe.training.common.trees import fit_trees
 from metaprobe.training.crossfit.methods import Evidence, ProbeKind
+from metaprobe.training.crossfit.study import study_of
+from metaprobe.training.hidden.train import train_hidden
 from metaprobe.training.linear.probe import KINDS
 from metaprobe.training.quality.fit import promised
-from metaprobe.training.study import study_of, train_hidden
 
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
 

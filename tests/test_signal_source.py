@@ -11,7 +11,9 @@ from metaprobe.checkpoints import ContractMismatch
 from metaprobe.probes.source import SignalSource, joined
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Hidden
-from metaprobe.training.study import study, train_hidden, train_quality
+from metaprobe.training.crossfit.study import study
+from metaprobe.training.hidden.train import train_hidden
+from metaprobe.training.quality.train import train_quality
 
 # Whether so little data passes every audit is not the subject here.
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")

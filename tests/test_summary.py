@@ -9,7 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from metaprobe.cli import main
-from metaprobe.collecting.summary import plain, summarize
+from metaprobe.collecting.summary import summarize
+from metaprobe.eval.plain import plain
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 

@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint, Generator, Training
-from metaprobe.eval.compare import PolicyOutcomes
+from metaprobe.eval.compare import PolicyOutcomes, policy_results
 from metaprobe.eval.metrics import auroc, cluster_weights, interval, mean_interval
+from metaprobe.eval.results import PolicyResult
 from metaprobe.eval.table import usable_groups
 from metaprobe.probes.signals import Signals, signals_of
 from metaprobe.records.errors import RecordError
@@ -23,7 +24,7 @@ from metaprobe.training.common.graphs import linear_graph
 from metaprobe.training.common.grouping import joined_items
 from metaprobe.training.common.roles import outer_folds
 from metaprobe.training.common.write import Export, write_checkpoint
-from metaprobe.training.crossfit.evidence import generator_of
+from metaprobe.training.crossfit.evidence import generator_of, load_runs
 
 DIRECT, STEPS = "direct", "step-by-step"
 STATEMENTS = ("difficulty", "confidence")
@@ -246,3 +247,13 @@ def _best_threshold(values: NDArray[np.float32], correct: NDArray[np.int64]) -> 
     if best == 0:
         return float("-inf")
     return float("inf") if best == len(values) else float((values[order[best - 1]] + values[order[best]]) / 2)
+
+
+def train_choice(
+    path: str | Path, stores: Sequence[str | Path], *, seed: int, folds: int, command: str
+) -> tuple[Checkpoint, tuple[PolicyResult, ...]]:
+    """The learned choice between accepting a direct answer and asking again, beside the fixed thresholds."""
+    data = paired_answers(load_runs(stores))
+    policies, learned = evaluate_choice(data, folds=folds, seed=seed)
+    checkpoint = export_choice(path, data, policies, learned, seed=seed, command=command)
+    return checkpoint, policy_results(data.groups, policies, seed=seed)

@@ -80,7 +80,7 @@ def demo(out: Path, model: str, limit: int | None, batch_size: int, folds: int, 
     Takes under ten minutes on two cores that do nothing else; run again, it resumes.
     """
     from metaprobe.eval.report.text import comparison_table
-    from metaprobe.training.study import require_report
+    from metaprobe.training.comparison.write import require_report
 
     require_report()
     from metaprobe.collecting.launch import CollectionWatch
@@ -280,7 +280,8 @@ def compare(
 ) -> None:
     """Explicit against implicit metacognition on stored runs: report, tables, and a row for each item and method."""
     from metaprobe.eval.report.text import comparison_table
-    from metaprobe.training.study import require_report, study, write_comparison
+    from metaprobe.training.comparison.write import require_report, write_comparison
+    from metaprobe.training.crossfit.study import study
 
     require_report()
     with steps() as on_step:

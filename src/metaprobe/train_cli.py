@@ -68,7 +68,7 @@ def train_quality_command(
     the judge's sum from 0 to 9. Labels may be missing: each head learns from the answers that have its own.
     """
     from metaprobe.training.common.heads import SCALES
-    from metaprobe.training.study import head_studies, train_quality
+    from metaprobe.training.quality.train import head_studies, train_quality
 
     if new_tasks and scheduler is not None:
         raise click.UsageError("--new-tasks fits many small boosters, which a cluster does not do: leave out --dask")
@@ -157,9 +157,10 @@ def train_hidden_command(
     from metaprobe.training.common.heads import INVERTED
     from metaprobe.training.crossfit.evidence import load_evidence, origin_of_states
     from metaprobe.training.crossfit.progress import kept_beside
+    from metaprobe.training.crossfit.study import study_of
     from metaprobe.training.hidden.difficulty import LEVEL, SUCCESS_RATE, train_difficulty
+    from metaprobe.training.hidden.train import positions_of, train_hidden
     from metaprobe.training.linear.states_choice import Wanted
-    from metaprobe.training.study import positions_of, study_of, train_hidden
 
     check_target(out, "hidden")
     if target in INVERTED:
@@ -216,7 +217,7 @@ train.add_command(train_adapter_command)
 @seed_option
 def train_choice_command(runs: tuple[Path, ...], out: Path, folds: int, seed: int) -> None:
     """Accept a direct answer or ask again step by step, from items that were answered both ways."""
-    from metaprobe.training.study import train_choice
+    from metaprobe.training.choice import train_choice
 
     check_target(out, "choice")
     checkpoint, policies = train_choice(out, runs, seed=seed, folds=folds, command=command_line())

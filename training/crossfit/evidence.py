@@ -209,3 +209,10 @@ def load_runs(stores: Sequence[str | Path]) -> list[Run]:
                 raise RecordError(f"run {run.id!r} is in {store} and in another of the stores: name each store once")
             runs[run.id] = run
     return list(runs.values())
+
+
+def turned_round(evidence: Evidence) -> Evidence:
+    """The same of the opposite label: 1 where there is no critical failure."""
+    table = replace(evidence.table, y=1 - evidence.table.y)
+    sources = {source: 1 - labels for source, labels in evidence.labels_by_source.items()}
+    return replace(evidence, table=table, labels_by_source=sources)

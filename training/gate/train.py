@@ -17,13 +17,12 @@ from metaprobe.training.common.graphs import trees_graph
 from metaprobe.training.common.heads import INVERTED
 from metaprobe.training.common.roles import final_roles
 from metaprobe.training.common.write import Export, write_checkpoint
-from metaprobe.training.crossfit.evidence import load_evidence
+from metaprobe.training.crossfit.evidence import load_evidence, turned_round
 from metaprobe.training.crossfit.methods import Evidence
 from metaprobe.training.gate.fit import FittedGate, fit_gate
 from metaprobe.training.gate.folds import OnStep, audited_gate, held_out_looks
 from metaprobe.training.gate.heads import SCHEMA, Features, MeanLogprob
 from metaprobe.training.gate.thresholds import rate_at_most, too_few_groups
-from metaprobe.training.quality.data import turned_round
 
 ALPHAS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3)
 

@@ -11,7 +11,7 @@ from metaprobe.eval.table import AnswerTable, answer_table
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Label, Run
 from metaprobe.training.common.heads import INVERTED, LEVELS, QUALITY, SCALES
-from metaprobe.training.crossfit.evidence import evidence_of, load_runs
+from metaprobe.training.crossfit.evidence import evidence_of, load_runs, turned_round
 from metaprobe.training.crossfit.methods import Evidence
 
 FEW = 10
@@ -82,13 +82,6 @@ def load_heads(
             evidence = turned_round(evidence)
         found[target] = graded_evidence(evidence, graded[target], target) if target in graded else evidence
     return found
-
-
-def turned_round(evidence: Evidence) -> Evidence:
-    """The same of the opposite label: 1 where there is no critical failure."""
-    table = replace(evidence.table, y=1 - evidence.table.y)
-    sources = {source: 1 - labels for source, labels in evidence.labels_by_source.items()}
-    return replace(evidence, table=table, labels_by_source=sources)
 
 
 def graded_evidence(evidence: Evidence, grades: ArrayLike, target: str) -> Graded:

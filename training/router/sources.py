@@ -14,7 +14,8 @@ from metaprobe.records.outcomes import QuestionOutcomes
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call
 from metaprobe.training.crossfit.methods import TREES
-from metaprobe.training.study import study, train_quality
+from metaprobe.training.crossfit.study import study
+from metaprobe.training.quality.train import train_quality
 
 NAME = "confidence"
 TRAIN = "train:"

@@ -1,0 +1,92 @@
+"""A study: evidence, methods, and what the folds say of them. All training and comparing begins with one."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from metaprobe.training.common.heads import INVERTED
+from metaprobe.training.crossfit.evidence import load_evidence, turned_round
+from metaprobe.training.crossfit.folds import CrossFit, crossfit
+from metaprobe.training.crossfit.methods import (
+    AFTER,
+    BEFORE,
+    MEAN_LOGPROB,
+    TREES,
+    USUAL_TREES,
+    Evidence,
+    FeatureTrees,
+    Method,
+    ProbeKind,
+    standard_methods,
+)
+from metaprobe.training.crossfit.progress import Progress
+
+BLENDED = (MEAN_LOGPROB, TREES, BEFORE, AFTER)
+"""What the blend is made of: one signal of each kind. Fixed beforehand, not chosen."""
+
+
+OnStep = Callable[[str], None]
+
+
+def quiet(what: str) -> None:
+    """Says nothing."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Study:
+    """Evidence, methods, and what the folds say of them."""
+
+    evidence: Evidence
+    methods: tuple[Method, ...]
+    fits: CrossFit
+    seed: int
+    target: str = "correct"
+    """The label that was studied."""
+    stores: tuple[Path, ...] = ()
+    """Where the runs are, for what a comparison says of them; empty where they are not in stores."""
+
+    @property
+    def trees(self) -> FeatureTrees:
+        """The recipe of the quality predictor."""
+        return next(method for method in self.methods if isinstance(method, FeatureTrees))
+
+
+def study(
+    stores: Sequence[str | Path],
+    *,
+    target: str = "correct",
+    stage: str | None = None,
+    agent: str | None = None,
+    folds: int = 5,
+    seed: int = 0,
+    hidden: bool = True,
+    kind: ProbeKind = "logistic",
+    on_step: OnStep = quiet,
+) -> Study:
+    """Cross-fit every standard method on the labelled answers of these stores.
+
+    `hidden=False` leaves out the probes, which are of the given kind. Of a label whose 1 is the bad one, `critical`,
+    the opposite is studied, so that everywhere higher scores are better answers.
+    """
+    evidence = load_evidence(stores, target=target, stage=stage, agent=agent, hidden=hidden)
+    if target in INVERTED:
+        evidence = turned_round(evidence)
+    found = study_of(evidence, folds=folds, seed=seed, kind=kind, on_step=on_step)
+    return replace(found, target=target, stores=tuple(Path(store) for store in stores))
+
+
+def study_of(
+    evidence: Evidence,
+    *,
+    folds: int = 5,
+    seed: int = 0,
+    kind: ProbeKind = "logistic",
+    trees: FeatureTrees = USUAL_TREES,
+    progress: Progress | None = None,
+    on_step: OnStep = quiet,
+) -> Study:
+    """The same, of evidence that is loaded. `progress`: where finished folds are kept for the next start."""
+    methods = tuple(standard_methods(evidence, kind=kind, trees=trees))
+    blend = [name for name in BLENDED if name in {method.name for method in methods}]
+    fits = crossfit(evidence, methods, folds=folds, seed=seed, blend=blend, progress=progress, on_step=on_step)
+    return Study(evidence, methods, fits, seed)
