@@ -30,9 +30,10 @@ from metaprobe.routing.learned import LearnedRouter
 from metaprobe.routing.learned_state import AskedAgent, Known
 from metaprobe.training.common.roles import group_folds
 from metaprobe.training.router.controls import Family, families_of
-from metaprobe.training.router.data import Outcomes, Words, outcomes_of
+from metaprobe.training.router.data import Outcomes, outcomes_of
 from metaprobe.training.router.evaluate import matrix_of
 from metaprobe.training.router.train import train_router
+from metaprobe.training.router.words import Words
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "routing.md"

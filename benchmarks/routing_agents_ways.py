@@ -21,11 +21,11 @@ from metaprobe.routing.paper import ASK, COLLABORATE, EXECUTE, PaperRules
 from metaprobe.routing.policy import Outcome, Policy, State, decided
 from metaprobe.routing.profiles import Profiles
 from metaprobe.training.common.roles import group_folds
-from metaprobe.training.router.data import Words
 from metaprobe.training.router.data import outcomes_of as arrays_of
 from metaprobe.training.router.fit import LAMBDAS, cost_scale, fit_router
 from metaprobe.training.router.runs import outcomes_of
 from metaprobe.training.router.train import train_router
+from metaprobe.training.router.words import Words
 
 INNER = 2
 """Folds within the training items."""

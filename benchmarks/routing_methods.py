@@ -10,10 +10,11 @@ from metaprobe.eval.routing import Matrix, Played, replay
 from metaprobe.eval.routing_controls import always
 from metaprobe.routing.learned_budget import Alone, BudgetPlan, Point
 from metaprobe.training.router.curve import alone_of, choices_by_rule, cross_played, curve_of, rule_of
-from metaprobe.training.router.data import Outcomes, Words
+from metaprobe.training.router.data import Outcomes
 from metaprobe.training.router.evaluate import matrix_of
 from metaprobe.training.router.fit import FittedRouter, fit_router
 from metaprobe.training.router.rows import Rates
+from metaprobe.training.router.words import Words
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -15,8 +15,9 @@ from routing_methods import Fitted, Floats, Result, Split, fitted, planned, play
 from metaprobe.eval.metrics import Interval, cluster_weights, mean_interval
 from metaprobe.eval.routing_controls import always
 from metaprobe.routing.learned_budget import BudgetPlan, plan_of
-from metaprobe.training.router.data import Outcomes, Words, outcomes_of
+from metaprobe.training.router.data import Outcomes, outcomes_of
 from metaprobe.training.router.fit import fit_router
+from metaprobe.training.router.words import Words
 
 SEEDS = 5
 BUDGET = 0.518

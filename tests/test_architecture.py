@@ -8,6 +8,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import house  # noqa: E402
+
 FLOORS = {
     "records": 0,
     "checkpoints": 0,
@@ -104,3 +108,32 @@ def test_the_front_door_shows_exactly_these_names() -> None:
         "load_checkpoint",
     ]
     assert all(hasattr(metaprobe, name) for name in metaprobe.__all__)
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    assert house.cycle(house.imports(house.sources())) == []
+    assert house.cycle({"a": {"b"}, "b": {"c"}, "c": {"a"}})  # it would be found
+
+
+FLOORS_OF_TRAINING = ("common", "linear", "crossfit")
+"""From the lowest; what is none of them is a subject, above all three."""
+
+
+def test_inside_training_imports_run_downwards() -> None:
+    def floor(module: str) -> int:
+        folder = (module.split(".") + [""] * 3)[2]
+        return FLOORS_OF_TRAINING.index(folder) if folder in FLOORS_OF_TRAINING else len(FLOORS_OF_TRAINING)
+
+    arrows = house.imports(house.sources())
+    inside = [(one, other) for one in arrows for other in arrows[one] if "training." in one and "training." in other]
+    assert len(inside) > 100
+    assert [arrow for arrow in inside if floor(arrow[0]) < floor(arrow[1])] == []
+
+
+def test_no_class_has_the_name_of_another() -> None:
+    assert [name for name, count in house.class_names(house.sources()).items() if count > 1] == []
+
+
+def test_no_file_is_longer_than_one_reads() -> None:
+    lengths = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in house.sources().items()}
+    assert {name: n for name, n in lengths.items() if n > 400} == {}

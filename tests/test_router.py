@@ -21,12 +21,13 @@ from metaprobe.routing.learned import GAIN, SUCCESS, LearnedRouter
 from metaprobe.routing.learned_budget import Alone, Point, lambda_of_budget, plan_of
 from metaprobe.routing.learned_play import play
 from metaprobe.routing.learned_state import AskedAgent, Known, Past
-from metaprobe.training.router.data import Words, outcomes_of, pasts_of, texts_of
+from metaprobe.training.router.data import outcomes_of, pasts_of
 from metaprobe.training.router.evaluate import evaluate_router, known_of_line
 from metaprobe.training.router.fit import fit_router
 from metaprobe.training.router.promote import promote
 from metaprobe.training.router.rows import Rates
 from metaprobe.training.router.train import state_rows, train_router
+from metaprobe.training.router.words import Words, texts_of
 
 # Whether so little data passes every audit is not the subject here.
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")

@@ -15,10 +15,11 @@ from metaprobe.routing.learned_budget import Alone, Point, plan_of
 from metaprobe.routing.learned_play import play
 from metaprobe.routing.learned_policy import AgentPolicy
 from metaprobe.routing.learned_state import Known, Past
-from metaprobe.training.router.data import Words, outcomes_of
+from metaprobe.training.router.data import outcomes_of
 from metaprobe.training.router.fit import fit_router
 from metaprobe.training.router.rows import Rates
 from metaprobe.training.router.train import train_router
+from metaprobe.training.router.words import Words
 
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
 

@@ -239,6 +239,7 @@ WRITERS = (
 NOT_COMPARED = {
     "docs/dependencies.md": "holds the versions of what is installed, their licences and what they bring in turn; the "
     "columns that are the same everywhere are compared below",
+    "docs/architecture.md#house": "counts every line of the package; what may not grow is held by test_architecture.py",
 }
 """Block -> why no test can make it again."""
 WRITER_OF = {block: writer for writer in WRITERS for block in writer.blocks}
@@ -288,7 +289,8 @@ def test_every_block_of_every_page_has_a_writer_here() -> None:
         blocks = [(mark["name"], mark["script"]) for mark in MARKED.finditer(text)]
         assert sorted(name for name, _ in blocks) == sorted(re.findall(r"<!-- /([\w-]+) -->", text)), path.name
         found |= {f"{path.relative_to(ROOT)}#{name}": script for name, script in blocks}
-    assert found == {block: writer.script for block, writer in WRITER_OF.items() if "#" in block}
+    counted = {block: script for block, script in found.items() if block not in NOT_COMPARED}
+    assert counted == {block: writer.script for block, writer in WRITER_OF.items() if "#" in block}
 
 
 def test_every_script_that_writes_a_whole_page_is_here() -> None:

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from metaprobe.routing.learned_budget import Alone, Point
 from metaprobe.training.common.roles import group_folds
-from metaprobe.training.router.data import Floats, Ints, Outcomes, Words
+from metaprobe.training.router.data import Floats, Ints, Outcomes
 from metaprobe.training.router.fit import LAMBDAS, STATES, Board, FittedRouter, cost_scale, fit_router, time_scale
 from metaprobe.training.router.rows import Mask, Rates
+from metaprobe.training.router.words import Words
 
 FOLDS = 5
 """Outer folds by group."""

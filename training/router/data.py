@@ -15,7 +15,6 @@ from metaprobe.records.extras import require
 from metaprobe.records.outcomes import QuestionOutcomes
 from metaprobe.routing.learned import ANY
 from metaprobe.routing.learned_state import Past, agreement, content
-from metaprobe.routing.learned_text import BUCKETS, WordScores, word_buckets
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -26,10 +25,6 @@ PRIOR = 5.0
 """Answers that an agent's rate over all dimensions weighs against its own on one."""
 SLOPE_PENALTY = 1.0
 """Inverse strength of the L2 penalty on what a dimension adds to an agent's calibration."""
-WORD_PENALTY = 20.0
-"""L2 penalty on the words' weights, vectors of length 1."""
-FEWEST_QUESTIONS = 3
-"""In how many questions a word must stand to count."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -281,7 +276,7 @@ def _calibration(data: Outcomes, column: int, rows: Ints) -> dict[int, tuple[flo
         own = (at[:, None] == np.array(dimensions)).astype(np.float64)
         X = np.column_stack([z, z[:, None] * own / 2, own]) if not pooled else z[:, None]
         twice = np.concatenate([X, X])  # a score s is a right answer of weight s and a wrong one of weight 1 - s
-        often = _relative(data.weight[used, column])
+        often = relative(data.weight[used, column])
         weight = np.concatenate([y * often, (1 - y) * often])
         kept = weight > 0
         model = linear.LogisticRegression(C=SLOPE_PENALTY, max_iter=1000)
@@ -294,80 +289,9 @@ def _calibration(data: Outcomes, column: int, rows: Ints) -> dict[int, tuple[flo
     return found
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Words:
-    """The questions' words as one sparse matrix, made once."""
-
-    counts: object
-    """(n, BUCKETS) of 0 and 1, scipy CSR."""
-
-    @classmethod
-    def of(cls, questions: Sequence[str]) -> "Words":
-        sparse = require("scipy.sparse", "fit")
-        found = [word_buckets(question) for question in questions]
-        ends = np.cumsum([0, *(len(buckets) for buckets in found)])
-        columns = np.concatenate(found) if len(found) else np.empty(0, dtype=np.int64)
-        return cls(sparse.csr_matrix((np.ones(len(columns)), columns, ends), shape=(len(questions), BUCKETS)))
-
-
-def word_scores(words: Words, data: Outcomes, rows: Ints) -> WordScores:
-    """Ridge regression of how far each agent's score lies above its rate on the dimension, on TF-IDF of the words."""
-    linear, sparse = require("sklearn.linear_model", "fit"), require("scipy.sparse", "fit")
-    A = len(data.agents)
-    counts = words.counts[rows]  # type: ignore[index]
-    seen = np.asarray(counts.sum(axis=0)).ravel()
-    idf = np.where(seen >= FEWEST_QUESTIONS, np.log((1 + len(rows)) / (1 + seen)) + 1, 0.0)
-    if not idf.any():
-        return WordScores(np.zeros((0, A + 1), dtype=np.float32), np.zeros(0, dtype=np.float32))
-    X = normalised(counts, idf, sparse)
-    residual = data.score[rows] - _usual(data, rows)
-    model = linear.Ridge(alpha=WORD_PENALTY, fit_intercept=False, solver="sparse_cg", tol=1e-4)
-    if data.logged:  # each agent from what was asked of it
-        coefficients = np.zeros((A, BUCKETS))
-        for column in range(A):
-            known = np.flatnonzero(np.isfinite(residual[:, column]))
-            if len(known):
-                often = _relative(data.weight[rows[known], column])
-                coefficients[column] = model.fit(X[known], residual[known, column], sample_weight=often).coef_  # type: ignore[index]
-    else:
-        coefficients = np.reshape(model.fit(X, np.nan_to_num(residual)).coef_, (A, BUCKETS))
-    weights = coefficients.T * idf[:, None]
-    weights = np.column_stack([weights, weights.mean(axis=1)])
-    return WordScores(weights.astype(np.float32), (idf**2).astype(np.float32))
-
-
-def normalised(counts: object, idf: Floats, sparse: object) -> object:
-    """TF-IDF rows of length 1 (0 where no word is known)."""
-    X = counts.multiply(idf).tocsr()  # type: ignore[attr-defined]
-    length = np.sqrt(np.asarray(X.multiply(X).sum(axis=1)).ravel())
-    return sparse.diags(1 / np.maximum(length, 1e-12)) @ X  # type: ignore[attr-defined]
-
-
-def _usual(data: Outcomes, rows: Ints) -> Floats:
-    """(n, A): mean score of the agent on the question's dimension."""
-    usual = np.zeros((len(rows), len(data.agents)))
-    for dimension in np.unique(data.dimension[rows]):
-        here = data.dimension[rows] == dimension
-        weight, score = data.weight[rows[here]], np.nan_to_num(data.score[rows[here]])
-        total = weight.sum(axis=0)
-        usual[here] = (weight * score).sum(axis=0) / np.where(total > 0, total, 1.0)
-    return usual
-
-
-def _relative(weight: Floats) -> Floats:
+def relative(weight: Floats) -> Floats:
     """Of mean 1: so that a penalty weighs as much against rare outcomes as against known ones."""
     return weight / weight.mean() if len(weight) else weight
-
-
-def texts_of(scores: WordScores, words: Words, rows: Ints) -> Floats:
-    """(n, A): what `WordScores.of` gives, for many questions; NaN where no word is known."""
-    A = scores.weights.shape[1] - 1
-    if not len(scores.weights):
-        return np.full((len(rows), A + 1), np.nan)[:, :A]
-    counts = words.counts[rows]  # type: ignore[index]
-    length = np.asarray(counts @ scores.squares.astype(np.float64)).ravel()
-    found = np.asarray(counts @ scores.weights.astype(np.float64))[:, :A]
-    return np.where(length[:, None] > 0, found / np.sqrt(np.maximum(length, 1e-12))[:, None], np.nan)
 
 
 def logit(rate: float) -> float:

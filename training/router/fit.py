@@ -29,8 +29,9 @@ from metaprobe.routing.learned_state import Past
 from metaprobe.routing.learned_text import WordScores
 from metaprobe.training.common.roles import group_folds
 from metaprobe.training.common.trees import Trees, float32_thresholds
-from metaprobe.training.router.data import Floats, Ints, Outcomes, Words, pasts_of, texts_of, word_scores
+from metaprobe.training.router.data import Floats, Ints, Outcomes, pasts_of
 from metaprobe.training.router.rows import Mask, Rates, Views, batch_rows, views_of
+from metaprobe.training.router.words import Words, texts_of, word_scores
 
 GAIN_ROW = ("best", "success", "lead", "rate", "log_priced", "others", "log_lambda")
 """Columns of the gain head: P(right) of the best asked (0 if none), of the row's agent, their difference, its rate, the

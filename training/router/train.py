@@ -20,11 +20,12 @@ from metaprobe.routing.learned_budget import Alone, Point
 from metaprobe.routing.learned_state import PRICED
 from metaprobe.training.common.write import Export, write_checkpoint
 from metaprobe.training.router.curve import FOLDS, HeldOut, alone_of, cross_played, curve_of, rule_of
-from metaprobe.training.router.data import Floats, Ints, Outcomes, Words, fingerprint_of, outcomes_of, pasts_json
+from metaprobe.training.router.data import Floats, Ints, Outcomes, fingerprint_of, outcomes_of, pasts_json
 from metaprobe.training.router.fit import MARGIN, STATES, Board, FittedRouter, cost_scale, fit_router
 from metaprobe.training.router.graph import router_graph
 from metaprobe.training.router.rows import Rates, batch_rows
 from metaprobe.training.router.sources import sources_of
+from metaprobe.training.router.words import Words
 
 FEWEST_QUESTIONS = 60
 NEAR = 0.005
