@@ -111,10 +111,6 @@ class RunStore:
         files = self._activation_files(self.shards(), extracted=True)
         return gather(files, call_ids, layers=layers, positions=positions, model=model)
 
-    def has_activations(self) -> bool:
-        """Whether hidden states of any call are stored."""
-        return next(iter(self._activation_files(self.shards(), extracted=True)), None) is not None
-
     def activation_files(self) -> list[ActivationFile]:
         """Whose hidden states are stored, and which: the headers of all files, those kept while answering first."""
         return list(self._activation_files(self.shards(), extracted=True))

@@ -17,7 +17,7 @@ from test_hidden_probe import hidden_checkpoint
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.cli import main
 from metaprobe.probes.hidden import ConfidenceProbe
-from metaprobe.probes.hidden import HiddenProbeMethod as Reader
+from metaprobe.probes.hidden import HiddenProbe as Reader
 from metaprobe.records.activations import activation_bytes
 from metaprobe.records.errors import RecordError, StoreMismatch
 from metaprobe.records.store import RunStore
