@@ -101,13 +101,25 @@ def test_the_front_door_shows_exactly_these_names() -> None:
         "ConfidenceProbe",
         "DifficultyProbe",
         "LearnedChoice",
+        "LearnedRouter",
         "MissingExtra",
+        "PaperRules",
         "QualityPredictor",
         "RecordError",
+        "RunStore",
+        "Signals",
+        "StreamingGate",
         "Verdict",
+        "import_file",
+        "load",
         "load_checkpoint",
+        "parse_response",
+        "watch",
     ]
     assert all(hasattr(metaprobe, name) for name in metaprobe.__all__)
+    assert sorted(dir(metaprobe)) == sorted([*metaprobe.__all__, "__version__"])
+    with pytest.raises(AttributeError, match="has no attribute 'quality'; it has Checkpoint, "):
+        metaprobe.quality  # noqa: B018
 
 
 def test_no_files_import_each_other_in_a_circle() -> None:

@@ -1,16 +1,29 @@
 """metaprobe: how good is a language model's answer, from signals the model already gives off.
 
-predictor = QualityPredictor.load()      # or the folder of one of your own
+predictor = load("bundled:quality")      # or the folder of one of your own
 verdict = predictor.predict(response)    # an OpenAI chat completion with log-probabilities
 """
 
+from importlib import import_module
 from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
 
 from metaprobe.checkpoints import Checkpoint, CheckpointError, load_checkpoint
 from metaprobe.probes.hidden import ConfidenceProbe, DifficultyProbe
 from metaprobe.probes.quality import QualityPredictor, Verdict
 from metaprobe.records.errors import MissingExtra, RecordError
 from metaprobe.routing.ask_again import LearnedChoice
+
+if TYPE_CHECKING:
+    from metaprobe.loading import load
+    from metaprobe.probes.signals import Signals
+    from metaprobe.records.importer import import_file
+    from metaprobe.records.openai_format import parse_response
+    from metaprobe.records.store import RunStore
+    from metaprobe.routing.gate import StreamingGate
+    from metaprobe.routing.learned import LearnedRouter
+    from metaprobe.routing.paper import PaperRules
+    from metaprobe.serving.watch import watch
 
 __version__ = version("metaprobe")
 
@@ -20,9 +33,40 @@ __all__ = [
     "ConfidenceProbe",
     "DifficultyProbe",
     "LearnedChoice",
+    "LearnedRouter",
     "MissingExtra",
+    "PaperRules",
     "QualityPredictor",
     "RecordError",
+    "RunStore",
+    "Signals",
+    "StreamingGate",
     "Verdict",
+    "import_file",
+    "load",
     "load_checkpoint",
+    "parse_response",
+    "watch",
 ]
+_LATER = {
+    "LearnedRouter": "metaprobe.routing.learned",
+    "PaperRules": "metaprobe.routing.paper",
+    "RunStore": "metaprobe.records.store",
+    "Signals": "metaprobe.probes.signals",
+    "StreamingGate": "metaprobe.routing.gate",
+    "import_file": "metaprobe.records.importer",
+    "load": "metaprobe.loading",
+    "parse_response": "metaprobe.records.openai_format",
+    "watch": "metaprobe.serving.watch",
+}
+"""Imported when they are asked for, so that a first score comes as soon as it can."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module 'metaprobe' has no attribute {name!r}; it has {', '.join(__all__)}")
+    return getattr(import_module(_LATER[name]), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]
