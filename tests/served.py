@@ -5,7 +5,7 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -54,13 +54,18 @@ def small_checkpoint(path: Path, evidence: Evidence, *, model: str = "m") -> Che
     )
 
 
-@contextmanager
-def running(app: ASGIApp, **options: Any) -> Iterator[tuple[str, uvicorn.Server]]:
+def running(app: ASGIApp, **options: Any) -> AbstractContextManager[tuple[str, uvicorn.Server]]:
     """Base URL of the application under uvicorn, in a thread of its own, on a free port of this machine."""
+    return running_as(uvicorn.Config(app, log_config=None, access_log=False, ws="none", **options))
+
+
+@contextmanager
+def running_as(config: uvicorn.Config) -> Iterator[tuple[str, uvicorn.Server]]:
+    """The same of what `config` says, but for its address."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(256)  # from here on connections wait until the server takes them
-        server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, ws="none", **options))
+        server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         try:

@@ -160,6 +160,23 @@ def test_a_model_without_log_probabilities_goes_on_without_a_verdict(
     assert not handler._metadata  # ended runs are forgotten
 
 
+@pytest.mark.parametrize("kind", ["VerdictHandler", "AsyncVerdictHandler"])
+def test_a_text_model_of_langchain_is_told_apart_and_a_failed_run_forgotten(
+    langchain: Any, predictor: QualityPredictor, kind: str
+) -> None:
+    from langchain_core.language_models.fake import FakeListLLM
+
+    handed: list[Scored] = []
+    handler = getattr(langchain, kind)(predictor, on_verdict=handed.append)
+    asyncio.run(FakeListLLM(responses=["said"]).ainvoke("q", config={"callbacks": [handler], "metadata": {"mine": 1}}))
+    assert [scored.context["metadata"]["mine"] for scored in handed] == [1]
+    for model in (FakeListLLM(responses=[]), fake_chat()):
+        with pytest.raises((IndexError, StopIteration, RuntimeError)):
+            asyncio.run(model.ainvoke("q", config={"callbacks": [handler]}))
+    assert len(handed) == 1
+    assert not handler._metadata
+
+
 @pytest.mark.parametrize(
     "call",
     [

@@ -1,25 +1,18 @@
 """The server answers who has a key, hands on only the headers that it may, and refuses settings that are not safe."""
 
 import http.client
-import socket
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 import serving_clients
-import uvicorn
-from click.testing import CliRunner
 from served import KEY, Upstream, running
 from serving_clients import LOGPROBS, Served
 
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.serve_cli import serve
 from metaprobe.serving.app import create_app
-from metaprobe.serving.run import serve as run_server
-from metaprobe.serving.run import server_config
 from metaprobe.serving.settings import Settings, SettingsError
 
 MORE_THAN_ZERO = """
@@ -109,6 +102,14 @@ def test_the_upstreams_key_stands_in_for_the_callers(
         Served(url).chat()
         other = Served(url).post("/v1/score", LOGPROBS, host="evil.example")
         assert (other.status_code, other.json()["error"]["code"]) == (403, "bad_host")
+        for host, status in (
+            ("localhost:80", 200),
+            ("LOCALHOST", 200),
+            ("[::1]:80", 200),
+            ("127.0.0.1", 200),
+            ("", 403),
+        ):
+            assert Served(url).post("/v1/score", LOGPROBS, host=host).status_code == status
         form = Served(url).post("/v1/score", LOGPROBS, content_type="text/plain")
         assert form.status_code == 415
     assert upstream[0].headers[-1]["authorization"] == "Bearer sk-upstream"
@@ -210,45 +211,6 @@ def test_neither_proxies_nor_passwords_of_the_machine_are_used(
 # Settings
 
 
-def test_the_program_serves_as_its_options_say(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[Settings] = []
-    monkeypatch.setattr("metaprobe.serving.run.serve", started.append)
-    options = (
-        f"--checkpoint {checkpoint} --upstream http://u/v1 --no-auth --port 0 --max-body 9 --timeout 3 --workers 2 "
-        "--max-answer 7 --forward-header x-tenant --top-logprobs 3 --max-connections 11 --max-scored-tokens 12 "
-        "--header-timeout 1 --body-timeout 2 --send-timeout 4"
-    )
-    assert CliRunner().invoke(serve, options.split()).exit_code == 0
-    [found] = started
-    assert (found.checkpoint, found.upstream, found.auth, found.port) == (str(checkpoint), "http://u/v1", False, 0)
-    assert (found.max_body_bytes, found.timeout_s, found.workers) == (9, 3.0, 2)
-    assert (found.max_answer_bytes, found.forward_headers, found.top_logprobs) == (7, ("x-tenant",), 3)
-    assert (found.max_connections, found.max_scored_tokens) == (11, 12)
-    assert (found.header_timeout_s, found.body_timeout_s, found.send_timeout_s) == (1.0, 2.0, 4.0)
-    config = server_config(found, log_config=None)
-    assert config.access_log is False
-    refused = CliRunner().invoke(serve, ["--checkpoint", str(checkpoint), "--no-auth", "--host", "0.0.0.0"])
-    assert isinstance(refused.exception, SettingsError)
-
-
-def test_a_port_that_is_taken_is_named_before_anything_is_loaded() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        with pytest.raises(SettingsError, match=rf"port {port}.*another --port"):
-            run_server(Settings(checkpoint=Path("none"), auth=False, port=port))
-
-
-def test_ctrl_c_is_a_good_end(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(_: uvicorn.Server) -> None:
-        raise KeyboardInterrupt  # as uvicorn does after an orderly end
-
-    monkeypatch.setattr(uvicorn.Server, "run", interrupted)
-    monkeypatch.setattr("metaprobe.serving.run.server_config", partial(server_config, log_config=None))
-    run_server(Settings(checkpoint=checkpoint, auth=False, port=0))
-
-
 @pytest.mark.parametrize(("method", "path", "status"), [("GET", "/v1/score", 405), ("POST", "/v1/completions", 404)])
 def test_an_address_that_is_not_there_is_answered_with_those_that_are(
     served: Served, method: str, path: str, status: int
@@ -264,6 +226,8 @@ def test_an_address_that_is_not_there_is_answered_with_those_that_are(
     ("wrong", "said"),
     [
         ({"auth": False, "host": "0.0.0.0"}, "bind to 127.0.0.1"),
+        ({"auth": False, "host": "example.com"}, "bind to 127.0.0.1"),
+        ({"gate_finish_reason": "w" * 65}, "expected a word"),
         ({"upstream": "ftp://x/v1"}, "is not a base URL"),
         ({"upstream": "http://user:secret@x/v1"}, "holds a user or password"),
         ({"upstream": "http://x:port/v1"}, "cannot be read"),
@@ -291,6 +255,32 @@ def test_settings_that_are_not_safe_are_refused(wrong: dict[str, Any], said: str
     with pytest.raises(SettingsError, match=said) as found:
         Settings(checkpoint=Path("c"), **wrong)
     assert "secret" not in str(found.value)
+
+
+@pytest.mark.parametrize(
+    "just",
+    [
+        *({"auth": False, "host": host} for host in ("localhost", "127.0.0.2", "::1")),
+        *({"port": port} for port in (0, 65535)),
+        *({"top_logprobs": number} for number in (0, 20)),
+        {"grace_s": 0},
+        {"gate_stop": 0.1, "gate_escalate": 0.1},
+        {"gate_finish_reason": "w" * 64},
+        *({name: 1} for name in MORE_THAN_ZERO),
+    ],
+)
+def test_settings_that_are_just_safe_are_taken(just: dict[str, Any]) -> None:
+    settings = Settings(checkpoint=Path("c"), **just)
+    assert {name: getattr(settings, name) for name in just} == just
+
+
+def test_a_key_that_no_header_can_carry_is_not_taken_for_the_upstream(monkeypatch: pytest.MonkeyPatch) -> None:
+    for key in ("é" * 20, "a\nb"):
+        monkeypatch.setenv("METAPROBE_UPSTREAM_KEY", key)
+        with pytest.raises(SettingsError, match="METAPROBE_UPSTREAM_KEY holds characters"):
+            Settings(checkpoint=Path("c")).upstream_key()
+    monkeypatch.setenv("METAPROBE_UPSTREAM_KEY", " key \n")
+    assert Settings(checkpoint=Path("c")).upstream_key() == "key"
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,12 @@ import serving_clients
 from faulty_server import FaultyServer
 from served import KEY, Upstream, completion, lifespan, running
 from serving_clients import TEXT, Served, verdict_in, verdict_of
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.serving.app import create_app
+from metaprobe.serving.guard import Guard
+from metaprobe.serving.metrics import Metrics
 from metaprobe.serving.settings import Settings
 
 checkpoint = serving_clients.checkpoint
@@ -266,3 +268,58 @@ def test_a_fault_of_our_own_costs_the_verdict_and_not_the_answer(
     assert "scoring failed (RuntimeError)" in verdict_of(answer)["reason"]
     assert "scoring failed: RuntimeError" in caplog.text
     assert SECRET not in caplog.text
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_fault_behind_the_door_is_said_by_its_kind_and_half_an_answer_never_looks_whole(
+    caplog: pytest.LogCaptureFixture, begun: bool
+) -> None:
+    async def broken(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await lifespan(receive, send)
+            return
+        if begun:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"half", "more_body": True})
+        raise RuntimeError(SECRET)
+
+    metrics = Metrics()
+    with running(Guard(broken, settings=Settings(checkpoint="c", max_concurrency=1), metrics=metrics)) as (url, _):
+        for _ in range(2):  # a place is free again after a fault
+            if begun:
+                with pytest.raises(httpx.RemoteProtocolError):
+                    Served(url).post("/v1/score", [])
+                continue
+            answer = Served(url).post("/v1/score", [], x_request_id="mine-1")
+            assert (answer.status_code, answer.json()["error"]["code"]) == (500, "internal")
+            assert "request id mine-1" in answer.json()["error"]["message"]
+    counts = metrics.exposition().decode()
+    assert 'metaprobe_errors_total{code="internal"} 2.0' in counts
+    assert f'metaprobe_requests_total{{endpoint="/v1/score",status="{200 if begun else 500}"}} 2.0' in counts
+    assert "failed: RuntimeError" in caplog.text
+    assert SECRET not in caplog.text
+
+
+def test_a_caller_who_leaves_before_the_request_is_whole_is_counted_as_gone(checkpoint: Path) -> None:
+    sent: list[Message] = []
+    coming = iter([{"type": "http.request", "body": b"[", "more_body": True}, {"type": "http.disconnect"}])
+
+    async def receive() -> Message:
+        return next(coming)
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async def main() -> str:
+        app = create_app(Settings(checkpoint=checkpoint))
+        given = {"authorization": f"Bearer {KEY}", "content-type": "application/json"}
+        headers = [(name.encode(), value.encode()) for name, value in given.items()]
+        scope = {"type": "http", "method": "POST", "path": "/v1/score", "query_string": b"", "headers": headers}
+        await app(scope, receive, send)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x", headers=given) as client:
+            return (await client.get("/metrics")).text
+
+    counts = asyncio.run(main())
+    assert sent[0]["status"] == 499
+    assert 'metaprobe_requests_total{endpoint="/v1/score",status="499"} 1.0' in counts
+    assert 'metaprobe_errors_total{code="client_gone"} 1.0' in counts

@@ -4,6 +4,7 @@ import asyncio
 import json
 from typing import Any
 
+import httpx
 import openai
 import pytest
 import serving_clients
@@ -13,8 +14,12 @@ from served import TOKENS, Upstream, chunks, completion
 from serving_clients import LOGPROBS, TEXT, Served, verdict_in, verdict_of
 
 from metaprobe.probes.quality import QualityPredictor
+from metaprobe.serving.metrics import Metrics
+from metaprobe.serving.proxy import Proxy
+from metaprobe.serving.scorer import Scorer
+from metaprobe.serving.settings import Settings
 from metaprobe.serving.sse import EventSplitter, data_of, with_data
-from metaprobe.serving.wire import asked, hide
+from metaprobe.serving.wire import asked, choices_of, hide
 
 checkpoint = serving_clients.checkpoint
 predictor = serving_clients.predictor
@@ -197,6 +202,16 @@ def test_an_upstream_that_refuses_logprobs_still_answers(served: Served) -> None
         served.chat("refuses-logprobs", logprobs=True)
 
 
+@pytest.mark.parametrize(("status", "passed"), [(300, 502), (304, 502), (399, 502), (400, 400), (299, 299)])
+def test_whatever_redirects_is_not_passed_on(served: Served, status: int, passed: int) -> None:
+    said = {"model": "m", "messages": [{"content": f"refuses-logprobs-{status}"}], "logprobs": True, "top_logprobs": 1}
+    answer = served.post("/v1/chat/completions", said)
+    assert answer.status_code == passed
+    assert ("redirects (status" in answer.text) is (passed == 502)
+    assert ("not supported" in answer.text) is (passed == status)
+    assert 'metaprobe":' not in answer.text  # an answer has a verdict, and this is none
+
+
 def test_a_redirect_is_not_followed_and_not_passed_on(served: Served) -> None:
     with pytest.raises(openai.InternalServerError, match="redirects") as found:
         served.chat("redirect")
@@ -233,6 +248,21 @@ def test_a_malformed_request_never_reaches_the_upstream(
 # The pieces
 
 
+def test_the_upstream_is_waited_for_as_the_settings_say_and_connections_to_it_are_not_bounded(
+    predictor: QualityPredictor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many as there are requests in flight, which are bounded; the client's own hundred would hold answers up."""
+    built: list[dict[str, Any]] = []
+    monkeypatch.setattr("httpx.AsyncClient", lambda **given: built.append(given))
+    settings = Settings(checkpoint="c", upstream="http://u/v1", timeout_s=9, connect_timeout_s=2)
+    Proxy(settings, Scorer(predictor, Metrics(), max_tokens=9), None, Metrics())
+    (given_,) = built
+    assert given_["timeout"] == httpx.Timeout(9, connect=2)
+    limits = given_["limits"]
+    assert (limits.max_connections, limits.max_keepalive_connections) == (None, None)
+    assert limits.keepalive_expiry < 5  # as long as uvicorn keeps one that is idle
+
+
 @given(st.lists(st.sampled_from([b"data: x", b"\n", b"\r\n", b"\n\n", b"\r\n\r\n", b": c", b"\r"])), st.data())
 def test_events_are_the_same_however_the_bytes_are_torn(parts: list[bytes], data: st.DataObject) -> None:
     whole = b"".join(parts)
@@ -261,6 +291,13 @@ def test_alternatives_asked_for_the_predictor_alone_are_hidden() -> None:
         == b'{"choices":[{"logprobs":{"content":[{"logprob":-0.10,"top_logprobs":[]}]}}],"z":1e400}'
     )
     assert not asked(b'{"logprobs": true, "top_logprobs": 2}', top_logprobs=5).changed
+    for odd in (
+        b'{"choices":7}',
+        b"[7]",
+        b'{"choices":[{"logprobs":7}]}',
+        b'{"choices":[{"logprobs":{"content":[7]}}]}',
+    ):
+        assert hide(odd, question) == odd
     bare = b'{"choices":[{"logprobs":{"content":[{"logprob":-0.10}]}}]}'
     assert hide(bare, question) == bare  # nothing is put where the upstream gave nothing
 
@@ -268,3 +305,9 @@ def test_alternatives_asked_for_the_predictor_alone_are_hidden() -> None:
 def test_a_choice_that_is_none_does_not_keep_the_logprobs_of_the_others() -> None:
     answer = b'{"choices":[null,{"logprobs":{"content":[{"logprob":-0.1}]}}]}'
     assert hide(answer, asked(b"{}", top_logprobs=0)) == b'{"choices":[null,{"logprobs":null}]}'
+
+
+@pytest.mark.parametrize("choices", [b"7", b'{"a": 1}', b"null", b"[]"])
+def test_an_answer_without_choices_is_one_answer_as_it_came(choices: bytes) -> None:
+    body = b'{"id": "c-1", "choices": ' + choices + b"}"
+    assert choices_of(body) == [body]

@@ -65,6 +65,33 @@ def test_nan_or_half_a_surrogate_pair_in_a_batch_costs_that_response_and_no_othe
     assert (alone.status_code, alone.json()["error"]["code"]) == (422, "unscorable")
 
 
+class Says:
+    """A predictor that says what it is told to."""
+
+    def __init__(self, predictor: QualityPredictor, verdict: Verdict) -> None:
+        self.checkpoint, self.schema, self._verdict = predictor.checkpoint, predictor.schema, verdict
+
+    def predict(self, response: object) -> Verdict:
+        return self._verdict
+
+
+@pytest.mark.parametrize(("score", "heads"), [(None, {"relevant": 0.5}), (0.5, {})])
+def test_a_checkpoint_with_heads_or_a_score_alone_is_answered(
+    predictor: QualityPredictor, score: float | None, heads: dict[str, float]
+) -> None:
+    says = Says(predictor, Verdict(score, heads, None, None, None, "c"))
+    with running(create_app(Settings(checkpoint="c"), predictor=says)) as (url, _):  # type: ignore[arg-type]
+        answer = Served(url).post("/v1/score", LOGPROBS)
+    assert answer.status_code == 200
+    assert (answer.json()["score"], answer.json()["heads"]) == (score, heads)
+
+
+def test_every_answer_of_the_server_says_that_it_is_json(served: Served) -> None:
+    answers = [served.post("/v1/score", body) for body in (LOGPROBS, {"responses": []}, None, b"{")]
+    for answer in (*answers, served.get("/healthz"), served.get("/v1/models")):
+        assert answer.headers["content-type"] == "application/json"
+
+
 def test_the_verdict_on_another_model_says_so(served: Served) -> None:
     verdict = served.post("/v1/score", completion({"model": "other", "logprobs": True})).json()
     assert "response of other, checkpoint trained on m" in verdict["reason"]
@@ -82,6 +109,7 @@ def test_the_verdict_on_another_model_says_so(served: Served) -> None:
         (b"{}", 422, "unscorable"),
         (b"null", 422, "unscorable"),
         (b'{"choices": [{"message": {"content": "x"}}]}', 422, "unscorable"),
+        (b" " * 100_000, 400, "invalid_json"),  # as large as a body may be
         (b" " * 100_001, 413, "body_too_large"),
     ],
 )
@@ -125,8 +153,10 @@ def test_no_json_whatsoever_breaks_scoring(served: Served, value: object) -> Non
 
 
 def test_more_responses_than_a_batch_may_hold_are_refused_before_any_is_scored(served: Served) -> None:
+    assert len(served.post("/v1/score", {"responses": [1] * 1024}).json()["verdicts"]) == 1024
     answer = served.post("/v1/score", {"responses": [1] * 1025})
     assert (answer.status_code, answer.json()["error"]["code"]) == (413, "batch_too_large")
+    assert "1025 responses in one request; at most 1024" in answer.json()["error"]["message"]
 
 
 def test_more_tokens_than_are_scored_at_once_are_refused_with_both_numbers(
@@ -212,14 +242,17 @@ def test_others_are_answered_while_a_large_body_is_scored(predictor: QualityPred
     assert re.search(rb'"score":[01][.]', answer.content)
 
 
-def test_a_body_without_an_announced_length_is_counted_as_it_comes(served: Served) -> None:
+@pytest.mark.parametrize(("number", "status", "code"), [(100, 400, "invalid_json"), (101, 413, "body_too_large")])
+def test_a_body_without_an_announced_length_is_counted_as_it_comes(
+    served: Served, number: int, status: int, code: str
+) -> None:
     def parts() -> Iterator[bytes]:
-        for _ in range(200):
+        for _ in range(number):
             yield b" " * 1000
 
     headers = {"authorization": f"Bearer {KEY}", "content-type": "application/json"}
     answer = httpx.post(f"{served.url}/v1/score", content=parts(), headers=headers, trust_env=False)
-    assert (answer.status_code, answer.json()["error"]["code"]) == (413, "body_too_large")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
 
 
 def test_a_request_that_does_not_arrive_is_not_waited_for(checkpoint: Path) -> None:

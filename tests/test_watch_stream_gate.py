@@ -1,18 +1,20 @@
 """A gate ends the stream where it fires and tells the server, and one that never fires changes nothing."""
 
 import asyncio
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import openai
 import pytest
 import serving_clients
 import watched_streams
-from served import TOKENS, Upstream
+from served import TOKENS, Upstream, chunks
 from serving_clients import LOGPROBS, TEXT
 from watched_streams import FakeGate, ask, text_of
 
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import InvalidResponse
+from metaprobe.serving.scored import Scored
 from metaprobe.serving.watch import watch
 
 predictor = watched_streams.predictor
@@ -44,10 +46,10 @@ def test_the_gate_ends_the_stream_and_the_server_is_told(
     told.begin()
     for _ in range(3):
         told.go_on.release()
-    chunks = list(watched := watch(ask(client, "steps"), predictor, gate, on_verdict=handed.append))
+    passed = list(watched := watch(ask(client, "steps"), predictor, gate, on_verdict=handed.append))
     assert told.closed.wait(timeout=20)
     assert told.sent == 3
-    assert text_of(chunks) == "".join(token for token, _ in TOKENS[:3])  # the deciding chunk is not withheld
+    assert text_of(passed) == "".join(token for token, _ in TOKENS[:3])  # the deciding chunk is not withheld
     assert (watched.action, watched.tokens_seen, gate.started_for) == (action, 3, ["m"])
     assert gate.pushed == [(logprob, None) for logprob in LOGPROBS[:3]]
     assert watched.verdict is not None
@@ -71,12 +73,104 @@ def test_the_gate_ends_an_async_stream(upstream: tuple[Upstream, str], predictor
     assert told.closed.wait(timeout=20)
 
 
+class Source:
+    """An asynchronous stream, which breaks after `most` chunks and, where it can be closed, counts how often it was."""
+
+    def __init__(self, *, most: int = 99) -> None:
+        self.most, self.closed = most, 0
+
+    async def __aiter__(self) -> AsyncIterator[dict[str, Any]]:
+        for number, chunk in enumerate(chunks({"model": "m", "logprobs": True})):
+            if number == self.most:
+                raise ConnectionError("gone")
+            yield chunk
+
+
+class OpenAIs(Source):
+    async def close(self) -> None:
+        await asyncio.sleep(0)
+        self.closed += 1
+
+
+class Generators(Source):
+    async def aclose(self) -> None:
+        await asyncio.sleep(0)
+        self.closed += 1
+
+    def close(self) -> None:
+        raise AssertionError("the synchronous one")
+
+
+@pytest.mark.parametrize("kind", [OpenAIs, Generators])
+def test_an_async_stream_is_closed_where_the_gate_fires_and_where_its_caller_leaves(
+    predictor: QualityPredictor, kind: type[Any]
+) -> None:
+    async def take(scored: Scored) -> None:
+        await asyncio.sleep(0)
+        handed.append(scored)
+
+    async def run() -> None:
+        assert len([chunk async for chunk in watch(fired, predictor, FakeGate(2), on_verdict=take)]) == 2
+        assert fired.closed == 1
+        async with watch(left, predictor, on_verdict=take) as watched:
+            await anext(watched)
+        assert left.closed == 1
+        assert watched.reason == "the stream was closed before its end, after 1 tokens"
+        await watched.close()
+        assert [chunk async for chunk in watched] == []
+
+    handed: list[Scored] = []
+    fired, left = kind(), kind()
+    asyncio.run(run())
+    assert [scored.verdict is None for scored in handed] == [False, True]
+
+
+def test_an_async_stream_that_breaks_raises_what_it_raised_and_says_so(predictor: QualityPredictor) -> None:
+    async def take(scored: Scored) -> None:
+        await asyncio.sleep(0)
+        handed.append(scored)
+
+    async def run() -> None:
+        watched = watch(Source(most=3), predictor, on_verdict=take)  # one that cannot be closed
+        with pytest.raises(ConnectionError, match="gone"):
+            [chunk async for chunk in watched]
+        await watched.aclose()
+
+    handed: list[Scored] = []
+    asyncio.run(run())
+    assert [scored.reason for scored in handed] == ["the stream failed (ConnectionError), after 3 tokens"]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_stream_that_is_both_is_watched_as_its_caller_takes_it(
+    predictor: QualityPredictor, asynchronous: bool
+) -> None:
+    """As LiteLLM's, whose one class serves both."""
+
+    class Both(Source):
+        def __iter__(self) -> Iterator[dict[str, Any]]:
+            return chunks({"model": "m", "logprobs": True})
+
+    async def run() -> None:
+        async for chunk in watched:
+            taken.append(chunk)
+
+    taken: list[Any] = []
+    watched: Any = watch(Both(), predictor)
+    if asynchronous:
+        asyncio.run(run())
+    else:
+        taken += watched
+    assert taken == list(chunks({"model": "m", "logprobs": True}))
+    assert watched.verdict == predictor.predict(LOGPROBS)
+
+
 def test_a_gate_that_never_fires_changes_nothing_and_sees_the_alternatives(
     client: openai.OpenAI, predictor: QualityPredictor
 ) -> None:
     gate = FakeGate(99)
-    chunks = list(watched := watch(ask(client, top_logprobs=2), predictor, gate))
-    assert text_of(chunks) == TEXT
+    passed = list(watched := watch(ask(client, top_logprobs=2), predictor, gate))
+    assert text_of(passed) == TEXT
     assert gate.pushed == [(logprob, [logprob, logprob - 1]) for logprob in LOGPROBS]
     assert watched.verdict == predictor.predict(LOGPROBS)
 
@@ -120,9 +214,9 @@ def test_a_tool_call_is_never_cut(
 ) -> None:
     tokens = {"content": [{"token": "t", "logprob": -0.3}]}
     deltas = [*before, *[call] * 4, {"content": "and text"}]
-    chunks = [{"id": "a", "choices": [{"index": 0, "delta": delta, "logprobs": tokens}]} for delta in deltas]
-    passed = list(watched := watch(chunks, predictor, FakeGate(3)))
-    assert passed == chunks
+    given = [{"id": "a", "choices": [{"index": 0, "delta": delta, "logprobs": tokens}]} for delta in deltas]
+    passed = list(watched := watch(given, predictor, FakeGate(3)))
+    assert passed == given
     assert (watched.action, watched.verdict) == ("continue", None)
     assert "is a tool call" in watched.reason
 
@@ -130,6 +224,6 @@ def test_a_tool_call_is_never_cut(
 def test_what_the_gate_says_of_tokens_without_text_waits_for_text(predictor: QualityPredictor) -> None:
     tokens = {"content": [{"token": "t", "logprob": -0.3}]}
     deltas: list[dict[str, str]] = [{"role": "assistant"}] * 4 + [{"content": "a"}] * 2
-    chunks = [{"id": "a", "choices": [{"index": 0, "delta": delta, "logprobs": tokens}]} for delta in deltas]
-    passed = list(watched := watch(chunks, predictor, FakeGate(3)))
+    given = [{"id": "a", "choices": [{"index": 0, "delta": delta, "logprobs": tokens}]} for delta in deltas]
+    passed = list(watched := watch(given, predictor, FakeGate(3)))
     assert (len(passed), watched.action) == (5, "stop")

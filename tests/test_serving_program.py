@@ -1,0 +1,228 @@
+"""The program `metaprobe serve` is as its options say, says what is wrong before it serves, and ends in order."""
+
+import logging
+import logging.config
+import os
+import re
+import socket
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import serving_clients
+import uvicorn
+from click.testing import CliRunner
+from served import running_as
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from metaprobe.checkpoints import CheckpointError
+from metaprobe.routing.gate import StreamingGate
+from metaprobe.serve_cli import serve
+from metaprobe.serving.app import create_app
+from metaprobe.serving.run import KEEP_ALIVE_S, server_config
+from metaprobe.serving.run import serve as run_server
+from metaprobe.serving.settings import Settings, SettingsError
+
+checkpoint = serving_clients.checkpoint
+callers_keys = serving_clients.callers_keys
+
+
+# Options
+
+
+def test_the_program_serves_as_its_options_say(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Settings] = []
+    monkeypatch.setattr("metaprobe.serving.run.serve", started.append)
+    options = (
+        f"--checkpoint {checkpoint} --upstream http://u/v1 --no-auth --port 0 --max-body 9 --timeout 3 --workers 2 "
+        "--max-answer 7 --forward-header x-tenant --top-logprobs 3 --max-connections 11 --max-scored-tokens 12 "
+        "--header-timeout 1 --body-timeout 2 --send-timeout 4"
+    )
+    assert CliRunner().invoke(serve, options.split()).exit_code == 0
+    [found] = started
+    assert (found.checkpoint, found.upstream, found.auth, found.port) == (str(checkpoint), "http://u/v1", False, 0)
+    assert (found.max_body_bytes, found.timeout_s, found.workers) == (9, 3.0, 2)
+    assert (found.max_answer_bytes, found.forward_headers, found.top_logprobs) == (7, ("x-tenant",), 3)
+    assert (found.max_connections, found.max_scored_tokens) == (11, 12)
+    assert (found.header_timeout_s, found.body_timeout_s, found.send_timeout_s) == (1.0, 2.0, 4.0)
+    config = server_config(found, log_config=None)
+    assert config.access_log is False
+    refused = CliRunner().invoke(serve, ["--checkpoint", str(checkpoint), "--no-auth", "--host", "0.0.0.0"])
+    assert isinstance(refused.exception, SettingsError)
+
+
+def test_what_the_program_does_by_default_the_settings_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Settings] = []
+    monkeypatch.setattr("metaprobe.serving.run.serve", started.append)
+    assert CliRunner().invoke(serve, ["--checkpoint", "bundled:x"]).exit_code == 0
+    assert started == [Settings(checkpoint="bundled:x")]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_program_listens_where_and_ends_when_its_settings_say(workers: int) -> None:
+    settings = Settings(checkpoint="c", host="127.0.0.2", port=4711, workers=workers, grace_s=7)
+    config = server_config(settings, log_config=None)
+    assert (config.host, config.port, config.workers) == ("127.0.0.2", 4711, workers)
+    assert config.timeout_graceful_shutdown == 7
+    assert config.timeout_keep_alive == KEEP_ALIVE_S
+
+
+def test_checkpoint_and_gate_are_those_that_the_settings_name(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(CheckpointError):
+        create_app(Settings(checkpoint=checkpoint, sha256="0" * 64))
+    loaded: list[Any] = []
+    monkeypatch.setattr(StreamingGate, "load", lambda path, **named: loaded.append((path, named)))
+    known: dict[str, Any] = {"gate": "g", "gate_stop": 0.2, "gate_escalate": 0.1, "gate_sha256": "d"}
+    for on_mismatch, passed in (("warn", "note"), ("refuse", "refuse"), ("ignore", "ignore")):
+        create_app(Settings(checkpoint=checkpoint, upstream="http://u/v1", on_mismatch=on_mismatch, **known))  # type: ignore[arg-type]
+        assert loaded.pop() == ("g", {"stop": 0.2, "escalate": 0.1, "sha256": "d", "on_mismatch": passed})
+
+
+# What is said
+
+
+def test_the_program_says_nothing_of_itself_and_believes_nothing_that_callers_say_of_themselves(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither whence a request comes, nor that it is a web socket, which would pass the door without a key."""
+    seen: list[Any] = []
+
+    def watched(settings: Settings) -> ASGIApp:
+        app = create_app(settings)
+
+        async def noted(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] != "lifespan":
+                seen.append((scope["type"], scope["client"][0], scope["scheme"]))
+            await app(scope, receive, send)
+
+        return noted
+
+    monkeypatch.setattr("metaprobe.serving.run.create_app", watched)
+    said = {"x-forwarded-for": "10.9.8.7", "x-forwarded-proto": "https"}
+    socket_asked = {"connection": "Upgrade", "upgrade": "websocket", "sec-websocket-version": "13"}
+    socket_asked["sec-websocket-key"] = "AAAAAAAAAAAAAAAAAAAAAA=="
+    with running_as(server_config(Settings(checkpoint=checkpoint), log_config=None)) as (url, _):
+        answers = [
+            httpx.get(url + path, headers=headers, timeout=20, trust_env=False)
+            for path, headers in (("/healthz", said), ("/metrics", socket_asked))
+        ]
+    assert [answer.status_code for answer in answers] == [200, 401]
+    assert not any("server" in answer.headers for answer in answers)
+    assert seen == [("http", "127.0.0.1", "http")] * 2
+
+
+@pytest.fixture
+def loggers_as_before() -> Iterator[None]:
+    known = [logging.getLogger(name) for name in ("uvicorn", "metaprobe")]
+    before = [(logger, logger.handlers[:], logger.level) for logger in known]
+    yield
+    for logger, handlers, level in before:
+        logger.handlers[:] = handlers
+        logger.setLevel(level)
+
+
+@pytest.mark.usefixtures("loggers_as_before")
+def test_a_line_of_the_log_has_time_weight_and_source_and_other_loggers_stay_as_they_are(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    other = logging.getLogger("another.of.this.process")
+    server_config(Settings(checkpoint="c"))
+    for name in ("uvicorn.error", "metaprobe.serving.guard"):
+        logging.getLogger(name).info("said")
+        logging.getLogger(name).debug("not said")
+        assert re.fullmatch(rf"\d{{4}}-\d\d-\d\d [\d:,]+ INFO {name} said\n", capsys.readouterr().err)
+    assert not other.disabled
+
+
+# One process
+
+
+def test_a_port_that_is_taken_is_named_before_anything_is_loaded() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(SettingsError, match=rf"port {port}.*another --port"):
+            run_server(Settings(checkpoint=Path("none"), auth=False, port=port))
+
+
+def test_ctrl_c_is_a_good_end(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: uvicorn.Server) -> None:
+        ended.append("run")
+        raise KeyboardInterrupt  # as uvicorn does after an orderly end
+
+    ended: list[str] = []
+    monkeypatch.setattr(uvicorn.Server, "run", interrupted)
+    monkeypatch.setattr("metaprobe.serving.run.server_config", partial(server_config, log_config=None))
+    run_server(Settings(checkpoint=checkpoint, auth=False, port=0))
+    assert ended == ["run"]
+
+
+# Several
+
+
+class Workers:
+    """uvicorn's processes, of which none is started."""
+
+    def __init__(self, config: uvicorn.Config, sockets: list[socket.socket]) -> None:
+        self.config, (self.listener,) = config, sockets
+        started.append(self)
+
+    def run(self) -> None:
+        """Looks at what a worker would find."""
+        self.shared = Path(os.environ["PROMETHEUS_MULTIPROC_DIR"])
+        assert self.shared.is_dir()
+        with self.listener, socket.create_connection(self.listener.getsockname(), timeout=20) as caller:
+            self.address = caller.getpeername()
+            self.soon_again = self.listener.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR)
+
+
+started: list[Workers] = []
+
+
+@pytest.fixture
+def workers(monkeypatch: pytest.MonkeyPatch) -> list[Workers]:
+    """Those that were started."""
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", "")
+    monkeypatch.setattr("uvicorn.supervisors.Multiprocess", Workers)
+    monkeypatch.setattr("metaprobe.serving.run.server_config", partial(server_config, log_config=None))
+    started.clear()
+    return started
+
+
+def test_workers_share_a_listener_that_takes_callers_before_they_do_and_a_place_for_their_counts(
+    checkpoint: Path, workers: list[Workers], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "uvicorn.error")
+    run_server(Settings(checkpoint=checkpoint, workers=3, port=0))
+    (found,) = workers
+    assert found.config.workers == 3
+    assert f"running on http://127.0.0.1:{found.address[1]}" in caplog.text
+    assert found.soon_again  # who ends the server can start it again at once, at the same port
+    assert not found.shared.exists()  # counts are not left behind
+
+
+@pytest.mark.parametrize(
+    ("environment", "wrong", "error"),
+    [
+        ("METAPROBE_API_KEY", {}, "no key for callers"),
+        ("NOTHING", {"checkpoint": "none-is-here"}, "none-is-here"),
+    ],
+)
+def test_what_is_wrong_is_said_once_and_not_by_every_worker(
+    checkpoint: Path,
+    workers: list[Workers],
+    monkeypatch: pytest.MonkeyPatch,
+    environment: str,
+    wrong: dict[str, Any],
+    error: str,
+) -> None:
+    monkeypatch.delenv(environment, raising=False)
+    with pytest.raises((SettingsError, CheckpointError), match=error):
+        run_server(Settings(**{"checkpoint": checkpoint, "workers": 2, "port": 0, **wrong}))
+    assert not workers
