@@ -5,6 +5,7 @@ import logging.config
 import os
 import re
 import socket
+import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ from served import running_as
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from metaprobe.checkpoints import CheckpointError
+from metaprobe.records.errors import MissingExtra
 from metaprobe.routing.gate import StreamingGate
 from metaprobe.serve_cli import serve
 from metaprobe.serving.app import create_app
@@ -137,6 +139,16 @@ def test_a_line_of_the_log_has_time_weight_and_source_and_other_loggers_stay_as_
         logging.getLogger(name).debug("not said")
         assert re.fullmatch(rf"\d{{4}}-\d\d-\d\d [\d:,]+ INFO {name} said\n", capsys.readouterr().err)
     assert not other.disabled
+
+
+@pytest.mark.parametrize("module", ["uvicorn", "fastapi", "httpx", "prometheus_client", "msgspec"])
+def test_a_server_without_its_libraries_says_which_extra_to_install(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, module: str
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    settings = Settings(checkpoint=checkpoint, port=0)
+    with pytest.raises(MissingExtra, match=rf"{module} is needed .*metaprobe\[serve\]"):
+        (run_server if module == "uvicorn" else create_app)(settings)
 
 
 # One process
