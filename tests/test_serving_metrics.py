@@ -1,6 +1,7 @@
 """What `/metrics` counts is what was answered, of all workers, and the times are those that its names say."""
 
 import itertools
+import logging
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -110,12 +111,24 @@ def test_the_times_of_a_stream_are_the_upstreams_and_what_was_added_to_all_its_p
     monkeypatch.setattr("metaprobe.serving.stream.time", clock := ticking(1024.0))
     list(counting.chat(stream=True))
     parts = (clock.perf_counter() / 1024.0 - 1) / 2  # at the beginning and the end of each one it was looked at
-    while not (counts := counts_of(counting))["metaprobe_upstream_seconds_count",]:
-        pass  # what a stream took is known a moment after its last byte
+    looks = (counts_of(counting) for _ in range(500))  # what a stream took is known a moment after its last byte
+    counts = next(counts for counts in looks if counts["metaprobe_upstream_seconds_count",])
     assert (counts["metaprobe_upstream_seconds_count",], counts["metaprobe_upstream_seconds_sum",]) == (1, 1.0)
     assert counts["metaprobe_added_seconds_count",] == 1
     assert counts["metaprobe_added_seconds_sum",] == 1.0 + 1024.0 * parts
     assert parts > 0
+
+
+def test_the_log_has_one_line_of_a_request_with_its_id_address_status_and_milliseconds(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "metaprobe")
+    monkeypatch.setattr("metaprobe.serving.guard.time", ticking(0.25))
+    with running(create_app(Settings(checkpoint=checkpoint))) as (url, _):
+        Served(url).post("/v1/score", LOGPROBS, x_request_id="mine-1")
+        Served(url).post("/v1/models/secret", LOGPROBS, x_request_id="mine-2", authorization="Bearer wrong")
+    lines = [record.getMessage() for record in caplog.records if record.name == "metaprobe.serving.guard"]
+    assert lines == ["mine-1 /v1/score 200 250.0 ms", "mine-2 /v1/models 401 250.0 ms"]
 
 
 def test_the_counts_are_those_of_all_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
