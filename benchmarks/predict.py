@@ -28,12 +28,12 @@ from typing import Any
 import numpy as np
 import onnxruntime
 from features import best_seconds, naive, push_times_us
+from wepr import Wepr
 
 from metaprobe.checkpoints import Draft, save_checkpoint
 from metaprobe.checkpoints.session import GraphSession
 from metaprobe.probes.features import entropy, features, features_one, schema
 from metaprobe.probes.quality import QualityPredictor, Support
-from metaprobe.probes.wepr import Wepr
 from metaprobe.records.openai_format import alternatives
 from metaprobe.routing.gate import StreamingGate
 

@@ -11,13 +11,13 @@ from quality_data import runs_of
 from quality_gru import Gru
 from scipy.stats import rankdata
 from sklearn.linear_model import LogisticRegression
+from wepr import entropy_contributions
 
 from metaprobe.eval.metrics import auroc
 from metaprobe.eval.results import Family
 from metaprobe.eval.table import AnswerTable
 from metaprobe.probes.baselines import baseline_scores
 from metaprobe.probes.features import features, schema
-from metaprobe.probes.wepr import entropy_contributions
 from metaprobe.records.errors import RecordError
 from metaprobe.training.common.roles import Roles, Rows
 from metaprobe.training.crossfit.methods import (
@@ -248,7 +248,7 @@ class Trees:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WeprRegression:
-    """WEPR (probes/wepr.py): logistic regression on each rank's mean and largest entropy contribution.
+    """WEPR (wepr.py): logistic regression on each rank's mean and largest entropy contribution.
 
     Its authors' regression has scikit-learn's default penalty; so has this one.
     """

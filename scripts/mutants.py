@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
@@ -150,14 +150,27 @@ def _code(node: ast.AST) -> Iterator[ast.AST]:
                 yield from _code(child)
 
 
-def tests_of(mutant: Mutant, lines: dict[str, dict[str, list[str]]]) -> list[str]:
-    """Returns the tests that run the line; of a line that runs at import, those that run anything of its file."""
+def reach(lines: dict[str, dict[str, list[str]]]) -> Counter[str]:
+    """Returns of how many source files each test file runs something: few for tests of one subject."""
+    return Counter(
+        name
+        for of_file in lines.values()
+        for name in {test.partition("::")[0] for tests in of_file.values() for test in tests}
+    )
+
+
+def tests_of(mutant: Mutant, lines: dict[str, dict[str, list[str]]], reached: Counter[str]) -> list[str]:
+    """Returns the tests that run the line, those of its subject first, for they are quick and fail most often.
+
+    Of a line that runs at import: those that run anything of its file.
+    """
     of_file = lines.get(mutant.path, {})
     found = set(of_file.get(str(mutant.line), []))
     if found == {""}:
         found = {test for tests in of_file.values() for test in tests}
     whole = {test.removesuffix("::*") for test in found if test.endswith("::*")}  # a fixture ran it: all of the file
-    return sorted(whole | {test for test in found - {""} if test.partition("::")[0] not in whole})
+    found = whole | {test for test in found - {""} if test.partition("::")[0] not in whole}
+    return sorted(found, key=lambda test: (reached[test.partition("::")[0]], test))
 
 
 def outcome(mutant: Mutant, tests: list[str], tree: Path) -> Outcome:
@@ -244,6 +257,7 @@ def map_tests(workers: int) -> None:
 def run(rooms: tuple[str, ...], n: int, seed: int, workers: int) -> None:
     """Plant N random mutants a room, and run the tests that run their lines."""
     lines = json.loads(MAP.read_text())
+    reached = reach(lines)
     with tempfile.TemporaryDirectory() as folder:
         trees: Queue[Path] = Queue()
         for i in range(workers):
@@ -253,7 +267,7 @@ def run(rooms: tuple[str, ...], n: int, seed: int, workers: int) -> None:
         def judged(mutant: Mutant) -> Outcome:
             tree = trees.get()
             try:
-                return outcome(mutant, tests_of(mutant, lines), tree)
+                return outcome(mutant, tests_of(mutant, lines, reached), tree)
             finally:
                 trees.put(tree)
 

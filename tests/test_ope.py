@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from ope_worlds import drawn, verified
 from scipy.stats import t
 
 from metaprobe.eval.ope import Logged, NoOverlap, doubly_robust, doubly_robust_gain, ips, snips
-from metaprobe.eval.ope_check import drawn, verified
 from metaprobe.records.errors import RecordError
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "router_cascade9" / "data.jsonl.gz"
