@@ -215,7 +215,7 @@ def test_of_candidates_that_nobody_evaluated_the_first_is_selected_and_the_reaso
     assert (zero.action, zero.reason) == ("two", "best evaluated of 2")
 
 
-def test_an_argument_is_kept_only_where_a_checkpoint_judged_it() -> None:
+def test_an_argument_is_kept_only_where_a_checkpoint_judged_it_or_nobody_can() -> None:
     def review(own: Signals, *legal: str) -> tuple[str, str]:
         decision = RULES.decide(State("d", "review", own), legal)
         return decision.action, decision.reason
@@ -223,3 +223,5 @@ def test_an_argument_is_kept_only_where_a_checkpoint_judged_it() -> None:
     assert review(Signals(), KEEP, JUDGE) == (JUDGE, "the paper's meta-evaluator judges every argument")
     read = Signals(quality=Signal(0.0, "abc"))
     assert review(read, KEEP, JUDGE) == (KEEP, "a checkpoint judges in the judge's place")
+    assert review(Signals(), KEEP) == (KEEP, "this variant has no judge")
+    assert review(read, KEEP) == (KEEP, "a checkpoint judges in the judge's place")
