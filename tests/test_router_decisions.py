@@ -17,7 +17,7 @@ from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
 from metaprobe.routing.learned import AGENTS, ANY, GAIN, INPUT, KIND, SUCCESS, WORDS, LearnedRouter
 from metaprobe.routing.learned_budget import Alone, Point, lambda_of_budget, plan_of
 from metaprobe.routing.learned_play import play
-from metaprobe.routing.learned_policy import AgentPolicy
+from metaprobe.routing.learned_policy import AgentPolicy, load_policy
 from metaprobe.routing.learned_state import FLOOR, PRICED, AskedAgent, Known
 from metaprobe.routing.paper import ASK, EXECUTE
 from metaprobe.routing.policy import State
@@ -261,6 +261,13 @@ def test_means_must_be_given_one_way_and_a_plan_needs_some() -> None:
         router(budget=1.0, per_second=0.1)
     with pytest.raises(ValueError, match="neither a budget nor seconds were given"):
         plan_of([Point(0.1, 0.8, 2.0)], [], [])
+
+
+def test_a_policy_that_is_given_means_in_two_ways_names_what_was_given() -> None:
+    with pytest.raises(RecordError, match=r"\{'budget': 1\.0, 'per_second': 0\.1\}: budget and seconds fix lambda"):
+        load_policy("bundled:router", budget=1.0, per_second=0.1)
+    with pytest.raises(RecordError, match=r"which takes no token_price, but budget, seconds, lambda, per_second, asse"):
+        load_policy("bundled:router", token_price=0.0)
 
 
 def test_a_question_without_a_scored_outcome_of_a_known_agent_cannot_be_played() -> None:

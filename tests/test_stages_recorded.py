@@ -108,6 +108,11 @@ def test_measured_features_have_known_values() -> None:
     assert measured("", [Call(id="c", logprobs=logprobs[:3])], ["4"])["0"]["last_logprob"] == -3.0
 
 
+def test_each_call_needs_its_answer() -> None:
+    with pytest.raises(ValueError, match="shorter"):
+        measured("", [Call(id="a"), Call(id="b")], ["4"])
+
+
 def test_the_mean_of_a_long_answer_loses_no_digits() -> None:
     logprobs = -np.random.default_rng(0).random(4001).astype(np.float32)
     found = measured("", [Call(id="a", logprobs=logprobs)], [""])["0"]["last_logprob"]
