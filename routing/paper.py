@@ -226,7 +226,7 @@ class PaperRules:
 
     def _review(self, state: State, legal_actions: Sequence[str]) -> Decision:
         read = state.signals.quality
-        action = JUDGE if read is None or JUDGE not in legal_actions else KEEP
+        action = KEEP if read is not None or JUDGE not in legal_actions else JUDGE
         reason = "the paper's meta-evaluator judges every argument"
         if action == KEEP:
             reason = "a checkpoint judges in the judge's place" if read else "this variant has no judge"

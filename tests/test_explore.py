@@ -1,6 +1,7 @@
 """Exploration: everything is tried, or now and then something else, with propensities that are true."""
 
 from collections import Counter
+from typing import ClassVar
 
 import pytest
 
@@ -8,7 +9,8 @@ from metaprobe.probes.signals import Signal, Signals
 from metaprobe.records.errors import RecordError
 from metaprobe.routing.explore import EpsilonGreedy, Exhaustive
 from metaprobe.routing.paper import AGAIN, ASK, EXECUTE, STOP, PaperRules
-from metaprobe.routing.policy import State
+from metaprobe.routing.policy import Outcome, State
+from metaprobe.routing.review import ReviewRules
 
 SURE = Signals(confidence=Signal(0.95, "stated"), quality=Signal(0.99, "stated"))
 
@@ -49,6 +51,43 @@ def test_a_resumed_collection_draws_what_it_drew() -> None:
         for ids in (range(50), reversed(range(50)))
     ]
     assert draws[0] == draws[1][::-1]
+
+
+def test_the_extremes_of_epsilon_are_the_other_policy_and_an_even_draw() -> None:
+    never, always = (EpsilonGreedy(PaperRules(), epsilon=epsilon) for epsilon in (0, 1))
+    states = [State(f"d{i}", "assess", SURE) for i in range(50)]
+    assert {never.decide(state, (EXECUTE, ASK)).action for state in states} == {EXECUTE}
+    assert always.decide(states[0], (EXECUTE, ASK)).propensities == {EXECUTE: 0.5, ASK: 0.5}
+    drawn = {seed: EpsilonGreedy(PaperRules(), epsilon=1, seed=seed) for seed in (0, 1)}
+    actions = {
+        seed: [policy.decide(state, (EXECUTE, ASK)).action for state in states] for seed, policy in drawn.items()
+    }
+    assert actions[0] != actions[1]
+    assert actions[0] == [always.decide(state, (EXECUTE, ASK)).action for state in states], "the seed is 0 by default"
+
+
+class Learning(PaperRules):
+    """The papers' rules in a policy that learns, and remembers what it was told."""
+
+    learns = True
+    label = "learning"
+    told: ClassVar[list[tuple[str, Outcome]]] = []
+
+    def observe(self, decision_id: str, outcome: Outcome) -> None:
+        self.told.append((decision_id, outcome))
+
+
+def test_exploration_hands_on_what_came_of_it_and_says_of_itself_what_the_other_policy_does() -> None:
+    policy = EpsilonGreedy(Learning(), epsilon=0.25, seed=3)
+    policy.observe("d", Outcome(correct=1.0))
+    assert Learning.told == [("d", Outcome(correct=1.0))]
+    assert (policy.label, policy.learns) == ("learning with epsilon 0.25", True)
+    assert EpsilonGreedy(PaperRules(), epsilon=0.25).learns is False
+    assert policy.reads == PaperRules.reads
+    assert policy.own == tuple(PaperRules.reads), "each point can be explored"
+    assert repr(policy) == f"EpsilonGreedy({policy.policy!r}, epsilon=0.25, seed=3)"
+    within = EpsilonGreedy(ReviewRules(), epsilon=0.25)
+    assert (within.own, within.rules) == (("review",), ReviewRules().rules)
 
 
 def test_epsilon_is_a_probability() -> None:

@@ -21,7 +21,7 @@ from metaprobe.probes.stream import StreamReader, threshold_name
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run, Sampling
-from metaprobe.routing.gate import StreamingGate
+from metaprobe.routing.gate import Gate, StreamingGate
 from metaprobe.serving.watch import watch
 from metaprobe.training.crossfit.methods import Evidence
 from metaprobe.training.gate.train import export_gate, train_gate
@@ -157,6 +157,35 @@ def test_the_smaller_rate_escalates(folder: Path) -> None:
     assert actions == {"continue"}  # but it judges
     assert gate.score is not None
     assert other.action == "escalate"
+
+
+class WrittenScores:
+    """Stands where the reader of a stream would: after every token it has the score that was written down."""
+
+    tokens_seen = 0
+
+    def __init__(self, *scores: float | None) -> None:
+        self.scores = scores
+
+    def push(self, logprob: float, top: object = None) -> float | None:
+        self.tokens_seen += 1
+        return self.scores[self.tokens_seen - 1]
+
+
+@pytest.mark.parametrize(
+    ("score", "action"), [(0.19, "escalate"), (0.2, "stop"), (0.39, "stop"), (0.4, "continue"), (0.0, "escalate")]
+)
+def test_a_response_that_scores_just_a_threshold_is_not_below_it(score: float, action: str) -> None:
+    gate = Gate(WrittenScores(None, score), {2: (0.2, 0.4)})  # type: ignore[arg-type]
+    assert (gate.push(-1.0), gate.fired_at) == ("continue", None)
+    assert (gate.push(-1.0), gate.fired_at) == (action, None if action == "continue" else 2)
+    never = Gate(WrittenScores(score), {1: (0.0, 0.0)})  # type: ignore[arg-type]
+    assert never.push(-1.0) == "continue", "no rate was given"
+
+
+def test_both_rates_may_be_the_same_and_every_response_that_fires_is_then_handed_on(folder: Path) -> None:
+    gate = StreamingGate.load(folder, stop=0.2, escalate=0.2).start()
+    assert {gate.push(-9.0) for _ in range(20)} == {"continue", "escalate"}
 
 
 def test_a_rate_without_thresholds_is_refused_by_name(folder: Path) -> None:

@@ -6,7 +6,21 @@ from hypothesis import strategies as st
 
 from metaprobe.probes.signals import Signal, Signals
 from metaprobe.records.errors import RecordError
-from metaprobe.routing.paper import AGAIN, ASK, COLLABORATE, EXECUTE, STOP, PaperRules
+from metaprobe.routing.paper import (
+    AGAIN,
+    ASK,
+    COLLABORATE,
+    DEFAULTS,
+    EXECUTE,
+    FRACTIONS,
+    JUDGE,
+    KEEP,
+    MONITOR,
+    MONITOR_CONTROL,
+    STOP,
+    SYNTHESISE,
+    PaperRules,
+)
 from metaprobe.routing.policy import State
 
 RULES = PaperRules()
@@ -131,3 +145,83 @@ def test_constants_are_read_from_text_and_misspelt_ones_are_named() -> None:
         PaperRules.parse("thta=0.4")
     with pytest.raises(RecordError, match="know no point 'lunch'"):
         RULES.decide(State(decision_id="d", point="lunch"), ("eat",))
+
+
+@pytest.mark.parametrize("name", FRACTIONS)
+def test_a_fraction_may_be_0_and_1_and_nothing_beyond(name: str) -> None:
+    for value in (0.0, 1.0):
+        assert getattr(PaperRules.parse(f"{name}={value}"), name) == value
+    for value in ("-0.01", "1.01", "nan"):
+        with pytest.raises(RecordError, match=f"constant {name} is {value}; expected a number from 0 to 1"):
+            PaperRules.parse(f"{name}={value}")
+
+
+def test_a_run_has_at_least_one_cycle_and_one_token_and_no_setting_is_negative_or_endless() -> None:
+    for name in ("base_tokens", "cycles"):
+        assert getattr(PaperRules.parse(f"{name}=1"), name) == 1
+        with pytest.raises(RecordError, match=f"constant {name} is 0; expected at least 1"):
+            PaperRules.parse(f"{name}=0")
+    assert PaperRules(tokens_per_difficulty=0, base_temperature=0, temperature_per_difficulty=0)
+    for name in ("base_temperature", "temperature_per_difficulty"):
+        for value in ("-0.1", "inf"):
+            with pytest.raises(RecordError, match=f"constant {name} is {value}; expected a number of at least 0"):
+                PaperRules.parse(f"{name}={value}")
+
+
+def test_the_constants_are_the_papers() -> None:
+    assert DEFAULTS == {
+        "theta": 0.5,
+        "weight": 0.6,
+        "conflict": 0.3,
+        "damping": 0.2,
+        "unstated": 0.5,
+        "initial": 0.5,
+        "rate": 0.1,
+        "good": 0.85,
+        "cycles": 3,
+        "base_tokens": 400,
+        "tokens_per_difficulty": 400,
+        "base_temperature": 0.3,
+        "temperature_per_difficulty": 0.2,
+    }
+
+
+def test_the_reason_holds_the_comparison_that_decided() -> None:
+    assert assess(0.45, 0.27).reason == "c 0.378 (0.45 (stated), profile 0.27) < 0.500"
+    raised = assess(1.0, 0.5).reason
+    assert raised == "c 0.800 (1.00 (stated), profile 0.50) >= 0.600, raised as |c_v - c_p| is 0.50"
+    assert assess(0.6, None).reason == "c 0.600 (0.60 (stated), no profile) >= 0.500"
+    assert assign({"b": (0.3, 0.5), "c": (0.4, 0.5)}).reason == "best other agent c 0.440 < 0.5"
+    assert assign({}, legal=(COLLABORATE,)).reason == "best other agent (none) 0.000 < 0.5"
+    state = State("d", "iterate", signals(quality=0.9), round=1)
+    assert RULES.decide(state, (STOP, AGAIN)).reason == "evaluated at 0.900 >= 0.85 after 1 of 3 cycles"
+    unknown = RULES.decide(State("d", "iterate", round=2), (STOP, AGAIN))
+    assert unknown.reason == "evaluated at nothing < 0.85 after 2 of 3 cycles"
+    assert unknown.scores == {STOP: -1.0, AGAIN: 0.85}
+
+
+def test_every_critic_is_heard_and_of_the_legal_ones_the_most() -> None:
+    every = (SYNTHESISE, MONITOR, MONITOR_CONTROL)
+    heard = RULES.decide(State("d", "regulate"), every)
+    assert (heard.action, heard.scores) == (MONITOR_CONTROL, {MONITOR_CONTROL: 3.0, MONITOR: 2.0, SYNTHESISE: 1.0})
+    assert RULES.decide(State("d", "regulate"), every[:2]).action == MONITOR
+
+
+def test_of_candidates_that_nobody_evaluated_the_first_is_selected_and_the_reason_says_so() -> None:
+    known = {"one": signals(), "two": signals()}
+    found = RULES.decide(State("d", "select", candidates=known), tuple(known))
+    assert (found.action, found.reason) == ("one", "best evaluated of 2; none was evaluated")
+    zero = RULES.decide(State("d", "select", candidates={"one": signals(), "two": signals(quality=0)}), tuple(known))
+    assert (zero.action, zero.reason) == ("two", "best evaluated of 2")
+
+
+def test_an_argument_is_kept_only_where_a_checkpoint_judged_it_or_nobody_can() -> None:
+    def review(own: Signals, *legal: str) -> tuple[str, str]:
+        decision = RULES.decide(State("d", "review", own), legal)
+        return decision.action, decision.reason
+
+    assert review(Signals(), KEEP, JUDGE) == (JUDGE, "the paper's meta-evaluator judges every argument")
+    read = Signals(quality=Signal(0.0, "abc"))
+    assert review(read, KEEP, JUDGE) == (KEEP, "a checkpoint judges in the judge's place")
+    assert review(Signals(), KEEP) == (KEEP, "this variant has no judge")
+    assert review(read, KEEP) == (KEEP, "a checkpoint judges in the judge's place")

@@ -1,11 +1,26 @@
 """Profiles follow outcomes as equation 4 says, and a run tells who learns from it."""
 
+import math
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Decision, Item, Label, Run, Statement
-from metaprobe.routing.profiles import Experience, Profiles, classified, dispatched, executing, experiences
+from metaprobe.routing.profiles import (
+    Experience,
+    Observation,
+    Profiles,
+    answered_correctly,
+    classified,
+    dispatched,
+    every_answer,
+    executing,
+    experiences,
+    run_observations,
+)
 
 OUTCOMES = st.lists(st.sampled_from((0.0, 1.0)), max_size=30)
 
@@ -70,3 +85,36 @@ def test_nothing_is_learned_without_a_label_or_a_dimension() -> None:
     baseline = run_of({}, {"a": 1.0}, dimension=None)
     assert list(experiences(baseline)) == []
     assert (classified(baseline), dispatched(baseline)) == (None, "a")
+
+
+def test_an_observation_has_a_name_a_score_from_0_to_1_and_a_moment() -> None:
+    for correct in (0.0, 1.0):
+        assert Observation("a", "d", correct, id="o", time=-1.0).correct == correct
+    for agent, name in (("a", ""), ("", "o")):
+        with pytest.raises(RecordError, match="both must have a name"):
+            Observation(agent, "d", 1.0, id=name, time=0.0)
+    for correct in (-0.01, 1.01, math.nan):
+        with pytest.raises(RecordError, match=f"observation o: correct is {correct}; expected a number from 0 to 1"):
+            Observation("a", "d", correct, id="o", time=0.0)
+    for time in (math.inf, math.nan):
+        with pytest.raises(RecordError, match=f"observation o: time is {time}; expected a finite number"):
+            Observation("a", "d", 1.0, id="o", time=time)
+
+
+def test_of_an_agents_answers_the_last_one_counts() -> None:
+    run = run_of({"assess": "execute"}, {"a": 1.0})
+    again = replace(run, calls=(*run.calls, Call(id="later", stage="answer", agent="a")))
+    assert answered_correctly(run, "a") == 1.0
+    assert answered_correctly(again, "a") is None, "nobody judged the later one"
+    judged = replace(again, labels=(*run.labels, Label("later", "correct", 0.25, "program")))
+    assert answered_correctly(judged, "a") == 0.25
+    assert answered_correctly(judged, "b") is None
+
+
+def test_every_answer_counts_also_where_it_was_given_for_the_record() -> None:
+    run = run_of({"assess": "execute"}, {"a": 1.0, "b": 0.0, "c": None}, dimension=None)
+    assert list(every_answer(run)) == [Experience("a", "unknown", 1.0), Experience("b", "unknown", 0.0)]
+    named = run_of({"assess": "execute"}, {"b": 0.5})
+    assert list(every_answer(named)) == [Experience("b", "d", 0.5)]
+    (one,) = run_observations(named, every_answer, time=7.0)
+    assert one == Observation("b", "d", 0.5, id="r/b", time=7.0)

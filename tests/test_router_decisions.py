@@ -10,11 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from metaprobe.checkpoints import ContractMismatch
 from metaprobe.probes.signals import Signal, Signals
 from metaprobe.records.errors import RecordError
+from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
 from metaprobe.routing.learned import AGENTS, ANY, GAIN, INPUT, KIND, SUCCESS, WORDS, LearnedRouter
 from metaprobe.routing.learned_budget import Alone, Point, lambda_of_budget, plan_of
-from metaprobe.routing.learned_policy import AgentPolicy
+from metaprobe.routing.learned_play import play
+from metaprobe.routing.learned_policy import AgentPolicy, load_policy
 from metaprobe.routing.learned_state import FLOOR, PRICED, AskedAgent, Known
 from metaprobe.routing.paper import ASK, EXECUTE
 from metaprobe.routing.policy import State
@@ -213,3 +216,75 @@ def test_of_ways_within_the_means_the_most_accurate_is_taken_and_of_equals_the_c
     assert plan_of(curve, [], [late], budget=10).agent == "late"
     same = [Point(0.3, 0.9, 1.0), Point(0.6, 0.9, 0.5), Point(0.9, 0.6, 0.2)]
     assert lambda_of_budget(same, 5.0) == 0.6
+
+
+def altered(**changes: Any) -> SimpleNamespace:
+    """The written checkpoint with other contents: of its contract, of `pasts`, or of `words`."""
+    whole = router().checkpoint
+    pasts, words = changes.pop("pasts", None), changes.pop("words", b"")
+    extra = {AGENTS: whole.extra[AGENTS] if pasts is None else json.dumps(pasts).encode(), WORDS: words}
+    manifest = SimpleNamespace(kind=KIND, contract={**whole.manifest.contract, **changes}, thresholds={"lambda": 0.1})
+    return SimpleNamespace(**{**vars(whole), "manifest": manifest, "extra": extra})
+
+
+PAST = {"rate": 0.0, "price_usd": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"columns": ["rate"]}, r"expected the columns .*, got \['rate'\]; train it again with"),
+        ({"pasts": {"a": {ANY: {**PAST, "knots": [0.1, 0.9], "scores": [0.0]}}}}, "a: 2 knots and 1 scores"),
+        ({"pasts": {"a": {"sums": PAST}}}, "a has no past for unknown dimensions"),
+        ({"words": np.zeros(7, dtype="<f4").tobytes()}, "has 1 rows; expected 8192"),
+        ({"words": np.zeros(8, dtype="<f4").tobytes()}, "no whole router"),
+    ],
+)
+def test_a_checkpoint_that_is_no_whole_router_is_refused_with_what_is_wrong(changes: dict[str, Any], why: str) -> None:
+    with pytest.raises(ContractMismatch, match=why):
+        LearnedRouter(altered(**changes))  # type: ignore[arg-type]
+
+
+def test_it_names_its_dimensions_and_knows_an_agent_over_all_where_the_dimension_is_new() -> None:
+    sums, words = {**PAST, "rate": 2.0}, {**PAST, "rate": 1.0}
+    pasts = {"a": {ANY: PAST, "words": words, "sums": sums}, "b": {ANY: PAST, "words": words}}
+    found = LearnedRouter(altered(pasts=pasts, offered=["a", "b"]))  # type: ignore[arg-type]
+    assert found.dimensions == ("sums", "words")
+    assert [found.past("a", name).rate for name in ("sums", "words", "new", ANY)] == [2.0, 1.0, 0.0, 0.0]
+    assert found.past("b", "sums").rate == 0.0
+    with pytest.raises(RecordError, match=r"agent 'c' has pasts on \['sums'\]; one for the key \"\" is needed too"):
+        found.with_agent("c", {"sums": found.past("a", "sums")})
+
+
+def test_means_must_be_given_one_way_and_a_plan_needs_some() -> None:
+    with pytest.raises(ValueError, match="budget and seconds fix lambda_ and per_second"):
+        router(budget=1.0, per_second=0.1)
+    with pytest.raises(ValueError, match="neither a budget nor seconds were given"):
+        plan_of([Point(0.1, 0.8, 2.0)], [], [])
+
+
+def test_a_policy_that_is_given_means_in_two_ways_names_what_was_given() -> None:
+    with pytest.raises(RecordError, match=r"\{'budget': 1\.0, 'per_second': 0\.1\}: budget and seconds fix lambda"):
+        load_policy("bundled:router", budget=1.0, per_second=0.1)
+    with pytest.raises(RecordError, match=r"which takes no token_price, but budget, seconds, lambda, per_second, asse"):
+        load_policy("bundled:router", token_price=0.0)
+
+
+def test_a_question_without_a_scored_outcome_of_a_known_agent_cannot_be_played() -> None:
+    stranger = {"z": AgentOutcome("x", 1.0, None, 0.0), "a": AgentOutcome("y", None, None, 0.0)}
+    with pytest.raises(RecordError, match=r"question q has no scored outcome of an agent the router knows \(a, b"):
+        play(router(), QuestionOutcomes("q", "g", agents=stranger))
+
+
+def test_what_was_asked_is_paid_and_waited_for_and_what_is_not_recorded_counts_nothing() -> None:
+    heads = Heads([0.2, 0.8, 0.4, 0.6, 0.5], [0.9, 0.8, 0.7, 0.6, 0.5])
+    agents = {
+        "a": AgentOutcome("x", 0.0, None, 0.5, latency_ms=100.0),
+        "b": AgentOutcome("y", 1.0, None, None, latency_ms=None),
+        "c": AgentOutcome("y", 0.5, None, 0.25, latency_ms=30.0),
+        "d": AgentOutcome("y", 0.5, None, 8.0, latency_ms=800.0),
+        "e": AgentOutcome("y", 0.5, None, 8.0, latency_ms=800.0),
+    }
+    game = play(router(heads, max_asked=3, lambda_=0.01), QuestionOutcomes("q", "g", agents=agents))
+    assert (game.asked, game.kept, game.expected, game.score) == (("b", "a", "c"), "b", 0.8, 1.0)
+    assert (game.cost_usd, game.latency_ms, game.fell_back) == (0.75, 130.0, False)

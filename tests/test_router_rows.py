@@ -8,6 +8,7 @@ from scipy.stats import norm
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
 from metaprobe.routing.learned import ANY
 from metaprobe.routing.learned_state import ROW, AskedAgent, Panel, agreement, content, rows
+from metaprobe.routing.learned_text import BUCKETS, WordScores, word_buckets
 from metaprobe.training.router.data import outcomes_of, pasts_of
 from metaprobe.training.router.fit import Board
 from metaprobe.training.router.rows import Views, batch_rows, views_of
@@ -112,3 +113,27 @@ def test_a_past_is_shrunk_to_the_overall_rate_kept_from_0_and_1_and_never_cheape
     assert pasts["half"][ANY].price(1) == pasts["half"][ANY].price(1000)
     assert pasts["half"][ANY].knots == (0.1, 0.9)
     assert pasts["half"][ANY].scores == pytest.approx((norm.ppf(0.25), norm.ppf(0.75))), "by mid-ranks of ties"
+
+
+def test_a_question_without_a_known_word_says_nothing_of_anyone() -> None:
+    table = np.zeros((BUCKETS, 3), dtype=np.float32)
+    squares = np.zeros(BUCKETS, dtype=np.float32)
+    ((nile,), (river,)) = word_buckets("Nile"), word_buckets("river")
+    table[nile], squares[nile] = (1.0, -2.0, 0.5), 4.0
+    table[river], squares[river] = (3.0, 0.0, 0.5), 5.0
+    scores = WordScores(table, squares)
+    assert scores.of("NILE, nile?") == pytest.approx((0.5, -1.0, 0.25)), "once, in lower case, over its length"
+    assert scores.of("the Nile is a river") == pytest.approx((4 / 3, -2 / 3, 1 / 3))
+    for nothing in ("", "?!", "of the Amazon"):
+        assert scores.of(nothing) is None
+    untaught = WordScores(table[:0], squares[:0])
+    assert untaught.of("the Nile") is untaught.of("") is None
+
+
+def test_of_a_question_the_first_400_words_and_their_pairs_are_read() -> None:
+    words = [f"w{i}" for i in range(401)]
+    assert word_buckets(" ".join(words)).tolist() == word_buckets(" ".join(words[:400])).tolist()
+    assert set(word_buckets(" ".join(words[:400]))) > set(word_buckets(" ".join(words[:399])))
+    pair = set(word_buckets("red blood")) - set(word_buckets("red")) - set(word_buckets("blood"))
+    assert len(pair) == 1
+    assert not pair & set(word_buckets("blood red"))

@@ -1,6 +1,8 @@
 """Decisions: the fixed rule and the learned choice answer the same question, and say why."""
 
 import dataclasses
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from metaprobe.eval.compare import policy_results
 from metaprobe.probes.signals import Signal, Signals, signals_of
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Item, Label, Run, Statement
-from metaprobe.routing.ask_again import ACCEPT, AGAIN, LearnedChoice, StatedThreshold
+from metaprobe.routing.ask_again import ACCEPT, AGAIN, INPUTS, LearnedChoice, StatedThreshold
 from metaprobe.routing.policy import Outcome, Policy, State
 from metaprobe.training.choice import _best_threshold, evaluate_choice, export_choice, paired_answers
 
@@ -103,6 +105,44 @@ def test_the_exported_choice_decides_as_fitted_and_falls_back_with_the_reason(tm
         choice.decide(State("d", "ask-again", data.signals[0]), ("delegate",))
     dear = LearnedChoice(load_checkpoint(tmp_path / "choice"), price=1.0)
     assert dear.decide(State("d", "ask-again", data.signals[1]), LEGAL).action == ACCEPT
+
+
+def written(now: float, then: float, seen: list[object], **thresholds: float) -> SimpleNamespace:
+    """Stands where a checkpoint would: its two probabilities are written down, and it keeps what it was shown."""
+
+    def run(inputs: dict[str, object]) -> dict[str, object]:
+        seen.append(inputs["signals"])
+        return {ACCEPT: np.array([[now]], dtype=np.float32), AGAIN: np.array([[then]], dtype=np.float32)}
+
+    manifest = SimpleNamespace(kind="choice", contract={"signals": list(INPUTS)}, thresholds=thresholds)
+    return SimpleNamespace(path="written", manifest=manifest, run=run)
+
+
+def test_asking_again_must_bring_more_than_its_price_the_checkpoints_unless_another_is_given() -> None:
+    seen: list[Any] = []
+    measured = state(tokens=7.0, mean_logprob=-0.5, min_logprob=-2.0, first_logprob=-1.0, difficulty=0.25)
+    found = LearnedChoice(written(0.25, 0.5, seen, price=0.25)).decide(measured, LEGAL)  # type: ignore[arg-type]
+    assert (found.action, found.scores) == (ACCEPT, {ACCEPT: 0.25, AGAIN: 0.25})
+    assert found.reason == "P(right) 0.25 now, 0.50 if asked again; gain must exceed 0.25"
+    np.testing.assert_array_equal(seen[0], np.array([[0.25, np.nan, -0.5, -2.0, -1.0, 7.0]], dtype=np.float32))
+    for choice in (
+        LearnedChoice(written(0.25, 0.5, seen, price=0.25), price=0.125),  # type: ignore[arg-type]
+        LearnedChoice(written(0.25, 0.375, seen)),  # type: ignore[arg-type]
+    ):
+        found = choice.decide(measured, LEGAL)
+        assert (found.action, found.scores[AGAIN]) == (AGAIN, 0.375)
+    free = LearnedChoice(written(0.25, 0.375, seen, price=0.25), price=0.0)  # type: ignore[arg-type]
+    assert free.decide(measured, LEGAL).action == AGAIN
+
+
+def test_the_fixed_rule_scores_asking_again_by_how_bad_the_stated_number_is() -> None:
+    unsure = StatedThreshold().decide(state(confidence=0.25), LEGAL)
+    assert unsure.scores == {ACCEPT: 0.25, AGAIN: 0.75}
+    assert unsure.reason == "confidence 0.25 (stated) < 0.5"
+    hard = StatedThreshold("difficulty", again_if_above=True).decide(state(difficulty=0.75), LEGAL)
+    assert hard.scores == {ACCEPT: 0.25, AGAIN: 0.75}
+    silent = StatedThreshold().decide(state(), LEGAL)
+    assert (silent.action, silent.reason) == (ACCEPT, "confidence 0.50 (fallback, nothing stated) >= 0.5")
 
 
 def test_a_checkpoint_of_another_kind_is_refused(tmp_path) -> None:

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from planted_stages import PLACE, PRICE, T, planted_critics, scored
 from scripted import Answer, ScriptedLLM, run_once
 
-from metaprobe.checkpoints import Checkpoint, ContractMismatch
+from metaprobe.checkpoints import Checkpoint, ContractMismatch, TamperedCheckpoint
+from metaprobe.checkpoints.session import Arrays, GraphSession
 from metaprobe.pipelines import SYSTEMS
 from metaprobe.probes.signals import Signal, Signals
 from metaprobe.records.types import Item, Run
@@ -142,6 +143,68 @@ def loosened(checkpoint: Checkpoint) -> Checkpoint:
     return altered(checkpoint, support=support)
 
 
+class Saying(GraphSession):
+    """A graph that gives the same outputs whatever it is shown."""
+
+    def __init__(self, **outputs: list[float]) -> None:
+        self.given = {name.replace("_", " "): np.array(values, dtype=np.float32) for name, values in outputs.items()}
+
+    def run(self, inputs: Arrays) -> Arrays:
+        return self.given
+
+
+def test_another_cycle_must_bring_more_than_its_price_and_of_equals_the_first_is_taken(
+    exported: tuple[Checkpoint, FittedStages],
+) -> None:
+    def deciding(**outputs: list[float]) -> StagePolicy:
+        tokens = {AGAIN: 250.0, **dict.fromkeys(ACTIONS, 0.0)}
+        contract = {**exported[0].manifest.contract, "tokens": tokens}
+        checkpoint = altered(loosened(exported[0]), contract=contract)
+        return StagePolicy(dataclasses.replace(checkpoint, session=Saying(**outputs)), token_price=1.0)
+
+    even = deciding(fixes=[0.5], breaks=[0.25]).decide(state_of(ROW), [STOP, AGAIN])
+    assert (even.action, even.scores) == (STOP, {STOP: 0.0, AGAIN: 0.0})
+    gained = deciding(fixes=[0.75], breaks=[0.25]).decide(state_of(ROW), [STOP, AGAIN])
+    assert (gained.action, gained.scores) == (AGAIN, {STOP: 0.0, AGAIN: 0.25})
+    assert gained.reason == "P(fixes) 0.750 - P(breaks) 0.250 - price 0.250 is +0.250"
+    three = state_of(np.repeat(ROW, 3, axis=0), "select")
+    assert deciding(right=[0.25, 0.5, 0.5]).decide(three, ["0", "1", "2"]).action == "1"
+    assert deciding(right=[0.75, 0.5, 0.5]).decide(three, ["1", "2"]).scores == {"1": 0.5, "2": 0.5}
+
+
+def test_it_reads_what_its_heads_were_trained_with_and_what_the_rule_reads(
+    exported: tuple[Checkpoint, FittedStages], planted: tuple[Cycles, dict[str, PointStudy]], tmp_path: Path
+) -> None:
+    missing = seen(exported[0], difficulty=[0.0, 0.0, 0.0])
+    heads = {"mean_logprob", "min_logprob", "quality"}
+    assert set(StagePolicy(missing).reads["iterate"]) == heads
+    assert set(StagePolicy(exported[0]).reads["select"]) == heads | {"difficulty"}
+    assert set(StagePolicy(exported[0]).reads["budget"]) == {"difficulty"}
+    assert StagePolicy(exported[0]).reads["assess"] == PaperRules().reads["assess"]
+    data, studies = planted
+    unused = {point: dataclasses.replace(study, used=False) for point, study in studies.items()}
+    lost = write_stages(tmp_path / "c", data, fit_stages(data), unused, token_price=PRICE)
+    assert StagePolicy(lost).reads == PaperRules().reads
+
+
+def test_an_answer_may_have_at_least_32_tokens_and_else_its_share_of_2048_rounded_up() -> None:
+    assert [budget_tokens(share) for share in (0.0, 32 / 2048, 32.5 / 2048, 0.5, 1.0)] == [32, 32, 33, 1024, 2048]
+
+
+def test_the_token_price_is_the_checkpoints_unless_one_is_given_and_may_be_nothing(
+    exported: tuple[Checkpoint, FittedStages],
+) -> None:
+    checkpoint, _ = exported
+    assert StagePolicy(checkpoint).token_price == PRICE
+    assert StagePolicy(checkpoint, token_price=0).token_price == 0
+    with pytest.raises(ContractMismatch, match="token_price is inf; expected a number of at least 0"):
+        StagePolicy(checkpoint, token_price=float("inf"))
+    loaded = StagePolicy.load(checkpoint.path, rules=PaperRules(cycles=2), token_price=0.5, sha256=checkpoint.digest)
+    assert (loaded.token_price, loaded.rules.cycles) == (0.5, 2)
+    with pytest.raises(TamperedCheckpoint):
+        StagePolicy.load(checkpoint.path, sha256="0" * 64)
+
+
 # Where it does not know, the paper's rule decides, and the reason says why.
 
 
@@ -176,6 +239,37 @@ def test_what_may_be_missing_in_training_may_be_missing_later(
 ) -> None:
     assert np.isnan(planted[0].rows[0, 0, 0, PLACE["agreeing"]])
     assert StagePolicy(exported[0]).decide(state_of(planted[0].rows[0, 0, :1]), [STOP, AGAIN]).reason.startswith("P(")
+
+
+@pytest.mark.parametrize(("known", "rule"), [(1.0, True), (0.95, True), (0.94, False), (0.0, False)])
+def test_a_column_belongs_to_training_where_at_least_95_in_100_rows_had_it(
+    exported: tuple[Checkpoint, FittedStages], known: float, rule: bool
+) -> None:
+    policy = StagePolicy(seen(exported[0], agreeing=[0.0, 1.0, known]))
+    reason = policy.decide(state_of(ROW), [STOP, AGAIN]).reason
+    assert ("agreeing is not known, and was in training" in reason) == rule
+
+
+@pytest.mark.parametrize(("value", "inside"), [(-0.19, True), (-0.21, False), (2.19, True), (2.21, False)])
+def test_a_column_may_lie_a_tenth_of_its_range_outside_it(
+    exported: tuple[Checkpoint, FittedStages], value: float, inside: bool
+) -> None:
+    row = ROW.copy()
+    row[0, PLACE["cut"]] = value
+    policy = StagePolicy(seen(exported[0], cut=[0.0, 2.0, 0.5]))
+    assert policy.decide(state_of(row), [STOP, AGAIN]).reason.startswith("P(fixes)") == inside
+    unheard = StagePolicy(seen(exported[0], cut=[0.0, 0.0, 0.0]))
+    assert unheard.decide(state_of(row), [STOP, AGAIN]).reason.startswith("P(fixes)"), "no weight rests on it"
+
+
+def seen(checkpoint: Checkpoint, **columns: list[float]) -> Checkpoint:
+    """The checkpoint, everything within its support but where these columns of `iterate` say lowest, highest, known."""
+    support = loosened(checkpoint).manifest.support
+    return altered(checkpoint, support={**support, "iterate": {**support["iterate"], **columns}})
+
+
+ROW = np.zeros((1, len(COLUMNS)), dtype=np.float32)
+ROW[0, [PLACE["agreeing"], PLACE["quality_change"]]] = np.nan
 
 
 def test_no_more_cycles_than_the_rules_allow(

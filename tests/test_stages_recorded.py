@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -102,6 +103,20 @@ def test_measured_features_have_known_values() -> None:
     assert found["0"] == {"cut": 1.0, "answered": 1.0, "last_logprob": -8.0, "agreeing": 0.5}
     assert found["1"] == {"cut": 0.0, "answered": 0.0, "agreeing": 0.0}
     assert "agreeing" not in measured("", [whole], ["4"])["0"]
+    four = measured("how?", [bare] * 4, ["4", "4", "5", "4"])
+    assert [four[str(place)]["agreeing"] for place in range(4)] == [2 / 3, 2 / 3, 0.0, 2 / 3]
+    assert measured("", [Call(id="c", logprobs=logprobs[:3])], ["4"])["0"]["last_logprob"] == -3.0
+
+
+def test_each_call_needs_its_answer() -> None:
+    with pytest.raises(ValueError, match="shorter"):
+        measured("", [Call(id="a"), Call(id="b")], ["4"])
+
+
+def test_the_mean_of_a_long_answer_loses_no_digits() -> None:
+    logprobs = -np.random.default_rng(0).random(4001).astype(np.float32)
+    found = measured("", [Call(id="a", logprobs=logprobs)], [""])["0"]["last_logprob"]
+    assert found == pytest.approx(math.fsum(map(float, logprobs[-1000:])) / 1000, abs=1e-12)
 
 
 # Real runs.
