@@ -14,7 +14,7 @@ import click
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "metaprobe"
-PAGE = ROOT / "docs" / "architecture.md"
+ARCHITECTURE = ROOT / "docs" / "architecture.md"
 BEGIN, END = "<!-- house: written by scripts/house.py -->\n", "<!-- /house -->\n"
 JOURNEYS = {
     "`import metaprobe`": "import metaprobe",
@@ -105,9 +105,9 @@ def block() -> str:
 @click.command()
 def main() -> None:
     """Write the block anew."""
-    page = PAGE.read_text(encoding="utf-8")
+    page = ARCHITECTURE.read_text(encoding="utf-8")
     before, after = page.partition(BEGIN)[0], page.partition(END)[2]
-    PAGE.write_text(before + block() + after, encoding="utf-8")
+    ARCHITECTURE.write_text(before + block() + after, encoding="utf-8")
 
 
 if __name__ == "__main__":
