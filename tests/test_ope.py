@@ -97,6 +97,27 @@ def test_what_was_never_tried_is_refused():
         ips(Logged(np.array([0, 0]), np.ones(2), even, ["x", "y"]), np.array([[0.0, 1.0], [0.0, 1.0]]))
 
 
+@pytest.mark.parametrize(
+    "place",
+    [
+        (1, 0),  # not taken, but of the policy's
+        (2, 1),  # taken, though the policy would not
+    ],
+)
+def test_a_prediction_that_is_needed_and_missing_is_refused(place: tuple[int, int]) -> None:
+    missing = MODEL.copy()
+    missing[place] = np.nan
+    with pytest.raises(RecordError, match="must be finite for every action that was taken, or that the policy takes"):
+        doubly_robust(HAND, POLICY, missing)
+
+
+def test_a_prediction_that_nothing_needs_may_be_missing() -> None:
+    log = Logged(np.array([0, 1, 0]), HAND.reward, HAND.propensity, HAND.groups)
+    missing = MODEL.copy()
+    missing[2, 1] = np.nan  # neither taken nor of the policy's
+    assert doubly_robust(log, POLICY, missing).value == doubly_robust(log, POLICY, MODEL).value
+
+
 def test_logs_that_contradict_themselves_are_refused():
     even = np.full((2, 2), 0.5)
     with pytest.raises(RecordError, match="question 1: action 1 was taken, but has propensity 0"):
