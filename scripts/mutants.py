@@ -32,7 +32,9 @@ OUT = ROOT / "out" / "mutants"
 MAP = OUT / "map.json"
 REASONS = ROOT / "scripts" / "mutants_reasons.json"
 """Mutant -> why it changes nothing that anyone could see, judged by a person; these do not count."""
-ROOMS = ("checkpoints", "eval", "llms", "pipelines", "probes", "records", "routing", "serving", "training", "metaprobe")
+ROOMS = tuple(
+    "checkpoints collecting eval llms pipelines probes records routing serving tasks training metaprobe".split()
+)
 PAGES = ("test_written_blocks", "test_measured_pages", "test_examples", "test_docs", "test_packaging", "test_release")
 """Tests of pages and packages: they run much of everything, and promise nothing of it."""
 SECONDS = 240
@@ -73,9 +75,12 @@ class Mutant:
     end: int
     before: str
     text: str
+    code: str
+    """The line that it begins on: places with the same change are told apart by it, and it stays when lines move."""
 
     def __str__(self) -> str:
-        return f"{self.path}: {' '.join(self.before.split())} -> {' '.join(self.text.split())}"
+        change = f"{' '.join(self.before.split())} -> {' '.join(self.text.split())}"
+        return f"{self.path}: {change} | {' '.join(self.code.split())}"
 
 
 @dataclass(slots=True)
@@ -98,14 +103,15 @@ def files(room: str) -> list[Path]:
 def mutants(path: Path) -> Iterator[Mutant]:
     """Yields every mutant of a file; annotations, docstrings and the inside of f-strings are left alone."""
     source = (ROOT / path).read_bytes()
-    offsets = [0]
-    for line in source.splitlines(keepends=True):
-        offsets.append(offsets[-1] + len(line))
+    lines, offsets = source.splitlines(keepends=True), [0]
+    for code in lines:
+        offsets.append(offsets[-1] + len(code))
     for node, changed in _changes(ast.parse(source)):
         start = offsets[node.lineno - 1] + node.col_offset  # type: ignore[attr-defined]
         end = offsets[node.end_lineno - 1] + node.end_col_offset  # type: ignore[attr-defined]
         text = changed if isinstance(changed, str) else f"({ast.unparse(changed)})"
-        yield Mutant(str(path), node.lineno, start, end, source[start:end].decode(), text)  # type: ignore[attr-defined]
+        line = node.lineno  # type: ignore[attr-defined]
+        yield Mutant(str(path), line, start, end, source[start:end].decode(), text, lines[line - 1].decode())
 
 
 def _changes(tree: ast.AST) -> Iterator[tuple[ast.AST, ast.AST | str]]:
