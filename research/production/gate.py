@@ -18,7 +18,7 @@ import click
 
 from metaprobe.checkpoints import UntrustedCheckpoint
 from metaprobe.eval.gate import GateReport, LookResult, RateResult, UseResult, gate_markdown
-from metaprobe.eval.metrics import Interval
+from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.training.gate.train import train_gate
 from research.blocks import write
 

@@ -16,7 +16,7 @@ from typing import Any
 import click
 import numpy as np
 
-from metaprobe.eval.metrics import cluster_weights, mean_interval
+from metaprobe.eval.metrics.bootstrap import cluster_weights, mean_interval
 from metaprobe.eval.routing import best_single, cheapest, oracle
 from metaprobe.eval.routing_controls import always
 from metaprobe.routing.learned import LearnedRouter

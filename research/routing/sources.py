@@ -20,7 +20,8 @@ import click
 import numpy as np
 
 from metaprobe.checkpoints import Checkpoint
-from metaprobe.eval.metrics import auroc, cluster_weights, interval, mean_interval
+from metaprobe.eval.metrics.bootstrap import cluster_weights, interval, mean_interval
+from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.routing_controls import against
 from metaprobe.probes.source import joined
 from metaprobe.routing.learned import LearnedRouter

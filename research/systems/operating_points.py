@@ -22,7 +22,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from metaprobe.checkpoints import UntrustedCheckpoint
-from metaprobe.eval.metrics import Interval, against_controls, cluster_weights, mean_interval
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, mean_interval
+from metaprobe.eval.metrics.controls import against_controls
 from metaprobe.eval.metrics.ranked import Value
 from metaprobe.eval.systems import metacogagent
 from metaprobe.eval.table import group_of
