@@ -37,6 +37,7 @@ REASONS = ROOT / "scripts" / "mutants_reasons.json"
 ROOMS = tuple(
     "checkpoints collecting eval llms pipelines probes records routing serving tasks training metaprobe".split()
 )
+SAID = "said_of_mutant"
 PAGES = ("test_written_blocks", "test_measured_pages", "test_examples", "test_docs", "test_packaging", "test_release")
 """Tests of pages and packages: they run much of everything, and promise nothing of it."""
 SECONDS = 60.0
@@ -201,9 +202,10 @@ class Tests:
 
     def failed(self, tests: list[str], seconds: float) -> str:
         """Returns the first test that failed, "time", "import", or nothing."""
-        listed, said = self.tree / "tests_of_mutant", self.tree / "said_of_mutant"
+        listed, said = self.tree / "tests_of_mutant", self.tree / SAID
         listed.write_text("\n".join(tests))
         arguments = ["-q", "-p", "no:cacheprovider", "--no-header", "--tb=no", "-x", f"@{listed}"]
+        arguments += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # of libraries that are imported already
         ask, answers = self._process.stdin, self._process.stdout
         assert ask is not None
         assert answers is not None
@@ -217,6 +219,10 @@ class Tests:
             return "time" if code == -signal.SIGKILL else "import"
         names = [line.split(" ")[1] for line in said.read_text().splitlines() if line.startswith(("FAILED", "ERROR"))]
         return (names[0] if names else "import") if code else ""
+
+    def said(self) -> str:
+        """Returns the end of what the last run printed."""
+        return (self.tree / SAID).read_text()[-2000:]
 
     def end(self) -> None:
         """Ends the process."""
@@ -292,7 +298,9 @@ def run(rooms: tuple[str, ...], n: int, seed: int, workers: int) -> None:
         free: Queue[Tests] = Queue()
         for i in range(workers):
             (Path(folder) / str(i)).mkdir()
-            free.put(Tests(release.copy_sources(Path(folder) / str(i))))
+            free.put(tests := Tests(release.copy_sources(Path(folder) / str(i))))
+            if failed := tests.failed(["tests/test_features.py"], SECONDS):
+                raise click.ClickException(f"{failed} fails where nothing is changed: {tests.said()}")
 
         def judged(mutant: Mutant) -> Outcome:
             tests = free.get()
