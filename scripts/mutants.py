@@ -165,21 +165,37 @@ class Map:
 
     lines: dict[str, dict[str, list[str]]]
     seconds: dict[str, float]
+    _reach: Counter[str] = field(default_factory=Counter)
 
     @classmethod
     def read(cls) -> "Map":
         """Reads what `mutants.py map` wrote."""
         return cls(**json.loads(MAP.read_text()))
 
+    def write(self) -> None:
+        """Keeps it for `mutants.py run`."""
+        MAP.write_text(json.dumps({"lines": self.lines, "seconds": self.seconds}))
+
     def tests_of(self, mutant: Mutant) -> list[str]:
-        """Returns the tests that run the line, the quickest first; of a line that runs at import: all of its file's."""
+        """Returns the tests that run the line, those of its subject first, of these the quickest; they fail most often.
+
+        Of a line that runs at import: the tests that run anything of its file.
+        """
         of_file = self.lines.get(mutant.path, {})
         found = set(of_file.get(str(mutant.line), []))
         if found == {""}:
             found = {test for tests in of_file.values() for test in tests}
         whole = {test.removesuffix("::*") for test in found if test.endswith("::*")}  # a fixture ran it
         single = {test for test in found - {""} if test.partition("::")[0] not in whole}
-        return sorted(whole | single, key=self.time_of)
+        reached = self.reach()
+        return sorted(whole | single, key=lambda test: (reached[test.partition("::")[0]], self.time_of(test), test))
+
+    def reach(self) -> Counter[str]:
+        """Returns of how many source files each test file runs something: few for tests of one subject."""
+        if not self._reach:
+            for of_file in self.lines.values():
+                self._reach.update({test.partition("::")[0] for tests in of_file.values() for test in tests})
+        return self._reach
 
     def time_of(self, test: str) -> float:
         """Returns a test's seconds, or the sum of a whole file's."""
@@ -282,7 +298,7 @@ def map_tests(workers: int) -> None:
                 for line, contexts in measured.contexts_by_lineno(name).items():
                     found[path.removeprefix("src/metaprobe/") if path.count("/") > 2 else path][line] |= set(contexts)
     kept = {path: {line: sorted(tests) for line, tests in lines.items()} for path, lines in found.items()}
-    MAP.write_text(json.dumps(asdict(Map(kept, dict(took)))))
+    Map(kept, dict(took)).write()
     click.echo(f"{len(kept)} files")
 
 
@@ -305,7 +321,9 @@ def run(rooms: tuple[str, ...], n: int, seed: int, workers: int) -> None:
         def judged(mutant: Mutant) -> Outcome:
             tests = free.get()
             try:
-                return outcome(mutant, known, tests)
+                found = outcome(mutant, known, tests)
+                click.echo(f"{found.seconds:6.1f} s {found.killed_by or 'ALIVE'} {mutant}", err=True)
+                return found
             finally:
                 free.put(tests)
 
