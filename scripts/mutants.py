@@ -22,6 +22,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from queue import Queue
 from threading import Timer
@@ -42,6 +43,9 @@ PAGES = ("test_written_blocks", "test_measured_pages", "test_examples", "test_do
 """Tests of pages and packages: they run much of everything, and promise nothing of it."""
 SECONDS = 60.0
 """A mutant's tests may take this and five times what they took where nothing was changed; longer counts as killed."""
+
+ENOUGH = 60.0
+"""Of a line that half of the suite runs, only so many seconds of tests are tried: where these pass, the mutant lives."""
 
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE,
@@ -177,18 +181,20 @@ class Map:
         MAP.write_text(json.dumps({"lines": self.lines, "seconds": self.seconds}))
 
     def tests_of(self, mutant: Mutant) -> list[str]:
-        """Returns the tests that run the line, those of its subject first, of these the quickest; they fail most often.
+        """Returns the tests that run the line, those of its subject first, of these the quickest: `ENOUGH` seconds of them.
 
         Of a line that runs at import: the tests that run anything of its file.
         """
         of_file = self.lines.get(mutant.path, {})
-        found = set(of_file.get(str(mutant.line), []))
-        if found == {""}:
-            found = {test for tests in of_file.values() for test in tests}
-        whole = {test.removesuffix("::*") for test in found if test.endswith("::*")}  # a fixture ran it
-        single = {test for test in found - {""} if test.partition("::")[0] not in whole}
+        running = set(of_file.get(str(mutant.line), []))
+        if running == {""}:
+            running = {test for tests in of_file.values() for test in tests}
+        whole = {test.removesuffix("::*") for test in running if test.endswith("::*")}  # a fixture ran it
+        single = {test for test in running - {""} if test.partition("::")[0] not in whole}
         reached = self.reach()
-        return sorted(whole | single, key=lambda test: (reached[test.partition("::")[0]], self.time_of(test), test))
+        found = sorted(whole | single, key=lambda test: (reached[test.partition("::")[0]], self.time_of(test), test))
+        taken = accumulate(map(self.time_of, found))
+        return [test for test, seconds in zip(found, taken, strict=True) if seconds <= ENOUGH] or found[:1]
 
     def reach(self) -> Counter[str]:
         """Returns of how many source files each test file runs something: few for tests of one subject."""
