@@ -45,7 +45,7 @@ SECONDS = 60.0
 """A mutant's tests may take this and five times what they took where nothing was changed; longer counts as killed."""
 
 ENOUGH = 60.0
-"""Of a line that half of the suite runs, only so many seconds of tests are tried: where these pass, the mutant lives."""
+"""Of a line that half of the suite runs, so many seconds of tests are tried: where these pass, the mutant lives."""
 
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE,
@@ -181,7 +181,7 @@ class Map:
         MAP.write_text(json.dumps({"lines": self.lines, "seconds": self.seconds}))
 
     def tests_of(self, mutant: Mutant) -> list[str]:
-        """Returns the tests that run the line, those of its subject first, of these the quickest: `ENOUGH` seconds of them.
+        """Returns the tests that run the line, those of its subject first, of these the quickest; `ENOUGH` seconds of it.
 
         Of a line that runs at import: the tests that run anything of its file.
         """
