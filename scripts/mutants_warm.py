@@ -23,7 +23,7 @@ def fork(arguments: list[str], tree: str, said: str) -> int:
     child = os.fork()
     if child:
         return child
-    os.setsid()
+    os.setpgid(0, 0)  # not a session of its own: it keeps the priority of whoever began the run
     out = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(out, 1)
     os.dup2(out, 2)
