@@ -30,7 +30,7 @@ from metaprobe.probes.source import SignalSource
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Run
 from metaprobe.training.crossfit.study import study
-from metaprobe.training.quality.train import train_quality
+from metaprobe.training.quality.train import write_quality
 
 FIGURES = ROOT / "docs" / "measured" / "live_signals.json"
 EXPLICIT, IMPLICIT, BOTH = "explicit", "implicit", "both"
@@ -65,7 +65,7 @@ def readings(world: World) -> tuple[Floats, dict[str, list[float]]]:
             )
             for column, agent in enumerate(world.agents):
                 learned = study([folder / "runs"], stage="answer", agent=agent, hidden=False)
-                checkpoint = train_quality(folder / agent, {"correct": learned}, command="live_signals.py")
+                checkpoint = write_quality(folder / agent, {"correct": learned}, command="live_signals.py")
                 auroc.setdefault(agent, []).append(checkpoint.manifest.metrics["auroc"].estimate)
                 source = SignalSource.load([f"confidence={folder / agent}"])
                 for row in np.flatnonzero(world.half == half):

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint, ContractMismatch, Pretrained, load_checkpoint
 from metaprobe.checkpoints.kinds import check_kind
+from metaprobe.checkpoints.shown import explained
 from metaprobe.probes.contract import OnMismatch, checked, mismatch
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.types import Call, FloatArray
@@ -20,7 +21,8 @@ FOLLOWED = ("prompt_last", "answer_first", "answer_last", "answer_mean")
 """Positions whose state is known while the answer grows."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@explained
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class HiddenProbe(Pretrained):
     """Reads one layer, or several together, at one position. `DifficultyProbe` and `ConfidenceProbe` say what of.
 
@@ -28,12 +30,15 @@ class HiddenProbe(Pretrained):
     """
 
     checkpoint: Checkpoint
+    """What it was loaded from."""
     layers: tuple[int, ...]
-    """0 is the embeddings' output, i the output of block i."""
+    """Layers that it reads: 0 is the embeddings' output, i the output of block i."""
     position: str
+    """Token position that it reads: `prompt_last`, `answer_first`, `answer_last`, `answer_mean` or `before_exact`."""
     width: int
-    """Of one layer."""
+    """Numbers in a state of one layer."""
     on_mismatch: OnMismatch = "warn"
+    """What to do with a call of another model than it was trained on: `warn`, `refuse`, `ignore` or `note`."""
     reader: str = ""
     """The model whose states these are, where it read what another model answered."""
 
@@ -43,9 +48,13 @@ class HiddenProbe(Pretrained):
 
         `on_mismatch`: what to do with a call of another model than it was trained on.
         """
-        checkpoint = load_checkpoint(path, sha256=sha256)
-        manifest = checkpoint.manifest
-        check_kind(checkpoint.path, manifest.kind, KIND)
+        return cls.of(load_checkpoint(path, sha256=sha256), on_mismatch=on_mismatch)
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint, *, on_mismatch: OnMismatch = "warn") -> Self:
+        """The probe in a checkpoint that is loaded. Raises `ContractMismatch` for one that holds none."""
+        manifest, path = checkpoint.manifest, checkpoint.path
+        check_kind(path, manifest.kind, KIND)
         contract = manifest.contract
         position, width, layers = contract.get("position"), contract.get("width"), _layers(contract)
         if not isinstance(position, str) or not isinstance(width, int) or not layers:
@@ -180,8 +189,14 @@ class RunningEstimate:
         return value
 
 
+@explained
 class ConfidenceProbe(HiddenProbe):
-    """A probe on the answer: P(right), once it is given."""
+    """A probe on the answer: P(right), once it is given.
+
+    >>> probe = ConfidenceProbe.load("bundled:smollm2-135m-confidence")
+    >>> probe.position, probe.token_confidence(np.zeros((3, probe.width))).shape
+    ('answer_mean', (3,))
+    """
 
     def confidence(self, call: Call, *, reader: str = "") -> float:
         """P(right), in [0, 1]; `reader` as for `read`."""
@@ -197,8 +212,14 @@ class ConfidenceProbe(HiddenProbe):
         return self.probability(states)
 
 
+@explained
 class DifficultyProbe(HiddenProbe):
-    """A probe on the last prompt token: before anything is answered."""
+    """A probe on the last prompt token: before anything is answered.
+
+    >>> probe = DifficultyProbe.load("bundled:smollm2-135m-difficulty")
+    >>> probe.position, probe.probability(np.zeros((1, probe.width))).shape
+    ('prompt_last', (1,))
+    """
 
     def difficulty(self, call: Call, *, reader: str = "") -> float:
         """1 - P(right), in [0, 1]; `reader` as for `read`."""
