@@ -37,14 +37,11 @@ from metaprobe.routing.policy import Policy, learns
 from metaprobe.routing.profile_store import ProfileStore
 from metaprobe.routing.profiles import Profiles
 from metaprobe.routing.review import ReviewRules
-from metaprobe.routing.stages import StagePolicy
 from metaprobe.tasks.loading import DEFAULT_SEED, load_task
 
 CACHE_FILE = "calls.sqlite"
 LEARNED = "learned"
-LEARNED_CONSTANTS = {"lambda": "lambda_"} | {
-    name: name for name in ("budget", "seconds", "per_second", "assessment", "token_price")
-}
+LEARNED_CONSTANTS = {"lambda": "lambda_"} | {name: name for name in ("budget", "seconds", "per_second", "assessment")}
 """Of `--policy learned:`, beside those of the papers' rules: as they are given -> argument of `load_policy`."""
 CONSTANTS = re.compile(r"(,\s*[a-z_]+=[^,/\\]*)+$")
 
@@ -248,11 +245,6 @@ def policy_of(plan: CollectionPlan) -> tuple[Policy, PaperRules]:
         own, rules = _own_constants(constants)
         agents = plan.agents or (SYSTEMS[plan.system].agents if plan.system in SYSTEMS else ())
         policy = load_policy(path, rules, agents=agents, **own)
-        if isinstance(policy, StagePolicy) and policy.system != plan.system:
-            raise RecordError(
-                f"{path} holds learned stages of {policy.system}, not of {plan.system}: train them with "
-                f"`metaprobe train stages` on runs of {plan.system}"
-            )
     elif name in ("paper", "exhaustive"):
         rules = PaperRules.parse(rest)
         policy = rules if name == "paper" else Exhaustive(rules)

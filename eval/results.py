@@ -9,7 +9,9 @@ from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Severity
 from metaprobe.checkpoints.shown import explained
-from metaprobe.eval.metrics import ControlComparison, Interval, ReliabilityBin, StatedCalibration
+from metaprobe.eval.metrics.bootstrap import Interval
+from metaprobe.eval.metrics.calibration import ReliabilityBin, StatedCalibration
+from metaprobe.eval.metrics.controls import ControlComparison
 from metaprobe.eval.shown import ShownComparison
 from metaprobe.eval.system_results import Agreement, CostQuality, Coupling, Failures, SimilarityFlow, StageAccuracy
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metaprobe.eval.metrics import cluster_weights
+from metaprobe.eval.metrics.bootstrap import cluster_weights
 from metaprobe.eval.routing import (
     Matrix,
     Played,

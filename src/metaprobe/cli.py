@@ -130,7 +130,7 @@ def demo(out: Path, llm: str, limit: int | None, batch_size: int, folds: int, se
     "--policy",
     default="paper",
     show_default=True,
-    help="'paper', 'exhaustive', 'review' (of a debate's arguments) or 'learned:CHECKPOINT' (a router, or stages), "
+    help="'paper', 'exhaustive', 'review' (of a debate's arguments) or 'learned:CHECKPOINT' (a router), "
     "with constants: 'paper:theta=0.4', 'review:critical=0.3', 'learned:CHECKPOINT,budget=0.5,theta=0.4'.",
 )
 @click.option(

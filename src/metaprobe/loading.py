@@ -51,7 +51,7 @@ def load(path: str | os.PathLike[str], *, sha256: str | None = None) -> Loaded:
     """Returns what a checkpoint holds: a predictor, gate, probe, router or choice.
 
     `path` is a folder, `bundled:NAME` or `hub:OWNER/NAME@REVISION`; `sha256` is the digest that its author gave you.
-    Raises `CheckpointError` where the folder is damaged, and for stages, which `collect --policy learned:` takes.
+    Raises `CheckpointError` where the folder is damaged, or of a kind that nothing here loads.
 
     >>> predictor = load("bundled:quality")
     >>> predictor.predict([-0.05, -0.01, -0.002, -1.2, -0.03]).in_support
