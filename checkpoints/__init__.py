@@ -35,7 +35,7 @@ from metaprobe.checkpoints.manifest import (
 )
 
 if TYPE_CHECKING:
-    from metaprobe.checkpoints.describe import describe, describe_verified
+    from metaprobe.checkpoints.description import describe, describe_verified
     from metaprobe.checkpoints.diff import Change, CheckpointDiff, compare
     from metaprobe.checkpoints.onnx_guard import check_model
     from metaprobe.checkpoints.publish import Pretrained, Published, push, save_copy
@@ -89,8 +89,8 @@ _LATER = {
     "check_model": "metaprobe.checkpoints.onnx_guard",
     "check_target": "metaprobe.checkpoints.write",
     "compare": "metaprobe.checkpoints.diff",
-    "describe": "metaprobe.checkpoints.describe",
-    "describe_verified": "metaprobe.checkpoints.describe",
+    "describe": "metaprobe.checkpoints.description",
+    "describe_verified": "metaprobe.checkpoints.description",
     "push": "metaprobe.checkpoints.publish",
     "save_checkpoint": "metaprobe.checkpoints.write",
     "save_copy": "metaprobe.checkpoints.publish",
