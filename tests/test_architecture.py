@@ -1,6 +1,7 @@
 """The house keeps its shape: imports run downwards, and the light rooms stay light."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -73,6 +74,16 @@ def test_imports_run_downwards_and_never_sideways(path: Path) -> None:
         parts = module.split(".")
         other = parts[1] if len(parts) > 1 and parts[1] in FLOORS else "metaprobe"
         assert other == room or FLOORS[other] < FLOORS[room], f"{room} (floor {FLOORS[room]}) imports {module}"
+
+
+def test_what_a_light_room_asks_for_by_name_is_known() -> None:
+    """A probe's `fit` and `score_text` call what is upstairs or beside, and heavy, only when they are called."""
+    asked = [
+        (room_of(path), name)
+        for path in sources()
+        for name in re.findall(r"(?:require|import_module)\(\"metaprobe\.(\S+?)\"", path.read_text(encoding="utf-8"))
+    ]
+    assert asked == [("probes", "training.hidden.arrays"), ("probes", "llms.text_states")]
 
 
 @pytest.mark.parametrize("path", [p for p in sources() if room_of(p) in LIGHT], ids=lambda path: path.name)
