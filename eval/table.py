@@ -47,9 +47,33 @@ class AnswerTable:
     def __len__(self) -> int:
         return len(self.y)
 
+    @property
+    def measured(self) -> bool:
+        """Whether the answers hold log-probabilities: all of them do, or none."""
+        return bool(self.tokens.any())
+
     def rows(self, chosen: NDArray[Any]) -> "AnswerTable":
         """The chosen rows, by index or by mask."""
         return replace(self, **{field.name: getattr(self, field.name)[chosen] for field in fields(self)})
+
+
+def bare_table(y: NDArray[np.int64], groups: NDArray[np.str_]) -> AnswerTable:
+    """A table of answers of which nothing is known but a label y (n,) and a group (n,)."""
+    n = len(y)
+    names, nothing = np.array([f"row-{i}" for i in range(n)]), np.full(n, "")
+    logprobs = np.empty(n, dtype=object)
+    logprobs[:] = [np.empty(0, dtype=np.float32)] * n
+    return AnswerTable(
+        call_ids=names,
+        items=names,
+        groups=groups,
+        y=y,
+        **dict.fromkeys(("tasks", "variants", "dimensions", "levels", "questions", "models"), nothing),
+        **dict.fromkeys(("stated_difficulty", "stated_confidence", "p_true"), np.full(n, np.nan)),
+        logprobs=logprobs,
+        tokens=np.zeros(n, dtype=np.int64),
+        cut=np.zeros(n, dtype=bool),
+    )
 
 
 def answer_table(

@@ -86,6 +86,9 @@ def parse_response(
 ) -> ParsedResponse:
     """What a response says about itself. Raises `InvalidResponse` for one that cannot be scored, and nothing else.
 
+    >>> parse_response([-0.1, -0.25]).logprobs.tolist()[1]
+    -0.25
+
     `response`, recognised by its shape, is one of:
 
     - an OpenAI chat completion, text completion or Responses API response, of any server: a client's object, a

@@ -20,7 +20,7 @@ from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Hidden
 from metaprobe.routing.gate import StreamingGate
 from metaprobe.training.gate.train import export_gate
-from metaprobe.training.router.train import train_router
+from metaprobe.training.router.train import write_router
 
 ROOT = Path(__file__).parent.parent
 RECORDED = ROOT / "recorded" / "smollm2-metacog-eval"
@@ -127,7 +127,7 @@ def routing(folder: Path) -> Names:
             right = float(rng.random() < skill)
             agents[name] = AgentOutcome("A" if right else "B", right, -0.2 if right else -0.9, price)
         questions.append(QuestionOutcomes(f"q{i}", f"g{i}", f"question {i}", "mmlu", agents))
-    train_router(folder / "checkpoints" / "router", questions, folds=2, states=1000, command="test")
+    write_router(folder / "checkpoints" / "router", questions, folds=2, states=1000, command="test")
     return {}
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.checkpoints import Audit, Calibration, Checkpoint, Draft, Metric, Training, save_checkpoint
+from metaprobe.checkpoints import Audit, Calibration, Checkpoint, Draft, Metric, Training, check_target, save_checkpoint
 from metaprobe.checkpoints.session import GraphSession
 from metaprobe.eval.audits.run import AuditReport
 from metaprobe.eval.compare import Judged, auroc_gain, method_results
@@ -26,6 +26,7 @@ from metaprobe.training.adapter.fit import AdapterSettings, FittedAdapter, fit_a
 from metaprobe.training.adapter.state import check_work, remove_state
 from metaprobe.training.common.calibrate import Platt, fit_platt
 from metaprobe.training.common.roles import Roles, Rows
+from metaprobe.training.options import AdapterOptions
 
 PARITY = 1e-3
 """Largest difference in probability between the trained model and its float32 graph, on the test rows."""
@@ -62,7 +63,40 @@ def load_base(llm: str, *, dtype: str = "float32") -> Base:
     return Base(network.base_model, tokenizer.backend_tokenizer.to_str().encode(), weights.name, revision)
 
 
-def train_adapter(
+def train_adapter(stores: Sequence[str | Path], options: AdapterOptions) -> Checkpoint | None:
+    """Returns the adapter's checkpoint, fitted on the labelled answers of these stores; raises as `write_adapter`.
+
+    Under `accelerate launch` only the first process gets it, and the others get None.
+    """
+    require("torch", "train,adapter")
+    require("peft", "train,adapter")
+    check_target(options.out, KIND)
+    return write_adapter(
+        options.out,
+        stores,
+        llm=options.llm,
+        target=options.target,
+        when=("before", "after") if options.when == "both" else (options.when,),
+        stage=options.stage,
+        agent=options.agent,
+        settings=AdapterSettings(
+            rank=options.rank,
+            epochs=options.epochs,
+            batch_size=options.batch_size,
+            accumulate=options.accumulate,
+            lr=options.lr,
+            max_length=options.max_length,
+            dtype=options.dtype,
+            seed=options.seed,
+        ),
+        int8=options.int8,
+        work=options.work,
+        command=options.recorded("train_adapter"),
+        on_step=options.on_step,
+    )
+
+
+def write_adapter(
     path: str | Path,
     stores: Sequence[str | Path],
     *,

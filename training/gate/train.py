@@ -7,12 +7,13 @@ learning rows that the trees did not see, heads are calibrated and the joint thr
 from collections.abc import Sequence
 from pathlib import Path
 
-from metaprobe.checkpoints import Checkpoint, Training
+from metaprobe.checkpoints import Checkpoint, Training, check_target
 from metaprobe.eval.audits.run import AuditReport
-from metaprobe.eval.gate import GateReport, Stronger, gate_report
+from metaprobe.eval.gate import GateReport, Stronger, gate_lines, gate_report
 from metaprobe.probes import stream
 from metaprobe.probes.features import features
 from metaprobe.records.errors import RecordError
+from metaprobe.records.extras import require
 from metaprobe.training.common.graphs import trees_graph
 from metaprobe.training.common.heads import INVERTED
 from metaprobe.training.common.roles import final_roles
@@ -23,11 +24,35 @@ from metaprobe.training.gate.fit import FittedGate, fit_gate
 from metaprobe.training.gate.folds import OnStep, audited_gate, held_out_looks
 from metaprobe.training.gate.heads import SCHEMA, Features, MeanLogprob
 from metaprobe.training.gate.thresholds import rate_at_most, too_few_groups
+from metaprobe.training.options import GateOptions
 
 ALPHAS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3)
 
 
-def train_gate(
+def train_gate(stores: Sequence[str | Path], options: GateOptions) -> Checkpoint:
+    """Returns the gate's checkpoint, fitted on the labelled answers of these stores; raises as `write_gate`."""
+    for package in ("lightgbm", "sklearn", "onnxmltools"):
+        require(package, "fit")
+    check_target(options.out, stream.KIND)
+    checkpoint, report = write_gate(
+        options.out,
+        stores,
+        target=options.target,
+        stage=options.stage,
+        agent=options.agent,
+        alphas=tuple(options.alpha) or None,
+        stronger=Stronger(options.stronger_accuracy, options.stronger_price),
+        folds=options.folds,
+        seed=options.seed,
+        command=options.recorded("train_gate"),
+        on_step=options.on_step,
+    )
+    for line in gate_lines(report):
+        options.on_line(line)
+    return checkpoint
+
+
+def write_gate(
     path: str | Path,
     stores: Sequence[str | Path],
     *,
