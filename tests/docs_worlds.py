@@ -147,5 +147,6 @@ WORLDS: dict[str, Callable[[Path], Names]] = {
     "probes": probes,
     "routing": routing,
     "tasks": tasks,
+    "own": lambda folder: {},
 }
 """Page -> what makes its world in the folder where its code runs, and gives the names that the page takes as known."""
