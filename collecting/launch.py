@@ -36,14 +36,11 @@ from metaprobe.routing.policy import Policy, learns
 from metaprobe.routing.profile_store import ProfileStore
 from metaprobe.routing.profiles import Profiles
 from metaprobe.routing.review import ReviewRules
-from metaprobe.routing.stages import StagePolicy
 from metaprobe.tasks.loading import DEFAULT_SEED, load_task
 
 CACHE_FILE = "calls.sqlite"
 LEARNED = "learned"
-LEARNED_CONSTANTS = {"lambda": "lambda_"} | {
-    name: name for name in ("budget", "seconds", "per_second", "assessment", "token_price")
-}
+LEARNED_CONSTANTS = {"lambda": "lambda_"} | {name: name for name in ("budget", "seconds", "per_second", "assessment")}
 """Of `--policy learned:`, beside those of the papers' rules: as they are given -> argument of `load_policy`."""
 CONSTANTS = re.compile(r"(,\s*[a-z_]+=[^,/\\]*)+$")
 
@@ -246,13 +243,8 @@ def policy_of(plan: CollectionPlan) -> tuple[Policy, PaperRules]:
     if name == LEARNED:
         path, constants = checkpoint_and_constants(rest)
         own, rules = _own_constants(constants)
-        system = load_system(plan.system)
-        policy = load_policy(path, rules, agents=plan.agents or system.agents, **own)
-        if isinstance(policy, StagePolicy) and policy.system != system.name:
-            raise RecordError(
-                f"{path} holds learned stages of {policy.system}, not of {system.name}: train them with "
-                f"`metaprobe train stages` on runs of {system.name}"
-            )
+        agents = plan.agents or load_system(plan.system).agents
+        policy = load_policy(path, rules, agents=agents, **own)
     elif name in ("paper", "exhaustive"):
         rules = PaperRules.parse(rest)
         policy = rules if name == "paper" else Exhaustive(rules)

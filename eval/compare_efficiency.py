@@ -7,18 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.eval.compare import RESAMPLES, Judged
-from metaprobe.eval.metrics import (
-    Interval,
-    auroc,
-    cluster_weights,
-    equal_grades,
-    fit_meta_d,
-    interval,
-    percentile_interval,
-    response_counts,
-    sensitivity,
-)
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, percentile_interval
+from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.ranked import Floats
+from metaprobe.eval.metrics.type2 import equal_grades, fit_meta_d, response_counts, sensitivity
 from metaprobe.eval.results import Efficiency, TwoChoice
 from metaprobe.eval.table import AnswerTable
 from metaprobe.records.scoring import is_correct

@@ -8,7 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Severity
-from metaprobe.eval.metrics import ControlComparison, Interval, ReliabilityBin, StatedCalibration
+from metaprobe.eval.metrics.bootstrap import Interval
+from metaprobe.eval.metrics.calibration import ReliabilityBin, StatedCalibration
+from metaprobe.eval.metrics.controls import ControlComparison
 from metaprobe.eval.system_results import Agreement, CostQuality, Coupling, Failures, SimilarityFlow, StageAccuracy
 
 Family = Literal["explicit", "log-probability", "plain", "learned"]

@@ -25,7 +25,7 @@ class State:
     candidates: Mapping[str, Signals] = field(default_factory=dict)
     """Answer -> its signals, of those that could be returned, in the order in which they were given."""
     features: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """Answer -> what else was measured of it, and "" -> of the question, as `metaprobe.routing.stages_state` names it;
+    """Answer -> what else was measured of it, and "" -> of the question, as `metaprobe.routing.measured` names it;
     where there are no candidates, "0" is the answer of `signals`."""
     round: int = 0
     """Cycles that are finished."""

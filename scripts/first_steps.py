@@ -41,7 +41,6 @@ def use(kind: str, path: Path) -> str:
     from metaprobe.routing.gate import StreamingGate
     from metaprobe.routing.learned import LearnedRouter
     from metaprobe.routing.learned_state import Known
-    from metaprobe.routing.stages import StagePolicy
 
     match kind:
         case "quality":
@@ -57,8 +56,6 @@ def use(kind: str, path: Path) -> str:
             return str(probe.probability(np.zeros((1, probe.width * len(probe.layers)), np.float32)))
         case "choice":
             return str(LearnedChoice.load(path))
-        case "stages":
-            return str(StagePolicy.load(path))
         case _:
             return "its golden rows hold"
 

@@ -27,7 +27,7 @@ from metaprobe.checkpoints import (
 from metaprobe.checkpoints.manifest import own_digest
 from metaprobe.checkpoints.session import GraphSession
 from metaprobe.cli import main
-from metaprobe.eval.metrics import auroc
+from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.llms.base import LLMError
 from metaprobe.probes.adapter import AdapterProbe, Encoder, batches, layout
 from metaprobe.probes.source import SignalSource

@@ -15,7 +15,7 @@ from tiny import tiny_quality
 from metaprobe.checkpoint_cli import CHECKPOINT
 from metaprobe.checkpoints import Audit, CheckpointError, Metric, compare
 from metaprobe.cli import main
-from metaprobe.eval.metrics import Interval
+from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import write_outcomes

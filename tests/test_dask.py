@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from metaprobe.eval.metrics import auroc
+from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import RecordError
 from metaprobe.training.common import trees

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metaprobe.checkpoints import describe
-from metaprobe.eval.audits import near_duplicates, repeated_questions
+from metaprobe.eval.audits.data import near_duplicates, repeated_questions
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run
 from metaprobe.training.common.grouping import FEW, joined_groups

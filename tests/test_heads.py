@@ -10,8 +10,9 @@ import onnxruntime
 import pytest
 
 from metaprobe.checkpoints import load_checkpoint
-from metaprobe.eval.metrics import auroc, spearman
 from metaprobe.eval.metrics.agreement import quadratic_weighted_kappa
+from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.metrics.ordinal import spearman
 from metaprobe.probes.features import features, schema
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import RecordError

@@ -295,13 +295,8 @@ def test_a_checkpoint_that_is_none_or_of_another_kind_is_named(
         monkeypatch.setattr(learned_policy, "load_checkpoint", lambda path: other)
 
     of_kind("quality")
-    with pytest.raises(ContractMismatch, match=r"expected a checkpoint of kind 'router'.* got 'quality'"):
+    with pytest.raises(ContractMismatch, match=r"of kind 'quality'; expected 'router'"):
         load_policy(folder)
-    of_kind("stages")
-    with pytest.raises(ContractMismatch, match="metaprobe train stages"):  # it is the stages' own check that speaks
-        load_policy(folder)
-    with pytest.raises(RecordError, match="takes no budget"):
-        load_policy(folder, budget=0.5)
 
 
 TOKENS = {name: Price(1.0, 2.0) for name in AGENTS}

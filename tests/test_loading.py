@@ -22,7 +22,7 @@ def test_a_checkpoint_is_loaded_as_what_it_is(name: str, expected: str) -> None:
 
 
 def test_every_kind_that_a_user_holds_has_its_loader() -> None:
-    assert TAKEN_BY.keys() - BY_KIND.keys() == {"hidden", "adapter", "stages"}  # the last is a policy's alone
+    assert TAKEN_BY.keys() - BY_KIND.keys() == {"hidden", "adapter"}
 
 
 def test_a_damaged_one_and_another_digest_are_refused(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from click.testing import CliRunner
 from conftest import made_up
 
 from metaprobe.cli import main
-from metaprobe.eval.audits import AuditInputs, run_audits
-from metaprobe.eval.metrics import auroc
+from metaprobe.eval.audits.run import AuditInputs, run_audits
+from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.records.errors import RecordError
 from metaprobe.training.common.roles import final_roles
 from metaprobe.training.common.trees import fit_trees

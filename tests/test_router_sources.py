@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from tiny import tiny_quality
 
 from metaprobe.checkpoints import ContractMismatch, Training
-from metaprobe.eval.metrics import auroc
+from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.llms.pricing import Price
 from metaprobe.probes.signals import Signal, Signals
 from metaprobe.probes.source import SignalSource

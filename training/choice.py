@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint, Generator, Training
 from metaprobe.eval.compare import PolicyOutcomes, policy_results
-from metaprobe.eval.metrics import auroc, cluster_weights, interval, mean_interval
+from metaprobe.eval.metrics.bootstrap import cluster_weights, interval, mean_interval
+from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.results import PolicyResult
 from metaprobe.eval.table import usable_groups
 from metaprobe.probes.signals import Signals, signals_of

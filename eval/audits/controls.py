@@ -7,15 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Severity
-from metaprobe.eval.metrics import (
-    ControlComparison,
-    Interval,
-    auroc,
-    cluster_weights,
-    interval,
-    metric_values,
-    percentile_interval,
-)
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, percentile_interval
+from metaprobe.eval.metrics.controls import ControlComparison, metric_values
+from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.results import Finding
 from metaprobe.eval.table import AnswerTable
 from metaprobe.probes.baselines import baseline_scores

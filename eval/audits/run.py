@@ -29,14 +29,10 @@ from metaprobe.eval.audits.data import (
 )
 from metaprobe.eval.audits.domains import FEWEST, Elsewhere, holds_elsewhere
 from metaprobe.eval.compare import run_of_answers
-from metaprobe.eval.metrics import (
-    ControlComparison,
-    StratifiedAuroc,
-    against_controls,
-    auroc,
-    cluster_weights,
-    interval,
-)
+from metaprobe.eval.metrics.bootstrap import cluster_weights, interval
+from metaprobe.eval.metrics.controls import ControlComparison, against_controls
+from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.metrics.stratified import StratifiedAuroc
 from metaprobe.eval.results import Finding
 from metaprobe.eval.table import AnswerTable
 

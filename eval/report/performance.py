@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from metaprobe.eval.metrics import ReliabilityBin, risk_coverage
+from metaprobe.eval.metrics.calibration import ReliabilityBin
+from metaprobe.eval.metrics.selective import risk_coverage
 from metaprobe.eval.report.drawing import dashes, per_cent_axes
 from metaprobe.eval.report.layout import (
     Column,

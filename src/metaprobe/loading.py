@@ -25,7 +25,7 @@ def load(path: str | os.PathLike[str], *, sha256: str | None = None) -> Any:
     """Returns what a checkpoint holds: a predictor, gate, probe, router or choice.
 
     `path` is a folder, or `bundled:NAME`; `sha256` is the digest that its author gave you. Raises `CheckpointError`
-    where the folder is damaged, and for stages, which `collect --policy learned:` takes.
+    where the folder is damaged, or of a kind that nothing here loads.
 
         predictor = load("bundled:quality")
         gate = load("bundled:gate")

@@ -13,7 +13,6 @@ from metaprobe.checkpoints import check_target
 from metaprobe.gate_cli import train_gate_command
 from metaprobe.records.types import POSITIONS
 from metaprobe.router_cli import train_router_command
-from metaprobe.stages_cli import train_stages_command
 from metaprobe.terminal import (
     FOLDER,
     RUNS,
@@ -30,7 +29,7 @@ from metaprobe.terminal import (
 
 @click.group(short_help="Train on stored runs, and write a checkpoint.")
 def train() -> None:
-    """Train on stored runs and write a checkpoint: quality, gate, hidden, adapter, router, stages, choice."""
+    """Train on stored runs and write a checkpoint: quality, gate, hidden, adapter, router, choice."""
     # Threads that spin while they wait take time from whatever else runs on this machine, ourselves included.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
@@ -206,7 +205,6 @@ def train_hidden_command(
 
 train.add_command(train_gate_command)
 train.add_command(train_router_command)
-train.add_command(train_stages_command)
 train.add_command(train_adapter_command)
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from metaprobe.checkpoints import Audit, Calibration, Checkpoint, Draft, Metric, Training, save_checkpoint
 from metaprobe.checkpoints.session import GraphSession
 from metaprobe.eval.compare import Judged, auroc_gain, method_results
-from metaprobe.eval.metrics import Interval
+from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.llms.base import LLMError
 from metaprobe.llms.weights import resolve
 from metaprobe.probes.adapter import KIND, LAYOUT, SAMPLE, TOKENIZER, AdapterProbe, Encoder, When, batches

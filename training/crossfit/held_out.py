@@ -3,9 +3,11 @@
 import numpy as np
 
 from metaprobe.checkpoints import Training
-from metaprobe.eval.audits import AuditReport
+from metaprobe.eval.audits.run import AuditReport
 from metaprobe.eval.compare import Judged, auroc_gain, method_results
-from metaprobe.eval.metrics import Interval, StratifiedAuroc, auroc, cluster_weights, interval, paired_difference
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, paired_difference
+from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.metrics.stratified import StratifiedAuroc
 from metaprobe.eval.table import AnswerTable
 from metaprobe.training.common.calibrate import Calibrator, choose_calibrator
 from metaprobe.training.common.roles import Rows

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from metaprobe.checkpoints import Checkpoint, Training
-from metaprobe.eval.audits import AuditReport
+from metaprobe.eval.audits.run import AuditReport
 from metaprobe.eval.gate import GateReport, Stronger, gate_report
 from metaprobe.probes import stream
 from metaprobe.probes.features import features

@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from metaprobe.eval.metrics import Interval, auroc, cluster_weights, ece_interval, interval, mean_interval
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, mean_interval
+from metaprobe.eval.metrics.calibration import ece_interval
+from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.routing import FEWEST_GROUPS, Matrix, Played, best_single, cheapest, oracle, outcome_of, replay
 from metaprobe.eval.routing_controls import against, always, shuffled
 from metaprobe.eval.routing_curves import curve_figures

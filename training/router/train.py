@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from metaprobe.checkpoints import Checkpoint, Training
 from metaprobe.checkpoints.golden import largest_difference
 from metaprobe.checkpoints.session import GraphSession
-from metaprobe.eval.metrics import Interval, auroc, cluster_weights, interval, mean_interval
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, mean_interval
+from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.ope import ENOUGH
 from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import QuestionOutcomes
