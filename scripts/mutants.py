@@ -181,7 +181,7 @@ class Map:
         MAP.write_text(json.dumps({"lines": self.lines, "seconds": self.seconds}))
 
     def tests_of(self, mutant: Mutant) -> list[str]:
-        """Returns the tests that run the line, those of its subject first, of these the quickest; `ENOUGH` seconds of it.
+        """Returns the tests that run the line, those of its subject first, of these the quickest; `ENOUGH` seconds.
 
         Of a line that runs at import: the tests that run anything of its file.
         """
