@@ -200,11 +200,8 @@ def test_a_run_costs_what_its_calls_cost_and_those_without_a_price_count_as_noth
 
 def test_what_was_said_last_counts_of_all_calls_or_of_one() -> None:
     statements = (Statement("a", "difficulty", 1.0), Statement("b", "difficulty", 2.0), Statement("b", "other", 3.0))
-    labels = (
-        Label("a", "correct", 0.0, "program"),
-        Label("a", "correct", 1.0, "program"),
-        Label("b", "correct", 0.0, "program"),
-    )
+    known = (("a", 0.0), ("a", 1.0), ("b", 0.0))
+    labels = tuple(Label(call, "correct", value, "program") for call, value in known)
     run = Run("r", "s", "", Item("i", ""), (), statements=statements, labels=labels)
     assert (run.stated("difficulty"), run.stated("difficulty", "a"), run.stated("difficulty", "c")) == (2.0, 1.0, None)
     assert (run.label("correct", "a"), run.label("correct", "b"), run.label("critical", "a")) == (1.0, 0.0, None)
