@@ -41,7 +41,6 @@ from metaprobe.eval.system_results import (
     StageAccuracy,
     StageSimilarity,
 )
-
 from metaprobe.eval.wording import verdict
 
 
