@@ -142,7 +142,7 @@ def loop(folder: Path) -> Names:
             sure = rng.uniform(0.6, 1.0) if right else rng.uniform(0.3, 0.8)
             agents[name] = AgentOutcome("A" if right else "B", right, sure, price)
         questions.append(QuestionOutcomes(f"q{i}", f"g{i}", f"What is {i} times {i}?", "sums", agents))
-    train_router(folder / "out" / "router", questions, folds=2, states=1000, command="test")
+    write_router(folder / "out" / "router", questions, folds=2, states=1000, command="test")
     asked_of: list[str] = []
 
     def ask(agent: str, messages: object) -> dict[str, Any]:
