@@ -43,7 +43,7 @@ ASSESSMENT = 0.5
 class AgentPolicy:
     """MetaCogAgent's two decisions by the learned router; every other point, and what it cannot judge, by the papers'.
 
-    It never has all agents vote: no estimate of P(the vote is right) won on held-out items (docs/routing.md).
+    It never has all agents vote: no estimate of P(the vote is right) won on held-out items (docs/research/routing.md).
     May be shared by threads.
     """
 

@@ -45,7 +45,7 @@ def test_every_bundled_checkpoint_has_a_digest_of_its_manifest_and_rows_of_its_r
 
 
 def test_the_page_lists_every_one_with_the_figure_of_its_manifest() -> None:
-    text = (ROOT / "docs" / "checkpoints.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "research" / "bundled.md").read_text(encoding="utf-8")
     page = text.partition("<!-- bundled: ")[2].partition("<!-- /bundled -->")[0]
     for name in bundled_names():
         first, metric = next(iter(load_checkpoint(bundled(name)).manifest.metrics.items()))

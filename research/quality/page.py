@@ -1,4 +1,4 @@
-"""docs/quality.md from the figures of `quality.py measure`: every number and every verdict on it comes from there."""
+"""docs/research/quality.md from the figures of `quality.py measure`: every number and every verdict on it comes from there."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -51,7 +51,8 @@ def page(figures: Figures) -> str:
     """The whole page."""
     sets = figures.get("sets", {})
     debates = {way: figures.get("debates", {}).get(store) for store, way in DEBATE_STORES.items()}
-    lines = [*INTRO.format(resamples=figures["resamples"]).splitlines(), ""]
+    title, _, rest = INTRO.format(resamples=figures["resamples"]).partition("\n\n")
+    lines = [title, "", answer(figures["sets"]), "", *rest.splitlines(), ""]
     lines += ["## Data", "", *setting(sets), ""]
     lines += ["## What this says", "", *says(sets), ""]
     lines += ["## The aim on token_logprobs_qa", "", *aim(sets.get(QA)), ""]
@@ -116,6 +117,21 @@ def aim(found: Figures | None) -> Lines:
         "",
         *runs_table(found["by_run"]),
     ]
+
+
+def answer(sets: Figures) -> str:
+    """The page in three sentences."""
+    measured = [found for found in sets.values() if "methods" in found]
+    several = [found for found in measured if found["runs"] > 1]
+    long = [found for found in measured if found["median_tokens"] >= SHORT]
+    return (
+        f"That the quality predictor distinguishes good from bad answers better than their mean log-probability "
+        f"{counted([found['methods'][TREES]['over_mean'] for found in measured])}. Held against the strongest free number "
+        f"of each set it {beats(measured, TREES, 'over_strongest')}, and within one run of one model it "
+        f"{beats(several, TREES, 'within_over_strongest')}, so that a free number may do as well. That the first tokens say "
+        f"more than the whole answer, as the paper finds, {counted([found['early']['early_over_full'] for found in long])} "
+        "of long answers."
+    )
 
 
 def says(sets: Figures) -> Lines:

@@ -43,7 +43,7 @@ from research.routing.data import metacog_runs
 from research.routing.standing import packed, points
 
 ROOT = Path(__file__).parent.parent.parent
-PAGE = ROOT / "docs" / "routing.md"
+PAGE = ROOT / "docs" / "research" / "routing.md"
 FIGURES = ROOT / "docs" / "measured" / "routing_sources.json"
 STORE = ROOT / "recorded" / "metacog-every-agent"
 FOLDS, INNER, STATES = 5, 3, 8000
@@ -229,7 +229,7 @@ def constant(table: Table, train: Ints) -> dict[str, Floats]:
 
 @main.command("page")
 def page_command() -> None:
-    """Write the section of docs/routing.md from the figures."""
+    """Write the section of docs/research/routing.md from the figures."""
     write(PAGE, "routing-sources", [*section(json.loads(FIGURES.read_text())), ""])
 
 
