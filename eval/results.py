@@ -15,10 +15,10 @@ from metaprobe.eval.metrics.controls import ControlComparison
 from metaprobe.eval.shown import ShownComparison
 from metaprobe.eval.system_results import Agreement, CostQuality, Coupling, Failures, SimilarityFlow, StageAccuracy
 
-Family = Literal["explicit", "log-probability", "plain", "learned"]
-"""Said by the model; read off its log-probabilities; a baseline that ignores both; trained."""
+Family = Literal["explicit", "log-probability", "plain", "learned", "own"]
+"""Said by the model; read off its log-probabilities; a baseline that ignores both; trained; given by the user."""
 
-FAMILIES: tuple[Family, ...] = ("explicit", "log-probability", "plain", "learned")
+FAMILIES: tuple[Family, ...] = ("explicit", "log-probability", "plain", "learned", "own")
 CONTROL_FAMILIES: tuple[Family, ...] = ("log-probability", "plain")
 """What is to be had for little, and what a learned method has to beat, every one of them."""
 

@@ -137,9 +137,16 @@ def import_(file: Path, out: Path, skip_bad: bool) -> None:
                 "skipped": len(report.skipped),
                 "labelled": report.labelled,
                 "groups": report.groups,
+                "without_logprobs": report.without_logprobs,
             }
         )
     )
+    if report.without_logprobs:
+        click.echo(
+            f"{report.without_logprobs} lines hold no log-probabilities and are there for their stated confidence: "
+            "nothing is trained on them",
+            err=True,
+        )
     empty = not (report.imported or report.already_stored or report.skipped)
     if empty:
         click.echo(f"{file} holds no lines to import", err=True)

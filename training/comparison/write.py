@@ -5,11 +5,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from metaprobe.checkpoints import Checkpoint
+from metaprobe.eval.compare import BEST_BASELINE
 from metaprobe.eval.compare_items import write_item_table
 from metaprobe.eval.results import Comparison, Place, PolicyResult
 from metaprobe.records.extras import require
 from metaprobe.training.comparison.compare import comparison
+from metaprobe.training.comparison.own_scores import own_methods
 from metaprobe.training.crossfit.evidence import load_runs
+from metaprobe.training.crossfit.methods import BLEND, Evidence, GivenScore
 from metaprobe.training.crossfit.study import Study, study
 from metaprobe.training.options import CompareOptions
 
@@ -23,8 +26,16 @@ def require_report() -> None:
 def compare(stores: Sequence[str | Path], options: CompareOptions) -> Comparison:
     """Returns what a comparison of every method on these stores finds, and writes its report into the folder `out`."""
     require_report()
+    given = [options.scores] if isinstance(options.scores, str | Path) else options.scores
+    files = [Path(path) for path in given]
+
+    def own(evidence: Evidence, names: Sequence[str]) -> list[GivenScore]:
+        known = {call.id for run in load_runs(stores) for call in run.calls} if files else set()
+        return own_methods(files, evidence.table, known, (*names, BLEND, BEST_BASELINE))
+
     found = study(
         stores,
+        own=own,
         target=options.target,
         stage=options.stage,
         agent=options.agent,
