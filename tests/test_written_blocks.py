@@ -105,6 +105,7 @@ def another_checkpoint(patch: pytest.MonkeyPatch, script: ModuleType, folder: Pa
 
 
 probes, routing = partial(number, "FIGURES", "probes"), partial(number, "FIGURES", "routing")
+hero = number("MEASURED", "hero", "curves", "stated", "bins", -1, "right", 0)
 live = number("FIGURES", "live_signals", "rows", 0, "accuracy", "value", 0)
 PLACES = "smollm2-135m/places"
 WORD = ("rows", 0, "words", "learned router", "word")
@@ -130,6 +131,7 @@ WRITERS = (
             "docs/research/demo.md#demo-results": number("FIGURES", "demo", "choices", 0, "accuracy"),
         },
     ),
+    Writer("research/hero/figure.py", {"README.md#hero": hero, "docs/index.md#hero": hero}, "main"),
     Writer(
         "research/production/gate.py",
         {
@@ -149,7 +151,11 @@ WRITERS = (
     Writer("research/systems/live_signals.py", {"docs/systems.md#live": live, "docs/research/systems.md#live": live}),
     Writer(
         "research/systems/operating_points.py",
-        {"docs/research/systems.md#operating-points": number("MEASURED", "operating_points", "iterate", "rows", 0, "tokens")},
+        {
+            "docs/research/systems.md#operating-points": number(
+                "MEASURED", "operating_points", "iterate", "rows", 0, "tokens"
+            )
+        },
     ),
     Writer("benchmarks/page.py", {"docs/research/benchmarks.md": number("MEASURED", "peers", "rows", 0, "ratio")}),
     Writer(
@@ -226,7 +232,9 @@ WRITERS = (
         (("caelf",), None),
     ),
     *(
-        Writer("research/systems/page.py", {f"docs/research/systems.md#{section}": another_run}, "main", ((section,), None))
+        Writer(
+            "research/systems/page.py", {f"docs/research/systems.md#{section}": another_run}, "main", ((section,), None)
+        )
         for section in ("monitor-generate-verify", "metacrit", "essay-debate")
     ),
     Writer(
@@ -260,7 +268,7 @@ def written(block: str, patch: pytest.MonkeyPatch, folder: Path, change: Change 
     writer, whole = WRITER_OF[block], "#" not in block
     script = importlib.import_module(writer.script.removeprefix("scripts/").removesuffix(".py").replace("/", "."))
     for constant, path in list(vars(script).items()):
-        if constant not in ("PAGE", "README", "GUIDE", "REFERENCE", "CLAIMS") or not isinstance(path, Path):
+        if constant not in ("PAGE", "README", "GUIDE", "REFERENCE", "CLAIMS", "FIGURE") or not isinstance(path, Path):
             continue
         copy = folder / path.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Writes docs/research/corrections.md: each statement of version 0.1 that fell or changed, with the old and the new figure.
+"""Writes docs/research/corrections.md: what version 0.1 said and what fell or changed, with both figures.
 
     python -m research.claims.corrections
 
@@ -34,9 +34,9 @@ number, the best agent alone, the same prompt, other orders of the questions, st
 controls that may spend as much. They have met them now. Each row is a statement that fell or changed; the figures
 beside today's statements stand on the pages linked.
 """
-ANSWER = """Version 0.1 made {rows} statements that fell, changed, or had to be confirmed when every control was measured. Of
-them, {fell} fell or are ties now, {stands} stand, and the others say something else or less than before. The figures of
-today's pages are the ones to rely on.
+ANSWER = """Version 0.1 made {rows} statements that fell, changed, or were confirmed when every control was measured.
+Of them, {fell} fell or are ties now, {stands} stand, and the others say something else or less than before. The figures
+of today's pages are the ones to rely on.
 """
 
 

@@ -1,4 +1,4 @@
-"""The adapter probe against frozen linear probes on the same split, per model and task; a table of docs/research/probes.md.
+"""The adapter probe against frozen linear probes on the same split, per model and task; for docs/research/probes.md.
 
     python -m research.hidden.measure collect --models MODELS --data DATA
     python -m research.hidden.adapter measure

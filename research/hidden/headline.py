@@ -1,4 +1,4 @@
-"""What docs/research/probes.md leads with: the blend of probes and log-probabilities beside the strongest single control of each row.
+"""What docs/research/probes.md leads with: the blend beside the strongest single control of each row.
 
     python -m research.hidden.headline
 
@@ -63,11 +63,15 @@ def answer(found: list[Gain]) -> str:
     checked = [gain for gain in found if gain.row in joined]
     stand = sorted((gain for gain in checked if gain.stands), key=lambda gain: gain.gain)
     ahead = sum(gain.stands for gain in found if gain.row not in joined)
-    by = f" The gain in AUROC over the strongest control is {stand[0].gain:+.2f} to {stand[-1].gain:+.2f} there." if stand else ""
+    by = (
+        f" The gain in AUROC over the strongest control is {stand[0].gain:+.2f} to {stand[-1].gain:+.2f} there."
+        if stand
+        else ""
+    )
     return (
         f"On {len(stand)} of {len(checked)} pairs of a model and a task, the blend of hidden-state probes and "
-        "log-probabilities distinguishes right from wrong answers better than every control, the answer's own words and "
-        f"all free signals joined among them; on the other {len(checked) - len(stand)} this is not shown.{by} On "
+        "log-probabilities distinguishes right from wrong answers better than every control, the answer's own words "
+        f"and all free signals joined among them; on the other {len(checked) - len(stand)} this is not shown.{by} On "
         f"{len(found) - len(checked)} further pairs, where these two controls could not be measured, the blend beats "
         f"every other control on {ahead}."
     )

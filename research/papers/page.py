@@ -107,8 +107,9 @@ def answer(found: dict[str, Any]) -> str:
     said = Counter(verdict(row).strip("*") for row in rows if row["sign"])
     missing = sum(len(section["missing"]) for section in found.values())
     return (
-        f"Of {said.total()} differences that the papers report and that small models could measure, {said['holds']} hold "
-        f"here against every control, {said['undecided']} are undecided, and {said['falls to a control']} fall to a "
+        f"Of {said.total()} differences that the papers report and that small models could measure, {said['holds']} "
+        f"hold here against every control, {said['undecided']} are undecided, and {said['falls to a control']} fall "
+        "to a "
         f"control that the papers do not have. {said['the other way round']} go the other way round, "
         f"{said['depends on the order']} depend on the order of the items, and {said['not controlled']} could not be "
         f"controlled. {len(rows)} figures stand beside the papers' own, and {missing} could not be measured, each with "

@@ -1,4 +1,4 @@
-"""What the recipe of `bundled:quality` knows beyond its controls, pooled and within runs, into docs/research/bundled.md.
+"""What the recipe of `bundled:quality` knows beyond its controls, pooled and within runs; docs/research/bundled.md.
 
     python -m research.quality.bundled measure      # out-of-fold scores of the recorded runs: minutes of one core
     python -m research.quality.bundled page         # writes the table from docs/measured/bundled_controls.json

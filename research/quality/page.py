@@ -1,4 +1,4 @@
-"""docs/research/quality.md from the figures of `quality.py measure`: every number and every verdict on it comes from there."""
+"""docs/research/quality.md from the figures of `quality.py measure`: all numbers and verdicts come from there."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -126,11 +126,13 @@ def answer(sets: Figures) -> str:
     long = [found for found in measured if found["median_tokens"] >= SHORT]
     return (
         f"That the quality predictor distinguishes good from bad answers better than their mean log-probability "
-        f"{counted([found['methods'][TREES]['over_mean'] for found in measured])}. Held against the strongest free number "
-        f"of each set it {beats(measured, TREES, 'over_strongest')}, and within one run of one model it "
-        f"{beats(several, TREES, 'within_over_strongest')}, so that a free number may do as well. That the first tokens say "
-        f"more than the whole answer, as the paper finds, {counted([found['early']['early_over_full'] for found in long])} "
-        "of long answers."
+        f"{counted([found['methods'][TREES]['over_mean'] for found in measured])}. Compared with the strongest free "
+        "number of "
+        f"each set it {beats(measured, TREES, 'over_strongest')}, and within one run of one model it "
+        f"{beats(several, TREES, 'within_over_strongest')}, so that a free number may do as well. That the first "
+        "tokens "
+        "say more than the whole answer, as the paper finds, "
+        f"{counted([found['early']['early_over_full'] for found in long])} of long answers."
     )
 
 

@@ -1,4 +1,4 @@
-"""MetaCogAgent's rule and its learned replacement, side by side; measures, and writes a section of docs/research/routing.md.
+"""MetaCogAgent's rule and its learned replacement, side by side; writes a section of docs/research/routing.md.
 
     python -m research.routing.agents measure
     python -m research.routing.agents page

@@ -31,7 +31,19 @@ from research.blocks import markdown, write
 from research.routing.data import SETS, DataSet, metacog, metacog_runs, spent
 from research.routing.methods import Result, Split, at_lambda, result_of, split_of
 from research.routing.router import router_plays, shuffled_labels
-from research.routing.standing import MIXED, ROUTER, RULE_ROW, answer, counted, packed, said, section, standing, table, verdict
+from research.routing.standing import (
+    MIXED,
+    ROUTER,
+    RULE_ROW,
+    answer,
+    counted,
+    packed,
+    said,
+    section,
+    standing,
+    table,
+    verdict,
+)
 from research.routing.waiting import from_log, from_log_lines, waiting, waiting_lines
 from research.systems.metacog_replays import Recording
 

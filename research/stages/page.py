@@ -1,4 +1,4 @@
-"""What the learned stages are worth on the recorded runs; measures, and writes "Learned stages" in docs/research/routing.md.
+"""What the learned stages are worth on the recorded runs; writes a section of research/stages/README.md.
 
     python -m research.stages.page measure
     python -m research.stages.page page

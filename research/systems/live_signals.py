@@ -6,7 +6,7 @@
 From recorded/metacog-every-agent, in which every agent has answered and stated its confidence: no model is asked. The
 items are halved by group; the checkpoints that read one half (a quality predictor on log-probabilities for each agent)
 are trained on the other, and what the controls know is taken from that other half as well. `measure` keeps its figures
-in docs/measured/live_signals.json; `page` writes the section `live` of docs/research/systems.md and the one of docs/systems.md.
+in docs/measured/live_signals.json; `page` writes the sections `live` of docs/research/systems.md and docs/systems.md.
 """
 
 import json

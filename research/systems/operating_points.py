@@ -6,7 +6,8 @@
 From recorded/gsm8k-mgv (point `iterate`: all three cycles were run) and recorded/metacog-every-agent (points `assess`
 and `assign`: every agent was asked). No model is asked. The questions are halved by group; the quality predictor that
 reads one half was trained on the other. `measure` keeps its figures in docs/measured/operating_points.json (a minute or
-two of one core); `page` writes the section `operating-points` of docs/research/systems.md and claims_decisions.json beside them.
+two of one core); `page` writes the section `operating-points` of docs/research/systems.md, and
+claims_decisions.json.
 """
 
 import json
