@@ -106,27 +106,7 @@ def answer_table(
             if call.logprobs is None or len(call.logprobs) == 0:
                 bare += 1
                 continue
-            item = run.item
-            records.append(
-                {
-                    "call_ids": call.id,
-                    "items": item.id,
-                    "tasks": item.task,
-                    "groups": group_of(item),
-                    "variants": run.variant,
-                    "dimensions": item.dimension,
-                    "levels": item.level,
-                    "questions": item.question,
-                    "models": call.model,
-                    "y": int(y),
-                    "stated_difficulty": _number(stated_of(run, call, "difficulty")),
-                    "stated_confidence": _number(stated_of(run, call, "confidence")),
-                    "p_true": _number(stated_of(run, call, "p_true")),
-                    "logprobs": call.logprobs,
-                    "tokens": len(call.logprobs),
-                    "cut": call.finish_reason == "length",
-                }
-            )
+            records.append(_row(run, call, int(y)))
     if not records and not seen_calls:
         raise RecordError(
             f"no call of stage {stage or 'any'} by agent {agent or 'any'}; stages found: {_listed(stages)}; "
@@ -146,6 +126,30 @@ def answer_table(
     logprobs = np.empty(len(records), dtype=object)
     logprobs[:] = [record["logprobs"] for record in records]
     return AnswerTable(logprobs=logprobs, **columns)
+
+
+def _row(run: Run, call: Call, y: int) -> dict[str, Any]:
+    """Returns what the table keeps of one labelled call that has log-probabilities; keys are its columns."""
+    assert call.logprobs is not None
+    item = run.item
+    return {
+        "call_ids": call.id,
+        "items": item.id,
+        "tasks": item.task,
+        "groups": group_of(item),
+        "variants": run.variant,
+        "dimensions": item.dimension,
+        "levels": item.level,
+        "questions": item.question,
+        "models": call.model,
+        "y": y,
+        "stated_difficulty": _number(stated_of(run, call, "difficulty")),
+        "stated_confidence": _number(stated_of(run, call, "confidence")),
+        "p_true": _number(stated_of(run, call, "p_true")),
+        "logprobs": call.logprobs,
+        "tokens": len(call.logprobs),
+        "cut": call.finish_reason == "length",
+    }
 
 
 def stated_of(run: Run, answer: Call, kind: str) -> float | None:

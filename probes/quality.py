@@ -4,7 +4,7 @@ import os
 import warnings
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,9 @@ from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.float_list import float_list
 from metaprobe.records.openai_format import CALLED, REFUSAL, TOOL_CALL, ParsedResponse, parse_response
 from metaprobe.records.raw_body import parse_body
+
+if TYPE_CHECKING:
+    from metaprobe.probes.signals import Signals
 
 KIND = "quality"
 INPUT = "features"
@@ -174,6 +177,33 @@ class QualityPredictor(Pretrained):
         parsed = self._parsed(response)
         note = self._note(parsed)
         return self._one(features_one(self.schema, parsed.logprobs, parsed.top_logprobs), note)
+
+    def signals(self, answer: object) -> "Signals":
+        """Returns what a policy decides by: `metaprobe.probes.signals.Signals` of a response, or of a verdict on one.
+
+        `confidence` and `quality` are the score, `critical` the probability of a critical failure, each with the
+        checkpoint's thresholds; None where the predictor gives none. Of a response also what its log-probabilities say
+        by themselves. Raises `InvalidResponse` as `predict` does, and `ContractMismatch` for a verdict of another
+        checkpoint.
+        """
+        from metaprobe.probes.signals import Signal, Signals, measured_signals  # not needed for a verdict alone
+
+        if isinstance(answer, Verdict):
+            verdict, measured = answer, {}
+            if verdict.checkpoint != self.checkpoint.digest:
+                raise ContractMismatch(
+                    f"the verdict is of checkpoint {verdict.checkpoint[:16]}, and this predictor is "
+                    f"{self.checkpoint.digest[:16]}: give the predictor that made the verdict"
+                )
+        else:
+            parsed = self._parsed(answer)
+            note = self._note(parsed)
+            verdict = self._one(features_one(self.schema, parsed.logprobs, parsed.top_logprobs), note)
+            measured = measured_signals(parsed.logprobs)
+        read = {"confidence": verdict.score, "quality": verdict.score, CRITICAL: verdict.critical}
+        thresholds = self.checkpoint.manifest.thresholds
+        given = {n: Signal(v, verdict.checkpoint, thresholds) for n, v in read.items() if v is not None}
+        return Signals(**given, **measured)
 
     def predict_many(self, responses: Iterable[object]) -> list[Verdict]:
         """One verdict a response, in order. An error names the response, counted from 0."""

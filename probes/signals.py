@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from metaprobe.checkpoints.shown import explained
 from metaprobe.records.types import Call
@@ -80,13 +81,21 @@ def signals_of(answer: Call, *, difficulty: float | None = None, confidence: flo
         for name, value in (("difficulty", difficulty), ("confidence", confidence))
         if value is not None
     }
-    if answer.logprobs is None or len(answer.logprobs) == 0:
-        return Signals(**stated)
-    logprobs = np.asarray(answer.logprobs, dtype=np.float64)
+    return Signals(**stated, **measured_signals(answer.logprobs))
+
+
+def measured_signals(logprobs: NDArray[np.floating] | None) -> dict[str, Signal]:
+    """Returns what the log-probabilities of an answer say by themselves, by the field of `Signals`; nothing of none.
+
+    `logprobs`: (tokens,), in nats.
+    """
+    if logprobs is None or len(logprobs) == 0:
+        return {}
+    values = np.asarray(logprobs, dtype=np.float64)
     measured = {
-        "mean_logprob": logprobs.mean(),
-        "min_logprob": logprobs.min(),
-        "first_logprob": logprobs[0],
-        "tokens": len(logprobs),
+        "mean_logprob": values.mean(),
+        "min_logprob": values.min(),
+        "first_logprob": values[0],
+        "tokens": len(values),
     }
-    return Signals(**stated, **{name: Signal(float(value), "logprobs") for name, value in measured.items()})
+    return {name: Signal(float(value), "logprobs") for name, value in measured.items()}

@@ -149,6 +149,22 @@ def test_features_that_only_one_has_are_named(made, tmp_path):
     assert "of them only here: made.up" in compare(made, b).as_text()
 
 
+def test_long_lists_are_counted_and_at_most_five_of_their_own_values_are_named(made):
+    def sides(a, b):
+        texts = (dataclasses.replace(made.manifest, support={"x": values}) for values in (a, b))
+        lines = compare(*(dataclasses.replace(made, manifest=manifest) for manifest in texts)).as_text().splitlines()
+        at = lines.index("support.x")
+        return [line[4:] for line in lines[at + 1 : at + 3]]
+
+    names = ["a", "b", "c", "d", "e", "f"]
+    assert sides(["z"], ["z", *names[:5]]) == ['["z"]', "6 values, of them only here: a, b, c, d, e"]
+    assert sides(["z"], ["z", *names])[1] == "7 values, of them only here: a, b, c, d, e, ..."
+    assert sides([1, 2, 3, 4, 5, 6], [1]) == ["[1, 2, 3, 4, 5, 6]", "[1]"]
+    assert sides([1, 2, 3, 4, 5, 6, 7], [1]) == ["7 values, 6 of them only here", "[1]"]
+    assert sides("x" * 90, "ü" * 91) == ["x" * 90, "ü" * 90 + "..."]
+    assert sides({"b": "ü"}, 1) == ['{"b": "ü"}', "1"]
+
+
 def test_a_checkpoint_that_cannot_be_read_is_no_difference(made, tmp_path):
     (tmp_path / "empty").mkdir()
     result = run("diff", made.path, tmp_path / "empty")

@@ -3,6 +3,7 @@
 import gzip
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from metaprobe.records.errors import ImportFileError, RecordError
 from metaprobe.records.importer import ImportReport, Line, import_file, iter_json_lines, read_openai_lines, run_of_line
 from metaprobe.records.line_fields import LABEL_VALUES
 from metaprobe.records.openai_format import parse_response
+from metaprobe.records.relabel import relabel
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Label, Message, Sampling, Statement
 from metaprobe.training.common.heads import LEVELS
@@ -323,6 +325,16 @@ def test_an_id_stored_with_another_answer_or_prompt_is_refused(tmp_path: Path, o
     assert [run.outcome for run in store] == [1.0, 1.0, 0.0], "the line before it counts, the others stay"
     report = import_file(path, store, on_error="skip")
     assert (report.already_stored, report.relabelled, len(report.skipped)) == (1, 0, 2)
+
+
+def test_a_line_whose_id_another_system_has_changes_nothing(tmp_path: Path) -> None:
+    store, path = RunStore(tmp_path / "runs"), write_lines(tmp_path / "calls.jsonl", FULL)
+    (run,) = read_openai_lines(path)
+    store.append([replace(run, system="mgv")])
+    line = Line(1, FULL, replace(run, labels=()))
+    assert relabel(store, []) == (0, [])
+    assert relabel(store, [line]) == (0, [line])
+    assert [run.system for run in store] == ["mgv"]
 
 
 def test_a_store_without_texts_gets_labels_and_no_prompt(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaprobe.checkpoints import ContractMismatch
-from metaprobe.records.errors import ImportFileError, RecordError
-from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, read_outcomes, write_outcomes
+from metaprobe.records.errors import RecordError
+from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, write_outcomes
 from metaprobe.router_cli import evaluate, route, train_router_command
 from metaprobe.routing.learned import GAIN, SUCCESS, LearnedRouter
 from metaprobe.routing.learned_budget import Alone, Point, lambda_of_budget, plan_of
@@ -331,38 +331,6 @@ def test_it_cannot_be_fooled_by_a_checkpoint_of_another_kind(folder: Path, tmp_p
         LearnedRouter(other)
     with pytest.raises(ContractMismatch, match="no whole router"):
         LearnedRouter(replace(checkpoint, extra={}))
-
-
-def test_outcomes_survive_a_round_trip(tmp_path: Path) -> None:
-    questions = [
-        *planted(5),
-        QuestionOutcomes(
-            "logged", "g", agents={"small": AgentOutcome("x", 0.5, -math.inf)}, chosen="ask", propensities={"ask": 0.9}
-        ),
-    ]
-    write_outcomes(tmp_path / "o.jsonl.gz", questions)
-    assert read_outcomes(tmp_path / "o.jsonl.gz") == questions
-
-
-@pytest.mark.parametrize(
-    ("line", "field"),
-    [
-        ({"id": "a"}, '"agents" is missing'),
-        ({"agents": {}}, '"id" is missing'),
-        ({"id": "a", "agents": {"m": {"correct": 2}}}, '"agents.m.correct" is 2'),
-        ({"id": "a", "agents": {"m": {"score": 0.5, "correct": 1}}}, "differ"),
-        ({"id": "a", "agents": {"m": {"cost_usd": -1}}}, '"agents.m.cost_usd" is -1'),
-        ({"id": "a", "agents": {"m": {"confidence": "high"}}}, '"agents.m.confidence" is "high"'),
-        ({"id": "a", "agents": {}, "propensities": {"x": 1.5}}, '"propensities.x" is 1.5'),
-    ],
-)
-def test_a_bad_outcome_is_named_by_line_and_field(tmp_path: Path, line: dict[str, object], field: str) -> None:
-    path = tmp_path / "o.jsonl"
-    path.write_text(json.dumps({"id": "fine", "agents": {}}) + "\n" + json.dumps(line) + "\n")
-    with pytest.raises(ImportFileError, match="line 2") as error:
-        read_outcomes(path)
-    assert field in str(error.value)
-    assert error.value.line == 2
 
 
 def test_the_command_line_trains_routes_and_evaluates(tmp_path: Path) -> None:

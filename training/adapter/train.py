@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Audit, Calibration, Checkpoint, Draft, Metric, Training, check_target, save_checkpoint
 from metaprobe.checkpoints.session import GraphSession
+from metaprobe.eval.audits.run import AuditReport
 from metaprobe.eval.compare import Judged, auroc_gain, method_results
 from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.llms.base import LLMError
@@ -147,33 +148,18 @@ def write_adapter(
     exported = _export(fitted, texts, data, roles, when, settings, int8=int8)
     on_step("measure the exported graph")
     report = adapter_audits(data, roles, exported.probability, controls, seed=settings.seed)
-    draft = Draft(
-        kind=KIND,
-        contract={
-            "target": target,
-            "layout": {name: LAYOUT[name] for name in when},
-            "max_length": settings.max_length,
-            "precision": "int8" if int8 else "float32",
-            "sample_ids": encoder.ids([SAMPLE])[0],
-            "base": {"model": base.name, "revision": base.revision},
-            "rank": settings.rank,
-            "steps": fitted.steps,
-            "parts": {name: len(getattr(roles, name)) for name in ("train", "selection", "calibration", "test")},
-        },
-        generator=data.generator,
-        calibration=Calibration("platt", "calibration rows, by group; never the held-out ones"),
-        metrics=_measured(data, roles, exported.probability),
-        training=Training(
-            data.fingerprint,
-            len(data.table),
-            len(set(data.table.groups.tolist())),
-            settings.seed,
-            command,
-            data.regrouped,
-        ),
-        audits={audit.name: Audit(audit.passed, audit.detail, audit.severity) for audit in report.audits},
-        versions={p: version(p) for p in ("torch", "transformers", "peft", "accelerate", "tokenizers", "onnxscript")},
-    )
+    contract = {
+        "target": target,
+        "layout": {name: LAYOUT[name] for name in when},
+        "max_length": settings.max_length,
+        "precision": "int8" if int8 else "float32",
+        "sample_ids": encoder.ids([SAMPLE])[0],
+        "base": {"model": base.name, "revision": base.revision},
+        "rank": settings.rank,
+        "steps": fitted.steps,
+        "parts": {name: len(getattr(roles, name)) for name in ("train", "selection", "calibration", "test")},
+    }
+    draft = _draft(contract, data, roles, exported, report, seed=settings.seed, command=command)
     checkpoint = save_checkpoint(
         path,
         draft,
@@ -201,6 +187,29 @@ def adapter_scores(
     rows = np.arange(len(data.table)) if rows is None else rows
     answers = [data.answers[i] for i in rows] if when == "after" else None
     return probe.probability([data.prompts[i] for i in rows], answers)
+
+
+def _draft(
+    contract: dict[str, Any],
+    data: AdapterData,
+    roles: Roles,
+    exported: "_Exported",
+    report: AuditReport,
+    *,
+    seed: int,
+    command: str,
+) -> Draft:
+    groups = len(set(data.table.groups.tolist()))
+    return Draft(
+        kind=KIND,
+        contract=contract,
+        generator=data.generator,
+        calibration=Calibration("platt", "calibration rows, by group; never the held-out ones"),
+        metrics=_measured(data, roles, exported.probability),
+        training=Training(data.fingerprint, len(data.table), groups, seed, command, data.regrouped),
+        audits={audit.name: Audit(audit.passed, audit.detail, audit.severity) for audit in report.audits},
+        versions={p: version(p) for p in ("torch", "transformers", "peft", "accelerate", "tokenizers", "onnxscript")},
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

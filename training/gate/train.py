@@ -133,33 +133,10 @@ def _export(
     command: str,
 ) -> Export:
     heads = {stream.head_name(look): head for look, head in gate.heads.items()}
-    by_mean = [look for look, head in gate.heads.items() if isinstance(head.scorer, MeanLogprob)]
-    plain = (
-        f" At {', '.join(map(str, by_mean))} the mean log-probability does as well and is used alone."
-        if by_mean
-        else ""
-    )
-    left_out = "".join(f" No look at {look} tokens: {why}." for look, why in gate.left_out.items())
-    if unmeasured := sorted(gate.thresholds.keys() - {rate.alpha for rate in report.rates}):
-        left_out += (
-            f" What is kept of the rates {', '.join(f'{alpha:g}' for alpha in unmeasured)} was not measured: the folds "
-            "have too few calibration groups for them."
-        )
-    n = gate.calibration_groups
-    scatter = ", ".join(f"{rate_at_most(alpha, n):.2g} (for {alpha:g})" for alpha in gate.thresholds)
     return Export(
         kind=stream.KIND,
         title=f"Streaming gate: {target}",
-        summary=(
-            f"Probability that an answer will be {target}, given its first {', '.join(map(str, gate.heads))} tokens "
-            f"(LightGBM on statistics of their log-probabilities, then a calibrator, for each look).{plain} An answer "
-            "below the threshold `stop@ALPHA/lookK` is stopped after K tokens: of the good answers at most a share "
-            "ALPHA, at all looks together, on average over new groups and over the calibration data (conformal "
-            f"quantile of the largest surprise over the looks; {n} calibration groups). With so many, the rate of "
-            f"this one gate is, with a confidence of 90 %, at most {scatter}. The promise is for answers that come as "
-            "the calibration ones did, their lengths included: one that ends before a look does not have it, so that "
-            f"where answers have become longer more good ones may be stopped.{left_out}"
-        ),
+        summary=_summary(gate, report, target),
         graph=trees_graph(
             {name: head.for_graph for name, head in heads.items()}, width=X.shape[1], input_name=stream.INPUT
         ),
@@ -196,4 +173,32 @@ def _export(
             for look, below in by_look.items()
         },
         packages=("lightgbm", "onnxmltools", "onnx"),
+    )
+
+
+def _summary(gate: FittedGate, report: GateReport, target: str) -> str:
+    """Returns what the card says of the gate first: what it gives, what it promises, and what was left out."""
+    by_mean = [look for look, head in gate.heads.items() if isinstance(head.scorer, MeanLogprob)]
+    plain = (
+        f" At {', '.join(map(str, by_mean))} the mean log-probability does as well and is used alone."
+        if by_mean
+        else ""
+    )
+    left_out = "".join(f" No look at {look} tokens: {why}." for look, why in gate.left_out.items())
+    if unmeasured := sorted(gate.thresholds.keys() - {rate.alpha for rate in report.rates}):
+        left_out += (
+            f" What is kept of the rates {', '.join(f'{alpha:g}' for alpha in unmeasured)} was not measured: the folds "
+            "have too few calibration groups for them."
+        )
+    n = gate.calibration_groups
+    scatter = ", ".join(f"{rate_at_most(alpha, n):.2g} (for {alpha:g})" for alpha in gate.thresholds)
+    return (
+        f"Probability that an answer will be {target}, given its first {', '.join(map(str, gate.heads))} tokens "
+        f"(LightGBM on statistics of their log-probabilities, then a calibrator, for each look).{plain} An answer "
+        "below the threshold `stop@ALPHA/lookK` is stopped after K tokens: of the good answers at most a share "
+        "ALPHA, at all looks together, on average over new groups and over the calibration data (conformal "
+        f"quantile of the largest surprise over the looks; {n} calibration groups). With so many, the rate of "
+        f"this one gate is, with a confidence of 90 %, at most {scatter}. The promise is for answers that come as "
+        "the calibration ones did, their lengths included: one that ends before a look does not have it, so that "
+        f"where answers have become longer more good ones may be stopped.{left_out}"
     )

@@ -128,13 +128,7 @@ def _export(
     return Export(
         kind=KIND,
         title="Router: whom to ask next, or whose answer to keep",
-        summary=(
-            "P(right) of every agent from what is known of a question so far, and what asking each of the others "
-            "would gain. The agent of highest gain - lambda * price is asked while that is above "
-            f"{MARGIN}; then the answer likeliest to be right is kept. At most {fitted.max_asked} agents are asked. "
-            f"Asks {', '.join(data.agents[column] for column in fitted.offered)}."
-            + (" Learned from logged single decisions: figures are doubly robust estimates." if data.logged else "")
-        ),
+        summary=_summary(fitted, data),
         graph=graph,
         input_name=INPUT,
         inputs=X,
@@ -167,6 +161,16 @@ def _export(
             AGENTS: pasts_json(fitted.pasts),
             WORDS: np.column_stack([fitted.words.weights, fitted.words.squares]).astype("<f4").tobytes(),
         },
+    )
+
+
+def _summary(fitted: FittedRouter, data: Outcomes) -> str:
+    return (
+        "P(right) of every agent from what is known of a question so far, and what asking each of the others "
+        "would gain. The agent of highest gain - lambda * price is asked while that is above "
+        f"{MARGIN}; then the answer likeliest to be right is kept. At most {fitted.max_asked} agents are asked. "
+        f"Asks {', '.join(data.agents[column] for column in fitted.offered)}."
+        + (" Learned from logged single decisions: figures are doubly robust estimates." if data.logged else "")
     )
 
 
