@@ -20,8 +20,8 @@ def threshold_at(points: Sequence[FlagPoint], rate: float) -> float:
     """
     if not points:
         raise ContractMismatch(
-            f"flag_rate={rate:g}: the checkpoint stores no curve of flag rates; those of version 0.1 have none, nor have "
-            "those without a head `correct`. Train it again, or hold the verdict's score against a threshold of yours"
+            f"flag_rate={rate:g}: the checkpoint stores no curve of flag rates; those of version 0.1 have none, nor do "
+            "those without a head `correct`. Train it again, or hold the score against a threshold of your own"
         )
     first, last = points[0].rate, points[-1].rate
     if isinstance(rate, bool) or not first <= rate <= last:
