@@ -92,7 +92,7 @@ def method_results(
     own = {STATED: table.stated_confidence, P_TRUE: table.p_true}
 
     def result(method: Judged) -> MethodResult:
-        said = method.family in ("explicit", "learned")
+        said = method.family in ("explicit", "learned", "own")
         return MethodResult(
             name=method.name,
             family=method.family,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, get_type_hints
 
+from metaprobe.checkpoints.shown import explained
 from metaprobe.probes.signals import Signal, Signals, joined
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Decision
@@ -66,9 +67,17 @@ def constants_of(text: str) -> list[tuple[str, str]]:
     return found
 
 
+@explained
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class PaperRules:
-    """Thresholds of MetaCogAgent (section III), MetaCrit, and Monitor-Generate-Verify (Algorithm 1, section 4.1)."""
+    """Thresholds of MetaCogAgent (section III), MetaCrit, and Monitor-Generate-Verify (Algorithm 1, section 4.1).
+
+    >>> from metaprobe.probes.signals import Signal, Signals
+    >>> from metaprobe.routing.policy import State
+    >>> unsure = State("q1", "assess", Signals(confidence=Signal(0.3, "stated")))
+    >>> PaperRules().decide(unsure, ("execute", "ask")).action
+    'ask'
+    """
 
     theta: float = 0.5
     """Confidence from which an agent answers alone, or a peer is delegated to."""
@@ -87,10 +96,15 @@ class PaperRules:
     good: float = 0.85
     """Mean evaluation score from which Monitor-Generate-Verify stops."""
     cycles: int = 3
+    """Cycles at most."""
     base_tokens: int = 400
+    """Most tokens of an answer at difficulty 0."""
     tokens_per_difficulty: int = 400
+    """How many more there are at difficulty 1."""
     base_temperature: float = 0.3
+    """Temperature of an answer at difficulty 0."""
     temperature_per_difficulty: float = 0.2
+    """How much higher it is at difficulty 1."""
     given: tuple[str, ...] = ()
     """Of `theta` and `good` those that were given at the paper's own value: they hold for a checkpoint's number too."""
     label: ClassVar[str] = "paper"

@@ -20,7 +20,7 @@ from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Hidden
 from metaprobe.routing.gate import StreamingGate
 from metaprobe.training.gate.train import export_gate
-from metaprobe.training.router.train import train_router
+from metaprobe.training.router.train import write_router
 
 ROOT = Path(__file__).parent.parent
 RECORDED = ROOT / "recorded" / "smollm2-metacog-eval"
@@ -127,7 +127,7 @@ def routing(folder: Path) -> Names:
             right = float(rng.random() < skill)
             agents[name] = AgentOutcome("A" if right else "B", right, -0.2 if right else -0.9, price)
         questions.append(QuestionOutcomes(f"q{i}", f"g{i}", f"question {i}", "mmlu", agents))
-    train_router(folder / "checkpoints" / "router", questions, folds=2, states=1000, command="test")
+    write_router(folder / "checkpoints" / "router", questions, folds=2, states=1000, command="test")
     return {}
 
 
@@ -142,7 +142,7 @@ def loop(folder: Path) -> Names:
             sure = rng.uniform(0.6, 1.0) if right else rng.uniform(0.3, 0.8)
             agents[name] = AgentOutcome("A" if right else "B", right, sure, price)
         questions.append(QuestionOutcomes(f"q{i}", f"g{i}", f"What is {i} times {i}?", "sums", agents))
-    train_router(folder / "out" / "router", questions, folds=2, states=1000, command="test")
+    write_router(folder / "out" / "router", questions, folds=2, states=1000, command="test")
     asked_of: list[str] = []
 
     def ask(agent: str, messages: object) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from metaprobe.training.crossfit.methods import Evidence
 from metaprobe.training.crossfit.thresholds import critical_thresholds
 from metaprobe.training.quality.data import graded_evidence, load_heads
 from metaprobe.training.quality.figures import GradedStudy, graded_figures
-from metaprobe.training.quality.train import head_studies, train_quality
+from metaprobe.training.quality.train import head_studies, write_quality
 
 # Whether so little data passes every audit is not the subject here.
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
@@ -79,7 +79,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def checkpoint(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("checkpoints") / "heads"
-    train_quality(path, head_studies([store], HEADS, folds=2), command="a test", raw=True)
+    write_quality(path, head_studies([store], HEADS, folds=2), command="a test", raw=True)
     return path
 
 

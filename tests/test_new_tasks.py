@@ -93,7 +93,7 @@ def test_of_two_tasks_none_can_be_left_out_and_the_card_says_what_it_takes(sever
 
 @pytest.mark.parametrize(
     ("options", "named"),
-    [(["--dask", "tcp://127.0.0.1:1"], "--dask"), (["--target", "instruction"], "instruction")],
+    [(["--dask", "tcp://127.0.0.1:1"], "Dask cluster"), (["--target", "instruction"], "instruction")],
 )
 def test_the_command_line_names_what_does_not_go_with_new_tasks(
     options: list[str], named: str, recorded_runs: Path, tmp_path: Path

@@ -189,15 +189,7 @@ def export_choice(
                 "direct one: stated difficulty and confidence, mean, minimum and first log-probability, length. Ask "
                 "again where the gain exceeds `price`."
             ),
-            graph=linear_graph(
-                input_name=INPUT,
-                mean=pair.mean,
-                scale=pair.scale,
-                weights=pair.weights,
-                intercept=pair.intercept,
-                outputs=[ACCEPT, AGAIN],
-                impute=True,
-            ),
+            graph=_graph(pair),
             input_name=INPUT,
             inputs=X,
             expected={ACCEPT: probability[:, 0], AGAIN: probability[:, 1]},
@@ -213,6 +205,18 @@ def export_choice(
             ],
             thresholds={"price": 0.0},
         ),
+    )
+
+
+def _graph(pair: _Pair) -> bytes:
+    return linear_graph(
+        input_name=INPUT,
+        mean=pair.mean,
+        scale=pair.scale,
+        weights=pair.weights,
+        intercept=pair.intercept,
+        outputs=[ACCEPT, AGAIN],
+        impute=True,
     )
 
 

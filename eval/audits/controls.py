@@ -93,19 +93,26 @@ def free_controls(table: AnswerTable) -> dict[str, Scores]:
     questions are stored, question are. Whether long is right or wrong is read off these same answers: those controls
     are given every chance.
     """
-    plain = baseline_scores(list(table.logprobs))
-    lengths = {ANSWER_LENGTH: table.tokens}
+    lengths = {ANSWER_LENGTH: table.tokens} if table.measured else {}
     if has_questions(table):
         lengths["length of the question"] = np.char.str_len(table.questions)
+    return _of_logprobs(table) | {
+        name: np.where(auroc(table.y, length) >= 0.5, 1.0, -1.0) * length.astype(np.float64)
+        for name, length in lengths.items()
+    }
+
+
+def _of_logprobs(table: AnswerTable) -> dict[str, Scores]:
+    """What the log-probabilities and the end of the answers give; empty where there are none."""
+    if not table.measured:
+        return {}
+    plain = baseline_scores(list(table.logprobs))
     return {
         "mean log-probability": plain["mean_logprob"],
         "minimum log-probability": plain["min_logprob"],
         "first log-probability": plain["first_logprob"],
         "total log-probability": plain["mean_logprob"] * plain["length"],
         **({CUT: -table.cut.astype(np.float64)} if table.cut.any() and not table.cut.all() else {}),
-    } | {
-        name: np.where(auroc(table.y, length) >= 0.5, 1.0, -1.0) * length.astype(np.float64)
-        for name, length in lengths.items()
     }
 
 

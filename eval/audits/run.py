@@ -104,10 +104,13 @@ def run_audits(inputs: AuditInputs, *, seed: int = 0) -> AuditReport:
     else:
         skipped.append(f"label noise: needs {FEW_SHARED} answers labelled by two sources")
     named = free_controls(table) | dict(inputs.controls)
-    controls = against_controls(y, score, named, weights)
-    found += beats_controls(controls, name=name)
+    controls = against_controls(y, score, named, weights) if named else None
+    if controls is None:
+        skipped.append("controls: need log-probabilities or questions; without them something simpler may do as well")
+    else:
+        found += beats_controls(controls, name=name)
     within: ControlComparison | None = None
-    if (runs := run_of_answers(table)).any():
+    if named and (runs := run_of_answers(table)).any():
         within = against_controls(y, score, named, weights, metric=StratifiedAuroc(runs))
         found.append(beats_controls_within(within, name=name))
     else:

@@ -8,11 +8,10 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from metaprobe.checkpoints import Checkpoint, CheckpointError, load_checkpoint
+from metaprobe.checkpoints import Checkpoint, CheckpointError
 from metaprobe.probes.hidden import ConfidenceProbe, DifficultyProbe
 from metaprobe.probes.quality import QualityPredictor, Verdict
 from metaprobe.records.errors import MissingExtra, RecordError
-from metaprobe.routing.ask_again import LearnedChoice
 
 if TYPE_CHECKING:
     from metaprobe.loading import load
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from metaprobe.routing.learned import LearnedRouter
     from metaprobe.routing.paper import PaperRules
     from metaprobe.serving.watch import watch
+    from metaprobe.train import compare, train_adapter, train_gate, train_hidden, train_quality, train_router
 
 __version__ = version("metaprobe")
 
@@ -32,7 +32,6 @@ __all__ = [
     "CheckpointError",
     "ConfidenceProbe",
     "DifficultyProbe",
-    "LearnedChoice",
     "LearnedRouter",
     "MissingExtra",
     "PaperRules",
@@ -42,10 +41,15 @@ __all__ = [
     "Signals",
     "StreamingGate",
     "Verdict",
+    "compare",
     "import_file",
     "load",
-    "load_checkpoint",
     "parse_response",
+    "train_adapter",
+    "train_gate",
+    "train_hidden",
+    "train_quality",
+    "train_router",
     "watch",
 ]
 _LATER = {
@@ -54,9 +58,15 @@ _LATER = {
     "RunStore": "metaprobe.records.store",
     "Signals": "metaprobe.probes.signals",
     "StreamingGate": "metaprobe.routing.gate",
+    "compare": "metaprobe.train",
     "import_file": "metaprobe.records.importer",
     "load": "metaprobe.loading",
     "parse_response": "metaprobe.records.openai_format",
+    "train_adapter": "metaprobe.train",
+    "train_gate": "metaprobe.train",
+    "train_hidden": "metaprobe.train",
+    "train_quality": "metaprobe.train",
+    "train_router": "metaprobe.train",
     "watch": "metaprobe.serving.watch",
 }
 """Imported when they are asked for, so that a first score comes as soon as it can."""

@@ -29,12 +29,14 @@ from metaprobe.terminal import (
     folds_option,
     live_collection,
     model_option,
+    say,
     say_collected,
     seed_option,
     stage_option,
     steps,
 )
 from metaprobe.train_cli import train
+from metaprobe.training.options import WrongOptions
 
 RESUMED = ("collect", "demo", "import", "extract")
 """Commands that go on where they were stopped."""
@@ -46,6 +48,8 @@ class Command(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
+        except WrongOptions as error:
+            raise click.UsageError(str(error)) from error
         except (RecordError, CheckpointError, MissingExtra) as error:
             raise click.ClickException(str(error)) from error
         except OSError as error:
@@ -75,7 +79,7 @@ def main() -> None:
 @click.option("--batch-size", default=32, show_default=True, type=click.IntRange(1), help="Requests generated at once.")
 @folds_option
 @seed_option
-def demo(out: Path, model: str, limit: int | None, batch_size: int, folds: int, seed: int) -> None:
+def demo(out: Path, llm: str, limit: int | None, batch_size: int, folds: int, seed: int) -> None:
     """The main job on a real local model: collect, train, export, compare, report.
 
     Takes under ten minutes on two cores that do nothing else; run again, it resumes.
@@ -90,7 +94,7 @@ def demo(out: Path, model: str, limit: int | None, batch_size: int, folds: int, 
     with live_collection() as live:
         collected = collect_demo(
             out,
-            model=model,
+            model=llm,
             limit=limit,
             batch_size=batch_size,
             watch=CollectionWatch(live.on_estimate, live.on_total, live.on_call, live.on_run),
@@ -134,9 +138,16 @@ def import_(file: Path, out: Path, skip_bad: bool) -> None:
                 "skipped": len(report.skipped),
                 "labelled": report.labelled,
                 "groups": report.groups,
+                "without_logprobs": report.without_logprobs,
             }
         )
     )
+    if report.without_logprobs:
+        click.echo(
+            f"{report.without_logprobs} lines hold no log-probabilities and are there for their stated confidence: "
+            "nothing is trained on them",
+            err=True,
+        )
     empty = not (report.imported or report.already_stored or report.skipped)
     if empty:
         click.echo(f"{file} holds no lines to import", err=True)
@@ -186,25 +197,27 @@ def score(checkpoint: str, file: Path, sha256: str | None, on_mismatch: Any) -> 
 @click.argument("runs", type=RUNS, nargs=-1, required=True)
 @click.option("--out", type=FOLDER, required=True, help="Folder for the report, tables, figures and items.")
 @click.option("--target", default="correct", show_default=True, help="Label to predict.")
+@click.option(
+    "--scores",
+    type=FILE,
+    multiple=True,
+    help="CSV file with a method of your own: columns call_id and score, a row for every answer; repeatable.",
+)
 @stage_option
 @agent_option
 @folds_option
 @seed_option
-def compare(
-    runs: tuple[Path, ...], out: Path, target: str, stage: str | None, agent: str | None, folds: int, seed: int
-) -> None:
+def compare(runs: tuple[Path, ...], out: Path, **named: Any) -> None:
     """Explicit against implicit metacognition on stored runs: report, tables, and a row for each item and method."""
     from metaprobe.eval.report.text import comparison_table
-    from metaprobe.training.comparison.write import require_report, write_comparison
-    from metaprobe.training.crossfit.study import study
+    from metaprobe.training.comparison.write import compare as compared
+    from metaprobe.training.options import CompareOptions
 
-    require_report()
     with steps() as on_step:
-        found = study(runs, target=target, stage=stage, agent=agent, folds=folds, seed=seed, on_step=on_step)
-        on_step("report")
-        comparison, report = write_comparison(out, found, command=command_line())
+        options = CompareOptions(**named, out=out, on_step=on_step, on_line=say, command=command_line())
+        comparison = compared(runs, options)
     click.echo(comparison_table(comparison))
-    click.echo(f"report      {report}")
+    click.echo(f"report      {out / 'report.html'}")
 
 
 @main.command(short_help="Figures of collected systems, as JSON.")

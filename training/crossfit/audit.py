@@ -57,9 +57,12 @@ def audited(
 def out_of_domain(evidence: Evidence, method: Method, *, seed: int = 0) -> Elsewhere | None:
     """What the recipe reaches on each task, or of one task on each dimension, when it is fitted without it.
 
-    None where there are not two, or where what is left does not suffice for a fit.
+    None where there are not two, where what is left does not suffice for a fit, or without log-probabilities, which
+    the figures are compared with.
     """
     table = evidence.table
+    if not table.measured:
+        return None
 
     def fit(rows: NDArray[np.int64]) -> tuple[Scores, Scores]:
         roles = roles_without(rows, table.groups.tolist(), table.y, seed=seed)

@@ -43,8 +43,8 @@ def held_out_figures(
     }
     if len(evidence.table) >= ENOUGH_FOR_ECE:
         metrics["ece"] = found.ece
-    # The baseline that needs no selecting, and that anybody would try first.
-    metrics["auroc_gain_over_mean_log_probability"] = auroc_gain(evidence.table, judged, fits[MEAN_LOGPROB])
+    if evidence.table.measured:  # the baseline that needs no selecting, and that anybody would try first
+        metrics["auroc_gain_over_mean_log_probability"] = auroc_gain(evidence.table, judged, fits[MEAN_LOGPROB])
     # The refits need all features at once.
     refits = isinstance(evidence.features, np.ndarray)
     elsewhere = out_of_domain(evidence, method, seed=seed) if refits else None
