@@ -74,7 +74,7 @@ class JoinedOutcomes:
                 )
         if self.differing:
             found.append(
-                f"questions whose text differs between the files (do the ids mean the same?): {self.differing}"
+                f"questions whose text differs between files (do the ids mean the same?): {self.differing}"
             )
         return found
 
