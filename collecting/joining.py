@@ -73,9 +73,7 @@ class JoinedOutcomes:
                     'needs it: give the agent\'s price (--prices), or "cost_usd" in its lines'
                 )
         if self.differing:
-            found.append(
-                f"questions whose text differs between files (do the ids mean the same?): {self.differing}"
-            )
+            found.append(f"questions whose text differs between files (do the ids mean the same?): {self.differing}")
         return found
 
 
