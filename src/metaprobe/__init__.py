@@ -8,14 +8,14 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from metaprobe.checkpoints import Checkpoint, CheckpointError
-from metaprobe.probes.hidden import ConfidenceProbe, DifficultyProbe
-from metaprobe.probes.quality import QualityPredictor, Verdict
-from metaprobe.records.errors import MissingExtra, RecordError
-
 if TYPE_CHECKING:
+    from metaprobe.checkpoints.checkpoint import Checkpoint
+    from metaprobe.checkpoints.errors import CheckpointError
     from metaprobe.loading import load
+    from metaprobe.probes.hidden import ConfidenceProbe, DifficultyProbe
+    from metaprobe.probes.quality import QualityPredictor, Verdict
     from metaprobe.probes.signals import Signals
+    from metaprobe.records.errors import MissingExtra, RecordError
     from metaprobe.records.importer import import_file
     from metaprobe.records.openai_format import parse_response
     from metaprobe.records.store import RunStore
@@ -53,11 +53,19 @@ __all__ = [
     "watch",
 ]
 _LATER = {
+    "Checkpoint": "metaprobe.checkpoints.checkpoint",
+    "CheckpointError": "metaprobe.checkpoints.errors",
+    "ConfidenceProbe": "metaprobe.probes.hidden",
+    "DifficultyProbe": "metaprobe.probes.hidden",
     "LearnedRouter": "metaprobe.routing.learned",
+    "MissingExtra": "metaprobe.records.errors",
     "PaperRules": "metaprobe.routing.paper",
+    "QualityPredictor": "metaprobe.probes.quality",
+    "RecordError": "metaprobe.records.errors",
     "RunStore": "metaprobe.records.store",
     "Signals": "metaprobe.probes.signals",
     "StreamingGate": "metaprobe.routing.gate",
+    "Verdict": "metaprobe.probes.quality",
     "compare": "metaprobe.train",
     "import_file": "metaprobe.records.importer",
     "load": "metaprobe.loading",
@@ -69,7 +77,7 @@ _LATER = {
     "train_router": "metaprobe.train",
     "watch": "metaprobe.serving.watch",
 }
-"""Imported when they are asked for, so that a first score comes as soon as it can."""
+"""Where each name is; it is imported when it is asked for, so that nobody waits for what he does not use."""
 
 
 def __getattr__(name: str) -> Any:
