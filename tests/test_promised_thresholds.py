@@ -137,3 +137,20 @@ def test_fifty_evaluated_answers_are_enough_to_match_a_threshold() -> None:
     assert operating_points(probability, ids, dict(list(stated.items())[1:])) == {}
     exact = dict.fromkeys(ids[:25], 0.85) | dict.fromkeys(ids[25:50], 0.8499)
     assert operating_points(probability, ids, exact) == whole
+
+
+def test_thresholds_on_probabilities_do_not_depend_on_the_scale_of_the_scores() -> None:
+    made = world(800, 3, sure=0.5)
+    scaled, shifted = 5 * made.scores + 3, Platt(4 / 5, 0.5 - 3 * 4 / 5)
+    assert promised(scaled, made.table, made.rows, shifted) == pytest.approx(found_in(made), abs=2e-3)
+    bent = Isotonic(np.array([-9.0, -1.0, 1.0, 9.0]), np.array([0.1, 0.2, 0.9, 0.95]))
+    raw = (np.log(1 / (1 / found_in(made)["accept"] - 1)) - 0.5) / 4
+    assert found_in(made, bent)["accept"] == pytest.approx(float(bent.probability(np.array(raw))), abs=1e-7)
+
+
+def test_answers_of_one_group_count_once_and_the_seed_draws_them() -> None:
+    made = world(800, 3, sure=0.5)
+    assert promised(made.scores, made.table, made.rows, RISING, seed=1) != found_in(made)
+    assert promised(made.scores, made.table, made.rows, RISING, seed=0) == found_in(made)
+    few = replace(made.table, groups=np.array([f"g{i // 20}" for i in range(len(made.scores))]))
+    assert "accept" not in promised(made.scores, few, made.rows, RISING)  # 20 groups in each half, and it takes 22
