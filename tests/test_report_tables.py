@@ -171,7 +171,10 @@ def test_the_tables_of_stages_hold_each_figure_under_its_name(comparison):
     section = systems_section(
         replace(
             comparison,
-            stages=(StageAccuracy("s", "v", "answer", told(0.4), None), StageAccuracy("s", "v", "end", told(0.5), told(0.1))),
+            stages=(
+                StageAccuracy("s", "v", "answer", told(0.4), None),
+                StageAccuracy("s", "v", "end", told(0.5), told(0.1)),
+            ),
             coupling=(coupled,),
             agreement=(agreed,),
             failures=Failures({"ignored": 6, "misled": 2}, 4.5),
@@ -424,7 +427,8 @@ def test_scores_are_counted_in_twentieths(comparison):
         assert sum(float(row[key]) for row in rows) == pytest.approx(1)
     assert all(float(row["right"]) or float(row["wrong"]) for row in table)
     figure = section.figures[-1]
-    assert [entry.text for entry in figure.legend] == [f"{kind}, {np.sum(comparison.y == label)}" for label, kind in ((1, "right"), (0, "wrong"))]  # fmt: skip
+    sizes = {kind: np.sum(comparison.y == label) for label, kind in ((1, "right"), (0, "wrong"))}
+    assert [entry.text for entry in figure.legend] == [f"{kind}, {n}" for kind, n in sizes.items()]
     assert [figure.ident.split("-")[1] for figure in section.figures] == ["01", "02", "03", "04"]
 
 
@@ -554,6 +558,13 @@ def test_a_heading_says_which_way_is_better(comparison):
                     expected = ""
                 assert column.better == expected, (table.ident, key)
     assert higher | lower <= seen
+
+
+def test_what_is_folded_or_stands_below_without_figures_says_what_it_is(comparison):
+    for section in sections(comparison):
+        assert not section.folded or section.folded_title, section.ident
+        told_of_figures = section.data_title == "The numbers in the figures"
+        assert not section.data or bool(section.figures) == told_of_figures, section.ident
 
 
 def test_a_place_in_a_file_name_is_two_digits_and_forty_letters():
