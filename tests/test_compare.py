@@ -520,16 +520,12 @@ def test_answers_that_cannot_be_learned_from_are_refused_with_what_there_is():
     graded = replace(run, labels=(Label("c", "correct", 0.5, "judge:m"),))
     with pytest.raises(RecordError, match=r"call c: label correct is 0\.5; expected 0 or 1"):
         answer_table([graded])
-    with pytest.raises(
-        RecordError, match="of stage verify by agent any; stages found: answer; agents found: a"
-    ):
+    with pytest.raises(RecordError, match="of stage verify by agent any; stages found: answer; agents found: a"):
         answer_table([run], stage="verify")
     with pytest.raises(RecordError, match="no call of stage any by agent b"):
         answer_table([run], agent="b")
     bare = replace(run, calls=(replace(call, logprobs=None), replace(call, id="d")))
-    with pytest.raises(
-        RecordError, match="1 calls have no such label, 1 have it but no log-probabilities"
-    ):
+    with pytest.raises(RecordError, match="1 calls have no such label, 1 have it but no log-probabilities"):
         answer_table([bare])
 
 
