@@ -1,18 +1,24 @@
 """The items of the task families: right answers, ids, groups, and how they are asked."""
 
 import ast
+import asyncio
 import re
 from collections import Counter, defaultdict
 from datetime import date
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
+from breadth import pack
 from breadth.asking import DIRECT, ONCE, PROMPTS, SAMPLED, WORKED, answer_of, prompts_of
+from breadth.collect import record
 from breadth.items import FAMILIES, LEVELS, SEED, breadth_items
 from breadth.lexicon import ANTONYMS, GROUPS, NEAR_IN_MEANING, WORDS
 from breadth.numbers import in_words, is_prime, roman
+from scripted import ScriptedLLM
 
 from metaprobe.records.scoring import is_correct
+from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item
 from metaprobe.tasks.loading import load_task
 
@@ -364,3 +370,31 @@ def test_the_prompts_show_no_question_that_is_asked_and_hold_the_slot() -> None:
         for name, text in prompts_of(system).texts.items():
             assert "$question" in text, PROMPTS / name
     assert not any(item.question in text for item in ITEMS for text in prompts_of(ONCE).texts.values())
+
+
+def test_a_recording_that_is_longer_the_second_time_asks_only_what_is_new(tmp_path: Path) -> None:
+    llm = ScriptedLLM({"answer": "yes"})
+    for count in (3, 5):
+        asyncio.run(record(ONCE, ITEMS[:count], llm, tmp_path / "some-model", 2))
+    runs = list(RunStore(tmp_path / "some-model"))
+    assert len(llm.asked) == len(runs) == 10
+    assert {(run.item.id, run.variant) for run in runs} == {(i.id, v) for i in ITEMS[:5] for v in (DIRECT, WORKED)}
+    assert all(run.label("correct", run.calls[0].id) is not None for run in runs)
+
+
+def test_sampled_solutions_are_labelled_one_by_one_and_the_run_by_their_vote(tmp_path: Path) -> None:
+    item = Item(id="p", question="What is 2 + 2?", gold=("4",), group="p", check="number")
+    llm = ScriptedLLM({"answer": ["So it is.\nAnswer: 4"] * 9 + ["So it is.\nAnswer: 5"] * 7})
+    asyncio.run(record(SAMPLED, [item], llm, tmp_path / "some-model", 16))
+    (run,) = RunStore(tmp_path / "some-model")
+    assert len({request.sampling.seed for request in llm.asked}) == 16
+    assert sum(run.label("correct", call.id) for call in run.calls) == 9  # type: ignore[misc]
+    assert (run.final_answer, run.outcome) == ("4", 1.0)
+
+
+def test_the_table_counts_what_a_store_holds(tmp_path: Path) -> None:
+    items = BY_FAMILY["syllogisms"][:6]
+    asyncio.run(record(ONCE, items, ScriptedLLM({"answer": "yes"}), tmp_path / "some-model", 2))
+    line = pack.table(list(RunStore(tmp_path / "some-model")))[1].split()
+    right = sum(item.gold == ("yes",) for item in items) / 6
+    assert line[:4] == ["syllogisms", "direct", "6", f"{right:.2f}"]

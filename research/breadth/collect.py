@@ -18,6 +18,7 @@ import click
 from breadth.asking import ONCE, SAMPLED, prompts_of
 from breadth.items import SEED, breadth_items
 from metaprobe.collecting.collect import CollectReport, collect
+from metaprobe.llms.base import LLM
 from metaprobe.llms.cache import CachedLLM, CallCache
 from metaprobe.llms.local import LocalLLM
 from metaprobe.pipelines import Models, Setup, System
@@ -65,7 +66,7 @@ def shuffled_problems(data: Path) -> list[Item]:
     return items
 
 
-async def record(system: System, items: Sequence[Item], llm: LocalLLM, folder: Path, batch_size: int) -> CollectReport:
+async def record(system: System, items: Sequence[Item], llm: LLM, folder: Path, batch_size: int) -> CollectReport:
     """Ask `llm` every item that `folder` does not hold yet. Every finished call is kept in a cache beside it at once.
 
     Items are asked in blocks of two batches, so that a stop leaves a beginning of the list and not parts of all of it.

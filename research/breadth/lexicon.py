@@ -191,7 +191,8 @@ SAME_RELATION = {
 
 VERBS = tuple(
     tuple(line.split("/"))
-    for line in """go/went/gone see/saw/seen eat/ate/eaten write/wrote/written drink/drank/drunk run/ran/run fly/flew/flown
+    for line in """go/went/gone see/saw/seen eat/ate/eaten write/wrote/written drink/drank/drunk
+    run/ran/run fly/flew/flown
     take/took/taken bring/brought/brought teach/taught/taught swim/swam/swum begin/began/begun break/broke/broken
     choose/chose/chosen drive/drove/driven fall/fell/fallen freeze/froze/frozen give/gave/given grow/grew/grown
     hide/hid/hidden|hid
