@@ -363,6 +363,8 @@ def test_a_direct_answer_is_its_first_line_and_a_worked_one_what_follows_the_mar
     call = Call(id="c", text="One cat has 4 legs.\nAnswer: 8")
     assert answer_of(item, call, DIRECT) == "One cat has 4 legs."
     assert answer_of(item, call, WORKED) == "8"
+    for text in ("```python\n12\n```", "The line prints:\n\n12", "12\nbecause 3 * 4 is 12"):
+        assert answer_of(item, Call(id="c", text=text), DIRECT) == "12"
 
 
 def test_the_prompts_show_no_question_that_is_asked_and_hold_the_slot() -> None:

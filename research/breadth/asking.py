@@ -9,7 +9,7 @@ from metaprobe.pipelines.options import Constant
 from metaprobe.records.types import Call, Item, Run
 
 DIRECT, WORKED = "direct", "worked"
-LIMITS = {DIRECT: 48, WORKED: 128}
+LIMITS = {DIRECT: 64, WORKED: 160}
 SOLUTION_TOKENS = 320
 SAMPLES = Constant("samples", 16, "solutions of each problem")
 TEMPERATURE = Constant("temperature", 0.8, "at which they are drawn", low=0, high=2)
@@ -24,10 +24,15 @@ async def ask_once(session: Session) -> Run:
 
 
 def answer_of(item: Item, call: Call, variant: str) -> str:
-    """The answer within a call's text: its first line when asked directly, else what follows "Answer:"."""
+    """The answer within a call's text: its first line when asked directly, else what follows "Answer:".
+
+    A line that opens a code block, or only announces the answer ("The line prints:"), is passed over.
+    """
     if variant == DIRECT:
-        lines = [line.strip() for line in call.text.splitlines() if line.strip()]
-        return lines[0] if lines else ""
+        lines = [line.strip() for line in call.text.splitlines() if line.strip(" `")]
+        lines = [line for line in lines if not line.startswith("```")]
+        announced = len(lines) > 1 and lines[0].endswith(":")
+        return lines[announced] if lines else ""
     return final_answer(item, call.text)
 
 

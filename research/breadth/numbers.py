@@ -41,7 +41,7 @@ def yes_no(question: str, answer: bool, *, fact: str = "") -> Draft:
 
 def addition(rng: Random, level: int) -> Draft:
     if level == 0:
-        terms = [rng.randint(11, 59), rng.randint(11, 39)]
+        terms = [rng.randint(2, 30), rng.randint(2, 9)]
     elif level == 1:
         terms = [rng.randint(120, 989), rng.randint(120, 989)]
     else:
@@ -51,7 +51,7 @@ def addition(rng: Random, level: int) -> Draft:
 
 
 def multiplication(rng: Random, level: int) -> Draft:
-    ranges = (((2, 12), (2, 12)), ((13, 99), (3, 9)), ((13, 999), (12, 99)))
+    ranges = (((2, 10), (2, 12)), ((13, 99), (3, 9)), ((13, 999), (12, 99)))
     a, b = (rng.randint(*span) for span in ranges[level])
     return number(f"Multiply {a} by {b}. What is the product?", a * b)
 
@@ -59,7 +59,7 @@ def multiplication(rng: Random, level: int) -> Draft:
 def mixed_arithmetic(rng: Random, level: int) -> Draft:
     a, b, c, d = (rng.randint(2, 20) for _ in range(4))
     if level == 0:
-        text = f"{a + b + c} - {b} + {d}"
+        text = f"{a} + {b} - {min(a, c)}"
     elif level == 1:
         text = rng.choice((f"{a} + {b % 9 + 2} * {c % 9 + 2}", f"{b % 9 + 2} * {c % 9 + 2} - {a}"))
     else:
@@ -70,7 +70,7 @@ def mixed_arithmetic(rng: Random, level: int) -> Draft:
 def number_series(rng: Random, level: int) -> Draft:
     start, step, other = rng.randint(1, 40), rng.randint(2, 12), rng.randint(1, 9)
     if level == 0:
-        shown = [start + step * i for i in range(5)]
+        shown = [start + (1, 2, 3, 5, 10)[step % 5] * i for i in range(5)]
     elif level == 1:
         kinds: tuple[Callable[[int], int], ...] = (
             lambda i: start + 60 - step * i,
@@ -101,7 +101,7 @@ def _hard_series(rng: Random, start: int, step: int, other: int) -> list[int]:
 
 def percentages(rng: Random, level: int) -> Draft:
     if level == 0:
-        percent, whole = rng.choice((10, 20, 25, 50, 100)), rng.randint(1, 40) * 20
+        percent, whole = rng.choice((10, 20, 50)), rng.randint(1, 40) * 10
     elif level == 1:
         percent, whole = rng.choice((5, 15, 30, 40, 60, 75, 80)), rng.randint(2, 45) * 20
     else:
@@ -124,7 +124,7 @@ def roman(value: int) -> str:
 
 
 def roman_numerals(rng: Random, level: int) -> Draft:
-    value = rng.randint(*((2, 39), (40, 199), (200, 2999))[level])
+    value = rng.randint(*((2, 30), (31, 199), (200, 2999))[level])
     fact = f"roman/{value}"
     if rng.random() < 0.5:
         return Draft(f"Which number is the Roman numeral {roman(value)}?", (str(value),), "number", (), fact)
@@ -152,7 +152,7 @@ def in_words(value: int) -> str:
 
 
 def number_words(rng: Random, level: int) -> Draft:
-    value = rng.randint(*((21, 999), (1000, 9999), (10000, 999999))[level])
+    value = rng.randint(*((13, 199), (1000, 9999), (10000, 999999))[level])
     if level and rng.random() < 0.5:  # with zeros inside, which are easily lost
         value -= value // 100 % 10 * 100
     return number(f'How do you write the number "{in_words(value)}" in digits?', value)
@@ -181,7 +181,7 @@ def is_prime(value: int) -> bool:
 def compare_numbers(rng: Random, level: int) -> Draft:
     while True:
         if level == 0:
-            texts = [str(rng.randint(100, 9999)) for _ in range(2)]
+            texts = [str(rng.randint(1, 999)) for _ in range(2)]
         elif level == 1:
             whole = rng.randint(0, 12)
             texts = [f"{whole}.{rng.randint(1, 99)}", f"{whole}.{rng.randint(100, 999)}"]
@@ -195,14 +195,14 @@ def compare_numbers(rng: Random, level: int) -> Draft:
 
 def rounding(rng: Random, level: int) -> Draft:
     unit, name = ((10, "ten"), (100, "hundred"), (1000, "thousand"))[rng.randrange(level + 1)]
-    value = rng.randint(2, (90, 400, 9000)[level]) * unit + rng.choice([r for r in range(1, unit) if r != unit // 2])
+    value = rng.randint(2, (9, 400, 9000)[level]) * unit + rng.choice([r for r in range(1, unit) if r != unit // 2])
     nearest = (value + unit // 2) // unit * unit
     return number(f"What is {value} rounded to the nearest {name}?", nearest)
 
 
 def remainders(rng: Random, level: int) -> Draft:
-    by = rng.randint(*((2, 6), (6, 12), (11, 40))[level])
-    value = rng.randint(*((7, 40), (40, 150), (150, 990))[level])
+    by = rng.randint(*((2, 4), (4, 10), (11, 40))[level])
+    value = rng.randint(*((5, 20), (30, 120), (150, 990))[level])
     return number(f"When {value} is divided by {by}, what is the remainder?", value % by)
 
 

@@ -54,10 +54,10 @@ SCALES = {
 
 def unit_conversion(rng: Random, level: int) -> Draft:
     large, small, factor = rng.choice(UNITS[level])
-    count = rng.randint(2, 30)
+    count = rng.randint(2, (10, 20, 30)[level])
     if rng.random() < 0.65:
-        return number(f"How many {small} are there in {count} {large}?", count * factor)
-    return number(f"How many {large} are {count * factor} {small}?", count)
+        return number(f"Convert {count} {large} to {small}. How many {small} is that?", count * factor)
+    return number(f"Convert {count * factor} {small} to {large}. How many {large} is that?", count)
 
 
 def weekdays(rng: Random, level: int) -> Draft:
@@ -66,7 +66,7 @@ def weekdays(rng: Random, level: int) -> Draft:
     gold = WEEKDAYS[(today + (-step if back else step)) % 7]
     days = "day" if step == 1 else "days"
     asks = f"Which weekday was it {step} {days} ago?" if back else f"Which weekday will it be in {step} {days}?"
-    return Draft(f"Today is {WEEKDAYS[today]}. {asks}", (gold,))
+    return Draft(f"Today is {WEEKDAYS[today]}. {asks}", (gold,), "choice", WEEKDAYS)
 
 
 def months(rng: Random, level: int) -> Draft:
@@ -75,19 +75,20 @@ def months(rng: Random, level: int) -> Draft:
         asks, gold = f"Which month was it {step} months ago?", MONTHS[(month - step) % 12]
     else:
         asks, gold = f"Which month will it be in {step} months?", MONTHS[(month + step) % 12]
-    return Draft(f"It is now {MONTHS[month]}. {asks}", (gold,))
+    return Draft(f"It is now {MONTHS[month]}. {asks}", (gold,), "choice", tuple(MONTHS))
 
 
 def days_between(rng: Random, level: int) -> Draft:
     first = date(2023, rng.randint(1, 10 if level < 2 else 9), rng.randint(1, 12))
-    last = first + timedelta(days=rng.randint(*((3, 15), (18, 45), (50, 95))[level]))
+    last = first + timedelta(days=rng.randint(*((2, 9), (18, 45), (50, 95))[level]))
     asks = f"How many days after {MONTHS[first.month - 1]} {first.day} is {MONTHS[last.month - 1]} {last.day}?"
     return number(f"The year is not a leap year. {asks}", (last - first).days)
 
 
 def clock_times(rng: Random, level: int) -> Draft:
-    start = rng.randint(6 * 60, 17 * 60) // (30, 5, 1)[level] * (30, 5, 1)[level]
-    took = rng.randint(*((1, 4), (2, 30), (70, 380))[level]) * (30, 5, 1)[level]
+    step = (60, 15, 1)[level]
+    start = rng.randint(6 * 60, 17 * 60) // step * step
+    took = rng.randint(*((1, 5), (2, 12), (70, 380))[level]) * step
     end = start + took
     hours, minutes = divmod(took, 60)
     parts = [f"{hours} hour{'s' * (hours > 1)}"] * (hours > 0) + [f"{minutes} minutes"] * (minutes > 0)
@@ -100,7 +101,7 @@ def clock_times(rng: Random, level: int) -> Draft:
 
 
 def money(rng: Random, level: int) -> Draft:
-    price, count = rng.randint(2, 12), rng.randint(2, 5 + 3 * level)
+    price, count = rng.randint(2, 12), rng.randint(2, (4, 8, 11)[level])
     note = rng.choice([value for value in (20, 50, 100, 200) if value > price * count])
     goods = rng.choice(GOODS)
     if level == 0:
@@ -163,6 +164,7 @@ def word_problems(rng: Random, level: int) -> Draft:
 def geometry(rng: Random, level: int) -> Draft:
     a, b, c = rng.randint(3, 15), rng.randint(2, 12), rng.randint(2, 9)
     if level == 0:
+        a, b = rng.randint(2, 10), rng.randint(2, 10)
         return number(f"A rectangle is {a} meters long and {b} meters wide. What is its area in square meters?", a * b)
     if level == 1:
         return rng.choice(

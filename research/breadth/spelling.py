@@ -83,11 +83,14 @@ def alphabet_steps(rng: Random, level: int) -> Draft:
 
 
 def initials(rng: Random, level: int) -> Draft:
-    words = rng.sample(WORDS, level + 3)
+    words = rng.sample(WORDS, level + 2)
     first = level < 2 or rng.random() < 0.6
     gold = "".join(word[0 if first else -1] for word in words).upper()
     end = "first" if first else "last"
-    return Draft(f"The words are: {', '.join(words)}. What do their {end} letters spell in capitals?", (gold,))
+    return Draft(
+        f"The words are: {', '.join(words)}. What do their {end} letters spell in capitals?",
+        (gold, gold.lower(), gold.title()),
+    )
 
 
 FAMILIES = {

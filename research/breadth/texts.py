@@ -132,7 +132,7 @@ def _code(rng: Random, level: int) -> str:
                 f"{values}[{c}]",
                 f'"{word}".upper()',
                 f"sum({values[:3]})",
-                f"{a} * {b} + {c}",
+                f"{a} + {b}",
             ),
             (
                 f'len("{word}") * {b}',

@@ -7,6 +7,7 @@ from metacog_eval.templates import Draft, pick
 
 from breadth.numbers import yes_no
 
+CONTINENTS = ("Africa", "Asia", "Europe", "North America", "South America", "Oceania", "Australia", "Antarctica")
 ALSO_CALLED = {
     "GB": ("UK", "Great Britain", "Britain", "England"),
     "US": ("USA", "US", "America", "United States of America"),
@@ -61,7 +62,7 @@ def continents(rng: Random, level: int) -> Draft:
     fact = f"country/{row['iso']}"
     home = accepted(row["continent"])
     if level == 0 or rng.random() < 0.4:
-        return Draft(f"On which continent does {row['country']} lie?", home, "exact", (), fact)
+        return Draft(f"On which continent does {row['country']} lie?", home, "choice", CONTINENTS, fact)
     others = [o["country"] for o in table("countries") if o["continent"] and o["continent"] != row["continent"]]
     options = [row["country"], *rng.sample(others, 3)]
     return pick(f"Which of these countries lies in {home[0]}: {{options}}?", row["country"], options, rng, fact=fact)
