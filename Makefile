@@ -26,8 +26,8 @@ typecheck: $(VENV)/dev.stamp
 
 # DATA=FOLDER, with the data sets, adds the router's decisions and the quality figures (an hour).
 benchmark: $(VENV)/dev.stamp $(VENV)/weights.stamp $(VENV)/peers.stamp  ## every speed benchmark on this machine, one table
-	$(BIN)/python benchmarks/features.py
-	$(BIN)/python benchmarks/page.py run --peers $(VENV)/peers $(if $(DATA),--data $(DATA))
+	$(BIN)/python -m benchmarks.features
+	$(BIN)/python -m benchmarks.page run --peers $(VENV)/peers $(if $(DATA),--data $(DATA))
 
 docs: $(VENV)/docs.stamp  ## the site, in out/site; a broken link or anchor fails
 	rm -rf out/site

@@ -1,6 +1,6 @@
 """What keeping hidden states costs, in time and memory: no layer, 4, all, and all as transformers keeps them.
 
-    python benchmarks/capture.py [--llm smollm2-135m] [--pairs 6] [--prompt 400] [--tokens 40] [--out FILE.json]
+    python -m benchmarks.capture [--llm smollm2-135m] [--pairs 6] [--prompt 400] [--tokens 40] [--out FILE.json]
 
 Each way runs in a process of its own for memory (the peak of the process, the model included), and all in one process
 for time: in turn, a round at a time, so that what slows the machine slows all alike. The noise is that of plain against

@@ -1,7 +1,7 @@
 """How fast the features are read, against one NumPy call a number. Asserts that the answers are equal.
 
-    python benchmarks/features.py
-    python benchmarks/features.py --responses 2000 --repeats 3
+    python -m benchmarks.features
+    python -m benchmarks.features --responses 2000 --repeats 3
 
 Random log-probabilities, nothing from outside. One thread; the best of the repeats. Times go from lists or arrays to
 the finished vectors, checks included. The naive reader is timed on a part of the batch; its stream works out every

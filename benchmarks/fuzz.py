@@ -1,7 +1,7 @@
 """Whether any bytes make a reader crash, hang, take gigabytes, or raise what it does not promise.
 
-    python benchmarks/fuzz.py --minutes 30            # shared evenly by all targets
-    python benchmarks/fuzz.py --minutes 2 onnx body   # these only
+    python -m benchmarks.fuzz --minutes 30            # shared evenly by all targets
+    python -m benchmarks.fuzz --minutes 2 onnx body   # these only
 
 Coverage-guided by atheris (libFuzzer) where it is installed (`pip install atheris`), else blind edits of the seeds.
 What was found lies in --out, an input and its traceback each; new inputs that reach new code are kept there too, and

@@ -1,7 +1,7 @@
 """`make benchmark`: runs every speed benchmark on this machine and writes one table of speed and quality.
 
-    python benchmarks/page.py run [NAME ...] [--peers PEERS] [--data DATA]
-    python benchmarks/page.py page
+    python -m benchmarks.page run [NAME ...] [--peers PEERS] [--data DATA]
+    python -m benchmarks.page page
 
 Each benchmark leaves its figures in docs/measured/; when and on what machine it ran, and which peers it skipped, stands
 in docs/measured/benchmarks.json. `page` writes docs/benchmarks.md from these files and runs nothing.
@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import click
-from demo_results import markdown
+
+from research.blocks import markdown
 
 ROOT = Path(__file__).parent.parent
 MEASURED = ROOT / "docs" / "measured"
@@ -36,7 +37,7 @@ class Benchmark:
     """One script, and how its figures come into the table."""
 
     arguments: tuple[str, ...]
-    """After `python`; {peers}, {data} and {out}, the file of its figures, are filled in."""
+    """After `python -m`; {peers}, {data} and {out}, the file of its figures, are filled in."""
     rows: Callable[[dict[str, Any]], list[Row]]
     figures: str = ""
     """File in docs/measured/, by default that of the benchmark's name; the script writes it."""
@@ -90,7 +91,7 @@ def measured(name: str, arguments: Row) -> dict[str, Any]:
     load, start = os.getloadavg()[0], time.monotonic()
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-m", *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )
     print(done.stdout + done.stderr, end="", flush=True)
     return {
@@ -157,8 +158,9 @@ def where(runs: dict[str, Any], found: dict[str, dict[str, Any]]) -> Row:
         notes += [f"not installed: {', '.join(about['without'])}"] if about.get("without") else []
         notes += [f"last time skipped: {about['skipped']}"] if about.get("skipped") else []
         notes += ["never run"] if not found[name] else []
-        script = next(part for part in benchmark.arguments if part.endswith(".py"))
-        rows.append([name, f"`python {script}`", at, on if found[name] else "-", "; ".join(notes) or "-"])
+        rows.append(
+            [name, f"`python -m {benchmark.arguments[0]}`", at, on if found[name] else "-", "; ".join(notes) or "-"]
+        )
     head = ["by", "script", "measured", "machine", "notes"]
     return ["## When and where", "", *markdown(head, rows)]
 
@@ -292,13 +294,13 @@ probes), native LightGBM, scikit-learn, and the naive forms that one would write
 several answers, or with a model of its own, is not compared.
 """
 BENCHMARKS = {
-    "predict": Benchmark(("benchmarks/predict.py", "--peers", "{peers}", "--json", "{out}"), timed_rows),
-    "peers": Benchmark(("benchmarks/peers.py", "--peers", "{peers}", "--json", "{out}"), timed_rows),
-    "probes_speed": Benchmark(("benchmarks/probes_speed.py", "--out", "{out}"), probe_rows),
-    "capture": Benchmark(("benchmarks/capture.py", "--out", "{out}"), capture_rows),
-    "serving": Benchmark(("benchmarks/serving.py", "--json", "{out}"), serving_rows),
-    "routing": Benchmark(("benchmarks/routing.py", "measure", "speed", "--data", "{data}"), routing_rows),
-    "quality": Benchmark(("benchmarks/quality.py", "measure", "--data", "{data}"), quality_rows),
+    "predict": Benchmark(("benchmarks.predict", "--peers", "{peers}", "--json", "{out}"), timed_rows),
+    "peers": Benchmark(("benchmarks.peers", "--peers", "{peers}", "--json", "{out}"), timed_rows),
+    "probes_speed": Benchmark(("benchmarks.probes_speed", "--out", "{out}"), probe_rows),
+    "capture": Benchmark(("benchmarks.capture", "--out", "{out}"), capture_rows),
+    "serving": Benchmark(("benchmarks.serving", "--json", "{out}"), serving_rows),
+    "routing": Benchmark(("research.routing.measure", "measure", "speed", "--data", "{data}"), routing_rows),
+    "quality": Benchmark(("research.quality.measure", "measure", "--data", "{data}"), quality_rows),
 }
 """Name -> benchmark. features.py and gate.py have no figures of their own here: predict.py measures the readers of the
 first, and the second writes what its gates save into docs/production.md."""

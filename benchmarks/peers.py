@@ -1,7 +1,7 @@
 """Peers that predict.py and probes_speed.py leave out: LightGBM itself, lm-polygraph, probelab; equal answers asserted.
 
     pip install --no-deps --target PEERS lm-polygraph probelab
-    python benchmarks/peers.py --peers PEERS --json peers.json
+    python -m benchmarks.peers --peers PEERS --json peers.json
 
 Each comparison is timed in turns in one run, one thread. LightGBM: the trees of a checkpoint, asked natively and as the
 graph that is exported. lm-polygraph: its estimator on log-probabilities that are there already, beside ours and beside
@@ -22,10 +22,10 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-from predict import FULL, TOKENS, Row, compared, predictor
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import GroupKFold
 
+from benchmarks.predict import FULL, TOKENS, Row, compared, predictor
 from metaprobe.checkpoints.session import GraphSession
 from metaprobe.probes.features import features
 
@@ -95,7 +95,8 @@ def polygraph_rows(estimator: Any, turns: int) -> Iterator[Row]:
 def probelab_row(probelab: ModuleType, layers: int) -> Row:
     """Held-out scores of every layer, fold and penalty; microseconds are those of the whole."""
     import torch
-    from probes_speed import FOLDS, ROWS, WIDTH, C, batched, made_up
+
+    from benchmarks.probes_speed import FOLDS, ROWS, WIDTH, C, batched, made_up
 
     states, y, groups = made_up(layers)
     fold = np.empty(ROWS, dtype=np.intp)

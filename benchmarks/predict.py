@@ -1,8 +1,8 @@
 """How fast responses are judged, against what one would use instead; equal answers are asserted, in the same run.
 
-    python benchmarks/predict.py
+    python -m benchmarks.predict
     pip install --no-deps --target PEERS artefactual uqlm skops beartype
-    python benchmarks/predict.py --peers PEERS --json predict.json
+    python -m benchmarks.predict --peers PEERS --json predict.json
 
 Random log-probabilities, nothing from outside. The model has 300 trees of up to 31 leaves on the full schema, trained
 here (needs the extra `train`). One thread; set OMP_NUM_THREADS=1. Two calls that are compared are timed in turns, and
@@ -27,15 +27,15 @@ from typing import Any
 
 import numpy as np
 import onnxruntime
-from features import best_seconds, naive, push_times_us
-from wepr import Wepr
 
+from benchmarks.features import best_seconds, naive, push_times_us
 from metaprobe.checkpoints import Draft, save_checkpoint
 from metaprobe.checkpoints.session import GraphSession
 from metaprobe.probes.features import entropy, features, features_one, schema
 from metaprobe.probes.quality import QualityPredictor, Support
 from metaprobe.records.openai_format import alternatives
 from metaprobe.routing.gate import StreamingGate
+from research.quality.wepr import Wepr
 
 TOKENS, RANKS, RESPONSES = 512, 15, 64
 FULL = schema("full")

@@ -1,6 +1,6 @@
 """All layers' probes at once against scikit-learn layer by layer: (4000, 30, 576), 5 folds, 3 penalties, in one run.
 
-    python benchmarks/probes_speed.py [--layers 30] [--out FILE.json]
+    python -m benchmarks.probes_speed [--layers 30] [--out FILE.json]
 
 The states are made up, with the spectrum that SmolLM2-135M's have (eigenvalues of the standardised states of layer 15,
 recorded/smollm2-metacog-eval): it decides how many steps a solver needs. scikit-learn is used as its documentation

@@ -1,7 +1,7 @@
 """What the proxy adds: requests a second and latency, beside asking the same upstream directly. Nothing may be lost.
 
-    python benchmarks/serving.py
-    python benchmarks/serving.py --requests 2000 --tokens 256 --json out/serving.json
+    python -m benchmarks.serving
+    python -m benchmarks.serving --requests 2000 --tokens 256 --json out/serving.json
 
 Upstream, proxy and client are three processes on this machine, over loopback: the upstream answers at once with a fixed
 completion (or stream) with log-probabilities and 2 alternatives a token, so what is measured is the proxy's own work

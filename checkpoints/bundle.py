@@ -1,6 +1,6 @@
 """The trained defaults that come with the package, for the first day: what each was trained on stands in its card.
 
-They were trained on runs that this project collected (`recorded/`), and `recorded/bundle.py` makes them again.
+They were trained on runs that this project collected (`recorded/`), and `research/stores/bundle.py` makes them again.
 """
 
 from pathlib import Path

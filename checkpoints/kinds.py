@@ -12,7 +12,6 @@ TAKEN_BY = {
     "hidden": "`metaprobe collect --signal`, ConfidenceProbe and DifficultyProbe",
     "adapter": "`metaprobe collect --signal` and AdapterProbe",
     "router": "`metaprobe route` and `metaprobe collect --policy learned:`",
-    "stages": "`metaprobe collect --policy learned:`",
     "choice": "LearnedChoice",
 }
 

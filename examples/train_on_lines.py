@@ -16,7 +16,7 @@ from metaprobe import QualityPredictor
 from metaprobe.records.importer import import_file
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Run
-from metaprobe.training.quality.train import head_studies, train_quality
+from metaprobe.training.quality.train import head_studies, write_quality
 
 RUNS = Path(__file__).parent.parent / "recorded" / "metacog-every-agent"
 
@@ -35,7 +35,7 @@ def main(lines: Path | None, out: Path, folds: int) -> None:
     report = import_file(lines, RunStore(out / "runs"))
     print(f"{report.imported} lines imported, {report.already_stored} known already, in {report.groups} groups")
     studies = head_studies([out / "runs"], ["correct"], folds=folds)  # every figure from folds by group
-    checkpoint = train_quality(out / "quality", studies, command="examples/train_on_lines.py")
+    checkpoint = write_quality(out / "quality", studies, command="examples/train_on_lines.py")
     for name, value in sorted(checkpoint.manifest.metrics.items()):
         print(f"{name}: {value.estimate:.3f} [{value.low:.3f}, {value.high:.3f}]")
     print(QualityPredictor.load(out / "quality").predict([-0.1, -0.02, -1.3, -0.4]))

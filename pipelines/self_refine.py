@@ -24,8 +24,8 @@ from metaprobe.pipelines.session import Session
 from metaprobe.pipelines.system import System
 from metaprobe.probes.signals import Signals, signals_of
 from metaprobe.records.types import Call, Run
+from metaprobe.routing.measured import measured
 from metaprobe.routing.paper import AGAIN, STOP
-from metaprobe.routing.stages_state import measured
 
 TEMPERATURE = Constant("temperature", 0.3, "at which answers and critiques are drawn", low=0, high=2)
 ANSWER_TOKENS = 800

@@ -33,7 +33,7 @@ from metaprobe.pipelines.session import Session, Setup
 from metaprobe.pipelines.system import System
 from metaprobe.probes.signals import signals_of
 from metaprobe.records.types import Call, Item, Run
-from metaprobe.routing.stages_state import measured
+from metaprobe.routing.measured import measured
 
 CANDIDATES = Constant("candidates", 3, "answers to choose from")
 VERIFICATIONS = Constant("verifications", 1, "how often each condition is verified, the paper's P")

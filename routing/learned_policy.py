@@ -24,11 +24,12 @@ from statistics import NormalDist
 import numpy as np
 
 from metaprobe.checkpoints import ContractMismatch, load_checkpoint
+from metaprobe.checkpoints.kinds import check_kind
 from metaprobe.probes.signals import Signals
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Decision
-from metaprobe.routing import learned, stages
+from metaprobe.routing import learned
 from metaprobe.routing.learned import ALWAYS, LearnedRouter, Routed
 from metaprobe.routing.learned_state import AskedAgent, Known, Past, mismatched
 from metaprobe.routing.paper import ASK, EXECUTE, PaperRules
@@ -232,35 +233,20 @@ def load_policy(
     per_second: float | None = None,
     agents: Sequence[str] = (),
     assessment: float | None = None,
-    token_price: float | None = None,
 ) -> Policy:
-    """The policy in a checkpoint folder, verified: kind `router` or `stages`. `rules` decide what it cannot.
+    """Returns the policy of the router in a checkpoint folder, verified; `rules` decide what it cannot.
 
-    For a router: `budget` and `seconds`, or `lambda_` and `per_second`, as `LearnedRouter` has them, `agents` and
-    `assessment`, as `AgentPolicy` does. A system that asks in an order of its own spends another sum than the router's
-    curve says. For stages: `token_price`. Raises a `CheckpointError` for a bad checkpoint or one of another kind,
-    `RecordError` for an option that it does not take.
+    `budget` and `seconds`, or `lambda_` and `per_second`, are as `LearnedRouter` has them, `agents` and `assessment` as
+    `AgentPolicy` does. A system that asks in an order of its own spends another sum than the router's curve says.
+    Raises a `CheckpointError` for a bad checkpoint or one of another kind, `RecordError` for options that exclude each
+    other.
     """
     checkpoint = load_checkpoint(path)
-    kind = checkpoint.manifest.kind
+    check_kind(path, checkpoint.manifest.kind, learned.KIND)
     means = {"budget": budget, "seconds": seconds}
     prices = {"lambda": lambda_, "per_second": per_second}
-    given = {**means, **prices, "assessment": assessment, "token_price": token_price}
-    takes = {learned.KIND: (*means, *prices, "assessment"), stages.KIND: ("token_price",)}
-    if kind not in takes:
-        raise ContractMismatch(
-            f"{path}: expected a checkpoint of kind {learned.KIND!r} (`metaprobe train router`) or {stages.KIND!r} "
-            f"(`metaprobe train stages`), got {kind!r}"
-        )
-    if wrong := [name for name, value in given.items() if value is not None and name not in takes[kind]]:
-        raise RecordError(
-            f"{path} is of kind {kind!r}, which takes no {', '.join(wrong)}, but {', '.join(takes[kind])}"
-        )
     if any(value is not None for value in means.values()) and any(value is not None for value in prices.values()):
         named = {name: value for name, value in {**means, **prices}.items() if value is not None}
         raise RecordError(f"{named}: budget and seconds fix lambda and per_second; give either")
-    rules = rules or PaperRules()
-    if kind == stages.KIND:
-        return stages.StagePolicy(checkpoint, rules, token_price=token_price)
     router = LearnedRouter(checkpoint, budget=budget, seconds=seconds, lambda_=lambda_, per_second=per_second)
-    return AgentPolicy(router, rules, agents=agents, assessment=assessment)
+    return AgentPolicy(router, rules or PaperRules(), agents=agents, assessment=assessment)

@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
+from uuid import uuid4
 
 from metaprobe.probes.signals import Signals
+from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Decision
 
 
@@ -23,11 +25,19 @@ class State:
     candidates: Mapping[str, Signals] = field(default_factory=dict)
     """Answer -> its signals, of those that could be returned, in the order in which they were given."""
     features: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """Answer -> what else was measured of it, and "" -> of the question, as `metaprobe.routing.stages_state` names it;
+    """Answer -> what else was measured of it, and "" -> of the question, as `metaprobe.routing.measured` names it;
     where there are no candidates, "0" is the answer of `signals`."""
     round: int = 0
     """Cycles that are finished."""
     dimension: str = ""
+
+    @classmethod
+    def at(cls, point: str, **known: Any) -> "State":
+        """Returns what is known at a point, under an id of its own. `known`: fields of this class.
+
+        decision = policy.decide(State.at("assess", agent="drafter", signals=signals), ["execute", "ask"])
+        """
+        return cls(uuid4().hex, point, **known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +73,13 @@ def learns(policy: Policy) -> bool:
     A collection then runs in waves, so that what it has seen does not depend on which run ended first.
     """
     return bool(getattr(policy, "learns", False))
+
+
+def choose(state: State, wanted: str, legal_actions: Sequence[str]) -> str:
+    """Returns the wanted action, or the first legal one where it is not legal. Raises `RecordError` where none is."""
+    if not legal_actions:
+        raise RecordError(f"decision {state.decision_id} at {state.point} has no legal action")
+    return wanted if wanted in legal_actions else legal_actions[0]
 
 
 def decided(state: State, action: str, legal_actions: Sequence[str], scores: dict[str, float], reason: str) -> Decision:

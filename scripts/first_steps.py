@@ -36,12 +36,12 @@ def use(kind: str, path: Path) -> str:
     """What a checkpoint of that kind says when it is used the way it is meant to be."""
     import numpy as np
 
-    from metaprobe import LearnedChoice, QualityPredictor
+    from metaprobe import QualityPredictor
     from metaprobe.probes.hidden import HiddenProbe
+    from metaprobe.routing.ask_again import LearnedChoice
     from metaprobe.routing.gate import StreamingGate
     from metaprobe.routing.learned import LearnedRouter
     from metaprobe.routing.learned_state import Known
-    from metaprobe.routing.stages import StagePolicy
 
     match kind:
         case "quality":
@@ -57,8 +57,6 @@ def use(kind: str, path: Path) -> str:
             return str(probe.probability(np.zeros((1, probe.width * len(probe.layers)), np.float32)))
         case "choice":
             return str(LearnedChoice.load(path))
-        case "stages":
-            return str(StagePolicy.load(path))
         case _:
             return "its golden rows hold"
 
@@ -68,8 +66,7 @@ def main() -> None:
     versions = {found.metadata["Name"].lower(): found.version for found in importlib.metadata.distributions()}
     assert not HEAVY & versions.keys(), f"the base install brought {sorted(HEAVY & versions.keys())}"
 
-    from metaprobe import load_checkpoint
-    from metaprobe.checkpoints import UntrustedCheckpoint
+    from metaprobe.checkpoints import UntrustedCheckpoint, load_checkpoint
     from metaprobe.checkpoints.bundle import FOLDER
 
     assert "Usage" in metaprobe("--help")

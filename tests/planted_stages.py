@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from metaprobe.routing.stages_state import COLUMNS
 from metaprobe.training.common.calibrate import sigmoid
-from metaprobe.training.stages.data import Critics, Cycles
-from metaprobe.training.stages.train import PointStudy, study_stages
+from research.stages.data import Critics, Cycles
+from research.stages.state import COLUMNS
+from research.stages.train import PointStudy, study_stages
 
 T = 3
 CYCLE_TOKENS = 100.0

@@ -9,18 +9,18 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from breadth import pack
-from breadth.asking import DIRECT, ONCE, PROMPTS, SAMPLED, WORKED, answer_of, prompts_of
-from breadth.collect import record
-from breadth.items import FAMILIES, LEVELS, SEED, breadth_items
-from breadth.lexicon import ANTONYMS, GROUPS, NEAR_IN_MEANING, WORDS
-from breadth.numbers import in_words, is_prime, roman
 from scripted import ScriptedLLM
 
 from metaprobe.records.scoring import is_correct
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item
 from metaprobe.tasks.loading import load_task
+from research.breadth import pack
+from research.breadth.asking import DIRECT, ONCE, PROMPTS, SAMPLED, WORKED, answer_of, prompts_of
+from research.breadth.collect import record
+from research.breadth.items import FAMILIES, LEVELS, SEED, breadth_items
+from research.breadth.lexicon import ANTONYMS, GROUPS, NEAR_IN_MEANING, WORDS
+from research.breadth.numbers import in_words, is_prime, roman
 
 EACH = 120
 ITEMS = breadth_items(EACH)

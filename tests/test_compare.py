@@ -16,7 +16,8 @@ from metaprobe.eval.compare_efficiency import NotTwoChoice, Responses, metacogni
 from metaprobe.eval.compare_items import write_item_table
 from metaprobe.eval.compare_pairs import pair_tests
 from metaprobe.eval.coupling import coupling
-from metaprobe.eval.metrics import auroc, spearman
+from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.metrics.ordinal import spearman
 from metaprobe.eval.results import Comparison
 from metaprobe.eval.systems import metacrit
 from metaprobe.eval.table import AnswerTable, answer_table
@@ -176,7 +177,60 @@ def test_overconfidence_is_confidence_minus_accuracy_and_grows_with_the_level():
     assert gaps == sorted(gaps, key=lambda gap: gap.estimate)
     assert gaps[2].low > 0.35
     assert not rows[TREES, "all"].stated
+    assert rows[TREES, "all"].confidence == pytest.approx(judges(table)[1].probability.mean())
+    assert rows[TREES, "all"].accuracy == table.y.mean()
     assert (LENGTH, "all") not in rows
+
+
+def test_overconfidence_is_told_of_every_level_and_method_that_has_a_number():
+    table = answers()
+    hard = table.levels == "hard"
+    said = np.where(hard, np.nan, table.stated_confidence)
+    plain, stated, learned = (judges(table)[at] for at in (2, 0, 1))
+    rows = overconfidence(replace(table, stated_confidence=said), [plain, stated, learned], None, resamples=20)
+    assert [(row.method, row.level) for row in rows] == [
+        (STATED, "all"), (STATED, "easy"), (STATED, "medium"),
+        (TREES, "all"), (TREES, "easy"), (TREES, "medium"), (TREES, "hard"),
+    ]  # fmt: skip
+    other = replace(table, levels=np.where(hard, "", np.where(table.levels == "easy", "cross", "odd")))
+    rows = overconfidence(other, [stated], None, resamples=20)
+    assert [row.level for row in rows] == ["all", "cross", "no level", "odd"]
+    flat = replace(table, levels=np.full(N, "easy"))
+    halves = difficulty_strata(replace(table, levels=np.where(hard, "hard", "easy")))
+    assert [row.level for row in overconfidence(flat, [stated], halves, resamples=20)] == ["all", "easy", "hard"]
+    assert [row.level for row in overconfidence(flat, [stated], None, resamples=20)] == ["all"]
+
+
+def test_strata_are_cells_of_what_differs_in_the_order_of_difficulty():
+    table = answers()
+    mixed = replace(table, dimensions=np.where(np.arange(N) < 300, "sums", "facts"))
+    found = difficulty_strata(mixed)
+    assert found.by == "dimension x level"
+    assert found.names == tuple(f"{d} / {level}" for d in ("facts", "sums") for level in LEVELS)
+    assert found.names[found.member[0]] == "sums / easy"
+    alone = difficulty_strata(replace(mixed, levels=np.full(N, "easy")))
+    assert (alone.by, alone.names) == ("dimension", ("facts", "sums"))
+    assert difficulty_strata(table).names == tuple(LEVELS)
+
+
+def test_an_estimate_that_takes_all_questions_for_equal_gives_no_strata():
+    table = replace(answers(), levels=np.full(N, ""))
+    hard = np.arange(N) % 3 == 2
+    two = Judged("words", "plain", np.where(hard, 0.2, 0.7), np.where(hard, 0.2, 0.7), 1.0)
+    assert difficulty_strata(table, estimate=two).names == ("1 of 2, easiest", "2 of 2, hardest")
+    same = Judged("words", "plain", np.full(N, 0.5), np.full(N, 0.5), 1.0)
+    assert difficulty_strata(table, estimate=same) is None
+
+
+def test_a_stratum_of_one_class_has_no_auroc_and_without_statements_nothing_is_compared_with_them():
+    table = answers()
+    table = replace(table, y=np.where(table.levels == "easy", 1, table.y))
+    learned = judges(table)[1]
+    (found,) = at_equal_difficulty(table, [learned], difficulty_strata(table), resamples=20).methods
+    assert found.diff_stated is None
+    assert found.by_stratum[0] is None
+    medium = table.levels == "medium"
+    assert found.by_stratum[1].estimate == auroc(table.y[medium], learned.ranking[medium])
 
 
 def test_pairs_are_tested_by_delong_where_answers_are_independent_and_by_the_bootstrap_else():
@@ -303,6 +357,11 @@ def test_answers_that_cannot_be_read_are_left_out_and_counted():
     lost = replace(responses, response=np.where(np.arange(N) < 50, -1, responses.response))
     found = metacognitive_efficiency(table, judged[:1], lost, resamples=50)
     assert (found.n, found.unreadable) == (N - 50, 50)
+    for keep in ("nothing", "one choice"):
+        kept = np.zeros(N, bool) if keep == "nothing" else responses.signal == 1
+        none = replace(responses, response=np.where(kept, responses.response, -1))
+        with pytest.raises(NotTwoChoice, match=f"of {N} answers {kept.sum()} can be read, and not both true and false"):
+            metacognitive_efficiency(table, judged, none)
 
 
 def test_the_ratio_to_a_d_prime_of_guessing_is_refused():
@@ -343,12 +402,41 @@ def test_coupling_counts_what_is_flagged_fixed_and_broken():
     assert row.fixed_difference.estimate == pytest.approx(0.5)
     assert row.fixed_difference.low > 0.15
     assert row.broken_difference.estimate == pytest.approx(0.5)
-    assert np.isnan(row.broken_unflagged.low)  # of 8 answers no interval is given
+    assert np.isnan([row.broken_unflagged.low, row.broken_unflagged.high]).all()  # of 8 answers no interval is given
+    assert np.isnan([row.broken_difference.low, row.broken_difference.high]).all()  # nor of a difference from them
+    assert (row.broken_unflagged.estimate, row.broken_unflagged.n) == (0, 8)
     assert row.failure_auroc.estimate == pytest.approx(0.45)
     never = rows["control flags"]
     assert (never.fixed_flagged, never.fixed_difference) == (None, None)
     assert never.fixed_unflagged.estimate == pytest.approx(20 / 43)
     assert rows["either flags"].n == 60
+
+
+@pytest.mark.parametrize(("flagged", "known"), [(9, False), (10, True)])
+def test_shares_have_an_interval_from_ten_groups_on(flagged, known):
+    kinds = [(0, 1, i % 2) for i in range(flagged)] + [(0, 0, i % 2) for i in range(20)]
+    runs = [criticised(first, flag, final, i) for i, (first, flag, final) in enumerate(kinds)]
+    row = coupling(runs, resamples=100)[0]
+    assert row.monitor == "monitor flags"
+    for found in (row.fixed_flagged, row.fixed_difference):
+        assert np.isfinite([found.low, found.high]).all() == known
+        assert found.level == 0.95
+    assert np.isfinite(row.fixed_unflagged.high)
+    assert row.failure_auroc is None  # all first answers were wrong
+    assert row.broken_flagged is row.flagged_right is None
+
+
+def test_runs_without_a_checked_answer_couple_nothing_and_variants_are_told_apart():
+    runs = [replace(criticised(i % 2, i % 2, 1, i), variant="ab"[i // 20]) for i in range(40)]
+    unchecked = [replace(run, id=f"{run.id}x", labels=()) for run in runs]
+    unjudged = [replace(run, id=f"{run.id}y", outcome=None) for run in runs]
+    assert coupling([*unchecked, *unjudged]) == ()
+    rows = coupling([*runs, *unchecked, *unjudged], resamples=20)
+    assert [(row.variant, row.monitor) for row in rows] == [
+        (variant, f"{monitor} flags") for variant in "ab" for monitor in ("monitor", "control", "either")
+    ]
+    assert {row.n for row in rows} == {20}
+    assert rows[0].failure_auroc.estimate == 0  # it flags what is right
 
 
 def test_coupling_of_recorded_metacrit_agrees_with_its_agreement_table():

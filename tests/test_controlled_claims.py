@@ -3,7 +3,6 @@
 import asyncio
 import dataclasses
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,29 +10,28 @@ from typing import Any
 import numpy as np
 import pytest
 
+from metaprobe.collecting.collect import collect
+from metaprobe.eval.metrics.bootstrap import cluster_weights
+from metaprobe.llms.replay import ReplayLLM
+from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup
+from metaprobe.pipelines.monitor_generate_verify import NEUTRAL_STRATEGY
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import Call, Item, Label, Run, Sampling, Statement, Usage
+from research.claims import systems as claims_systems
+from research.hidden import headline
+from research.papers import page as reproduction
+from research.papers.systems import over_ablations, over_self_refine
+from research.stores import collect as recording
+from research.systems import (
+    live_signals,
+    metacog_controls,
+)
+from research.systems.figures import cell, packed, recorded
+from research.systems.loop_controls import loop_of, most_given
+from research.systems.metacog_orders import Series, share
+from research.systems.metacog_replays import ORDERS, Recording, shuffled
+
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "benchmarks"))
-sys.path.insert(0, str(ROOT / "recorded"))
-
-import claims_systems  # noqa: E402
-import collect as recording  # noqa: E402
-import headline  # noqa: E402
-import live_signals  # noqa: E402
-import metacog_controls  # noqa: E402
-import reproduction  # noqa: E402
-from loop_controls import loop_of, most_given  # noqa: E402
-from metacog_orders import Series, share  # noqa: E402
-from metacog_replays import ORDERS, Recording, shuffled  # noqa: E402
-from reproduction_papers import over_ablations, over_self_refine  # noqa: E402
-from systems_figures import cell, packed, recorded  # noqa: E402
-
-from metaprobe.collecting.collect import collect  # noqa: E402
-from metaprobe.eval.metrics import cluster_weights  # noqa: E402
-from metaprobe.llms.replay import ReplayLLM  # noqa: E402
-from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup  # noqa: E402
-from metaprobe.pipelines.monitor_generate_verify import NEUTRAL_STRATEGY  # noqa: E402
-from metaprobe.records.store import RunStore  # noqa: E402
-from metaprobe.records.types import Call, Item, Label, Run, Sampling, Statement, Usage  # noqa: E402
 
 PROBLEMS = 120
 

@@ -1,18 +1,16 @@
 """Every row of the page of corrections is whole."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "benchmarks"))
+from research.claims import corrections
+from research.claims import essays as claims_essays
+from research.claims import routing as claims_routing
+from research.systems import operating_points
 
-import claims_essays  # noqa: E402
-import claims_routing  # noqa: E402
-import corrections  # noqa: E402
-import operating_points  # noqa: E402
+ROOT = Path(__file__).parent.parent
 
 
 def test_what_is_said_of_the_router_follows_from_its_figures() -> None:

@@ -119,8 +119,10 @@ def test_commands_named_in_the_text_exist() -> None:
 def test_scripts_and_make_targets_named_on_the_pages_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", text(ROOT / "Makefile"), re.M))
     for path in EVERYWHERE:
-        for script in re.findall(r"python ((?:examples|benchmarks|recorded)/\w+\.py)", text(path)):
+        for script in re.findall(r"python ((?:examples|scripts)/\w+\.py)", text(path)):
             assert (ROOT / script).exists(), f"{path.name}: {script}"
+        for module in re.findall(r"python -m ((?:benchmarks|research)[\w.]+)", text(path)):
+            assert (ROOT / f"{module.replace('.', '/')}.py").exists(), f"{path.name}: {module}"
         for target in re.findall(r"(?:^|`)make ([a-z-]+)\b", text(path), re.M):
             assert target in targets, f"{path.name}: make {target}"
 

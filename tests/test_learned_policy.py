@@ -35,7 +35,7 @@ from metaprobe.routing.policy import Policy, State
 from metaprobe.training.router.data import outcomes_of as arrays_of
 from metaprobe.training.router.data import pasts_of
 from metaprobe.training.router.runs import assessment_part, outcomes_of
-from metaprobe.training.router.train import train_router
+from metaprobe.training.router.train import write_router
 
 # Whether so little data passes every audit is not the subject here.
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
@@ -70,7 +70,7 @@ def planted(n: int, *, tells: float, seed: int = 0) -> list[QuestionOutcomes]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A router of agents whose confidences tell a lot."""
     path = tmp_path_factory.mktemp("policy") / "tells"
-    train_router(path, planted(500, tells=3.0), folds=2, states=2000)
+    write_router(path, planted(500, tells=3.0), folds=2, states=2000)
     return path
 
 
@@ -83,7 +83,7 @@ def policy(folder: Path) -> AgentPolicy:
 def deaf(tmp_path_factory: pytest.TempPathFactory) -> LearnedRouter:
     """A router of agents whose confidences tell nothing."""
     path = tmp_path_factory.mktemp("policy") / "deaf"
-    train_router(path, planted(300, tells=0.0), folds=2, states=1000)
+    write_router(path, planted(300, tells=0.0), folds=2, states=1000)
     return LearnedRouter.load(path, lambda_=0.05)
 
 
@@ -295,13 +295,8 @@ def test_a_checkpoint_that_is_none_or_of_another_kind_is_named(
         monkeypatch.setattr(learned_policy, "load_checkpoint", lambda path: other)
 
     of_kind("quality")
-    with pytest.raises(ContractMismatch, match=r"expected a checkpoint of kind 'router'.* got 'quality'"):
+    with pytest.raises(ContractMismatch, match=r"of kind 'quality'; expected 'router'"):
         load_policy(folder)
-    of_kind("stages")
-    with pytest.raises(ContractMismatch, match="metaprobe train stages"):  # it is the stages' own check that speaks
-        load_policy(folder)
-    with pytest.raises(RecordError, match="takes no budget"):
-        load_policy(folder, budget=0.5)
 
 
 TOKENS = {name: Price(1.0, 2.0) for name in AGENTS}
@@ -369,4 +364,4 @@ def test_the_command_trains_on_a_folder_of_runs_what_the_pipeline_can_use(runs: 
     assert policy.assessment == assessment_part(runs, prices=TOKENS)
     refused = CliRunner().invoke(train_router_command, [str(tmp_path / "prices.json"), *options, *prices])
     assert refused.exit_code == 2
-    assert "--prices is for a folder of runs" in refused.output
+    assert "prices is for a folder of runs" in refused.output

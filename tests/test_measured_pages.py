@@ -2,19 +2,17 @@
 
 import dataclasses
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "benchmarks"))
+from benchmarks import page as benchmarks
+from research.papers import page as reproduction
+from research.papers.systems import PAPERS
+from research.quality import bundled as bundled_controls
 
-import bundled_controls  # noqa: E402
-import page as benchmarks  # noqa: E402
-import reproduction  # noqa: E402
-from reproduction_papers import PAPERS  # noqa: E402
+ROOT = Path(__file__).parent.parent
 
 Found = dict[str, Any]
 QUICK = ("monitor_generate_verify", "metacrit", "early_token_confidence", "caelf")
@@ -98,7 +96,7 @@ def test_a_benchmark_that_never_ran_has_no_row_and_is_named() -> None:
     found = {**benchmarks.figures(), "peers": {}}
     page = benchmarks.page({}, found)
     assert "native LightGBM | 2" not in page
-    assert "| peers | `python benchmarks/peers.py` | before this table was kept | - | never run |" in page
+    assert "| peers | `python -m benchmarks.peers` | before this table was kept | - | never run |" in page
 
 
 def test_what_was_skipped_or_failed_is_said() -> None:
@@ -113,13 +111,13 @@ def test_what_was_skipped_or_failed_is_said() -> None:
 def test_peers_that_are_not_given_leave_no_option_behind() -> None:
     arguments = benchmarks.BENCHMARKS["predict"].arguments
     alone = benchmarks.filled(arguments, {"{peers}": None, "{data}": None}, "predict")
-    assert alone == ["benchmarks/predict.py", "--json", str(benchmarks.MEASURED / "predict.json")]
+    assert alone == ["benchmarks.predict", "--json", str(benchmarks.MEASURED / "predict.json")]
     assert "--peers" in benchmarks.filled(arguments, {"{peers}": Path("p"), "{data}": None}, "predict")
 
 
 def test_every_benchmark_script_exists() -> None:
     for benchmark in benchmarks.BENCHMARKS.values():
-        assert (ROOT / benchmark.arguments[0]).exists()
+        assert (ROOT / f"{benchmark.arguments[0].replace('.', '/')}.py").exists()
 
 
 def test_the_strongest_control_of_the_bundled_predictor_comes_first() -> None:

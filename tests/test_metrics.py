@@ -9,24 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
 
-from metaprobe.eval.metrics import (
-    auprc,
-    aurc,
-    auroc,
+from metaprobe.eval.metrics.bootstrap import cluster_weights, interval, mean_interval, paired_difference
+from metaprobe.eval.metrics.calibration import (
     brier,
     brier_skill,
-    cluster_weights,
     ece,
     ece_equal_width,
     ece_interval,
-    excess_aurc,
-    interval,
-    mean_interval,
-    paired_difference,
     reliability_table,
-    risk_coverage,
     rms_calibration_error,
 )
+from metaprobe.eval.metrics.discrimination import auprc, auroc
+from metaprobe.eval.metrics.selective import aurc, excess_aurc, risk_coverage
 
 RANK = [auroc, auprc, aurc, excess_aurc]
 PROBABILITY = [brier, brier_skill, ece, ece_equal_width, rms_calibration_error]
@@ -184,6 +178,8 @@ def test_bad_input_is_named(metric):
         metric([], [])
     with pytest.raises(ValueError, match="2 of 3 scores are NaN"):
         metric([0, 1, 1], [np.nan, 0.5, np.nan])
+    with pytest.raises(ValueError, match=r"score must be one-dimensional; got shape \(1, 2\)"):
+        metric([0, 1], [[0.1, 0.2]])
     with pytest.raises(ValueError, match="0 and 1 only; 1 of 2"):
         metric([0, 2], [0.1, 0.2])
     with pytest.raises(ValueError, match=r"same shape; got \(2,\) and \(3,\)"):
@@ -200,6 +196,13 @@ def test_bad_input_is_named(metric):
 def test_probabilities_outside_the_unit_interval_are_refused(metric):
     with pytest.raises(ValueError, match="calibrate"):
         metric([0, 1], [0.5, 1.5])
+
+
+@pytest.mark.parametrize("metric", [ece, ece_equal_width, rms_calibration_error, reliability_table])
+def test_fewer_than_one_bin_is_refused(metric):
+    assert metric([0, 1, 1], [0.2, 0.6, 0.9], bins=1) is not None
+    with pytest.raises(ValueError, match="bins must be at least 1; got 0"):
+        metric([0, 1, 1], [0.2, 0.6, 0.9], bins=0)
 
 
 def calibrated(rng, n, shift=0.0):
@@ -339,3 +342,6 @@ def test_intervals_refuse_what_they_cannot_resample():
         mean_interval([1.0, 2.0], np.ones(2, dtype=int))
     with pytest.raises(ValueError, match="1 of 2 values are not finite"):
         mean_interval([1.0, np.nan], np.ones((3, 2), dtype=int))
+    for level in (0, 1, 1.5):
+        with pytest.raises(ValueError, match=f"between 0 and 1; got {level}"):
+            mean_interval([1.0, 2.0], np.ones((3, 2), dtype=int), level=level)

@@ -1,23 +1,20 @@
 """The parts of docs/quality.md do what they say."""
 
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from metaprobe.eval.metrics import auroc
+from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run
+from research.quality.data import debates, evidence_of, mu_shroom, token_logprobs_qa
+from research.quality.debates import single_feature
+from research.quality.figures import StratifiedAuroc
+from research.quality.methods import column_scores, lowest_group
+from research.quality.page import page, verdict
 
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-from quality_data import debates, evidence_of, mu_shroom, token_logprobs_qa  # noqa: E402
-from quality_debates import single_feature  # noqa: E402
-from quality_figures import StratifiedAuroc  # noqa: E402
-from quality_methods import column_scores, lowest_group  # noqa: E402
-from quality_page import page, verdict  # noqa: E402
 
 DATA = ROOT.parent / "shared" / "data"
 

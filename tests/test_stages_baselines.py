@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from scripted import Answer, ScriptedLLM, run_once
 
-from metaprobe.collecting.launch import CollectionPlan, policy_of
 from metaprobe.llms.base import Request
 from metaprobe.pipelines import SYSTEMS
 from metaprobe.pipelines.answers import canonical, final_answer
@@ -20,12 +19,12 @@ from metaprobe.records.types import Call, Decision, Item, Label, Run
 from metaprobe.routing.explore import Exhaustive
 from metaprobe.routing.paper import AGAIN, STOP, PaperRules
 from metaprobe.routing.policy import Outcome, Policy, State
-from metaprobe.routing.stages import StagePolicy
-from metaprobe.routing.stages_state import COLUMNS, answer_rows
 from metaprobe.training.common.calibrate import sigmoid
-from metaprobe.training.stages.read import candidate_rows, candidates_of, cycle_rows, cycles_of, stage_data
-from metaprobe.training.stages.train import PointStudy, train_stages
-from metaprobe.training.stages.ways import LEARNED, ORACLE, RULE
+from research.stages.policy import StagePolicy
+from research.stages.read import candidate_rows, candidates_of, cycle_rows, cycles_of, stage_data
+from research.stages.state import COLUMNS, answer_rows
+from research.stages.train import PointStudy, train_stages
+from research.stages.ways import LEARNED, ORACLE, RULE
 
 RECORDED = Path(__file__).parent.parent / "recorded"
 ITEM = Item(id="i", question="Ann has 3 bags of 4 apples. How many?", gold=("12",), check="number")
@@ -148,14 +147,6 @@ def test_self_refine_goes_on_or_stops_as_its_head_says(refining: Trained) -> Non
     assert [d.action for d in unsure.decisions] == [AGAIN, STOP]
     assert unsure.final_answer == "12"
     assert all(d.reason.startswith("P(fixes)") for d in (*sure.decisions, *unsure.decisions))
-
-
-def test_stages_of_one_system_do_not_decide_in_another(refining: Trained) -> None:
-    policy_of(CollectionPlan(system="self-refine", task="t", policy=f"learned:{refining[0].checkpoint.path}"))
-    with pytest.raises(RecordError, match="holds learned stages of self-refine, not of monitor-generate-verify"):
-        policy_of(
-            CollectionPlan(system="monitor-generate-verify", task="t", policy=f"learned:{refining[0].checkpoint.path}")
-        )
 
 
 def test_where_the_critic_is_content_the_paper_decides_as_no_run_went_on_there(refining: Trained) -> None:

@@ -6,10 +6,10 @@ from numpy.typing import NDArray
 from planted_stages import CYCLE_TOKENS, PLACE, PRICE, T, blank_rows, cycles_with, fix, planted_critics, planted_cycles
 
 from metaprobe.training.common.calibrate import sigmoid
-from metaprobe.training.stages.data import Cycles
-from metaprobe.training.stages.fit import fit_stages
-from metaprobe.training.stages.train import PointStudy, study_stages
-from metaprobe.training.stages.ways import LEARNED, ORACLE, RULE, learned_critics, learned_stops
+from research.stages.data import Cycles
+from research.stages.fit import fit_stages
+from research.stages.train import PointStudy, study_stages
+from research.stages.ways import LEARNED, ORACLE, RULE, learned_critics, learned_stops
 
 planted = planted_stages.planted
 

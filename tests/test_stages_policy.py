@@ -16,14 +16,15 @@ from metaprobe.checkpoints.session import Arrays, GraphSession
 from metaprobe.pipelines import SYSTEMS
 from metaprobe.probes.signals import Signal, Signals
 from metaprobe.records.types import Item, Run
+from metaprobe.routing.measured import QUESTION
 from metaprobe.routing.paper import AGAIN, GENERATE, MONITOR, MONITOR_CONTROL, STOP, SYNTHESISE, PaperRules
 from metaprobe.routing.policy import Outcome, State
-from metaprobe.routing.stages import ACTIONS, RIGHT, StagePolicy, budget_tokens
-from metaprobe.routing.stages_state import COLUMNS, QUESTION
-from metaprobe.training.stages.data import Cycles
-from metaprobe.training.stages.fit import FittedStages, fit_stages
-from metaprobe.training.stages.train import PointStudy, write_stages
-from metaprobe.training.stages.ways import LEARNED, PlayedStages, learned_critics, learned_stops
+from research.stages.data import Cycles
+from research.stages.fit import FittedStages, fit_stages
+from research.stages.policy import ACTIONS, RIGHT, StagePolicy, budget_tokens
+from research.stages.state import COLUMNS
+from research.stages.train import PointStudy, write_stages
+from research.stages.ways import LEARNED, PlayedStages, learned_critics, learned_stops
 
 planted = planted_stages.planted
 
@@ -304,7 +305,7 @@ def altered(checkpoint: Checkpoint, **changes: object) -> Checkpoint:
 def test_a_checkpoint_that_is_not_a_whole_stage_policy_is_refused(exported: tuple[Checkpoint, FittedStages]) -> None:
     checkpoint, _ = exported
     contract = checkpoint.manifest.contract
-    with pytest.raises(ContractMismatch, match="metaprobe train stages"):
+    with pytest.raises(ContractMismatch, match="research"):
         StagePolicy(altered(checkpoint, kind="router"))
     with pytest.raises(ContractMismatch, match="expected kind 'stages' with the columns"):
         StagePolicy(altered(checkpoint, contract={**contract, "columns": ["mean_logprob"]}))

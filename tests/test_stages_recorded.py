@@ -22,15 +22,16 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Decision, Item, Label, Run
 from metaprobe.routing.explore import Exhaustive
+from metaprobe.routing.measured import QUESTION, measured
 from metaprobe.routing.paper import AGAIN, STOP, PaperRules
 from metaprobe.routing.policy import Outcome, State
-from metaprobe.routing.stages import StagePolicy
-from metaprobe.routing.stages_state import QUESTION, answer_rows, measured
-from metaprobe.stages_cli import train_stages_command
-from metaprobe.training.stages.fit import best_evaluated
-from metaprobe.training.stages.read import critic_row, cycle_rows, cycles_of, stage_data
-from metaprobe.training.stages.train import study_stages, train_stages
-from metaprobe.training.stages.ways import ORACLE, first_stop
+from research.stages.command import train_stages_command
+from research.stages.fit import best_evaluated
+from research.stages.policy import StagePolicy
+from research.stages.read import critic_row, cycle_rows, cycles_of, stage_data
+from research.stages.state import answer_rows
+from research.stages.train import study_stages, train_stages
+from research.stages.ways import ORACLE, first_stop
 
 RECORDED = Path(__file__).parent.parent / "recorded"
 
@@ -155,14 +156,11 @@ def test_a_policy_trained_on_recorded_runs_uses_a_head_only_where_it_won(gsm8k: 
 
 
 def test_the_command_trains_on_metacrits_runs_and_the_policy_is_loaded_by_its_kind(tmp_path: Path) -> None:
-    from metaprobe.routing.learned_policy import load_policy
-
     line = [str(RECORDED / "creak-metacrit"), "--out", str(tmp_path / "c"), "--folds", "2"]
     result = CliRunner().invoke(train_stages_command, line)
     assert result.exit_code == 0, result.output
     assert "A1's answer, no synthesis" in result.output
-    policy = load_policy(tmp_path / "c")
-    assert isinstance(policy, StagePolicy)
+    policy = StagePolicy.load(tmp_path / "c")
     assert policy.system == "metacrit"
     manifest = json.loads((tmp_path / "c" / "manifest.json").read_text())
     assert manifest["thresholds"] == {"token_price": PRICE}

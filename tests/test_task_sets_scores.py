@@ -68,8 +68,14 @@ def test_bias_scores_follow_the_published_formulas() -> None:
     assert ambiguous_bias_score([0, 0, 0, 0, 1, 1], lean) == pytest.approx((1 - 2 / 6) * 0.5)
     assert stereotype_score([-1, -2, -3, -4], [-2, -1, -4, -4]) == pytest.approx(2.5 / 4)
     assert polarity_gap([1, 1, 0, 0], [0.5, 0.1, 0.2, -0.2]) == pytest.approx(0.3)
-    with pytest.raises(ValueError, match="lean must hold"):
-        bias_score([0], [2])
+    with pytest.raises(ValueError, match="lean must hold -1, 0 and 1 only; 1 of 2"):
+        bias_score([0, 1], [2, -1])
+    for metric in (bias_score, ambiguous_bias_score, stereotype_score, polarity_gap):
+        with pytest.raises(ValueError, match=r"same shape; got \(2,\) and \(3,\)"):
+            metric([0, 1], [0, 1, 1])
+    assert ambiguous_bias_score([1, 1], [0, 0]) == 0  # all say "unknown", as is right: nobody leans
+    assert np.isnan(bias_score([1, 1], [0, 0]))
+    assert np.isnan(polarity_gap([1, 1], [0.5, 0.1]))
 
 
 @pytest.mark.parametrize("metric", [bias_score, ambiguous_bias_score, polarity_gap, quadratic_weighted_kappa])

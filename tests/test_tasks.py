@@ -9,9 +9,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from metacog_eval import facts
-from metacog_eval.draw import MAX_GROUP, metacog_eval, solutions
-from metacog_eval.facts import accepted, cross, own, table
 
 from metaprobe.records.answers import chosen
 from metaprobe.records.errors import ImportFileError, RecordError
@@ -19,6 +16,9 @@ from metaprobe.records.sandbox import run_assertions
 from metaprobe.records.scoring import is_correct
 from metaprobe.records.types import Item
 from metaprobe.tasks import TASKS, load_task
+from research.metacog_eval import facts
+from research.metacog_eval.draw import MAX_GROUP, metacog_eval, solutions
+from research.metacog_eval.facts import accepted, cross, own, table
 
 ITEMS = metacog_eval()
 SOLUTIONS = solutions()
@@ -49,10 +49,16 @@ def test_ids_and_questions_are_distinct() -> None:
 
 
 def test_the_same_seed_gives_the_same_items_in_another_process() -> None:
-    script = "from metacog_eval.draw import metacog_eval; print(repr(metacog_eval(7)))"
-    research = str(Path(facts.__file__).parent.parent)
-    env = {**os.environ, "PYTHONHASHSEED": "12345", "PYTHONPATH": research}
-    other = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=env, check=True)
+    script = "from research.metacog_eval.draw import metacog_eval; print(repr(metacog_eval(7)))"
+    env = {**os.environ, "PYTHONHASHSEED": "12345"}
+    other = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        env=env,
+        cwd=Path(facts.__file__).parents[2],
+        check=True,
+    )
     assert other.stdout.strip() == repr(metacog_eval(7))
 
 

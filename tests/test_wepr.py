@@ -1,8 +1,6 @@
 """EPR and WEPR against known answers, against a plain reading of the formula, and against the package they are from."""
 
 import json
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,10 +11,7 @@ from hypothesis import strategies as st
 
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.openai_format import parse_response
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
-
-from wepr import Wepr, epr, wepr_features
+from research.quality.wepr import Wepr, epr, wepr_features
 
 
 def chat(rows: list[list[float]]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Every block and page of the docs that a script writes is what the script makes of the kept figures now.
 
-A block stands between `<!-- NAME: written by SCRIPT -->` (or `<!-- NAME: python SCRIPT page -->`) and `<!-- /NAME -->`.
+A block stands between `<!-- NAME: written by SCRIPT -->` and `<!-- /NAME -->`.
 One that is new needs its line in `WRITERS`, or a reason in `NOT_COMPARED`. The commands write into copies of the pages.
 """
 
@@ -19,15 +19,14 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = ("benchmarks", "recorded", "scripts")
-for folder in FOLDERS:
-    sys.path.insert(0, str(ROOT / folder))
+FOLDERS = ("benchmarks", "research", "scripts")
+sys.path.insert(0, str(ROOT / "scripts"))
 
 from metaprobe.records.types import Run  # noqa: E402
 
 MEASURED = ROOT / "docs" / "measured"
 MARKED = re.compile(
-    r"(<!-- (?P<name>[\w-]+): (?:written by |python )+(?P<script>\w+/\w+\.py)\b[^\n]*-->\n)"
+    r"(<!-- (?P<name>[\w-]+): written by (?P<script>[\w/]+\.py)\b[^\n]*-->\n)"
     r"(?P<lines>.*?)(<!-- /(?P=name) -->)",
     re.S,
 )
@@ -111,41 +110,45 @@ PLACES = "smollm2-135m/places"
 WORD = ("rows", 0, "words", "learned router", "word")
 WRITERS = (
     Writer(
-        "benchmarks/adapter.py",
+        "research/hidden/adapter.py",
         {"docs/probes.md#adapter": number("ADAPTER", "adapter", "qwen-coder-0.5b/places", "minutes")},
     ),
     Writer(
-        "benchmarks/bundled_controls.py",
+        "research/quality/bundled.py",
         {"docs/checkpoints.md#bundled-controls": number("MEASURED", "bundled_controls", "pooled", "estimate")},
     ),
-    Writer("benchmarks/carried_profiles.py", {"docs/systems.md#carried": another_run}, "main"),
+    Writer("research/systems/carried_profiles.py", {"docs/systems.md#carried": another_run}, "main"),
     Writer(
-        "benchmarks/corrections.py", {"docs/corrections.md": number("MEASURED", "claims_systems", 0, "after")}, "main"
+        "research/claims/corrections.py",
+        {"docs/corrections.md": number("MEASURED", "claims_systems", 0, "after")},
+        "main",
     ),
     Writer(
-        "benchmarks/demo_results.py",
+        "research/demo/page.py",
         {
             "README.md#demo-results": number("FIGURES", "demo", "methods", 0, "auroc"),
             "docs/demo.md#demo-results": number("FIGURES", "demo", "choices", 0, "accuracy"),
         },
     ),
     Writer(
-        "benchmarks/gate.py",
+        "research/production/gate.py",
         {
             "docs/production.md#gate": number(
                 "FIGURES", "gate", "SmolLM2-135M, MetaCog-Eval, 700 items", "report", "looks", 0, "auroc", "low"
             )
         },
     ),
-    Writer("benchmarks/headline.py", {"README.md#headline": probes(PLACES, "methods", "blend", "auroc", 0)}, "main"),
-    Writer("benchmarks/live_signals.py", {"README.md#live": live, "docs/systems.md#live": live}),
     Writer(
-        "benchmarks/operating_points.py",
+        "research/hidden/headline.py", {"README.md#headline": probes(PLACES, "methods", "blend", "auroc", 0)}, "main"
+    ),
+    Writer("research/systems/live_signals.py", {"README.md#live": live, "docs/systems.md#live": live}),
+    Writer(
+        "research/systems/operating_points.py",
         {"docs/systems.md#operating-points": number("MEASURED", "operating_points", "iterate", "rows", 0, "tokens")},
     ),
     Writer("benchmarks/page.py", {"docs/benchmarks.md": number("MEASURED", "peers", "rows", 0, "ratio")}),
     Writer(
-        "benchmarks/probes.py",
+        "research/hidden/measure.py",
         {
             "docs/probes.md#setting": probes(PLACES, "tokens"),
             "docs/probes.md#discrimination": probes(PLACES, "methods", "length", "auroc", 0),
@@ -157,12 +160,12 @@ WRITERS = (
         },
     ),
     Writer(
-        "benchmarks/production_page.py",
+        "research/production/page.py",
         {"docs/production.md#speed": number("MEASURED", "serving", "rows", 0, "proxy_per_s")},
         "main",
     ),
     Writer(
-        "benchmarks/quality.py",
+        "research/quality/measure.py",
         {
             "docs/quality.md": number(
                 "FIGURES", "quality", "sets", "gsm8k_token_entropy", "methods", "mean log-probability", "auroc", 0
@@ -170,12 +173,12 @@ WRITERS = (
         },
     ),
     Writer(
-        "benchmarks/reproduction.py",
+        "research/papers/page.py",
         {"docs/reproduction.md": number("FIGURES", "reproduction", "metacogagent", "figures", -1, "here", 0)},
         "write_page",
     ),
     Writer(
-        "benchmarks/routing.py",
+        "research/routing/measure.py",
         {
             "README.md#routing": routing("router_cascade9", *WORD, to="ahead"),
             "docs/routing.md#verdict": routing("router_cascade9", *WORD[:4], "p_holm"),
@@ -190,7 +193,7 @@ WRITERS = (
         },
     ),
     Writer(
-        "benchmarks/routing_agents.py",
+        "research/routing/agents.py",
         {
             "docs/routing.md#routing-agents": number(
                 "FIGURES", "routing_agents", "methods", "best single agent", "tokens", 0
@@ -198,15 +201,15 @@ WRITERS = (
         },
     ),
     Writer(
-        "benchmarks/routing_sources.py",
+        "research/routing/sources.py",
         {"docs/routing.md#routing-sources": number("FIGURES", "routing_sources", "auroc", "stated", 0, 0)},
     ),
     Writer(
-        "benchmarks/stages.py",
-        {"docs/routing.md#stages": number("FIGURES", "stages", "gsm8k-mgv", "token_price")},
+        "research/stages/page.py",
+        {"research/stages/README.md#stages": number("FIGURES", "stages", "gsm8k-mgv", "token_price")},
     ),
     Writer(
-        "benchmarks/systems.py",
+        "research/systems/page.py",
         {
             "docs/systems.md#systems": one_system_less,
             "docs/systems.md#options": one_system_less,
@@ -216,20 +219,20 @@ WRITERS = (
         (("caelf",), None),
     ),
     *(
-        Writer("benchmarks/systems.py", {f"docs/systems.md#{section}": another_run}, "main", ((section,), None))
+        Writer("research/systems/page.py", {f"docs/systems.md#{section}": another_run}, "main", ((section,), None))
         for section in ("monitor-generate-verify", "metacrit", "essay-debate")
     ),
     Writer(
-        "benchmarks/systems.py",
+        "research/systems/page.py",
         {
             "docs/systems.md#metacogagent": number(
-                "FIGURES", "metacogagent", "sweeps", 0, "asked", "value", 0, owner="systems_metacog"
+                "FIGURES", "metacogagent", "sweeps", 0, "asked", "value", 0, owner="research.systems.metacog_section"
             )
         },
         "main",
         (("metacogagent",), None),
     ),
-    Writer("recorded/bundle.py", {"docs/checkpoints.md#bundled": another_checkpoint}, "write_table"),
+    Writer("research/stores/bundle.py", {"docs/checkpoints.md#bundled": another_checkpoint}, "write_table"),
     Writer(
         "scripts/stranger.py",
         {"docs/start.md#stranger": number("MEASURED", "stranger", "steps", 0, "cpu_s")},
@@ -248,7 +251,7 @@ WRITER_OF = {block: writer for writer in WRITERS for block in writer.blocks}
 def written(block: str, patch: pytest.MonkeyPatch, folder: Path, change: Change | None = None) -> str:
     """The block, as its command writes it into a copy of the page that has lost it; with other figures if so wanted."""
     writer, whole = WRITER_OF[block], "#" not in block
-    script = importlib.import_module(Path(writer.script).stem)
+    script = importlib.import_module(writer.script.removeprefix("scripts/").removesuffix(".py").replace("/", "."))
     for constant, path in list(vars(script).items()):
         if constant not in ("PAGE", "README", "CLAIMS") or not isinstance(path, Path):
             continue
@@ -284,7 +287,7 @@ def test_another_figure_makes_another_block(block: str, monkeypatch: pytest.Monk
 
 def test_every_block_of_every_page_has_a_writer_here() -> None:
     found: dict[str, str] = {}
-    for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+    for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "research").rglob("*.md")]:
         text = path.read_text(encoding="utf-8")
         blocks = [(mark["name"], mark["script"]) for mark in MARKED.finditer(text)]
         assert sorted(name for name, _ in blocks) == sorted(re.findall(r"<!-- /([\w-]+) -->", text)), path.name
@@ -295,7 +298,7 @@ def test_every_block_of_every_page_has_a_writer_here() -> None:
 
 def test_every_script_that_writes_a_whole_page_is_here() -> None:
     found = set()
-    for path in (path for folder in FOLDERS for path in (ROOT / folder).glob("*.py")):
+    for path in (path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")):
         text = path.read_text(encoding="utf-8")
         if "PAGE.write_text(" in text:
             found |= {f"docs/{page}" for page in re.findall(r'^PAGE = ROOT / "docs" / "(.+)"$', text, re.M)}

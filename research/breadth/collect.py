@@ -1,10 +1,10 @@
 """Records what three models answer to the items of all families, and sampled solutions of GSM8K problems.
 
-    PYTHONPATH=research python -m breadth.collect --models MODELS --data DATA [--each N] [--problems N] [NAME ...]
+    python -m research.breadth.collect --models MODELS --data DATA [--each N] [--problems N] [NAME ...]
 
 MODELS holds `qwen-coder-0.5b/model.gguf` and `qwen-coder-1.5b/model.gguf`; DATA the data set GSM8K. Each store resumes
 where it was stopped, also with a larger N: the items come in a fixed order of which every beginning is a fair sample.
-`python -m breadth.pack` makes the small copies that are kept in `recorded/`.
+`python -m research.breadth.pack` makes the small copies that are kept in `recorded/`.
 """
 
 import asyncio
@@ -15,8 +15,6 @@ from random import Random
 
 import click
 
-from breadth.asking import ONCE, SAMPLED, prompts_of
-from breadth.items import SEED, breadth_items
 from metaprobe.collecting.collect import CollectReport, collect
 from metaprobe.llms.base import LLM
 from metaprobe.llms.cache import CachedLLM, CallCache
@@ -25,6 +23,8 @@ from metaprobe.pipelines import Models, Setup, System
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Item, Run
 from metaprobe.tasks.loading import load_task
+from research.breadth.asking import ONCE, SAMPLED, prompts_of
+from research.breadth.items import SEED, breadth_items
 
 MODELS = {
     "smollm2-135m": "smollm2-135m",

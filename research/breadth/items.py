@@ -4,10 +4,9 @@ import itertools
 from collections.abc import Callable, Iterator
 from random import Random
 
-from metacog_eval.templates import Draft
-
-from breadth import logic, numbers, quantities, spelling, texts, words, world
 from metaprobe.records.types import Item
+from research.breadth import logic, numbers, quantities, spelling, texts, words, world
+from research.metacog_eval.templates import Draft
 
 NAME = "breadth"
 SEED = 20261123

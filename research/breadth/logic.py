@@ -3,10 +3,9 @@
 from itertools import pairwise
 from random import Random
 
-from metacog_eval.pools import COLORS, NONSENSE, ORDERINGS, ROOMS, THINGS
-from metacog_eval.templates import NAMES, Draft, pick
-
-from breadth.numbers import number, yes_no
+from research.breadth.numbers import number, yes_no
+from research.metacog_eval.pools import COLORS, NONSENSE, ORDERINGS, ROOMS, THINGS
+from research.metacog_eval.templates import NAMES, Draft, pick
 
 TRUE_FALSE = ("true", "false")
 COMPASS = ("north", "east", "south", "west")

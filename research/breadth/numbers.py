@@ -4,7 +4,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from random import Random
 
-from metacog_eval.templates import Draft, pick, plain
+from research.metacog_eval.templates import Draft, pick, plain
 
 YES_NO = ("yes", "no")
 _ROMAN = (

@@ -1,24 +1,21 @@
 """Makes the small copies of the recorded stores that are kept in `recorded/`, and counts what they hold.
 
-PYTHONPATH=research python -m breadth.pack [--out OUT] [NAME ...]
+python -m research.breadth.pack [--out OUT] [NAME ...]
 """
 
-import sys
 from collections import defaultdict
 from pathlib import Path
 
 import click
 import numpy as np
 
-from breadth.collect import STORES
-from breadth.items import FAMILIES
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Run
+from research.breadth.collect import STORES
+from research.breadth.items import FAMILIES
+from research.stores.collect import pack
 
 ROOT = Path(__file__).parent.parent.parent
-sys.path.insert(0, str(ROOT / "recorded"))
-
-from collect import pack  # noqa: E402
 
 WITH_ALTERNATIVES = 60
 """Of each family, the first so many items keep the log-probabilities of the likeliest tokens."""

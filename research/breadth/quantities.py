@@ -4,9 +4,8 @@ from datetime import date, timedelta
 from fractions import Fraction
 from random import Random
 
-from metacog_eval.templates import GOODS, NAMES, Draft, pick
-
-from breadth.numbers import number
+from research.breadth.numbers import number
+from research.metacog_eval.templates import GOODS, NAMES, Draft, pick
 
 WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 MONTHS = (

@@ -2,9 +2,8 @@
 
 from random import Random
 
-from metacog_eval.templates import Draft, pick
-
-from breadth.lexicon import WORDS
+from research.breadth.lexicon import WORDS
+from research.metacog_eval.templates import Draft, pick
 
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"

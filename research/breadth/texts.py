@@ -2,10 +2,9 @@
 
 from random import Random
 
-from metacog_eval.templates import NAMES, Draft, pick, printed
-
-from breadth.lexicon import GROUPS, RELATED
-from breadth.numbers import number
+from research.breadth.lexicon import GROUPS, RELATED
+from research.breadth.numbers import number
+from research.metacog_eval.templates import NAMES, Draft, pick, printed
 
 CITIES = "Lisbon Oslo Cairo Lima Seoul Dublin Quito Hanoi Perth Turin Bergen Leeds".split()
 JOBS = "baker nurse pilot teacher painter farmer lawyer cook plumber singer tailor dentist".split()

@@ -2,10 +2,18 @@
 
 from random import Random
 
-from metacog_eval.facts import accepted
-from metacog_eval.templates import Draft, pick
-
-from breadth.lexicon import ANTONYMS, GROUPS, NEAR_IN_MEANING, PLURALS, RELATED, SAME_RELATION, TRANSLATIONS, VERBS
+from research.breadth.lexicon import (
+    ANTONYMS,
+    GROUPS,
+    NEAR_IN_MEANING,
+    PLURALS,
+    RELATED,
+    SAME_RELATION,
+    TRANSLATIONS,
+    VERBS,
+)
+from research.metacog_eval.facts import accepted
+from research.metacog_eval.templates import Draft, pick
 
 LANGUAGES = ("English", "German", "French", "Spanish")
 ARTICLES = (

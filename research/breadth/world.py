@@ -2,10 +2,9 @@
 
 from random import Random
 
-from metacog_eval.facts import Row, accepted, table
-from metacog_eval.templates import Draft, pick
-
-from breadth.numbers import yes_no
+from research.breadth.numbers import yes_no
+from research.metacog_eval.facts import Row, accepted, table
+from research.metacog_eval.templates import Draft, pick
 
 CONTINENTS = ("Africa", "Asia", "Europe", "North America", "South America", "Oceania", "Australia", "Antarctica")
 ALSO_CALLED = {

@@ -1,7 +1,7 @@
 """Code generation: what a snippet prints (found by running it), and short functions (checked by running them)."""
 
-from metacog_eval.functions import FUNCTIONS
-from metacog_eval.templates import EASY, HARD, MEDIUM, Template, snippet
+from research.metacog_eval.functions import FUNCTIONS
+from research.metacog_eval.templates import EASY, HARD, MEDIUM, Template, snippet
 
 DIGIT = range(2, 10)
 TWO = range(11, 90)

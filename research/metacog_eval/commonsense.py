@@ -2,8 +2,8 @@
 
 from random import Random
 
-from metacog_eval.facts import accepted, table, where
-from metacog_eval.templates import EASY, HARD, MEDIUM, NAMES, Draft, Template, pick, templates
+from research.metacog_eval.facts import accepted, table, where
+from research.metacog_eval.templates import EASY, HARD, MEDIUM, NAMES, Draft, Template, pick, templates
 
 OPEN = {
     "opposite": "What is the opposite of {}?",

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from metacog_eval.facts import accepted, cross, table, where
-from metacog_eval.templates import CROSS, GOODS, NAMES, Draft, Template, pick, printed
+from research.metacog_eval.facts import accepted, cross, table, where
+from research.metacog_eval.templates import CROSS, GOODS, NAMES, Draft, Template, pick, printed
 
 LOGIC, KNOWLEDGE, CODE, MATH, COMMON = (
     "logical reasoning",

@@ -3,8 +3,8 @@
 from itertools import pairwise
 from random import Random
 
-from metacog_eval.pools import COLORS, NONSENSE, ORDERINGS, PETS
-from metacog_eval.templates import HARD, NAMES, Draft, Template, number, pick, templates
+from research.metacog_eval.pools import COLORS, NONSENSE, ORDERINGS, PETS
+from research.metacog_eval.templates import HARD, NAMES, Draft, Template, number, pick, templates
 
 TEMPLATES: list[Template] = [
     number(

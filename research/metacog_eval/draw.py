@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from itertools import cycle
 from random import Random
 
-from metacog_eval import code, commonsense, cross, knowledge, logic, mathematics
-from metacog_eval.templates import CROSS, EASY, HARD, MEDIUM, Draft, Template
 from metaprobe.records.types import Item
+from research.metacog_eval import code, commonsense, cross, knowledge, logic, mathematics
+from research.metacog_eval.templates import CROSS, EASY, HARD, MEDIUM, Draft, Template
 
 NAME = "metacog-eval"
 SEED = 20261121

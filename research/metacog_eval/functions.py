@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from metacog_eval.templates import EASY, HARD, MEDIUM, Template, function
+from research.metacog_eval.templates import EASY, HARD, MEDIUM, Template, function
 
 
 def _write(name: str, level: str, head: str, task: str, body: str, *arguments: str, **slots: Sequence[Any]) -> Template:

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from random import Random
 
-from metacog_eval.facts import Row, accepted, own
-from metacog_eval.templates import EASY, HARD, MEDIUM, Draft, Template
+from research.metacog_eval.facts import Row, accepted, own
+from research.metacog_eval.templates import EASY, HARD, MEDIUM, Draft, Template
 
 
 def _ask(

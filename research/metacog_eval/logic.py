@@ -2,9 +2,9 @@
 
 from random import Random
 
-from metacog_eval import deduction
-from metacog_eval.pools import BOXES, COLORS, NONSENSE, ODD_ONES, ORDERINGS, PETS, ROOMS, THINGS
-from metacog_eval.templates import EASY, MEDIUM, NAMES, Draft, Template, number, pick, templates
+from research.metacog_eval import deduction
+from research.metacog_eval.pools import BOXES, COLORS, NONSENSE, ODD_ONES, ORDERINGS, PETS, ROOMS, THINGS
+from research.metacog_eval.templates import EASY, MEDIUM, NAMES, Draft, Template, number, pick, templates
 
 TEMPLATES: list[Template] = []
 template = templates(TEMPLATES)

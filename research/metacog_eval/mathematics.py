@@ -6,7 +6,7 @@ from math import comb, factorial, gcd, lcm
 from random import Random
 from typing import Any
 
-from metacog_eval.templates import EASY, GOODS, HARD, MEDIUM, NAMES, Draft, Template, number, pick, templates
+from research.metacog_eval.templates import EASY, GOODS, HARD, MEDIUM, NAMES, Draft, Template, number, pick, templates
 
 DIGIT = range(2, 10)
 TEENS = range(11, 20)

@@ -1,13 +1,13 @@
 """Writes the rows that the task set ships with.
 
-PYTHONPATH=research python -m metacog_eval.write
+python -m research.metacog_eval.write
 """
 
 import dataclasses
 import json
 from pathlib import Path
 
-from metacog_eval.draw import metacog_eval
+from research.metacog_eval.draw import metacog_eval
 
 ROWS = Path(__file__).parent.parent.parent / "tasks" / "rows" / "metacog-eval.jsonl"
 

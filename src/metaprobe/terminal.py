@@ -81,10 +81,10 @@ folds_option = click.option(
     "--folds", default=5, show_default=True, type=click.IntRange(2), help="Outer folds by group, for held-out figures."
 )
 model_option = click.option(
-    "--llm", "model", default="smollm2-135m", show_default=True, help="Embedded name, folder, GGUF file or hub id."
+    "--llm", default="smollm2-135m", show_default=True, help="Embedded name, folder, GGUF file or hub id."
 )
 target_option = click.option(
-    "--target", "targets", multiple=True, default=("correct",), show_default=True, help="Label to predict; repeatable."
+    "--target", multiple=True, default=("correct",), show_default=True, help="Label to predict; repeatable."
 )
 stage_option = click.option("--stage", help="Only calls of this stage.")
 agent_option = click.option("--agent", help="Only calls of this agent.")
@@ -189,6 +189,11 @@ def say_collected(report: Any) -> None:
         click.echo(f"signal {name} could not be read of {count} calls; the rules' fallback was taken there", err=True)
     for stage, (cut, answers) in report.cut.items():
         click.echo(f"{cut} of {answers} answers of stage {stage} were cut: --tokens {stage}=N sets the limit", err=True)
+
+
+def say(line: str) -> None:
+    """A line about the data or about what was found, on stderr."""
+    tqdm.write(line, file=sys.stderr)
 
 
 def say_checkpoint(checkpoint: Any) -> None:

@@ -21,7 +21,7 @@ from metaprobe.checkpoints import (
     save_checkpoint,
 )
 from metaprobe.checkpoints.manifest import meaning_of
-from metaprobe.eval.metrics import Interval
+from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.eval.results import Finding as Finding
 
 ELSEWHERE = "Figures `without` a task or dimension are of its answers, by the same recipe fitted on all others."

@@ -33,7 +33,7 @@ def export_hidden(
 ) -> Checkpoint:
     """The probe of that method for `target`, fitted on all groups, its calibrator in its graph."""
     states, table = evidence.states, evidence.table
-    assert states is not None, "train_hidden has looked"
+    assert states is not None, "write_hidden has looked"
     roles = final_roles(list(table.groups), table.y, seed=seed)
     probe = method.probe(evidence, roles, seed=seed)
     hidden = probe.read(states)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from metaprobe.checkpoints import Checkpoint, Generator
 from metaprobe.checkpoints.manifest import RAW
-from metaprobe.eval.metrics import Interval
+from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.eval.results import Finding as Finding
 from metaprobe.probes import quality
 from metaprobe.training.common.graphs import trees_graph

@@ -8,7 +8,7 @@ then the policy of the round before plays on to its end. The target is what that
 P(right), which has less noise: score at the end - what was asked after at its price - score before. P(right)
 comes from heads fitted without the question's group, or else what one sees there would be surer than later.
 
-What was tried and did not help on development questions (benchmarks/routing.py tells the set): columns naming each
+What was tried and did not help on development questions (research/routing/ tells the set): columns naming each
 agent, its confidence and agreement one by one; logistic regression in place of trees, or blended with them; only
 outcomes or only P(right) as target; more rounds, more leaves, more columns for the gain head; at most two or three
 agents a question. What helped most was to offer few agents (`worth_offering`).

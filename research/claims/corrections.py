@@ -1,0 +1,76 @@
+"""Writes docs/corrections.md: each statement of version 0.1 that fell or changed, with the old and the new figure.
+
+    python -m research.claims.corrections
+
+From docs/measured/claims_*.json, which hold {"statement", "page", "before", "after", "verdict", "script"}, one file a
+subject. The script named in a row is what measures its new figure.
+"""
+
+import json
+from pathlib import Path
+
+from research.blocks import markdown
+
+ROOT = Path(__file__).parent.parent.parent
+PAGE = ROOT / "docs" / "corrections.md"
+MEASURED = ROOT / "docs" / "measured"
+FIELDS = ("statement", "page", "before", "after", "verdict", "script")
+SUBJECTS = {
+    "systems": "Systems of the papers",
+    "report": "Report and comparison",
+    "audits": "Audits and bundled checkpoints",
+    "routing": "Routing",
+    "decisions": "Signals and decisions",
+    "essays": "Debates and contests about essays",
+}
+"""Name of the file after `claims_` -> heading; in this order."""
+
+INTRO = """# Corrections to version 0.1
+
+Version 0.1 published figures of this project that had not met every control: a constant in the place of the learned
+number, the best agent alone, the same prompt, other orders of the questions, stated confidence before recalibration,
+controls that may spend as much. They have met them now. Each row is a statement that fell or changed; the figures
+beside today's statements stand on the pages linked.
+"""
+
+
+def main() -> None:
+    """Write the page."""
+    PAGE.write_text(page(), encoding="utf-8")
+
+
+def page() -> str:
+    """The whole page. Raises `ValueError` for a file of an unknown subject or a row without one of the fields."""
+    found = {path.stem.removeprefix("claims_"): path for path in MEASURED.glob("claims_*.json")}
+    if unknown := sorted(found.keys() - SUBJECTS.keys()):
+        raise ValueError(f"docs/measured holds claims of {', '.join(unknown)}; expected: {', '.join(SUBJECTS)}")
+    lines = [*INTRO.splitlines(), ""]
+    for subject, heading in SUBJECTS.items():
+        if subject not in found:
+            continue
+        rows = json.loads(found[subject].read_text(encoding="utf-8"))
+        for row in rows:
+            if missing := [field for field in FIELDS if not str(row.get(field, "")).strip()]:
+                raise ValueError(f"{found[subject].name}: {row.get('statement', row)!r} lacks {', '.join(missing)}")
+        cells = [
+            [row["statement"], linked(row["page"]), row["before"], row["after"], row["verdict"], f"`{row['script']}`"]
+            for row in rows
+        ]
+        head = ["statement of 0.1", "page", "figure then", "figure with its controls", "verdict", "script"]
+        lines += [f"## {heading}", "", *markdown(head, [[flat(cell) for cell in row] for row in cells]), ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def linked(page: str) -> str:
+    """A link to a page of docs/; anything else, such as README.md, as it is."""
+    name = page.removeprefix("docs/")
+    return f"[{name.removesuffix('.md')}]({name})" if (ROOT / "docs" / name.partition("#")[0]).is_file() else page
+
+
+def flat(text: str) -> str:
+    """One line, without what would end a cell of the table."""
+    return " ".join(str(text).split()).replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    main()

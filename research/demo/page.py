@@ -1,0 +1,221 @@
+"""Writes the figures of a finished demo into README.md and docs/demo.md, so that no number there is typed by hand.
+
+    make demo && python -m research.demo.page keep out/demo/report
+    python -m research.demo.page page
+
+`keep` takes the report's tables into docs/measured/demo.json, from which `page` writes.
+"""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from metaprobe.eval.compare import BEST_BASELINE, STATED
+from metaprobe.eval.metrics.calibration import DEFAULT_BINS
+from metaprobe.eval.results import CONTROL_FAMILIES
+from metaprobe.training.crossfit.methods import AFTER, BEFORE, BLEND, TREES
+from research.blocks import Row, markdown, spread, write
+
+LEARNED = (TREES, BEFORE, AFTER, BLEND)
+ROOT = Path(__file__).parent.parent.parent
+README, PAGE = ROOT / "README.md", ROOT / "docs" / "demo.md"
+FIGURES = ROOT / "docs" / "measured" / "demo.json"
+TABLES = ("methods", "controls", "layers", "accuracy", "choices", "audits")
+
+Tables = dict[str, list[Row]]
+
+
+@click.group()
+def main() -> None:
+    """Keep the tables, write the pages."""
+
+
+@main.command("keep")
+@click.argument("report", type=click.Path(exists=True, file_okay=False, path_type=Path))
+def keep_command(report: Path) -> None:
+    """Keep the tables in the folder REPORT."""
+    figures: dict[str, Any] = {name: read(report / "tables" / f"{name}.csv") for name in TABLES}
+    figures["about"] = {row["key"]: row["value"] for row in read(report / "tables" / "provenance.csv")}
+    FIGURES.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+
+
+@main.command("page")
+def page_command() -> None:
+    """Write both sections from the tables that were kept."""
+    figures = json.loads(FIGURES.read_text(encoding="utf-8"))
+    about = figures.pop("about")
+    write(README, "demo-results", in_short(figures, about))
+    write(PAGE, "demo-results", in_full(figures, about))
+
+
+def in_short(tables: Tables, about: Row) -> list[str]:
+    """The section of README.md."""
+    methods = tables["methods"]
+    return [
+        intro(tables["accuracy"], about),
+        "",
+        *table(methods, short=True),
+        "",
+        "Within runs: among answers to one way of asking only. A control is beaten where the paired difference is "
+        "above 0 after Holm's correction over all controls. The best plain baseline is chosen in each fold on "
+        "selection data and decides nothing. " + as_stated(methods),
+        "",
+        *against_controls(tables["controls"]),
+        "",
+        "Every control, and what did not work: [docs/demo.md](docs/demo.md).",
+        "",
+    ]
+
+
+def in_full(tables: Tables, about: Row) -> list[str]:
+    """The section of docs/demo.md."""
+    methods, controls = tables["methods"], tables["controls"]
+    page = [intro(tables["accuracy"], about), "", "### Methods", "", *table(methods), "", as_stated(methods), ""]
+    page += ["### Against every control", "", *against_controls(controls), "", *differences(controls), ""]
+    page += ["### Layers", "", *places(tables["layers"]), "", "### Accuracy", "", *cells(tables["accuracy"]), ""]
+    page += ["### Direct, or step by step", "", *policies(tables["choices"]), "", "### Audits", ""]
+    page += [
+        f"- {'passed' if int(row['passed']) else '**failed**'}: {row['name']}: {row['detail']}"
+        for row in tables["audits"]
+    ]
+    return [*page, "", "### Provenance", "", *(f"- {key}: {value}" for key, value in about.items()), ""]
+
+
+def intro(accuracy: list[Row], about: Row) -> str:
+    """What was asked, and how it is judged."""
+    rate = next(row for row in accuracy if row["dimension"] == "all")
+    return (
+        f"Model {about['model']} ({about['dtype']}), MetaCog-Eval, {about['items']} items in {about['groups']} groups, "
+        f"{about['answers']} answers (direct: {float(rate['accuracy']):.1%} right). Every answer is judged by models "
+        f"that saw no answer of its group (5 outer folds); intervals are of 95 %, by a bootstrap over groups."
+    )
+
+
+def against_controls(controls: list[Row]) -> list[str]:
+    """A point a learned method: whether it beats every control, and by the hardest one; pooled and within runs."""
+    said = []
+    for name in dict.fromkeys(row["method"] for row in controls if row["method"] in LEARNED):
+        parts = []
+        for pairs in dict.fromkeys(row["pairs"] for row in controls):
+            mine = [row for row in controls if (row["method"], row["pairs"]) == (name, pairs)]
+            parts.append(f"over {pairs} {beats(mine)}" if pairs == "all answers" else f"{pairs} {beats(mine)}")
+        said.append(f"- **{name}** {'; '.join(parts)}.")
+    return said
+
+
+def beats(rows: list[Row]) -> str:
+    """Of one method and one kind of pairs, the strongest control first."""
+    first, standing = rows[0], [row for row in rows if not float(row["beaten"])]
+    gain = f"{spread(first, 'difference', signed=True)} AUROC to the strongest, {first['control']}"
+    if not standing:
+        return f"beats each of the {len(rows)} controls singly ({gain})"
+    names = ", ".join(row["control"] for row in standing)
+    return f"is not shown to beat {names} ({gain})"
+
+
+def as_stated(methods: list[Row]) -> str:
+    """The calibration error of stated confidence as it was stated and recalibrated."""
+    row = next((row for row in methods if row["method"] == STATED), None)
+    if row is None or not row["ece_stated"]:
+        return ""
+    return (
+        f"The expected calibration error of {STATED} ({DEFAULT_BINS} bins of equal mass) is "
+        f"{spread(row, 'ece_stated')} as stated and {spread(row, 'ece')} recalibrated."
+    )
+
+
+def differences(controls: list[Row]) -> list[str]:
+    """Every learned method against every control."""
+    rows = [
+        [
+            row["method"],
+            row["pairs"],
+            row["control"],
+            f"{float(row['auroc']):.3f}",
+            spread(row, "difference", signed=True),
+            f"{float(row['p_holm']):.3f}",
+            "yes" if float(row["beaten"]) else "no",
+        ]
+        for row in controls
+        if row["method"] in LEARNED
+    ]
+    return markdown(["method", "over", "control", "its AUROC", "difference", "p, Holm", "beaten"], rows)
+
+
+def places(layers: list[Row]) -> list[str]:
+    """A line a probe: what its folds chose, and what its checkpoint reads."""
+    said = []
+    for probe in dict.fromkeys(row["probe"] for row in layers):
+        mine = [row for row in layers if row["probe"] == probe]
+        chosen = sorted((row for row in mine if int(row["folds"])), key=lambda row: -int(row["folds"]))
+        folds = ", ".join(f"layer {row['layer']} at {row['position']} in {row['folds']}" for row in chosen)
+        ships = [f"layer {row['layer']} at {row['position']}" for row in mine if row["shipped"] == "1"]
+        said.append(
+            f"- {probe}: chosen by the folds: {folds}; the checkpoint reads {ships[0] if ships else 'unknown'}."
+        )
+    return [*said, "", "A checkpoint chooses once more, on the learning part of all groups, by the rule of the folds."]
+
+
+def read(path: Path) -> list[Row]:
+    """The rows of one table."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def table(methods: list[Row], *, short: bool = False) -> list[str]:
+    """The method table; the short one has AUROC and its differences only."""
+    controls = [row for row in methods if row["family"] in CONTROL_FAMILIES and row["method"] != BEST_BASELINE]
+    strongest = max(controls, key=lambda row: float(row["auroc"]))["method"]
+    head = ["method", "kind", "AUROC", "within runs", "vs stated confidence", f"vs strongest control ({strongest})"]
+    rest = {
+        "auprc": "AUPRC",
+        "ece_stated": "ECE, as stated",
+        "ece": "ECE, recalibrated",
+        "brier_skill": "Brier skill",
+        "aurc": "AURC",
+    }
+    rows = [
+        [
+            row["method"],
+            row["family"],
+            spread(row, "auroc"),
+            spread(row, "within_runs"),
+            spread(row, "diff_stated", signed=True),
+            spread(row, "diff_control", signed=True),
+            *([] if short else [spread(row, metric) for metric in rest]),
+        ]
+        for row in methods
+    ]
+    return markdown(head if short else [*head, *rest.values()], rows)
+
+
+def cells(accuracy: list[Row]) -> list[str]:
+    """Accuracy by dimension and level, a column a variant."""
+    variants = list(dict.fromkeys(row["variant"] for row in accuracy))
+    found: dict[tuple[str, str], dict[str, str]] = {}
+    for row in accuracy:
+        shown = f"{float(row['accuracy']):.2f} (n = {row['n']})"
+        found.setdefault((row["dimension"], row["level"]), {})[row["variant"]] = shown
+    rows = [[*cell, *(by.get(variant, "-") for variant in variants)] for cell, by in found.items()]
+    return markdown(["dimension", "level", *variants], rows)
+
+
+def policies(choices: list[Row]) -> list[str]:
+    """What each policy reaches, at what price."""
+    rows = [
+        [
+            row["policy"],
+            spread(row, "accuracy"),
+            f"{float(row['tokens_per_question']):.1f}",
+            f"{float(row['step_by_step']):.0%}",
+        ]
+        for row in choices
+    ]
+    return markdown(["policy", "accuracy", "tokens a question", "step by step"], rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""Whether the blend of docs/probes.md beats every control, from the figures of `probes.py measure`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from metaprobe.eval.compare import STATED
+from metaprobe.eval.metrics.bootstrap import Interval
+from metaprobe.eval.metrics.controls import ControlComparison
+from metaprobe.eval.metrics.delong import holm, normal_p
+from metaprobe.training.crossfit.methods import BLEND, MEAN_LOGPROB
+
+CONTROLS = (
+    STATED,
+    "stated ease",
+    "P(true)",
+    MEAN_LOGPROB,
+    "minimum log-probability",
+    "first log-probability",
+    "length",
+    "cut by max_tokens",
+    "prompt TF-IDF",
+    "dimension x level table",
+    "run identity",
+)
+"""What is free, asked of the model itself, or read off the prompt or the run."""
+JOINED = ("answer TF-IDF", "free signals joined")
+"""No single numbers, measured by joined_controls.py where the answers are recorded."""
+MEASURED = Path(__file__).parent.parent.parent / "docs" / "measured" / "probes_joined.json"
+Z = 1.96
+"""97.5 % point of the normal distribution."""
+
+
+def over_strongest(controls: ControlComparison) -> dict[str, Any]:
+    """The gain over the strongest control, and which controls are not beaten."""
+    return {
+        "control": controls.strongest.name,
+        "difference": packed(controls.strongest.difference),
+        "standing": [control.name for control in controls.standing],
+    }
+
+
+def with_joined(figures: dict[str, Any]) -> dict[str, Any]:
+    """The figures of docs/measured/probes.json with the joined controls among the methods of each row that has them."""
+    joined = json.loads(MEASURED.read_text(encoding="utf-8"))
+    return {
+        key: {**row, "methods": {**row["methods"], **joined.get(key, {}).get("methods", {})}}
+        if "methods" in row
+        else row
+        for key, row in figures.items()
+    }
+
+
+def gain_of(row: dict[str, Any]) -> dict[str, Any]:
+    """The blend over the strongest control.
+
+    Measurements of version 0.1 hold no paired difference to it. Then the two are taken as if they were of different
+    answers: on the same ones they vary together, so that interval and p-values are wider than paired ones.
+    """
+    found = row["methods"]
+    if "over_strongest" in found[BLEND]:
+        return dict(found[BLEND]["over_strongest"])
+    controls = {name: found[name]["auroc"] for name in (*CONTROLS, *JOINED) if name in found}
+    own, half = found[BLEND]["auroc"], {}
+    for name, (estimate, low, high) in controls.items():
+        half[name] = own[0] - estimate, float(np.hypot(own[2] - own[1], high - low)) / 2
+    p = holm([normal_p(gain, width / Z) for gain, width in half.values()])
+    strongest = max(controls, key=lambda name: controls[name][0])
+    gain, width = half[strongest]
+    beaten = {name: value <= 0.05 and half[name][0] > 0 for name, value in zip(half, p, strict=True)}
+    return {
+        "control": strongest,
+        "difference": [gain, gain - width, gain + width],
+        "standing": [name for name, is_beaten in beaten.items() if not is_beaten],
+    }
+
+
+def says(rows: dict[str, Any]) -> list[str]:
+    """What the first table says of the blend, by the rule for beating controls."""
+    gains = {key.replace("/", ", "): gain_of(row) for key, row in rows.items()}
+    ahead = {key: gain for key, gain in gains.items() if not gain["standing"]}
+    by = sorted(gain["difference"][0] for gain in ahead.values())
+    left = "; ".join(
+        f"{key} ({', '.join(gain['standing'])}: {shown(gain['difference'], signed=True)} to {gain['control']})"
+        for key, gain in gains.items()
+        if gain["standing"]
+    )
+    paired = all("over_strongest" in row["methods"][BLEND] for row in rows.values())
+    return [
+        f"**The blend beats every control on {len(ahead)} of {len(gains)} rows** (starred), by {by[0]:+.2f} to "
+        f"{by[-1]:+.2f} AUROC over the strongest one, after Holm's correction over the controls. Not shown to "
+        f"be beaten: {left}."
+        + (
+            ""
+            if paired
+            else " The stored measurement has no paired difference to the strongest control: the intervals are as if "
+            "both were of different answers, wider than they need be."
+        )
+    ]
+
+
+def packed(interval: Interval) -> list[float]:
+    return [round(interval.estimate, 4), round(interval.low, 4), round(interval.high, 4)]
+
+
+def shown(interval: list[float], *, signed: bool = False) -> str:
+    style = "+.2f" if signed else ".2f"
+    estimate, low, high = interval
+    return f"{estimate:{style}} [{low:{style}}, {high:{style}}]"

@@ -1,0 +1,107 @@
+"""What README leads with: the blend of probes and log-probabilities beside the strongest single control of each row.
+
+    python -m research.hidden.headline
+
+From docs/measured/probes.json, which keeps an interval for each method's AUROC and, of paired differences, only those
+to the baseline chosen per fold and to the mean log-probability. So the difference to another control is taken as if the
+two AUROCs were independent: wider than a paired interval, unless two scores of the same answers err in opposite ways.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from research.blocks import write
+from research.hidden import controls as probes_controls
+from research.hidden.measure import CHANCE, FIGURES
+from research.systems.figures import README
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """The blend of one model on one task against its strongest single control."""
+
+    row: str
+    control: str
+    gain: float
+    low: float
+    high: float
+    stands: bool
+    """Whether the blend is above every single control, after Holm over the controls."""
+
+
+def main() -> None:
+    """Write the lead of README.md."""
+    figures = read()
+    write(README, "headline", [lead(gains(figures), accuracies(figures)), ""])
+
+
+def read() -> dict[str, Any]:
+    """The figures of docs/probes.md, the joined controls among them."""
+    return probes_controls.with_joined(json.loads(FIGURES.read_text(encoding="utf-8")))
+
+
+def gains(figures: dict[str, Any]) -> list[Gain]:
+    """One a row of docs/probes.md."""
+    return [gain_of(name, row["methods"]) for name, row in figures.items() if "methods" in row]
+
+
+def gain_of(name: str, methods: dict[str, Any]) -> Gain:
+    """The blend against each control that was measured, and the strongest of them by name."""
+    found = probes_controls.gain_of({"methods": methods})
+    return Gain(name, found["control"], *found["difference"], stands=not found["standing"])
+
+
+def accuracies(figures: dict[str, Any]) -> dict[str, float]:
+    """Share of right answers in each row."""
+    return {name: row["accuracy"] for name, row in figures.items() if "methods" in row}
+
+
+def lead(found: list[Gain], accuracy: dict[str, float]) -> str:
+    """What holds, what does not, and where there was little to predict."""
+    joined = json.loads(probes_controls.MEASURED.read_text(encoding="utf-8"))
+    checked, others = ([gain for gain in found if (gain.row in joined) == known] for known in (True, False))
+    stand = sorted((gain for gain in checked if gain.stands), key=lambda gain: gain.gain)
+    parts = [
+        "**What holds.** A small learned score (hidden-state probes and log-probabilities, blended) is held against "
+        "stated confidence, P(true), single log-probabilities, length, being cut, what the prompt alone tells, the "
+        "answer's own words, and all of these joined in one regression. On "
+        + (f"{len(stand)} of the" if stand else "none of the")
+        + f" {len(checked)} pairs of model and task whose answers are recorded it tells right from wrong answers "
+        "better than every one of them, after Holm"
+        + (
+            f": by {_shown(stand[0])} to {_shown(stand[-1])} in AUROC over the strongest ({_rows(stand)})."
+            if stand
+            else "."
+        )
+        + " Intervals are of 95 %, as if the two scores were independent."
+    ]
+    if rest := [gain for gain in checked if not gain.stands]:
+        parts.append("Not shown on " + "; ".join(f"{_named(gain.row)}, {_shown(gain)}" for gain in rest) + ".")
+    if ahead := sorted((gain for gain in others if gain.stands), key=lambda gain: gain.gain):
+        parts.append(
+            f"Of {len(others)} more pairs the answers are not recorded, so words and joined signals were not tried; of "
+            f"the single controls it beats every one on {len(ahead)}: "
+            + "; ".join(f"{_named(gain.row)}, {_shown(gain)}" for gain in ahead)
+            + "."
+        )
+    low, high = CHANCE
+    if rare := [gain for gain in found if not low <= accuracy[gain.row] <= high]:
+        parts.append(f"Fewer than {low:.0%} or more than {high:.0%} of the answers are right on {_rows(rare)}.")
+    return " ".join([*parts, "All rows: [docs/probes.md](docs/probes.md)."])
+
+
+def _rows(found: list[Gain]) -> str:
+    return ", ".join(_named(gain.row) for gain in found)
+
+
+def _shown(gain: Gain) -> str:
+    return f"{gain.gain:+.2f} [{gain.low:+.2f}, {gain.high:+.2f}] (over {gain.control})"
+
+
+def _named(row: str) -> str:
+    return row.replace("/", " on ")
+
+
+if __name__ == "__main__":
+    main()

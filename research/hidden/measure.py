@@ -1,0 +1,405 @@
+"""What tells right answers from wrong ones, per model and task: collects, measures, and writes docs/probes.md.
+
+    python -m research.hidden.measure collect --models MODELS --data DATA
+    python -m research.hidden.measure measure
+    python -m research.hidden.measure stated                   # from the stores in recorded/
+    python -m research.hidden.measure efficiency MODEL-TASK    # of a task with two choices
+    python -m research.hidden.measure page
+
+MODELS holds `qwen-coder-0.5b/model.gguf` and `qwen-coder-1.5b/model.gguf`; SmolLM2-135M comes with its wheel. `collect`
+resumes where it was stopped. `measure` keeps its figures in docs/measured/probes.json, from which `page` makes the
+tables, so that no number there is typed by hand.
+"""
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from metaprobe.eval.audits.transfer import transfer_matrix
+from metaprobe.eval.compare import BEST_BASELINE, STATED, auroc_gain, method_results
+from metaprobe.eval.metrics.bootstrap import cluster_weights
+from metaprobe.eval.metrics.calibration import stated_calibration
+from metaprobe.eval.table import answer_table
+from metaprobe.records.store import RunStore
+from metaprobe.training.crossfit.evidence import load_evidence
+from metaprobe.training.crossfit.folds import crossfit
+from metaprobe.training.crossfit.methods import (
+    AFTER,
+    BEFORE,
+    BLEND,
+    MEAN_LOGPROB,
+    HiddenProbeMethod,
+    LowRankProbe,
+    standard_methods,
+)
+from metaprobe.training.crossfit.study import BLENDED
+from metaprobe.training.linear.probe import KINDS, fit_linear
+from research.blocks import markdown, write
+from research.hidden.controls import JOINED, gain_of, over_strongest, packed, says, shown, with_joined
+
+ROOT = Path(__file__).parent.parent.parent
+PAGE = ROOT / "docs" / "probes.md"
+FIGURES = ROOT / "docs" / "measured" / "probes.json"
+
+MODELS = {
+    "smollm2-135m": "smollm2-135m",
+    "qwen-coder-0.5b": "{models}/qwen-coder-0.5b/model.gguf",
+    "qwen-coder-1.5b": "{models}/qwen-coder-1.5b/model.gguf",
+}
+TASKS = {
+    "places": 1200,
+    "arithmetic": 1300,
+    "true-false": 1200,
+    "creak": 1200,
+    "factual-qa": 1200,
+}
+"""Task set -> items asked about, spread evenly over its dimensions and levels."""
+MADE_HERE = ("arithmetic",)
+SHOWN = (
+    STATED,
+    "P(true)",
+    MEAN_LOGPROB,
+    "minimum log-probability",
+    "first log-probability",
+    "length",
+    "prompt TF-IDF",
+    "dimension x level table",
+    "LightGBM on logprobs",
+    BEFORE,
+    AFTER,
+    BLEND,
+    BEST_BASELINE,
+)
+ERRORS = {"ece": "ECE", "rms_calibration_error": "RMS calibration error"}
+ENOUGH_FOR_ECE = 1000
+CHANCE = (0.2, 0.8)
+"""Accuracy outside which there is little to predict."""
+
+
+@click.group()
+def main() -> None:
+    """Collect, measure, write the page."""
+
+
+@main.command("collect")
+@click.argument("names", nargs=-1)
+@click.option("--models", type=click.Path(exists=True, file_okay=False, path_type=Path), required=True)
+@click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), required=True)
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("out/probes"))
+def collect_command(names: tuple[str, ...], models: Path, data: Path, out: Path) -> None:
+    """Collect MODEL-TASK stores: those named, or all."""
+    for model, where in MODELS.items():
+        for task, limit in TASKS.items():
+            if names and f"{model}-{task}" not in names:
+                continue
+            line = [sys.executable, "-m", "metaprobe.cli", "collect", "self-report", "--variant", "p-true"]
+            line += ["--task", task, "--limit", str(limit), "--llm", where.format(models=models)]
+            line += ["--capture", "every:2", "--top-logprobs", "15"]
+            line += [] if task in MADE_HERE else ["--data", str(data)]
+            line += ["--batch-size", "64", "--concurrency", "256", "--out", str(out / f"{model}-{task}")]
+            subprocess.run(line, check=True)
+
+
+@main.command("measure")
+@click.argument("names", nargs=-1)
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("out/probes"))
+def measure_command(names: tuple[str, ...], out: Path) -> None:
+    """Cross-fit every method on every store; judge each task by what was learned on another."""
+    figures: dict[str, Any] = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
+    for model in MODELS:
+        stores = {task: out / f"{model}-{task}" for task in TASKS if (out / f"{model}-{task}").is_dir()}
+        for task, store in stores.items():
+            if names and f"{model}-{task}" not in names:
+                continue
+            click.echo(f"{model} on {task}", err=True)
+            before = figures.get(f"{model}/{task}", {})
+            kept = {name: value for name, value in before.items() if name == "efficiency"}
+            figures[f"{model}/{task}"] = measured(store) | kept
+            keep(figures)
+        if len(stores) > 1 and (not names or f"{model}-transfer" in names):
+            figures[f"{model}/transfer"] = transferred(stores)
+            keep(figures)
+
+
+@main.command("stated")
+@click.option("--runs", type=click.Path(file_okay=False, path_type=Path), default=ROOT / "recorded")
+def stated_command(runs: Path) -> None:
+    """Stated confidence as it was stated, of the stores that are there; needs no hidden states and no model."""
+    figures = json.loads(FIGURES.read_text())
+    for key, row in figures.items():
+        store = runs / key.replace("/", "-")
+        if "methods" not in row or not store.is_dir():
+            continue
+        table = answer_table(RunStore(store))
+        # What was recorded leaves out a handful of the answers that were measured.
+        if abs(len(table) / row["n"] - 1) > 0.01 or abs(float(table.y.mean()) - row["accuracy"]) > 0.01:
+            raise click.ClickException(f"{store} holds other answers than those that were measured as {key}")
+        found = stated_calibration(table.y, table.stated_confidence, cluster_weights(list(table.groups)))
+        if found is not None:
+            row["stated"] = {"mean": found.mean, "accuracy": found.accuracy, "ece": packed(found.ece), "n": found.ece.n}
+    keep(figures)
+
+
+@main.command("efficiency")
+@click.argument("name")
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("out/probes"))
+def efficiency_command(name: str, out: Path) -> None:
+    """What `metaprobe compare` says of a store's metacognitive efficiency."""
+    report = out / f"report-{name}"
+    subprocess.run(
+        [sys.executable, "-m", "metaprobe.cli", "compare", str(out / name), "--out", str(report)], check=True
+    )
+    with (report / "tables" / "efficiency.csv").open(encoding="utf-8", newline="") as file:
+        rows = {row["method"]: row for row in csv.DictReader(file)}
+    figures = json.loads(FIGURES.read_text())
+    model = next(model for model in MODELS if name.startswith(f"{model}-"))
+    figures[f"{model}/{name.removeprefix(f'{model}-')}"]["efficiency"] = {
+        method: {"refused": row["refused"]}
+        if row["refused"]
+        else {
+            what: [round(float(row[what + end]), 4) for end in ("", "_low", "_high")]
+            for what in ("type2_auroc", "meta_d", "m_ratio")
+        }
+        for method, row in rows.items()
+    }
+    keep(figures)
+
+
+def keep(figures: dict[str, Any]) -> None:
+    FIGURES.parent.mkdir(exist_ok=True)
+    FIGURES.write_text(json.dumps(figures, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+@main.command("page")
+def page_command() -> None:
+    """Write the tables of docs/probes.md from the figures."""
+    figures = json.loads(FIGURES.read_text())
+    rows = {key: value for key, value in figures.items() if "methods" in value}
+    setting = ", ".join(f"{key.replace('/', ' on ')} ({row['tokens']:,} tokens)" for key, row in rows.items())
+    write(
+        PAGE, "setting", [f"Measured: {setting}. System `self-report`, variant `p-true`, every second layer kept.", ""]
+    )
+    beside = with_joined(rows)
+    write(PAGE, "discrimination", [*discrimination(beside), "", *says(beside), ""])
+    write(PAGE, "calibration", [*calibration(rows), ""])
+    write(PAGE, "speed", [*speed(), ""])
+    write(PAGE, "kinds", [*kinds(rows), ""])
+    write(PAGE, "efficiency", [*efficiency(rows), ""])
+    matrices = {k: v for k, v in figures.items() if "auroc" in v}
+    write(PAGE, "transfer", [*transfer(matrices), elsewhere(matrices, rows), ""])
+
+
+def speed() -> list[str]:
+    """What the two speed benchmarks found, where they were run."""
+    lines = []
+    folder = FIGURES.parent
+    if (folder / "probes_speed.json").exists():
+        found = json.loads((folder / "probes_speed.json").read_text())
+        rows, layers, width = found["states"]
+        lines += [
+            f"- All layers' probes on ({rows}, {layers}, {width}), 5 folds x 3 penalties: {max(found['batched_s'])} s "
+            f"against {found['scikit_learn_s']} s of scikit-learn layer by layer, {found['ratio']} times as fast "
+            f"({found['ratio_scaled_once']} times where scikit-learn need not scale in each fold), AUROC within "
+            f"{found['largest_auroc_difference']:.4f}; {found['threads']} thread(s)."
+        ]
+    if (folder / "capture.json").exists():
+        found = json.loads((folder / "capture.json").read_text())
+        times = ", ".join(f"{name} {found[name]['time']}" for name in ("plain again", "4 layers", "all layers"))
+        peaks = ", ".join(f"{name} {found[name]['peak_mb']} MB" for name in ("plain", "4 layers", "all layers"))
+        lines += [
+            f"- Keeping hidden states while generating ({found['model']}, batch {found['batch']}, prompts of about "
+            f"{found['prompt']} tokens, {found['rounds']} rounds): time relative to plain: {times}; peak memory: "
+            f"{peaks}, "
+            f"transformers' own `output_hidden_states` {found['output_hidden_states']['peak_mb']} MB."
+        ]
+    return lines
+
+
+def measured(store: Path) -> dict[str, Any]:
+    """Figures of one model on one task."""
+    evidence = load_evidence([store])
+    assert evidence.states is not None, f"{store} holds no hidden states"
+    after = tuple(p for p in evidence.states.positions if p != "prompt_last")
+    methods = [
+        *standard_methods(evidence),
+        *(HiddenProbeMethod(f"answer, {kind}", after, kind) for kind in KINDS if kind != "logistic"),
+        LowRankProbe("answer, low-rank", after),
+    ]
+    blend = [name for name in BLENDED if name in {method.name for method in methods}]
+    fits = crossfit(evidence, methods, blend=blend, on_step=lambda what: click.echo(f"  {what}", err=True))
+    table = evidence.table
+    results = {result.name: result for result in method_results(table, fits.methods)}
+    probes = {name: fits.probes[name] for name in (BEFORE, AFTER) if name in fits.probes}
+    return {
+        "n": len(table),
+        "groups": len(set(table.groups.tolist())),
+        "accuracy": float(table.y.mean()),
+        "fingerprint": evidence.fingerprint,
+        "methods": {
+            name: {
+                "coverage": result.coverage,
+                "auroc": packed(result.auroc),
+                "ece": packed(result.ece),
+                "brier_skill": packed(result.brier_skill),
+                "aurc": packed(result.aurc),
+                **({} if result.controls is None else {"over_strongest": over_strongest(result.controls)}),
+            }
+            for name, result in results.items()
+        },
+        "over_mean_logprob": packed(auroc_gain(table, fits[BLEND], fits[MEAN_LOGPROB])),
+        "best_baseline": sorted(set(fits.best_baseline)),
+        "chosen": {
+            name: sorted({f"layer {p.layers[0]} at {p.position}" for p in found}) for name, found in probes.items()
+        },
+        "selected": {
+            name: float(np.mean([max(point.auroc for point in p.sweep) for p in found]))
+            for name, found in probes.items()
+        },
+        "tokens": int(sum(call.usage.completion_tokens for run in RunStore(store) for call in run.calls)),
+    }
+
+
+def transferred(stores: dict[str, Path]) -> dict[str, Any]:
+    """AUROC of an answer probe (middle layer, logistic) trained on one task and used on the others."""
+    evidence = load_evidence(list(stores.values()))
+    assert evidence.states is not None
+    table, states = evidence.table, evidence.states
+    layer, position = states.layers[2 * len(states.layers) // 3], "answer_last"
+    block, y = states.read(layer, position), table.y.astype(np.float64)
+    task_of = {call.id: task for task, store in stores.items() for run in RunStore(store) for call in run.calls}
+    tasks = np.array([task_of[call_id] for call_id in table.call_ids.tolist()])
+    sets = {task: np.flatnonzero(tasks == task) for task in stores}
+
+    def fit(rows: np.ndarray) -> Any:
+        learned = fit_linear(block[rows], y[rows], "logistic", (1.0,))
+        return lambda others: learned.score(block[others].astype(np.float64))[:, 0]
+
+    found = transfer_matrix(table, sets, fit)
+    return {
+        "layer": layer,
+        "position": position,
+        "names": list(found.names),
+        "auroc": [[packed(interval) for interval in row] for row in found.intervals],
+        "elsewhere": None if found.elsewhere is None else packed(found.elsewhere),
+    }
+
+
+def discrimination(rows: dict[str, Any]) -> list[str]:
+    """AUROC of every method."""
+    names = [name for name in (*SHOWN, *JOINED) if any(name in row["methods"] for row in rows.values())]
+    head = ["model, task", "n (groups)", "accuracy", *names, "strongest control", "blend over it"]
+    head.append("blend over mean logprob")
+    lines = []
+    for key, row in rows.items():
+        found = row["methods"]
+        low, high = CHANCE
+        lines.append(
+            [
+                key.replace("/", ", "),
+                f"{row['n']} ({row['groups']})",
+                f"{row['accuracy']:.1%}" + ("" if low <= row["accuracy"] <= high else " (!)"),
+                *(shown(found[name]["auroc"]) if name in found else "-" for name in names),
+                gain_of(row)["control"],
+                shown(gain_of(row)["difference"], signed=True) + ("" if gain_of(row)["standing"] else " *"),
+                shown(row["over_mean_logprob"], signed=True),
+            ]
+        )
+    return markdown(head, lines)
+
+
+def calibration(rows: dict[str, Any]) -> list[str]:
+    """Calibration error, Brier skill and AURC of the methods named beforehand, recalibrated; and ECE as stated."""
+    names = (STATED, MEAN_LOGPROB, AFTER, BLEND)
+    # Measurements of version 0.1 hold the debiased root mean square only.
+    error = "ece" if all("ece" in row["methods"][BLEND] for row in rows.values()) else "rms_calibration_error"
+    titles = {error: ERRORS[error], "brier_skill": "Brier skill", "aurc": "AURC"}
+    head = ["model, task", f"{STATED}, as stated: ECE", "its mean, share right"]
+    head += [f"{name}: {title}" for name in names for title in titles.values()]
+    lines = []
+    for key, row in rows.items():
+        said = row.get("stated")
+        cells = [key.replace("/", ", "), shown(said["ece"]) if said else "-"]
+        cells.append(f"{said['mean']:.0%}, {said['accuracy']:.0%}" if said else "-")
+        for name in names:
+            found = row["methods"].get(name)
+            for what in titles:
+                enough = what != error or row["n"] >= ENOUGH_FOR_ECE
+                cells.append(shown(found[what]) if found and enough else "-")
+        lines.append(cells)
+    return markdown(head, lines)
+
+
+def kinds(rows: dict[str, Any]) -> list[str]:
+    """Kinds of probe on the same answers, and which layers were chosen."""
+    names = [AFTER, "answer, ridge", "answer, mass-mean", "answer, low-rank"]
+    head = ["model, task", *names, "chosen over the folds (logistic)", "its AUROC when chosen, in inner folds"]
+    lines = [
+        [
+            key.replace("/", ", "),
+            *(shown(row["methods"][name]["auroc"]) for name in names),
+            "; ".join(row["chosen"][AFTER]),
+            f"{row['selected'][AFTER]:.3f}",
+        ]
+        for key, row in rows.items()
+    ]
+    return markdown(head, lines)
+
+
+def efficiency(rows: dict[str, Any]) -> list[str]:
+    """Type-2 AUROC, meta-d' and M-ratio, of tasks with two choices that the model tells apart."""
+    lines = [
+        [key.replace("/", ", "), name, *(shown(found[what]) for what in ("type2_auroc", "meta_d", "m_ratio"))]
+        if not found.get("refused")
+        else [key.replace("/", ", "), name, "-", f"refused: {found['refused']}", "-"]
+        for key, row in rows.items()
+        for name, found in row.get("efficiency", {}).items()
+        if name in SHOWN
+    ]
+    return markdown(["model, task", "method", "type-2 AUROC", "meta-d'", "M-ratio"], lines)
+
+
+def transfer(matrices: dict[str, Any]) -> list[str]:
+    """One matrix a model."""
+    lines = []
+    for key, found in matrices.items():
+        model = key.partition("/")[0]
+        lines += [f"{model}, layer {found['layer']} at {found['position']}:", ""]
+        rows = [
+            [f"learned on {name}", *(shown(cell) for cell in row)]
+            for name, row in zip(found["names"], found["auroc"], strict=True)
+        ]
+        lines += [*markdown(["", *(f"on {name}" for name in found["names"])], rows), ""]
+        if found["elsewhere"]:
+            lines += [f"Mean off the diagonal: {shown(found['elsewhere'])}.", ""]
+    return lines
+
+
+def elsewhere(matrices: dict[str, Any], rows: dict[str, Any]) -> str:
+    """How many probes are above chance, below it or neither on another task; beside the highest, length alone."""
+    cells = [
+        (*found["auroc"][i][j], key.partition("/")[0], learned, used)
+        for key, found in matrices.items()
+        for i, learned in enumerate(found["names"])
+        for j, used in enumerate(found["names"])
+        if i != j
+    ]
+    above, below = sum(low > 0.5 for _, low, *_ in cells), sum(high < 0.5 for _, _, high, *_ in cells)
+    highest = [
+        f"{model}, {learned} to {used}, {estimate:.2f} (length alone there "
+        f"{rows[f'{model}/{used}']['methods']['length']['auroc'][0]:.2f})"
+        for estimate, _, _, model, learned, used in sorted(cells, reverse=True)[:3]
+    ]
+    return (
+        f"Of {len(cells)} cells off the diagonal, the interval of {len(cells) - above - below} holds 0.5, that of "
+        f"{above} lies above it and that of {below} below. The highest: {'; '.join(highest)}."
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,189 @@
+"""The papers' figures beside what was measured here: docs/measured/reproduction.json and docs/reproduction.md.
+
+    python -m research.papers.page measure [PAPER ...]    # from the stores in recorded/ and docs/measured/
+    python -m research.papers.page page
+
+What every paper reports is in docs/paper_figures/. Whatever stands there is either measured or listed with the reason
+why not; tests/test_reproduction.py holds the page against it.
+"""
+
+import dataclasses
+import json
+from typing import Any
+
+import click
+
+from research.blocks import markdown
+from research.papers.systems import PAPERS
+from research.systems.figures import ROOT
+
+FIGURES = ROOT / "docs" / "measured" / "reproduction.json"
+PAGE = ROOT / "docs" / "reproduction.md"
+TITLES = {
+    "monitor_generate_verify": "Monitor-Generate-Verify",
+    "metacogagent": "MetaCogAgent",
+    "metacrit": "MetaCrit",
+    "early_token_confidence": "Early-token confidence in debate",
+    "caelf": "CAELF",
+}
+HEAD = """# The papers' figures, and ours
+
+Each figure of the five documents that can be measured with models of this machine, the paper's beside ours; below each
+table, what cannot be, or has not been, with the reason. This page is written by `research/papers/page.py` from the
+runs in `recorded/` and the papers' figures in `docs/paper_figures/`; no number on it is typed by hand.
+
+**How to read it.** The papers ran far larger models, mostly behind APIs, in one run without intervals. Ours are small,
+and items, where a paper's were not published, are rebuilt from its description. So a lower figure is no failure to
+repeat: what can be compared is the *order* of methods and the *direction* of effects. Intervals are of 95 %, by a
+bootstrap over groups; differences are paired on the items. MetaCogAgent learns from the items that came before, so its
+figures are means over ten shuffled orders (seeds 0 to 9), with the smallest and the largest order in parentheses. How
+each system is built, and where a paper is silent: [the systems](systems.md).
+"""
+CLAIMS = """## Directions
+
+Every difference that a document reports and that could be measured, with the controls that could kill it: our
+difference against each, in the same form. The verdict follows by program from the intervals, and from the ten shuffled
+orders where the order of the items matters (in parentheses the smallest and the largest single order; what the controls
+are: [systems](systems.md)).
+
+- *holds*: our whole interval is on the paper's side of 0, so is every order, and so is every controlled difference;
+- *the other way round*: all of these are on the other side;
+- *undecided*: our interval holds 0;
+- *falls to a control*: ours is on one side, but against the controls in bold it is not;
+- *depends on the order*: some order is not on the side of the mean over the orders.
+
+Where no control is named, both sides share everything but what is claimed, as is said in its place.
+"""
+
+
+@click.group()
+def main() -> None:
+    """Measure the papers' figures, and write the page."""
+
+
+@main.command()
+@click.argument("names", nargs=-1, type=click.Choice(list(PAPERS)))
+def measure(names: tuple[str, ...]) -> None:
+    """Measure these papers' figures again, or all; the others keep what was measured before."""
+    found = json.loads(FIGURES.read_text(encoding="utf-8")) if FIGURES.exists() else {}
+    for name in names or PAPERS:
+        paper = json.loads((ROOT / "docs" / "paper_figures" / f"{name}.json").read_text(encoding="utf-8"))
+        found[name] = dataclasses.asdict(PAPERS[name](paper))
+        print(f"{name}: {len(found[name]['figures'])} figures, {len(found[name]['missing'])} reasons")
+        ordered = {name: found[name] for name in PAPERS if name in found}
+        FIGURES.write_text(json.dumps(ordered, indent=1) + "\n", encoding="utf-8")
+
+
+@main.command("page")
+def write_page() -> None:
+    """Write docs/reproduction.md from what was measured."""
+    PAGE.write_text(page(json.loads(FIGURES.read_text(encoding="utf-8"))), encoding="utf-8")
+
+
+def page(found: dict[str, Any]) -> str:
+    """The whole page."""
+    rows = [
+        [
+            f"[{TITLES[name]}](#{TITLES[name].lower().replace(' ', '-')})",
+            section["model"],
+            section["with_models"] or "-",
+            str(sum(row["here"] is not None for row in section["figures"])),
+            str(len(section["missing"])),
+        ]
+        for name, section in found.items()
+    ]
+    head = ["document", "its models", "models here", "figures measured", "reasons why others are not"]
+    parts = [HEAD, *markdown(head, rows), "", CLAIMS, *claims(found), ""]
+    for name, section in found.items():
+        parts += lines_of(TITLES[name], section)
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def claims(found: dict[str, Any]) -> list[str]:
+    """All claims, with a verdict that follows from the intervals alone."""
+    rows = [
+        [TITLES[name], row["what"], row["paper"], shown(row), against(row), verdict(row)]
+        for name, section in found.items()
+        for row in section["figures"]
+        if row["sign"]
+    ]
+    return markdown(["document", "difference", "paper", "here", "controlled", "verdict"], rows)
+
+
+def verdict(row: dict[str, Any]) -> str:
+    """What may be said of a claim: it stands only if its controlled differences do, and every order."""
+    side = side_of(row, row)
+    if side == 0:
+        return "undecided"
+    if not (row["controls"] or row["same"]):
+        return "not controlled"
+    if killers(row):
+        return "**falls to a control**"
+    orders = [one["orders"] for one in [row, *row["controls"]] if one["orders"]]
+    if any(side * row["sign"] * order <= 0 for pair in orders for order in pair):
+        return "depends on the order"
+    return "holds" if side > 0 else "**the other way round**"
+
+
+def killers(row: dict[str, Any]) -> list[str]:
+    """The controls against which our difference is not shown to lie on the side where it lies by itself."""
+    side = side_of(row, row)
+    return [control["name"] for control in row["controls"] if side and side_of(control, row) != side]
+
+
+def side_of(part: dict[str, Any], row: dict[str, Any]) -> int:
+    """1 where the whole interval of `part` is on the paper's side of 0, -1 where it is on the other, 0 else."""
+    _, low, high = (value * row["sign"] for value in part["here"])
+    low, high = min(low, high), max(low, high)
+    return 1 if low > 0 else -1 if high < 0 else 0
+
+
+def against(row: dict[str, Any]) -> str:
+    """Our difference against each control; in bold those that it falls to."""
+    dead = killers(row)
+    parts = []
+    for control in row["controls"]:
+        name = f"**{control['name']}**" if control["name"] in dead else control["name"]
+        parts.append(f"{name}: {shown({**row, **control})}")
+    return "; ".join(parts) or row["same"] or "-"
+
+
+def lines_of(title: str, section: dict[str, Any]) -> list[str]:
+    """One document's part of the page."""
+    lines = [
+        f"## {title}",
+        "",
+        f"{section['paper']}. {section['task']}".replace("<", "&lt;").strip(),
+        "",
+        *section["about"],
+    ]
+    if section["figures"]:
+        rows = [
+            [row["where"], row["what"], row["paper"], shown(row), "-" if row["here"] is None else f"{row['n']:,}"]
+            for row in section["figures"]
+        ]
+        lines += ["", *markdown(["where", "what", "paper", "here", "n"], rows)]
+    if section["missing"]:
+        rows = [[row["where"], row["why"]] for row in section["missing"]]
+        lines += ["", "Not measured:", "", *markdown(["figure", "why not"], rows)]
+    if section["doubts"]:
+        lines += ["", "What the document itself leaves open or contradicts:", ""]
+        lines += [f"- {doubt}" for doubt in section["doubts"]]
+    return [*lines, ""]
+
+
+def shown(row: dict[str, Any]) -> str:
+    """Our figure with its interval, in the form of the paper's."""
+    if row["here"] is None:
+        return "-"
+    scale, form = {"percent": (100, "{:.1f}%"), "points": (100, "{:+.1f}"), "count": (1, "{:,.0f}")}.get(
+        row["form"], (1, "{:+.3f}" if row["form"] == "difference" else "{:.3f}")
+    )
+    estimate, low, high = (form.format(value * scale) for value in row["here"])
+    around = "" if row["form"] == "count" else f" [{low}, {high}]"
+    first, last = (form.format(value * scale) for value in row["orders"] or (0, 0))
+    return estimate + around + (f" ({first} to {last})" if first != last else "")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""What the recipe of `bundled:quality` knows beyond its controls, pooled and within runs, into docs/checkpoints.md.
+
+    python -m research.quality.bundled measure      # out-of-fold scores of the recorded runs: minutes of one core
+    python -m research.quality.bundled page         # writes the table from docs/measured/bundled_controls.json
+
+The folds are those of `research/stores/bundle.py quality`, so that the figures are those of its card.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from metaprobe.eval.audits.controls import free_controls
+from metaprobe.eval.compare import run_of_answers
+from metaprobe.eval.metrics.bootstrap import cluster_weights, interval
+from metaprobe.eval.metrics.controls import ControlComparison, ControlDifference, against_controls
+from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.metrics.ranked import MetricFunction
+from metaprobe.eval.metrics.stratified import StratifiedAuroc
+from metaprobe.training.crossfit.audit import CONTROLS
+from metaprobe.training.crossfit.folds import crossfit
+from metaprobe.training.crossfit.methods import FeatureTrees, standard_methods
+from metaprobe.training.quality.data import load_heads
+from research.blocks import write
+
+ROOT = Path(__file__).parent.parent.parent
+MEASURED = ROOT / "docs" / "measured" / "bundled_controls.json"
+PAGE = ROOT / "docs" / "checkpoints.md"
+RESAMPLES = 1000
+COLUMNS = ("control", *(f"{where}: {what}" for where in ("pooled", "within runs") for what in ("AUROC", "gain", "p")))
+
+
+@click.group()
+def main() -> None:
+    """The bundled quality predictor against its controls."""
+
+
+@main.command()
+def measure() -> None:
+    """Measures, stores the figures, and writes the page."""
+    from research.stores import bundle  # which stores it learns from
+
+    stores = [ROOT / name for name in f"{bundle.ANSWERS} {bundle.SHORT}".split()]
+    evidence = load_heads(stores, ["correct"])["correct"]
+    trees = FeatureTrees(new_tasks=True)
+    methods = [m for m in standard_methods(evidence, trees=trees) if m.name in (trees.name, *CONTROLS)]
+    fits = crossfit(evidence, methods, on_step=lambda what: click.echo(what, err=True))
+    table, score = evidence.table, fits[trees.name].ranking
+    controls = free_controls(table) | {m.name: fits[m.name].ranking for m in methods if m is not trees}
+    weights = cluster_weights(table.groups.tolist(), RESAMPLES)
+    runs = run_of_answers(table)
+
+    def against(metric: MetricFunction) -> dict[str, Any]:
+        own = interval(metric, table.y, score, weights)
+        found = shown(against_controls(table.y, score, controls, weights, metric=metric))
+        return {"interval": [round(own.low, 3), round(own.high, 3)], **found}
+
+    found = {
+        "answers": len(table),
+        "groups": len(set(table.groups.tolist())),
+        "runs": int(runs.max()) + 1,
+        "pooled": against(auroc),
+        "within": against(StratifiedAuroc(runs)),
+    }
+    MEASURED.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    write_page(found)
+
+
+@main.command("page")
+def page_command() -> None:
+    """Writes the page from the stored figures."""
+    write_page(json.loads(MEASURED.read_text(encoding="utf-8")))
+
+
+def shown(found: ControlComparison) -> dict[str, Any]:
+    """A comparison for JSON, to three decimals."""
+    return {"estimate": round(found.estimate, 3), "controls": {c.name: shown_control(c) for c in found.controls}}
+
+
+def shown_control(control: ControlDifference) -> dict[str, Any]:
+    """One control for JSON; `gain` is estimate, low and high of the recipe's value less the control's."""
+    gain = control.difference
+    return {
+        "estimate": round(control.estimate, 3),
+        "gain": [round(value, 3) for value in (gain.estimate, gain.low, gain.high)],
+        "p_holm": float(f"{control.p_holm:.2g}"),
+        "beaten": control.beaten,
+    }
+
+
+def write_page(found: dict[str, Any]) -> None:
+    write(PAGE, "bundled-controls", lines_of(found))
+
+
+def lines_of(found: dict[str, Any]) -> list[str]:
+    """The sentence and the table, the strongest control within runs first."""
+    pooled, within = found["pooled"], found["within"]
+    held = [name for name, control in within["controls"].items() if not control["beaten"]]
+    answers, groups = f"{found['answers']:,} answers", f"{found['groups']:,} groups"
+    lines = [
+        f"Out of fold, on {answers} in {groups} and {found['runs']} runs, the recipe",
+        f"of `quality` reaches AUROC {reached(pooled)} pooled and {reached(within)} within runs.",
+        f"Within runs it is not shown to beat: {', '.join(held)}." if held else "Within runs it beats every control.",
+        "",
+        f"| {' | '.join(COLUMNS)} |",
+        f"|{'---|' * len(COLUMNS)}",
+    ]
+    for name, inside in within["controls"].items():
+        cells = [cell for control in (pooled["controls"][name], inside) for cell in cells_of(control)]
+        lines.append(f"| {' | '.join([name, *cells])} |")
+    return [*lines, ""]
+
+
+def reached(found: dict[str, Any]) -> str:
+    """The recipe's own AUROC with its interval."""
+    low, high = found["interval"]
+    return f"{found['estimate']:.3f} [{low:.3f}, {high:.3f}]"
+
+
+def cells_of(control: dict[str, Any]) -> list[str]:
+    """AUROC of a control, what the recipe gains over it, and the p-value of no difference."""
+    gain, low, high = control["gain"]
+    p = control["p_holm"]
+    of = "< 0.001" if p < 0.001 else f"{p:.3f}"
+    return [f"{control['estimate']:.3f}", f"{gain:+.3f} [{low:+.3f}, {high:+.3f}]", of]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""Learned scores against the controls, measured for docs/quality.md and written there; how figures are written."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.eval.compare import BEST_BASELINE, Judged
+from metaprobe.eval.metrics.bootstrap import Interval
+from metaprobe.eval.metrics.controls import control_comparison, metric_values
+from metaprobe.eval.metrics.stratified import StratifiedAuroc
+from metaprobe.eval.results import CONTROL_FAMILIES
+from metaprobe.training.crossfit.methods import TREES
+
+Figures = Mapping[str, Any]
+Packed = Sequence[float]
+
+
+def over_controls(
+    y: NDArray[np.int64], methods: Mapping[str, Judged], metric: StratifiedAuroc, weights: NDArray[np.int32]
+) -> dict[str, Any]:
+    """Learned method -> its gain over the single control that is strongest on these answers, and which ones it beats.
+
+    Controls are the numbers and features of which no model is made, each chosen without test rows; the row of those
+    that the folds chose is none of its own candidates. p is after Holm's correction over all controls.
+    """
+    values = {name: metric_values(metric, y, judged.ranking, weights) for name, judged in methods.items()}
+    free = [n for n, judged in methods.items() if judged.family in CONTROL_FAMILIES and n != BEST_BASELINE]
+    controls = {name: values[name] for name in free}
+    rows = {}
+    for name, judged in methods.items():
+        if judged.family == "learned":
+            against = control_comparison(values[name], controls, weights)
+            rows[name] = {
+                "control": against.strongest.name,
+                "auroc": round(against.strongest.estimate, 4),
+                "difference": packed(against.strongest.difference),
+                "p_holm": round(against.strongest.p_holm, 4),
+                "standing": [control.name for control in against.standing],
+                "controls": len(controls),
+            }
+    return rows
+
+
+def beats(measured: Sequence[Figures], name: str, key: str) -> str:
+    """In how many sets a method beats every control after Holm's correction, and in how many it loses to the
+    strongest."""
+    found = [row for of in measured if (row := of["methods"][name].get(key)) is not None]
+    if not found:
+        return "not measured yet"
+    ahead = sum(not row["standing"] for row in found)
+    behind = sum(verdict(row["difference"]) == "does not hold" for row in found)
+    left = len(measured) - len(found)
+    rest = f" ({left} more sets are not measured against it yet)" if left else ""
+    return f"beats every control in {ahead} of {len(found)} sets, loses to the strongest in {behind}{rest}"
+
+
+def strongest(found: Figures) -> str:
+    """Which control is the strongest; empty where it was not measured."""
+    row = found["methods"][TREES].get("over_strongest")
+    if not row:
+        return ""
+    within = found["methods"][TREES].get("within_over_strongest")
+    inside = f", within runs {within['control']} ({within['auroc']:.2f})" if within else ""
+    return f"Strongest of {row['controls']} controls: {row['control']} ({row['auroc']:.2f}){inside}. "
+
+
+def gain(row: Figures | None) -> str:
+    """A difference to the strongest control; a star where every control is beaten."""
+    return "-" if not row else signed(row["difference"]) + ("" if row["standing"] else " *")
+
+
+def packed(found: Interval) -> list[float]:
+    """Estimate and bounds, short."""
+    return [round(float(value), 4) for value in (found.estimate, found.low, found.high)]
+
+
+def shown(value: Packed) -> str:
+    estimate, low, high = value
+    return f"{estimate:.3f} [{low:.3f}, {high:.3f}]"
+
+
+def plain(value: Packed) -> str:
+    estimate, low, high = value
+    return f"{estimate:.2f} [{low:.2f}, {high:.2f}]"
+
+
+def signed(value: Packed) -> str:
+    estimate, low, high = value
+    return f"{estimate:+.3f} [{low:+.3f}, {high:+.3f}]"
+
+
+def maybe_signed(value: Packed | None) -> str:
+    return "-" if value is None else signed(value)
+
+
+def verdict(difference: Packed) -> str:
+    """What an interval of a difference says of "it is above 0"."""
+    _, low, high = difference
+    return "holds" if low > 0 else "does not hold" if high < 0 else "undecided"

@@ -1,0 +1,379 @@
+"""The figures of one data set: every method on held-out answers, pooled and within runs, and what they depend on.
+
+AUROC compares only answers of one outer fold, and within runs only answers of one run and fold: each fold has models of
+its own, and their scales differ, so that pooling over folds would count that difference against whatever is fitted
+(Forman and Scholz 2010).
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.eval.compare import Judged
+from metaprobe.eval.metrics.bootstrap import cluster_weights, interval, paired_difference
+from metaprobe.eval.metrics.calibration import brier_skill, ece_interval
+from metaprobe.eval.metrics.discrimination import auprc, auroc
+from metaprobe.eval.metrics.stratified import StratifiedAuroc
+from metaprobe.probes.features import COUNTS
+from metaprobe.records.errors import RecordError
+from metaprobe.training.common.roles import Roles, group_folds, outer_folds
+from metaprobe.training.crossfit.folds import CrossFit, crossfit
+from metaprobe.training.crossfit.methods import BLEND, MEAN_LOGPROB, TREES, Evidence, Method
+from research.quality.controls import over_controls, packed
+from research.quality.data import DataSet, with_tokens
+from research.quality.methods import (
+    EARLY,
+    SINGLE,
+    SINGLE_EARLY,
+    SINGLE_FULL,
+    STEADY,
+    TERMS,
+    WITH_RUN,
+    SingleFeature,
+    SteadyTrees,
+    Terms,
+    entropy_rivals,
+    prefix_means,
+    prefix_trees,
+    rivals,
+    travellers,
+)
+
+FOLDS = 5
+RESAMPLES = 300
+ENOUGH_FOR_ECE = 1000
+SHOWN_RUN = 50
+"""Answers from which a run has a row of its own."""
+BLEND_RUN = BLEND + WITH_RUN
+
+Packed = list[float]
+Figures = dict[str, Any]
+Strata = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Measured:
+    """What the folds of one data set gave."""
+
+    of: DataSet
+    judged: Mapping[str, Judged]
+    fold: Strata
+    best_baseline: tuple[str, ...]
+    roles: tuple[Roles, ...]
+    cpu_seconds: float
+
+    @property
+    def in_fold(self) -> StratifiedAuroc:
+        """AUROC among answers of one fold."""
+        return StratifiedAuroc(self.fold)
+
+    @property
+    def in_run(self) -> StratifiedAuroc:
+        """AUROC among answers of one fold and run."""
+        runs = np.unique(self.of.runs, return_inverse=True)[1]
+        return StratifiedAuroc(runs * FOLDS + self.fold)
+
+
+def too_few(of: DataSet) -> str:
+    """Why the set cannot be cross-fitted; empty where it can."""
+    table = of.evidence.table
+    counts = [len(np.unique(table.groups[table.y == label])) for label in (0, 1)]
+    needed = 2 * FOLDS
+    return "" if min(counts) >= needed else f"{counts[1]} groups good, {counts[0]} not; {needed} of each are needed"
+
+
+def fold_of(roles: Sequence[Roles], n: int) -> Strata:
+    """The outer fold in which each row is a test row."""
+    fold = np.empty(n, dtype=np.int64)
+    for number, role in enumerate(roles):
+        fold[role.test] = number
+    return fold
+
+
+def measure(of: DataSet, *, gru: bool, seed: int, on_step: Callable[[str], None] = lambda what: None) -> Measured:
+    """Cross-fit every rival; where there are several runs, also those that know which run an answer is of."""
+    start, evidence = time.process_time(), of.evidence
+    methods = rivals(evidence.table, gru=gru)
+    if of.alternatives is not None:
+        methods += entropy_rivals(of.alternatives)
+    fits = crossfit(evidence, methods, folds=FOLDS, seed=seed, blend=[STEADY, TERMS], on_step=on_step)
+    judged = {method.name: method for method in fits.methods}
+    if len(np.unique(of.runs)) > 1:
+        known: list[Method] = [SteadyTrees(STEADY + WITH_RUN, with_run=True), Terms(TERMS + WITH_RUN, with_run=True)]
+        names = [method.name for method in known]
+        joined: CrossFit = crossfit(evidence, known, folds=FOLDS, seed=seed, blend=names, on_step=on_step)
+        judged |= {m.name if m.name != BLEND else BLEND_RUN: m for m in joined.methods}
+    fold = fold_of(fits.roles, len(evidence.table))
+    return Measured(of, judged, fold, fits.best_baseline, fits.roles, time.process_time() - start)
+
+
+def figures(found: Measured, *, seed: int = 0, on_step: Callable[[str], None]) -> Figures:
+    """Everything that the page shows of one data set."""
+    start, of = time.process_time(), found.of
+    table = of.evidence.table
+    weights = cluster_weights(list(table.groups), RESAMPLES, seed)
+    several = len(np.unique(of.runs)) > 1
+    on_step("figures")
+    strongest = over_controls(table.y, found.judged, found.in_fold, weights)
+    within = over_controls(table.y, found.judged, found.in_run, weights) if several else {}
+    return {
+        **about(of),
+        "seed": seed,
+        "methods": {
+            name: method_figures(found, name, weights, several)
+            | {"over_strongest": strongest.get(name), "within_over_strongest": within.get(name)}
+            for name in found.judged
+        },
+        "best_baseline": sorted(set(found.best_baseline)),
+        "by_run": by_run(found) if several else {},
+        "single": chosen_features(found),
+        "early": early(found, weights),
+        "prefix": prefixes(of, seed, on_step),
+        "trajectory": trajectory(of, weights[:100]),
+        "left_out": {name: left_out(of, parts, weights, seed, on_step) for name, parts in of.domains.items()},
+        "cpu_seconds": round(found.cpu_seconds + time.process_time() - start, 1),
+    }
+
+
+def about(of: DataSet) -> Figures:
+    """What was measured on."""
+    table = of.evidence.table
+    return {
+        "what": of.what,
+        "n": len(table),
+        "groups": len(np.unique(table.groups)),
+        "runs": len(np.unique(of.runs)),
+        "models": sorted(set(table.models.tolist())),
+        "base_rate": round(float(table.y.mean()), 4),
+        "median_tokens": float(np.median(table.tokens)),
+        "tokens": int(table.tokens.sum()),
+        "cut": round(float(table.cut.mean()), 4),
+    }
+
+
+def method_figures(found: Measured, name: str, weights: NDArray[np.int32], several: bool) -> Figures:
+    """One method's figures; differences are paired, to the mean log-probability."""
+    y, method, mean = found.of.evidence.table.y, found.judged[name], found.judged[MEAN_LOGPROB]
+
+    def over(metric: StratifiedAuroc, other: Judged) -> Packed | None:
+        if other is method:
+            return None
+        return packed(paired_difference(metric, y, method.ranking, other.ranking, weights))
+
+    return {
+        "family": method.family,
+        "auroc": packed(interval(found.in_fold, y, method.ranking, weights)),
+        "over_mean": over(found.in_fold, mean),
+        "within": packed(interval(found.in_run, y, method.ranking, weights)) if several else None,
+        "within_over_mean": over(found.in_run, mean) if several else None,
+        "auprc": packed(interval(auprc, y, method.probability, weights)),
+        "ece": packed(ece_interval(y, method.probability, weights)) if len(y) >= ENOUGH_FOR_ECE else None,
+        "brier_skill": packed(interval(brier_skill, y, method.probability, weights)),
+    }
+
+
+def by_run(found: Measured) -> Figures:
+    """AUROC within each of the larger runs, of the methods that the question is about."""
+    y, runs = found.of.evidence.table.y, found.of.runs
+    shown = [name for name in (MEAN_LOGPROB, TREES, TERMS + WITH_RUN, BLEND_RUN) if name in found.judged]
+    rows = {}
+    for run in np.unique(runs):
+        here = runs == run
+        if here.sum() >= SHOWN_RUN and 0 < y[here].mean() < 1:
+            metric = StratifiedAuroc(found.fold[here])
+            scores = {name: round(metric(y[here], found.judged[name].ranking[here]), 4) for name in shown}
+            rows[str(run)] = {"n": int(here.sum()), "base_rate": round(float(y[here].mean()), 4), "auroc": scores}
+    return rows
+
+
+def chosen_features(found: Measured) -> Figures:
+    """What each fold chose on its learning rows."""
+    evidence = found.of.evidence
+    chosen = {}
+    for method in rivals(evidence.table, gru=False):
+        if isinstance(method, SingleFeature):
+            picks = [method.choose(evidence, roles.learning) for roles in found.roles]
+            chosen[method.name] = [f"{'+' if sign > 0 else '-'}{evidence.feature_names[i]}" for i, sign in picks]
+    return chosen
+
+
+def early(found: Measured, weights: NDArray[np.int32]) -> Figures:
+    """The paper's first finding: the best early feature against the best of the full response, and against them all."""
+    y, judged, metric = found.of.evidence.table.y, found.judged, found.in_fold
+
+    def difference(a: str, b: str) -> Packed:
+        return packed(paired_difference(metric, y, judged[a].ranking, judged[b].ranking, weights))
+
+    return {
+        "windows": list(EARLY),
+        "early_over_full": difference(SINGLE_EARLY, SINGLE_FULL),
+        "single_over_mean": difference(SINGLE, MEAN_LOGPROB),
+        "early_over_trees": difference(SINGLE_EARLY, TREES),
+    }
+
+
+def prefixes(of: DataSet, seed: int, on_step: Callable[[str], None]) -> Figures:
+    """AUROC after k tokens among the answers that have k: of trees that know no more, of the mean so far, and of trees
+    that know the whole of the same answers. An answer that has ended is no longer a question for a prefix."""
+    rows = {}
+    for k in COUNTS:
+        part = with_tokens(of, k)
+        table = part.evidence.table
+        if too_few(part):
+            break
+        trees, mean, whole = prefix_trees(k), prefix_means(k), SteadyTrees()
+        fits = crossfit(part.evidence, [trees, mean, whole], folds=FOLDS, seed=seed, on_step=on_step)
+        metric = StratifiedAuroc(fold_of(fits.roles, len(table)))
+        weights = cluster_weights(list(table.groups), RESAMPLES, seed)
+        known, full = fits[trees.name].ranking, fits[whole.name].ranking
+        rows[str(k)] = {
+            "n": len(table),
+            "trees": packed(interval(metric, table.y, known, weights)),
+            "mean": packed(interval(metric, table.y, fits[mean.name].ranking, weights)),
+            "whole": packed(interval(metric, table.y, full, weights)),
+            "trees_over_whole": packed(paired_difference(metric, table.y, known, full, weights)),
+        }
+    return rows
+
+
+def trajectory(of: DataSet, weights: NDArray[np.int32], points: int = 20) -> Figures:
+    """How log-probabilities run over the answer, after the paper's section 4.3; intervals over groups.
+
+    Each answer is interpolated to `points` positions. Start, middle and end are the first and last tenth and what lies
+    between 30 and 70 %; the dip is the lowest fifth's mean in the first half. Spread: 10th to 90th percentile of the
+    answers. Gap: good minus bad, in standard deviations of all answers at that part. Answers of one token are left out.
+    """
+    table = of.evidence.table
+    kept = np.flatnonzero(table.tokens > 1)
+    position = np.linspace(0, 1, points)
+    curves = np.stack(
+        [np.interp(position, np.linspace(0, 1, len(x)), x) for x in table.logprobs[kept]]
+    )  # (n, points), nats
+    parts = {"start": position <= 0.1, "middle": (position >= 0.3) & (position <= 0.7), "end": position >= 0.9}
+    levels = np.stack([curves[:, part].mean(axis=1) for part in parts.values()], axis=1)  # (n, 3)
+    y = table.y[kept].astype(np.float64)
+
+    def values(count: NDArray[Any]) -> NDArray[np.float64]:
+        """Level, spread and gap at start, middle and end; then the differences that the finding is about."""
+        level = count @ levels / count.sum()
+        rows = np.repeat(np.arange(len(curves)), count)
+        low, high = np.percentile(curves[rows], [10, 90], axis=0)
+        spread = np.array([(high - low)[part].mean() for part in parts.values()])
+        good, bad = count * y, count * (1 - y)
+        if not good.sum() or not bad.sum():
+            gap = np.full(3, np.nan)
+        else:
+            deviation = np.sqrt(np.maximum(count @ (levels - level) ** 2 / count.sum(), 1e-12))
+            gap = (good @ levels / good.sum() - bad @ levels / bad.sum()) / deviation
+        return np.concatenate(
+            [level, spread, gap, [level[0] - level[1], level[2] - level[1], spread[0] - spread[1], gap[0] - gap[1]]]
+        )
+
+    names = [f"{what} {part}" for what in ("level", "spread", "gap") for part in parts]
+    names += ["start over middle", "end over middle", "spread start over middle", "gap start over middle"]
+    drawn = np.array([values(row[kept]) for row in weights])
+    low, high = np.nanquantile(drawn, [0.025, 0.975], axis=0)
+    estimate = values(np.ones(len(kept), dtype=np.int64))
+    found: Figures = {
+        name: [round(float(v), 4) for v in row] for name, *row in zip(names, estimate, low, high, strict=True)
+    }
+    found["curve good"] = [round(float(v), 4) for v in curves[y == 1].mean(axis=0)]
+    found["curve bad"] = [round(float(v), 4) for v in curves[y == 0].mean(axis=0)]
+    return found
+
+
+def left_out(
+    of: DataSet, parts: NDArray[np.str_], weights: NDArray[np.int32], seed: int, on_step: Callable[[str], None]
+) -> Figures:
+    """Each part judged by what was learned on the other parts, and on the part itself; no question is in both.
+
+    AUROC among answers of one part and fold. `elsewhere` learns on other parts' answers to other questions, `at home`
+    on answers to other questions of all parts.
+    """
+    evidence, table = of.evidence, of.evidence.table
+    names = [str(name) for name in np.unique(parts)]
+    methods = travellers(table)
+    scores = {(m.name, where): np.full(len(table), np.nan) for m in methods for where in ("elsewhere", "at home")}
+    folds = tuple(outer_folds(list(table.groups), table.y, folds=FOLDS, seed=seed))
+    skipped: list[str] = []
+    for number, roles in enumerate(folds):
+        for method in methods:
+            scores[method.name, "at home"][roles.test] = method.fit(evidence, roles, seed=seed).score(roles.test)
+        for name in names:
+            on_step(f"fold {number + 1}: without {name}")
+            here = parts == name
+            learning = roles.seen[~here[roles.seen]]
+            test = roles.test[here[roles.test]]
+            try:
+                inner = [part for _, part in group_folds(learning, table.groups.tolist(), table.y, FOLDS, seed + 1)]
+            except RecordError:
+                skipped.append(name)
+                continue
+            away = Roles(np.sort(np.concatenate(inner[1:])), inner[0], learning[:0], test)
+            for method in methods:
+                scores[method.name, "elsewhere"][test] = method.fit(evidence, away, seed=seed).score(test)
+    fold = fold_of(folds, len(table))
+    usable = np.isfinite(scores[MEAN_LOGPROB, "elsewhere"])
+    rows: Figures = {}
+    numbers = np.unique(parts, return_inverse=True)[1]
+    for name in (*names, "all parts"):
+        here = usable if name == "all parts" else usable & (parts == name)
+        counts = [len(np.unique(table.groups[here & (table.y == label)])) for label in (0, 1)]
+        if min(counts) < 2 * FOLDS:
+            continue
+        metric, y, kept = StratifiedAuroc((numbers * FOLDS + fold)[here]), table.y[here], weights[:, here]
+        mean = scores[MEAN_LOGPROB, "at home"][here]
+        rows[name] = {"n": int(here.sum()), "base_rate": round(float(y.mean()), 4)}
+        rows[name][MEAN_LOGPROB] = packed(interval(metric, y, mean, kept))
+        for method in methods:
+            if method.name != MEAN_LOGPROB:
+                away_, home = (scores[method.name, where][here] for where in ("elsewhere", "at home"))
+                rows[name][method.name] = {
+                    "elsewhere": packed(interval(metric, y, away_, kept)),
+                    "at home": packed(interval(metric, y, home, kept)),
+                    "elsewhere over mean": packed(paired_difference(metric, y, away_, mean, kept)),
+                }
+    return {"parts": rows, "skipped": sorted(set(skipped))}
+
+
+def between(sets: Sequence[DataSet], *, seed: int = 0) -> Figures:
+    """AUROC on each data set of what was learned on another."""
+    rows: Figures = {}
+    for source in sets:
+        table = source.evidence.table
+        inner = [
+            p for _, p in group_folds(np.arange(len(table)), table.groups.tolist(), table.y, FOLDS, seed + 1)
+        ]  # one part to select on, the others to learn from
+        for target in sets:
+            if target is source:
+                continue
+            both = joined(source.evidence, target.evidence)
+            roles = Roles(
+                np.sort(np.concatenate(inner[1:])),
+                inner[0],
+                np.empty(0, np.int64),
+                np.arange(len(table), len(both.table)),
+            )
+            y = both.table.y[roles.test]
+            weights = cluster_weights(list(both.table.groups[roles.test]), RESAMPLES, seed)
+            cell = {}
+            for method in travellers(both.table):
+                score = method.fit(both, roles, seed=seed).score(roles.test)
+                cell[method.name] = packed(interval(auroc, y, score, weights))
+            rows[f"{source.name} -> {target.name}"] = cell
+    return rows
+
+
+def joined(a: Evidence, b: Evidence) -> Evidence:
+    """The rows of both, those of `a` first."""
+    columns = {
+        name: np.concatenate([getattr(a.table, name), getattr(b.table, name)])
+        for name in a.table.__dataclass_fields__
+        if name != "groups"
+    }
+    groups = np.concatenate([np.char.add("a:", a.table.groups), np.char.add("b:", b.table.groups)])
+    return replace(a, table=replace(a.table, groups=groups, **columns), features=np.vstack([a.features, b.features]))

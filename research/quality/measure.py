@@ -1,0 +1,103 @@
+"""What log-probabilities say of an answer's quality, on every data set there is; writes docs/quality.md.
+
+    python -m research.quality.measure measure --data DATA [NAME ...]
+    python -m research.quality.measure page
+
+DATA holds the folders of the data sets named in research/quality/data.py. `measure` keeps its figures in
+docs/measured/quality.json, set by set, from which `page` makes the page, so that no number there is typed by hand.
+"""
+
+import json
+import shlex
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from metaprobe.records.fingerprint import fingerprint
+from metaprobe.records.store import RunStore
+from research.quality.data import DataSet, debates, gsm8k_token_entropy, mu_shroom, own_runs, token_logprobs_qa
+from research.quality.debates import debate_figures
+from research.quality.figures import RESAMPLES, about, between, figures, measure, too_few
+from research.quality.page import DEBATE_STORES, page
+
+ROOT = Path(__file__).parent.parent.parent
+PAGE = ROOT / "docs" / "quality.md"
+FIGURES = ROOT / "docs" / "measured" / "quality.json"
+RECORDED = ROOT / "recorded"
+
+OPEN: dict[str, Callable[[Path], list[DataSet]]] = {
+    "token_logprobs_qa": token_logprobs_qa,
+    "mu_shroom": mu_shroom,
+    "gsm8k_token_entropy": gsm8k_token_entropy,
+}
+"""Folder under DATA -> its sets."""
+BETWEEN = ("token_logprobs_qa", "metacog-every-agent", "gsm8k, Qwen2.5-Coder-0.5B", "creak-metacrit")
+DEBATES = "debates"
+NEEDS = {"sets": " --data DATA", "between": " --data DATA", DEBATES: ""}
+"""What the command that makes a section again needs besides its name."""
+
+
+@click.group()
+def main() -> None:
+    """Measure, write the page."""
+
+
+@main.command("measure")
+@click.argument("names", nargs=-1)
+@click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="The data sets' folder.")
+@click.option("--seed", default=0, show_default=True)
+def measure_command(names: tuple[str, ...], data: Path | None, seed: int) -> None:
+    """Cross-fit every method on every set, or on those whose name begins with one of NAMES."""
+    kept: dict[str, Any] = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
+
+    def wanted(name: str) -> bool:
+        return not names or any(name.startswith(chosen) for chosen in names)
+
+    def keep(section: str, name: str, found: Any) -> None:
+        kept["resamples"] = RESAMPLES
+        what = {"sets": name, DEBATES: f"{DEBATES} {name}"}.get(section, section)
+        again = ["python", "research/quality/measure.py", "measure", what]
+        again += ["--seed", str(seed)] if seed else []
+        kept.setdefault(section, {})[name] = {**found, "command": shlex.join(again) + NEEDS[section]}
+        FIGURES.parent.mkdir(exist_ok=True)
+        FIGURES.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+    for of in sets(data, wanted):
+        say(of.name)
+        if why := too_few(of):
+            keep("sets", of.name, {**about(of), "missing": why})
+        else:
+            keep("sets", of.name, figures(measure(of, gru=True, seed=seed, on_step=say), seed=seed, on_step=say))
+    if wanted("between"):
+        shared = list(sets(data, lambda name: name in BETWEEN))
+        if len(shared) > 1:
+            say("between data sets")
+            keep("between", "cells", {"figures": between(shared, seed=seed), "seed": seed})
+    for name in DEBATE_STORES:
+        if wanted(f"{DEBATES} {name}") and (argued := debates(RECORDED / name)):
+            runs = fingerprint(list(RunStore(RECORDED / name).runs(hidden=False)))
+            keep(DEBATES, name, {**debate_figures(argued, seed=seed, on_step=say), "fingerprint": runs, "seed": seed})
+
+
+def sets(data: Path | None, wanted: Callable[[str], bool]) -> Iterator[DataSet]:
+    """The data sets that are there and asked for."""
+    for folder, load in OPEN.items():
+        if data is not None and (data / folder).is_dir():
+            yield from (of for of in load(data) if wanted(of.name))
+    yield from (of for of in own_runs(RECORDED) if wanted(of.name))
+
+
+def say(what: str) -> None:
+    click.echo(what, err=True)
+
+
+@main.command("page")
+def page_command() -> None:
+    """Write docs/quality.md from the figures."""
+    PAGE.write_text(page(json.loads(FIGURES.read_text())), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

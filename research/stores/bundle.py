@@ -1,0 +1,231 @@
+"""Makes the bundled checkpoints again from the recorded runs, and says how far they differ from those that are there.
+
+    python -m research.stores.bundle [--models MODELS] [NAME ...]         # write checkpoints/bundled/
+    python -m research.stores.bundle --seal [NAME ...]                    # add digest and rows to those that are there
+    python -m research.stores.bundle --check [--models MODELS] [NAME ...] # make them in out/bundle, compare
+
+Predictors, gate and router come from files in this folder alone. The probes need hidden states, which are read again
+with the models' weights: MODELS holds `qwen-coder-0.5b/model.gguf` and `qwen-coder-1.5b/model.gguf`.
+"""
+
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import click
+
+from metaprobe.checkpoints import load_checkpoint, seal
+from metaprobe.checkpoints.bundle import FOLDER, bundled_names
+from metaprobe.checkpoints.golden import difference
+from metaprobe.checkpoints.manifest import GOLDEN, Manifest
+from research.blocks import write
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+PAGE = ROOT / "docs" / "checkpoints.md"
+MEAN_GAIN, OVER_STRONGEST = "over mean log-probability", "over the strongest control"
+WITHIN = (
+    ("auroc", ".3f", "auroc_within_runs"),
+    (OVER_STRONGEST, "+.3f", "auroc_within_runs_gain_over_strongest_control"),
+    (MEAN_GAIN, "+.3f", "auroc_within_runs_gain_over_mean_log_probability"),
+)
+"""Over pairs of answers of one run (model, task, way of asking): what is said of it, its form, and its figure."""
+ELSEWHERE = tuple(
+    (says, form, f"{figure}_without_{by}")
+    for says, form, figure in (
+        ("auroc", ".3f", "auroc"),
+        (MEAN_GAIN, "+.3f", "auroc_gain_over_mean_log_probability"),
+        ("ECE", ".3f", "ece"),
+        ("debiased root-mean-square calibration error", ".3f", "ece_debiased"),  # of version 0.1
+    )
+    for by in ("task", "dimension")
+)
+POOLED = (
+    ("auroc", ".3f", "auroc"),
+    ("of the run's identity alone", ".3f", "auroc_of_run_identity"),
+    (OVER_STRONGEST, "+.3f", "auroc_gain_over_strongest_control"),
+    (MEAN_GAIN, "+.3f", "auroc_gain_over_mean_log_probability"),
+    ("Brier skill", ".3f", "brier_skill"),
+)
+"""Over all answers at home; what has none of these (a gate, a router) shows the first of its figures."""
+FIGURES = {"within runs": WITHIN, "a task or dimension left out": ELSEWHERE, "pooled at home": POOLED}
+"""Column -> what it holds; one that no checkpoint has anything in is left out."""
+HIGH_IS_BAD = frozenset({"critical"})
+"""Heads of a failure, learned from debates in which the surest arguments are the faulty ones: the mean log-probability,
+taken as confidence, is upside down there, and a gain over it says nothing."""
+SHOWN = 4
+"""How many those are. All stand in the card."""
+WORK = Path("out/bundle")
+STATES = WORK / "states"
+"""Copies of the recorded runs, with hidden states beside them."""
+TOLERANCE = 1e-5
+"""Between a bundled checkpoint and its remake, on the golden rows of the former: other machines round otherwise."""
+TOLERANCE_OF_STATES = 0.05
+"""The same for probes, whose inputs are read again in bfloat16."""
+
+ANSWERS = " ".join(
+    f"recorded/{name}"
+    for name in (
+        "metacog-every-agent",
+        "smollm2-metacog-eval",
+        "gsm8k-cot",
+        "gsm8k-mgv",
+        "gsm8k-self-refine",
+        "creak-metacrit",
+    )
+)
+SHORT = " ".join(
+    f"recorded/{model}-{task}"
+    for model in ("smollm2-135m", "qwen-coder-0.5b")
+    for task in ("places", "arithmetic", "creak", "factual-qa")
+)
+"""Answers of a word or two to further tasks. Learned from `ANSWERS` alone, a predictor is at chance on a task that it
+has not seen; with these it is not."""
+DEBATE = "recorded/asap-debate-scaffold --stage argument --label-source program --target critical"
+"""What a program finds in the debates' arguments. What the small judge says of them is no better than chance to learn
+(docs/quality.md), so that a checkpoint of its grades would be worth nothing."""
+PRICES = "recorded/prices.json"
+"""Assumed: 0.02 US dollars for a million tokens and each billion of a model's parameters."""
+AGENTS = {"alpha": "smollm2-135m", "beta": "qwen-coder-0.5b", "gamma": "qwen-coder-1.5b"}
+"""Agent of the recorded MetaCogAgent runs -> its model."""
+
+COMMANDS = {
+    "quality": f"train quality {ANSWERS} {SHORT} --target correct --new-tasks --raw-graph",
+    "gate": f"train gate {ANSWERS} --target correct",
+    "critical": f"train quality {DEBATE} --raw-graph",
+    "router": f"train router recorded/metacog-every-agent --prices {PRICES}",
+    **{
+        f"{model}-{name}": f"train hidden {STATES / model} --stage answer --agent {agent} --when {when}"
+        for agent, model in AGENTS.items()
+        for name, when in (("difficulty", "before"), ("confidence", "after"))
+    },
+}
+"""Name -> what makes it, run at the repository's root."""
+
+
+@click.command()
+@click.argument("names", nargs=-1, type=click.Choice(list(COMMANDS)))
+@click.option("--models", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--check", is_flag=True, help="Compare with what is there, and leave both.")
+@click.option("--seal", "only_seal", is_flag=True, help="Add what checkpoints of version 0.1 lack, and make none anew.")
+def main(names: tuple[str, ...], models: Path | None, check: bool, only_seal: bool) -> None:
+    """Make the named checkpoints, or all."""
+    worst = []
+    if only_seal:
+        for name in names or COMMANDS:
+            click.echo(f"{name}: {seal(load_checkpoint(FOLDER / name), FOLDER / name, overwrite=True).digest}")
+        return
+    for name in names or COMMANDS:
+        of_states = str(STATES) in COMMANDS[name]
+        if of_states:
+            read_states(name.rsplit("-", 1)[0], models)
+        # Not straight into the package's folder: a wheel built meanwhile would take half a checkpoint with it.
+        made = WORK / name
+        run(f"{COMMANDS[name]} --out {shlex.quote(str(made))}")
+        if check:
+            found = compared(FOLDER / name, ROOT / made)
+            allowed = TOLERANCE_OF_STATES if of_states else TOLERANCE
+            click.echo(f"{name}: differs by {found:.2g} on the golden rows (allowed: {allowed:g})")
+            worst += [name] * (found > allowed)
+        else:
+            shutil.rmtree(FOLDER / name, ignore_errors=True)
+            shutil.move(ROOT / made, FOLDER / name)
+    if not check:
+        write_table()
+    if worst:
+        raise click.ClickException(f"not the same again: {', '.join(worst)}")
+
+
+def read_states(model: str, models: Path | None) -> None:
+    """Hidden states of that model's recorded answers, beside a copy of the runs; what is there is not read again."""
+    agent = next(agent for agent, name in AGENTS.items() if name == model)
+    store = ROOT / STATES / model
+    if not store.exists():
+        shutil.copytree(ROOT / "recorded" / "metacog-every-agent", store)
+    if model == "smollm2-135m":
+        llm = model
+    elif models is None:
+        raise click.UsageError(f"the probes of {model} need its weights: give --models")
+    else:
+        llm = str((models / model / "model.gguf").resolve())
+    run(f"extract {STATES / model} --llm {shlex.quote(llm)} --layers every:2 --stage answer --agent {agent}")
+
+
+def run(command: str) -> None:
+    click.echo(f"metaprobe {command}", err=True)
+    subprocess.run([sys.executable, "-m", "metaprobe.cli", *shlex.split(command)], cwd=ROOT, check=True)
+
+
+def write_table() -> None:
+    """What is bundled, into docs/checkpoints.md."""
+    write(PAGE, "bundled", table({name: load_checkpoint(FOLDER / name).manifest for name in bundled_names()}))
+
+
+def table(manifests: Mapping[str, Manifest]) -> list[str]:
+    """The notes and a row for each checkpoint."""
+    shown = {column: part for column, part in FIGURES.items() if any(told(m, part) != "-" for m in manifests.values())}
+    columns = ["name", "kind", "answers of", "learned from", *shown, "trust"]
+    lines = [*notes(manifests), "", f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
+    for name, manifest in manifests.items():
+        models = ", ".join(manifest.generator.models) if manifest.generator else "-"
+        of = f"{manifest.training.n} answers in {manifest.training.groups} groups" if manifest.training else "-"
+        first = [(key, ".3f", key) for key in manifest.metrics][:SHOWN]
+        pooled = POOLED if "auroc" in manifest.metrics else first
+        cells = [
+            f"`{name}`",
+            manifest.kind,
+            models,
+            of,
+            *(told(manifest, pooled if part is POOLED else part) for part in shown.values()),
+        ]
+        cells.append(f"{manifest.trust}{': not shown: ' if manifest.failed else ''}{'; '.join(manifest.failed)}")
+        lines.append(f"| {' | '.join(cells)} |")
+    return [*lines, ""]
+
+
+def notes(manifests: Mapping[str, Manifest]) -> list[str]:
+    """What has to be known of the table's columns."""
+    turned = [f"`{name}`" for name, one in manifests.items() if HIGH_IS_BAD & {output.name for output in one.outputs}]
+    old = [
+        f"`{name}`"
+        for name, one in manifests.items()
+        if one.kind != "router" and not any(audit.endswith("beats mean log-probability") for audit in one.audits)
+    ]
+    lines = []
+    if turned:
+        lines.append(
+            f"No gain over the mean log-probability is shown of {', '.join(turned)}: the mean was taken as confidence, "
+            "and in the debates the surest arguments are the faulty ones, so that it ranks them the wrong way round. "
+            "Most of such a gain would be the sign's: what a score has to beat there is the mean turned about."
+        )
+    if old:
+        lines.append(
+            f"`trust` of {', '.join(old)} is by the audits of version 0.1, which held a score against lengths, prompts "
+            "and tables and not against each free log-probability; it holds until they are made again."
+        )
+    return lines
+
+
+def told(manifest: Manifest, figures: Sequence[tuple[str, str, str]]) -> str:
+    """Those of the figures that it has and that mean something, for a cell of the table."""
+    turned = bool(HIGH_IS_BAD & {output.name for output in manifest.outputs})
+    found = [
+        (says, form, manifest.metrics[key])
+        for says, form, key in figures
+        if key in manifest.metrics and not (turned and says == MEAN_GAIN)
+    ]
+    return "; ".join(f"{says} {m.estimate:{form}} [{m.low:{form}}, {m.high:{form}}]" for says, form, m in found) or "-"
+
+
+def compared(old: Path, new: Path) -> float:
+    """Largest difference of any output on the golden inputs of the old checkpoint."""
+    found, _ = difference(load_checkpoint(old).files()[GOLDEN], load_checkpoint(new).session)
+    return found.size
+
+
+if __name__ == "__main__":
+    main()

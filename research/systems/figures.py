@@ -1,0 +1,96 @@
+"""The recorded runs of systems, the papers' figures, and how figures are written: for systems.py and its neighbours."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from metaprobe.eval.metrics.bootstrap import Interval
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import Run
+from research.systems.metacog_orders import OverOrders
+
+ROOT = Path(__file__).parent.parent.parent
+PAGE, README = ROOT / "docs" / "systems.md", ROOT / "README.md"
+Lines = list[str]
+ABOUT_ORDERS = (
+    "The order of the items matters, for profiles follow what came before: everything is run in {n} shuffled orders "
+    "(seeds 0 to 9). Shown are the mean over the orders, [its interval over groups], and (the smallest to the largest "
+    "single order)."
+)
+
+
+def recorded(name: str) -> list[Run]:
+    """The runs of one store, none where it is missing."""
+    folder = ROOT / "recorded" / name
+    return list(RunStore(folder)) if folder.is_dir() else []
+
+
+def paper_of(name: str) -> dict[str, Any]:
+    """The paper's own figures."""
+    found: dict[str, Any] = json.loads((ROOT / "docs" / "paper_figures" / f"{PAPERS[name]}.json").read_text())
+    return found
+
+
+def about(runs: Sequence[Run]) -> Lines:
+    """What was run: models, items, tokens."""
+    models = sorted({f"{call.model} ({call.model_dtype})" for run in runs for call in run.calls})
+    tokens = sum(call.usage.completion_tokens for run in runs for call in run.calls)
+    read = sum(call.usage.prompt_tokens for run in runs for call in run.calls)
+    items = {run.item.id for run in runs}
+    calls = sum(len(run.calls) for run in runs)
+    return [
+        f"Measured with {', '.join(models)} on {len(items)} items: {len(runs)} runs, {calls} calls, {tokens:,} tokens "
+        f"generated, {read:,} read. Intervals are of 95 %, by a bootstrap over groups."
+    ]
+
+
+def share(value: Interval | None) -> str:
+    """A proportion in percent with its interval."""
+    return "-" if value is None else f"{value.estimate:.1%} [{value.low:.1%}, {value.high:.1%}] (n = {value.n})"
+
+
+def points(value: Interval | None) -> str:
+    """A difference of proportions in percentage points."""
+    return "-" if value is None else f"{value.estimate * 100:+.1f} [{value.low * 100:+.1f}, {value.high * 100:+.1f}]"
+
+
+def packed(value: OverOrders | None) -> dict[str, Any] | None:
+    """A figure over several orders, as it is kept in docs/measured/."""
+    if value is None:
+        return None
+    return {
+        "value": [value.value.estimate, value.value.low, value.value.high],
+        "n": value.value.n,
+        "orders": [value.low, value.high],
+    }
+
+
+def cell(value: dict[str, Any] | None, form: str) -> str:
+    """A packed figure in a table: mean [interval] (smallest to largest order), these only where the orders differ."""
+    if value is None:
+        return "-"
+    scale, shape = FORMS[form]
+    estimate, low, high = (shape.format(scale * x) for x in value["value"])
+    first, last = (shape.format(scale * x) for x in value["orders"])
+    return f"{estimate} [{low}, {high}]" + ("" if first == last else f" ({first} to {last})")
+
+
+FORMS = {"percent": (100, "{:.1f}%"), "points": (100, "{:+.1f}"), "number": (1, "{:.3f}")}
+"""Form of a figure -> what it is multiplied by, and how it is written."""
+
+
+def number(value: Interval | None, form: str = "{:.3f}") -> str:
+    """An estimate with its interval."""
+    if value is None:
+        return "-"
+    return f"{form.format(value.estimate)} [{form.format(value.low)}, {form.format(value.high)}]"
+
+
+PAPERS = {
+    "monitor-generate-verify": "monitor_generate_verify",
+    "metacogagent": "metacogagent",
+    "metacrit": "metacrit",
+    "essay-debate": "early_token_confidence",
+    "caelf": "caelf",
+}

@@ -1,0 +1,277 @@
+"""Explicit, implicit, both: MetaCogAgent with stated confidence, with a checkpoint in its place, and with both joined.
+
+    python -m research.systems.live_signals measure
+    python -m research.systems.live_signals page
+
+From recorded/metacog-every-agent, in which every agent has answered and stated its confidence: no model is asked. The
+items are halved by group; the checkpoints that read one half (a quality predictor on log-probabilities for each agent)
+are trained on the other, and what the controls know is taken from that other half as well. `measure` keeps its figures
+in docs/measured/live_signals.json; `page` writes the section `live` of docs/systems.md and the one of README.md.
+"""
+
+import json
+import tempfile
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from metaprobe.checkpoints import UntrustedCheckpoint
+from metaprobe.eval.metrics.controls import ControlComparison
+from metaprobe.probes.source import SignalSource
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import Run
+from metaprobe.training.crossfit.study import study
+from metaprobe.training.quality.train import write_quality
+from research.blocks import markdown, write
+from research.systems.figures import ABOUT_ORDERS, PAGE, README, ROOT, about, cell, packed, recorded
+from research.systems.metacog_controls import (
+    BEST,
+    WITHIN,
+    World,
+    outcomes,
+    with_constants,
+    with_shuffled,
+    without_signal,
+)
+from research.systems.metacog_orders import Floats, Series, compared, share, spread_over
+from research.systems.metacog_replays import ORDERS
+
+FIGURES = ROOT / "docs" / "measured" / "live_signals.json"
+EXPLICIT, IMPLICIT, BOTH = "explicit", "implicit", "both"
+
+
+@click.group()
+def main() -> None:
+    """Measure, write the page."""
+
+
+@main.command("measure")
+def measure_command() -> None:
+    """Train on each half, replay every row in every order, compare with every control."""
+    world = World(recorded("metacog-every-agent"))
+    read, auroc = readings(world)
+    figures = measured(world, read)
+    figures["auroc"] = auroc
+    figures["about"] = about(world.runs)
+    FIGURES.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+
+
+def readings(world: World) -> tuple[Floats, dict[str, list[float]]]:
+    """(items, agents): what the checkpoint of the other half reads of every answer; and their AUROC at home."""
+    read = np.full_like(world.right, np.nan)
+    auroc: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory() as temporary, warnings.catch_warnings():
+        warnings.simplefilter("ignore", UntrustedCheckpoint)  # said in the text
+        for half in (0, 1):
+            folder = Path(temporary) / str(half)
+            RunStore(folder / "runs").append(
+                [run for run, own in zip(world.runs, world.half, strict=True) if own != half]
+            )
+            for column, agent in enumerate(world.agents):
+                learned = study([folder / "runs"], stage="answer", agent=agent, hidden=False)
+                checkpoint = write_quality(folder / agent, {"correct": learned}, command="live_signals.py")
+                auroc.setdefault(agent, []).append(checkpoint.manifest.metrics["auroc"].estimate)
+                source = SignalSource.load([f"confidence={folder / agent}"])
+                for row in np.flatnonzero(world.half == half):
+                    signal = source.signal("confidence", call=answer_of(world.runs[row], agent))
+                    read[row, column] = np.nan if signal is None else signal.value
+    return read, auroc
+
+
+def answer_of(run: Run, agent: str) -> Any:
+    """The agent's recorded answer."""
+    return next(call for call in run.calls if call.stage == "answer" and call.agent == agent)
+
+
+def measured(world: World, read: Floats, orders: Sequence[int] = ORDERS) -> dict[str, Any]:
+    """Every row and every gain. `read` (items, agents): what stands in the place of the stated confidence."""
+    systems = {
+        EXPLICIT: world.play(orders=orders),
+        IMPLICIT: world.play(lambda order: read, when="answer", orders=orders),
+        BOTH: world.play(lambda order: read, with_stated=True, when="answer", orders=orders),
+    }
+    constants = with_constants(world, orders)
+    dealt = {
+        EXPLICIT: with_shuffled(world, world.stated, orders=orders),
+        IMPLICIT: with_shuffled(world, read, when="answer", orders=orders),
+        BOTH: with_shuffled(world, read, with_stated=True, when="answer", orders=orders),
+    }
+    plain = without_signal(world)
+    shown = {f"{signal}, {name}": one for signal, found in dealt.items() for name, one in found.items()}
+    rows = [row_of(name, one) for name, one in {**systems, **constants, **shown}.items()]
+    rows += [
+        {"name": f"{agent} alone", "accuracy": packed(share(right[None], systems[EXPLICIT].weights))}
+        for agent, right in zip(world.agents, world.right.T, strict=True)
+    ]
+    rows += [
+        {"name": name, "accuracy": packed(share(right[None], systems[EXPLICIT].weights))}
+        for name, right in plain.items()
+    ]
+    gains = {}
+    for name, ours in systems.items():
+        controls = {**outcomes(constants), **outcomes(dealt[name]), **plain}
+        gains[name] = {
+            "over_explicit": packed(ours.gain_over(systems[EXPLICIT])),
+            **against(ours, controls),
+        }
+    return {
+        "items": len(world.runs),
+        "groups": len({run.item.group or run.item.id for run in world.runs}),
+        "orders": len(orders),
+        "rows": rows,
+        "gains": gains,
+    }
+
+
+def row_of(name: str, ours: Series) -> dict[str, Any]:
+    """The figures of one row."""
+    return {
+        "name": name,
+        "accuracy": packed(ours.accuracy()),
+        "asked": packed(ours.share_asked()),
+        "precision": packed(ours.precision()),
+        "ece": packed(ours.calibration("equal mass")),
+        "ece_equal_width": packed(ours.calibration("equal width")),
+        "calls": ours.shown_calls(),
+    }
+
+
+def against(ours: Series, controls: dict[str, Floats]) -> dict[str, Any]:
+    """Our accuracy against every control, the strongest first."""
+    found: ControlComparison = compared(ours, controls)
+    return {
+        "remains": found.beaten,
+        "controls": [
+            {
+                "name": one.name,
+                "accuracy": one.estimate,
+                "gain": [one.difference.estimate, one.difference.low, one.difference.high],
+                "orders": list(spread_over(ours, controls[one.name])),
+                "p_holm": one.p_holm,
+                "beaten": one.beaten,
+            }
+            for one in found.controls
+        ],
+    }
+
+
+@main.command("page")
+def page_command() -> None:
+    """Write both sections from the figures."""
+    figures = json.loads(FIGURES.read_text(encoding="utf-8"))
+    write(PAGE, "live", [*section(figures), ""])
+    write(README, "live", [sentence(figures), ""])
+
+
+def section(figures: dict[str, Any]) -> list[str]:
+    """The section of docs/systems.md."""
+    told = "; ".join(
+        f"{agent} {' and '.join(f'{value:.2f}' for value in values)}" for agent, values in figures["auroc"].items()
+    )
+    head = ["confidence", "accuracy", "asked others", "delegation precision", "ECE of c, 15 bins of equal mass"]
+    head += ["ECE of c, 10 bins of equal width (the paper's)", "calls"]
+    rows = [
+        [
+            row["name"],
+            cell(row["accuracy"], "percent"),
+            cell(row.get("asked"), "percent"),
+            cell(row.get("precision"), "percent"),
+            cell(row.get("ece"), "number"),
+            cell(row.get("ece_equal_width"), "number"),
+            row.get("calls", "-"),
+        ]
+        for row in figures["rows"]
+    ]
+    gains = [
+        [
+            name,
+            control["name"],
+            f"{control['accuracy']:.1%}",
+            cell({"value": control["gain"], "orders": control["orders"]}, "points"),
+            chance(control["p_holm"]),
+        ]
+        for name, found in figures["gains"].items()
+        for control in found["controls"]
+    ]
+    return [
+        *figures["about"],
+        "",
+        f"{ABOUT_ORDERS.format(n=figures['orders'])} AUROC of the checkpoints in folds of their own half: {told}. What "
+        "a checkpoint or a control knows of an item is learned on the other half of the groups. A shuffled signal is "
+        "dealt out again in every order, with the order's seed.",
+        "",
+        *markdown(head, rows),
+        "",
+        "What is left beside the controls (paired on the item, p after Holm over the controls of one signal):",
+        "",
+        *markdown(["confidence", "control", "its accuracy", "gain over it, points", "p"], gains),
+        "",
+        verdicts(figures),
+    ]
+
+
+def verdicts(figures: dict[str, Any]) -> str:
+    """What the gains allow to be said of each signal."""
+    parts = []
+    for name, found in figures["gains"].items():
+        strongest = found["controls"][0]
+        against_it = f"{strongest['name']}, by {points(strongest['gain'])} points"
+        if found["remains"]:
+            parts.append(f"*{name}* is above every control, above the strongest, {against_it}.")
+            continue
+        standing = ", ".join(control["name"] for control in found["controls"] if not control["beaten"])
+        parts.append(
+            f"*{name}* gains nothing over controls that need no signal: it is not shown to be above {standing}; it "
+            f"differs from the strongest, {against_it}. {apart(found)}"
+        )
+    return " ".join(parts)
+
+
+def apart(found: dict[str, Any]) -> str:
+    """Whether the signal tells the questions of an agent apart, which is all that a question-level signal can do."""
+    dealt = next(control for control in found["controls"] if control["name"] == WITHIN)
+    start = "It does tell questions apart" if dealt["beaten"] else "Nor is it shown to tell questions apart"
+    return f"{start}: over the same numbers, {WITHIN}, it has {points(dealt['gain'])} points."
+
+
+def sentence(figures: dict[str, Any]) -> str:
+    """What README says of it."""
+    accuracy = {row["name"]: row["accuracy"] for row in figures["rows"]}
+    found = figures["gains"][IMPLICIT]
+    strongest = found["controls"][0]
+    alone = next(control for control in found["controls"] if control["name"] == BEST)
+    start = (
+        "In MetaCogAgent over three small models, a quality predictor on log-probabilities in the place of the stated "
+        f"confidence takes accuracy on {figures['items']} items from {cell(accuracy[EXPLICIT], 'percent')} to "
+        f"{cell(accuracy[IMPLICIT], 'percent')} (mean over {figures['orders']} orders of the items, 95 % interval, "
+        "smallest and largest order). "
+    )
+    where = "[docs/systems.md](docs/systems.md#explicit-implicit-both)."
+    if found["remains"]:
+        return start + (
+            f"It is above every control, above the strongest ({strongest['name']}, {strongest['accuracy']:.1%}) by "
+            f"{points(strongest['gain'])} points. All controls: {where}"
+        )
+    return start + (
+        f"That is no gain over asking one agent: the {BEST}, one answer a question, has {alone['accuracy']:.1%}, and "
+        f"against it the predictor has {points(alone['gain'])} points. {apart(found)} All controls: {where}"
+    )
+
+
+def chance(p: float) -> str:
+    """A p-value."""
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def points(value: Sequence[float]) -> str:
+    """A difference of shares with its interval, in points."""
+    estimate, low, high = (100 * x for x in value)
+    return f"{estimate:+.1f} [{low:+.1f}, {high:+.1f}]"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,1 +1,0 @@
-"""Heads for a system's own decisions."""
