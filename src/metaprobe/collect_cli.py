@@ -46,7 +46,7 @@ class CollectCommand(click.Command):
     "--policy",
     default="paper",
     show_default=True,
-    help="'paper', 'exhaustive', 'review' (of a debate's arguments) or 'learned:CHECKPOINT' (a router), "
+    help="'paper', 'exhaustive', 'review' (of a debate's arguments) 'learned:CHECKPOINT' (a router), or MODULE:NAME of your own, "
     "with constants: 'paper:theta=0.4', 'review:critical=0.3', 'learned:CHECKPOINT,budget=0.5,theta=0.4'.",
 )
 @click.option(
