@@ -112,7 +112,8 @@ def answer(found: dict[str, Any]) -> str:
         "to a "
         f"control that the papers do not have. {said['the other way round']} go the other way round, "
         f"{said['depends on the order']} depend on the order of the items, and {said['not controlled']} could not be "
-        f"controlled. {len(rows)} figures stand beside the papers' own, and {missing} could not be measured, each with "
+        f"controlled. {sum(row['here'] is not None for row in rows)} figures stand beside the papers' own, and "
+        f"{missing} could not be measured, each with "
         "its reason."
     )
 

@@ -4,7 +4,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from research.blocks import markdown
-from research.quality.controls import beats, gain, maybe_signed, plain, shown, signed, strongest, verdict
+from research.quality.controls import (
+    against_controls,
+    beats,
+    gain,
+    maybe_signed,
+    plain,
+    shown,
+    signed,
+    strongest,
+    verdict,
+)
 from research.quality.prose import AWAY, DEBATES, EARLY, INTRO, READING, ROLES, SEEN, SHAPE, TABLES, VERDICTS
 
 Figures = Mapping[str, Any]
@@ -124,15 +134,20 @@ def answer(sets: Figures) -> str:
     measured = [found for found in sets.values() if "methods" in found]
     several = [found for found in measured if found["runs"] > 1]
     long = [found for found in measured if found["median_tokens"] >= SHORT]
+    over_mean = [verdict(found["methods"][TREES]["over_mean"]) for found in measured]
+    early = [verdict(found["early"]["early_over_full"]) for found in long]
+    ahead, behind, of = against_controls(measured, TREES, "over_strongest")
+    inside, loses, runs = against_controls(several, TREES, "within_over_strongest")
     return (
-        f"That the quality predictor distinguishes good from bad answers better than their mean log-probability "
-        f"{counted([found['methods'][TREES]['over_mean'] for found in measured])}. Compared with the strongest free "
-        "number of "
-        f"each set it {beats(measured, TREES, 'over_strongest')}, and within one run of one model it "
-        f"{beats(several, TREES, 'within_over_strongest')}, so that a free number may do as well. That the first "
+        f"The quality predictor is shown to be ahead of the mean log-probability in {over_mean.count('holds')} of "
+        f"{len(measured)} sets and behind it in {over_mean.count('does not hold')}. It is shown to be ahead of every "
+        "free "
+        f"number in {ahead} of {of} sets (behind the strongest in {behind}), and within one run of one model in "
+        f"{inside} "
+        f"of {runs} (behind in {loses}), so that a free number may do as well. The paper's finding that the first "
         "tokens "
-        "say more than the whole answer, as the paper finds, "
-        f"{counted([found['early']['early_over_full'] for found in long])} of long answers."
+        f"say more than the whole answer holds in {early.count('holds')} of {len(long)} sets of longer answers, and is "
+        f"reversed in {early.count('does not hold')}."
     )
 
 
