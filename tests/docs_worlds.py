@@ -63,6 +63,11 @@ def compare(folder: Path) -> Names:
     return {}
 
 
+def gallery(folder: Path) -> Names:
+    RunStore(folder / "recorded" / "smollm2-metacog-eval").append(list(RunStore(RECORDED))[::2])
+    return {}
+
+
 def production(folder: Path) -> Names:
     """LiteLLM, LangGraph, OpenTelemetry and openai's stream helper are stand-ins here: tests/test_integrations.py and
     tests/test_serving_gate.py run the real ones."""
@@ -195,6 +200,7 @@ WORLDS: dict[str, Callable[[Path], Names]] = {
     "streams": production,
     "server": production,
     "extract": lambda folder: {},
+    "gallery": gallery,
     "checkpoints": lambda folder: {},
     "probes": probes,
     "routing": routing,
