@@ -1,4 +1,4 @@
-"""Figures in docs/figures are what their scripts draw, and every one is on a page, with words for whoever cannot see it."""
+"""Figures in docs/figures are what their scripts draw; each is on a page, with words for whoever cannot see it."""
 
 import json
 import re

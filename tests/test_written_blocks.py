@@ -257,7 +257,7 @@ WRITERS = (
 NOT_COMPARED = {
     "docs/dependencies.md": "holds the versions of what is installed, their licences and what they bring in turn; the "
     "columns that are the same everywhere are compared below",
-    "docs/gallery.md#figures": "shows what matplotlib draws, which differs between its versions; test_figures.py holds the "
+    "docs/gallery.md#figures": "shows what matplotlib draws, other in each of its versions; test_figures.py holds the "
     "page against the files",
     "docs/architecture.md#house": "counts every line of the package; what may not grow is held by test_architecture.py",
 }
