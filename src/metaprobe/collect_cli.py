@@ -50,7 +50,11 @@ class CollectCommand(click.Command):
     "with constants: 'paper:theta=0.4', 'review:critical=0.3', 'learned:CHECKPOINT,budget=0.5,theta=0.4'.",
 )
 @click.option(
-    "--epsilon", default=0.0, type=click.FloatRange(0, 1), help="Share of decisions drawn evenly, to explore."
+    "--epsilon",
+    default=0.0,
+    show_default=True,
+    type=click.FloatRange(0, 1),
+    help="Share of decisions drawn evenly, to explore.",
 )
 @click.option(
     "--signal",
