@@ -91,9 +91,9 @@ class Verdict:
 class QualityPredictor(Pretrained):
     """Scores responses; may be shared by threads.
 
-    >>> predictor = QualityPredictor.load()  # the one that comes with the package
-    >>> [verdict.flagged for verdict in predictor.predict_many([[-0.01, -0.02, -0.1], [-2.5, -3.1, -1.9]])]
-    [False, True]
+        >>> predictor = QualityPredictor.load()  # the one that comes with the package
+        >>> [verdict.flagged for verdict in predictor.predict_many([[-0.01, -0.02, -0.1], [-2.5, -3.1, -1.9]])]
+        [False, True]
     """
 
     def __init__(
