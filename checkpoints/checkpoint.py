@@ -20,6 +20,7 @@ from metaprobe.checkpoints.errors import (
     UntrustedCheckpoint,
 )
 from metaprobe.checkpoints.files import Files, Folder
+from metaprobe.checkpoints.flagging import flag_sentences
 from metaprobe.checkpoints.hub import PREFIX, Repository, files_at
 from metaprobe.checkpoints.manifest import (
     GOLDEN,
@@ -116,6 +117,7 @@ class Checkpoint:
             ("answers of", ", ".join(generator.models) if generator else "any model"),
             *([("trained on", f"{training.n} rows in {training.groups} groups")] if training else []),
             *((f"threshold {name}", f"{value:.4g}") for name, value in list(self.manifest.thresholds.items())[:4]),
+            *(("flagging", said) for said in flag_sentences(self.manifest.flagging, self.manifest.metrics)),
             *figures,
         ]
         return html_table(title, rows)

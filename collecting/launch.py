@@ -27,6 +27,7 @@ from metaprobe.pipelines import Models, Prompts, Setup, System, load_system
 from metaprobe.pipelines.contract import check
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.errors import RecordError, Unwritable
+from metaprobe.records.plugins import load_plugin
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item
 from metaprobe.routing.explore import EpsilonGreedy, Exhaustive
@@ -39,6 +40,8 @@ from metaprobe.routing.review import ReviewRules
 from metaprobe.tasks.loading import DEFAULT_SEED, load_task
 
 CACHE_FILE = "calls.sqlite"
+POLICIES = "metaprobe.policies"
+"""Group of entry points in which an installed package gives policies of its own."""
 LEARNED = "learned"
 LEARNED_CONSTANTS = {"lambda": "lambda_"} | {name: name for name in ("budget", "seconds", "per_second", "assessment")}
 """Of `--policy learned:`, beside those of the papers' rules: as they are given -> argument of `load_policy`."""
@@ -254,7 +257,7 @@ async def _collect(
 
 
 def policy_of(plan: CollectionPlan) -> tuple[Policy, PaperRules]:
-    """The policy of a plan, and the papers' rules that it is or rests on.
+    """Returns the policy of a plan, and the papers' rules that it is or rests on; for one from outside, their defaults.
 
     Raises `RecordError` for another one, a `CheckpointError` for a checkpoint that cannot be used.
     """
@@ -270,10 +273,16 @@ def policy_of(plan: CollectionPlan) -> tuple[Policy, PaperRules]:
         policy = rules if name == "paper" else Exhaustive(rules)
     elif name == ReviewRules.label:
         policy, rules = ReviewRules.parse(rest), PaperRules()
+    elif (found := load_plugin(plan.policy, POLICIES, Policy, "policy")) is not None:  # type: ignore[type-abstract]
+        if isinstance(found, type):  # a class has the methods as well
+            raise RecordError(
+                f"policy {plan.policy!r} is the class itself; give an object of it: NAME = {found.__name__}()"
+            )
+        policy, rules = found, PaperRules()
     else:
         raise RecordError(
             f"policy {plan.policy!r}: expected paper, exhaustive, review or learned:CHECKPOINT, with constants as in "
-            "paper:theta=0.4 or learned:CHECKPOINT,budget=0.5,theta=0.4"
+            "paper:theta=0.4 or learned:CHECKPOINT,budget=0.5,theta=0.4; or MODULE:NAME of your own"
         )
     return (EpsilonGreedy(policy, epsilon=plan.epsilon, seed=plan.seed) if plan.epsilon else policy), rules
 

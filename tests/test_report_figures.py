@@ -1,5 +1,6 @@
 """What the figures of a report draw: the numbers of the comparison, where the axes and the words beside them say."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -171,7 +172,10 @@ def test_each_cell_of_a_heat_map_is_the_stronger_the_higher_its_auroc(comparison
     assert ax.get_xticks().tolist() == list(range(0, 31, 3))
     assert [tick.get_text() for tick in ax.get_xticklabels()][:2] == ["0", "3"]
     assert ax.get_ylim()[0] > ax.get_ylim()[1]  # the first position on top
-    assert ax.get_xlim()[0] < 0 < 30 < ax.get_xlim()[1]
+    assert -1 < ax.get_xlim()[0] < -0.47  # every cell is seen whole
+    assert 30.47 < ax.get_xlim()[1] < 31
+    assert 2.47 < ax.get_ylim()[0] < 3
+    assert -1 < ax.get_ylim()[1] < -0.47
     assert f"from {low:.2f} to {high:.2f}" in figure.label
     holed = sweep.selection_auroc.copy()
     holed[3, 1] = np.nan
@@ -299,11 +303,8 @@ def test_a_drawing_alone_has_room_for_its_title_and_a_line_for_each_name():
     assert 'viewBox="0 -' in file
     for series in (1, 2):
         assert f"var(--s{series})" in named
-    keys = [
-        float(part.split('"')[0])
-        for part in file.split('y="')[1:]
-        if part.split('"')[0].lstrip("-").replace(".", "").isdigit()
-    ]
+    keys = [float(y) for y in re.findall(r'<text x="[\d.]+" y="([-\d.]+)"', file)]
+    assert len(keys) == 3  # the title and two names
     assert max(keys) < top + alone_height
     assert min(keys) > top
 

@@ -51,11 +51,15 @@ class CollectCommand(click.Command):
     "--policy",
     default="paper",
     show_default=True,
-    help="'paper', 'exhaustive', 'review' (of a debate's arguments) or 'learned:CHECKPOINT' (a router), "
-    "with constants: 'paper:theta=0.4', 'review:critical=0.3', 'learned:CHECKPOINT,budget=0.5,theta=0.4'.",
+    help="'paper', 'exhaustive', 'review' (of a debate's arguments) or 'learned:CHECKPOINT' (a router), with constants: "
+    "'paper:theta=0.4', 'review:critical=0.3', 'learned:CHECKPOINT,budget=0.5,theta=0.4'; or MODULE:NAME of your own.",
 )
 @click.option(
-    "--epsilon", default=0.0, type=click.FloatRange(0, 1), help="Share of decisions drawn evenly, to explore."
+    "--epsilon",
+    default=0.0,
+    show_default=True,
+    type=click.FloatRange(0, 1),
+    help="Share of decisions drawn evenly, to explore.",
 )
 @click.option(
     "--signal",
