@@ -13,16 +13,17 @@ import pytest
 from click.testing import CliRunner
 from conftest import made_up
 
-from metaprobe.checkpoints import ContractMismatch
+from metaprobe.checkpoints import ContractMismatch, Draft, save_checkpoint
 from metaprobe.eval.gate import first_below
 from metaprobe.gate_cli import train_gate_command
 from metaprobe.probes.features import features, schema
-from metaprobe.probes.stream import StreamReader, threshold_name
+from metaprobe.probes.stream import PrefixHeads, StreamReader, head_name, threshold_name
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run, Sampling
 from metaprobe.routing.gate import Gate, StreamingGate
 from metaprobe.serving.watch import watch
+from metaprobe.training.common.graphs import linear_graph
 from metaprobe.training.crossfit.methods import Evidence
 from metaprobe.training.gate.train import export_gate, train_gate
 
@@ -286,3 +287,48 @@ def test_rates_that_are_no_numbers_are_named(gates: StreamingGate) -> None:
     for wrong in ("0.05", [0.05], True):
         with pytest.raises(TypeError, match="expected a false-alarm rate"):
             StreamingGate(gates.heads, stop=wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("contract", "said"),
+    [
+        (
+            {"schema": "full", "features": list(schema("full").names)},
+            "schema 'full' does not see the first 10 tokens alone",
+        ),
+        ({"schema": "no such"}, "no such"),
+        ({"features": ["made.up"]}, "was made for other 'prefix-10' features than this version computes"),
+        ({"looks": []}, r"states looks \[\] and has outputs"),
+        ({"looks": [10, 10]}, r"expected rising numbers of tokens and an output such as '.*' for each"),
+        ({"looks": [20]}, r"states looks \[20\]"),
+        ({"looks": ["10"]}, "expected rising numbers of tokens"),
+        ({"looks": None}, "states looks None"),
+    ],
+)
+def test_heads_of_another_contract_are_refused(tmp_path: Path, contract: dict[str, Any], said: str) -> None:
+    prefix = schema("prefix-10")
+    width, name = len(prefix.names), head_name(10)
+    model = linear_graph(
+        input_name="features",
+        mean=np.zeros(width),
+        scale=np.ones(width),
+        weights=np.zeros((width, 1)),
+        intercept=np.zeros(1),
+        outputs=[name],
+        impute=True,
+    )
+    stated = {"schema": "prefix-10", "features": list(prefix.names), "looks": [10]}
+    for number, given in enumerate((stated, stated | contract)):
+        saved = save_checkpoint(
+            tmp_path / str(number),
+            Draft(kind="gate", contract=given),
+            model=model,
+            golden_inputs={"features": np.zeros((1, width), np.float32)},
+            expected={name: np.full((1, 1), 0.5)},
+            card="",
+        )
+        if given is stated:
+            assert PrefixHeads(saved).looks == (10,)
+            continue
+        with pytest.raises(ContractMismatch, match=said):
+            PrefixHeads(saved)
