@@ -43,7 +43,9 @@ def runs(n: int = 60) -> list[Run]:
     for i in range(n):
         direct, steps = i % 4 in (0, 2), i % 4 in (0, 1)
         doubt = 0.0 if direct else 1.0
-        made.append(run(i, DIRECT, right=direct, drawn=10, surprise=0.5 + doubt + i / 1000, confidence=0.9 - 0.8 * doubt))
+        made.append(
+            run(i, DIRECT, right=direct, drawn=10, surprise=0.5 + doubt + i / 1000, confidence=0.9 - 0.8 * doubt)
+        )
         made.append(run(i, STEPS, right=steps, drawn=100))
     return made
 

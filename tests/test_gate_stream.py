@@ -146,6 +146,27 @@ def test_alternatives_may_come_in_any_order_and_bad_ones_change_nothing() -> Non
     np.testing.assert_allclose(vectors[0], features(kind, [logprobs], [tops])[0], rtol=1e-5, atol=1e-6)
 
 
+def test_the_manifest_of_a_gate_says_what_it_was_made_of(folder: Path, learned: Evidence) -> None:
+    manifest = StreamingGate.load(folder).checkpoint.manifest
+    contract, made = manifest.contract, manifest.training
+    assert made is not None
+    assert (made.fingerprint, made.n, made.seed, made.command) == ("f", 500, 0, "test")
+    assert made.groups == len(set(learned.table.groups.tolist()))
+    prefix = schema(str(contract["schema"]))
+    assert (contract["target"], contract["features"]) == ("correct", list(prefix.names))
+    assert manifest.generator == learned.generator
+    assert {"lightgbm", "onnxmltools", "onnx"} <= manifest.versions.keys()
+    named = {threshold_name(alpha, look) for alpha in contract["alphas"] for look in contract["looks"]}
+    assert manifest.thresholds.keys() == named
+    assert all(0 <= below <= 1 for below in manifest.thresholds.values())
+    assert {f"{head_name(look)}.auroc" for look in contract["looks"]} <= manifest.metrics.keys()
+    for alpha in contract["alphas"]:
+        if f"false_alarms@{alpha:g}" in manifest.metrics:
+            found = manifest.metrics[f"false_alarms@{alpha:g}"]
+            assert found.low <= alpha + 0.02  # what is promised may be met
+            assert manifest.metrics[f"bad_stopped@{alpha:g}"].estimate > found.estimate
+
+
 def test_the_smaller_rate_escalates(folder: Path) -> None:
     with pytest.raises(ValueError, match=r"escalate=0\.2 is above stop=0\.05"):
         StreamingGate.load(folder, stop=0.05, escalate=0.2)
