@@ -390,6 +390,19 @@ def test_a_folder_of_other_files_is_no_store_to_import_into(tmp_path: Path) -> N
     with pytest.raises(RecordError, match=r"is no run store: it holds calls\.jsonl; expected"):
         import_file(path, RunStore(tmp_path))
     assert [entry.name for entry in tmp_path.iterdir()] == ["calls.jsonl"]
+    for number, name in enumerate(("runs-notes.txt", "table.parquet")):
+        other = tmp_path / f"other{number}"
+        other.mkdir()
+        (other / name).touch()
+        with pytest.raises(RecordError, match=f"is no run store: it holds {name}; expected"):
+            import_file(path, RunStore(other))
+    for name in "abc":
+        (other / name).touch()
+    with pytest.raises(RecordError, match=r"it holds a, b, c, \.\.\.; expected a run store"):
+        import_file(path, RunStore(other))
+    (other / "c").unlink()
+    with pytest.raises(RecordError, match=r"it holds a, b, table\.parquet; expected"):
+        import_file(path, RunStore(other))
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / ".DS_Store").touch()
     assert import_file(path, RunStore(tmp_path / "runs")).imported == 1
