@@ -137,9 +137,16 @@ class HasCheckpoint(Protocol):
 
 
 class Pretrained:
-    """Gives a class that has `load` and `checkpoint` the three methods that users of the hub expect."""
+    """Gives a class that has `load` and `checkpoint` what users of the hub and of notebooks expect."""
 
     __slots__ = ()
+
+    def __repr__(self: HasCheckpoint) -> str:
+        return f"{type(self).__name__}({str(self.checkpoint.path)!r}, digest {self.checkpoint.digest[:12]})"
+
+    def _repr_html_(self: HasCheckpoint) -> str:
+        """A table for notebooks."""
+        return self.checkpoint.as_html(type(self).__name__)
 
     if TYPE_CHECKING:
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 from metaprobe.collecting.collect import (
     CollectReport,
@@ -24,10 +23,11 @@ from metaprobe.collecting.models import check_capture, load_models, named_models
 from metaprobe.collecting.options import check_constants, check_limits, check_needs, options_of
 from metaprobe.llms.base import LLMError
 from metaprobe.llms.cache import CachedLLM, CallCache, OnCall
-from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup, System
+from metaprobe.pipelines import Models, Prompts, Setup, System, load_system
 from metaprobe.pipelines.contract import check
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.errors import RecordError, Unwritable
+from metaprobe.records.plugins import load_plugin
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item
 from metaprobe.routing.explore import EpsilonGreedy, Exhaustive
@@ -40,12 +40,12 @@ from metaprobe.routing.review import ReviewRules
 from metaprobe.tasks.loading import DEFAULT_SEED, load_task
 
 CACHE_FILE = "calls.sqlite"
+POLICIES = "metaprobe.policies"
+"""Group of entry points in which an installed package gives policies of its own."""
 LEARNED = "learned"
 LEARNED_CONSTANTS = {"lambda": "lambda_"} | {name: name for name in ("budget", "seconds", "per_second", "assessment")}
 """Of `--policy learned:`, beside those of the papers' rules: as they are given -> argument of `load_policy`."""
 CONSTANTS = re.compile(r"(,\s*[a-z_]+=[^,/\\]*)+$")
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,9 @@ class CollectionPlan:
     """What is collected, by names."""
 
     system: str
+    """A name, or `MODULE:NAME` of one of your own (`metaprobe.pipelines.load_system`)."""
     task: str
+    """A name, a `.jsonl` file of items, or `MODULE:NAME` of one of your own (`metaprobe.tasks.load_task`)."""
     llms: tuple[str, ...] = ("smollm2-135m",)
     """`L`, the default model, and `NAME=L` for the stage or agent NAME. L: what `llms.weights.resolve` finds, or
     `openai:MODEL`, or `openai:MODEL@BASE_URL`."""
@@ -132,9 +134,10 @@ def launch(plan: CollectionPlan, out: Path, watch: CollectionWatch = CollectionW
     Every finished call is kept at once, so a kill loses the calls in flight and nothing else. Raises `RecordError` for
     a name that does not exist or a combination that cannot work, before anything is asked.
     """
-    system = _one_of(SYSTEMS, plan.system, "system")
+    system = load_system(plan.system)
     for variant in plan.variants:
-        _one_of(dict.fromkeys(system.variants), variant, f"variant of {system.name}")
+        if variant not in system.variants:
+            raise RecordError(f"no variant of {system.name} {variant!r}; there are: {', '.join(system.variants)}")
     if plan.agents and not system.agents:
         raise RecordError(f"agents {', '.join(plan.agents)}: {system.name} takes no agents of your own")
     if "" in plan.agents or len(set(plan.agents)) < len(plan.agents) or any(a != a.strip() for a in plan.agents):
@@ -234,7 +237,7 @@ async def _collect(
 
 
 def policy_of(plan: CollectionPlan) -> tuple[Policy, PaperRules]:
-    """The policy of a plan, and the papers' rules that it is or rests on.
+    """Returns the policy of a plan, and the papers' rules that it is or rests on; for one from outside, their defaults.
 
     Raises `RecordError` for another one, a `CheckpointError` for a checkpoint that cannot be used.
     """
@@ -243,17 +246,23 @@ def policy_of(plan: CollectionPlan) -> tuple[Policy, PaperRules]:
     if name == LEARNED:
         path, constants = checkpoint_and_constants(rest)
         own, rules = _own_constants(constants)
-        agents = plan.agents or (SYSTEMS[plan.system].agents if plan.system in SYSTEMS else ())
+        agents = plan.agents or load_system(plan.system).agents
         policy = load_policy(path, rules, agents=agents, **own)
     elif name in ("paper", "exhaustive"):
         rules = PaperRules.parse(rest)
         policy = rules if name == "paper" else Exhaustive(rules)
     elif name == ReviewRules.label:
         policy, rules = ReviewRules.parse(rest), PaperRules()
+    elif (found := load_plugin(plan.policy, POLICIES, Policy, "policy")) is not None:  # type: ignore[type-abstract]
+        if isinstance(found, type):  # a class has the methods as well
+            raise RecordError(
+                f"policy {plan.policy!r} is the class itself; give an object of it: NAME = {found.__name__}()"
+            )
+        policy, rules = found, PaperRules()
     else:
         raise RecordError(
             f"policy {plan.policy!r}: expected paper, exhaustive, review or learned:CHECKPOINT, with constants as in "
-            "paper:theta=0.4 or learned:CHECKPOINT,budget=0.5,theta=0.4"
+            "paper:theta=0.4 or learned:CHECKPOINT,budget=0.5,theta=0.4; or MODULE:NAME of your own"
         )
     return (EpsilonGreedy(policy, epsilon=plan.epsilon, seed=plan.seed) if plan.epsilon else policy), rules
 
@@ -341,9 +350,3 @@ def _check_items(system: System, items: Sequence[Item], task: str) -> None:
                 f"task that has them (see docs/tasks.md), or items with "
                 f'"fields": {{{", ".join(f"{name!r}: ..." for name in system.fields)}}}'
             )
-
-
-def _one_of(known: dict[str, T], name: str, what: str) -> T:
-    if name not in known:
-        raise RecordError(f"no {what} {name!r}; there are: {', '.join(known)}")
-    return known[name]

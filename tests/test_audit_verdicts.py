@@ -7,30 +7,21 @@ import pytest
 from conftest import made_up
 from numpy.typing import NDArray
 
-from metaprobe.eval.audits import (
-    Elsewhere,
+from metaprobe.eval.audits.controls import (
     above_chance,
     beats_controls,
-    domains_of,
-    holds_elsewhere,
-    label_noise,
     layers_tried,
-    left_out,
     permuted_by_group,
     random_features,
     shuffled_labels,
 )
-from metaprobe.eval.metrics import (
-    ControlComparison,
-    ControlDifference,
-    Interval,
-    auroc,
-    brier_skill,
-    cluster_weights,
-    interval,
-    paired_difference,
-)
+from metaprobe.eval.audits.data import label_noise
+from metaprobe.eval.audits.domains import Elsewhere, domains_of, holds_elsewhere, left_out
 from metaprobe.eval.metrics.agreement import quadratic_weighted_kappa
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, paired_difference
+from metaprobe.eval.metrics.calibration import brier_skill
+from metaprobe.eval.metrics.controls import ControlComparison, ControlDifference
+from metaprobe.eval.metrics.discrimination import auroc
 
 N = 300
 GROUPS = np.array([f"g{i}" for i in range(N)])
@@ -57,7 +48,7 @@ def test_above_chance_is_said_by_the_lower_bound(n: int, strength: float, passed
     assert (audit.passed, audit.severity) == (passed, "weak")
 
 
-@pytest.mark.parametrize(("high", "severity"), [(0.519, "invalid"), (0.53, "weak")])
+@pytest.mark.parametrize(("high", "severity"), [(0.519, "invalid"), (0.52, "weak"), (0.53, "weak")])
 def test_a_score_is_invalid_where_its_whole_interval_is_negligible(
     high: float, severity: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,6 +179,35 @@ def test_a_domain_tells_from_100_answers_on_with_a_tenth_of_either_class(n: int,
     y = np.r_[np.arange(100) % 2, np.arange(n) < right].astype(np.int64)
     found = domains_of(replace(table, y=y, tasks=np.repeat(["first", "second"], [100, n])))
     assert found[0] == ("task" if known else "")
+
+
+def test_the_eight_largest_domains_are_left_out_in_turn() -> None:
+    sizes = {name: 100 + 10 * number for number, name in enumerate("abcdefghi")}
+    table = made_up(sum(sizes.values())).table
+    table = replace(table, y=np.arange(len(table)) % 2, tasks=np.repeat(list(sizes), list(sizes.values())))
+    by, rows = domains_of(table)
+    assert (by, list(rows)) == ("task", list("bcdefghi"))
+    assert {name: len(found) for name, found in rows.items()} == {name: sizes[name] for name in "bcdefghi"}
+
+
+@pytest.mark.parametrize(("n", "known"), [(1000, True), (998, False)])
+def test_a_calibration_error_elsewhere_is_told_from_1000_answers_on(n: int, known: bool) -> None:
+    table = made_up(n).table
+    table = replace(table, y=np.arange(n) % 2, tasks=np.array(["a", "b"])[np.arange(n) // 2 % 2])
+    probability = np.where(np.arange(n) % 2, 0.9, 0.4)
+    found = left_out(table, lambda rows: (probability[rows], probability[rows]), probability, resamples=50)
+    assert found is not None
+    assert (found.ece is not None) == known
+    if found.ece is not None:
+        assert found.ece.estimate == pytest.approx(0.25)  # 0.1 too low where right, 0.4 too high where wrong
+        assert found.ece.n == n
+
+
+def test_the_domain_that_a_probe_knows_least_of_is_named() -> None:
+    parts = {"a": told(0.5, 0.71, 0.8), "b": told(0.4, 0.58, 0.7), "c": told(0.5, 0.66, 0.8)}
+    found = Elsewhere("task", parts, told(0.6, 0.65, 0.7), told(-0.1, -0.02, 0.1), None)
+    detail = holds_elsewhere(found, name="probe", home=0.7).detail
+    assert "lowest 0.580 on b; over mean log-probability -0.020 [-0.100, +0.100]" in detail
 
 
 def test_what_stands_at_one_place_in_every_group_tells_nothing_of_permuted_labels() -> None:

@@ -8,30 +8,31 @@ from conftest import made_up
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaprobe.eval.audits import (
-    AuditInputs,
+from metaprobe.eval.audits.controls import (
     above_chance,
-    auroc_ceiling,
     beats_controls,
-    class_balance,
-    domains_of,
     free_controls,
-    group_overlap,
-    holds_elsewhere,
-    label_noise,
-    labels_by_source,
     layers_tried,
-    left_out,
-    near_duplicates,
     permuted_by_group,
     random_features,
-    repeated_questions,
-    run_audits,
     shuffled_labels,
-    transfer_matrix,
 )
+from metaprobe.eval.audits.data import (
+    auroc_ceiling,
+    class_balance,
+    group_overlap,
+    label_noise,
+    labels_by_source,
+    near_duplicates,
+    repeated_questions,
+)
+from metaprobe.eval.audits.domains import domains_of, holds_elsewhere, left_out
+from metaprobe.eval.audits.run import AuditInputs, run_audits
 from metaprobe.eval.audits.similar import normalised, similar_pairs
-from metaprobe.eval.metrics import Interval, against_controls, auroc, cluster_weights
+from metaprobe.eval.audits.transfer import transfer_matrix
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights
+from metaprobe.eval.metrics.controls import against_controls
+from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.records.types import Call, Item, Label, Run
 
 N = 300
@@ -145,14 +146,67 @@ def test_prefix_filtering_misses_no_pair(texts, threshold):
     assert {pair for _, i, j in blocks for pair in zip(i.tolist(), j.tolist(), strict=True)} == expected
 
 
+def test_where_only_some_questions_could_be_compared_that_is_said(monkeypatch):
+    asked = questions(200, words=30)
+    splits = [{"train": np.arange(100, 200), "test": np.arange(100)}]
+    assert "drawn for the check" not in near_duplicates(asked, splits).detail
+    monkeypatch.setattr("metaprobe.eval.audits.similar.BLOCK", 50)
+    monkeypatch.setattr("metaprobe.eval.audits.similar.MAX_COMPARED", 0)
+    found = near_duplicates(asked, splits, seed=3)
+    assert "50 of 200 questions drawn for the check" in found.detail
+    drawn = {near_duplicates(asked, splits, seed=seed).detail for seed in range(8)}
+    assert len(drawn) > 1  # how many of the drawn ones are test questions
+
+
 def test_normalised_text_keeps_operators():
     assert normalised("What is  3 + 5?") == normalised("what is 3+5")
     assert normalised("3 + 5") != normalised("3 - 5")
 
 
-def test_a_rare_class_is_named():
+@pytest.mark.parametrize("ones", [10, 90])
+def test_a_class_is_rare_below_a_tenth_of_the_answers(ones):
     assert class_balance(np.array([0, 1] * 50)).passed
-    assert not class_balance(np.array([1] * 96 + [0] * 4)).passed
+    assert class_balance(np.arange(100) < ones).passed
+    rare = class_balance(np.arange(1000) < (99 if ones == 10 else 901))
+    assert not rare.passed
+    assert f"{ones}% of 1000 labels are 1; the rarer class has 9.9%, expected 10%" in rare.detail
+
+
+def test_a_leak_is_invalid_above_five_per_cent_of_the_answers_and_tells_how_far_auroc_can_move():
+    groups = np.array([f"g{i}" for i in range(200)])
+    rows = np.arange(200)
+    splits = [{"train": rows[100:], "test": rows[:100]}]
+    y = (rows % 4 == 0).astype(np.int64)
+    for copies, severity in ((5, "weak"), (6, "invalid")):
+        asked = questions(200, words=30).astype("U400")
+        asked[:copies] = asked[100 : 100 + copies]
+        for found in (repeated_questions(asked, splits, y=y), near_duplicates(asked, splits, y=y)):
+            assert (found.passed, found.severity) == (False, severity)
+            assert f"touches {copies} of 100 answers ({copies}.0%)" in found.detail
+            right = 1 + (copies > 4)
+            moved = 1 - (1 - right / 25) * (1 - (copies - right) / 75)
+            assert f"AUROC can move by at most {moved:.3f}" in found.detail
+        assert "AUROC" not in repeated_questions(asked, splits).detail
+    assert group_overlap(groups, splits).detail == "no group is in two roles (1 split)"
+
+
+def test_one_in_a_hundred_test_questions_may_resemble_a_seen_one():
+    rows = np.arange(400)
+    for copies, passed in ((2, True), (3, False)):
+        asked = questions(400, words=30).astype("U400")
+        asked[:copies] = asked[200 : 200 + copies]
+        found = near_duplicates(asked, [{"train": rows[200:], "test": rows[:200]}])
+        assert found.passed == passed
+        assert found.detail.startswith(f"{copies} of 200 test questions ({copies / 2:.1f}%)")
+
+
+def test_long_questions_are_quoted_by_their_beginning_and_end():
+    asked = questions(200, words=30).astype("U400")
+    asked[0] = asked[100] = "a" * 40 + "b" * 50 + "c" * 35
+    asked[1] = asked[101] = "d" * 80
+    found = repeated_questions(asked, [{"train": np.arange(100, 200), "test": np.arange(100)}])
+    assert repr("a" * 40 + " ... " + "c" * 35) in found.detail
+    assert repr("d" * 80) in found.detail
 
 
 # Judges
@@ -181,8 +235,14 @@ def test_judges_who_disagree_fail_and_those_who_agree_pass():
     assert bad.severity == "invalid"
     [kept] = label_noise({"program": truth, "judge": judge(0.4)}, groups, y=truth.astype(np.int64))
     assert (kept.passed, kept.severity) == (False, "weak")
-    assert not label_noise({"program": truth, "judge": np.where(np.arange(N) < 20, truth, np.nan)}, groups)
+    for shared, said in ((29, 0), (30, 1)):
+        few = np.where(np.arange(N) < shared, truth, np.nan)
+        assert len(label_noise({"program": truth, "judge": few}, groups)) == said
     assert label_noise({"a": np.ones(N), "b": np.ones(N)}, groups)[0].passed
+
+
+def test_judges_who_agree_no_more_than_coins_leave_nothing_to_find():
+    assert auroc_ceiling(0.5, 0.3) == auroc_ceiling(0.4, 0.7) == 0.5
 
 
 @pytest.mark.parametrize(("error", "base"), [(0.0, 0.3), (0.1, 0.5), (0.2, 0.7)])
@@ -306,6 +366,11 @@ def test_with_three_groups_no_number_of_permutations_gives_a_p_value_that_counts
     audit = shuffled_labels(lambda labels: rng.normal(size=120), y, y + rng.normal(size=120), groups, permutations=30)
     assert "cannot be tested with so few groups, for the smallest p possible is 0.17" in audit.detail
     assert "p = " not in audit.detail
+    for permutations, few in ((4, "permutations"), (5, "groups")):  # three groups can be laid out in six ways
+        audit = shuffled_labels(
+            lambda labels: rng.normal(size=120), y, y + 0.0, groups, permutations=permutations
+        )  # fmt: skip
+        assert f"with so few {few}" in audit.detail
     many = np.arange(120).astype(str)
     audit = shuffled_labels(lambda labels: rng.normal(size=120), y, y + rng.normal(size=120), many, permutations=30)
     assert "with the true labels: p = 0.032" in audit.detail

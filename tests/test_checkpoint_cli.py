@@ -15,14 +15,14 @@ from tiny import tiny_quality
 from metaprobe.checkpoint_cli import CHECKPOINT
 from metaprobe.checkpoints import Audit, CheckpointError, Metric, compare
 from metaprobe.cli import main
-from metaprobe.eval.metrics import Interval
+from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import write_outcomes
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Hidden, Item, Label, Run
 from metaprobe.training.promote import FEWEST_GROUPS, Promotion, _probabilities, _reasons, load_reader, promote
-from metaprobe.training.router.train import train_router
+from metaprobe.training.router.train import write_router
 
 
 def run(*arguments):
@@ -285,8 +285,8 @@ def test_routers_are_promoted_on_outcomes_and_take_no_option_of_the_others(made,
     elsewhere = {"small": (0.1, 0.1), "middle": (0.3, 0.3), "large": (0.95, 0.9)}
     dear = planted(60, 8, {name: dict(zip(("easy", "hard"), skill, strict=True)) for name, skill in elsewhere.items()})
     new, old = tmp_path / "new", tmp_path / "old"
-    train_router(new, planted(120), folds=2, states=600)
-    train_router(old, dear, folds=2, states=600)
+    write_router(new, planted(120), folds=2, states=600)
+    write_router(old, dear, folds=2, states=600)
     write_outcomes(tmp_path / "outcomes.jsonl", planted(120, seed=1))
     promoted = run("promote", new, "--over", old, tmp_path / "outcomes.jsonl")
     refused = run("promote", old, "--over", new, tmp_path / "outcomes.jsonl")

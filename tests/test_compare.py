@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet
 import pytest
+from scipy.stats import norm
 
 from metaprobe.eval.compare import BEST_BASELINE, STATED, Judged, method_results, run_of_answers
 from metaprobe.eval.compare_details import detailed, ordinal_outcome
@@ -16,10 +17,14 @@ from metaprobe.eval.compare_efficiency import NotTwoChoice, Responses, metacogni
 from metaprobe.eval.compare_items import write_item_table
 from metaprobe.eval.compare_pairs import pair_tests
 from metaprobe.eval.coupling import coupling
-from metaprobe.eval.metrics import auroc, spearman
+from metaprobe.eval.metrics.delong import delong_test
+from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.metrics.ordinal import spearman
 from metaprobe.eval.results import Comparison
 from metaprobe.eval.systems import metacrit
+from metaprobe.eval.systems.mgv import EVALUATIONS
 from metaprobe.eval.table import AnswerTable, answer_table
+from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run, Statement
 from metaprobe.training.comparison.write import write_comparison
@@ -176,7 +181,60 @@ def test_overconfidence_is_confidence_minus_accuracy_and_grows_with_the_level():
     assert gaps == sorted(gaps, key=lambda gap: gap.estimate)
     assert gaps[2].low > 0.35
     assert not rows[TREES, "all"].stated
+    assert rows[TREES, "all"].confidence == pytest.approx(judges(table)[1].probability.mean())
+    assert rows[TREES, "all"].accuracy == table.y.mean()
     assert (LENGTH, "all") not in rows
+
+
+def test_overconfidence_is_told_of_every_level_and_method_that_has_a_number():
+    table = answers()
+    hard = table.levels == "hard"
+    said = np.where(hard, np.nan, table.stated_confidence)
+    plain, stated, learned = (judges(table)[at] for at in (2, 0, 1))
+    rows = overconfidence(replace(table, stated_confidence=said), [plain, stated, learned], None, resamples=20)
+    assert [(row.method, row.level) for row in rows] == [
+        (STATED, "all"), (STATED, "easy"), (STATED, "medium"),
+        (TREES, "all"), (TREES, "easy"), (TREES, "medium"), (TREES, "hard"),
+    ]  # fmt: skip
+    other = replace(table, levels=np.where(hard, "", np.where(table.levels == "easy", "cross", "odd")))
+    rows = overconfidence(other, [stated], None, resamples=20)
+    assert [row.level for row in rows] == ["all", "cross", "no level", "odd"]
+    flat = replace(table, levels=np.full(N, "easy"))
+    halves = difficulty_strata(replace(table, levels=np.where(hard, "hard", "easy")))
+    assert [row.level for row in overconfidence(flat, [stated], halves, resamples=20)] == ["all", "easy", "hard"]
+    assert [row.level for row in overconfidence(flat, [stated], None, resamples=20)] == ["all"]
+
+
+def test_strata_are_cells_of_what_differs_in_the_order_of_difficulty():
+    table = answers()
+    mixed = replace(table, dimensions=np.where(np.arange(N) < 300, "sums", "facts"))
+    found = difficulty_strata(mixed)
+    assert found.by == "dimension x level"
+    assert found.names == tuple(f"{d} / {level}" for d in ("facts", "sums") for level in LEVELS)
+    assert found.names[found.member[0]] == "sums / easy"
+    alone = difficulty_strata(replace(mixed, levels=np.full(N, "easy")))
+    assert (alone.by, alone.names) == ("dimension", ("facts", "sums"))
+    assert difficulty_strata(table).names == tuple(LEVELS)
+
+
+def test_an_estimate_that_takes_all_questions_for_equal_gives_no_strata():
+    table = replace(answers(), levels=np.full(N, ""))
+    hard = np.arange(N) % 3 == 2
+    two = Judged("words", "plain", np.where(hard, 0.2, 0.7), np.where(hard, 0.2, 0.7), 1.0)
+    assert difficulty_strata(table, estimate=two).names == ("1 of 2, easiest", "2 of 2, hardest")
+    same = Judged("words", "plain", np.full(N, 0.5), np.full(N, 0.5), 1.0)
+    assert difficulty_strata(table, estimate=same) is None
+
+
+def test_a_stratum_of_one_class_has_no_auroc_and_without_statements_nothing_is_compared_with_them():
+    table = answers()
+    table = replace(table, y=np.where(table.levels == "easy", 1, table.y))
+    learned = judges(table)[1]
+    (found,) = at_equal_difficulty(table, [learned], difficulty_strata(table), resamples=20).methods
+    assert found.diff_stated is None
+    assert found.by_stratum[0] is None
+    medium = table.levels == "medium"
+    assert found.by_stratum[1].estimate == auroc(table.y[medium], learned.ranking[medium])
 
 
 def test_pairs_are_tested_by_delong_where_answers_are_independent_and_by_the_bootstrap_else():
@@ -191,6 +249,12 @@ def test_pairs_are_tested_by_delong_where_answers_are_independent_and_by_the_boo
     in_pairs = replace(table, groups=np.array([f"g{i // 2}" for i in range(N)]))
     clustered = pair_tests(in_pairs, judges(table))
     assert {pair.test for pair in clustered} == {"clustered bootstrap"}
+    for one in found:
+        assert one.difference.level == 0.95
+        half = one.difference.high - one.difference.estimate
+        error = delong_test(table.y, *(next(m.ranking for m in judges(table) if m.name == name)
+                                       for name in (one.method, one.reference))).standard_error  # fmt: skip
+        assert half == pytest.approx(norm.ppf(0.975) * error)
     for one, other in zip(found, clustered, strict=True):
         # the pairs are independent in truth, so that both must come to about the same
         assert one.difference.estimate == pytest.approx(other.difference.estimate)
@@ -303,6 +367,11 @@ def test_answers_that_cannot_be_read_are_left_out_and_counted():
     lost = replace(responses, response=np.where(np.arange(N) < 50, -1, responses.response))
     found = metacognitive_efficiency(table, judged[:1], lost, resamples=50)
     assert (found.n, found.unreadable) == (N - 50, 50)
+    for keep in ("nothing", "one choice"):
+        kept = np.zeros(N, bool) if keep == "nothing" else responses.signal == 1
+        none = replace(responses, response=np.where(kept, responses.response, -1))
+        with pytest.raises(NotTwoChoice, match=f"of {N} answers {kept.sum()} can be read, and not both true and false"):
+            metacognitive_efficiency(table, judged, none)
 
 
 def test_the_ratio_to_a_d_prime_of_guessing_is_refused():
@@ -343,12 +412,41 @@ def test_coupling_counts_what_is_flagged_fixed_and_broken():
     assert row.fixed_difference.estimate == pytest.approx(0.5)
     assert row.fixed_difference.low > 0.15
     assert row.broken_difference.estimate == pytest.approx(0.5)
-    assert np.isnan(row.broken_unflagged.low)  # of 8 answers no interval is given
+    assert np.isnan([row.broken_unflagged.low, row.broken_unflagged.high]).all()  # of 8 answers no interval is given
+    assert np.isnan([row.broken_difference.low, row.broken_difference.high]).all()  # nor of a difference from them
+    assert (row.broken_unflagged.estimate, row.broken_unflagged.n) == (0, 8)
     assert row.failure_auroc.estimate == pytest.approx(0.45)
     never = rows["control flags"]
     assert (never.fixed_flagged, never.fixed_difference) == (None, None)
     assert never.fixed_unflagged.estimate == pytest.approx(20 / 43)
     assert rows["either flags"].n == 60
+
+
+@pytest.mark.parametrize(("flagged", "known"), [(9, False), (10, True)])
+def test_shares_have_an_interval_from_ten_groups_on(flagged, known):
+    kinds = [(0, 1, i % 2) for i in range(flagged)] + [(0, 0, i % 2) for i in range(20)]
+    runs = [criticised(first, flag, final, i) for i, (first, flag, final) in enumerate(kinds)]
+    row = coupling(runs, resamples=100)[0]
+    assert row.monitor == "monitor flags"
+    for found in (row.fixed_flagged, row.fixed_difference):
+        assert np.isfinite([found.low, found.high]).all() == known
+        assert found.level == 0.95
+    assert np.isfinite(row.fixed_unflagged.high)
+    assert row.failure_auroc is None  # all first answers were wrong
+    assert row.broken_flagged is row.flagged_right is None
+
+
+def test_runs_without_a_checked_answer_couple_nothing_and_variants_are_told_apart():
+    runs = [replace(criticised(i % 2, i % 2, 1, i), variant="ab"[i // 20]) for i in range(40)]
+    unchecked = [replace(run, id=f"{run.id}x", labels=()) for run in runs]
+    unjudged = [replace(run, id=f"{run.id}y", outcome=None) for run in runs]
+    assert coupling([*unchecked, *unjudged]) == ()
+    rows = coupling([*runs, *unchecked, *unjudged], resamples=20)
+    assert [(row.variant, row.monitor) for row in rows] == [
+        (variant, f"{monitor} flags") for variant in "ab" for monitor in ("monitor", "control", "either")
+    ]
+    assert {row.n for row in rows} == {20}
+    assert rows[0].failure_auroc.estimate == 0  # it flags what is right
 
 
 def test_coupling_of_recorded_metacrit_agrees_with_its_agreement_table():
@@ -367,6 +465,19 @@ def test_recorded_cycles_couple_stated_difficulty_and_evaluation_with_failure():
     assert 100 < stated.n < evaluated.n == 200
     assert stated.fixed_difference is None  # a difficulty is no flag
     assert evaluated.fixed_difference is not None
+
+
+@pytest.mark.parametrize(("quality", "flagged"), [(0.84, True), (0.86, False)])
+def test_an_evaluation_flags_what_is_not_yet_enough_to_stop(quality, flagged):
+    calls = (Call(id="a", stage="answer"), Call(id="v", stage="verify", parent="a"))
+    run = Run(
+        id="r", system="monitor-generate-verify", variant="v", item=Item(id="i", question="q"), calls=calls,
+        statements=tuple(Statement("v", kind, quality) for kind in EVALUATIONS["verify"]),
+        labels=(Label("a", "correct", 0.0, "program"),), outcome=0.0,
+    )  # fmt: skip
+    (row,) = coupling([run], resamples=5)
+    assert row.monitor == "evaluation below 0.85"
+    assert row.flagged_wrong.estimate == flagged
 
 
 def test_each_agents_answer_has_its_own_statement():
@@ -398,8 +509,42 @@ def test_what_one_call_states_of_the_run_holds_for_its_answers_and_another_round
         Statement("d0", "difficulty", 0.2), Statement("d1", "difficulty", None), Statement("c1", "confidence", 0.7),
     ))  # fmt: skip
     table = answer_table([run])
+    other = replace(run, statements=(*run.statements, Statement("a0", "confidence", 0.4)))
+    assert answer_table([other]).stated_confidence.tolist() == [0.4, 0.7]  # its own; of who was asked about it
     assert table.stated_difficulty.tolist() == pytest.approx([0.2, np.nan], nan_ok=True)
     assert table.stated_confidence.tolist() == [0.7, 0.7]
+
+
+def test_answers_that_cannot_be_learned_from_are_refused_with_what_there_is():
+    call = Call(id="c", stage="answer", agent="a", logprobs=np.zeros(1, np.float32))
+    run = Run("r", "s", "v", Item("i", "q"), (call,), labels=(Label("c", "correct", 1.0, "program"),))
+    assert answer_table([run]).y.tolist() == [1]
+    graded = replace(run, labels=(Label("c", "correct", 0.5, "judge:m"),))
+    with pytest.raises(RecordError, match=r"call c: label correct is 0\.5; expected 0 or 1"):
+        answer_table([graded])
+    with pytest.raises(RecordError, match="of stage verify by agent any; stages found: answer; agents found: a"):
+        answer_table([run], stage="verify")
+    with pytest.raises(RecordError, match="no call of stage any by agent b"):
+        answer_table([run], agent="b")
+    bare = replace(run, calls=(replace(call, logprobs=None), replace(call, id="d")))
+    with pytest.raises(RecordError, match="1 calls have no such label, 1 have it but no log-probabilities"):
+        answer_table([bare])
+
+
+def test_answers_of_a_table_come_by_their_name_and_say_whether_they_were_cut():
+    calls = tuple(
+        Call(id=name, stage="answer", model="m", logprobs=np.zeros(n, np.float32), finish_reason=reason)
+        for name, n, reason in (("b", 2, "length"), ("a", 3, "stop"))
+    )
+    labels = tuple(Label(name, "correct", y, "program") for name, y in (("b", 1.0), ("a", 0.0)))
+    item = Item("i", "q", task="t", group="g", dimension="d", level="easy")
+    table = answer_table([Run("r", "s", "v", item, calls, labels=labels)])
+    assert (table.call_ids.tolist(), table.y.tolist()) == (["a", "b"], [0, 1])
+    assert (table.tokens.tolist(), table.cut.tolist()) == ([3, 2], [False, True])
+    for name, value in (("items", "i"), ("tasks", "t"), ("groups", "t/g"), ("variants", "v"), ("dimensions", "d"),
+                        ("levels", "easy"), ("questions", "q"), ("models", "m")):  # fmt: skip
+        assert getattr(table, name).tolist() == [value] * 2
+    assert table.rows(np.array([1])).call_ids.tolist() == ["b"]
 
 
 @pytest.fixture(scope="module")

@@ -10,13 +10,13 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from metaprobe.eval.metrics import auroc
+from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import RecordError
 from metaprobe.training.common import trees
 from metaprobe.training.common.roles import final_roles
 from metaprobe.training.common.trees import fit_trees
-from metaprobe.training.quality.train import head_studies, train_quality
+from metaprobe.training.quality.train import head_studies, write_quality
 
 distributed = pytest.importorskip("distributed")
 array = pytest.importorskip("dask.array")
@@ -204,7 +204,7 @@ def test_the_whole_of_training_runs_on_the_workers(
     monkeypatch.setattr(dask_trees, "MAX_ROUNDS", 20)
     monkeypatch.setattr(trees, "_refinements", lambda y, names: iter(()))
     studies = head_studies([recorded_runs], ["correct"], folds=2, spread=True)
-    checkpoint = train_quality(tmp_path / "c", studies, command="a test")
+    checkpoint = write_quality(tmp_path / "c", studies, command="a test")
     assert checkpoint.manifest.metrics["auroc"].estimate > 0.55
     verdict = QualityPredictor(checkpoint).predict([-0.1] * 12)
     assert verdict.in_support is not None

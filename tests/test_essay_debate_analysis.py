@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from metaprobe.eval.metrics import auroc
+from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.systems.essay_debate import (
     Association,
     FeatureScore,
@@ -110,6 +110,61 @@ def test_pass_rates_and_missing_judgements_are_those_that_were_planted() -> None
     assert advocate.critical.estimate == 0.25
     assert skeptic.q is not None
     assert skeptic.q.n == 30
+
+
+def test_a_judge_that_was_asked_again_or_said_nothing_readable_is_counted() -> None:
+    def labels(number: int, role: str, logprobs: np.ndarray) -> dict[tuple[str, str], float]:
+        program = {("program", "critical"): 1.0, ("program", "check:evidence"): 1.0} if role == "skeptic" else {}
+        if role == "advocate":
+            return program
+        return program | {(JUDGE, k): 2.0 for k in ("instruction", "justification", "evidence", "q")} | {
+            (JUDGE, "critical"): 0.0
+        }  # fmt: skip
+
+    def asked_again(found: Run) -> Run:
+        again = [
+            dataclasses.replace(call, id=f"{call.id}2")
+            for call in found.calls
+            if call.stage == "judge" and call.parent is not None and call.parent.startswith("1/")
+        ]
+        return dataclasses.replace(found, calls=(*found.calls, *again))
+
+    runs = [asked_again(run(n, labels=labels)) for n in range(10)]
+    other = Run("x", "another", "v", Item("i", "q", gold=("1",)), (Call(id="c", stage="argument", model="m"),))
+    silent, spoke = verdicts([*runs, other], resamples=20)
+    assert (silent.role, silent.asked, silent.retried, silent.missing) == ("advocate", 10, 1, 10)
+    assert (silent.top, silent.passed, silent.critical, silent.q) == ({}, {}, None, None)
+    assert (spoke.role, spoke.asked, spoke.retried, spoke.missing) == ("skeptic", 10, 1, 0)
+    assert (spoke.top["evidence"].estimate, spoke.passed["evidence"].estimate) == (0, 1)
+    # What the program did not check has no row, and the next role has its own.
+    (checked,) = checks(runs, resamples=20)
+    assert (checked.role, checked.rates["critical"].estimate) == ("skeptic", 1)
+    assert checked.rates["check:evidence"].estimate == 0  # one piece of evidence is not more than one
+    (both,) = judge_agreement(runs, resamples=20)
+    assert both.role == "skeptic"
+    assert both.flags == {(False, False): 0, (False, True): 0, (True, False): 10, (True, True): 0}
+    assert {row.role for row in feature_associations(runs, resamples=2)} == {"skeptic"}
+    ungraded = [dataclasses.replace(found, item=dataclasses.replace(found.item, gold=())) for found in runs]
+    assert score_agreement(ungraded) == ()
+    (scored,) = score_agreement([*ungraded, run(10, score="0")], resamples=20)
+    assert (scored.model, scored.variant, scored.missing) == ("m", "paper", 0)
+    assert scored.exact is not None
+    assert (scored.exact.estimate, scored.exact.n) == (0, 1)
+
+
+def test_a_checkpoint_in_the_judges_place_is_asked_once_and_predicts_nothing() -> None:
+    def labels(number: int, role: str, logprobs: np.ndarray) -> dict[tuple[str, str], float]:
+        names = ("instruction", "justification", "evidence", "q")
+        return {("ab12", k): 3.0 - number % 2 for k in names} | {("ab12", "critical"): 0.0}
+
+    def unjudged(found: Run) -> Run:
+        return dataclasses.replace(found, calls=tuple(call for call in found.calls if call.stage != "judge"))
+
+    runs = [unjudged(run(n, labels=labels)) for n in range(8)]
+    for row in verdicts(runs, resamples=20):
+        assert (row.judge, row.asked, row.retried, row.missing) == ("ab12", 8, 0, 0)
+        assert (row.top["evidence"].estimate, row.passed["evidence"].estimate) == (0.5, 1)
+    assert feature_associations(runs) == ()  # what it said follows from these very features
 
 
 def test_a_program_that_flags_what_the_model_flags_has_kappa_one() -> None:

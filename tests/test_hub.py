@@ -15,7 +15,7 @@ import pytest
 from fake_hub import FakeHub, running
 from tiny import responses, tiny_quality
 
-from metaprobe import QualityPredictor, load_checkpoint
+from metaprobe import QualityPredictor
 from metaprobe.checkpoints import (
     CheckpointExists,
     ContractMismatch,
@@ -25,6 +25,7 @@ from metaprobe.checkpoints import (
     NotACheckpoint,
     TamperedCheckpoint,
     UnsafeModel,
+    load_checkpoint,
     push,
 )
 from metaprobe.checkpoints.hub import Repository, explained, location_of

@@ -132,7 +132,7 @@ BAD_LINES = [
     (b"[1, 2]", r"came \[1, 2\] \(list\); expected one JSON object"),
     (b'{"id": ' + b"9" * 5000 + b"}", "not JSON"),
     ({"id": "q2"}, '"response" is missing'),
-    (changed(response=WITHOUT_LOGPROBS), "no log-probabilities.*logprobs=True"),
+    (changed(response=WITHOUT_LOGPROBS, verbalized_confidence=None), "no log-probabilities.*logprobs=True.*verbalized"),
     (changed(labels={"correct": "yes"}), r"label 'correct' is \"yes\" \(str\); expected 0 or 1"),
     (changed(labels={"correct": 0.5}), r"label 'correct' is 0.5 \(float\); expected 0 or 1"),
     (changed(labels={"evidence": 2.5}), "label 'evidence' is 2.5 .* expected 1 or 2 or 3"),
@@ -421,3 +421,34 @@ def test_sampling_at_the_ends_of_its_ranges_is_read(tmp_path: Path) -> None:
     assert read[0] == Sampling(temperature=0.0, top_p=0.0, seed=-(2**63), max_tokens=2**63 - 1)
     assert read[1] == Sampling(temperature=100.0, top_p=1.0)
     assert read[2] == Sampling()
+
+
+def test_an_answer_without_log_probabilities_is_taken_for_its_stated_confidence(tmp_path: Path) -> None:
+    line = changed(response=WITHOUT_LOGPROBS, verbalized_confidence=0.4)
+    path = tmp_path / "stated.jsonl"
+    path.write_text(json.dumps(line) + "\n", encoding="utf-8")
+    store = RunStore(tmp_path / "runs")
+    report = import_file(path, store)
+    assert (report.imported, report.without_logprobs) == (1, 1)
+    [run] = store
+    [call] = run.calls
+    assert (call.text, call.logprobs, call.tokens) == ("Wien", None, ())
+    assert run.stated("confidence", call.id) == 0.4
+    assert run.label("correct", call.id) == 1
+
+
+def test_an_answer_without_log_probabilities_is_known_again_by_its_text(tmp_path: Path) -> None:
+    path, store = tmp_path / "stated.jsonl", RunStore(tmp_path / "runs")
+
+    def imported(text: str, confidence: float) -> ImportReport:
+        choice = {"message": {"role": "assistant", "content": text}}
+        line = {"id": "q1", "verbalized_confidence": confidence, "response": {"choices": [choice]}}
+        path.write_text(json.dumps(line) + "\n", encoding="utf-8")
+        return import_file(path, store)
+
+    assert imported("Wien", 0.4).imported == 1
+    assert (again := imported("Wien", 0.6)).relabelled == 1
+    assert again.imported == 0
+    assert [run.stated("confidence") for run in store] == [0.6]
+    with pytest.raises(ImportFileError, match="is stored with another answer"):
+        imported("Graz", 0.6)

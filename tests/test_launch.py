@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,10 +21,13 @@ from faulty_server import FaultyServer, mixed
 from scripted import ScriptedLLM
 
 from metaprobe.collecting.collect import CollectReport, collect
-from metaprobe.collecting.launch import CollectionPlan, CollectionWatch, launch, policy_of
-from metaprobe.collecting.models import api_options, named_models
+from metaprobe.collecting.launch import CollectionPlan, CollectionWatch, checkpoint_and_constants, launch, policy_of
+from metaprobe.collecting.models import api_options, check_capture, load_models, named_models
+from metaprobe.llms.base import Capabilities
 from metaprobe.llms.openai_client import OpenAILLM
 from metaprobe.pipelines import SYSTEMS, Models, Prompts, Session, Setup, System
+from metaprobe.probes.quality import QualityPredictor
+from metaprobe.probes.source import Replacement, SignalSource
 from metaprobe.records.errors import RecordError, Unwritable
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Run
@@ -32,7 +36,7 @@ from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.profiles import Experience
 from metaprobe.terminal import live_collection
 from metaprobe.training.crossfit.study import study
-from metaprobe.training.hidden.train import train_hidden
+from metaprobe.training.hidden.train import write_hidden
 
 COT = SYSTEMS["zero-shot-cot"]
 
@@ -229,7 +233,7 @@ def test_a_server_that_refuses_even_the_warm_up_gives_reasons_run_by_run(tmp_pat
 def test_a_signal_that_the_model_cannot_give_is_refused_before_anything_is_asked(
     recorded_runs: Path, tmp_path: Path
 ) -> None:
-    train_hidden(tmp_path / "probe", study([recorded_runs], folds=2), when="before", target="correct", command="test")
+    write_hidden(tmp_path / "probe", study([recorded_runs], folds=2), when="before", target="correct", command="test")
     plan = CollectionPlan(
         system="metacogagent",
         task="metacog-eval",
@@ -243,6 +247,196 @@ def test_a_signal_that_the_model_cannot_give_is_refused_before_anything_is_asked
         other = dataclasses.replace(plan, signals=(f"{name}={tmp_path / 'probe'}",))
         with pytest.raises(RecordError, match=said):
             launch(other, tmp_path / "runs")
+
+
+@dataclasses.dataclass
+class Loaded:
+    """A model of this machine, as it was asked for."""
+
+    name: str
+    layers: str | None
+    batch_size: int
+    top_logprobs: int
+    capabilities: Capabilities = dataclasses.field(default=Capabilities(logprobs=True, hidden=True))
+    revision: str = "1"
+
+
+@pytest.fixture
+def loaded(monkeypatch: pytest.MonkeyPatch) -> list[Loaded]:
+    """What was loaded of this machine's models, in order."""
+    pytest.importorskip("torch")
+    found: list[Loaded] = []
+
+    def load(name: str, **options: Any) -> Loaded:
+        found.append(Loaded(name, **options))
+        return found[-1]
+
+    monkeypatch.setattr("metaprobe.llms.local.LocalLLM.load", load)
+    return found
+
+
+@dataclasses.dataclass
+class Read:
+    """A checkpoint that reads hidden states of a model."""
+
+    layers: tuple[int, ...]
+    model: str | None = None
+    reader: Any = None
+
+    def __post_init__(self) -> None:
+        generator = self.model and SimpleNamespace(model=self.model)
+        manifest = SimpleNamespace(generator=generator)
+        self.reader = SimpleNamespace(checkpoint=SimpleNamespace(path="probe", manifest=manifest))
+
+
+class Signals(SignalSource):
+    """Any object in a checkpoint's place."""
+
+    def __init__(self, **read: Read) -> None:
+        self._replacements = {name.replace("_", "@"): one for name, one in read.items()}  # type: ignore[assignment, misc]
+
+
+AGENTS_OF = SYSTEMS["metacogagent"]
+
+
+@pytest.mark.parametrize(
+    ("capture", "read", "layers"),
+    [
+        (None, {}, None),
+        ("all", {}, "all"),
+        ("every:2", {}, "every:2"),
+        (None, {"confidence": Read((4, 2))}, "2,4"),
+        ("all", {"confidence": Read((4,))}, "all"),
+        ("8,10,4", {"confidence": Read((4, 2))}, "2,4,8,10"),
+    ],
+)
+def test_layers_that_are_kept_and_layers_that_are_read_are_all_kept(
+    capture: str | None, read: dict[str, Read], layers: str | None, loaded: list[Loaded]
+) -> None:
+    models = load_models(
+        {"": "m"}, AGENTS_OF, Signals(**read), ("a",), capture=capture, batch_size=5, top_logprobs=3
+    )  # fmt: skip
+    assert [(one.name, one.layers, one.batch_size, one.top_logprobs) for one in loaded] == [("m", layers, 5, 3)]
+    assert models.all == tuple(loaded)
+
+
+def test_layers_are_read_of_the_model_that_is_asked_there(loaded: list[Loaded]) -> None:
+    named = {"": "m", "a": "n", "classify": "m"}
+    models = load_models(named, AGENTS_OF, Signals(confidence_a=Read((7,), "n")), ("a", "b"))
+    assert {one.name: one.layers for one in loaded} == {"m": None, "n": "7"}
+    assert models.of("answer", "a").name == "n"
+    assert models.of("answer", "b").name == "m"
+
+
+def test_a_checkpoint_that_could_never_be_read_is_refused(loaded: list[Loaded]) -> None:
+    def load(read: Read, **options: Any) -> Models:
+        return load_models({"": "m"}, AGENTS_OF, Signals(confidence=read), ("a",), **options)
+
+    with pytest.raises(RecordError, match="capture 'every:2' beside signals that read layers 2,4: give all, or"):
+        load(Read((4, 2)), capture="every:2")
+    with pytest.raises(RecordError, match="probe reads hidden states of other, not of m"):
+        load(Read((4,), "other"))
+    load(Read((4,), "m"))
+    load(Read((), "other"))  # log-probabilities of any model
+
+
+def test_a_predictor_needs_a_model_that_gives_log_probabilities(
+    loaded: list[Loaded], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    predictor = QualityPredictor.load("bundled:quality")
+    signals = SignalSource({"confidence": Replacement(predictor)})
+    load_models({"": "m"}, AGENTS_OF, signals, ("a",))
+    monkeypatch.setattr(
+        "metaprobe.llms.local.LocalLLM.load",
+        lambda name, **options: Loaded(name, **options, capabilities=Capabilities(logprobs=False, hidden=True)),
+    )
+    with pytest.raises(RecordError, match="reads log-probabilities, and m gives none"):
+        load_models({"": "m"}, AGENTS_OF, signals, ("a",))
+
+
+@pytest.mark.parametrize("capture", ["", "some", "every:0", "every:", "1,", "-1", "1;2", "all,1"])
+def test_layers_that_no_model_has_are_refused_first(capture: str) -> None:
+    with pytest.raises(RecordError, match="expected 'all', 'every:N', or numbers of layers"):
+        check_capture(capture)
+    for good in (None, "all", "every:4", "0, 8,16", " 3 "):
+        check_capture(good)
+
+
+def test_a_second_value_of_an_option_and_one_that_is_no_number_are_refused() -> None:
+    for option in ("timeout_s=0", "attempts=0", "max_wait_s=-1", "revision=5", "schema_form=xml", "prices=5"):
+        with pytest.raises(RecordError, match=f"api option '{option}': expected"):
+            api_options([option])
+    with pytest.raises(RecordError, match=r"attempts is 3 already; give one value"):
+        api_options(["attempts=3", "attempts=4"])
+    assert api_options(["timeout_s=0.5", "attempts=1", "revision=a=b"]) == {
+        "timeout_s": 0.5, "attempts": 1, "revision": "a=b"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("agents"), [("a", "a"), ("",), (" a",), ("a ",)])
+def test_agents_have_different_names_without_blanks(tmp_path: Path, agents: tuple[str, ...]) -> None:
+    plan = CollectionPlan(system="metacogagent", task="metacog-eval", llms=("openai:m@http://127.0.0.1:1/v1",))
+    with pytest.raises(RecordError, match="expected different names, without blanks around them"):
+        launch(dataclasses.replace(plan, agents=agents), tmp_path / "runs")
+
+
+def test_the_cache_goes_when_all_is_stored_and_stays_where_it_is_shared_or_something_failed(tmp_path: Path) -> None:
+    os.environ.setdefault("OPENAI_API_KEY", "sk-test")
+
+    def files(folder: Path) -> bool:
+        return any(path.name.startswith("calls.sqlite") for path in folder.iterdir())
+
+    with FaultyServer(lambda content, attempt: "ok") as server:
+        plan = CollectionPlan(
+            system="zero-shot-cot", task="metacog-eval", llms=(f"openai:m@{server.base_url}",), limit=2
+        )
+        launch(plan, tmp_path / "own")
+        launch(dataclasses.replace(plan, cache=tmp_path / "calls.sqlite"), tmp_path / "shared")
+        before = len(server.bodies)
+        launch(dataclasses.replace(plan, cache=tmp_path / "calls.sqlite"), tmp_path / "again")
+        # Only the warm-up asks: both answers are in the shared cache.
+        assert all("Count slowly" in body["messages"][-1]["content"] for body in list(server.bodies)[before:])
+    assert not files(tmp_path / "own")
+    assert files(tmp_path)
+    with FaultyServer(lambda content, attempt: "400") as server:
+        launch(dataclasses.replace(plan, llms=(f"openai:m@{server.base_url}",)), tmp_path / "failed")
+    assert files(tmp_path / "failed")
+
+
+def test_a_file_that_is_no_cache_is_refused_before_anything_is_asked(tmp_path: Path) -> None:
+    os.environ.setdefault("OPENAI_API_KEY", "sk-test")
+    (tmp_path / "mine.txt").write_text("not a cache, and longer than a header of SQLite would be", encoding="utf-8")
+    plan = CollectionPlan(
+        system="zero-shot-cot", task="metacog-eval", llms=("openai:m@http://127.0.0.1:1/v1",),
+        cache=tmp_path / "mine.txt", limit=1,
+    )  # fmt: skip
+    with pytest.raises(RecordError, match=r"mine\.txt"):
+        launch(plan, tmp_path / "runs")
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "constants"),
+    [
+        ("folder", "folder", ""),
+        ("folder,budget=0.5", "folder", "budget=0.5"),
+        ("folder,budget=0.5, theta=0.4", "folder", "budget=0.5, theta=0.4"),
+        ("a,b/folder,theta=1", "a,b/folder", "theta=1"),
+        ("here/x=1,y=2/f,theta=1", "here/x=1,y=2/f", "theta=1"),
+    ],
+)
+def test_a_learned_policy_is_a_path_and_constants(text: str, path: str, constants: str) -> None:
+    assert checkpoint_and_constants(text) == (Path(path), constants)
+
+
+def test_a_folder_may_have_the_form_of_a_constant(tmp_path: Path) -> None:
+    folder = tmp_path / "p,theta=3"
+    folder.mkdir()
+    assert checkpoint_and_constants(f"{folder},theta=4") == (folder, "theta=4")
+    assert checkpoint_and_constants(f"{folder}") == (folder, "")
+    with pytest.raises(RecordError, match="expected a checkpoint folder"):
+        checkpoint_and_constants("")
+    with pytest.raises(RecordError, match="expected a checkpoint folder"):
+        checkpoint_and_constants(",budget=1")
 
 
 def test_a_full_disk_stops_the_asking_says_what_is_kept_and_is_gone_on_from(tmp_path: Path) -> None:

@@ -176,6 +176,16 @@ def test_keyword_rules_route_by_skill(question: str, agent: str) -> None:
     assert (dispatched(found), executing(found)) == ("beta", (agent,))
 
 
+def test_keywords_are_needed_for_every_agent_and_where_none_occurs_the_next_in_turn_answers() -> None:
+    item = replace(ITEM, question="Say something.")
+    assert [asked(run(model(), "keyword", item=item, index=index))[0] for index in range(3)] == [
+        "alpha:answer", "beta:answer", "gamma:answer"
+    ]  # fmt: skip
+    fewer = replace(PROMPTS, texts={**PROMPTS.texts, "keywords": "--- list\ncount, sum\ncode"})
+    with pytest.raises(RecordError, match=r"keywords\.txt has 2 lines for 3 agents \(alpha, beta, gamma\)"):
+        run(model(), "keyword", prompts=fewer)
+
+
 def test_a_conversation_ends_where_an_agent_agrees_with_the_one_before_it() -> None:
     llm = model(("5", "4", "four"))
     found = run(llm, "conversation")
@@ -382,6 +392,58 @@ def test_the_full_matrix_tells_which_delegations_helped() -> None:
     assert matrix.correct.tolist() == [[1, 0, k % 2] for k in range(6)]
     assert matrix.confidence[2].tolist() == [0.1, 0.1, 0.9]
     assert matrix.groups == ("g0", "g0", "g1", "g1", "g2", "g2")
+
+
+def test_delegations_that_mend_and_that_break_are_told_apart() -> None:
+    def script(k: int) -> ScriptedLLM:
+        first, other = [("5", "4"), ("4", "5"), ("4", "4"), ("5", "4")][k]
+        # Alpha, beta, gamma and alpha begin; the surest of the others gets the item.
+        begins = k % 3
+        answers, sure = [other] * 3, [10, 10, 10]
+        answers[begins] = first
+        sure[(begins + 1) % 3] = 90
+        return model(tuple(answers), tuple(sure))
+
+    result = evaluate(made_runs("every-agent", script, 4), resamples=50)
+    assert result.delegated.estimate == 1
+    assert result.improved is not None
+    assert result.worsened is not None
+    assert (result.improved.estimate, result.worsened.estimate) == (0.5, 0.25)
+    assert result.precision is not None
+    assert (result.precision.estimate, result.precision.groups) == (0.75, 2)
+    assert result.flow == {("alpha", "beta"): 2, ("beta", "gamma"): 1, ("gamma", "alpha"): 1}
+
+
+def test_what_an_agents_calls_took_is_the_sum_of_its_assessment_and_answer() -> None:
+    (found,) = made_runs("every-agent", mixed, 1)
+    took = {"assess": (0.25, 10.0), "answer": (0.5, 20.0), "classify": (8.0, 800.0)}
+    calls = tuple(
+        replace(call, cost_usd=took[call.stage][0], latency_ms=took[call.stage][1])
+        if call.agent != "gamma" or call.stage == "answer"
+        else call
+        for call in found.calls
+    )
+    (line,) = outcomes([replace(found, calls=calls)])
+    assert {name: (a["cost_usd"], a["latency_ms"]) for name, a in line["agents"].items()} == {
+        "alpha": (0.75, 30.0),
+        "beta": (0.75, 30.0),
+        "gamma": (0.5, 20.0),
+    }
+    assert line["group"] == "g0"
+    (line,) = outcomes([found], by_classifier=True)
+    assert line["dimension"] == "mathematical computation"
+    alone = replace(found, item=replace(found.item, group=""))
+    assert next(outcomes([alone]))["group"] == "i0"
+
+
+def test_the_matrix_knows_the_agents_that_are_named_and_nothing_of_who_was_not_asked() -> None:
+    runs = made_runs("algorithm", mixed, 2)  # alpha and beta answer alone
+    matrix = outcome_matrix(runs, ("gamma", "alpha"))
+    assert matrix.agents == ("gamma", "alpha")
+    assert matrix.ids == ("i0", "i1")
+    assert [[None if x != x else x for x in row] for row in matrix.correct.tolist()] == [[None, 1], [None, None]]
+    assert outcome_matrix(runs).agents == ("alpha", "beta")
+    assert outcome_matrix([], ("alpha",)).correct.shape == (0, 1)
 
 
 def test_outcomes_are_the_lines_that_a_router_learns_from() -> None:

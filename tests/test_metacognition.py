@@ -10,27 +10,20 @@ from scipy.optimize import minimize
 from scipy.special import ndtr
 from scipy.stats import kendalltau, spearmanr
 
-from metaprobe.eval.metrics import (
-    CoverageAtRisk,
-    StratifiedAuroc,
-    auroc,
+from metaprobe.eval.metrics.agreement import quadratic_weighted_kappa
+from metaprobe.eval.metrics.calibration import (
     brier,
     brier_reliability,
     brier_resolution,
     brier_uncertainty,
-    delong_covariance,
-    delong_test,
-    equal_grades,
-    fit_meta_d,
-    holm,
-    kendall,
-    prediction_rejection_ratio,
-    response_counts,
-    risk_coverage,
     rms_calibration_error,
-    sensitivity,
-    spearman,
 )
+from metaprobe.eval.metrics.delong import delong_covariance, delong_test, holm
+from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.metrics.ordinal import kendall, spearman
+from metaprobe.eval.metrics.selective import CoverageAtRisk, prediction_rejection_ratio, risk_coverage
+from metaprobe.eval.metrics.stratified import StratifiedAuroc
+from metaprobe.eval.metrics.type2 import equal_grades, fit_meta_d, response_counts, sensitivity
 
 FEW = settings(max_examples=25)
 
@@ -158,6 +151,18 @@ def test_what_cannot_be_fitted_is_refused_with_the_reason():
         fit_meta_d(np.ones((2, 2, 1)))
     with pytest.raises(ValueError, match=r"\(2, 2, K\)"):
         fit_meta_d(np.ones((2, 4)))
+    with pytest.raises(ValueError, match="got 1 of 3"):
+        equal_grades([0.1, 0.2, 0.3], grades=1)
+    with pytest.raises(ValueError, match="got 4 of 0"):
+        equal_grades([])
+    with pytest.raises(ValueError, match=r"grades whole; got \(2,\), \(2,\) and \(3,\)"):
+        response_counts([0, 1], [0, 1], [0, 1, 1])
+    with pytest.raises(ValueError, match=r"grades whole; got \(2,\), \(3,\)"):
+        response_counts([0, 1], [0, 1, 1], [0, 1])
+    with pytest.raises(ValueError, match="of float64"):
+        response_counts([0, 1], [0, 1], [0.0, 1.0])
+    with pytest.raises(ValueError, match="the smallest is -1"):
+        response_counts([0, 1], [0, 1], [-1, 0])
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=40))
@@ -224,6 +229,8 @@ def test_equal_rankings_differ_by_nothing_and_a_clear_difference_is_found():
     assert delong_test(y, strong, noise).p < 1e-6
     with pytest.raises(ValueError, match="two answers of each class"):
         delong_test([1, 1, 0], [1, 2, 3], [3, 2, 1])
+    with pytest.raises(ValueError, match=r"shape \(k, 4\), one column an answer; got \(1, 5\)"):
+        delong_covariance([1, 1, 0, 0], [1, 2, 3, 4, 5])
 
 
 def test_holm_is_as_in_the_textbook_and_leaves_out_what_has_no_p():
@@ -320,3 +327,28 @@ def test_rank_correlations_are_those_of_scipy_with_copies_for_weights(data, draw
         expected = scipys(*copied).statistic
         assert [*values, mine(*copied)] == pytest.approx([expected] * 3)
         assert np.isnan(mine(np.zeros(len(score)), score))
+
+
+def test_what_cannot_be_paired_is_refused_with_both_shapes():
+    for metric in (spearman, kendall, quadratic_weighted_kappa):
+        with pytest.raises(ValueError, match=r"same shape; got \(3,\) and \(2,\)"):
+            metric([1, 2, 3], [1, 2])
+    with pytest.raises(ValueError, match="3 strata for y of shape"):
+        StratifiedAuroc(np.zeros(3))([0, 1], [0.1, 0.2])
+    with pytest.raises(ValueError, match=r"non-empty one-dimensional array; got shape \(0,\)"):
+        quadratic_weighted_kappa([], [])
+    with pytest.raises(ValueError, match=r"one-dimensional array; got shape \(1, 2\)"):
+        quadratic_weighted_kappa([[1, 2]], [[1, 2]])
+    assert quadratic_weighted_kappa([2], [3]) == 0
+
+
+def test_resamples_that_leave_nothing_to_rank_have_no_correlation():
+    finely = np.arange(40.0)  # more distinct values than are counted at once
+    weight = np.zeros((4, 40), dtype=int)
+    weight[1, 3] = 5  # one answer, copied
+    weight[2, [3, 7]] = 1
+    weight[3, [3, 7, 9]] = 1
+    found = kendall(finely, np.where(finely == 9, -1.0, finely), weight)
+    assert np.isnan(found[:2]).all()
+    assert found[2:] == pytest.approx([1, -1 / 3])
+    assert np.isnan(kendall(finely, np.zeros(40)))

@@ -9,24 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
 
-from metaprobe.eval.metrics import (
-    auprc,
-    aurc,
-    auroc,
+from metaprobe.eval.metrics.bootstrap import cluster_weights, interval, mean_interval, paired_difference
+from metaprobe.eval.metrics.calibration import (
     brier,
     brier_skill,
-    cluster_weights,
     ece,
     ece_equal_width,
     ece_interval,
-    excess_aurc,
-    interval,
-    mean_interval,
-    paired_difference,
     reliability_table,
-    risk_coverage,
     rms_calibration_error,
+    stated_calibration,
 )
+from metaprobe.eval.metrics.discrimination import auprc, auroc
+from metaprobe.eval.metrics.selective import aurc, excess_aurc, risk_coverage
 
 RANK = [auroc, auprc, aurc, excess_aurc]
 PROBABILITY = [brier, brier_skill, ece, ece_equal_width, rms_calibration_error]
@@ -117,6 +112,8 @@ def test_equal_width_bins_end_at_their_upper_edge_and_hold_what_falls_into_them(
     # (0, 0.1]: 0 and 0.1; (0.1, 0.2]: 0.15; (0.2, 0.3]: both 0.3; (0.6, 0.7]: 0.7; (0.9, 1]: 1
     by_hand = (2 * abs(0.05 - 0.5) + abs(0.15 - 0) + 2 * abs(0.3 - 0.5) + abs(0.7 - 1) + abs(1 - 0)) / 7
     assert ece_equal_width(y, score) == pytest.approx(by_hand)
+    apart = np.array([0.65, 0.75, 0.85, 0.95])  # the uppermost bins are apart as well
+    assert ece_equal_width([0, 1, 0, 1], apart) == pytest.approx((0.65 + 0.25 + 0.85 + 0.05) / 4)
     assert ece_equal_width(y, score, bins=1) == pytest.approx(abs(score.mean() - y.mean()))
     assert ece(y, score, bins=1) == pytest.approx(abs(score.mean() - y.mean()))
 
@@ -184,6 +181,8 @@ def test_bad_input_is_named(metric):
         metric([], [])
     with pytest.raises(ValueError, match="2 of 3 scores are NaN"):
         metric([0, 1, 1], [np.nan, 0.5, np.nan])
+    with pytest.raises(ValueError, match=r"score must be one-dimensional; got shape \(1, 2\)"):
+        metric([0, 1], [[0.1, 0.2]])
     with pytest.raises(ValueError, match="0 and 1 only; 1 of 2"):
         metric([0, 2], [0.1, 0.2])
     with pytest.raises(ValueError, match=r"same shape; got \(2,\) and \(3,\)"):
@@ -200,6 +199,13 @@ def test_bad_input_is_named(metric):
 def test_probabilities_outside_the_unit_interval_are_refused(metric):
     with pytest.raises(ValueError, match="calibrate"):
         metric([0, 1], [0.5, 1.5])
+
+
+@pytest.mark.parametrize("metric", [ece, ece_equal_width, rms_calibration_error, reliability_table])
+def test_fewer_than_one_bin_is_refused(metric):
+    assert metric([0, 1, 1], [0.2, 0.6, 0.9], bins=1) is not None
+    with pytest.raises(ValueError, match="bins must be at least 1; got 0"):
+        metric([0, 1, 1], [0.2, 0.6, 0.9], bins=0)
 
 
 def calibrated(rng, n, shift=0.0):
@@ -260,6 +266,10 @@ def test_reliability_bins_nearer_than_asked_are_one_and_lose_no_answer():
     assert low.probability == pytest.approx(p[100:].mean())
     assert low.accuracy == pytest.approx(y[100:].mean())
     assert low.high - low.low < 0.1  # the interval is that of all its answers
+    found = stated_calibration(y, p, cluster_weights(np.arange(600), 20))
+    assert found.reliability == reliability_table(y, p)  # apart, unless it is asked for
+    assert stated_calibration(y, p, cluster_weights(np.arange(600), 20), apart=0.05).reliability == (low, high)
+    assert stated_calibration(y, np.full(600, np.nan), cluster_weights(np.arange(600), 20)) is None
 
 
 def test_members_of_a_group_are_drawn_together_and_resamples_are_reproducible():
@@ -339,3 +349,6 @@ def test_intervals_refuse_what_they_cannot_resample():
         mean_interval([1.0, 2.0], np.ones(2, dtype=int))
     with pytest.raises(ValueError, match="1 of 2 values are not finite"):
         mean_interval([1.0, np.nan], np.ones((3, 2), dtype=int))
+    for level in (0, 1, 1.5):
+        with pytest.raises(ValueError, match=f"between 0 and 1; got {level}"):
+            mean_interval([1.0, 2.0], np.ones((3, 2), dtype=int), level=level)

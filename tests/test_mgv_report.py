@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from metaprobe.eval.systems.mgv import EVALUATIONS, CycleReport, attempts, cycle_reports
@@ -140,6 +141,46 @@ def test_systems_and_variants_are_reported_apart() -> None:
 def test_answers_that_nobody_checked_are_refused() -> None:
     with pytest.raises(RecordError, match="no label 'correct'"):
         cycle_reports([run(0, [(1, 0.9)], label=False)])
+    with pytest.raises(RecordError, match="run 0 has no checked answer"):
+        attempts(replace(run(0, [(1, 0.9)]), outcome=None))
+    with pytest.raises(RecordError, match="run 0 has no checked answer"):
+        attempts(replace(run(0, [(1, 0.9)]), calls=()))
+
+
+def test_cycles_that_were_all_run_can_be_stopped_at_any_threshold() -> None:
+    found = report(run(0, [(0, 0.5), (1, 0.9)]), run(1, [(1, 0.8), (0, 0.2)]))
+    at = {row.threshold: row for row in found.thresholds}
+    assert {threshold: (row.accuracy.estimate, row.attempts.estimate) for threshold, row in at.items()}[0.85] == (1, 2)
+    early = at[min(at)]
+    assert early.attempts.estimate == 1
+    assert early.accuracy.estimate == 0.5
+    assert early.tokens.estimate == 30  # of the first cycle only
+    assert at[0.85].tokens.estimate == 90
+    assert report(run(0, [(0, 0.5)]), run(1, [(1, 0.8)])).thresholds == ()  # one cycle each: nothing to stop
+    undecided = [replace(each, decisions=()) for each in (run(0, [(0, 0.5), (1, 0.9)]), run(1, [(1, 0.8), (0, 0.2)]))]
+    assert report(*undecided).thresholds == ()
+
+
+def test_easier_questions_are_expected_to_be_solved() -> None:
+    found = report(run(0, [(1, 0.9)], difficulty=0.2), run(1, [(0, 0.9)], difficulty=0.9))
+    assert found.difficulty_auroc is not None
+    assert found.difficulty_auroc.estimate == 1
+    assert (found.difficulty_given, found.quality_given) == (1, 1)
+    unstated = report(run(0, [(1, None)], difficulty=None), run(1, [(0, 0.9)], difficulty=0.9))
+    assert (unstated.difficulty_given, unstated.quality_given) == (0.5, 0.5)
+    silent = report(run(0, [(1, None)], difficulty=None))
+    assert silent.difficulty_auroc is silent.quality_auroc is None
+    assert silent.selection.best.estimate == 1
+
+
+def test_tokens_are_the_servers_count_or_else_those_of_the_log_probabilities() -> None:
+    planted = run(0, [(1, 0.9)])
+    calls = tuple(
+        replace(call, usage=Usage(), logprobs=np.zeros(4, np.float32) if call.stage == "answer" else None)
+        for call in planted.calls
+    )
+    assert attempts(replace(planted, calls=calls))[0].tokens == 4
+    assert report(replace(planted, calls=calls)).tokens.estimate == 4
 
 
 def test_an_evaluation_that_knows_nothing_has_an_interval_around_one_half() -> None:

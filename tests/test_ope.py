@@ -126,6 +126,10 @@ def test_logs_that_contradict_themselves_are_refused():
         Logged(np.array([0, 1]), np.ones(2), even / 2, ["x", "y"])
     with pytest.raises(RecordError, match="1 of 2 rewards"):
         Logged(np.array([0, 1]), np.array([1.0, np.nan]), even, ["x", "y"])
+    with pytest.raises(RecordError, match=r"actions \(3,\), rewards \(2,\).*3 groups do not belong together"):
+        Logged(np.zeros(3, dtype=int), np.ones(2), np.full((3, 2), 0.5), range(3))
+    with pytest.raises(RecordError, match="0 groups do not belong together"):
+        Logged(np.zeros(0, dtype=int), np.ones(0), np.full((0, 2), 0.5), [])
     with pytest.raises(RecordError, match="columns from 0 to 1"):
         Logged(np.array([0, 2]), np.ones(2), even, ["x", "y"])
     for groups in (["x", "x"], ["x", "y"]):  # the second: all the weight is in x
@@ -133,6 +137,8 @@ def test_logs_that_contradict_themselves_are_refused():
             ips(Logged(np.array([0, 1]), np.ones(2), even, groups), np.array([[1.0, 0.0], [1.0, 0.0]]))
     with pytest.raises(RecordError, match="policy has shape"):
         ips(HAND, even)
+    with pytest.raises(RecordError, match=r"predicted has shape \(3,\); expected a reward for each of \(3, 2\)"):
+        doubly_robust(HAND, POLICY, HAND.reward)
     with pytest.raises(RecordError, match="clip is 0"):
         ips(HAND, POLICY, clip=0)
 

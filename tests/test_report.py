@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from made_up_report import HOSTILE, METHOD_OF_ALL, METHODS, made_up
 
-from metaprobe.eval.metrics import ControlComparison, ControlDifference, Interval
+from metaprobe.eval.metrics.bootstrap import Interval
+from metaprobe.eval.metrics.controls import ControlComparison, ControlDifference
 from metaprobe.eval.report.inside import layers_section
 from metaprobe.eval.report.layout import Column, Table, share, words
 from metaprobe.eval.report.methods import METRICS, clear_winner
@@ -22,10 +23,10 @@ from metaprobe.eval.report.render import report_files
 from metaprobe.eval.report.sections import sections
 from metaprobe.eval.report.summary import brief
 from metaprobe.eval.report.systems import systems_section
-from metaprobe.eval.report.text import comparison_table
+from metaprobe.eval.report.text import comparison_table, shorten
 from metaprobe.eval.results import Comparison, Finding, MethodResult
 from metaprobe.eval.trajectory import trajectory_bands
-from metaprobe.eval.wording import bounds, number, verdict
+from metaprobe.eval.wording import bounds, control_named, number, p_value, percent, percent_bounds, spread, verdict
 
 SECTIONS = [
     "summary", "methods", "scores", "reliability", "risk", "seen", "difficulty", "efficiency", "layers", "trajectories",
@@ -340,6 +341,32 @@ def test_the_text_table_is_aligned_and_fits_110_columns(comparison):
     rows = lines[lines.index(head) + 2 : lines.index(head) + 2 + len(METHODS)]
     assert all(row[head.index("AUROC")] == "0" and row[head.index("AUROC") - 1] == " " for row in rows)
     assert all(row[head.index("vs stated")] in "+-" for row in rows)
+
+
+def test_the_text_table_has_the_columns_that_some_method_fills(comparison):
+    first, *rest = comparison.methods
+    only = replace(comparison, methods=(first, *(replace(m, within_runs=None) for m in rest)))
+    assert "within runs ^" in comparison_table(only)
+    bare = tuple(replace(m, within_runs=None, stated=None) for m in comparison.methods)
+    text = comparison_table(replace(comparison, methods=bare))
+    assert "within runs" not in text
+    assert "ECE, as stated" not in text
+    shown = next(line for line in comparison_table(comparison).splitlines() if line.startswith("blend"))
+    assert shown.count("*") == 1  # the winner's AUROC
+    assert f"{len(comparison.y)} answers, {100 * comparison.base_rate:.1f}% right" in text
+    assert shorten("a" * 24) == "a" * 24
+    assert shorten("a  b" + "c" * 30) == "a b" + "c" * 20 + "…"
+
+
+def test_shares_and_probabilities_by_chance_are_written_as_they_are_read():
+    assert percent_bounds(Interval(0.5, 0.444, 0.556, 9, 9)) == "[44\u00a0%, 56\u00a0%]"
+    assert percent(0.4444, 1) == "44.4\u00a0%"
+    assert percent(float("nan")) == "n/a"
+    assert [p_value(p) for p in (0.0009, 0.001, 0.01234, 1.0)] == ["< 0.001", "0.001", "0.012", "1.000"]
+    assert spread(Interval(0.5, 0.4, 0.6, 9, 9), 1) == "0.5 [0.4, 0.6]"
+    assert control_named("P(true)") == "the further question P(true)"
+    assert control_named("run identity") == "the plain predictor run identity"
+    assert control_named("length") == "the free number length"
 
 
 def test_the_text_table_fits_with_ends_next_to_zero_too(comparison):

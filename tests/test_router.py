@@ -26,7 +26,7 @@ from metaprobe.training.router.evaluate import evaluate_router, known_of_line
 from metaprobe.training.router.fit import fit_router
 from metaprobe.training.router.promote import promote
 from metaprobe.training.router.rows import Rates
-from metaprobe.training.router.train import state_rows, train_router
+from metaprobe.training.router.train import state_rows, write_router
 from metaprobe.training.router.words import Words, texts_of
 
 # Whether so little data passes every audit is not the subject here.
@@ -61,7 +61,7 @@ def planted(n: int, seed: int = 0, skill: dict[str, dict[str, float]] = SKILL) -
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("router") / "checkpoint"
-    train_router(path, planted(600), folds=2, states=STATES, command="test")
+    write_router(path, planted(600), folds=2, states=STATES, command="test")
     return path
 
 
@@ -108,7 +108,7 @@ def test_its_regret_falls_towards_that_of_the_planted_truth_with_more_data(tmp_p
 
     regrets = []
     for n in (64, 1600):
-        train_router(tmp_path / str(n), outcomes(n, seed=n), folds=2, states=STATES)
+        write_router(tmp_path / str(n), outcomes(n, seed=n), folds=2, states=STATES)
         trained = LearnedRouter.load(tmp_path / str(n), lambda_=lambda_)
         lost = []
         for question in outcomes(8, seed=0):
@@ -288,7 +288,7 @@ def test_only_a_better_version_is_promoted(tmp_path: Path, folder: Path, router:
         replace(q, agents={a: replace(o, score=float(rng.random() < 0.5)) for a, o in q.agents.items()})
         for q in planted(300, seed=8)
     ]
-    train_router(tmp_path / "worse", deaf, folds=2, states=STATES)
+    write_router(tmp_path / "worse", deaf, folds=2, states=STATES)
     worse = LearnedRouter.load(tmp_path / "worse", lambda_=0.1)
     assert promote(router, worse, HELD_OUT).promoted
     kept = promote(worse, router, HELD_OUT)

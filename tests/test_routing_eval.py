@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metaprobe.eval.metrics import cluster_weights
+from metaprobe.eval.metrics.bootstrap import cluster_weights
 from metaprobe.eval.routing import (
     Matrix,
     Played,
@@ -21,9 +21,9 @@ from metaprobe.eval.routing import (
     quantile,
     replay,
 )
-from metaprobe.eval.routing_cascade import Cascade, cascades_on_hull, tuned_cascade
+from metaprobe.eval.routing_cascade import TunedCascade, cascades_on_hull, tuned_cascade
 from metaprobe.eval.routing_controls import against, always, domain_table, mixture_at, shuffled
-from metaprobe.eval.routing_curves import aiq, curve_figures, recovered, upper_hull
+from metaprobe.eval.routing_curves import aiq, curve_figures, hull_corners, recovered, upper_hull
 from metaprobe.records.errors import RecordError
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "router_cascade9" / "data.jsonl.gz"
@@ -103,8 +103,88 @@ def test_what_the_matrix_does_not_hold_is_none_and_what_it_cannot_answer_is_refu
         replay(HAND, CASCADE[:3])
     with pytest.raises(RecordError, match="no recorded cost"):
         compare(partial, always(partial, 0), always(partial, 0), price=1.0)
-    with pytest.raises(RecordError, match="score must be from 0 to 1"):
-        matrix_of([[2]], [0])
+    for worth in (2, -0.1, np.inf):
+        with pytest.raises(RecordError, match="score must be from 0 to 1"):
+            matrix_of([[worth]], [0])
+    for cost in (-0.001, np.inf):
+        with pytest.raises(RecordError, match="cost must be finite and at least 0"):
+            matrix_of([[1]], [cost])
+    with pytest.raises(RecordError, match="latency must be finite and at least 0"):
+        matrix_of([[1]], [2.0], latency=[[-1]])
+    assert matrix_of([[1]], [2.0], latency=[[0]]).latency.tolist() == [[0]]
+    with pytest.raises(RecordError, match=r"score has shape \(1, 2\); groups and agents say \(3, 2\)"):
+        matrix_of([[1, 0]], [0, 0], groups=["x", "y", "z"])
+    with pytest.raises(RecordError, match="0 questions and 2 agents: at least one of each"):
+        matrix_of(np.zeros((0, 2)), [0, 0])
+    with pytest.raises(RecordError, match="question 1: no agent's score is known"):
+        matrix_of([[1, NAN], [NAN, NAN]], [0, 0])
+    with pytest.raises(RecordError, match="some agents were not asked everything"):
+        best_single(partial)
+    assert not partial.full
+    assert HAND.full
+
+
+def test_questions_are_taken_with_all_that_belongs_to_them():
+    part = HAND.take(np.array([2, 0]))
+    assert len(part) == 2
+    assert part.score.tolist() == [[0, 0, 1], [1, 1, 1]]
+    assert list(part.groups) == ["2", "0"]
+    assert HAND.take(np.array([False, False, False, True])).latency.tolist() == [[10, 20, 80]]
+
+
+def test_of_equals_the_cheapest_agent_is_the_best_and_the_best_one_the_cheapest():
+    assert best_single(matrix_of([[1, 1, 0]], [0.002, 0.001, 0.0])) == 1
+    assert best_single(matrix_of([[1, 1, 0]], [NAN, 5.0, 0.0])) == 1  # an unknown cost comes last
+    assert best_single(HAND, price=50.0) == 0
+    assert cheapest(matrix_of([[0, 0.5, 0.4]], [0.001, 0.001, 0.002])) == 1
+
+
+def test_asking_several_costs_and_takes_the_sum_of_them():
+    run = replay(HAND, CASCADE)
+    assert run.cost.tolist() == pytest.approx([0.001, 0.003, 0.003, 0.011])
+    assert run.latency.tolist() == [10, 30, 30, 90]
+    assert run.first.tolist() == [1, 0, 0, 1]
+    assert run.kept.tolist() == [0, 1, 1, 2]
+    assert run.asked.tolist() == [[1, 0, 0], [1, 1, 0], [1, 1, 0], [1, 0, 1]]
+    found = outcome_of(HAND, CASCADE, price=50.0, single=1, resamples=10)
+    assert found.single == "b"
+    # Values 0.95, 0.85, -0.15, -0.55 of the cascade; 0.9, 0.9, -0.1, -0.1 of b.
+    assert found.single_regret.estimate == pytest.approx((1.6 - 1.1) / 4)
+    with pytest.raises(RecordError, match=r"distinct agents from 0 to 2"):
+        replay(HAND, [Played((3,), 3), *CASCADE[1:]])
+    with pytest.raises(RecordError, match=r"question 2: a is asked.*\(2 such calls\)"):
+        replay(matrix_of([[1, 0], [1, 0], [NAN, 0], [NAN, 1]], [0, 0]), [Played((0,), 0)] * 4)
+
+
+def test_what_was_not_timed_or_priced_has_no_figure():
+    untimed = matrix_of([[1, 0], [0, 1]], [0.001, NAN], latency=[[10, 20], [NAN, 20]])
+    found = outcome_of(untimed, always(untimed, 0), resamples=10)
+    assert found.latency_ms is found.latency_p50_ms is found.latency_p99_ms is None
+    assert found.cost_per_1000.estimate == pytest.approx(1.0)
+    found = outcome_of(untimed, always(untimed, 1), resamples=10)
+    assert found.cost_per_1000 is None
+    assert found.latency_ms.estimate == 20
+    assert compare(untimed, always(untimed, 1), always(untimed, 0), resamples=10).cost_per_1000 is None
+
+
+@pytest.mark.parametrize(("questions", "promotable"), [(29, False), (30, True)])
+def test_a_policy_is_promoted_from_thirty_groups_on(questions, promotable):
+    matrix = matrix_of([[0, 1]] * questions, [0.001, 0.002])
+    found = compare(matrix, always(matrix, 1), always(matrix, 0), resamples=20)
+    assert (found.value.low, found.promotable) == (1, promotable)
+
+
+def test_a_gain_is_told_at_the_level_and_price_that_are_asked_for():
+    rng = np.random.default_rng(3)
+    matrix = matrix_of(rng.random((200, 2)) < [0.4, 0.6], [0.001, 0.003])
+    wide, narrow = (
+        compare(matrix, always(matrix, 1), always(matrix, 0), price=10.0, level=level) for level in (0.99, 0.8)
+    )
+    for part in ("value", "score", "cost_per_1000"):
+        assert (getattr(wide, part).level, getattr(narrow, part).level) == (0.99, 0.8)
+    assert wide.value.low < narrow.value.low
+    assert wide.value.estimate == pytest.approx(wide.score.estimate - 10 * 0.002)
+    assert wide.cost_per_1000.estimate == pytest.approx(2.0)
 
 
 def test_intervals_widen_when_questions_come_in_groups_of_copies():
@@ -177,6 +257,33 @@ def test_aiq_is_the_mean_height_of_the_hull():
     assert aiq(hull, 2, 3) == pytest.approx((0.625 + 0.75) / 2)
     with pytest.raises(RecordError, match="begins at 1"):
         aiq(hull, 0.5, 3)
+    with pytest.raises(RecordError, match="costs from 3 to 3"):
+        aiq(hull, 3, 3)
+
+
+def test_points_that_make_no_hull_are_refused():
+    with pytest.raises(RecordError, match=r"as many points; got \(2,\) and \(3,\)"):
+        upper_hull([1, 2], [0.1, 0.2, 0.3])
+    with pytest.raises(RecordError, match=r"as many points; got \(0,\) and \(0,\)"):
+        upper_hull([], [])
+    for cost, accuracy in ((NAN, 0.5), (1.0, np.inf)):
+        with pytest.raises(RecordError, match="no finite cost or accuracy"):
+            upper_hull([1, cost], [0.5, accuracy])
+    with pytest.raises(RecordError, match="no policies"):
+        curve_figures(HAND, [])
+    unpriced = matrix_of([[1, 0]], [0.001, NAN])
+    with pytest.raises(RecordError, match="some calls have no recorded cost"):
+        curve_figures(unpriced, [always(unpriced, 1)], weak=0, strong=0)
+
+
+def test_points_of_one_cost_count_by_the_best_and_corners_are_named_by_their_place():
+    assert hull_corners([2, 1, 1, 3], [0.5, 0.1, 0.3, 0.6]) == [2, 0, 3]
+    assert hull_corners([1, 1], [0.4, 0.4]) == [0]
+    assert hull_corners([1, 2, 3], [0.2, 0.3, 0.4]) == [0, 2]  # on one line
+    assert recovered([2.0, 2.0], [0.62, 0.68], (1, 0.6), (3, 0.7)) == recovered([2.0], [0.68], (1, 0.6), (3, 0.7))
+    # As dear as the strong one and better: it counts, and closes more than the whole gap.
+    assert recovered([3.0], [0.8], (1, 0.6), (3, 0.7)).apgr == pytest.approx(1.0)
+    assert np.isnan(recovered([2.0], [0.65], (3, 0.6), (1, 0.7)).cpt50)
 
 
 @given(POINTS)
@@ -235,6 +342,29 @@ def test_curve_figures_come_from_the_points_of_the_policies():
     assert found.accuracy_at[5.5].estimate == 0.5
     assert found.cost_of[0.5].estimate == 1.0
     assert np.isnan(found.cost_of[0.9].estimate)
+    assert found.apgr.groups == 4
+
+
+def test_curve_figures_take_their_ends_from_the_agents_that_are_named():
+    rng = np.random.default_rng(4)
+    matrix = matrix_of(rng.random((300, 3)) < [0.4, 0.6, 0.8], [0.001, 0.002, 0.010])
+    best, middle = matrix.score[:, 2].mean(), matrix.score[:, 1].mean()
+    found = curve_figures(matrix, [always(matrix, 1)], budgets=[2.0], accuracies=[middle], resamples=50)
+    assert (found.weak, found.strong) == ("a", "c")
+    assert found.accuracy_at[2.0].estimate == pytest.approx(middle)
+    assert found.cost_of[middle].estimate == pytest.approx(2.0)
+    # One ninth of the extra cost closes this part of the gap; the strong agent is no corner, the router ends at b.
+    assert found.hull.cost.tolist() == pytest.approx([1.0, 2.0])
+    weak = matrix.score[:, 0].mean()
+    closed = (middle - weak) / (best - weak)
+    assert found.apgr.estimate == pytest.approx(closed / 18 + (1 + closed) / 2 * 8 / 9)
+    assert found.cpt50.low <= found.cpt50.estimate <= found.cpt80.estimate <= found.cpt80.high
+    other = curve_figures(matrix, [always(matrix, 1)], weak=1, strong=2, resamples=50)
+    assert (other.weak, other.strong) == ("b", "c")
+    assert other.apgr.estimate == pytest.approx(0.5)
+    assert other.aiq.estimate == pytest.approx(middle)
+    turned = curve_figures(matrix, [always(matrix, 1)], weak=2, strong=0, resamples=50)
+    assert np.isnan([turned.aiq.estimate, turned.apgr.estimate]).all()
 
 
 # Controls
@@ -298,17 +428,43 @@ def test_the_domain_table_takes_each_dimensions_best_agent_and_leaves_rare_ones_
     played = domain_table(training, dimensions, ["facts", "sums", "rare", "new"])
     assert [play.kept for play in played] == [0, 1, 1, 1]
     assert [play.kept for play in domain_table(training, dimensions, ["rare"], prior=0)] == [0]
+    with pytest.raises(RecordError, match="1 dimensions for 51 training questions"):
+        domain_table(training, ["facts"], ["facts"])
+    for prior in (-1.0, NAN):
+        with pytest.raises(RecordError, match=f"prior is {prior}"):
+            domain_table(training, dimensions, ["facts"], prior=prior)
+    partial = matrix_of([[1, NAN], [0, 1]], [0.001, 0.001])
+    with pytest.raises(RecordError, match="some agents were not asked all training questions"):
+        domain_table(partial, ["x", "y"], ["x"])
     dear = Matrix(training.score, np.full((51, 2), [0.001, 0.1]), training.latency, training.agents, training.groups)
     assert [play.kept for play in domain_table(dear, dimensions, ["sums"], price=20.0)] == [0]
 
 
 def test_a_cascade_asks_on_where_confidence_is_low_or_unknown():
     confidence = np.array([[0.9, 0.0], [0.4, 0.0], [NAN, 0.0], [0.5, 0.0]])
-    played = Cascade((0, 1), (0.5,)).play(confidence)
+    played = TunedCascade((0, 1), (0.5,)).play(confidence)
     assert [play.asked for play in played] == [(0,), (0, 1), (0, 1), (0,)]
     assert [play.kept for play in played] == [0, 1, 1, 0]
-    three = Cascade((0, 1, 2), (0.5, 0.5)).play(np.array([[0.1, 0.9, 0], [0.1, 0.1, 0], [0.9, 0.1, 0]]))
+    three = TunedCascade((0, 1, 2), (0.5, 0.5)).play(np.array([[0.1, 0.9, 0], [0.1, 0.1, 0], [0.9, 0.1, 0]]))
     assert [play.asked for play in three] == [(0, 1), (0, 1, 2), (0,)]
+
+
+def test_a_cascade_is_tuned_on_what_is_all_known_and_is_no_longer_than_three():
+    confidence = np.zeros((4, 3))
+    with pytest.raises(RecordError, match=r"confidence has shape \(4, 2\); the matrix has \(4, 3\)"):
+        tuned_cascade(HAND, confidence[:, :2])
+    for longest in (0, 4):
+        with pytest.raises(RecordError, match=f"longest is {longest}; expected 1, 2 or 3"):
+            tuned_cascade(HAND, confidence, longest=longest)
+    unscored = matrix_of([[1, NAN], [0, 1]], [0.001, 0.002])
+    unpriced = matrix_of([[1, 0], [0, 1]], [0.001, NAN])
+    for matrix in (unscored, unpriced):
+        for tune in (tuned_cascade, cascades_on_hull):
+            with pytest.raises(RecordError, match="whose every score and cost is known"):
+                tune(matrix, np.zeros((2, 2)))
+    assert tuned_cascade(HAND, confidence, longest=1) == TunedCascade((2,), ())
+    assert tuned_cascade(HAND, confidence, candidates=[0, 1], longest=1).agents == (0,)  # of equals the cheaper
+    assert all(len(chain.agents) == 1 for chain in cascades_on_hull(HAND, confidence, longest=1))
 
 
 def test_planted_thresholds_are_found_and_the_chain_beats_every_agent_on_new_questions():
@@ -351,8 +507,8 @@ def test_a_tuned_chain_of_two_is_the_best_of_all_thresholds(case, data):
         return float((run.score - price * run.cost).mean())
 
     agents = sorted(range(len(matrix.agents)), key=lambda agent: matrix.cost[:, agent].mean())
-    every = [Cascade((agent,), ()) for agent in agents] + [
-        Cascade((one, two), (threshold,))
+    every = [TunedCascade((agent,), ()) for agent in agents] + [
+        TunedCascade((one, two), (threshold,))
         for at, one in enumerate(agents)
         for two in agents[at + 1 :]
         for threshold in (-np.inf, 0.1, 0.2, 0.3, np.inf)

@@ -1,0 +1,614 @@
+"""What the tables of a report hold: each number of the comparison under its own name, and what the page makes of it."""
+
+import csv
+import io
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from made_up_report import METHOD_OF_ALL, made_up
+
+from metaprobe.eval.metrics.bootstrap import Interval
+from metaprobe.eval.metrics.controls import ControlComparison, ControlDifference
+from metaprobe.eval.metrics.selective import risk_coverage
+from metaprobe.eval.report.costs import choice_section, routing_section
+from metaprobe.eval.report.difficulty import difficulty_section, efficiency_section
+from metaprobe.eval.report.facts import accuracy_section, audits_section
+from metaprobe.eval.report.inside import layers_section, seen_section, trajectories_section
+from metaprobe.eval.report.layout import slug
+from metaprobe.eval.report.methods import controls_table, headline, main_methods, method_table, methods_section
+from metaprobe.eval.report.performance import reliability_section, risk_section, scores_section
+from metaprobe.eval.report.sections import sections
+from metaprobe.eval.report.systems import systems_section
+from metaprobe.eval.results import (
+    AcceptedAtRisk,
+    Accuracy,
+    AccuracyRow,
+    Difficulty,
+    Efficiency,
+    Finding,
+    Overconfidence,
+    SeenMethod,
+    SeenTokens,
+    Stratum,
+    WithinStrata,
+)
+from metaprobe.eval.system_results import (
+    Agreement,
+    CostPoint,
+    CostQuality,
+    Coupling,
+    Failures,
+    SimilarityFlow,
+    StageAccuracy,
+    StageSimilarity,
+)
+from metaprobe.eval.wording import verdict
+
+
+def told(estimate):
+    """An interval that no other estimate has."""
+    return Interval(estimate, estimate - 0.05, estimate + 0.07, 400, 100)
+
+
+@pytest.fixture(scope="module")
+def comparison():
+    return made_up()
+
+
+def table_of(section, ident):
+    (found,) = [table for table in (*section.tables, *section.data) if table.ident == ident]
+    return found
+
+
+def rows_of(table):
+    return list(csv.DictReader(io.StringIO(table.csv)))
+
+
+def interval_of(row, key):
+    return tuple(float(row[name]) for name in (key, f"{key}_low", f"{key}_high"))
+
+
+def ends(interval):
+    return interval.estimate, interval.low, interval.high
+
+
+def vars_of(curve):
+    return curve.coverage, curve.risk
+
+
+def shown(table):
+    """Keys of the columns that the page has."""
+    return [column.key for column in table.heads]
+
+
+def marks(table, key):
+    """What the page says of each row's cell of a column."""
+    return [cell.mark for row in table.shown for column, cell in row if column.key == key]
+
+
+def test_the_tables_of_difficulty_keep_methods_and_strata_apart(comparison):
+    by_stratum = {METHOD_OF_ALL: (told(0.61), None), "length": (told(0.52), told(0.53))}
+    found = Difficulty(
+        by="level",
+        strata=(Stratum("easy", 1200, 0.7), Stratum("hard", 150, 0.3)),
+        methods=tuple(
+            WithinStrata(
+                method=name,
+                auroc=told(0.6 + at / 10),
+                diff_stated=told(0.2) if at == 0 else None,
+                by_stratum=by_stratum[name],
+            )
+            for at, name in enumerate(by_stratum)
+        ),
+    )
+    section = difficulty_section(replace(comparison, difficulty=found, overconfidence=()))
+    within = table_of(section, "within-strata")
+    overall = {method.name: method.auroc for method in comparison.methods}
+    for row, method in zip(rows_of(within), found.methods, strict=True):
+        assert row["method"] == method.method
+        assert interval_of(row, "auroc") == ends(overall[method.method])
+        assert interval_of(row, "within") == ends(method.auroc)
+    assert marks(within, "diff_stated") == ["better", ""]
+    strata = rows_of(table_of(section, "strata"))
+    assert interval_of(strata[1], "stratum_1") == ends(by_stratum["length"][0])
+    assert interval_of(strata[1], "stratum_2") == ends(by_stratum["length"][1])
+    assert strata[0]["stratum_2"] == ""
+    sizes = table_of(section, "strata-sizes")
+    assert rows_of(sizes) == [
+        {"stratum": "easy", "n": "1200", "accuracy": "0.7"},
+        {"stratum": "hard", "n": "150", "accuracy": "0.3"},
+    ]
+    assert [cell.text for _, cell in sizes.shown[0]] == ["easy", "1,200", "70\u00a0%"]
+    assert difficulty_section(replace(comparison, difficulty=None, overconfidence=())).empty
+
+
+def test_confidence_that_was_stated_and_the_method_named_beforehand_are_on_the_page_and_all_in_the_csv(comparison):
+    rows = tuple(
+        Overconfidence(
+            method=name, stated=name.startswith("verbalised"), level="hard", confidence=0.9, accuracy=0.3, gap=told(0.6)
+        )
+        for name in ("verbalised confidence", "LightGBM on log-probabilities", METHOD_OF_ALL)
+    )
+    table = table_of(difficulty_section(replace(comparison, difficulty=None, overconfidence=rows)), "overconfidence")
+    assert [row[0][1].text for row in table.shown] == ["verbalised confidence", METHOD_OF_ALL]
+    saved = rows_of(table)
+    assert [row["method"] for row in saved] == [row.method for row in rows]
+    assert [row["source"] for row in saved] == ["as stated", "recalibrated", "recalibrated"]
+    assert [saved[0][key] for key in ("level", "confidence", "accuracy", "gap")] == ["hard", "0.9", "0.3", "0.6"]
+    assert marks(table, "gap") == ["", ""]  # over-confidence is no gain
+    assert [cell.text for column, cell in table.shown[0] if column.key == "gap"] == ["+0.60"]
+
+
+def test_efficiency_says_why_a_method_has_none(comparison):
+    given = Efficiency(method="a", type2_auroc=told(0.7), meta_d=told(1.1), m_ratio=told(0.9), bins=4)
+    refused = Efficiency(method="b", type2_auroc=told(0.5), meta_d=None, m_ratio=None, bins=1, refused="too coarse")
+    both = replace(comparison.two_choice, methods=(given, refused))
+    section = efficiency_section(replace(comparison, two_choice=both))
+    assert "refused" in shown(table_of(section, "efficiency"))
+    first, second = rows_of(table_of(section, "efficiency"))
+    for key in ("type2_auroc", "meta_d", "m_ratio"):
+        assert interval_of(first, key) == ends(getattr(given, key))
+    assert (first["bins"], second["meta_d"], second["refused"]) == ("4", "", "too coarse")
+    assert "10 say neither and are left out" in section.intro
+    clear = replace(both, methods=(given,), unreadable=0)
+    section = efficiency_section(replace(comparison, two_choice=clear))
+    assert "refused" not in shown(table_of(section, "efficiency"))
+    assert "neither" not in section.intro
+    none = replace(comparison, two_choice=None, two_choice_refused="three choices")
+    assert efficiency_section(none).intro == "Not given: three choices"
+    assert efficiency_section(replace(none, two_choice_refused="")).empty
+
+
+COUPLED = (
+    "failure_auroc flagged_wrong flagged_right fixed_flagged fixed_unflagged fixed_difference broken_flagged "
+    "broken_unflagged broken_difference"
+).split()
+
+
+def test_the_tables_of_stages_hold_each_figure_under_its_name(comparison):
+    each = {key: told(0.3 + at / 20) for at, key in enumerate(COUPLED)}
+    coupled = Coupling(system="s", variant="v", monitor="flags", n=1200, **each)
+    agreed = Agreement("both", 40, told(0.3), told(0.4), told(0.5), told(0.6))
+    section = systems_section(
+        replace(
+            comparison,
+            stages=(
+                StageAccuracy("s", "v", "answer", told(0.4), None),
+                StageAccuracy("s", "v", "end", told(0.5), told(0.1)),
+            ),
+            coupling=(coupled,),
+            agreement=(agreed,),
+            failures=Failures({"ignored": 6, "misled": 2}, 4.5),
+        )
+    )
+    stages = table_of(section, "stages")
+    assert [(row["stage"], *interval_of(row, "accuracy")) for row in rows_of(stages)] == [
+        ("answer", *ends(told(0.4))),
+        ("end", *ends(told(0.5))),
+    ]
+    assert interval_of(rows_of(stages)[1], "gain") == ends(told(0.1))
+    assert marks(stages, "gain") == ["", "better"]
+    coupling = table_of(section, "coupling")
+    [row] = rows_of(coupling)
+    assert (row["monitor"], row["n"]) == ("flags", "1200")
+    for key in COUPLED:
+        assert interval_of(row, key) == ends(getattr(coupled, key))
+        assert marks(coupling, key) == [""]
+    texts = {column.key: cell.text for column, cell in coupling.shown[0]}
+    assert texts["failure_auroc"] == "0.30"  # no share
+    assert texts["flagged_wrong"] == "35\u00a0%"
+    assert texts["broken_difference"] == "+0.70"
+    [row] = rows_of(table_of(section, "agreement"))
+    for key in ("first_accuracy", "accuracy", "repaired", "broken"):
+        assert interval_of(row, key) == ends(getattr(agreed, key))
+    failures = table_of(section, "failures")
+    assert [(row["failure"], row["n"], row["share"]) for row in rows_of(failures)] == [
+        ("ignored", "6", "0.75"),
+        ("misled", "2", "0.25"),
+    ]
+    assert "4.5 of their answers" in failures.caption
+    unknown = systems_section(replace(comparison, failures=Failures({"ignored": 1}, float("nan"))))
+    assert "answers an item" not in table_of(unknown, "failures").caption
+
+
+def test_tables_of_stages_that_would_say_nothing_are_left_out(comparison):
+    bare = replace(comparison, stages=(), coupling=(), similarity=(), failures=Failures({"ignored": 0}, 1.0))
+    bare = replace(bare, agreement=tuple(replace(row, n=0) for row in comparison.agreement))
+    assert systems_section(bare).empty
+    assert systems_section(replace(bare, failures=None)).empty
+    only = systems_section(replace(bare, agreement=comparison.agreement))
+    assert [table.ident for table in only.tables] == ["agreement"]
+    flows = systems_section(replace(bare, similarity=comparison.similarity))
+    assert not flows.tables
+    assert not flows.empty
+
+
+def test_system_and_variant_are_on_the_page_where_there_are_several(comparison):
+    def heads(**changed):
+        rows = (comparison.stages[0], replace(comparison.stages[0], **changed))
+        table = table_of(systems_section(replace(comparison, stages=rows)), "stages")
+        assert {"system", "variant"} <= rows_of(table)[0].keys()
+        return {"system", "variant"} & set(shown(table))
+
+    assert heads() == set()
+    assert heads(system="other") == {"system"}
+    assert heads(variant="other") == {"variant"}
+
+
+def test_similarity_names_what_it_is_to_and_its_change_is_no_gain(comparison):
+    stages = (StageSimilarity("answer", told(0.5), None), StageSimilarity("monitor", told(0.7), told(0.2)))
+    flow = SimilarityFlow("metacrit", "v", "previous", "TF-IDF", stages)
+    section = systems_section(replace(comparison, similarity=(flow, replace(flow, reference="final"))))
+    table = table_of(section, "similarity")
+    rows = rows_of(table)
+    assert [row["reference"] for row in rows] == ["the stage before it"] * 2 + ["the last stage's text"] * 2
+    assert interval_of(rows[1], "similarity") == ends(told(0.7))
+    assert interval_of(rows[1], "change") == ends(told(0.2))
+    assert set(marks(table, "change")) == {""}
+    assert [figure.ident for figure in section.figures] == ["similarity-previous", "similarity-final"]
+
+
+def test_points_of_cost_are_marked_where_they_are_corners(comparison):
+    points = (
+        CostPoint("cheap", "agent", 0.1, 0.4, told(0.4)),
+        CostPoint("bad", "control", 0.5, 0.404),
+        CostPoint("dear", "agent", 1.0, 0.7),
+    )
+    costs = CostQuality(title="Agents", unit="US dollars", points=points, hull=((0.1, 0.4), (1.0, 0.7)), n=1400)
+    section = routing_section((costs, replace(costs, title="Others")))
+    assert [table.ident for table in section.tables] == ["routing", "routing-2"]
+    assert [figure.ident for figure in section.figures] == ["routing-01-agents", "routing-02-others"]
+    rows = rows_of(section.tables[0])
+    assert [(row["policy"], row["kind"], row["cost"], row["accuracy"], row["hull"]) for row in rows] == [
+        ("cheap", "agent", "0.1", "0.4", "corner"),
+        ("bad", "control", "0.5", "0.404", ""),
+        ("dear", "agent", "1.0", "0.7", "corner"),
+    ]
+    assert interval_of(rows[0], "accuracy") == ends(told(0.4))
+    assert rows[1]["accuracy_low"] == ""
+    assert [row[3][1].text for row in section.tables[0].shown] == ["40.0\u00a0%", "40.4\u00a0%", "70.0\u00a0%"]
+    assert "1,400 questions; cost in US dollars" in section.tables[0].caption
+    assert routing_section(()).empty
+
+
+def test_a_policy_is_told_by_accuracy_tokens_and_share(comparison):
+    section = choice_section(comparison.choices)
+    rows = rows_of(section.tables[0])
+    for row, policy in zip(rows, comparison.choices, strict=True):
+        assert row["policy"] == policy.policy
+        assert interval_of(row, "accuracy") == ends(policy.accuracy)
+        assert float(row["tokens_per_question"]) == policy.tokens_per_question
+        assert float(row["step_by_step"]) == policy.step_by_step
+    assert [cell.text for column, cell in section.tables[0].shown[2] if column.key == "tokens_per_question"] == ["64"]
+    assert [figure.ident for figure in section.figures] == ["choice-01-learned"]
+    assert {row["policy"] for row in rows_of(section.data[0])} == {"learned"}
+    without = choice_section([replace(policy, reliability=()) for policy in comparison.choices])
+    assert without.tables
+    assert not without.data
+    assert choice_section(()).empty
+
+
+def test_accuracy_says_of_how_many_and_leaves_open_what_was_not_asked(comparison):
+    rows = (
+        AccuracyRow("sums", "easy", {"direct": Accuracy(0.75, 1200), "": Accuracy(0.5, 2)}),
+        AccuracyRow("all", "all", {"direct": Accuracy(0.25, 9)}),
+    )
+    [table] = accuracy_section(replace(comparison, accuracy=rows)).tables
+    assert [column.title for column in table.columns] == ["Dimension", "Level", "direct", "answer"]
+    assert [cell.note for _, cell in table.shown[0]] == ["", "", "of 1,200", "of 2"]
+    assert [cell.text for _, cell in table.shown[1]] == ["all", "all", "25\u00a0%", "–"]
+    assert rows_of(table) == [
+        {"dimension": "sums", "level": "easy", "variant": "direct", "accuracy": "0.75", "n": "1200"},
+        {"dimension": "sums", "level": "easy", "variant": "", "accuracy": "0.5", "n": "2"},
+        {"dimension": "all", "level": "all", "variant": "direct", "accuracy": "0.25", "n": "9"},
+    ]
+    assert accuracy_section(replace(comparison, accuracy=())).empty
+
+
+def test_invalid_audits_come_first_then_weak_ones_then_those_that_passed():
+    audits = (
+        Finding("fine", True, "d", "invalid"),
+        Finding("faint", False, "d", "weak"),
+        Finding("broken", False, "d", "invalid"),
+    )
+    [table] = audits_section(audits).tables
+    assert [row[0][1].text for row in table.shown] == ["broken", "faint", "fine"]
+    assert [row[1][1].text for row in table.shown] == [
+        "the figures cannot be believed",
+        "the figures are weaker than they look",
+        "",
+    ]
+    assert marks(table, "result") == ["failed", "failed", "passed"]
+    assert table.caption == "1 of 3 audits passed."
+    assert [(row["name"], row["passed"], row["severity"]) for row in rows_of(table)] == [
+        ("fine", "1", "invalid"),
+        ("faint", "0", "weak"),
+        ("broken", "0", "invalid"),
+    ]
+    assert audits_section(()).empty
+
+
+def test_the_method_table_shows_what_is_known_and_saves_the_rest(comparison):
+    table = method_table(comparison)
+    assert {"n", "groups", "level"}.isdisjoint(shown(table))
+    assert shown(table)[:3] == ["method", "auroc", "within_runs"]
+    for row, method in zip(rows_of(table), comparison.methods, strict=True):
+        assert (row["family"], float(row["coverage"])) == (method.family, method.coverage)
+        assert [row[key] for key in ("n", "groups", "level")] == [
+            str(getattr(method.auroc, key)) for key in ("n", "groups", "level")
+        ]
+        for key in ("within_runs", "diff_stated", "diff_control"):
+            if (value := getattr(method, key)) is not None:
+                assert interval_of(row, key) == ends(value)
+    assert marks(table, "diff_stated") == [verdict(m.diff_stated) if m.diff_stated else "" for m in comparison.methods]
+    bare = replace(
+        comparison,
+        methods=tuple(replace(m, within_runs=None, stated=None, diff_stated=None) for m in comparison.methods),
+    )
+    assert {"within_runs", "ece_stated", "diff_stated"}.isdisjoint(shown(method_table(bare)))
+    assert {"within_runs", "ece_stated", "diff_stated"} <= rows_of(method_table(bare))[0].keys()
+    assert any("Within runs" in remark for remark in methods_section(comparison).remarks)
+    assert not any("Within runs" in remark for remark in methods_section(bare).remarks)
+
+
+def test_no_method_ahead_in_any_column_is_said(comparison):
+    assert "clearly ahead" not in methods_section(comparison).remarks[0]
+    alike = replace(comparison, methods=tuple(replace(comparison.methods[0], name=name) for name in "ab"))
+    assert "No method is that clearly ahead in any column." in methods_section(alike).remarks[0]
+
+
+def test_the_method_named_beforehand_speaks_for_the_learned_ones_or_else_the_last_of_them(comparison):
+    assert headline(comparison).name == METHOD_OF_ALL
+    assert headline(replace(comparison, headline="length")).name == "length"
+    fewer = replace(comparison, headline="", methods=comparison.methods[:-1])
+    assert headline(fewer).name == "hidden probe, last prompt token"
+    assert headline(replace(comparison, headline="", methods=comparison.methods[:3])) is None
+    names = [method.name for method in main_methods(comparison)]
+    assert names == ["verbalised confidence", "mean log-probability", "minimum log-probability", METHOD_OF_ALL]
+
+
+def test_each_control_stands_with_its_difference_and_whether_it_is_beaten(comparison):
+    over = ControlComparison(
+        0.8,
+        (
+            ControlDifference("length", 0.66, told(0.2), 0.0004, 0.0008),
+            ControlDifference("prompt TF-IDF", 0.61, told(0.01), 0.3, 0.6),
+        ),
+    )
+    methods = tuple(
+        replace(m, controls=over if m.family in ("learned", "explicit") else None, controls_within=None)
+        for m in comparison.methods
+    )
+    inside = replace(methods[-1], controls_within=ControlComparison(0.7, over.controls[:1]))
+    table = controls_table(replace(comparison, methods=(*methods[:-1], inside)))
+    assert [[cell.text for _, cell in row][:4] for row in table.shown] == [
+        [METHOD_OF_ALL, "all answers", "length", "0.66"],
+        [METHOD_OF_ALL, "all answers", "prompt TF-IDF", "0.61"],
+        [METHOD_OF_ALL, "within runs", "length", "0.66"],
+    ]
+    assert [row[-1][1].text for row in table.shown] == ["yes", "no", "yes"]
+    assert [row[-2][1].text for row in table.shown] == ["< 0.001", "0.600", "< 0.001"]
+    saved = rows_of(table)
+    assert len(saved) == 2 * sum(m.controls is not None for m in methods) + 1
+    assert interval_of(saved[-2], "difference") == ends(told(0.01))
+    assert [saved[-2][key] for key in ("p", "p_holm", "beaten")] == ["0.3", "0.6", "0.0"]
+    assert set(marks(table, "difference")) == {""}
+
+
+def test_rarer_metrics_are_shown_where_some_method_has_them(comparison):
+    def more(**changed):
+        methods = tuple(replace(m, prr=None, coverage_at=()) for m in comparison.methods[1:])
+        first = replace(comparison.methods[0], **{"prr": None, "coverage_at": ()} | changed)
+        section = methods_section(replace(comparison, methods=(first, *methods), ordinal="the level"))
+        return next((table for table in section.data if table.ident == "methods-more"), None)
+
+    assert more() is None
+    table = more(kendall=told(0.3), coverage_at=(AcceptedAtRisk(0.2, told(0.5)), AcceptedAtRisk(0.05, told(0.1))))
+    assert [column.key for column in table.columns] == ["method", "accepted_at_0.05", "accepted_at_0.2", "kendall"]
+    row = rows_of(table)[0]
+    assert interval_of(row, "accepted_at_0.05") == ends(told(0.1))
+    assert interval_of(row, "accepted_at_0.2") == ends(told(0.5))
+    assert interval_of(row, "kendall") == ends(told(0.3))
+    assert rows_of(table)[1]["accepted_at_0.2"] == ""
+    assert "with the level" in table.caption
+
+
+def test_scores_are_counted_in_twentieths(comparison):
+    section = scores_section(comparison)
+    table = rows_of(section.data[0])
+    method = main_methods(comparison)[-1]
+    rows = [row for row in table if row["method"] == method.name]
+    for label, key in ((1, "right"), (0, "wrong")):
+        p = method.probability[comparison.y == label]
+        for row in rows:
+            low, high = float(row["low"]), float(row["high"])
+            assert high - low == pytest.approx(0.05)
+            inside = np.mean((p >= low) & ((p < high) | (high == 1) & (p == 1)))
+            assert float(row[key]) == pytest.approx(inside)
+        assert sum(float(row[key]) for row in rows) == pytest.approx(1)
+    assert all(float(row["right"]) or float(row["wrong"]) for row in table)
+    figure = section.figures[-1]
+    means = [f"{method.probability[comparison.y == label].mean():.2f}" for label in (1, 0)]
+    assert figure.note == f"Mean of right answers {means[0]}, of wrong ones {means[1]}"
+    sizes = {kind: np.sum(comparison.y == label) for label, kind in ((1, "right"), (0, "wrong"))}
+    assert [entry.text for entry in figure.legend] == [f"{kind}, {n}" for kind, n in sizes.items()]
+    assert [figure.ident.split("-")[1] for figure in section.figures] == ["01", "02", "03", "04"]
+
+
+def test_the_risk_table_reads_every_methods_curve_at_its_coverages(comparison):
+    for row, method in zip(rows_of(risk_section(comparison).data[0]), comparison.methods, strict=True):
+        curve = risk_coverage(comparison.y, method.probability)
+        for at in (0.05, 0.1, 0.5, 1.0):
+            nearest = float(np.interp(at, curve.coverage, curve.risk))
+            assert float(row[f"risk_at_{at:g}"]) == pytest.approx(nearest)
+        assert float(row["risk_at_1"]) == pytest.approx(1 - comparison.base_rate)
+        shares = ("0.05", "0.1", "0.2", "0.3", "0.4", "0.5", "0.6", "0.7", "0.8", "0.9", "1")
+        assert list(row) == ["method", *(f"risk_at_{at}" for at in shares)]
+    ranked = replace(comparison.methods[0], ranking=-comparison.methods[0].probability)
+    turned = rows_of(risk_section(replace(comparison, methods=(ranked,))).data[0])
+    assert float(turned[0]["risk_at_0.1"]) == np.interp(0.1, *vars_of(risk_coverage(comparison.y, ranked.ranking)))
+
+
+def test_reliability_of_the_main_methods_is_shown_and_that_of_the_others_folded(comparison):
+    section = reliability_section(comparison)
+    mains = [method.name for method in main_methods(comparison)]
+    assert [figure.title for figure in section.figures] == [f"Reliability: {name}" for name in mains]
+    assert len(section.folded) == len(comparison.methods) - len(mains)
+    rows = rows_of(section.data[0])
+    of_all = [row for row in rows if row["method"] == METHOD_OF_ALL]
+    for row, found in zip(of_all, comparison.methods[-1].reliability, strict=True):
+        for key in ("probability", "accuracy", "low", "high"):
+            assert float(row[key]) == getattr(found, key)
+        assert (row["n"], row["kind"]) == (str(found.n), "recalibrated")
+    stated = [row for row in rows if row["method"] == "verbalised confidence"]
+    assert [row["kind"] for row in stated][:1] == ["as stated"]  # before the same recalibrated
+    none = replace(comparison, methods=tuple(replace(m, reliability=()) for m in comparison.methods))
+    assert reliability_section(none).empty
+
+
+def test_tokens_seen_have_a_column_a_method_and_a_row_a_length():
+    methods = (SeenMethod("a", "learned", (told(0.5), told(0.6))), SeenMethod("b", "learned", (told(0.7), told(0.8))))
+    section = seen_section(SeenTokens(tokens=(5, 1200), finished=(0.25, 0.75), methods=methods))
+    rows = rows_of(section.data[0])
+    assert [(row["tokens"], row["finished"]) for row in rows] == [("5", "0.25"), ("1200", "0.75")]
+    assert [interval_of(rows[at], f"auroc_{m + 1}") for at in (0, 1) for m in (0, 1)] == [
+        ends(methods[m].auroc[at]) for at in (0, 1) for m in (0, 1)
+    ]
+    label = section.figures[0].label
+    assert label == "AUROC from 5 to 1200 tokens seen: a 0.50 to 0.60, b 0.70 to 0.80."
+    assert seen_section(None).empty
+
+
+def test_a_probe_without_a_position_leaves_its_cell_empty(comparison):
+    sweep = comparison.sweeps[0]
+    other = replace(
+        sweep,
+        probe="other",
+        positions=("elsewhere",),
+        selection_auroc=sweep.selection_auroc[:, :1],
+        choices=((17, "elsewhere"),),
+        shipped=None,
+    )
+    section = layers_section((sweep, other))
+    table = section.data[0]
+    assert [column.key for column in table.columns] == ["probe", "layer", *sweep.positions, "elsewhere"]
+    for at, row in enumerate(table.rows[:31]):
+        values = [cell.value for cell in row[2:]]
+        assert values == [*sweep.selection_auroc[at].tolist(), None]
+        assert [cell.strong for cell in row[2:]] == [at == 17, False, False, False]
+    saved = rows_of(table)
+    assert [float(row["selection_auroc"]) for row in saved[:3]] == sweep.selection_auroc[0].tolist()
+    assert {row["shipped"] for row in saved[93:]} == {""}
+    assert [figure.ident for figure in section.figures] == [
+        "layers-map-01-difficulty",
+        "layers-01-difficulty",
+        "layers-map-02-other",
+        "layers-02-other",
+    ]
+    single = replace(other, layers=(17,), selection_auroc=sweep.selection_auroc[17:18, :1])
+    assert [figure.ident for figure in layers_section((single,)).figures] == ["layers-01-other"]
+    assert layers_section(()).empty
+
+
+def test_trajectories_are_read_at_every_tenth_and_those_of_roles_folded_where_they_are_many(comparison):
+    whole, roles = comparison.trajectories, comparison.role_trajectories
+    rows = rows_of(trajectories_section(whole, ()).data[0])
+    assert [row["position"] for row in rows[:11]] == [str(p) for p in range(0, 101, 10)]
+    assert [row["kind"] for row in rows[::11]] == ["right", "wrong"]
+    for row, at in ((rows[0], 0), (rows[10], -1)):
+        for key in ("mean", "p10", "p25", "p75", "p90"):
+            assert float(row[key]) == pytest.approx(getattr(whole.correct, key)[at])
+    assert float(rows[16]["mean"]) == pytest.approx(np.interp(50, whole.wrong.position, whole.wrong.mean))
+    assert [cell.text for _, cell in trajectories_section(whole, ()).data[0].shown[1]][2] == "10\u00a0%"
+
+    def figures(whole, by_role):
+        section = trajectories_section(whole, by_role)
+        return len(section.figures), len(section.folded)
+
+    assert figures(whole, roles[:1]) == (1, 0)  # one role says what all say
+    assert figures(None, roles[:1]) == (1, 0)
+    assert figures(whole, roles) == (3, 0)
+    assert figures(whole, roles * 2) == (5, 0)
+    assert figures(whole, roles * 3) == (1, 6)
+    assert trajectories_section(None, ()).empty
+
+
+def test_a_heading_says_which_way_is_better(comparison):
+    """By the name of the column; what is judged by nothing has no better end."""
+    higher = {
+        "auroc",
+        "within_runs",
+        "auprc",
+        "brier_skill",
+        "within",
+        "type2_auroc",
+        "meta_d",
+        "m_ratio",
+        "accuracy",
+        "gain",
+        "repaired",
+        "prr",
+        "brier_resolution",
+        "spearman",
+        "kendall",
+    }
+    lower = {
+        "ece",
+        "ece_stated",
+        "aurc",
+        "p_holm",
+        "excess_aurc",
+        "brier",
+        "brier_reliability",
+        "broken",
+        "cost",
+        "tokens_per_question",
+    }
+    full = replace(
+        comparison,
+        methods=tuple(
+            replace(
+                m,
+                excess_aurc=told(0.1),
+                brier=told(0.1),
+                brier_reliability=told(0.1),
+                brier_resolution=told(0.1),
+                brier_uncertainty=told(0.1),
+                spearman=told(0.1),
+                kendall=told(0.1),
+            )
+            for m in comparison.methods
+        ),
+    )
+    seen = set()
+    for section in sections(full):
+        for table in (*section.tables, *section.data):
+            for column in table.columns:
+                key = column.key
+                seen.add(key)
+                expected = "higher" if key in higher or key.startswith(("auroc_", "accepted_at_")) else ""
+                expected = "lower" if key in lower or key.startswith("risk_at_") else expected
+                if (table.ident, key) in {
+                    ("overconfidence", "accuracy"),
+                    ("strata-sizes", "accuracy"),
+                    ("controls", "auroc"),
+                    ("reliability", "accuracy"),
+                    ("choices-reliability", "accuracy"),
+                }:
+                    expected = ""
+                assert column.better == expected, (table.ident, key)
+    assert higher | lower <= seen
+
+
+def test_what_is_folded_or_stands_below_without_figures_says_what_it_is(comparison):
+    for section in sections(comparison):
+        assert not section.folded or section.folded_title, section.ident
+        told_of_figures = section.data_title == "The numbers in the figures"
+        assert not section.data or bool(section.figures) == told_of_figures, section.ident
+
+
+def test_a_place_in_a_file_name_is_two_digits_and_forty_letters():
+    assert slug(3, "Mean log-probability!") == "03-mean-log-probability"
+    assert slug(12, "a" * 39 + " b") == "12-" + "a" * 39
+    assert slug(1, "%$") == "01"
