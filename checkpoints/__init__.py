@@ -4,10 +4,11 @@ checkpoint = load_checkpoint("out/quality")
 outputs = checkpoint.run({"features": features})    # float32 (n, width) -> one array an output
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from metaprobe.checkpoints.bundle import bundled, bundled_names
 from metaprobe.checkpoints.checkpoint import Checkpoint, Limits, load_checkpoint
-from metaprobe.checkpoints.describe import describe, describe_verified
-from metaprobe.checkpoints.diff import Change, CheckpointDiff, compare
 from metaprobe.checkpoints.errors import (
     CheckpointError,
     CheckpointExists,
@@ -25,6 +26,7 @@ from metaprobe.checkpoints.manifest import (
     Calibration,
     Draft,
     FileEntry,
+    FlagPoint,
     Generator,
     Manifest,
     Metric,
@@ -32,9 +34,13 @@ from metaprobe.checkpoints.manifest import (
     TensorSpec,
     Training,
 )
-from metaprobe.checkpoints.onnx_guard import check_model
-from metaprobe.checkpoints.publish import Pretrained, Published, push, save_copy
-from metaprobe.checkpoints.write import check_target, save_checkpoint, seal
+
+if TYPE_CHECKING:
+    from metaprobe.checkpoints.description import describe, describe_verified
+    from metaprobe.checkpoints.diff import Change, CheckpointDiff, compare
+    from metaprobe.checkpoints.onnx_guard import check_model
+    from metaprobe.checkpoints.publish import Pretrained, Published, push, save_copy
+    from metaprobe.checkpoints.write import check_target, save_checkpoint, seal
 
 __all__ = [
     "Audit",
@@ -47,6 +53,7 @@ __all__ = [
     "ContractMismatch",
     "Draft",
     "FileEntry",
+    "FlagPoint",
     "Generator",
     "GoldenMismatch",
     "HubError",
@@ -76,3 +83,25 @@ __all__ = [
     "save_copy",
     "seal",
 ]
+_LATER = {
+    "Change": "metaprobe.checkpoints.diff",
+    "CheckpointDiff": "metaprobe.checkpoints.diff",
+    "Pretrained": "metaprobe.checkpoints.publish",
+    "Published": "metaprobe.checkpoints.publish",
+    "check_model": "metaprobe.checkpoints.onnx_guard",
+    "check_target": "metaprobe.checkpoints.write",
+    "compare": "metaprobe.checkpoints.diff",
+    "describe": "metaprobe.checkpoints.description",
+    "describe_verified": "metaprobe.checkpoints.description",
+    "push": "metaprobe.checkpoints.publish",
+    "save_checkpoint": "metaprobe.checkpoints.write",
+    "save_copy": "metaprobe.checkpoints.publish",
+    "seal": "metaprobe.checkpoints.write",
+}
+"""Imported when they are asked for: whoever scores writes, compares and publishes nothing."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module 'metaprobe.checkpoints' has no attribute {name!r}")
+    return getattr(import_module(_LATER[name]), name)

@@ -5,10 +5,12 @@ import os
 import re
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import metaprobe.checkpoints.golden as golden
+import metaprobe.checkpoints.strict_json as strict_json
 from metaprobe.checkpoints.errors import (
     ContractMismatch,
     MovingRevision,
@@ -18,6 +20,7 @@ from metaprobe.checkpoints.errors import (
     UntrustedCheckpoint,
 )
 from metaprobe.checkpoints.files import Files, Folder
+from metaprobe.checkpoints.flagging import flag_sentences
 from metaprobe.checkpoints.hub import PREFIX, Repository, files_at
 from metaprobe.checkpoints.manifest import (
     GOLDEN,
@@ -34,6 +37,7 @@ from metaprobe.checkpoints.manifest import (
 )
 from metaprobe.checkpoints.onnx_guard import check_model
 from metaprobe.checkpoints.session import TRIED_BYTES, Arrays, GraphSession, outputs_agree
+from metaprobe.checkpoints.shown import explained, html_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,22 +67,69 @@ LIMITS_OF_KIND = {"adapter": Limits(model_bytes=(1 << 31) - 1, file_bytes=64 << 
 """Kinds that are a whole language model: 2 GB are as much as one ONNX file can hold, tokenizers have up to 40 MB."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+SHOWN_FIGURES = 8
+"""Held-out figures in the table for notebooks, the first of the card."""
+
+
+@explained
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Checkpoint:
     """A verified checkpoint, ready to run; may be shared by threads, and sent to processes.
 
     A process that it is sent to reads the files again, and holds them against the digest.
+
+    >>> checkpoint = load_checkpoint("bundled:quality")
+    >>> checkpoint.trust, checkpoint.manifest.kind, [output.name for output in checkpoint.manifest.outputs]
+    ('sound', 'quality', ['correct'])
     """
 
     path: Path
     """The folder its files were read from."""
     manifest: Manifest
+    """What manifest.json says: contract, thresholds, held-out figures, audits, training data."""
     digest: str
     """SHA-256 of manifest.json, which pins every other file: what to hand to those who should trust this one."""
-    session: GraphSession = field(repr=False)
-    extra: dict[str, bytes] = field(repr=False)
+    session: GraphSession
+    """The ONNX graph, ready to run."""
+    extra: dict[str, bytes]
     """Other files that the manifest lists, such as a tokenizer, by name: the bytes that were verified, and for ONNX
     files held to the guard."""
+
+    def __repr__(self) -> str:
+        return f"Checkpoint({str(self.path)!r}, kind {self.manifest.kind!r}, {self.trust}, digest {self.digest[:12]})"
+
+    def _repr_html_(self) -> str:
+        """A table for notebooks."""
+        return self.as_html("Checkpoint")
+
+    def as_html(self, title: str) -> str:
+        """A small HTML table: where it is, what it was trained on, how far it can be trusted, held-out figures."""
+        generator, training = self.manifest.generator, self.manifest.training
+        figures = [
+            (name, f"{m.estimate:.3f} [{m.low:.3f}, {m.high:.3f}], n = {m.n}")
+            for name, m in list(self.manifest.metrics.items())[:SHOWN_FIGURES]
+        ]
+        rows = [
+            ("folder", self.path),
+            ("kind", self.manifest.kind),
+            ("digest", f"{self.digest[:12]}..."),
+            ("trust", self.trust + (f": {', '.join(self.weaknesses)}" if self.weaknesses else "")),
+            ("answers of", ", ".join(generator.models) if generator else "any model"),
+            *([("trained on", f"{training.n} rows in {training.groups} groups")] if training else []),
+            *((f"threshold {name}", f"{value:.4g}") for name, value in list(self.manifest.thresholds.items())[:4]),
+            *(("flagging", said) for said in flag_sentences(self.manifest.flagging, self.manifest.metrics)),
+            *figures,
+        ]
+        return html_table(title, rows)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Folder, digest, trust and everything that the manifest says, as JSON's own types."""
+        return {
+            "path": str(self.path),
+            "digest": self.digest,
+            "trust": self.trust,
+            "manifest": strict_json.plain(self.manifest, MANIFEST),
+        }
 
     @property
     def trust(self) -> Trust:

@@ -20,7 +20,7 @@ from metaprobe.checkpoints.write import check_target, place
 LIBRARY = "metaprobe"
 HELD_OUT = "held-out folds by group"
 
-_FRONT_MATTER = re.compile(r"---\r?\n.*?\r?\n---\r?\n+", re.DOTALL)
+_FRONT_MATTER = re.compile(r"\A---\r?\n.*?\r?\n---\r?\n+", re.DOTALL)
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -86,7 +86,7 @@ def with_metadata(checkpoint: Checkpoint, *, name: str, license: str, tags: tupl
     """The checkpoint's files, the card with the hub's metadata on top, the manifest with the hash of that card."""
     files = checkpoint.files()
     front = _front_matter(checkpoint.manifest, name, license, tags)
-    card = (front + _FRONT_MATTER.sub("", files[CARD].decode("utf-8", "replace"), count=1)).encode()
+    card = (front + _FRONT_MATTER.sub("", files[CARD].decode("utf-8", "replace"))).encode()
     if card == files[CARD]:
         return files
     entry = FileEntry(hashlib.sha256(card).hexdigest(), len(card))
@@ -137,9 +137,16 @@ class HasCheckpoint(Protocol):
 
 
 class Pretrained:
-    """Gives a class that has `load` and `checkpoint` the three methods that users of the hub expect."""
+    """Gives a class that has `load` and `checkpoint` what users of the hub and of notebooks expect."""
 
     __slots__ = ()
+
+    def __repr__(self: HasCheckpoint) -> str:
+        return f"{type(self).__name__}({str(self.checkpoint.path)!r}, digest {self.checkpoint.digest[:12]})"
+
+    def _repr_html_(self: HasCheckpoint) -> str:
+        """A table for notebooks."""
+        return self.checkpoint.as_html(type(self).__name__)
 
     if TYPE_CHECKING:
 

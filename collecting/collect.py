@@ -186,7 +186,7 @@ class _Collecting:
             name, index = self.system.name, self._places[item.id]
             try:
                 session = Session(setup or self.setup, item, system=name, variant=variant, run_id=identity, index=index)
-                run = await self.system.run(session)
+                run = await self.system.run_session(session)
                 labelled = await asyncio.to_thread(label, run, self.system)
             except Unwritable:  # no run's own fault: the next answer could not be kept either
                 raise

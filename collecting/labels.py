@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from metaprobe.pipelines import SYSTEMS
+from metaprobe.pipelines.loading import known_system
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Label, Run
@@ -18,7 +18,7 @@ FORM = 'expected {"call": ID, "correct": 0..1 or null}, perhaps with "source": "
 def unlabelled(runs: Iterable[Run]) -> Iterator[dict[str, Any]]:
     """Every answer that nobody has judged, as a line to fill in: its `correct` is null."""
     for run in runs:
-        system = SYSTEMS.get(run.system)
+        system = known_system(run.system)
         for call in run.calls:
             if system is None or call.stage not in system.answer_stages or run.label("correct", call.id) is not None:
                 continue
@@ -86,7 +86,7 @@ def add_labels(store: RunStore, labels: Mapping[str, Label]) -> int:
 def _labelled(run: Run, now: list[Label]) -> Run:
     replaced = {(label.call_id, label.source) for label in now}
     kept = [label for label in run.labels if label.name != "correct" or (label.call_id, label.source) not in replaced]
-    system, outcome = SYSTEMS.get(run.system), run.outcome
+    system, outcome = known_system(run.system), run.outcome
     by_program = any(label.name == "correct" and label.source == "program" for label in kept)
     calls = {call.id: call for call in run.calls}
     for label in now:

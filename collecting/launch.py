@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 from metaprobe.collecting.collect import (
     CollectReport,
@@ -24,7 +23,7 @@ from metaprobe.collecting.models import check_capture, load_models, named_models
 from metaprobe.collecting.options import check_constants, check_limits, check_needs, options_of
 from metaprobe.llms.base import LLMError
 from metaprobe.llms.cache import CachedLLM, CallCache, OnCall
-from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup, System
+from metaprobe.pipelines import Models, Prompts, Setup, System, load_system
 from metaprobe.pipelines.contract import check
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.errors import RecordError, Unwritable
@@ -45,15 +44,15 @@ LEARNED_CONSTANTS = {"lambda": "lambda_"} | {name: name for name in ("budget", "
 """Of `--policy learned:`, beside those of the papers' rules: as they are given -> argument of `load_policy`."""
 CONSTANTS = re.compile(r"(,\s*[a-z_]+=[^,/\\]*)+$")
 
-T = TypeVar("T")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectionPlan:
     """What is collected, by names."""
 
     system: str
+    """A name, or `MODULE:NAME` of one of your own (`metaprobe.pipelines.load_system`)."""
     task: str
+    """A name, a `.jsonl` file of items, or `MODULE:NAME` of one of your own (`metaprobe.tasks.load_task`)."""
     llms: tuple[str, ...] = ("smollm2-135m",)
     """`L`, the default model, and `NAME=L` for the stage or agent NAME. L: what `llms.weights.resolve` finds, or
     `openai:MODEL`, or `openai:MODEL@BASE_URL`."""
@@ -132,9 +131,10 @@ def launch(plan: CollectionPlan, out: Path, watch: CollectionWatch = CollectionW
     Every finished call is kept at once, so a kill loses the calls in flight and nothing else. Raises `RecordError` for
     a name that does not exist or a combination that cannot work, before anything is asked.
     """
-    system = _one_of(SYSTEMS, plan.system, "system")
+    system = load_system(plan.system)
     for variant in plan.variants:
-        _one_of(dict.fromkeys(system.variants), variant, f"variant of {system.name}")
+        if variant not in system.variants:
+            raise RecordError(f"no variant of {system.name} {variant!r}; there are: {', '.join(system.variants)}")
     if plan.agents and not system.agents:
         raise RecordError(f"agents {', '.join(plan.agents)}: {system.name} takes no agents of your own")
     if "" in plan.agents or len(set(plan.agents)) < len(plan.agents) or any(a != a.strip() for a in plan.agents):
@@ -243,7 +243,7 @@ def policy_of(plan: CollectionPlan) -> tuple[Policy, PaperRules]:
     if name == LEARNED:
         path, constants = checkpoint_and_constants(rest)
         own, rules = _own_constants(constants)
-        agents = plan.agents or (SYSTEMS[plan.system].agents if plan.system in SYSTEMS else ())
+        agents = plan.agents or load_system(plan.system).agents
         policy = load_policy(path, rules, agents=agents, **own)
     elif name in ("paper", "exhaustive"):
         rules = PaperRules.parse(rest)
@@ -341,9 +341,3 @@ def _check_items(system: System, items: Sequence[Item], task: str) -> None:
                 f"task that has them (see docs/tasks.md), or items with "
                 f'"fields": {{{", ".join(f"{name!r}: ..." for name in system.fields)}}}'
             )
-
-
-def _one_of(known: dict[str, T], name: str, what: str) -> T:
-    if name not in known:
-        raise RecordError(f"no {what} {name!r}; there are: {', '.join(known)}")
-    return known[name]

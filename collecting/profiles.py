@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from metaprobe.pipelines import SYSTEMS
+from metaprobe.pipelines.loading import known_system
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.routing.profile_store import ProfileStore
@@ -22,7 +23,7 @@ def fold_profiles(stores: Sequence[Path], out: Path, *, every: bool = False) -> 
     found: list[Observation] = []
     seen: set[str] = set()
     for place, run in enumerate(run for store in stores for run in RunStore(store)):
-        system = SYSTEMS.get(run.system)
+        system = known_system(run.system)
         if system is not None and system.experiences is not None and not (every and run.item.id in seen):
             found += run_observations(run, every_answer if every else system.experiences, time=place)
             seen.add(run.item.id)

@@ -7,28 +7,26 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.metrics import (
-    ControlComparison,
+from metaprobe.eval.metrics.bootstrap import (
     Interval,
-    MetricValues,
-    StratifiedAuroc,
-    auprc,
-    aurc,
-    auroc,
-    brier_skill,
     cluster_weights,
-    control_comparison,
-    ece_interval,
     interval,
     mean_interval,
-    metric_values,
     paired_difference,
-    paired_interval,
     percentile_interval,
-    reliability_table,
-    stated_calibration,
 )
+from metaprobe.eval.metrics.calibration import brier_skill, ece_interval, reliability_table, stated_calibration
+from metaprobe.eval.metrics.controls import (
+    ControlComparison,
+    MetricValues,
+    control_comparison,
+    metric_values,
+    paired_interval,
+)
+from metaprobe.eval.metrics.discrimination import auprc, auroc
 from metaprobe.eval.metrics.ranked import MetricFunction
+from metaprobe.eval.metrics.selective import aurc
+from metaprobe.eval.metrics.stratified import StratifiedAuroc
 from metaprobe.eval.results import (
     CONTROL_FAMILIES,
     Accuracy,
@@ -94,7 +92,7 @@ def method_results(
     own = {STATED: table.stated_confidence, P_TRUE: table.p_true}
 
     def result(method: Judged) -> MethodResult:
-        said = method.family in ("explicit", "learned")
+        said = method.family in ("explicit", "learned", "own")
         return MethodResult(
             name=method.name,
             family=method.family,

@@ -8,21 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.eval.compare import LEVELS, RESAMPLES, Judged
-from metaprobe.eval.metrics import (
-    CoverageAtRisk,
-    Interval,
-    brier,
-    brier_reliability,
-    brier_resolution,
-    brier_uncertainty,
-    cluster_weights,
-    excess_aurc,
-    interval,
-    kendall,
-    prediction_rejection_ratio,
-    spearman,
-)
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval
+from metaprobe.eval.metrics.calibration import brier, brier_reliability, brier_resolution, brier_uncertainty
+from metaprobe.eval.metrics.ordinal import kendall, spearman
 from metaprobe.eval.metrics.ranked import MetricFunction
+from metaprobe.eval.metrics.selective import CoverageAtRisk, excess_aurc, prediction_rejection_ratio
 from metaprobe.eval.results import AcceptedAtRisk as AtRisk
 from metaprobe.eval.results import MethodResult
 from metaprobe.eval.table import AnswerTable

@@ -8,16 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.eval.compare import LEVELS, P_TRUE, RESAMPLES, STATED, Judged
-from metaprobe.eval.metrics import (
-    Interval,
-    StratifiedAuroc,
-    auroc,
-    cluster_weights,
-    equal_grades,
-    interval,
-    mean_interval,
-    paired_difference,
-)
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, mean_interval, paired_difference
+from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.metrics.stratified import StratifiedAuroc
+from metaprobe.eval.metrics.type2 import equal_grades
 from metaprobe.eval.results import Difficulty, Overconfidence, Stratum, WithinStrata
 from metaprobe.eval.table import AnswerTable
 

@@ -7,18 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.eval.compare import RESAMPLES, Judged
-from metaprobe.eval.metrics import (
-    Interval,
-    auroc,
-    cluster_weights,
-    equal_grades,
-    fit_meta_d,
-    interval,
-    percentile_interval,
-    response_counts,
-    sensitivity,
-)
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, percentile_interval
+from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.ranked import Floats
+from metaprobe.eval.metrics.type2 import equal_grades, fit_meta_d, response_counts, sensitivity
 from metaprobe.eval.results import Efficiency, TwoChoice
 from metaprobe.eval.table import AnswerTable
 from metaprobe.records.scoring import is_correct
@@ -111,15 +103,7 @@ def metacognitive_efficiency(
         grade = equal_grades(method.ranking[rows])
         bins = int(grade.max()) + 1
         type2 = interval(auroc, right, grade, weights)
-        refused = ""
-        if bins < 2:
-            refused = "all scores are equal"
-        elif not d_prime.low > 0:
-            refused = (
-                f"the answers are not clearly better than guessing: d' {d_prime.estimate:.2f} "
-                f"[{d_prime.low:.2f}, {d_prime.high:.2f}]"
-            )
-        if refused:
+        if refused := _refused(bins, d_prime):
             return Efficiency(
                 method=method.name, type2_auroc=type2, meta_d=None, m_ratio=None, bins=bins, refused=refused
             )
@@ -140,3 +124,15 @@ def metacognitive_efficiency(
         criterion=summed(spread[1], alone[1]),
         methods=tuple(efficiency(method) for method in judged),
     )
+
+
+def _refused(bins: int, d_prime: Interval) -> str:
+    """Returns why there is no meta-d', as a clause; empty where there is one."""
+    if bins < 2:
+        return "all scores are equal"
+    if not d_prime.low > 0:
+        return (
+            f"the answers are not clearly better than guessing: d' {d_prime.estimate:.2f} "
+            f"[{d_prime.low:.2f}, {d_prime.high:.2f}]"
+        )
+    return ""

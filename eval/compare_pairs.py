@@ -6,16 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.eval.compare import RESAMPLES, STATED, Judged, control_names
-from metaprobe.eval.metrics import (
-    Interval,
-    auroc,
-    cluster_weights,
-    delong_test,
-    holm,
-    percentile_interval,
-    resampled,
-)
-from metaprobe.eval.metrics.delong import normal_p
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, percentile_interval, resampled
+from metaprobe.eval.metrics.delong import delong_test, holm, normal_p
+from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.ranked import Floats
 from metaprobe.eval.results import PairTest
 from metaprobe.eval.table import AnswerTable

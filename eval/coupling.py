@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.metrics import Interval, auroc, cluster_weights, interval, statistic_interval
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, statistic_interval
+from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.ranked import Floats, ratio
 from metaprobe.eval.system_results import Coupling
 from metaprobe.eval.systems.mgv import attempts

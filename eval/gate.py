@@ -12,7 +12,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metaprobe.eval.metrics import Interval, auroc, cluster_weights, interval, mean_interval, paired_difference
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, mean_interval, paired_difference
+from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.ranked import Floats, Value
 from metaprobe.eval.table import AnswerTable
 

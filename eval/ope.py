@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.metrics import Interval
+from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.eval.metrics.ranked import Floats
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require

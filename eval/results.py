@@ -8,13 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Severity
-from metaprobe.eval.metrics import ControlComparison, Interval, ReliabilityBin, StatedCalibration
+from metaprobe.checkpoints.shown import explained
+from metaprobe.eval.metrics.bootstrap import Interval
+from metaprobe.eval.metrics.calibration import ReliabilityBin, StatedCalibration
+from metaprobe.eval.metrics.controls import ControlComparison
+from metaprobe.eval.shown import ShownComparison
 from metaprobe.eval.system_results import Agreement, CostQuality, Coupling, Failures, SimilarityFlow, StageAccuracy
 
-Family = Literal["explicit", "log-probability", "plain", "learned"]
-"""Said by the model; read off its log-probabilities; a baseline that ignores both; trained."""
+Family = Literal["explicit", "log-probability", "plain", "learned", "own"]
+"""Said by the model; read off its log-probabilities; a baseline that ignores both; trained; given by the user."""
 
-FAMILIES: tuple[Family, ...] = ("explicit", "log-probability", "plain", "learned")
+FAMILIES: tuple[Family, ...] = ("explicit", "log-probability", "plain", "learned", "own")
 CONTROL_FAMILIES: tuple[Family, ...] = ("log-probability", "plain")
 """What is to be had for little, and what a learned method has to beat, every one of them."""
 
@@ -298,18 +302,21 @@ class TwoChoice:
     methods: tuple[Efficiency, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Comparison:
+@explained
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Comparison(ShownComparison):
     """Everything a report shows. Sections without content are left out, apart from the method table."""
 
     title: str
+    """Heading of the report."""
     summary: tuple[str, ...]
-    """Sentences."""
+    """What was found, in sentences."""
     provenance: Mapping[str, str]
     """Model, revision, dtype, task, items, answers, seeds, versions, command, date; shown in this order."""
     y: NDArray[np.integer]
     """(n,): 1 where the answer is right."""
     methods: tuple[MethodResult, ...]
+    """Every method with its figures, in the order of the tables."""
     best_baseline: str = ""
     """Name of the row of controls chosen in advance, in each fold on its selection data; empty where there is none."""
     baselines: Mapping[str, int] = field(default_factory=dict)
@@ -317,18 +324,27 @@ class Comparison:
     exported: str = ""
     """A sentence: which checkpoint comes nearest to the headline method, where none holds that method itself."""
     accuracy: tuple[AccuracyRow, ...] = ()
+    """Share of right answers by dimension and level."""
     sweeps: tuple[LayerSweep, ...] = ()
+    """What each probe reached at every layer and position."""
     trajectories: Trajectories | None = None
+    """Log-probabilities over the course of right and of wrong answers."""
     choices: tuple[PolicyResult, ...] = ()
+    """Ways to choose between a direct answer and one step by step."""
     pairs: tuple[PairTest, ...] = ()
+    """Paired tests of the methods against stated confidence and the strongest control."""
     ordinal: str = ""
     """What `MethodResult.spearman` and `kendall` correlate the scores with; empty where nothing is ordered."""
     difficulty: Difficulty | None = None
+    """The comparison at equal difficulty; None where the items have none."""
     overconfidence: tuple[Overconfidence, ...] = ()
+    """Mean confidence against accuracy, by level."""
     two_choice: TwoChoice | None = None
+    """Metacognitive efficiency on two-choice tasks; None elsewhere."""
     two_choice_refused: str = ""
     """Why there is no metacognitive efficiency; empty where there is."""
     coupling: tuple[Coupling, ...] = ()
+    """Whether control repairs what monitoring flags, by system."""
     agreement: tuple[Agreement, ...] = ()
     """MetaCrit: what came of the runs in which the same critics flagged a concern."""
     failures: Failures | None = None
@@ -336,11 +352,17 @@ class Comparison:
     headline: str = ""
     """Name of the learned method that was named beforehand; empty for the last of them."""
     seen: SeenTokens | None = None
+    """How early right and wrong answers differ."""
     role_trajectories: tuple[Trajectories, ...] = ()
+    """`trajectories` by system, stage and agent."""
     stages: tuple[StageAccuracy, ...] = ()
+    """Share of right answers after each stage of a system."""
     similarity: tuple[SimilarityFlow, ...] = ()
+    """How answers change from stage to stage."""
     routing: tuple[CostQuality, ...] = ()
+    """Cost and accuracy of the ways to route."""
     audits: tuple[Finding, ...] = ()
+    """What could make the numbers mean less than they seem to."""
     notes: tuple[str, ...] = ()
     """Limits, and what did not work."""
 

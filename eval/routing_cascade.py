@@ -17,7 +17,7 @@ CUTS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Cascade:
+class TunedCascade:
     """Agents in order; the next one is asked where the last one's confidence lies below its threshold, or is unknown.
 
     The answer of the last agent asked is kept.
@@ -42,7 +42,7 @@ def tuned_cascade(
     price: float = 0.0,
     candidates: Sequence[int] | None = None,
     longest: int = 3,
-) -> Cascade:
+) -> TunedCascade:
     """The chain of one to `longest` (at most 3) agents, dearer ones later, of highest mean value on training rows.
 
     `confidence` (n, A): any number that is higher for a better answer of the same agent. Thresholds of a chain of two
@@ -62,28 +62,28 @@ def tuned_cascade(
     return max(scored, key=lambda pair: pair[0])[1]  # the first, and shortest, of equals
 
 
-def _tuned(matrix: Matrix, confidence: Floats, price: float, chain: tuple[int, ...]) -> tuple[float, Cascade]:
+def _tuned(matrix: Matrix, confidence: Floats, price: float, chain: tuple[int, ...]) -> tuple[float, TunedCascade]:
     """Mean value on these rows, and the chain with its best thresholds."""
     alone = matrix.value(price)
     first = chain[0]
     if len(chain) == 1:
-        return float(alone[:, first].mean()), Cascade(chain, ())
+        return float(alone[:, first].mean()), TunedCascade(chain, ())
     n = len(matrix)
     # What the next agent adds where it is asked: its value, in place of the answer at hand (which is paid for).
     added = [alone[:, after] - matrix.score[:, at] for at, after in pairwise(chain)]
     if len(chain) == 2:
         gain, threshold = _best_cut(confidence[:, first], added[0][None])
-        return float(alone[:, first].mean() + gain[0] / n), Cascade(chain, (float(threshold[0]),))
+        return float(alone[:, first].mean() + gain[0] / n), TunedCascade(chain, (float(threshold[0]),))
     cuts = np.append(np.unique(np.quantile(confidence[:, first], np.linspace(0, 1, CUTS), method="higher")), np.inf)
     passed = confidence[:, first] < cuts[:, None]  # (cuts, n)
     later, threshold = _best_cut(confidence[:, chain[1]], np.where(passed, added[1], 0.0))
     total = passed @ added[0] + later
     best = int(total.argmax())
     thresholds = (float(cuts[best]), float(threshold[best]))
-    return float(alone[:, first].mean() + total[best] / n), Cascade(chain, thresholds)
+    return float(alone[:, first].mean() + total[best] / n), TunedCascade(chain, thresholds)
 
 
-def cascades_on_hull(training: Matrix, confidence: Floats, *, longest: int = 3) -> list[Cascade]:
+def cascades_on_hull(training: Matrix, confidence: Floats, *, longest: int = 3) -> list[TunedCascade]:
     """Every chain of one to `longest` (at most 3) agents that is the best at some price, cheapest first.
 
     Cost and mean score of each chain at every pair of `CUTS` thresholds are counted on the training rows, and what
@@ -95,7 +95,7 @@ def cascades_on_hull(training: Matrix, confidence: Floats, *, longest: int = 3) 
     known = _known(confidence)
     by_cost = np.argsort(training.cost.mean(axis=0), kind="stable").tolist()
     points: list[tuple[float, float]] = []
-    made: list[Cascade] = []
+    made: list[TunedCascade] = []
     for length in range(1, longest + 1):
         for chain in combinations(by_cost, length):
             cuts = [_cuts(known[:, agent]) for agent in chain[:-1]]
@@ -104,7 +104,7 @@ def cascades_on_hull(training: Matrix, confidence: Floats, *, longest: int = 3) 
                 at = np.unravel_index(corner, cost.shape)
                 points.append((float(cost[at]), float(score[at])))
                 thresholds = tuple(float(cut[place]) for cut, place in zip(cuts, at, strict=True))
-                made.append(Cascade(chain, thresholds))
+                made.append(TunedCascade(chain, thresholds))
     return [made[corner] for corner in hull_corners(*np.array(points).T)]
 
 

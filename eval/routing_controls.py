@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.metrics import Interval, holm, mean_interval, resampled
-from metaprobe.eval.metrics.delong import normal_p
+from metaprobe.eval.metrics.bootstrap import Interval, mean_interval, resampled
+from metaprobe.eval.metrics.delong import holm, normal_p
 from metaprobe.eval.metrics.ranked import Floats
 from metaprobe.eval.routing import Matrix, Played
 from metaprobe.eval.routing_curves import hull_corners

@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import ArrayLike
 
-from metaprobe.eval.metrics import Interval, cluster_weights, interval
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval
 from metaprobe.eval.metrics.ranked import Floats, MetricFunction, Value, checked_weights
 from metaprobe.eval.routing import RESAMPLES, Matrix, Played, best_single, cheapest, replay
 from metaprobe.records.errors import RecordError

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metaprobe.eval.metrics import auroc, cluster_weights, interval
+from metaprobe.eval.metrics.bootstrap import cluster_weights, interval
+from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.results import Family, SeenMethod, SeenTokens
 from metaprobe.eval.table import AnswerTable
 from metaprobe.records.errors import RecordError

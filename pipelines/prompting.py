@@ -5,7 +5,7 @@ A file that is opened by `--- list` holds no turns but a list, an entry a line.
 """
 
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -35,13 +35,13 @@ class Prompts:
     def load(
         cls,
         system: str,
-        names: tuple[str, ...],
+        names: Sequence[str] | Mapping[str, str],
         folder: Path | None = None,
         *,
         optional: tuple[str, ...] = (),
         fields: Collection[str] = (),
     ) -> "Prompts":
-        """The named prompts, from the user's `folder` where one is given, else as shipped.
+        """The named prompts, from the user's `folder` where one is given, else as shipped, or the texts of `names`.
 
         `optional`: further ones that are read where they are there, such as one for each agent. `fields`: the items'
         fields, which are slots as well. Raises `PromptError` for a file that is missing or has another form, and for a
@@ -49,8 +49,9 @@ class Prompts:
         """
         source = folder if folder is not None else files("metaprobe.pipelines") / "prompts" / system
         present = tuple(name for name in optional if name not in names and (source / f"{name}.txt").is_file())
-        texts = {}
-        for name in names + present:
+        given = names if folder is None and isinstance(names, Mapping) else {}
+        texts = dict(given)
+        for name in (*(name for name in names if name not in given), *present):
             try:
                 texts[name] = (source / f"{name}.txt").read_text(encoding="utf-8")
             except UnicodeDecodeError as error:

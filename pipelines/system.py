@@ -7,7 +7,8 @@ from typing import Any
 from metaprobe.pipelines.answers import final_answer
 from metaprobe.pipelines.options import Constant, Need
 from metaprobe.pipelines.session import Session, Setup
-from metaprobe.records.types import Call, Item, Run
+from metaprobe.records.errors import RecordError
+from metaprobe.records.types import Call, Item, Run, Sampling
 from metaprobe.routing.profiles import Experience
 
 
@@ -21,13 +22,13 @@ class System:
 
     name: str
     run: Callable[[Session], Awaitable[Run]]
-    prompts: tuple[str, ...]
-    """Names of its prompt files, in `pipelines/prompts/<folder>/`."""
-    variants: tuple[str, ...]
+    prompts: tuple[str, ...] | Mapping[str, str]
+    """Names of its prompt files, in `pipelines/prompts/<folder>/`; or name to the text that such a file would hold."""
+    variants: tuple[str, ...] = ("plain",)
     """The first is the paper's own."""
     default_variants: tuple[str, ...] = ()
     """What is collected unless told otherwise; by default the first variant."""
-    stages: tuple[str, ...]
+    stages: tuple[str, ...] = ("answer",)
     """Every stage it asks at, except `read`: each may have a model of its own."""
     roles: tuple[str, ...] = ()
     """Its agents where they are fixed: each may have a model of its own."""
@@ -64,7 +65,17 @@ class System:
     needs: tuple[Need, ...] = ()
     """Packages that it needs beside those of its models."""
     folder: str = ""
-    """Folder of its prompts, where several systems share one; by default its name."""
+    """Folder of its prompts, where several systems share one; by default its name. A system from outside the package
+    gives the whole path of a folder of its own, or the texts themselves (`prompts`)."""
+
+    async def run_session(self, session: Session) -> Run:
+        """Returns what came of one item. Raises `RecordError` where the system hands back something else than a run."""
+        run = await self.run(session)
+        if not isinstance(run, Run):
+            raise RecordError(
+                f"{self.name} returned a {type(run).__name__}; expected a Run: end with `return session.run(answer)`"
+            )
+        return run
 
     def chosen(self, variants: Sequence[str] = ()) -> tuple[str, ...]:
         """These variants, or those that are collected unless told otherwise."""
@@ -77,7 +88,8 @@ class System:
     def most_tokens(self, setup: Setup, variant: str) -> int:
         """How many tokens a run generates at most; a stage without a limit counts with that of its default."""
         limits = {**self.limits, **{stage: n for stage, n in setup.options.tokens.items() if n is not None}}
-        return sum(calls * limits[stage] for stage, calls in self.calls(setup, variant).items())
+        default = Sampling().max_tokens or 0
+        return sum(calls * limits.get(stage, default) for stage, calls in self.calls(setup, variant).items())
 
     def signals_in(self, variant: str) -> tuple[str, ...]:
         """Returns the names of the numbers that this variant asks for, in the order of `signals`."""

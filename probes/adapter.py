@@ -94,7 +94,7 @@ def batches(
         yield rows, {IDS: tokens, MASK: mask}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class AdapterProbe(Pretrained):
     """P(right) from texts; may be shared by threads."""
 
@@ -115,8 +115,12 @@ class AdapterProbe(Pretrained):
         `on_mismatch`: what `read` does with a call of another model than it was trained on. Raises a `CheckpointError`,
         and `MissingExtra` where the `tokenizers` package is absent.
         """
-        checkpoint = load_checkpoint(path, sha256=sha256)
-        manifest = checkpoint.manifest
+        return cls.of(load_checkpoint(path, sha256=sha256), on_mismatch=on_mismatch)
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint, *, on_mismatch: OnMismatch = "warn") -> "AdapterProbe":
+        """The probe in a checkpoint that is loaded; raises as `load`."""
+        manifest, path = checkpoint.manifest, checkpoint.path
         check_kind(checkpoint.path, manifest.kind, KIND)
         if TOKENIZER not in checkpoint.extra:
             raise NotACheckpoint(f"{path} holds no {TOKENIZER}; copy the whole folder")

@@ -1,26 +1,36 @@
 """Linear probes on hidden states, from a checkpoint: a dot product, a sigmoid, no torch."""
 
 import os
+import shutil
+import tempfile
 import warnings
-from dataclasses import dataclass
-from typing import Any, Self
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.checkpoints import Checkpoint, ContractMismatch, Pretrained, load_checkpoint
+from metaprobe.checkpoints import Checkpoint, ContractMismatch, Metric, Pretrained, load_checkpoint
 from metaprobe.checkpoints.kinds import check_kind
+from metaprobe.checkpoints.shown import explained
 from metaprobe.probes.contract import OnMismatch, checked, mismatch
+from metaprobe.probes.token_scores import TokenScores
 from metaprobe.records.errors import InvalidResponse
+from metaprobe.records.extras import require
 from metaprobe.records.types import Call, FloatArray
 
+Prompt = str | Sequence[Mapping[str, str]]
 KIND = "hidden"
 INPUT = "hidden"
 FOLLOWED = ("prompt_last", "answer_first", "answer_last", "answer_mean")
 """Positions whose state is known while the answer grows."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@explained
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class HiddenProbe(Pretrained):
     """Reads one layer, or several together, at one position. `DifficultyProbe` and `ConfidenceProbe` say what of.
 
@@ -28,14 +38,19 @@ class HiddenProbe(Pretrained):
     """
 
     checkpoint: Checkpoint
+    """What it was loaded from."""
     layers: tuple[int, ...]
-    """0 is the embeddings' output, i the output of block i."""
+    """Layers that it reads: 0 is the embeddings' output, i the output of block i."""
     position: str
+    """Token position that it reads: `prompt_last`, `answer_first`, `answer_last`, `answer_mean` or `before_exact`."""
     width: int
-    """Of one layer."""
+    """Numbers in a state of one layer."""
     on_mismatch: OnMismatch = "warn"
+    """What to do with a call of another model than it was trained on: `warn`, `refuse`, `ignore` or `note`."""
     reader: str = ""
     """The model whose states these are, where it read what another model answered."""
+    _kept: object = None
+    usual_position: ClassVar[str] = "answer_last"
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, sha256: str | None = None, on_mismatch: OnMismatch = "warn") -> Self:
@@ -43,9 +58,13 @@ class HiddenProbe(Pretrained):
 
         `on_mismatch`: what to do with a call of another model than it was trained on.
         """
-        checkpoint = load_checkpoint(path, sha256=sha256)
-        manifest = checkpoint.manifest
-        check_kind(checkpoint.path, manifest.kind, KIND)
+        return cls.of(load_checkpoint(path, sha256=sha256), on_mismatch=on_mismatch)
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint, *, on_mismatch: OnMismatch = "warn") -> Self:
+        """The probe in a checkpoint that is loaded. Raises `ContractMismatch` for one that holds none."""
+        manifest, path = checkpoint.manifest, checkpoint.path
+        check_kind(path, manifest.kind, KIND)
         contract = manifest.contract
         position, width, layers = contract.get("position"), contract.get("width"), _layers(contract)
         if not isinstance(position, str) or not isinstance(width, int) or not layers:
@@ -62,6 +81,65 @@ class HiddenProbe(Pretrained):
         if not isinstance(reader, dict) or not isinstance(reader.get("model"), str):
             raise ContractMismatch(f"{path}: the contract's reader is {reader!r}; expected model and revision")
         return cls(checkpoint, layers, position, width, checked(on_mismatch), reader["model"])
+
+    @classmethod
+    def fit(
+        cls,
+        X: Any,
+        y: Any,
+        *,
+        groups: Sequence[object] | None = None,
+        layers: Sequence[int] | None = None,
+        position: str | None = None,
+        kind: Literal["logistic", "ridge", "mass-mean", "low-rank"] = "logistic",
+        target: str = "correct",
+        model: str = "",
+        folds: int = 5,
+        seed: int = 0,
+    ) -> Self:
+        """Returns a probe fitted on arrays: hidden states X (n, d) or (n, layers, d), and labels y (n,) of 0 and 1.
+
+        Layer and penalty are chosen on rows that the probe was not fitted on, and `auroc` is that of rows held out by
+        group. `groups` (n,) says what must stay in one split, such as the question; without it each row stands for
+        itself. `layers` names the layers of X, as the probe reads them later: 0 for the embeddings' output, i for the
+        output of block i; by default 0, 1, ... `position` is the token that the states are of, by default the answer's
+        last one, and the prompt's last one for a `DifficultyProbe`. `model` names the model whose states they are.
+
+        Nothing is written until `save` is called. Raises `RecordError` for arrays that are not what they should be or
+        hold too few groups, and `MissingExtra` without the extra `train`.
+        """
+        position = position or cls.usual_position
+        if (position == "prompt_last") != (cls.usual_position == "prompt_last"):
+            raise ContractMismatch(
+                f"position {position!r}: a probe before the answer is a DifficultyProbe and reads prompt_last, one of "
+                "the answer is a ConfidenceProbe"
+            )
+        arrays = require("metaprobe.training.hidden.arrays", "train")  # upstairs and heavy: this room does without
+        kept = _KeptFolder()
+        checkpoint = arrays.fit_arrays(
+            kept.path / "probe",
+            X,
+            y,
+            groups=groups,
+            layers=layers,
+            position=position,
+            kind=kind,
+            target=target,
+            model=model,
+            folds=folds,
+            seed=seed,
+            command=f"metaprobe.{cls.__name__}.fit(X, y, kind={kind!r}, folds={folds}, seed={seed})",
+        )
+        return replace(cls.of(checkpoint), _kept=kept)
+
+    def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> Checkpoint:
+        """Writes the probe's checkpoint into a folder, which `metaprobe.load` opens; returns it."""
+        return self.save_pretrained(folder, overwrite=overwrite)
+
+    @property
+    def auroc(self) -> Metric | None:
+        """Its AUROC on rows held out by group, with the 95 % interval; None where the checkpoint states none."""
+        return self.checkpoint.manifest.metrics.get("auroc")
 
     @property
     def layer(self) -> int:
@@ -119,6 +197,50 @@ class HiddenProbe(Pretrained):
         """The same as `running`, a token at a time. Raises what it raises, here and now."""
         return RunningEstimate(self, self._decided(prompt))
 
+    @overload
+    def score_text(
+        self, model: Any, tokenizer: Any, prompt: Prompt, answer: str = "", *, chat: bool = True
+    ) -> float: ...
+    @overload
+    def score_text(
+        self, model: Any, tokenizer: Any, prompt: Prompt, answer: str = "", *, tokens: Literal[True], chat: bool = True
+    ) -> TokenScores: ...
+    def score_text(
+        self,
+        model: Any,
+        tokenizer: Any,
+        prompt: Prompt,
+        answer: str = "",
+        *,
+        tokens: bool = False,
+        chat: bool = True,
+    ) -> float | TokenScores:
+        """Returns P(right) of an answer to a prompt, read in a transformers model; with `tokens` of each token, too.
+
+        `model` and `tokenizer` are those whose states the probe was fitted on. `prompt` is the user's message or a list
+        of `{"role", "content"}`; the tokenizer's chat template is put around it, or with `chat=False` nothing. Raises
+        `ContractMismatch` for a probe on `before_exact`, or one before the answer where `tokens` are asked for,
+        `InvalidResponse` where the states have another width, and `MissingExtra` without the extra `train`.
+        """
+        if self.position == "before_exact" or (tokens and self.position == "prompt_last"):
+            raise ContractMismatch(
+                f"this probe reads {self.position}, which no {'single token' if tokens else 'text'} of the answer "
+                "gives: use a probe on answer_first, answer_last or answer_mean"
+            )
+        require("transformers", "train")
+        texts = require("metaprobe.llms.text_states", "train")  # another room, and heavy: this one does without
+        read = texts.text_states(model, tokenizer, prompt, answer, layers=self.layers, chat=chat)
+        if not len(read.answer) and self.position != "prompt_last":
+            raise InvalidResponse(f"the answer has no tokens, and this probe reads {self.position}: give an answer")
+        at = {
+            "prompt_last": lambda: read.prompt,
+            "answer_first": lambda: read.answer[0],
+            "answer_last": lambda: read.answer[-1],
+            "answer_mean": lambda: read.answer.astype(np.float64).mean(axis=0),
+        }[self.position]()
+        score = float(self.probability(at[None])[0])
+        return TokenScores(score, read.tokens, self.probability(read.answer)) if tokens else score
+
     def _check_reader(self, answered: str, read: str) -> None:
         """Warns or raises, as was chosen, where the states are another model's than those it was trained on."""
         expected = self.reader or answered
@@ -155,6 +277,14 @@ class HiddenProbe(Pretrained):
         return float(self.probability(prompt[None])[0])
 
 
+class _KeptFolder:
+    """A temporary folder that is deleted once nothing refers to this object."""
+
+    def __init__(self) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix="metaprobe-"))
+        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+
+
 class RunningEstimate:
     """P(right) of one answer as it grows. A token costs the same wherever it stands; at most one state is kept."""
 
@@ -180,8 +310,14 @@ class RunningEstimate:
         return value
 
 
+@explained
 class ConfidenceProbe(HiddenProbe):
-    """A probe on the answer: P(right), once it is given."""
+    """A probe on the answer: P(right), once it is given.
+
+    >>> probe = ConfidenceProbe.load("bundled:smollm2-135m-confidence")
+    >>> probe.position, probe.token_confidence(np.zeros((3, probe.width))).shape
+    ('answer_mean', (3,))
+    """
 
     def confidence(self, call: Call, *, reader: str = "") -> float:
         """P(right), in [0, 1]; `reader` as for `read`."""
@@ -197,8 +333,16 @@ class ConfidenceProbe(HiddenProbe):
         return self.probability(states)
 
 
+@explained
 class DifficultyProbe(HiddenProbe):
-    """A probe on the last prompt token: before anything is answered."""
+    """A probe on the last prompt token: before anything is answered.
+
+    >>> probe = DifficultyProbe.load("bundled:smollm2-135m-difficulty")
+    >>> probe.position, probe.probability(np.zeros((1, probe.width))).shape
+    ('prompt_last', (1,))
+    """
+
+    usual_position: ClassVar[str] = "prompt_last"
 
     def difficulty(self, call: Call, *, reader: str = "") -> float:
         """1 - P(right), in [0, 1]; `reader` as for `read`."""

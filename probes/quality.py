@@ -3,20 +3,25 @@
 import os
 import warnings
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint, ContractMismatch, Pretrained, bundle, load_checkpoint
+from metaprobe.checkpoints.flagging import threshold_at
 from metaprobe.checkpoints.kinds import check_kind
+from metaprobe.checkpoints.shown import explained, html_table
 from metaprobe.probes.contract import OnMismatch, checked, mismatch
 from metaprobe.probes.features import Schema, features, features_one, schema
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.float_list import float_list
 from metaprobe.records.openai_format import CALLED, REFUSAL, TOOL_CALL, ParsedResponse, parse_response
 from metaprobe.records.raw_body import parse_body
+
+if TYPE_CHECKING:
+    from metaprobe.probes.signals import Signals
 
 KIND = "quality"
 INPUT = "features"
@@ -36,9 +41,15 @@ FEW_TOKENS = 2
 """A score of an answer of so many tokens rests on so few log-probabilities that the verdict says so."""
 
 
-@dataclass(frozen=True, slots=True)
+@explained
+@dataclass(frozen=True, slots=True, repr=False)
 class Verdict:
-    """What a predictor says of one response."""
+    """What a predictor says of one response.
+
+    >>> verdict = QualityPredictor.load().predict([-0.05, -0.01, -0.002, -1.2, -0.03])
+    >>> 0 < verdict.score < 1, verdict.flagged, verdict.to_dict()["reason"]
+    (True, True, '')
+    """
 
     score: float | None
     """How good the response is, in [0, 1]: a calibrated probability where the main head gives one, else its place on
@@ -49,21 +60,50 @@ class Verdict:
     critical: float | None
     """Probability of a critical failure; None where the checkpoint has no such head."""
     flagged: bool | None
-    """Whether the score lies below the threshold `flag` stored with the checkpoint, or the probability of a critical
-    failure reaches the threshold `critical`; None where it has neither."""
+    """Whether the score lies below the predictor's threshold, or the probability of a critical failure reaches the
+    threshold `critical`; None where it has neither."""
     in_support: bool | None
     """Whether the features look like those of the training data."""
     checkpoint: str
-    """Digest of the checkpoint."""
+    """Digest of the checkpoint that gave it."""
     reason: str = ""
     """Why it abstains, or what to be careful about; empty where all is well."""
 
+    def __repr__(self) -> str:
+        score = "None" if self.score is None else f"{self.score:.3f}"
+        said = f", reason={self.reason!r}" if self.reason else ""
+        return f"Verdict(score={score}, flagged={self.flagged}, in_support={self.in_support}{said})"
+
+    def _repr_html_(self) -> str:
+        """A table for notebooks."""
+        heads = {f"head {name}": f"{value:.3f}" for name, value in self.heads.items()}
+        shown = {"score": "none" if self.score is None else f"{self.score:.3f}", **heads}
+        if self.critical is not None:
+            shown["critical"] = f"{self.critical:.3f}"
+        rows = [*shown.items(), ("flagged", self.flagged), ("in support", self.in_support), ("reason", self.reason)]
+        return html_table("Verdict", [*rows, ("checkpoint", f"{self.checkpoint[:12]}...")])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Its fields, as JSON's own types."""
+        return asdict(self)
+
 
 class QualityPredictor(Pretrained):
-    """Scores responses; may be shared by threads."""
+    """Scores responses; may be shared by threads.
 
-    def __init__(self, checkpoint: Checkpoint, *, on_mismatch: OnMismatch = "warn") -> None:
-        """`on_mismatch`: what to do with a response of another model or log-probability mode than was trained on."""
+    >>> predictor = QualityPredictor.load()  # the one that comes with the package
+    >>> [verdict.flagged for verdict in predictor.predict_many([[-0.01, -0.02, -0.1], [-2.5, -3.1, -1.9]])]
+    [False, True]
+    """
+
+    def __init__(
+        self, checkpoint: Checkpoint, *, flag_rate: float | None = None, on_mismatch: OnMismatch = "warn"
+    ) -> None:
+        """`flag_rate`: about which share of the answers to flag; by default those below the stored threshold `flag`.
+
+        `on_mismatch`: what to do with a response of another model or log-probability mode than was trained on. Raises
+        `ContractMismatch` for a rate where the checkpoint stores no curve.
+        """
         check_kind(checkpoint.path, checkpoint.manifest.kind, KIND)
         self.checkpoint = checkpoint
         contract = checkpoint.manifest.contract
@@ -90,6 +130,8 @@ class QualityPredictor(Pretrained):
         names = [output.name for output in checkpoint.manifest.outputs]
         self._main = next((name for name in MAIN_HEADS if name in names), None)
         self._threshold = checkpoint.manifest.thresholds.get("flag")
+        if flag_rate is not None:
+            self._threshold = threshold_at(checkpoint.manifest.flagging, flag_rate)
         self._critical = checkpoint.manifest.thresholds.get("critical") if CRITICAL in names else None
         # One feature of many, but an answer of another length is another kind of answer.
         self._length = self.schema.names.index("length") if "length" in self.schema.names else None
@@ -100,13 +142,23 @@ class QualityPredictor(Pretrained):
         path: str | os.PathLike[str] | None = None,
         *,
         sha256: str | None = None,
+        flag_rate: float | None = None,
         on_mismatch: OnMismatch = "warn",
     ) -> "QualityPredictor":
         """The predictor in a checkpoint folder, verified; without one, that which comes with the package.
 
-        `sha256`: the digest its author gave you.
+        `sha256`: the digest its author gave you. `flag_rate`: about which share of the answers to flag.
         """
-        return cls(load_checkpoint(DEFAULT if path is None else path, sha256=sha256), on_mismatch=on_mismatch)
+        checkpoint = load_checkpoint(DEFAULT if path is None else path, sha256=sha256)
+        return cls(checkpoint, flag_rate=flag_rate, on_mismatch=on_mismatch)
+
+    @property
+    def threshold(self) -> float | None:
+        """The score below which an answer is flagged; None where the checkpoint has none.
+
+        A head `critical` flags by its own threshold besides.
+        """
+        return self._threshold
 
     def predict(self, response: object) -> Verdict:
         """The verdict on a response in any of the formats of `parse_response`, a list of log-probabilities being one.
@@ -125,6 +177,33 @@ class QualityPredictor(Pretrained):
         parsed = self._parsed(response)
         note = self._note(parsed)
         return self._one(features_one(self.schema, parsed.logprobs, parsed.top_logprobs), note)
+
+    def signals(self, answer: object) -> "Signals":
+        """Returns what a policy decides by: `metaprobe.probes.signals.Signals` of a response, or of a verdict on one.
+
+        `confidence` and `quality` are the score, `critical` the probability of a critical failure, each with the
+        checkpoint's thresholds; None where the predictor gives none. Of a response also what its log-probabilities say
+        by themselves. Raises `InvalidResponse` as `predict` does, and `ContractMismatch` for a verdict of another
+        checkpoint.
+        """
+        from metaprobe.probes.signals import Signal, Signals, measured_signals  # not needed for a verdict alone
+
+        if isinstance(answer, Verdict):
+            verdict, measured = answer, {}
+            if verdict.checkpoint != self.checkpoint.digest:
+                raise ContractMismatch(
+                    f"the verdict is of checkpoint {verdict.checkpoint[:16]}, and this predictor is "
+                    f"{self.checkpoint.digest[:16]}: give the predictor that made the verdict"
+                )
+        else:
+            parsed = self._parsed(answer)
+            note = self._note(parsed)
+            verdict = self._one(features_one(self.schema, parsed.logprobs, parsed.top_logprobs), note)
+            measured = measured_signals(parsed.logprobs)
+        read = {"confidence": verdict.score, "quality": verdict.score, CRITICAL: verdict.critical}
+        thresholds = self.checkpoint.manifest.thresholds
+        given = {n: Signal(v, verdict.checkpoint, thresholds) for n, v in read.items() if v is not None}
+        return Signals(**given, **measured)
 
     def predict_many(self, responses: Iterable[object]) -> list[Verdict]:
         """One verdict a response, in order. An error names the response, counted from 0."""

@@ -5,7 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
+from metaprobe.checkpoints.shown import explained
 from metaprobe.records.types import Call
 
 STATED = "stated+"
@@ -18,11 +20,13 @@ def joined(first: float, second: float, *, margin: float = 0.01) -> float:
     return 1 / (1 + math.exp(-sum(odds) / 2))
 
 
+@explained
 @dataclass(frozen=True, slots=True)
 class Signal:
     """One number and where it is from."""
 
     value: float
+    """The number itself."""
     source: str
     """`stated`, `logprobs`, `profile`, or the digest of the checkpoint that gave it, after `stated+` where it is joined
     with the stated number."""
@@ -35,20 +39,28 @@ class Signal:
         return self.source.startswith(STATED)
 
 
+@explained
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signals:
-    """The numbers a policy may look at."""
+    """The numbers a policy may look at; each is None until it is known.
+
+    >>> known = Signals(confidence=Signal(0.8, "stated"))
+    >>> known.value("confidence"), known.value("difficulty")
+    (0.8, None)
+    """
 
     difficulty: Signal | None = None
-    """In [0, 1], before the answer."""
+    """How hard the question is, in [0, 1], before the answer."""
     confidence: Signal | None = None
-    """In [0, 1], in the given answer."""
+    """How likely the given answer is right, in [0, 1]."""
     mean_logprob: Signal | None = None
-    """Nats."""
+    """Mean log-probability of the answer's tokens, in nats."""
     min_logprob: Signal | None = None
+    """Smallest log-probability of a token, in nats."""
     first_logprob: Signal | None = None
+    """Log-probability of the first token, in nats."""
     tokens: Signal | None = None
-    """Length of the answer."""
+    """Length of the answer in tokens."""
     quality: Signal | None = None
     """How good the answer is, in [0, 1]: the mean of stated evaluation scores, or the score of a predictor."""
     critical: Signal | None = None
@@ -69,13 +81,21 @@ def signals_of(answer: Call, *, difficulty: float | None = None, confidence: flo
         for name, value in (("difficulty", difficulty), ("confidence", confidence))
         if value is not None
     }
-    if answer.logprobs is None or len(answer.logprobs) == 0:
-        return Signals(**stated)
-    logprobs = np.asarray(answer.logprobs, dtype=np.float64)
+    return Signals(**stated, **measured_signals(answer.logprobs))
+
+
+def measured_signals(logprobs: NDArray[np.floating] | None) -> dict[str, Signal]:
+    """Returns what the log-probabilities of an answer say by themselves, by the field of `Signals`; nothing of none.
+
+    `logprobs`: (tokens,), in nats.
+    """
+    if logprobs is None or len(logprobs) == 0:
+        return {}
+    values = np.asarray(logprobs, dtype=np.float64)
     measured = {
-        "mean_logprob": logprobs.mean(),
-        "min_logprob": logprobs.min(),
-        "first_logprob": logprobs[0],
-        "tokens": len(logprobs),
+        "mean_logprob": values.mean(),
+        "min_logprob": values.min(),
+        "first_logprob": values[0],
+        "tokens": len(values),
     }
-    return Signals(**stated, **{name: Signal(float(value), "logprobs") for name, value in measured.items()})
+    return {name: Signal(float(value), "logprobs") for name, value in measured.items()}

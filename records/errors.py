@@ -2,6 +2,7 @@
 
 RecordError             a ValueError; the message names what came, what was expected, and what to do
 |-- InvalidResponse     a response that cannot be scored (no log-probabilities, NaN, empty, wrong shape)
+|   `-- NoLogprobs      a whole answer that came without log-probabilities
 |-- ImportFileError     a line of an import file is not what it should be; carries file and line
 |-- DamagedShard        a shard of a run store cannot be read; the other shards still can
 |-- StoreMismatch       data of one kind or configuration offered where another is stored
@@ -18,6 +19,10 @@ class RecordError(ValueError):
 
 class InvalidResponse(RecordError):
     """A response that cannot be scored."""
+
+
+class NoLogprobs(InvalidResponse):
+    """An answer that is whole, and came without log-probabilities."""
 
 
 class ImportFileError(RecordError):

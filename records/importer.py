@@ -3,7 +3,7 @@
     {"id", "group", "messages", "response": <chat completion with logprobs>, "labels": {"correct": 0|1, ...},
      "verbalized_confidence": 0..1 or null, "model", "task", "stage", "agent", "run_id", "sampling", "logprobs_mode"}
 
-Only `response` is required.
+Only `response` is required; an answer without log-probabilities needs a `verbalized_confidence`.
 """
 
 import gzip
@@ -15,7 +15,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from metaprobe.records.errors import ImportFileError, InvalidResponse, RecordError
+from metaprobe.records.errors import ImportFileError, InvalidResponse, NoLogprobs, RecordError
 from metaprobe.records.line_fields import (
     labels_of,
     messages_of,
@@ -26,7 +26,7 @@ from metaprobe.records.line_fields import (
     statements_of,
     string,
 )
-from metaprobe.records.openai_format import parse_response
+from metaprobe.records.openai_format import ParsedResponse, ParsedText, parse_response, parse_text
 from metaprobe.records.types import Call, Item, Run
 
 if TYPE_CHECKING:
@@ -75,10 +75,19 @@ class ImportReport:
     """Lines already stored that said something else of their answer (labels, group, confidence, prompt, ...)."""
     notes: tuple[str, ...] = ()
     """What looks like a label or a prompt in the wrong place: each key once, naming the first line that has it."""
+    without_logprobs: int = 0
+    """Lines that came without log-probabilities, and are there for their stated confidence alone."""
 
 
 def import_file(path: str | Path, store: "RunStore", *, on_error: Literal["stop", "skip"] = "stop") -> ImportReport:
     """Adds the lines of a file to a store.
+
+    >>> from metaprobe.records.store import RunStore
+    >>> answer = {"message": {"content": "4"}, "logprobs": {"content": [{"token": "4", "logprob": -0.1}]}}
+    >>> line = {"id": "q1", "labels": {"correct": 1}, "response": {"choices": [answer]}}
+    >>> _ = Path("lines.jsonl").write_text(json.dumps(line))
+    >>> import_file("lines.jsonl", RunStore("imported")).imported
+    1
 
     With `stop` the first bad line raises `ImportFileError`; the lines before it are stored, and importing again after
     mending the line goes on from there. With `skip` bad lines are passed over and reported. Lines are known by their
@@ -99,7 +108,7 @@ def _imported(path: Path, store: "RunStore", on_error: Literal["stop", "skip"]) 
     skipped: list[str] = []
     notes: dict[str, str] = {}
     again: list[Line] = []
-    imported = labelled = 0
+    imported = labelled = bare = 0
     groups: set[tuple[str, str]] = set()
     try:
         with store.writer() as writer:
@@ -110,6 +119,7 @@ def _imported(path: Path, store: "RunStore", on_error: Literal["stop", "skip"]) 
                     writer.add(line.run)
                     imported += 1
                 labelled += bool(line.run.labels)
+                bare += line.run.calls[0].logprobs is None
                 groups.add((line.run.item.task, line.run.item.group))
                 for key, note in notes_of(line.record):
                     notes.setdefault(key, str(_at(path, line.number, note)))
@@ -134,6 +144,7 @@ def _imported(path: Path, store: "RunStore", on_error: Literal["stop", "skip"]) 
         len(groups),
         relabelled,
         tuple(notes.values()),
+        bare,
     )
 
 
@@ -168,7 +179,12 @@ class Line:
 
     def without_answer(self) -> "Line":
         """The same without what takes room: thousands of lines are held until they are compared with the store."""
-        calls = tuple(replace(call, text="", tokens=(), top_logprobs=None) for call in self.run.calls)
+        # Of an answer without log-probabilities the text is all that it can be known again by.
+        texts = [call.text if call.logprobs is None else "" for call in self.run.calls]
+        calls = tuple(
+            replace(call, text=text, tokens=(), top_logprobs=None)
+            for call, text in zip(self.run.calls, texts, strict=True)
+        )
         record = {key: value for key, value in self.record.items() if key in KEYS and key != "response"}
         return replace(self, record=record, run=replace(self.run, calls=calls, final_answer=""))
 
@@ -293,12 +309,15 @@ def run_of_line(record: dict[str, Any], default_id: str) -> Run:
         raise ImportFileError(
             f'"response" is missing (the keys are {sorted(record)}); expected a chat completion with log-probabilities'
         )
-    response = parse_response(record["response"])
+    response = _answer(record)
     line_id, run_id, id = _ids(record, default_id)
     messages = messages_of(record.get("messages"))
     sampling = sampling_of(record.get("sampling"))
-    if response.temperature is not None and not record.get("sampling"):
-        sampling = replace(sampling, temperature=response.temperature)
+    measured: dict[str, Any] = {}
+    if isinstance(response, ParsedResponse):
+        measured = {name: getattr(response, name) for name in ("tokens", "logprobs", "top_logprobs")}
+        if response.temperature is not None and not record.get("sampling"):
+            sampling = replace(sampling, temperature=response.temperature)
     labels = labels_of(record.get("labels"), id)
     return Run(
         id=id,
@@ -318,13 +337,11 @@ def run_of_line(record: dict[str, Any], default_id: str) -> Run:
                 model=string(record, "model") or response.model,
                 messages=messages,
                 text=response.text,
-                tokens=response.tokens,
-                logprobs=response.logprobs,
-                top_logprobs=response.top_logprobs,
                 sampling=sampling,
-                logprobs_mode=mode_of(record.get("logprobs_mode"), response.logprobs_mode),
+                logprobs_mode=mode_of(record.get("logprobs_mode"), getattr(response, "logprobs_mode", "unknown")),
                 finish_reason=response.finish_reason,
                 usage=response.usage,
+                **measured,
             ),
         ),
         statements=statements_of(record, id),
@@ -332,6 +349,18 @@ def run_of_line(record: dict[str, Any], default_id: str) -> Run:
         final_answer=response.text,
         outcome=next((label.value for label in labels if label.name == "correct"), None),
     )
+
+
+def _answer(record: dict[str, Any]) -> ParsedResponse | ParsedText:
+    """What the line's response says; without log-probabilities only where the line has a stated confidence."""
+    try:
+        return parse_response(record["response"])
+    except NoLogprobs as error:
+        if record.get("verbalized_confidence") is None:
+            raise NoLogprobs(
+                f'{error}. With a "verbalized_confidence" the line is taken as it is, for that confidence alone'
+            ) from error
+        return parse_text(record["response"])
 
 
 def id_of_line(record: dict[str, Any], default_id: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any, NoReturn, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.records.errors import InvalidResponse
+from metaprobe.records.errors import InvalidResponse, NoLogprobs
 from metaprobe.records.reading import (
     error_message,
     fields,
@@ -85,6 +85,9 @@ def parse_response(
     response: object, *, choice: int = 0, logprobs_mode: LogprobsMode | None = None, temperature: float | None = None
 ) -> ParsedResponse:
     """What a response says about itself. Raises `InvalidResponse` for one that cannot be scored, and nothing else.
+
+    >>> parse_response([-0.1, -0.25]).logprobs.tolist()[1]
+    -0.25
 
     `response`, recognised by its shape, is one of:
 
@@ -215,7 +218,7 @@ def read_completion(response: Mapping[str, Any], choice: int) -> ParsedResponse:
     if entries is not None:
         return parsed_entries(entries, f"choices[{choice}].logprobs.content", **rest)
     if given.get("token_logprobs") is None:
-        raise InvalidResponse(
+        raise NoLogprobs(
             f"the response holds no log-probabilities (choices[{choice}].logprobs.content is missing); {_ASK}"
         )
     tokens, logprobs, rows = columns(given, said.usage)

@@ -31,6 +31,21 @@ def limit(cpu_s: int, memory_bytes: int) -> None:
             continue
 
 
+def tried(code: str, assertions: list[str], token: str) -> str:
+    """Returns the token where the code runs and every assertion then holds, else the first thing that went wrong."""
+    scope: dict[str, object] = {"__name__": "answer"}
+    doing = "the code"
+    try:
+        exec(compile(code, "answer", "exec"), scope)
+        for doing in assertions:
+            exec(compile(doing, "assertion", "exec"), scope)
+    except AssertionError:
+        return f"does not hold: {doing}"
+    except BaseException as error:
+        return f"{type(error).__name__} in {doing}: {error}"
+    return token
+
+
 def main() -> None:
     token, cpu_s, memory_bytes, code, *assertions = sys.stdin.buffer.read().decode().split("\0")
     report, write, leave = os.dup(1), os.write, os._exit
@@ -39,18 +54,7 @@ def main() -> None:
         os.dup2(nowhere, standard)
     limit(int(cpu_s), int(memory_bytes))
     sys.addaudithook(refuse)
-    scope: dict[str, object] = {"__name__": "answer"}
-    doing = "the code"
-    try:
-        exec(compile(code, "answer", "exec"), scope)
-        for doing in assertions:
-            exec(compile(doing, "assertion", "exec"), scope)
-        said = token
-    except AssertionError:
-        said = f"does not hold: {doing}"
-    except BaseException as error:
-        said = f"{type(error).__name__} in {doing}: {error}"
-    write(report, said[:500].encode())
+    write(report, tried(code, assertions, token)[:500].encode())
     leave(0)
 
 

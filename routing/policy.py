@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
+from uuid import uuid4
 
 from metaprobe.probes.signals import Signals
+from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Decision
 
 
@@ -28,6 +30,14 @@ class State:
     round: int = 0
     """Cycles that are finished."""
     dimension: str = ""
+
+    @classmethod
+    def at(cls, point: str, **known: Any) -> "State":
+        """Returns what is known at a point, under an id of its own. `known`: fields of this class.
+
+        decision = policy.decide(State.at("assess", agent="drafter", signals=signals), ["execute", "ask"])
+        """
+        return cls(uuid4().hex, point, **known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +73,13 @@ def learns(policy: Policy) -> bool:
     A collection then runs in waves, so that what it has seen does not depend on which run ended first.
     """
     return bool(getattr(policy, "learns", False))
+
+
+def choose(state: State, wanted: str, legal_actions: Sequence[str]) -> str:
+    """Returns the wanted action, or the first legal one where it is not legal. Raises `RecordError` where none is."""
+    if not legal_actions:
+        raise RecordError(f"decision {state.decision_id} at {state.point} has no legal action")
+    return wanted if wanted in legal_actions else legal_actions[0]
 
 
 def decided(state: State, action: str, legal_actions: Sequence[str], scores: dict[str, float], reason: str) -> Decision:

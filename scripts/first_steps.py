@@ -36,8 +36,9 @@ def use(kind: str, path: Path) -> str:
     """What a checkpoint of that kind says when it is used the way it is meant to be."""
     import numpy as np
 
-    from metaprobe import LearnedChoice, QualityPredictor
+    from metaprobe import QualityPredictor
     from metaprobe.probes.hidden import HiddenProbe
+    from metaprobe.routing.ask_again import LearnedChoice
     from metaprobe.routing.gate import StreamingGate
     from metaprobe.routing.learned import LearnedRouter
     from metaprobe.routing.learned_state import Known
@@ -65,8 +66,7 @@ def main() -> None:
     versions = {found.metadata["Name"].lower(): found.version for found in importlib.metadata.distributions()}
     assert not HEAVY & versions.keys(), f"the base install brought {sorted(HEAVY & versions.keys())}"
 
-    from metaprobe import load_checkpoint
-    from metaprobe.checkpoints import UntrustedCheckpoint
+    from metaprobe.checkpoints import UntrustedCheckpoint, load_checkpoint
     from metaprobe.checkpoints.bundle import FOLDER
 
     assert "Usage" in metaprobe("--help")

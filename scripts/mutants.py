@@ -5,7 +5,7 @@
     python scripts/mutants.py table                            # what was found, and who survived
 
 A mutant is one small change of one file: another comparison, sign, constant, `and` for `or`, a statement or a named
-argument left out. It is killed where a test fails, or where the tests take ten times as long. Only tests that run the
+argument left out. It is killed where a test fails, or where the tests take much longer. Only tests that run the
 changed line are run. Everything happens in copies of the tree: nothing here is changed.
 """
 
@@ -13,6 +13,7 @@ import ast
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -21,8 +22,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from queue import Queue
+from threading import Timer
 
 import click
 import release
@@ -35,10 +38,14 @@ REASONS = ROOT / "scripts" / "mutants_reasons.json"
 ROOMS = tuple(
     "checkpoints collecting eval llms pipelines probes records routing serving tasks training metaprobe".split()
 )
+SAID = "said_of_mutant"
 PAGES = ("test_written_blocks", "test_measured_pages", "test_examples", "test_docs", "test_packaging", "test_release")
 """Tests of pages and packages: they run much of everything, and promise nothing of it."""
-SECONDS = 240
-"""The most that one mutant's tests may take; ten times what they take where nothing is wrong, or more."""
+SECONDS = 60.0
+"""A mutant's tests may take this and five times what they took where nothing was changed; longer counts as killed."""
+
+ENOUGH = 60.0
+"""Of a line that half of the suite runs, so many seconds of tests are tried: where these pass, the mutant lives."""
 
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE,
@@ -156,67 +163,110 @@ def _code(node: ast.AST) -> Iterator[ast.AST]:
                 yield from _code(child)
 
 
-def reach(lines: dict[str, dict[str, list[str]]]) -> Counter[str]:
-    """Returns of how many source files each test file runs something: few for tests of one subject."""
-    return Counter(
-        name
-        for of_file in lines.values()
-        for name in {test.partition("::")[0] for tests in of_file.values() for test in tests}
-    )
+@dataclass(frozen=True, slots=True)
+class Map:
+    """Which tests run which lines, and how long each takes."""
+
+    lines: dict[str, dict[str, list[str]]]
+    seconds: dict[str, float]
+    _reach: Counter[str] = field(default_factory=Counter)
+
+    @classmethod
+    def read(cls) -> "Map":
+        """Reads what `mutants.py map` wrote."""
+        return cls(**json.loads(MAP.read_text()))
+
+    def write(self) -> None:
+        """Keeps it for `mutants.py run`."""
+        MAP.write_text(json.dumps({"lines": self.lines, "seconds": self.seconds}))
+
+    def tests_of(self, mutant: Mutant) -> list[str]:
+        """Returns the tests that run the line, those of its subject first, of these the quickest; `ENOUGH` seconds.
+
+        Of a line that runs at import: the tests that run anything of its file.
+        """
+        of_file = self.lines.get(mutant.path, {})
+        running = set(of_file.get(str(mutant.line), []))
+        if running == {""}:
+            running = {test for tests in of_file.values() for test in tests}
+        whole = {test.removesuffix("::*") for test in running if test.endswith("::*")}  # a fixture ran it
+        single = {test for test in running - {""} if test.partition("::")[0] not in whole}
+        reached = self.reach()
+        found = sorted(whole | single, key=lambda test: (reached[test.partition("::")[0]], self.time_of(test), test))
+        taken = accumulate(map(self.time_of, found))
+        return [test for test, seconds in zip(found, taken, strict=True) if seconds <= ENOUGH] or found[:1]
+
+    def reach(self) -> Counter[str]:
+        """Returns of how many source files each test file runs something: few for tests of one subject."""
+        if not self._reach:
+            for of_file in self.lines.values():
+                self._reach.update({test.partition("::")[0] for tests in of_file.values() for test in tests})
+        return self._reach
+
+    def time_of(self, test: str) -> float:
+        """Returns a test's seconds, or the sum of a whole file's."""
+        if "::" in test:
+            return self.seconds.get(test, 0.0)
+        return sum(took for name, took in self.seconds.items() if name.partition("::")[0] == test)
 
 
-def tests_of(mutant: Mutant, lines: dict[str, dict[str, list[str]]], reached: Counter[str]) -> list[str]:
-    """Returns the tests that run the line, those of its subject first, for they are quick and fail most often.
+class Tests:
+    """A process that has imported the libraries, and runs tests in forks of itself: seconds saved for each mutant."""
 
-    Of a line that runs at import: those that run anything of its file.
-    """
-    of_file = lines.get(mutant.path, {})
-    found = set(of_file.get(str(mutant.line), []))
-    if found == {""}:
-        found = {test for tests in of_file.values() for test in tests}
-    whole = {test.removesuffix("::*") for test in found if test.endswith("::*")}  # a fixture ran it: all of the file
-    found = whole | {test for test in found - {""} if test.partition("::")[0] not in whole}
-    return sorted(found, key=lambda test: (reached[test.partition("::")[0]], test))
+    def __init__(self, tree: Path) -> None:
+        """Starts it, for a copy of the tree of its own."""
+        self.tree = tree
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(tree / "src"), "CI": "1"}
+        environment["PYTHONDONTWRITEBYTECODE"] = "1"
+        command = [sys.executable, str(ROOT / "scripts" / "mutants_warm.py")]
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=tree, env=environment)
+
+    def failed(self, tests: list[str], seconds: float) -> str:
+        """Returns the first test that failed, "time", "import", or nothing."""
+        listed, said = self.tree / "tests_of_mutant", self.tree / SAID
+        listed.write_text("\n".join(tests))
+        arguments = ["-q", "-p", "no:cacheprovider", "--no-header", "--tb=no", "-x", f"@{listed}"]
+        arguments += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # of libraries that are imported already
+        ask, answers = self._process.stdin, self._process.stdout
+        assert ask is not None
+        assert answers is not None
+        ask.write(json.dumps({"arguments": arguments, "tree": str(self.tree), "said": str(said)}) + "\n")
+        ask.flush()
+        limit = Timer(seconds, os.killpg, (int(answers.readline()), signal.SIGKILL))
+        limit.start()
+        code = int(answers.readline())
+        limit.cancel()
+        if code < 0:
+            return "time" if code == -signal.SIGKILL else "import"
+        names = [line.split(" ")[1] for line in said.read_text().splitlines() if line.startswith(("FAILED", "ERROR"))]
+        return (names[0] if names else "import") if code else ""
+
+    def said(self) -> str:
+        """Returns the end of what the last run printed."""
+        return (self.tree / SAID).read_text()[-2000:]
+
+    def end(self) -> None:
+        """Ends the process."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
 
 
-def outcome(mutant: Mutant, tests: list[str], tree: Path) -> Outcome:
+def outcome(mutant: Mutant, known: Map, tests: Tests) -> Outcome:
     """Runs the tests on the mutant in a copy of the tree, and puts the file back."""
     begun = time.monotonic()
-    path = tree / mutant.path
-    source = path.read_bytes()
-    if not tests:
+    names = known.tests_of(mutant)
+    if not names:
         return Outcome(mutant)
+    path = tests.tree / mutant.path
+    source = path.read_bytes()
     try:
         path.write_bytes(source[: mutant.start] + mutant.text.encode() + source[mutant.end :])
-        listed = tree / "tests_of_mutant"
-        listed.write_text("\n".join(tests))
-        failed = _pytest(tree, [f"@{listed}"], "-x")
+        failed = tests.failed(names, SECONDS + 5 * sum(map(known.time_of, names)))
     finally:
         path.write_bytes(source)
-    return Outcome(mutant, failed, len(tests), round(time.monotonic() - begun, 1))
-
-
-def _pytest(tree: Path, arguments: list[str], *more: str) -> str:
-    """Returns the first test that failed, "time", "import", or nothing."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--no-header", "--tb=no"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(tree / "src"), "CI": "1"}
-    environment["PYTHONDONTWRITEBYTECODE"] = "1"
-    try:
-        done = subprocess.run(
-            [*command, *more, *arguments],
-            cwd=tree,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return "time"
-    if done.returncode == 0:
-        return ""
-    failed = [line.split(" ")[1] for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    return failed[0] if failed else "import"
+    return Outcome(mutant, failed, len(names), round(time.monotonic() - begun, 1))
 
 
 @click.group(help=__doc__)
@@ -242,8 +292,11 @@ def map_tests(workers: int) -> None:
         command += [f"--ignore=tests/{name}.py" for name in PAGES]
         if subprocess.run(command, cwd=tree, env=environment, check=False).returncode:
             click.echo("tests fail where nothing is changed: what they are run on counts as killed; mend them first")
+        took = Counter[str]()
+        for part in data.glob("*.seconds"):
+            took.update(json.loads(part.read_text()))
         found: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
-        for part in data.iterdir():
+        for part in set(data.iterdir()) - set(data.glob("*.seconds")):
             measured = coverage.CoverageData(str(part))
             measured.read()
             for name in measured.measured_files():
@@ -251,7 +304,7 @@ def map_tests(workers: int) -> None:
                 for line, contexts in measured.contexts_by_lineno(name).items():
                     found[path.removeprefix("src/metaprobe/") if path.count("/") > 2 else path][line] |= set(contexts)
     kept = {path: {line: sorted(tests) for line, tests in lines.items()} for path, lines in found.items()}
-    MAP.write_text(json.dumps(kept))
+    Map(kept, dict(took)).write()
     click.echo(f"{len(kept)} files")
 
 
@@ -262,20 +315,23 @@ def map_tests(workers: int) -> None:
 @click.option("--workers", default=2, show_default=True)
 def run(rooms: tuple[str, ...], n: int, seed: int, workers: int) -> None:
     """Plant N random mutants a room, and run the tests that run their lines."""
-    lines = json.loads(MAP.read_text())
-    reached = reach(lines)
+    known = Map.read()
     with tempfile.TemporaryDirectory() as folder:
-        trees: Queue[Path] = Queue()
+        free: Queue[Tests] = Queue()
         for i in range(workers):
             (Path(folder) / str(i)).mkdir()
-            trees.put(release.copy_sources(Path(folder) / str(i)))
+            free.put(tests := Tests(release.copy_sources(Path(folder) / str(i))))
+            if failed := tests.failed(["tests/test_features.py"], SECONDS):
+                raise click.ClickException(f"{failed} fails where nothing is changed: {tests.said()}")
 
         def judged(mutant: Mutant) -> Outcome:
-            tree = trees.get()
+            tests = free.get()
             try:
-                return outcome(mutant, tests_of(mutant, lines, reached), tree)
+                found = outcome(mutant, known, tests)
+                click.echo(f"{found.seconds:6.1f} s {found.killed_by or 'ALIVE'} {mutant}", err=True)
+                return found
             finally:
-                trees.put(tree)
+                free.put(tests)
 
         for room in rooms or ROOMS:
             every = [mutant for path in files(room) for mutant in mutants(path)]
@@ -285,6 +341,8 @@ def run(rooms: tuple[str, ...], n: int, seed: int, workers: int) -> None:
             made = {"seed": seed, "possible": len(every), "outcomes": [asdict(each) for each in found]}
             (OUT / f"{room}.json").write_text(json.dumps(made, indent=1))
             click.echo(f"{room}: {sum(bool(each.killed_by) for each in found)} of {len(found)} killed")
+        while not free.empty():
+            free.get().end()
 
 
 @main.command()

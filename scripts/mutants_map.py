@@ -1,6 +1,8 @@
-"""A pytest plugin for mutants.py: which lines each test runs, fixtures apart, in one file a process."""
+"""A pytest plugin for mutants.py: which lines each test runs, fixtures apart, and how long it takes."""
 
+import json
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +15,7 @@ measured = coverage.Coverage(
     config_file=False,
 )
 measured.start()
+seconds: Counter[str] = Counter()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -34,6 +37,13 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         measured.switch_context("")
 
 
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """The process that shares out the tests sees each report a second time."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        seconds[report.nodeid.partition("[")[0]] += report.duration
+
+
 def pytest_sessionfinish() -> None:
     measured.stop()
     measured.save()
+    Path(os.environ["MUTANTS_DATA"], f"{os.getpid()}.seconds").write_text(json.dumps(seconds))

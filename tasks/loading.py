@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from metaprobe.records.errors import RecordError
+from metaprobe.records.plugins import entry_point_names, load_plugin
 from metaprobe.records.types import Item
 from metaprobe.tasks.arithmetic import TASK as ARITHMETIC
 from metaprobe.tasks.asap import TASK as ASAP
@@ -23,11 +24,13 @@ from metaprobe.tasks.metacog_eval import TASK as METACOG_EVAL
 from metaprobe.tasks.mmlu import TASK as MMLU
 from metaprobe.tasks.places import TASK as PLACES
 from metaprobe.tasks.sources import rows_of
+from metaprobe.tasks.task import Task
 from metaprobe.tasks.true_false import TASK as TRUE_FALSE
 from metaprobe.tasks.truthfulqa import TASK as TRUTHFULQA
 
 DEFAULT_SEED = SEED
-
+ENTRY_POINTS = "metaprobe.tasks"
+"""Group of entry points in which an installed package gives task sets of its own."""
 
 TASKS = {
     task.name: task
@@ -62,6 +65,8 @@ def load_task(
 ) -> list[Item]:
     """The items of a task set, or of a `.jsonl` file with one item a line (at least id, question and gold).
 
+    `name`: one of `task_names`, a path, or `MODULE:NAME` of a `Task` in code of your own.
+
     `data`: a folder of JSON lines, or `hf:OWNER/NAME[:CONFIG]` for a hub data set (`hf:` alone for the known one); by
     default the task's folder within METAPROBE_DATA. `split`: by default the task's first. `limit` takes an even spread
     over dimensions and levels, always the same one. Raises `RecordError` for an unknown name or split and for data that
@@ -69,16 +74,32 @@ def load_task(
     """
     if limit is not None and limit < 1:
         raise RecordError(f"limit is {limit}; expected a whole number of 1 or more, or None for every item")
-    if name in TASKS and TASKS[name].folder:
-        task, split = TASKS[name], split or TASKS[name].default_split
+    task = None if name.endswith((".jsonl", ".jsonl.gz")) else _task(name)
+    if task is not None and task.folder:
+        split = split or task.default_split
         items = task.made(rows_of(task, data, split), seed, split)
-    elif name in TASKS or name.endswith((".jsonl", ".jsonl.gz")):
-        if data is not None or split is not None:
-            raise RecordError(f"{name} has no splits and needs no data: leave out data={data!r} and split={split!r}")
-        items = list(TASKS[name].items((), seed)) if name in TASKS else read_items(Path(name))
+    elif data is not None or split is not None:
+        raise RecordError(f"{name} has no splits and needs no data: leave out data={data!r} and split={split!r}")
     else:
-        raise RecordError(f"no task {name!r}; expected one of {', '.join(TASKS)}, or a .jsonl file of items")
+        items = read_items(Path(name)) if task is None else task.made((), seed)
     return items if limit is None else _spread(items, limit)
+
+
+def task_names() -> tuple[str, ...]:
+    """Returns the names that `load_task` takes: those of the package, then those of installed packages."""
+    return tuple(dict.fromkeys((*TASKS, *entry_point_names(ENTRY_POINTS))))
+
+
+def _task(name: str) -> Task:
+    task = TASKS.get(name) or load_plugin(name, ENTRY_POINTS, Task, "task")
+    if task is None:
+        raise RecordError(
+            f"no task {name!r}; expected one of {', '.join(task_names())}, a .jsonl file of items, MODULE:NAME of a "
+            f"task of your own, or an entry point in {ENTRY_POINTS}"
+        )
+    if TASKS.get(task.name, task) is not task:
+        raise RecordError(f"task {name!r} calls itself {task.name!r}, as one of the package: give it another name")
+    return task
 
 
 def _spread(items: Sequence[Item], limit: int) -> list[Item]:

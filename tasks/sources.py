@@ -45,9 +45,10 @@ def _file(task: Task, data: str | Path | None, stem: str) -> Path:
     else:
         problem = "no data given"
     hub = f", or data={HUB}{task.hub.split('@')[0]}" if task.hub else f", or data={HUB}OWNER/NAME[:CONFIG]"
+    get = f"Get it from {task.source} (licence: {task.licence}), then give" if task.source else "Give"
     raise RecordError(
-        f"task {task.name}: {problem}. Get it from {task.source} (licence: {task.licence}), then give its folder "
-        f"(--data FOLDER, data=...), or set {VARIABLE} to the folder that holds {task.folder}/{hub}"
+        f"task {task.name}: {problem}. {get} its folder (--data FOLDER, data=...), or set {VARIABLE} to the folder "
+        f"that holds {task.folder}/{hub}"
     )
 
 

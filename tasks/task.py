@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite
 from random import Random
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, mean_int
 from metaprobe.records.answers import lettered
 from metaprobe.records.errors import ImportFileError, RecordError
 from metaprobe.records.scoring import is_correct
-from metaprobe.records.types import Item
+from metaprobe.records.types import Check, Item
 
 Record = Mapping[str, Any]
 Scores = dict[str, Interval]
@@ -123,9 +123,9 @@ class Task:
     name: str
     items: Callable[[Sequence[Row], int], Iterable[Item]]
     """From the rows of one split, and a seed."""
-    source: str
+    source: str = ""
     """Where the data come from."""
-    licence: str
+    licence: str = ""
     score: Callable[..., Scores] = accuracy
     """`(items, answers)`, and `needs` by name: every metric with its interval."""
     chance: Callable[[Sequence[Item]], dict[str, float]] = guessed_accuracy
@@ -149,9 +149,31 @@ class Task:
     def default_split(self) -> str:
         return self.splits[0]
 
-    def made(self, rows: Sequence[Row], seed: int, split: str) -> list[Item]:
-        """The items of these rows, named and placed. Raises `ImportFileError` where two have one id."""
-        items = [replace(item, task=self.name, split=split) for item in self.items(rows, seed)]
+    def made(self, rows: Sequence[Row], seed: int, split: str = "") -> list[Item]:
+        """Returns the items of these rows, with the task's name and, where it is given, the split.
+
+        Raises `ImportFileError` where one is no item that can be asked and checked, or two have one id.
+        """
+        items: list[Item] = []
+        for number, item in enumerate(self.items(rows, seed)):
+            check_item(item, f"{self.name}, item {number}")
+            items.append(replace(item, task=self.name, split=split or item.split))
+        if not items:
+            raise ImportFileError(f"{self.name} gave no items; expected at least one")
         if twice := [name for name, count in Counter(item.id for item in items).items() if count > 1]:
             raise ImportFileError(f"{self.name}: the id {twice[0]!r} is used twice; every item needs its own")
         return items
+
+
+def check_item(item: object, where: str) -> None:
+    """Raises `ImportFileError`, with `where` at its beginning, for what is no item, or one that cannot be checked."""
+    if not isinstance(item, Item):
+        raise ImportFileError(f"{where} is a {type(item).__name__}; expected a metaprobe.records.types.Item")
+    if not item.id or not item.question:
+        raise ImportFileError(f"{where} has no {'question' if item.id else 'id'}; every item needs both")
+    if not isinstance(item.gold, tuple) or not isinstance(item.choices, tuple):
+        raise ImportFileError(f"{where}: gold and choices are tuples of texts, as in gold=('42',)")
+    if item.check not in get_args(Check):
+        raise ImportFileError(f"{where}: check is {item.check!r}; expected one of {', '.join(get_args(Check))}")
+    if item.check != "none" and not item.gold:
+        raise ImportFileError(f"{where}: check is {item.check!r} but gold is empty; give the accepted answers")

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import made_up
+from random_model import word_tokenizer
 from served import small_checkpoint
 from test_hidden_probe import WIDTH, hidden_checkpoint
 
@@ -20,7 +21,7 @@ from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Hidden
 from metaprobe.routing.gate import StreamingGate
 from metaprobe.training.gate.train import export_gate
-from metaprobe.training.router.train import train_router
+from metaprobe.training.router.train import write_router
 
 ROOT = Path(__file__).parent.parent
 RECORDED = ROOT / "recorded" / "smollm2-metacog-eval"
@@ -109,13 +110,24 @@ def probes(folder: Path) -> Names:
         eos_token_id=1,
     )
     ids = torch.tensor([[5, 6, 7]])
+    y = np.arange(200) % 2
+    X = np.random.default_rng(0).normal(size=(200, 2, WIDTH)) + y[:, None, None]
     return {
+        "X": X,
+        "y": y,
+        "groups": [f"question {i // 2}" for i in range(200)],
+        "tokenizer": word_tokenizer(),
         "call": Call(id="c", hidden=hidden),
         "states": np.zeros((4, WIDTH), dtype=np.float32),
         "model": LlamaForCausalLM(config).eval(),
         "inputs": {"input_ids": ids, "attention_mask": torch.ones_like(ids)},
         "row": 0,
     }
+
+
+def front_door(folder: Path) -> Names:
+    RunStore(folder / "runs").append(list(RunStore(RECORDED))[::2])
+    return {}
 
 
 def routing(folder: Path) -> Names:
@@ -127,8 +139,43 @@ def routing(folder: Path) -> Names:
             right = float(rng.random() < skill)
             agents[name] = AgentOutcome("A" if right else "B", right, -0.2 if right else -0.9, price)
         questions.append(QuestionOutcomes(f"q{i}", f"g{i}", f"question {i}", "mmlu", agents))
-    train_router(folder / "checkpoints" / "router", questions, folds=2, states=1000, command="test")
+    write_router(folder / "checkpoints" / "router", questions, folds=2, states=1000, command="test")
     return {}
+
+
+def loop(folder: Path) -> Names:
+    """Three agents of one's own, of which the first is doubtful; a router of them; and a client of two models."""
+    small_checkpoint(folder / "out" / "quality", made_up(), model="m")
+    rng, questions = np.random.default_rng(0), []
+    for i in range(120):
+        agents = {}
+        for name, skill, price in (("drafter", 0.4, 0.0001), ("solver", 0.8, 0.0004), ("expert", 0.9, 0.002)):
+            right = float(rng.random() < skill)
+            sure = rng.uniform(0.6, 1.0) if right else rng.uniform(0.3, 0.8)
+            agents[name] = AgentOutcome("A" if right else "B", right, sure, price)
+        questions.append(QuestionOutcomes(f"q{i}", f"g{i}", f"What is {i} times {i}?", "sums", agents))
+    write_router(folder / "out" / "router", questions, folds=2, states=1000, command="test")
+    asked_of: list[str] = []
+
+    def ask(agent: str, messages: object) -> dict[str, Any]:
+        asked_of.append(agent)
+        steps = [0.4 * i for i in range(8)] if agent in ("drafter", "small-model") else [0.1] * 8
+        content = [{"token": " x", "logprob": -step} for step in steps]
+        message = {"role": "assistant", "content": f"said by {agent}"}
+        choice = {"message": message, "finish_reason": "stop", "logprobs": {"content": content}}
+        return {"model": "m", "choices": [choice], "usage": {"prompt_tokens": 20, "completion_tokens": 8}}
+
+    async def ask_async(agent: str, messages: object) -> dict[str, Any]:
+        return ask(agent, messages)
+
+    def create(*, model: str, messages: object, **_: object) -> SimpleNamespace:
+        """As an object, as the openai client has it."""
+        given = ask(model, messages)
+        choices = [SimpleNamespace(message=SimpleNamespace(**one["message"])) for one in given["choices"]]
+        return SimpleNamespace(choices=choices, usage=given["usage"], model_dump=lambda: given)
+
+    clients = SimpleNamespace(chat=SimpleNamespace(completions=SimpleNamespace(create=create)))
+    return {"ask": ask, "ask_async": ask_async, "asked_of": asked_of, "client": clients, "messages": []}
 
 
 def tasks(folder: Path) -> Names:
@@ -141,11 +188,14 @@ def tasks(folder: Path) -> Names:
 
 WORLDS: dict[str, Callable[[Path], Names]] = {
     "start": start,
+    "api/metaprobe": front_door,
     "train": train,
     "compare": compare,
     "production": production,
     "probes": probes,
     "routing": routing,
     "tasks": tasks,
+    "loop": loop,
+    "own": lambda folder: {},
 }
 """Page -> what makes its world in the folder where its code runs, and gives the names that the page takes as known."""

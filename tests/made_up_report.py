@@ -2,21 +2,11 @@
 
 import numpy as np
 
-from metaprobe.eval.metrics import (
-    Interval,
-    against_controls,
-    auprc,
-    aurc,
-    auroc,
-    brier_skill,
-    cluster_weights,
-    ece,
-    interval,
-    mean_interval,
-    paired_difference,
-    reliability_table,
-    stated_calibration,
-)
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, mean_interval, paired_difference
+from metaprobe.eval.metrics.calibration import brier_skill, ece, reliability_table, stated_calibration
+from metaprobe.eval.metrics.controls import against_controls
+from metaprobe.eval.metrics.discrimination import auprc, auroc
+from metaprobe.eval.metrics.selective import aurc
 from metaprobe.eval.results import (
     CONTROL_FAMILIES,
     AcceptedAtRisk,

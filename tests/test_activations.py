@@ -5,8 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors import safe_open
+from safetensors.numpy import save_file
 
-from metaprobe.records.activations import activation_bytes, token_bytes
+from metaprobe.records.activations import activation_bytes, joined, token_bytes
 from metaprobe.records.errors import DamagedShard, RecordError, StoreMismatch
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Hidden, Item, Run
@@ -218,3 +219,59 @@ def test_a_damaged_extracted_file_is_named(extracted: RunStore) -> None:
     with pytest.raises(DamagedShard, match=r"tokens-a-b.safetensors is damaged"):
         extracted.token_states()
     assert len(RunStore(extracted.path, damaged="skip").activations().call_ids) == 6
+
+
+def test_a_file_whose_header_speaks_of_other_states_than_it_holds_is_damaged(extracted: RunStore) -> None:
+    states_file, tokens_file = (extracted.path / f"{kind}-a-b.safetensors" for kind in ("states", "tokens"))
+    values = np.zeros((1, 2, 2, WIDTH), np.float16)
+    said = {"call_ids": '["call-3-1"]', "layers": "[2, 3, 4]", "positions": '["answer_mean", "before_exact"]'}
+    save_file({"hidden": values}, states_file, said)
+    with pytest.raises(DamagedShard, match=r"shape \[1, 2, 2, 4\], its header speaks of \[1, 3, 2, 4\]"):
+        extracted.activations()
+    for lengths in ([3], [2, 0], [1]):
+        made = {"hidden": values[0], "lengths": np.array(lengths)}
+        save_file(made, tokens_file, {"call_ids": '["call-3-1"]', "layers": "[2, 3]"})
+        with pytest.raises(DamagedShard, match=r"2 tokens, but lengths .* for 1 calls"):
+            extracted.token_states()
+
+
+def test_states_from_several_files_are_joined_only_where_every_call_has_all_of_them(extracted: RunStore) -> None:
+    files = extracted.activation_files()
+    # Layer 0 is in one file, layer 2 in another.
+    both = joined(files, ["call-1-0", "call-0-0"], (0, 2), ("answer_mean",))
+    np.testing.assert_array_equal(both[:, 0, 0], [states(1).values[0, 1], states(0).values[0, 1]])
+    np.testing.assert_array_equal(both[:, 1, 0, 0], [2, 0])
+    wanted = ["call-0-0", *(f"call-{i}-1" for i in range(6))]
+    with pytest.raises(
+        RecordError, match=r"6 of 7 calls lack hidden states of layers \[0, 2\] at answer_mean"
+    ) as error:
+        joined(files, wanted, (0, 2), ("answer_mean",))
+    assert "call-4-1" in str(error.value)
+    assert "call-5-1" not in str(error.value)  # five are named
+    wide = {"call-0-0": Hidden(np.zeros((1, 1, WIDTH + 1), np.float16), (9,), ("answer_mean",))}
+    (extracted.path / "states-c-d.safetensors").write_bytes(activation_bytes(wide))
+    with pytest.raises(StoreMismatch, match=r"states-c-d.* of width 5; others have 4"):
+        joined(extracted.activation_files(), ["call-0-0"], (0, 9), ("answer_mean",))
+
+
+def test_the_model_that_read_the_states_may_be_asked_for(store: RunStore, tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="read by 'other'; they were by the model that answered"):
+        store.activations(model="other")
+    read = RunStore(tmp_path / "read")
+    read.append([run(i, None) for i in range(2)])
+    for i, model in enumerate(("eye", "lens")):
+        held = activation_bytes({f"call-{i}-0": states(i)}, model=model)
+        (read.path / f"states-{model}-b.safetensors").write_bytes(held)
+    np.testing.assert_array_equal(read.activations(model="lens").values, [states(1).values])
+    (read.path / "states-lens-b.safetensors").unlink()
+    with pytest.raises(RecordError, match="read by 'lens'; they were by eye"):
+        read.activations(model="lens")
+
+
+def test_every_token_of_calls_that_several_models_read_is_refused_until_one_is_named(extracted: RunStore) -> None:
+    tokens = {f"call-{i}-0": np.full((2, 2, WIDTH), 7, np.float16) for i in (4, 5)}
+    (extracted.path / "tokens-c-d.safetensors").write_bytes(token_bytes(tokens, (2, 3), model="eye"))
+    with pytest.raises(StoreMismatch, match="of several layers or models"):
+        extracted.token_states()
+    assert [found.values[0, 0, 0] for found in extracted.token_states(model="eye")] == [7, 7]
+    assert next(extracted.token_states(["call-1-0"])).values[0, 0, 0] == 2

@@ -27,7 +27,7 @@ from metaprobe.checkpoints import (
 from metaprobe.checkpoints.manifest import own_digest
 from metaprobe.checkpoints.session import GraphSession
 from metaprobe.cli import main
-from metaprobe.eval.metrics import auroc
+from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.llms.base import LLMError
 from metaprobe.probes.adapter import AdapterProbe, Encoder, batches, layout
 from metaprobe.probes.source import SignalSource
@@ -37,7 +37,7 @@ from metaprobe.training.adapter.data import adapter_roles, examples, load_adapte
 from metaprobe.training.adapter.export import adapter_graph, quantised
 from metaprobe.training.adapter.fit import AdapterScorer, AdapterSettings, fit_adapter, log_odds
 from metaprobe.training.adapter.state import STATE
-from metaprobe.training.adapter.train import adapter_scores, load_base, train_adapter
+from metaprobe.training.adapter.train import adapter_scores, load_base, write_adapter
 from metaprobe.training.common.calibrate import Platt, sigmoid
 from metaprobe.training.common.graphs import linear_graph
 
@@ -66,7 +66,7 @@ class Exported:
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory, runs: Path, base: str) -> Exported:
-    """What `train_adapter` made, and what it made it of: tracing the model is by far the slowest part."""
+    """What `write_adapter` made, and what it made it of: tracing the model is by far the slowest part."""
     out = tmp_path_factory.mktemp("adapter") / "probe"
     made: list[tuple[AdapterScorer, dict[str, Platt], bytes]] = []
 
@@ -82,7 +82,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory, runs: Path, base: str) ->
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("metaprobe.training.adapter.train.adapter_graph", keep)
-        checkpoint = train_adapter(out, [runs], llm=base, settings=QUICK, work=work, command="test", on_step=on_step)
+        checkpoint = write_adapter(out, [runs], llm=base, settings=QUICK, work=work, command="test", on_step=on_step)
     assert checkpoint is not None
     assert [path.name for path in work.iterdir()] == ["notes.txt"]  # only its own state is gone
     return Exported(checkpoint, *made[0])
@@ -245,16 +245,16 @@ def test_of_a_long_text_the_end_is_read() -> None:
 def test_labels_of_one_class_and_stores_without_texts_are_refused(tmp_path: Path, base: str) -> None:
     one = stored(tmp_path / "one", 40, y=1)
     with pytest.raises(RecordError, match="nothing to tell apart"):
-        train_adapter(tmp_path / "out", [one], llm=base)
+        write_adapter(tmp_path / "out", [one], llm=base)
     bare = stored(tmp_path / "bare", 40, text=False)
     with pytest.raises(RecordError, match="no text of a user message"):
-        train_adapter(tmp_path / "out", [bare], llm=base)
+        write_adapter(tmp_path / "out", [bare], llm=base)
     assert not (tmp_path / "out").exists()
 
 
 def test_a_base_that_cannot_read_as_much_or_is_none_is_refused(runs: Path, tmp_path: Path, base: str) -> None:
     with pytest.raises(RecordError, match="exceeds the 64 tokens that tiny can read"):
-        train_adapter(tmp_path / "out", [runs], llm=base, settings=AdapterSettings(max_length=65))
+        write_adapter(tmp_path / "out", [runs], llm=base, settings=AdapterSettings(max_length=65))
     with pytest.raises(LLMError, match="no such file or folder"):
         load_base(str(tmp_path / "nothing"))
 

@@ -1,6 +1,7 @@
 """The house keeps its shape: imports run downwards, and the light rooms stay light."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -75,6 +76,16 @@ def test_imports_run_downwards_and_never_sideways(path: Path) -> None:
         assert other == room or FLOORS[other] < FLOORS[room], f"{room} (floor {FLOORS[room]}) imports {module}"
 
 
+def test_what_a_light_room_asks_for_by_name_is_known() -> None:
+    """A probe's `fit` and `score_text` call what is upstairs or beside, and heavy, only when they are called."""
+    asked = [
+        (room_of(path), name)
+        for path in sources()
+        for name in re.findall(r"(?:require|import_module)\(\"metaprobe\.(\S+?)\"", path.read_text(encoding="utf-8"))
+    ]
+    assert asked == [("probes", "training.hidden.arrays"), ("probes", "llms.text_states")]
+
+
 @pytest.mark.parametrize("path", [p for p in sources() if room_of(p) in LIGHT], ids=lambda path: path.name)
 def test_light_rooms_import_no_heavy_library(path: Path) -> None:
     assert not {module.split(".")[0] for module in imported_modules(path)} & HEAVY
@@ -100,7 +111,6 @@ def test_the_front_door_shows_exactly_these_names() -> None:
         "CheckpointError",
         "ConfidenceProbe",
         "DifficultyProbe",
-        "LearnedChoice",
         "LearnedRouter",
         "MissingExtra",
         "PaperRules",
@@ -110,10 +120,15 @@ def test_the_front_door_shows_exactly_these_names() -> None:
         "Signals",
         "StreamingGate",
         "Verdict",
+        "compare",
         "import_file",
         "load",
-        "load_checkpoint",
         "parse_response",
+        "train_adapter",
+        "train_gate",
+        "train_hidden",
+        "train_quality",
+        "train_router",
         "watch",
     ]
     assert all(hasattr(metaprobe, name) for name in metaprobe.__all__)

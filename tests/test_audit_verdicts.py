@@ -7,30 +7,21 @@ import pytest
 from conftest import made_up
 from numpy.typing import NDArray
 
-from metaprobe.eval.audits import (
-    Elsewhere,
+from metaprobe.eval.audits.controls import (
     above_chance,
     beats_controls,
-    domains_of,
-    holds_elsewhere,
-    label_noise,
     layers_tried,
-    left_out,
     permuted_by_group,
     random_features,
     shuffled_labels,
 )
-from metaprobe.eval.metrics import (
-    ControlComparison,
-    ControlDifference,
-    Interval,
-    auroc,
-    brier_skill,
-    cluster_weights,
-    interval,
-    paired_difference,
-)
+from metaprobe.eval.audits.data import label_noise
+from metaprobe.eval.audits.domains import Elsewhere, domains_of, holds_elsewhere, left_out
 from metaprobe.eval.metrics.agreement import quadratic_weighted_kappa
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, paired_difference
+from metaprobe.eval.metrics.calibration import brier_skill
+from metaprobe.eval.metrics.controls import ControlComparison, ControlDifference
+from metaprobe.eval.metrics.discrimination import auroc
 
 N = 300
 GROUPS = np.array([f"g{i}" for i in range(N)])

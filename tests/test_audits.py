@@ -8,30 +8,31 @@ from conftest import made_up
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaprobe.eval.audits import (
-    AuditInputs,
+from metaprobe.eval.audits.controls import (
     above_chance,
-    auroc_ceiling,
     beats_controls,
-    class_balance,
-    domains_of,
     free_controls,
-    group_overlap,
-    holds_elsewhere,
-    label_noise,
-    labels_by_source,
     layers_tried,
-    left_out,
-    near_duplicates,
     permuted_by_group,
     random_features,
-    repeated_questions,
-    run_audits,
     shuffled_labels,
-    transfer_matrix,
 )
+from metaprobe.eval.audits.data import (
+    auroc_ceiling,
+    class_balance,
+    group_overlap,
+    label_noise,
+    labels_by_source,
+    near_duplicates,
+    repeated_questions,
+)
+from metaprobe.eval.audits.domains import domains_of, holds_elsewhere, left_out
+from metaprobe.eval.audits.run import AuditInputs, run_audits
 from metaprobe.eval.audits.similar import normalised, similar_pairs
-from metaprobe.eval.metrics import Interval, against_controls, auroc, cluster_weights
+from metaprobe.eval.audits.transfer import transfer_matrix
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights
+from metaprobe.eval.metrics.controls import against_controls
+from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.records.types import Call, Item, Label, Run
 
 N = 300

@@ -15,14 +15,14 @@ from tiny import tiny_quality
 from metaprobe.checkpoint_cli import CHECKPOINT
 from metaprobe.checkpoints import Audit, CheckpointError, Metric, compare
 from metaprobe.cli import main
-from metaprobe.eval.metrics import Interval
+from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import write_outcomes
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Hidden, Item, Label, Run
 from metaprobe.training.promote import FEWEST_GROUPS, Promotion, _probabilities, _reasons, load_reader, promote
-from metaprobe.training.router.train import train_router
+from metaprobe.training.router.train import write_router
 
 
 def run(*arguments):
@@ -149,6 +149,22 @@ def test_features_that_only_one_has_are_named(made, tmp_path):
     assert "of them only here: made.up" in compare(made, b).as_text()
 
 
+def test_long_lists_are_counted_and_at_most_five_of_their_own_values_are_named(made):
+    def sides(a, b):
+        texts = (dataclasses.replace(made.manifest, support={"x": values}) for values in (a, b))
+        lines = compare(*(dataclasses.replace(made, manifest=manifest) for manifest in texts)).as_text().splitlines()
+        at = lines.index("support.x")
+        return [line[4:] for line in lines[at + 1 : at + 3]]
+
+    names = ["a", "b", "c", "d", "e", "f"]
+    assert sides(["z"], ["z", *names[:5]]) == ['["z"]', "6 values, of them only here: a, b, c, d, e"]
+    assert sides(["z"], ["z", *names])[1] == "7 values, of them only here: a, b, c, d, e, ..."
+    assert sides([1, 2, 3, 4, 5, 6], [1]) == ["[1, 2, 3, 4, 5, 6]", "[1]"]
+    assert sides([1, 2, 3, 4, 5, 6, 7], [1]) == ["7 values, 6 of them only here", "[1]"]
+    assert sides("x" * 90, "ü" * 91) == ["x" * 90, "ü" * 90 + "..."]
+    assert sides({"b": "ü"}, 1) == ['{"b": "ü"}', "1"]
+
+
 def test_a_checkpoint_that_cannot_be_read_is_no_difference(made, tmp_path):
     (tmp_path / "empty").mkdir()
     result = run("diff", made.path, tmp_path / "empty")
@@ -269,8 +285,8 @@ def test_routers_are_promoted_on_outcomes_and_take_no_option_of_the_others(made,
     elsewhere = {"small": (0.1, 0.1), "middle": (0.3, 0.3), "large": (0.95, 0.9)}
     dear = planted(60, 8, {name: dict(zip(("easy", "hard"), skill, strict=True)) for name, skill in elsewhere.items()})
     new, old = tmp_path / "new", tmp_path / "old"
-    train_router(new, planted(120), folds=2, states=600)
-    train_router(old, dear, folds=2, states=600)
+    write_router(new, planted(120), folds=2, states=600)
+    write_router(old, dear, folds=2, states=600)
     write_outcomes(tmp_path / "outcomes.jsonl", planted(120, seed=1))
     promoted = run("promote", new, "--over", old, tmp_path / "outcomes.jsonl")
     refused = run("promote", old, "--over", new, tmp_path / "outcomes.jsonl")

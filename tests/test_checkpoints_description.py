@@ -11,6 +11,7 @@ from metaprobe.checkpoints import (
     Audit,
     ContractMismatch,
     Draft,
+    Generator,
     UntrustedCheckpoint,
     describe,
     load_checkpoint,
@@ -45,6 +46,29 @@ def test_a_bare_description_says_none(tmp_path):
     text = describe(save(tmp_path / "c", Draft(kind="choice")))
     assert "generator   any" in text
     assert "metrics     none" in text
+
+
+def test_a_description_says_what_is_known_and_cuts_what_is_long(tmp_path):
+    lists = {"six": [1, 2, 3, 4, 5, 6], "seven": [1, 2, 3, 4, 5, 6, 7], "text": "ü" * 100, "long": "x" * 101}
+    draft = dataclasses.replace(
+        DRAFT,
+        contract=lists | {"keys": {"ü": 1}},
+        generator=Generator("org/model", others=("org/other",)),
+        training=dataclasses.replace(DRAFT.training, regrouped="by template"),
+        audits={},
+    )
+    text = describe(save(tmp_path / "c", draft))
+    for line in (
+        "six: [1, 2, 3, 4, 5, 6]", "seven: 7 values, [1, 2, 3] ... [7]", "text: " + "ü" * 100,
+        "long: " + "x" * 100 + "...", 'keys: {"ü": 1}', "generator   org/model, org/other",
+        "seed 42\n            by template\n            data sha256:0123", "audits      none", "nothing was audited",
+    ):  # fmt: skip
+        assert f"{line}\n" in text
+    passed = dataclasses.replace(DRAFT, audits={"length only": Audit(True, "0.61 < 0.75")})
+    text = describe(save(tmp_path / "passed", passed))
+    assert "sound: no audit failed\n" in text
+    assert "audits      all passed\n" in text
+    assert text.startswith("quality checkpoint ")
 
 
 # Failed audits
@@ -105,7 +129,7 @@ def test_an_invalid_checkpoint_warns_exactly_once(tmp_path):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         load_checkpoint(tmp_path / "c")
-    assert [warning.category for warning in caught] == [UntrustedCheckpoint]
+    assert [(warning.category, warning.filename) for warning in caught] == [(UntrustedCheckpoint, __file__)]
 
 
 def test_a_manifest_from_before_severities_still_loads_as_weak(folder):

@@ -16,7 +16,7 @@ import metaprobe
 from metaprobe.checkpoints import CheckpointError
 from metaprobe.cli import main
 from metaprobe.collecting.collect import CollectReport
-from metaprobe.eval.metrics import Interval
+from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.records.errors import RecordError
 from metaprobe.terminal import CHECKPOINT, FILE, FOLDER, FOLDER_THERE, RUNS
 

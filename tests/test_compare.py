@@ -17,7 +17,9 @@ from metaprobe.eval.compare_efficiency import NotTwoChoice, Responses, metacogni
 from metaprobe.eval.compare_items import write_item_table
 from metaprobe.eval.compare_pairs import pair_tests
 from metaprobe.eval.coupling import coupling
-from metaprobe.eval.metrics import auroc, delong_test, spearman
+from metaprobe.eval.metrics.delong import delong_test
+from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.metrics.ordinal import spearman
 from metaprobe.eval.results import Comparison
 from metaprobe.eval.systems import metacrit
 from metaprobe.eval.systems.mgv import EVALUATIONS

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from metaprobe.collecting.collect import collect
-from metaprobe.eval.metrics import cluster_weights
+from metaprobe.eval.metrics.bootstrap import cluster_weights
 from metaprobe.llms.replay import ReplayLLM
 from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup
 from metaprobe.pipelines.monitor_generate_verify import NEUTRAL_STRATEGY

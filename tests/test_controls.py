@@ -5,7 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metaprobe.eval.metrics import StratifiedAuroc, against_controls, auroc, cluster_weights, holm
+from metaprobe.eval.metrics.bootstrap import cluster_weights
+from metaprobe.eval.metrics.controls import against_controls
+from metaprobe.eval.metrics.delong import holm
+from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.metrics.stratified import StratifiedAuroc
 
 N, GROUPS = 600, 200
 

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from scipy.stats import binom, binomtest, t
 
-from metaprobe.eval.metrics import (
-    auroc,
+from metaprobe.eval.metrics.bootstrap import (
     cluster_weights,
     interval,
     mean_interval,
     paired_difference,
     percentile_interval,
-    reliability_table,
 )
+from metaprobe.eval.metrics.calibration import reliability_table
+from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.ope import Logged, doubly_robust_gain, ips
 from metaprobe.training.common.calibrate import _clustered_se, choose_calibrator, sigmoid
 

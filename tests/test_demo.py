@@ -7,19 +7,19 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from metaprobe import ConfidenceProbe, DifficultyProbe, LearnedChoice, QualityPredictor
+from metaprobe import ConfidenceProbe, DifficultyProbe, QualityPredictor
 from metaprobe.cli import main
 from metaprobe.collecting.collect import CollectReport
 from metaprobe.eval.wording import FITTED
 from metaprobe.probes.signals import signals_of
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
-from metaprobe.routing.ask_again import ACCEPT, AGAIN
+from metaprobe.routing.ask_again import ACCEPT, AGAIN, LearnedChoice
 from metaprobe.routing.policy import State
 from metaprobe.training.crossfit.evidence import load_evidence
 from metaprobe.training.crossfit.study import study
 from metaprobe.training.demo import Demo, train_demo
-from metaprobe.training.hidden.train import train_hidden
+from metaprobe.training.hidden.train import write_hidden
 
 # Whether so little data passes every audit is not the subject here.
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
@@ -153,6 +153,6 @@ def test_a_lost_file_of_hidden_states_is_told_and_not_passed_over(recorded_runs:
     found = study([tmp_path], folds=3)
     assert 0 < found.evidence.without_hidden < 300
     with pytest.raises(RecordError, match=f"{found.evidence.without_hidden} of 300 labelled answers have no hidden"):
-        train_hidden(tmp_path / "x", found, when="after", target="correct", command="")
+        write_hidden(tmp_path / "x", found, when="after", target="correct", command="")
     with pytest.raises(RecordError, match="no call of stage nope by agent any; stages found: answer, confidence"):
         load_evidence([tmp_path], stage="nope")

@@ -11,7 +11,8 @@ from conftest import made_up
 from scipy.stats import kendalltau, spearmanr
 
 from metaprobe.cli import main
-from metaprobe.eval.metrics import cluster_weights, kendall, spearman
+from metaprobe.eval.metrics.bootstrap import cluster_weights
+from metaprobe.eval.metrics.ordinal import kendall, spearman
 from metaprobe.probes.hidden import DifficultyProbe
 from metaprobe.records.activations import Activations
 from metaprobe.records.errors import RecordError

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from metaprobe.eval.metrics import auroc
+from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.systems.essay_debate import (
     Association,
     FeatureScore,

@@ -17,8 +17,8 @@ from metaprobe.probes.source import SignalSource
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Run
 from metaprobe.training.crossfit.study import study
-from metaprobe.training.hidden.train import train_hidden
-from metaprobe.training.quality.train import head_studies, train_quality
+from metaprobe.training.hidden.train import write_hidden
+from metaprobe.training.quality.train import head_studies, write_quality
 
 pytestmark = [
     pytest.mark.slow,
@@ -135,13 +135,13 @@ def checkpoints(recorded_runs: Path, tmp_path_factory: pytest.TempPathFactory) -
     """A predictor, two probes, and a predictor of all that a judge says, trained as the main job trains them."""
     folder = tmp_path_factory.mktemp("checkpoints")
     found = study([recorded_runs], folds=2)
-    train_quality(folder / "quality", {"correct": found}, command="test")
+    write_quality(folder / "quality", {"correct": found}, command="test")
     for when in ("before", "after"):
-        train_hidden(folder / when, found, when=when, target="correct", command="test")
+        write_hidden(folder / when, found, when=when, target="correct", command="test")
     debates = Path(__file__).parent.parent / "recorded" / "asap-debate-scaffold"
     heads = ("instruction", "justification", "evidence", "critical")
     judged = head_studies([debates], heads, stage="argument", source="judge", folds=2)
-    train_quality(folder / "judge", judged, command="test")
+    write_quality(folder / "judge", judged, command="test")
     return folder
 
 

@@ -25,9 +25,9 @@ from metaprobe.training.crossfit.evidence import generator_of
 from metaprobe.training.crossfit.folds import crossfit
 from metaprobe.training.crossfit.methods import Evidence, standard_methods
 from metaprobe.training.crossfit.study import Study
-from metaprobe.training.hidden.train import train_hidden
+from metaprobe.training.hidden.train import write_hidden
 from metaprobe.training.linear.states import InMemory
-from metaprobe.training.quality.train import train_quality
+from metaprobe.training.quality.train import write_quality
 
 # Whether so little data passes every audit is not the subject here.
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
@@ -44,14 +44,14 @@ def found(evidence: Evidence) -> Study:
 @pytest.fixture(scope="module")
 def quality(found: Study, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("checkpoints") / "quality"
-    train_quality(path, {"correct": found}, command="a test")
+    write_quality(path, {"correct": found}, command="a test")
     return path
 
 
 @pytest.fixture(scope="module")
 def confidence(found: Study, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("checkpoints") / "confidence"
-    train_hidden(path, found, when="after", target="correct", command="a test")
+    write_hidden(path, found, when="after", target="correct", command="a test")
     return path
 
 
@@ -191,7 +191,7 @@ def test_the_probe_reads_its_layer_and_refuses_others(confidence: Path, evidence
 def test_a_probe_needs_hidden_states(found: Study, tmp_path: Path) -> None:
     bare = dataclasses.replace(found, evidence=dataclasses.replace(found.evidence, states=None))
     with pytest.raises(RecordError, match="no hidden states"):
-        train_hidden(tmp_path / "x", bare, when="after", target="correct", command="")
+        write_hidden(tmp_path / "x", bare, when="after", target="correct", command="")
 
 
 def test_the_card_and_inspect_tell_figures_with_intervals_and_audits(quality: Path) -> None:

@@ -24,7 +24,7 @@ from metaprobe.records.types import Call, Item, Label, Run, Sampling
 from metaprobe.routing.gate import Gate, StreamingGate
 from metaprobe.serving.watch import watch
 from metaprobe.training.crossfit.methods import Evidence
-from metaprobe.training.gate.train import export_gate, train_gate
+from metaprobe.training.gate.train import export_gate, write_gate
 
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
 
@@ -271,7 +271,7 @@ def test_a_gate_on_critical_failures_stops_them_and_not_the_sound_answers(tmp_pa
         )
         for i in range(len(table))
     )
-    train_gate(tmp_path / "gate", [tmp_path / "runs"], target="critical", alphas=[0.2], folds=2)
+    write_gate(tmp_path / "gate", [tmp_path / "runs"], target="critical", alphas=[0.2], folds=2)
     gates = StreamingGate.load(tmp_path / "gate", stop=0.2)
 
     def stops(answer: np.ndarray[Any, Any]) -> bool:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metaprobe.checkpoints import describe
-from metaprobe.eval.audits import near_duplicates, repeated_questions
+from metaprobe.eval.audits.data import near_duplicates, repeated_questions
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run
 from metaprobe.training.common.grouping import FEW, joined_groups
@@ -18,9 +18,9 @@ from metaprobe.training.common.roles import outer_folds
 from metaprobe.training.comparison.compare import comparison
 from metaprobe.training.crossfit.evidence import load_evidence
 from metaprobe.training.crossfit.study import study_of
-from metaprobe.training.gate.train import train_gate
+from metaprobe.training.gate.train import write_gate
 from metaprobe.training.quality.data import load_heads
-from metaprobe.training.quality.train import train_quality
+from metaprobe.training.quality.train import write_quality
 
 N = 456
 WORDS = [f"{a}{b}{c}" for a in "bdfgk" for b in "aeiou" for c in "lmnrst"]
@@ -69,7 +69,7 @@ def test_four_repeated_questions_of_456_are_joined_the_audits_pass_and_the_summa
     [heads] = load_heads([store], ["correct"]).values()
     assert (heads.regrouped, heads.table.groups.tolist()) == (said, evidence.table.groups.tolist())
     study = study_of(evidence, folds=3)
-    checkpoint = train_quality(tmp_path / "quality", {"correct": study}, command="a test")
+    checkpoint = write_quality(tmp_path / "quality", {"correct": study}, command="a test")
     audits = checkpoint.manifest.audits
     for name in ("splits share no group", "no question in two roles", "no near-duplicate questions"):
         assert audits[name].passed, audits[name]
@@ -84,7 +84,7 @@ def test_four_repeated_questions_of_456_are_joined_the_audits_pass_and_the_summa
 
 
 def test_the_gate_joins_them_too(tmp_path: Path) -> None:
-    checkpoint, _ = train_gate(tmp_path / "gate", [four_repeat(tmp_path / "runs")], alphas=[0.2], folds=3)
+    checkpoint, _ = write_gate(tmp_path / "gate", [four_repeat(tmp_path / "runs")], alphas=[0.2], folds=3)
     assert checkpoint.manifest.training is not None
     assert checkpoint.manifest.training.groups == N - 2
     assert "joined into 2 groups" in checkpoint.manifest.training.regrouped

@@ -10,8 +10,9 @@ import onnxruntime
 import pytest
 
 from metaprobe.checkpoints import load_checkpoint
-from metaprobe.eval.metrics import auroc, spearman
 from metaprobe.eval.metrics.agreement import quadratic_weighted_kappa
+from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.metrics.ordinal import spearman
 from metaprobe.probes.features import features, schema
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import RecordError
@@ -28,7 +29,7 @@ from metaprobe.training.crossfit.methods import Evidence
 from metaprobe.training.crossfit.thresholds import critical_thresholds
 from metaprobe.training.quality.data import graded_evidence, load_heads
 from metaprobe.training.quality.figures import GradedStudy, graded_figures
-from metaprobe.training.quality.train import head_studies, train_quality
+from metaprobe.training.quality.train import head_studies, write_quality
 
 # Whether so little data passes every audit is not the subject here.
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
@@ -78,7 +79,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def checkpoint(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("checkpoints") / "heads"
-    train_quality(path, head_studies([store], HEADS, folds=2), command="a test", raw=True)
+    write_quality(path, head_studies([store], HEADS, folds=2), command="a test", raw=True)
     return path
 
 

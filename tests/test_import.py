@@ -3,6 +3,7 @@
 import gzip
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from metaprobe.records.errors import ImportFileError, RecordError
 from metaprobe.records.importer import ImportReport, Line, import_file, iter_json_lines, read_openai_lines, run_of_line
 from metaprobe.records.line_fields import LABEL_VALUES
 from metaprobe.records.openai_format import parse_response
+from metaprobe.records.relabel import relabel
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Label, Message, Sampling, Statement
 from metaprobe.training.common.heads import LEVELS
@@ -130,7 +132,7 @@ BAD_LINES = [
     (b"[1, 2]", r"came \[1, 2\] \(list\); expected one JSON object"),
     (b'{"id": ' + b"9" * 5000 + b"}", "not JSON"),
     ({"id": "q2"}, '"response" is missing'),
-    (changed(response=WITHOUT_LOGPROBS), "no log-probabilities.*logprobs=True"),
+    (changed(response=WITHOUT_LOGPROBS, verbalized_confidence=None), "no log-probabilities.*logprobs=True.*verbalized"),
     (changed(labels={"correct": "yes"}), r"label 'correct' is \"yes\" \(str\); expected 0 or 1"),
     (changed(labels={"correct": 0.5}), r"label 'correct' is 0.5 \(float\); expected 0 or 1"),
     (changed(labels={"evidence": 2.5}), "label 'evidence' is 2.5 .* expected 1 or 2 or 3"),
@@ -325,6 +327,16 @@ def test_an_id_stored_with_another_answer_or_prompt_is_refused(tmp_path: Path, o
     assert (report.already_stored, report.relabelled, len(report.skipped)) == (1, 0, 2)
 
 
+def test_a_line_whose_id_another_system_has_changes_nothing(tmp_path: Path) -> None:
+    store, path = RunStore(tmp_path / "runs"), write_lines(tmp_path / "calls.jsonl", FULL)
+    (run,) = read_openai_lines(path)
+    store.append([replace(run, system="mgv")])
+    line = Line(1, FULL, replace(run, labels=()))
+    assert relabel(store, []) == (0, [])
+    assert relabel(store, [line]) == (0, [line])
+    assert [run.system for run in store] == ["mgv"]
+
+
 def test_a_store_without_texts_gets_labels_and_no_prompt(tmp_path: Path) -> None:
     store, path = RunStore(tmp_path / "runs"), write_lines(tmp_path / "calls.jsonl", FULL)
     with store.writer(text=False) as writer:
@@ -376,3 +388,34 @@ def test_a_folder_of_other_files_is_no_store_to_import_into(tmp_path: Path) -> N
     assert import_file(path, RunStore(tmp_path / "runs")).imported == 1
     (tmp_path / "runs" / "notes.txt").touch()
     assert import_file(path, RunStore(tmp_path / "runs")).already_stored == 1
+
+
+def test_an_answer_without_log_probabilities_is_taken_for_its_stated_confidence(tmp_path: Path) -> None:
+    line = changed(response=WITHOUT_LOGPROBS, verbalized_confidence=0.4)
+    path = tmp_path / "stated.jsonl"
+    path.write_text(json.dumps(line) + "\n", encoding="utf-8")
+    store = RunStore(tmp_path / "runs")
+    report = import_file(path, store)
+    assert (report.imported, report.without_logprobs) == (1, 1)
+    [run] = store
+    [call] = run.calls
+    assert (call.text, call.logprobs, call.tokens) == ("Wien", None, ())
+    assert run.stated("confidence", call.id) == 0.4
+    assert run.label("correct", call.id) == 1
+
+
+def test_an_answer_without_log_probabilities_is_known_again_by_its_text(tmp_path: Path) -> None:
+    path, store = tmp_path / "stated.jsonl", RunStore(tmp_path / "runs")
+
+    def imported(text: str, confidence: float) -> ImportReport:
+        choice = {"message": {"role": "assistant", "content": text}}
+        line = {"id": "q1", "verbalized_confidence": confidence, "response": {"choices": [choice]}}
+        path.write_text(json.dumps(line) + "\n", encoding="utf-8")
+        return import_file(path, store)
+
+    assert imported("Wien", 0.4).imported == 1
+    assert (again := imported("Wien", 0.6)).relabelled == 1
+    assert again.imported == 0
+    assert [run.stated("confidence") for run in store] == [0.6]
+    with pytest.raises(ImportFileError, match="is stored with another answer"):
+        imported("Graz", 0.6)

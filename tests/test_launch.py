@@ -36,7 +36,7 @@ from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.profiles import Experience
 from metaprobe.terminal import live_collection
 from metaprobe.training.crossfit.study import study
-from metaprobe.training.hidden.train import train_hidden
+from metaprobe.training.hidden.train import write_hidden
 
 COT = SYSTEMS["zero-shot-cot"]
 
@@ -233,7 +233,7 @@ def test_a_server_that_refuses_even_the_warm_up_gives_reasons_run_by_run(tmp_pat
 def test_a_signal_that_the_model_cannot_give_is_refused_before_anything_is_asked(
     recorded_runs: Path, tmp_path: Path
 ) -> None:
-    train_hidden(tmp_path / "probe", study([recorded_runs], folds=2), when="before", target="correct", command="test")
+    write_hidden(tmp_path / "probe", study([recorded_runs], folds=2), when="before", target="correct", command="test")
     plan = CollectionPlan(
         system="metacogagent",
         task="metacog-eval",

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from scripted import ScriptedLLM, run_once
 
 from metaprobe.checkpoints import CheckpointError, ContractMismatch, load_checkpoint
+from metaprobe.cli import main
 from metaprobe.collecting.launch import CollectionPlan, checkpoint_and_constants, policy_of
 from metaprobe.llms.pricing import Price
 from metaprobe.pipelines import SYSTEMS
@@ -24,7 +25,6 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Decision, Item, Run
-from metaprobe.router_cli import train_router_command
 from metaprobe.routing import learned_policy
 from metaprobe.routing.explore import EpsilonGreedy
 from metaprobe.routing.learned import LearnedRouter
@@ -35,7 +35,7 @@ from metaprobe.routing.policy import Policy, State
 from metaprobe.training.router.data import outcomes_of as arrays_of
 from metaprobe.training.router.data import pasts_of
 from metaprobe.training.router.runs import assessment_part, outcomes_of
-from metaprobe.training.router.train import train_router
+from metaprobe.training.router.train import write_router
 
 # Whether so little data passes every audit is not the subject here.
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
@@ -70,7 +70,7 @@ def planted(n: int, *, tells: float, seed: int = 0) -> list[QuestionOutcomes]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A router of agents whose confidences tell a lot."""
     path = tmp_path_factory.mktemp("policy") / "tells"
-    train_router(path, planted(500, tells=3.0), folds=2, states=2000)
+    write_router(path, planted(500, tells=3.0), folds=2, states=2000)
     return path
 
 
@@ -83,7 +83,7 @@ def policy(folder: Path) -> AgentPolicy:
 def deaf(tmp_path_factory: pytest.TempPathFactory) -> LearnedRouter:
     """A router of agents whose confidences tell nothing."""
     path = tmp_path_factory.mktemp("policy") / "deaf"
-    train_router(path, planted(300, tells=0.0), folds=2, states=1000)
+    write_router(path, planted(300, tells=0.0), folds=2, states=1000)
     return LearnedRouter.load(path, lambda_=0.05)
 
 
@@ -356,12 +356,12 @@ def test_the_command_trains_on_a_folder_of_runs_what_the_pipeline_can_use(runs: 
     (tmp_path / "prices.json").write_text(json.dumps({name: {"prompt": 1, "completion": 2} for name in AGENTS}))
     options = ["--out", str(tmp_path / "c"), "--folds", "2", "--states", "1000"]
     prices = ["--prices", str(tmp_path / "prices.json")]
-    made = CliRunner().invoke(train_router_command, [str(tmp_path / "runs"), *options, *prices])
+    made = CliRunner().invoke(main, ["train", "router", str(tmp_path / "runs"), *options, *prices])
     assert made.exit_code == 0, made.output
     policy, _ = policy_of(plan(tmp_path / "c"))
     assert isinstance(policy, AgentPolicy)
     assert policy.team == AGENTS
     assert policy.assessment == assessment_part(runs, prices=TOKENS)
-    refused = CliRunner().invoke(train_router_command, [str(tmp_path / "prices.json"), *options, *prices])
+    refused = CliRunner().invoke(main, ["train", "router", str(tmp_path / "prices.json"), *options, *prices])
     assert refused.exit_code == 2
-    assert "--prices is for a folder of runs" in refused.output
+    assert "prices is for a folder of runs" in refused.output

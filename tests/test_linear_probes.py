@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 from sklearn.linear_model import LogisticRegression, Ridge
 
-from metaprobe.eval.metrics import auroc
+from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.records.activations import Activations
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore

@@ -10,28 +10,20 @@ from scipy.optimize import minimize
 from scipy.special import ndtr
 from scipy.stats import kendalltau, spearmanr
 
-from metaprobe.eval.metrics import (
-    CoverageAtRisk,
-    StratifiedAuroc,
-    auroc,
+from metaprobe.eval.metrics.agreement import quadratic_weighted_kappa
+from metaprobe.eval.metrics.calibration import (
     brier,
     brier_reliability,
     brier_resolution,
     brier_uncertainty,
-    delong_covariance,
-    delong_test,
-    equal_grades,
-    fit_meta_d,
-    holm,
-    kendall,
-    prediction_rejection_ratio,
-    response_counts,
-    risk_coverage,
     rms_calibration_error,
-    sensitivity,
-    spearman,
 )
-from metaprobe.eval.metrics.agreement import quadratic_weighted_kappa
+from metaprobe.eval.metrics.delong import delong_covariance, delong_test, holm
+from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.metrics.ordinal import kendall, spearman
+from metaprobe.eval.metrics.selective import CoverageAtRisk, prediction_rejection_ratio, risk_coverage
+from metaprobe.eval.metrics.stratified import StratifiedAuroc
+from metaprobe.eval.metrics.type2 import equal_grades, fit_meta_d, response_counts, sensitivity
 
 FEW = settings(max_examples=25)
 

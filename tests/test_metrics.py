@@ -9,25 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
 
-from metaprobe.eval.metrics import (
-    auprc,
-    aurc,
-    auroc,
+from metaprobe.eval.metrics.bootstrap import cluster_weights, interval, mean_interval, paired_difference
+from metaprobe.eval.metrics.calibration import (
     brier,
     brier_skill,
-    cluster_weights,
     ece,
     ece_equal_width,
     ece_interval,
-    excess_aurc,
-    interval,
-    mean_interval,
-    paired_difference,
     reliability_table,
-    risk_coverage,
     rms_calibration_error,
     stated_calibration,
 )
+from metaprobe.eval.metrics.discrimination import auprc, auroc
+from metaprobe.eval.metrics.selective import aurc, excess_aurc, risk_coverage
 
 RANK = [auroc, auprc, aurc, excess_aurc]
 PROBABILITY = [brier, brier_skill, ece, ece_equal_width, rms_calibration_error]

@@ -9,8 +9,8 @@ from click.testing import CliRunner
 from conftest import made_up
 
 from metaprobe.cli import main
-from metaprobe.eval.audits import AuditInputs, run_audits
-from metaprobe.eval.metrics import auroc
+from metaprobe.eval.audits.run import AuditInputs, run_audits
+from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.records.errors import RecordError
 from metaprobe.training.common.roles import final_roles
 from metaprobe.training.common.trees import fit_trees
@@ -93,7 +93,7 @@ def test_of_two_tasks_none_can_be_left_out_and_the_card_says_what_it_takes(sever
 
 @pytest.mark.parametrize(
     ("options", "named"),
-    [(["--dask", "tcp://127.0.0.1:1"], "--dask"), (["--target", "instruction"], "instruction")],
+    [(["--dask", "tcp://127.0.0.1:1"], "Dask cluster"), (["--target", "instruction"], "instruction")],
 )
 def test_the_command_line_names_what_does_not_go_with_new_tasks(
     options: list[str], named: str, recorded_runs: Path, tmp_path: Path

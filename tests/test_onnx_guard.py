@@ -261,7 +261,8 @@ def test_sparse_weights_are_refused_as_they_become_dense_ones():
         check_model(model.SerializeToString())
 
 
-ELEMENT_TYPES = [np.float32, np.float64, np.float16, np.int8, np.uint16, np.int32, np.int64, np.uint64, bool]
+ELEMENT_TYPES = [np.float32, np.float64, np.float16, np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32]
+ELEMENT_TYPES += [np.int64, np.uint64, bool]
 
 
 @pytest.mark.parametrize("dtype", ELEMENT_TYPES)
@@ -293,6 +294,42 @@ def test_strings_are_counted_too():
     check_model(model.SerializeToString())
     model.graph.initializer[-1].dims[0] = 3
     with pytest.raises(UnsafeModel, match="'s' of 3 elements holds 2"):
+        check_model(model.SerializeToString())
+
+
+def test_half_a_byte_an_element_is_rounded_up_and_numbers_stand_in_one_place():
+    four_bits = TensorProto.DataType.Value("INT4")
+    model = linear_model()
+    tensor = model.graph.initializer.add()
+    tensor.data_type, tensor.name = four_bits, "w"
+    tensor.dims.append(3)
+    tensor.raw_data = bytes(2)
+    check_model(model.SerializeToString())
+    for spoil in (bytes(1), bytes(3)):
+        tensor.raw_data = spoil
+        with pytest.raises(UnsafeModel, match=r"'w' of 3 elements holds . values or bytes where 2 belong"):
+            check_model(model.SerializeToString())
+    tensor.raw_data = bytes(2)
+    tensor.int32_data.extend([0, 0])
+    with pytest.raises(UnsafeModel, match="'w' of 3 elements"):
+        check_model(model.SerializeToString())
+    tensor.ClearField("raw_data")
+    check_model(model.SerializeToString())
+    tensor.ClearField("int32_data")
+    tensor.float_data.extend([0, 0])
+    with pytest.raises(UnsafeModel, match="'w' of 3 elements holds 0"):
+        check_model(model.SerializeToString())
+
+
+def test_shapes_of_values_are_held_to_the_same_size():
+    model = linear_model()
+    shape = model.graph.input[0].type.tensor_type.shape
+    del shape.dim[:]
+    for length in (0, -1, 10**9):  # -1 and 0: any
+        shape.dim.add().dim_value = length
+    check_model(model.SerializeToString())
+    shape.dim.add().dim_value = 2
+    with pytest.raises(UnsafeModel, match="at most 1000000000 elements"):
         check_model(model.SerializeToString())
 
 
@@ -336,6 +373,9 @@ def varint(number):
         (b"\x0d\x00\x00\x00\x00", "wire type 5"),
         (b"\x0a\x02\x08\x09", "wire type 2"),
         (b"\xa0\x06\x00", "no field 100"),
+        (b"\x08", "a number is cut off or overlong"),
+        (b"\x3a\x04\x2a\x02\x25\x00", r"TensorProto.float_data is cut off or overlong \(byte 4\)"),
+        (b"\x3a\x08\x0a\x06\x2a\x04\x15\x00\x00\x00", r"AttributeProto.f is cut off \(byte 6\)"),
     ],
 )
 def test_bytes_that_are_no_model_are_named_as_such(data, message):

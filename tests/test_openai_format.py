@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.openai_format import check_logprobs, parse_response
+from metaprobe.records.openai_format import check_logprobs, parse_response, parse_text
 from metaprobe.records.raw_body import parse_body
 from metaprobe.records.types import Call, Usage
 
@@ -236,3 +236,11 @@ def test_reading_responses_and_lines_needs_nothing_beyond_the_base_install() -> 
         "assert len(f.parse_response([-1.0]).logprobs) == 1"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_text_is_read_with_or_without_log_probabilities_and_nothing_else_is() -> None:
+    bare = {"choices": [{"message": {"content": "a"}}, {"message": {"content": "b"}}]}
+    assert parse_text(bare).text == parse_text(json.dumps(bare)).text == "a"
+    assert parse_text(bare, choice=1).text == "b"
+    with pytest.raises(InvalidResponse, match="the response came as int; expected a chat completion"):
+        parse_text(7)

@@ -16,7 +16,7 @@ from metaprobe.training.common.roles import final_roles
 from metaprobe.training.common.trees import fit_trees
 from metaprobe.training.crossfit.methods import Evidence, ProbeKind
 from metaprobe.training.crossfit.study import study_of
-from metaprobe.training.hidden.train import train_hidden
+from metaprobe.training.hidden.train import write_hidden
 from metaprobe.training.linear.probe import KINDS
 from metaprobe.training.quality.fit import promised
 
@@ -55,7 +55,7 @@ def test_every_kind_of_probe_is_trained_exported_and_reads_what_it_was_trained_o
 ) -> None:
     study = study_of(evidence, folds=2, kind=kind)
     assert study.fits["hidden probe, answer"].ranking[evidence.table.y == 1].mean() > 0
-    train_hidden(tmp_path / "probe", study, when="after", target="correct", command="test")
+    write_hidden(tmp_path / "probe", study, when="after", target="correct", command="test")
     probe = ConfidenceProbe.load(tmp_path / "probe")
     assert (probe.layers, probe.position) == ((0, 1, 2) if kind == "low-rank" else (2,), "answer_last")
     assert evidence.states is not None

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from metaprobe.eval.metrics import auroc
+from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run
 from research.quality.data import debates, evidence_of, mu_shroom, token_logprobs_qa

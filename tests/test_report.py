@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 from made_up_report import HOSTILE, METHOD_OF_ALL, METHODS, made_up
 
-from metaprobe.eval.metrics import ControlComparison, ControlDifference, Interval, risk_coverage
+from metaprobe.eval.metrics.bootstrap import Interval
+from metaprobe.eval.metrics.controls import ControlComparison, ControlDifference
+from metaprobe.eval.metrics.selective import risk_coverage
 from metaprobe.eval.report.inside import layers_section
 from metaprobe.eval.report.layout import Column, Table, share, words
 from metaprobe.eval.report.methods import METRICS, clear_winner

@@ -9,7 +9,9 @@ from made_up_report import made_up
 from matplotlib.collections import FillBetweenPolyCollection, LineCollection
 from matplotlib.figure import Figure as Canvas
 
-from metaprobe.eval.metrics import Interval, ReliabilityBin, risk_coverage
+from metaprobe.eval.metrics.bootstrap import Interval
+from metaprobe.eval.metrics.calibration import ReliabilityBin
+from metaprobe.eval.metrics.selective import risk_coverage
 from metaprobe.eval.report.costs import routing_section
 from metaprobe.eval.report.drawing import dashes
 from metaprobe.eval.report.inside import layers_section, seen_section, trajectories_section
@@ -132,8 +134,11 @@ def test_reliability_is_drawn_beside_the_line_on_which_a_probability_means_what_
 def test_a_familys_curves_of_risk_stand_before_the_others_and_the_error_rate(comparison):
     figures = risk_section(comparison).figures
     assert [figure.ident for figure in figures] == [
-        "risk-explicit", "risk-log-probability", "risk-plain", "risk-learned"
-    ]  # fmt: skip
+        "risk-explicit",
+        "risk-log-probability",
+        "risk-plain",
+        "risk-learned",
+    ]
     ax = painted(figures[-1])
     mine = [m for m in comparison.methods if m.family == "learned"]
     curves = lines(ax)[:-1]
@@ -227,8 +232,10 @@ def test_costs_are_drawn_with_the_line_of_what_mixtures_reach():
     assert found == {"o": (0.5, 60), "s": (0.1, 40), "*": (0.2, 90)}
     assert np.array(bars(ax)) == pytest.approx(np.array([[0.1, 35, 47]]))
     assert [entry.text for entry in figure.legend] == [
-        "router (round)", "one agent alone (square)", "oracle, sees who is right (star)"
-    ]  # fmt: skip
+        "router (round)",
+        "one agent alone (square)",
+        "oracle, sees who is right (star)",
+    ]
     assert all(entry.dash == "none" for entry in figure.legend)  # points, no lines
     assert "cheap: 0.10, 40.0" in figure.label
     assert ax.get_xlabel() == "dollars"

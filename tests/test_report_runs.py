@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from metaprobe.eval.metrics import auroc
+from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.report.inside import seen_section
 from metaprobe.eval.results import Comparison
 from metaprobe.eval.run_results import agents_alone, role_trajectories, with_runs

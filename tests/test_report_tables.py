@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from made_up_report import METHOD_OF_ALL, made_up
 
-from metaprobe.eval.metrics import ControlComparison, ControlDifference, Interval, risk_coverage
+from metaprobe.eval.metrics.bootstrap import Interval
+from metaprobe.eval.metrics.controls import ControlComparison, ControlDifference
+from metaprobe.eval.metrics.selective import risk_coverage
 from metaprobe.eval.report.costs import choice_section, routing_section
 from metaprobe.eval.report.difficulty import difficulty_section, efficiency_section
 from metaprobe.eval.report.facts import accuracy_section, audits_section
@@ -179,7 +181,7 @@ def test_the_tables_of_stages_hold_each_figure_under_its_name(comparison):
             agreement=(agreed,),
             failures=Failures({"ignored": 6, "misled": 2}, 4.5),
         )
-    )  # fmt: skip
+    )
     stages = table_of(section, "stages")
     assert [(row["stage"], *interval_of(row, "accuracy")) for row in rows_of(stages)] == [
         ("answer", *ends(told(0.4))),
@@ -499,8 +501,11 @@ def test_a_probe_without_a_position_leaves_its_cell_empty(comparison):
     assert [float(row["selection_auroc"]) for row in saved[:3]] == sweep.selection_auroc[0].tolist()
     assert {row["shipped"] for row in saved[93:]} == {""}
     assert [figure.ident for figure in section.figures] == [
-        "layers-map-01-difficulty", "layers-01-difficulty", "layers-map-02-other", "layers-02-other"
-    ]  # fmt: skip
+        "layers-map-01-difficulty",
+        "layers-01-difficulty",
+        "layers-map-02-other",
+        "layers-02-other",
+    ]
     single = replace(other, layers=(17,), selection_auroc=sweep.selection_auroc[17:18, :1])
     assert [figure.ident for figure in layers_section((single,)).figures] == ["layers-01-other"]
     assert layers_section(()).empty
@@ -532,21 +537,50 @@ def test_trajectories_are_read_at_every_tenth_and_those_of_roles_folded_where_th
 def test_a_heading_says_which_way_is_better(comparison):
     """By the name of the column; what is judged by nothing has no better end."""
     higher = {
-        "auroc", "within_runs", "auprc", "brier_skill", "within", "type2_auroc", "meta_d", "m_ratio", "accuracy",
-        "gain", "repaired", "prr", "brier_resolution", "spearman", "kendall",
-    }  # fmt: skip
+        "auroc",
+        "within_runs",
+        "auprc",
+        "brier_skill",
+        "within",
+        "type2_auroc",
+        "meta_d",
+        "m_ratio",
+        "accuracy",
+        "gain",
+        "repaired",
+        "prr",
+        "brier_resolution",
+        "spearman",
+        "kendall",
+    }
     lower = {
-        "ece", "ece_stated", "aurc", "p_holm", "excess_aurc", "brier", "brier_reliability", "broken", "cost",
+        "ece",
+        "ece_stated",
+        "aurc",
+        "p_holm",
+        "excess_aurc",
+        "brier",
+        "brier_reliability",
+        "broken",
+        "cost",
         "tokens_per_question",
-    }  # fmt: skip
+    }
     full = replace(
         comparison,
         methods=tuple(
-            replace(m, excess_aurc=told(0.1), brier=told(0.1), brier_reliability=told(0.1), brier_resolution=told(0.1),
-                    brier_uncertainty=told(0.1), spearman=told(0.1), kendall=told(0.1))
+            replace(
+                m,
+                excess_aurc=told(0.1),
+                brier=told(0.1),
+                brier_reliability=told(0.1),
+                brier_resolution=told(0.1),
+                brier_uncertainty=told(0.1),
+                spearman=told(0.1),
+                kendall=told(0.1),
+            )
             for m in comparison.methods
         ),
-    )  # fmt: skip
+    )
     seen = set()
     for section in sections(full):
         for table in (*section.tables, *section.data):
@@ -556,9 +590,12 @@ def test_a_heading_says_which_way_is_better(comparison):
                 expected = "higher" if key in higher or key.startswith(("auroc_", "accepted_at_")) else ""
                 expected = "lower" if key in lower or key.startswith("risk_at_") else expected
                 if (table.ident, key) in {
-                    ("overconfidence", "accuracy"), ("strata-sizes", "accuracy"), ("controls", "auroc"),
-                    ("reliability", "accuracy"), ("choices-reliability", "accuracy"),
-                }:  # fmt: skip
+                    ("overconfidence", "accuracy"),
+                    ("strata-sizes", "accuracy"),
+                    ("controls", "auroc"),
+                    ("reliability", "accuracy"),
+                    ("choices-reliability", "accuracy"),
+                }:
                     expected = ""
                 assert column.better == expected, (table.ident, key)
     assert higher | lower <= seen

@@ -301,6 +301,20 @@ def test_vllms_objects_are_read_by_the_drawn_tokens_id(flat: bool) -> None:
         parse_response(request)
 
 
+def test_vllms_older_and_broken_entries_are_read_or_refused() -> None:
+    request = vllm_objects(flat=False)
+    output = request.outputs[0]
+    output.logprobs = [{token: entry.logprob for token, entry in position.items()} for position in output.logprobs]
+    assert parse_response(request).logprobs.tolist() == ANSWER.logprobs
+    output.logprobs[1] = [1.0]
+    with pytest.raises(InvalidResponse, match="log-probabilities of token 1 came as list; expected a mapping"):
+        parse_response(request)
+    torn = vllm_objects(flat=True)
+    torn.outputs[0].logprobs.entries.pop()
+    with pytest.raises(InvalidResponse, match=r"vLLM log-probabilities cannot be read \(ValueError"):
+        parse_response(torn)
+
+
 def test_probabilities_after_sampling_at_temperature_0_are_refused() -> None:
     certain = Answer(["a", "b"], [0.0, 0.0], [[0.0], [0.0]])
     for make in (llama_cpp_after_sampling, llama_cpp_older):

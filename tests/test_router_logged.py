@@ -17,7 +17,7 @@ from metaprobe.routing.learned import LearnedRouter
 from metaprobe.routing.learned_state import Known
 from metaprobe.training.router.data import outcomes_of, pasts_of
 from metaprobe.training.router.evaluate import evaluate_router
-from metaprobe.training.router.train import train_router
+from metaprobe.training.router.train import write_router
 
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
 
@@ -70,7 +70,7 @@ LOG = logged(TRUTH, seed=0)
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("router") / "checkpoint"
-    train_router(path, LOG, folds=2, states=4000)
+    write_router(path, LOG, folds=2, states=4000)
     return path
 
 
@@ -130,7 +130,7 @@ def test_the_card_says_that_it_was_learned_from_a_log_and_how_often_agents_were_
 
 def test_an_agent_that_was_hardly_tried_fails_the_audit(tmp_path: Path) -> None:
     rare = [q for q in logged(TRUTH, 3, bias=0.5)[:600] if q.chosen == "left" or int(q.id.split("-")[1]) % 12 == 0]
-    checkpoint = train_router(tmp_path / "c", rare, folds=2, states=4000)
+    checkpoint = write_router(tmp_path / "c", rare, folds=2, states=4000)
     audit = checkpoint.manifest.audits["every agent was tried often enough"]
     assert not audit.passed
     assert audit.detail.startswith("right:")

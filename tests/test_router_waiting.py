@@ -18,7 +18,7 @@ from metaprobe.routing.learned_state import Known, Past
 from metaprobe.training.router.data import outcomes_of
 from metaprobe.training.router.fit import fit_router
 from metaprobe.training.router.rows import Rates
-from metaprobe.training.router.train import train_router
+from metaprobe.training.router.train import write_router
 from metaprobe.training.router.words import Words
 
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
@@ -55,14 +55,14 @@ def planted(n: int, seed: int = 0, *, timed: bool = True) -> list[QuestionOutcom
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("router") / "checkpoint"
-    train_router(path, planted(500), folds=2, states=4000)
+    write_router(path, planted(500), folds=2, states=4000)
     return path
 
 
 @pytest.fixture(scope="module")
 def timeless(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("router") / "timeless"
-    train_router(path, planted(120, timed=False), folds=2, states=4000)
+    write_router(path, planted(120, timed=False), folds=2, states=4000)
     return path
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metaprobe.eval.metrics import cluster_weights
+from metaprobe.eval.metrics.bootstrap import cluster_weights
 from metaprobe.eval.routing import (
     Matrix,
     Played,
@@ -21,7 +21,7 @@ from metaprobe.eval.routing import (
     quantile,
     replay,
 )
-from metaprobe.eval.routing_cascade import Cascade, cascades_on_hull, tuned_cascade
+from metaprobe.eval.routing_cascade import TunedCascade, cascades_on_hull, tuned_cascade
 from metaprobe.eval.routing_controls import against, always, domain_table, mixture_at, shuffled
 from metaprobe.eval.routing_curves import aiq, curve_figures, hull_corners, recovered, upper_hull
 from metaprobe.records.errors import RecordError
@@ -442,10 +442,10 @@ def test_the_domain_table_takes_each_dimensions_best_agent_and_leaves_rare_ones_
 
 def test_a_cascade_asks_on_where_confidence_is_low_or_unknown():
     confidence = np.array([[0.9, 0.0], [0.4, 0.0], [NAN, 0.0], [0.5, 0.0]])
-    played = Cascade((0, 1), (0.5,)).play(confidence)
+    played = TunedCascade((0, 1), (0.5,)).play(confidence)
     assert [play.asked for play in played] == [(0,), (0, 1), (0, 1), (0,)]
     assert [play.kept for play in played] == [0, 1, 1, 0]
-    three = Cascade((0, 1, 2), (0.5, 0.5)).play(np.array([[0.1, 0.9, 0], [0.1, 0.1, 0], [0.9, 0.1, 0]]))
+    three = TunedCascade((0, 1, 2), (0.5, 0.5)).play(np.array([[0.1, 0.9, 0], [0.1, 0.1, 0], [0.9, 0.1, 0]]))
     assert [play.asked for play in three] == [(0, 1), (0, 1, 2), (0,)]
 
 
@@ -462,7 +462,7 @@ def test_a_cascade_is_tuned_on_what_is_all_known_and_is_no_longer_than_three():
         for tune in (tuned_cascade, cascades_on_hull):
             with pytest.raises(RecordError, match="whose every score and cost is known"):
                 tune(matrix, np.zeros((2, 2)))
-    assert tuned_cascade(HAND, confidence, longest=1) == Cascade((2,), ())
+    assert tuned_cascade(HAND, confidence, longest=1) == TunedCascade((2,), ())
     assert tuned_cascade(HAND, confidence, candidates=[0, 1], longest=1).agents == (0,)  # of equals the cheaper
     assert all(len(chain.agents) == 1 for chain in cascades_on_hull(HAND, confidence, longest=1))
 
@@ -507,8 +507,8 @@ def test_a_tuned_chain_of_two_is_the_best_of_all_thresholds(case, data):
         return float((run.score - price * run.cost).mean())
 
     agents = sorted(range(len(matrix.agents)), key=lambda agent: matrix.cost[:, agent].mean())
-    every = [Cascade((agent,), ()) for agent in agents] + [
-        Cascade((one, two), (threshold,))
+    every = [TunedCascade((agent,), ()) for agent in agents] + [
+        TunedCascade((one, two), (threshold,))
         for at, one in enumerate(agents)
         for two in agents[at + 1 :]
         for threshold in (-np.inf, 0.1, 0.2, 0.3, np.inf)

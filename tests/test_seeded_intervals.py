@@ -23,7 +23,7 @@ from metaprobe.eval.compare_efficiency import metacognitive_efficiency
 from metaprobe.eval.compare_pairs import pair_tests
 from metaprobe.eval.coupling import coupling
 from metaprobe.eval.gate import HeldOutLooks, gate_report
-from metaprobe.eval.metrics import Interval
+from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.eval.results import Comparison
 from metaprobe.eval.routing import compare, outcome_of
 from metaprobe.eval.routing_controls import always

@@ -12,8 +12,8 @@ from metaprobe.probes.source import SignalSource, joined
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Hidden
 from metaprobe.training.crossfit.study import study
-from metaprobe.training.hidden.train import train_hidden
-from metaprobe.training.quality.train import train_quality
+from metaprobe.training.hidden.train import write_hidden
+from metaprobe.training.quality.train import write_quality
 
 # Whether so little data passes every audit is not the subject here.
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
@@ -26,9 +26,9 @@ def checkpoints(recorded_runs: Path, tmp_path_factory: pytest.TempPathFactory) -
     """A predictor and two probes, trained on the recorded runs."""
     folder = tmp_path_factory.mktemp("checkpoints")
     found = study([recorded_runs], folds=2)
-    train_quality(folder / "quality", {"correct": found}, command="test")
+    write_quality(folder / "quality", {"correct": found}, command="test")
     for when in ("before", "after"):
-        train_hidden(folder / when, found, when=when, target="correct", command="test")
+        write_hidden(folder / when, found, when=when, target="correct", command="test")
     return {name: folder / name for name in ("quality", "before", "after")}
 
 

@@ -190,3 +190,18 @@ def test_duckdb_and_polars_read_the_folder(tmp_path: Path) -> None:
     assert found == [(f"run-{i:03d}", float(example(i).calls[0].logprobs[0]), "execute") for i in range(5)]
     frame = polars.read_parquet(tmp_path / "*.parquet").sort("id")
     assert frame["labels"][1][0]["value"] == 1.0
+
+
+def test_a_run_costs_what_its_calls_cost_and_those_without_a_price_count_as_nothing() -> None:
+    calls = (Call(id="a", cost_usd=0.5), Call(id="b"), Call(id="c", cost_usd=0.25))
+    assert Run("r", "s", "", Item("i", ""), calls).cost_usd == 0.75
+    assert Run("r", "s", "", Item("i", ""), ()).cost_usd == 0
+
+
+def test_what_was_said_last_counts_of_all_calls_or_of_one() -> None:
+    statements = (Statement("a", "difficulty", 1.0), Statement("b", "difficulty", 2.0), Statement("b", "other", 3.0))
+    known = (("a", 0.0), ("a", 1.0), ("b", 0.0))
+    labels = tuple(Label(call, "correct", value, "program") for call, value in known)
+    run = Run("r", "s", "", Item("i", ""), (), statements=statements, labels=labels)
+    assert (run.stated("difficulty"), run.stated("difficulty", "a"), run.stated("difficulty", "c")) == (2.0, 1.0, None)
+    assert (run.label("correct", "a"), run.label("correct", "b"), run.label("critical", "a")) == (1.0, 0.0, None)

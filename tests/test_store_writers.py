@@ -2,6 +2,7 @@
 
 import dataclasses
 import errno
+import fcntl
 import os
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 from stored_runs import example
 
 from metaprobe.records.errors import StoreHeld, Unwritable
+from metaprobe.records.one_writer import HELD
 from metaprobe.records.store import RunStore
 
 HOLD = """
@@ -96,6 +98,53 @@ def test_a_writer_of_the_same_process_is_kept_out_as_well_and_one_store_may_nest
     with RunStore(tmp_path / "nothing").alone():
         pass
     assert not (tmp_path / "nothing").exists()
+
+
+def test_a_lock_file_that_its_holder_takes_away_meanwhile_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, taken = fcntl.flock, []
+
+    def late(descriptor: int, kind: int) -> None:
+        if not taken:  # between the opening of the file and its lock, its last holder ended and took it away
+            taken.append((tmp_path / HELD).unlink())
+        lock(descriptor, kind)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with RunStore(tmp_path).writer() as writer:
+        writer.add(example(0))
+        with pytest.raises(StoreHeld, match=f"process {os.getpid()} "), RunStore(tmp_path).writer():
+            pass
+    assert rows(tmp_path) == ["run-000"]
+
+
+@pytest.mark.parametrize("without", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_where_the_file_system_has_no_locks_nobody_is_kept_out_and_other_errors_are_said(
+    without: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refusing(number: int) -> Callable[[int, int], None]:
+        def lock(descriptor: int, kind: int) -> None:
+            raise OSError(number, os.strerror(number))
+
+        return lock
+
+    monkeypatch.setattr(fcntl, "flock", refusing(without))
+    with RunStore(tmp_path).writer() as writer:
+        writer.add(example(0))
+        RunStore(tmp_path).append([example(1)])
+    assert rows(tmp_path) == ["run-000", "run-001"]
+    monkeypatch.setattr(fcntl, "flock", refusing(errno.EIO))
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        RunStore(tmp_path).append([example(2)])
+    assert rows(tmp_path) == ["run-000", "run-001"]
+
+
+def test_shards_hold_at_least_one_run(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="shard_runs is 0; expected at least 1"):
+        RunStore(tmp_path).writer(shard_runs=0)
+    with RunStore(tmp_path).writer(shard_runs=1) as writer:
+        writer.add(example(0))
+        assert rows(tmp_path) == ["run-000"]
 
 
 def test_a_shard_whose_write_was_interrupted_after_its_rename_is_not_written_twice(

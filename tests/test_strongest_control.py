@@ -10,7 +10,7 @@ from tiny import tiny_quality
 
 from metaprobe.checkpoints import Audit, load_checkpoint
 from metaprobe.eval.compare import BEST_BASELINE, Judged
-from metaprobe.eval.metrics import auroc
+from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.training.common.roles import outer_folds
 from metaprobe.training.crossfit.audit import audited
 from metaprobe.training.crossfit.folds import CrossFit

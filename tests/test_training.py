@@ -9,7 +9,7 @@ from conftest import made_up
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metaprobe.eval.metrics import auroc
+from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.records.errors import RecordError
 from metaprobe.training.common.roles import final_roles, outer_folds
 from metaprobe.training.common.trees import fit_trees, round_down

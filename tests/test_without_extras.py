@@ -7,6 +7,8 @@ import pytest
 from click.testing import CliRunner
 
 from metaprobe.cli import main
+from metaprobe.records.errors import MissingExtra
+from metaprobe.records.extras import require
 
 
 @pytest.mark.parametrize(
@@ -31,3 +33,16 @@ def test_a_missing_package_is_named_with_its_extra(
     assert result.exit_code == 1
     assert result.output.splitlines()[-1].startswith(f"Error: {package} is needed here and not installed")
     assert f"metaprobe[{extra}]" in result.output
+
+
+def test_a_package_that_is_there_and_lacks_something_itself_is_not_called_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "half_installed.py").write_text("import what_it_needs\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="what_it_needs") as error:
+        require("half_installed", "serve")
+    assert not isinstance(error.value, MissingExtra)
+    with pytest.raises(MissingExtra, match=r"not_installed.part is needed here.*metaprobe\[serve\]"):
+        require("not_installed.part", "serve")
+    assert require("json.decoder", "serve").__name__ == "json.decoder"

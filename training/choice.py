@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint, Generator, Training
 from metaprobe.eval.compare import PolicyOutcomes, policy_results
-from metaprobe.eval.metrics import auroc, cluster_weights, interval, mean_interval
+from metaprobe.eval.metrics.bootstrap import cluster_weights, interval, mean_interval
+from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.results import PolicyResult
 from metaprobe.eval.table import usable_groups
 from metaprobe.probes.signals import Signals, signals_of
@@ -188,15 +189,7 @@ def export_choice(
                 "direct one: stated difficulty and confidence, mean, minimum and first log-probability, length. Ask "
                 "again where the gain exceeds `price`."
             ),
-            graph=linear_graph(
-                input_name=INPUT,
-                mean=pair.mean,
-                scale=pair.scale,
-                weights=pair.weights,
-                intercept=pair.intercept,
-                outputs=[ACCEPT, AGAIN],
-                impute=True,
-            ),
+            graph=_graph(pair),
             input_name=INPUT,
             inputs=X,
             expected={ACCEPT: probability[:, 0], AGAIN: probability[:, 1]},
@@ -212,6 +205,18 @@ def export_choice(
             ],
             thresholds={"price": 0.0},
         ),
+    )
+
+
+def _graph(pair: _Pair) -> bytes:
+    return linear_graph(
+        input_name=INPUT,
+        mean=pair.mean,
+        scale=pair.scale,
+        weights=pair.weights,
+        intercept=pair.intercept,
+        outputs=[ACCEPT, AGAIN],
+        impute=True,
     )
 
 

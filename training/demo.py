@@ -13,8 +13,8 @@ from metaprobe.training.choice import train_choice
 from metaprobe.training.comparison.write import write_comparison
 from metaprobe.training.crossfit.methods import AFTER, BEFORE
 from metaprobe.training.crossfit.study import OnStep, study
-from metaprobe.training.hidden.train import train_hidden
-from metaprobe.training.quality.train import train_quality
+from metaprobe.training.hidden.train import write_hidden
+from metaprobe.training.quality.train import write_quality
 
 SYSTEM = "self-report"
 TASK = "metacog-eval"
@@ -62,11 +62,11 @@ def train_demo(
     found = study(stores, folds=folds, seed=seed, on_step=on_step)
     at = folder / "checkpoints"
     on_step("audit and export: quality")
-    quality = train_quality(at / "quality", {"correct": found}, command=command)
+    quality = write_quality(at / "quality", {"correct": found}, command=command)
     on_step("audit and export: difficulty")
-    difficulty = train_hidden(at / "difficulty", found, when="before", target="correct", command=command)
+    difficulty = write_hidden(at / "difficulty", found, when="before", target="correct", command=command)
     on_step("audit and export: confidence")
-    confidence = train_hidden(at / "confidence", found, when="after", target="correct", command=command)
+    confidence = write_hidden(at / "confidence", found, when="after", target="correct", command=command)
     checkpoints, notes = [quality, difficulty, confidence], list[str]()
     policies: tuple[PolicyResult, ...] = ()
     on_step("audit and export: choice")

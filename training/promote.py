@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.checkpoints.checkpoint import verified_checkpoint
-from metaprobe.eval.metrics import Interval, auroc, brier, cluster_weights, paired_difference
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, paired_difference
+from metaprobe.eval.metrics.calibration import brier
+from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.table import answer_table
 from metaprobe.probes.hidden import HiddenProbe
 from metaprobe.probes.quality import QualityPredictor

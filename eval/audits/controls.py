@@ -7,15 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Severity
-from metaprobe.eval.metrics import (
-    ControlComparison,
-    Interval,
-    auroc,
-    cluster_weights,
-    interval,
-    metric_values,
-    percentile_interval,
-)
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, percentile_interval
+from metaprobe.eval.metrics.controls import ControlComparison, metric_values
+from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.results import Finding
 from metaprobe.eval.table import AnswerTable
 from metaprobe.probes.baselines import baseline_scores
@@ -99,19 +93,26 @@ def free_controls(table: AnswerTable) -> dict[str, Scores]:
     questions are stored, question are. Whether long is right or wrong is read off these same answers: those controls
     are given every chance.
     """
-    plain = baseline_scores(list(table.logprobs))
-    lengths = {ANSWER_LENGTH: table.tokens}
+    lengths = {ANSWER_LENGTH: table.tokens} if table.measured else {}
     if has_questions(table):
         lengths["length of the question"] = np.char.str_len(table.questions)
+    return _of_logprobs(table) | {
+        name: np.where(auroc(table.y, length) >= 0.5, 1.0, -1.0) * length.astype(np.float64)
+        for name, length in lengths.items()
+    }
+
+
+def _of_logprobs(table: AnswerTable) -> dict[str, Scores]:
+    """What the log-probabilities and the end of the answers give; empty where there are none."""
+    if not table.measured:
+        return {}
+    plain = baseline_scores(list(table.logprobs))
     return {
         "mean log-probability": plain["mean_logprob"],
         "minimum log-probability": plain["min_logprob"],
         "first log-probability": plain["first_logprob"],
         "total log-probability": plain["mean_logprob"] * plain["length"],
         **({CUT: -table.cut.astype(np.float64)} if table.cut.any() and not table.cut.all() else {}),
-    } | {
-        name: np.where(auroc(table.y, length) >= 0.5, 1.0, -1.0) * length.astype(np.float64)
-        for name, length in lengths.items()
     }
 
 

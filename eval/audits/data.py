@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Severity
 from metaprobe.eval.audits.similar import SIMILAR, nearly_identical, normalised, numbers_of
-from metaprobe.eval.metrics import cluster_weights, interval
 from metaprobe.eval.metrics.agreement import quadratic_weighted_kappa
+from metaprobe.eval.metrics.bootstrap import cluster_weights, interval
 from metaprobe.eval.results import Finding
 from metaprobe.records.types import Run
 

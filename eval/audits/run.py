@@ -29,14 +29,10 @@ from metaprobe.eval.audits.data import (
 )
 from metaprobe.eval.audits.domains import FEWEST, Elsewhere, holds_elsewhere
 from metaprobe.eval.compare import run_of_answers
-from metaprobe.eval.metrics import (
-    ControlComparison,
-    StratifiedAuroc,
-    against_controls,
-    auroc,
-    cluster_weights,
-    interval,
-)
+from metaprobe.eval.metrics.bootstrap import cluster_weights, interval
+from metaprobe.eval.metrics.controls import ControlComparison, against_controls
+from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.metrics.stratified import StratifiedAuroc
 from metaprobe.eval.results import Finding
 from metaprobe.eval.table import AnswerTable
 
@@ -108,10 +104,13 @@ def run_audits(inputs: AuditInputs, *, seed: int = 0) -> AuditReport:
     else:
         skipped.append(f"label noise: needs {FEW_SHARED} answers labelled by two sources")
     named = free_controls(table) | dict(inputs.controls)
-    controls = against_controls(y, score, named, weights)
-    found += beats_controls(controls, name=name)
+    controls = against_controls(y, score, named, weights) if named else None
+    if controls is None:
+        skipped.append("controls: need log-probabilities or questions; without them something simpler may do as well")
+    else:
+        found += beats_controls(controls, name=name)
     within: ControlComparison | None = None
-    if (runs := run_of_answers(table)).any():
+    if named and (runs := run_of_answers(table)).any():
         within = against_controls(y, score, named, weights, metric=StratifiedAuroc(runs))
         found.append(beats_controls_within(within, name=name))
     else:

@@ -7,7 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.eval.audits.controls import Scores
-from metaprobe.eval.metrics import Interval, auroc, cluster_weights, metric_values, percentile_interval
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, percentile_interval
+from metaprobe.eval.metrics.controls import metric_values
+from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.table import AnswerTable
 
 Rows = NDArray[np.int64]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from metaprobe.eval.metrics import ReliabilityBin, risk_coverage
+from metaprobe.eval.metrics.calibration import ReliabilityBin
+from metaprobe.eval.metrics.selective import RiskCoverage, risk_coverage
 from metaprobe.eval.report.drawing import dashes, per_cent_axes
 from metaprobe.eval.report.layout import (
     Column,
@@ -250,22 +251,22 @@ def risk_section(comparison: Comparison) -> Section:
         if figures
         else "",
         figures=tuple(figures),
-        data=(
-            Table(
-                ident="risk",
-                caption="Share of wrong answers among the accepted, where so many are accepted.",
-                columns=(
-                    Column("method", "Method", "text"),
-                    *(Column(f"risk_at_{at:g}", percent(at), better="lower") for at in COVERAGES),
-                ),
-                rows=tuple(
-                    (words(name), *(share(float(np.interp(at, curve.coverage, curve.risk))) for at in COVERAGES))
-                    for name, curve in curves.items()
-                ),
-            ),
-        )
-        if figures
-        else (),
+        data=(_risk_table(curves),) if figures else (),
+    )
+
+
+def _risk_table(curves: Mapping[str, RiskCoverage]) -> Table:
+    return Table(
+        ident="risk",
+        caption="Share of wrong answers among the accepted, where so many are accepted.",
+        columns=(
+            Column("method", "Method", "text"),
+            *(Column(f"risk_at_{at:g}", percent(at), better="lower") for at in COVERAGES),
+        ),
+        rows=tuple(
+            (words(name), *(share(float(np.interp(at, curve.coverage, curve.risk))) for at in COVERAGES))
+            for name, curve in curves.items()
+        ),
     )
 
 

@@ -5,7 +5,7 @@ Nothing is computed here but the words; where an interval leaves it open, the wo
 
 from dataclasses import dataclass
 
-from metaprobe.eval.metrics import ControlComparison
+from metaprobe.eval.metrics.controls import ControlComparison
 from metaprobe.eval.report.facts import consequence
 from metaprobe.eval.report.methods import chosen_in_folds, headline
 from metaprobe.eval.report.performance import risk_at

@@ -2,7 +2,7 @@
 
 import textwrap
 
-from metaprobe.eval.metrics import Interval
+from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.eval.report.methods import (
     AS_STATED,
     METRICS,

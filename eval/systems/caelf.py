@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from metaprobe.eval.metrics import Interval, cluster_weights, interval, mean_interval
 from metaprobe.eval.metrics.agreement import quadratic_weighted_kappa
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, mean_interval
 from metaprobe.eval.table import group_of
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Item, Run

@@ -16,16 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.metrics import (
-    Interval,
-    brier_skill,
-    cluster_weights,
-    ece,
-    ece_equal_width,
-    interval,
-    mean_interval,
-    rms_calibration_error,
-)
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, mean_interval
+from metaprobe.eval.metrics.calibration import brier_skill, ece, ece_equal_width, rms_calibration_error
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Run
 from metaprobe.routing.paper import EXECUTE

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.metrics import Interval, cluster_weights, mean_interval
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, mean_interval
 from metaprobe.eval.system_results import Agreement, Failures, StageAccuracy, StageSimilarity
 from metaprobe.eval.table import group_of
 from metaprobe.records.errors import RecordError

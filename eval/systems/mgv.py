@@ -12,7 +12,8 @@ from statistics import fmean
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.metrics import Interval, auroc, cluster_weights, interval, mean_interval
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, mean_interval
+from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.table import group_of
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Run

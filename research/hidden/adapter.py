@@ -20,7 +20,7 @@ from metaprobe.eval.compare import Judged, auroc_gain, method_results
 from metaprobe.probes.adapter import AdapterProbe, When
 from metaprobe.training.adapter.data import adapter_roles, load_adapter_data
 from metaprobe.training.adapter.fit import AdapterSettings
-from metaprobe.training.adapter.train import adapter_scores, train_adapter
+from metaprobe.training.adapter.train import adapter_scores, write_adapter
 from metaprobe.training.crossfit.evidence import load_evidence
 from metaprobe.training.crossfit.methods import AFTER, BEFORE, HiddenProbeMethod
 from research.blocks import markdown, write
@@ -61,7 +61,7 @@ def measure_command(names: tuple[str, ...], models: Path, out: Path, epochs: int
 def measured(store: Path, llm: str, settings: AdapterSettings, checkpoint: Path) -> dict[str, Any]:
     """AUROC on the test rows of both ways, and what the adapter adds, paired."""
     started = time.monotonic()
-    made = train_adapter(
+    made = write_adapter(
         checkpoint, [store], llm=llm, settings=settings, on_step=lambda what: click.echo(f"  {what}", err=True)
     )
     assert made is not None

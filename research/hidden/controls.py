@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from metaprobe.eval.compare import STATED
-from metaprobe.eval.metrics import ControlComparison, Interval, holm
-from metaprobe.eval.metrics.delong import normal_p
+from metaprobe.eval.metrics.bootstrap import Interval
+from metaprobe.eval.metrics.controls import ControlComparison
+from metaprobe.eval.metrics.delong import holm, normal_p
 from metaprobe.training.crossfit.methods import BLEND, MEAN_LOGPROB
 
 CONTROLS = (

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
-from metaprobe.eval.metrics import StratifiedAuroc, cluster_weights, interval
+from metaprobe.eval.metrics.bootstrap import cluster_weights, interval
+from metaprobe.eval.metrics.stratified import StratifiedAuroc
 from metaprobe.eval.table import group_of
 from metaprobe.records.types import Run
 from metaprobe.training.common.roles import group_folds

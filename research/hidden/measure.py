@@ -21,9 +21,10 @@ from typing import Any
 import click
 import numpy as np
 
-from metaprobe.eval.audits import transfer_matrix
+from metaprobe.eval.audits.transfer import transfer_matrix
 from metaprobe.eval.compare import BEST_BASELINE, STATED, auroc_gain, method_results
-from metaprobe.eval.metrics import cluster_weights, stated_calibration
+from metaprobe.eval.metrics.bootstrap import cluster_weights
+from metaprobe.eval.metrics.calibration import stated_calibration
 from metaprobe.eval.table import answer_table
 from metaprobe.records.store import RunStore
 from metaprobe.training.crossfit.evidence import load_evidence

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from metaprobe.eval.metrics import Interval, cluster_weights, mean_interval
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, mean_interval
 from metaprobe.records.types import Run
 from research.systems.figures import about
 from research.systems.metacog_orders import OverOrders

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from metaprobe.eval.metrics import Interval, cluster_weights, mean_interval
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, mean_interval
 from metaprobe.eval.systems import essay_debate, metacrit, mgv
 from metaprobe.records.types import Run
 from research.papers.figures import (

@@ -18,8 +18,8 @@ import click
 
 from metaprobe.checkpoints import UntrustedCheckpoint
 from metaprobe.eval.gate import GateReport, LookResult, RateResult, UseResult, gate_markdown
-from metaprobe.eval.metrics import Interval
-from metaprobe.training.gate.train import train_gate
+from metaprobe.eval.metrics.bootstrap import Interval
+from metaprobe.training.gate.train import write_gate
 from research.blocks import write
 
 ROOT = Path(__file__).parent.parent.parent
@@ -50,7 +50,7 @@ def measured(store: str, agent: str) -> dict[str, Any]:
     """The report of one gate, and the audits that it failed; `agent` is empty where the store has one only."""
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore", UntrustedCheckpoint)
-        checkpoint, report = train_gate(
+        checkpoint, report = write_gate(
             Path(folder) / "gate",
             [ROOT / "recorded" / store],
             stage="answer",

@@ -9,7 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.eval.compare import BEST_BASELINE
-from metaprobe.eval.metrics import Interval, auroc, cluster_weights, interval, spearman
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval
+from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.metrics.ordinal import spearman
 from metaprobe.training.common.roles import group_folds
 from metaprobe.training.crossfit.methods import BLEND, TREES
 from research.quality.data import DataSet, essay_set

@@ -14,16 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.eval.compare import Judged
-from metaprobe.eval.metrics import (
-    StratifiedAuroc,
-    auprc,
-    auroc,
-    brier_skill,
-    cluster_weights,
-    ece_interval,
-    interval,
-    paired_difference,
-)
+from metaprobe.eval.metrics.bootstrap import cluster_weights, interval, paired_difference
+from metaprobe.eval.metrics.calibration import brier_skill, ece_interval
+from metaprobe.eval.metrics.discrimination import auprc, auroc
+from metaprobe.eval.metrics.stratified import StratifiedAuroc
 from metaprobe.probes.features import COUNTS
 from metaprobe.records.errors import RecordError
 from metaprobe.training.common.roles import Roles, group_folds, outer_folds

@@ -16,7 +16,8 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.metrics import Interval, auroc, cluster_weights, interval, mean_interval
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, mean_interval
+from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.routing import share
 from metaprobe.routing.learned_policy import AgentPolicy
 from metaprobe.routing.paper import PaperRules

@@ -23,7 +23,7 @@ from metaprobe.training.common.roles import group_folds
 from metaprobe.training.router.data import outcomes_of as arrays_of
 from metaprobe.training.router.fit import LAMBDAS, cost_scale, fit_router
 from metaprobe.training.router.runs import outcomes_of
-from metaprobe.training.router.train import train_router
+from metaprobe.training.router.train import write_router
 from metaprobe.training.router.words import Words
 from research.routing.agents_play import PRICES, RULED, Floats, Ints, Played, Reads, Table, mean, play
 
@@ -118,7 +118,7 @@ def vote_head(
 def learned(questions: Sequence[QuestionOutcomes], seed: int) -> LearnedRouter:
     """The router in a checkpoint made from these questions, as `metaprobe train router` writes it."""
     with tempfile.TemporaryDirectory() as folder:
-        return LearnedRouter(train_router(Path(folder) / "c", questions, folds=INNER, seed=seed))
+        return LearnedRouter(write_router(Path(folder) / "c", questions, folds=INNER, seed=seed))
 
 
 def drafted(table: Table, rows: Ints) -> list[QuestionOutcomes]:

@@ -16,7 +16,7 @@ from typing import Any
 import click
 import numpy as np
 
-from metaprobe.eval.metrics import cluster_weights, mean_interval
+from metaprobe.eval.metrics.bootstrap import cluster_weights, mean_interval
 from metaprobe.eval.routing import best_single, cheapest, oracle
 from metaprobe.eval.routing_controls import always
 from metaprobe.routing.learned import LearnedRouter
@@ -25,7 +25,7 @@ from metaprobe.training.common.roles import group_folds
 from metaprobe.training.router.controls import Family, families_of
 from metaprobe.training.router.data import Outcomes, outcomes_of
 from metaprobe.training.router.evaluate import matrix_of
-from metaprobe.training.router.train import train_router
+from metaprobe.training.router.train import write_router
 from metaprobe.training.router.words import Words
 from research.blocks import markdown, write
 from research.routing.data import SETS, DataSet, metacog, metacog_runs, spent
@@ -237,7 +237,7 @@ def speed(chosen: DataSet, folder: Path) -> dict[str, Any]:
     questions = chosen.load(folder)[:400]
     names = sorted(questions[0].agents)[:5]
     with tempfile.TemporaryDirectory() as place:
-        train_router(Path(place) / "c", questions, agents=names, folds=2, states=5000)
+        write_router(Path(place) / "c", questions, agents=names, folds=2, states=5000)
         router = LearnedRouter.load(Path(place) / "c")
     question = questions[7]
     found: dict[str, Any] = {"agents": len(names)}

@@ -20,7 +20,8 @@ import click
 import numpy as np
 
 from metaprobe.checkpoints import Checkpoint
-from metaprobe.eval.metrics import auroc, cluster_weights, interval, mean_interval
+from metaprobe.eval.metrics.bootstrap import cluster_weights, interval, mean_interval
+from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.routing_controls import against
 from metaprobe.probes.source import joined
 from metaprobe.routing.learned import LearnedRouter
@@ -34,7 +35,7 @@ from metaprobe.training.crossfit.folds import crossfit
 from metaprobe.training.crossfit.methods import TREES, USUAL_TREES, Evidence
 from metaprobe.training.router.runs import assessment_part, outcomes_of
 from metaprobe.training.router.sources import Confidences, CrossFitted
-from metaprobe.training.router.train import train_router
+from metaprobe.training.router.train import write_router
 from research.blocks import markdown, write
 from research.routing.agents_play import PRICES, Floats, Ints, Played, Reads, Table, call_of, play
 from research.routing.agents_ways import BEST, NO_PRICE, Methods, at_lambda, simple
@@ -138,7 +139,7 @@ def one_fold(table: Table, evidence: Evidence, train: Ints, test: Ints, seed: in
         questions = outcomes_of(runs, prices=PRICES, confidences=told)
         part = assessment_part(runs, prices=PRICES, confidences=told)
         with tempfile.TemporaryDirectory() as folder:
-            checkpoint = train_router(Path(folder) / "c", questions, folds=2, seed=seed, states=STATES)
+            checkpoint = write_router(Path(folder) / "c", questions, folds=2, seed=seed, states=STATES)
             found |= played_by(table, checkpoint, learned, given, part, test)
     policy = PaperRules()
     constants = constant(table, train)

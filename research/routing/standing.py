@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from metaprobe.eval.metrics import Interval, mean_interval
+from metaprobe.eval.metrics.bootstrap import Interval, mean_interval
 from metaprobe.eval.routing_controls import against
 from research.blocks import markdown
 from research.routing.methods import Result

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from metaprobe.eval.metrics import Interval, cluster_weights, mean_interval
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, mean_interval
 from metaprobe.eval.routing_controls import always
 from metaprobe.routing.learned_budget import BudgetPlan, plan_of
 from metaprobe.training.router.data import Outcomes, outcomes_of

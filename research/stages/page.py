@@ -14,7 +14,7 @@ from typing import Any
 import click
 import numpy as np
 
-from metaprobe.eval.metrics import Interval, cluster_weights, mean_interval
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, mean_interval
 from metaprobe.training.crossfit.evidence import load_runs
 from research.blocks import markdown, write
 from research.stages.data import Critics, Cycles, StageData

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from metaprobe.eval.metrics import Interval, cluster_weights, mean_interval
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, mean_interval
 from metaprobe.training.common.roles import group_folds
 from research.stages.data import Candidates, Cycles, Floats, Ints, StageData
 from research.stages.fit import fit_stages

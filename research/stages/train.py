@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint, Training
-from metaprobe.eval.metrics import Interval, cluster_weights, mean_interval
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, mean_interval
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Run
 from metaprobe.training.common.graphs import linear_graph

@@ -18,7 +18,8 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.metrics import auroc, cluster_weights, interval
+from metaprobe.eval.metrics.bootstrap import cluster_weights, interval
+from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.llms.base import Request
 from metaprobe.llms.local import LocalLLM
 from metaprobe.pipelines import Prompts

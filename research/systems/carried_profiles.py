@@ -14,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.metrics import cluster_weights, mean_interval
+from metaprobe.eval.metrics.bootstrap import cluster_weights, mean_interval
 from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.profiles import Profiles
 from research.blocks import markdown, write

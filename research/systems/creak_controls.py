@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.metrics import Interval, cluster_weights, mean_interval
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, mean_interval
 from metaprobe.pipelines import SYSTEMS
 from metaprobe.pipelines.answers import canonical
 from metaprobe.records.types import Run

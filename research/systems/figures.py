@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from metaprobe.eval.metrics import Interval
+from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Run
 from research.systems.metacog_orders import OverOrders

@@ -25,7 +25,7 @@ from metaprobe.probes.source import SignalSource
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Run
 from metaprobe.training.crossfit.study import study
-from metaprobe.training.quality.train import train_quality
+from metaprobe.training.quality.train import write_quality
 from research.blocks import markdown, write
 from research.systems.figures import ABOUT_ORDERS, PAGE, README, ROOT, about, cell, packed, recorded
 from research.systems.metacog_controls import (
@@ -73,7 +73,7 @@ def readings(world: World) -> tuple[Floats, dict[str, list[float]]]:
             )
             for column, agent in enumerate(world.agents):
                 learned = study([folder / "runs"], stage="answer", agent=agent, hidden=False)
-                checkpoint = train_quality(folder / agent, {"correct": learned}, command="live_signals.py")
+                checkpoint = write_quality(folder / agent, {"correct": learned}, command="live_signals.py")
                 auroc.setdefault(agent, []).append(checkpoint.manifest.metrics["auroc"].estimate)
                 source = SignalSource.load([f"confidence={folder / agent}"])
                 for row in np.flatnonzero(world.half == half):

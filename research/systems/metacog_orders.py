@@ -12,16 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metaprobe.eval.metrics import (
-    Interval,
-    against_controls,
-    cluster_weights,
-    ece,
-    ece_equal_width,
-    percentile_interval,
-    resampled,
-)
-from metaprobe.eval.metrics.controls import ControlComparison
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, percentile_interval, resampled
+from metaprobe.eval.metrics.calibration import ece, ece_equal_width
+from metaprobe.eval.metrics.controls import ControlComparison, against_controls
 from metaprobe.eval.metrics.ranked import MetricFunction
 from metaprobe.eval.systems.metacogagent import competence, delegate
 from metaprobe.records.types import Run

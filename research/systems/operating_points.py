@@ -22,7 +22,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from metaprobe.checkpoints import UntrustedCheckpoint
-from metaprobe.eval.metrics import Interval, against_controls, cluster_weights, mean_interval
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, mean_interval
+from metaprobe.eval.metrics.controls import against_controls
 from metaprobe.eval.metrics.ranked import Value
 from metaprobe.eval.systems import metacogagent
 from metaprobe.eval.table import group_of
@@ -30,7 +31,7 @@ from metaprobe.probes.source import SignalSource
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Run
 from metaprobe.training.crossfit.study import study
-from metaprobe.training.quality.train import train_quality
+from metaprobe.training.quality.train import write_quality
 from research.blocks import markdown, write
 from research.systems.deciding import (
     CONSTANT,
@@ -234,7 +235,7 @@ def read_by_halves(runs: Sequence[Run], kinds: dict[str, str]) -> Read:
             for agent, signal in kinds.items():
                 learned = study([folder / "runs"], stage="answer", agent=agent or None, folds=2, hidden=False)
                 path = folder / (agent or "all")
-                train_quality(path, {"correct": learned}, command="operating_points.py")
+                write_quality(path, {"correct": learned}, command="operating_points.py")
                 source = SignalSource.load([f"{signal}={path}"])
                 for run in runs:
                     for call in run.calls:

@@ -8,15 +8,14 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from metaprobe.checkpoints import Checkpoint, CheckpointError, load_checkpoint
-from metaprobe.probes.hidden import ConfidenceProbe, DifficultyProbe
-from metaprobe.probes.quality import QualityPredictor, Verdict
-from metaprobe.records.errors import MissingExtra, RecordError
-from metaprobe.routing.ask_again import LearnedChoice
-
 if TYPE_CHECKING:
+    from metaprobe.checkpoints.checkpoint import Checkpoint
+    from metaprobe.checkpoints.errors import CheckpointError
     from metaprobe.loading import load
+    from metaprobe.probes.hidden import ConfidenceProbe, DifficultyProbe
+    from metaprobe.probes.quality import QualityPredictor, Verdict
     from metaprobe.probes.signals import Signals
+    from metaprobe.records.errors import MissingExtra, RecordError
     from metaprobe.records.importer import import_file
     from metaprobe.records.openai_format import parse_response
     from metaprobe.records.store import RunStore
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from metaprobe.routing.learned import LearnedRouter
     from metaprobe.routing.paper import PaperRules
     from metaprobe.serving.watch import watch
+    from metaprobe.train import compare, train_adapter, train_gate, train_hidden, train_quality, train_router
 
 __version__ = version("metaprobe")
 
@@ -32,7 +32,6 @@ __all__ = [
     "CheckpointError",
     "ConfidenceProbe",
     "DifficultyProbe",
-    "LearnedChoice",
     "LearnedRouter",
     "MissingExtra",
     "PaperRules",
@@ -42,24 +41,43 @@ __all__ = [
     "Signals",
     "StreamingGate",
     "Verdict",
+    "compare",
     "import_file",
     "load",
-    "load_checkpoint",
     "parse_response",
+    "train_adapter",
+    "train_gate",
+    "train_hidden",
+    "train_quality",
+    "train_router",
     "watch",
 ]
 _LATER = {
+    "Checkpoint": "metaprobe.checkpoints.checkpoint",
+    "CheckpointError": "metaprobe.checkpoints.errors",
+    "ConfidenceProbe": "metaprobe.probes.hidden",
+    "DifficultyProbe": "metaprobe.probes.hidden",
     "LearnedRouter": "metaprobe.routing.learned",
+    "MissingExtra": "metaprobe.records.errors",
     "PaperRules": "metaprobe.routing.paper",
+    "QualityPredictor": "metaprobe.probes.quality",
+    "RecordError": "metaprobe.records.errors",
     "RunStore": "metaprobe.records.store",
     "Signals": "metaprobe.probes.signals",
     "StreamingGate": "metaprobe.routing.gate",
+    "Verdict": "metaprobe.probes.quality",
+    "compare": "metaprobe.train",
     "import_file": "metaprobe.records.importer",
     "load": "metaprobe.loading",
     "parse_response": "metaprobe.records.openai_format",
+    "train_adapter": "metaprobe.train",
+    "train_gate": "metaprobe.train",
+    "train_hidden": "metaprobe.train",
+    "train_quality": "metaprobe.train",
+    "train_router": "metaprobe.train",
     "watch": "metaprobe.serving.watch",
 }
-"""Imported when they are asked for, so that a first score comes as soon as it can."""
+"""Where each name is; it is imported when it is asked for, so that nobody waits for what he does not use."""
 
 
 def __getattr__(name: str) -> Any:

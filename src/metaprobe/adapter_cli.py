@@ -1,10 +1,10 @@
 """`metaprobe train adapter`: a small language model that reads question and answer."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from metaprobe.checkpoints import check_target
 from metaprobe.records.extras import require
 from metaprobe.terminal import (
     FOLDER,
@@ -13,6 +13,7 @@ from metaprobe.terminal import (
     command_line,
     model_option,
     quiet_libraries,
+    say,
     say_checkpoint,
     seed_option,
     stage_option,
@@ -56,44 +57,19 @@ from metaprobe.terminal import (
 @stage_option
 @agent_option
 @seed_option
-def train_adapter_command(
-    runs: tuple[Path, ...],
-    out: Path,
-    model: str,
-    target: str,
-    when: str,
-    int8: bool,
-    work: Path | None,
-    stage: str | None,
-    agent: str | None,
-    **settings: object,
-) -> None:
+def train_adapter_command(runs: tuple[Path, ...], **named: Any) -> None:
     """A small language model with LoRA and a confidence head, merged and exported; it needs no torch to run.
 
     Stopped at any moment and called again, it goes on from its last evaluation.
     """
     require("torch", "train,adapter")
     require("peft", "train,adapter")
-    from metaprobe.training.adapter.fit import AdapterSettings
     from metaprobe.training.adapter.train import train_adapter
+    from metaprobe.training.options import AdapterOptions
 
-    check_target(out, "adapter")
     quiet_libraries()
-    chosen = AdapterSettings(**settings)  # type: ignore[arg-type]  # they are refused before anything is read
     with steps() as on_step:
-        checkpoint = train_adapter(
-            out,
-            runs,
-            llm=model,
-            target=target,
-            when=("before", "after") if when == "both" else (when,),  # type: ignore[arg-type]
-            stage=stage,
-            agent=agent,
-            settings=chosen,
-            int8=int8,
-            work=work,
-            command=command_line(),
-            on_step=on_step,
-        )
+        options = AdapterOptions(**named, on_step=on_step, on_line=say, command=command_line())
+        checkpoint = train_adapter(runs, options)
     if checkpoint is not None:
         say_checkpoint(checkpoint)

@@ -12,7 +12,9 @@ import click
 from metaprobe import __version__
 from metaprobe.checkpoint_cli import diff, inspect, promote, push_command, seal, verify
 from metaprobe.checkpoints import CheckpointError
+from metaprobe.collect_cli import collect
 from metaprobe.extract_cli import extract
+from metaprobe.outcomes_cli import outcomes
 from metaprobe.profiles_cli import label, profiles
 from metaprobe.records.errors import MissingExtra, RecordError
 from metaprobe.router_cli import evaluate, route
@@ -21,19 +23,20 @@ from metaprobe.terminal import (
     CHECKPOINT,
     FILE,
     FOLDER,
-    FOLDER_THERE,
     RUNS,
     agent_option,
     command_line,
     folds_option,
     live_collection,
     model_option,
+    say,
     say_collected,
     seed_option,
     stage_option,
     steps,
 )
 from metaprobe.train_cli import train
+from metaprobe.training.options import WrongOptions
 
 RESUMED = ("collect", "demo", "import", "extract")
 """Commands that go on where they were stopped."""
@@ -45,6 +48,8 @@ class Command(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
+        except WrongOptions as error:
+            raise click.UsageError(str(error)) from error
         except (RecordError, CheckpointError, MissingExtra) as error:
             raise click.ClickException(str(error)) from error
         except OSError as error:
@@ -74,7 +79,7 @@ def main() -> None:
 @click.option("--batch-size", default=32, show_default=True, type=click.IntRange(1), help="Requests generated at once.")
 @folds_option
 @seed_option
-def demo(out: Path, model: str, limit: int | None, batch_size: int, folds: int, seed: int) -> None:
+def demo(out: Path, llm: str, limit: int | None, batch_size: int, folds: int, seed: int) -> None:
     """The main job on a real local model: collect, train, export, compare, report.
 
     Takes under ten minutes on two cores that do nothing else; run again, it resumes.
@@ -89,7 +94,7 @@ def demo(out: Path, model: str, limit: int | None, batch_size: int, folds: int, 
     with live_collection() as live:
         collected = collect_demo(
             out,
-            model=model,
+            model=llm,
             limit=limit,
             batch_size=batch_size,
             watch=CollectionWatch(live.on_estimate, live.on_total, live.on_call, live.on_run),
@@ -101,96 +106,6 @@ def demo(out: Path, model: str, limit: int | None, batch_size: int, folds: int, 
     for checkpoint in made.checkpoints:
         click.echo(f"checkpoint  {checkpoint.path}")
     click.echo(f"report      {made.report}")
-
-
-@main.command(short_help="Run a system over a task; keep every call.")
-@click.argument("system")
-@click.option("--task", required=True, help="Name of a task set, or a .jsonl file of items.")
-@click.option("--data", help="Folder that holds the task's data, or 'hf:OWNER/NAME'; METAPROBE_DATA by default.")
-@click.option("--split", help="Split of the task set.")
-@click.option(
-    "--llm",
-    "llms",
-    multiple=True,
-    default=("smollm2-135m",),
-    show_default=True,
-    help="Embedded name, folder, GGUF file, hub id, or openai:MODEL[@URL]. NAME=L for one stage or agent; repeatable.",
-)
-@click.option("--judge", help="Model of every stage called 'judge'.")
-@click.option(
-    "--api",
-    multiple=True,
-    help="KEY=VALUE for openai: models, such as logprobs_mode=raw or extra_body={...}; repeatable.",
-)
-@click.option(
-    "--policy",
-    default="paper",
-    show_default=True,
-    help="'paper', 'exhaustive', 'review' (of a debate's arguments) or 'learned:CHECKPOINT' (a router), "
-    "with constants: 'paper:theta=0.4', 'review:critical=0.3', 'learned:CHECKPOINT,budget=0.5,theta=0.4'.",
-)
-@click.option(
-    "--epsilon",
-    default=0.0,
-    show_default=True,
-    type=click.FloatRange(0, 1),
-    help="Share of decisions drawn evenly, to explore.",
-)
-@click.option(
-    "--signal",
-    "signals",
-    multiple=True,
-    help="confidence|difficulty|quality|critical[@AGENT]=[stated+]CHECKPOINT in place of what the model states; "
-    "repeatable. One that nothing would read is refused.",
-)
-@click.option("--agents", help="Names of the agents, separated by commas.")
-@click.option("--out", type=FOLDER, required=True, help="Run store; collecting into it again resumes.")
-@click.option("--limit", type=click.IntRange(1), help="Only so many items, spread evenly over dimensions and levels.")
-@click.option("--variant", "variants", multiple=True, help="This variant of the system; repeatable.")
-@click.option("--prompts", type=FOLDER_THERE, help="Folder with your own prompt files, in place of the shipped ones.")
-@click.option("--capture", help="Layers whose hidden states are kept: 'all', 'every:N', or '0,8,16'.")
-@click.option("--top-logprobs", default=0, show_default=True, type=click.IntRange(0), help="Alternatives kept a token.")
-@click.option("--batch-size", default=32, show_default=True, type=click.IntRange(1), help="Requests generated at once.")
-@click.option("--concurrency", default=128, show_default=True, type=click.IntRange(1), help="Runs in flight.")
-@click.option("--shard-runs", default=64, show_default=True, type=click.IntRange(1), help="Runs written to one file.")
-@click.option(
-    "--tokens",
-    multiple=True,
-    metavar="STAGE=N",
-    help="Most tokens of a call at this stage, or at every one; 'none': an endpoint does not cut. Repeatable.",
-)
-@click.option(
-    "--set",
-    "constants",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="Constant of the system, such as rounds; a wrong name lists those there are. Repeatable.",
-)
-@click.option(
-    "--profiles",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="File of outcomes that the agents' profiles begin with, and that this collection's are added to.",
-)
-@click.option(
-    "--wave",
-    default=8,
-    show_default=True,
-    type=click.IntRange(1),
-    help="Items at once where agents learn; the next ones see what came of them.",
-)
-@click.option("--no-text", is_flag=True, help="Keep no texts and token ids, only numbers, labels and ids.")
-@click.option("--cache", type=click.Path(dir_okay=False, path_type=Path), help="File of calls shared by collections.")
-@click.option("--seed", default=0, show_default=True, help="Of sampled answers and exploration.")
-def collect(out: Path, agents: str | None, no_text: bool, **named: Any) -> None:
-    """Run SYSTEM over a task with a model, and keep every call with its log-probabilities."""
-    from metaprobe.collecting.launch import CollectionPlan, CollectionWatch, launch
-
-    plan = CollectionPlan(agents=tuple(agents.split(",")) if agents else (), text=not no_text, **named)
-    with live_collection() as live:
-        report = launch(plan, out, CollectionWatch(live.on_estimate, live.on_total, live.on_call, live.on_run))
-    say_collected(report)
-    if report.failed:
-        sys.exit(1)
 
 
 @main.command("import", short_help="OpenAI-format lines into a run store.")
@@ -223,9 +138,16 @@ def import_(file: Path, out: Path, skip_bad: bool) -> None:
                 "skipped": len(report.skipped),
                 "labelled": report.labelled,
                 "groups": report.groups,
+                "without_logprobs": report.without_logprobs,
             }
         )
     )
+    if report.without_logprobs:
+        click.echo(
+            f"{report.without_logprobs} lines hold no log-probabilities and are there for their stated confidence: "
+            "nothing is trained on them",
+            err=True,
+        )
     empty = not (report.imported or report.already_stored or report.skipped)
     if empty:
         click.echo(f"{file} holds no lines to import", err=True)
@@ -275,25 +197,27 @@ def score(checkpoint: str, file: Path, sha256: str | None, on_mismatch: Any) -> 
 @click.argument("runs", type=RUNS, nargs=-1, required=True)
 @click.option("--out", type=FOLDER, required=True, help="Folder for the report, tables, figures and items.")
 @click.option("--target", default="correct", show_default=True, help="Label to predict.")
+@click.option(
+    "--scores",
+    type=FILE,
+    multiple=True,
+    help="CSV file with a method of your own: columns call_id and score, a row for every answer; repeatable.",
+)
 @stage_option
 @agent_option
 @folds_option
 @seed_option
-def compare(
-    runs: tuple[Path, ...], out: Path, target: str, stage: str | None, agent: str | None, folds: int, seed: int
-) -> None:
+def compare(runs: tuple[Path, ...], out: Path, **named: Any) -> None:
     """Explicit against implicit metacognition on stored runs: report, tables, and a row for each item and method."""
     from metaprobe.eval.report.text import comparison_table
-    from metaprobe.training.comparison.write import require_report, write_comparison
-    from metaprobe.training.crossfit.study import study
+    from metaprobe.training.comparison.write import compare as compared
+    from metaprobe.training.options import CompareOptions
 
-    require_report()
     with steps() as on_step:
-        found = study(runs, target=target, stage=stage, agent=agent, folds=folds, seed=seed, on_step=on_step)
-        on_step("report")
-        comparison, report = write_comparison(out, found, command=command_line())
+        options = CompareOptions(**named, out=out, on_step=on_step, on_line=say, command=command_line())
+        comparison = compared(runs, options)
     click.echo(comparison_table(comparison))
-    click.echo(f"report      {report}")
+    click.echo(f"report      {out / 'report.html'}")
 
 
 @main.command(short_help="Figures of collected systems, as JSON.")
@@ -305,6 +229,7 @@ def summarize(runs: tuple[Path, ...]) -> None:
     click.echo(json.dumps(summarize_stores(runs), indent=1))
 
 
+main.add_command(collect)
 main.add_command(inspect)
 main.add_command(verify)
 main.add_command(seal)
@@ -317,6 +242,7 @@ main.add_command(serve)
 main.add_command(route)
 main.add_command(evaluate)
 main.add_command(label)
+main.add_command(outcomes)
 main.add_command(profiles)
 
 

@@ -1,16 +1,17 @@
 """`metaprobe train gate`: from stored runs to a streaming gate."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from metaprobe.checkpoints import check_target
 from metaprobe.terminal import (
     FOLDER,
     RUNS,
     agent_option,
     command_line,
     folds_option,
+    say,
     say_checkpoint,
     seed_option,
     stage_option,
@@ -24,7 +25,6 @@ from metaprobe.terminal import (
 @click.option("--target", default="correct", show_default=True, help="Label to predict.")
 @click.option(
     "--alpha",
-    "alphas",
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
     multiple=True,
     help="False-alarm rate to store thresholds for; repeatable.  [default: of 0.01 to 0.3 those that the runs allow]",
@@ -47,37 +47,12 @@ from metaprobe.terminal import (
 @agent_option
 @folds_option
 @seed_option
-def train_gate_command(
-    runs: tuple[Path, ...],
-    out: Path,
-    target: str,
-    alphas: tuple[float, ...],
-    stronger_accuracy: float,
-    stronger_price: float,
-    stage: str | None,
-    agent: str | None,
-    folds: int,
-    seed: int,
-) -> None:
+def train_gate_command(runs: tuple[Path, ...], **named: Any) -> None:
     """Heads on the first tokens of an answer, and when to stop it at a promised rate of false alarms."""
-    from metaprobe.eval.gate import Stronger, gate_lines
     from metaprobe.training.gate.train import train_gate
+    from metaprobe.training.options import GateOptions
 
-    check_target(out, "gate")
     with steps() as on_step:
-        checkpoint, report = train_gate(
-            out,
-            runs,
-            target=target,
-            stage=stage,
-            agent=agent,
-            alphas=alphas or None,
-            stronger=Stronger(stronger_accuracy, stronger_price),
-            folds=folds,
-            seed=seed,
-            command=command_line(),
-            on_step=on_step,
-        )
-    for line in gate_lines(report):
-        click.echo(line, err=True)
+        options = GateOptions(**named, on_step=on_step, on_line=say, command=command_line())
+        checkpoint = train_gate(runs, options)
     say_checkpoint(checkpoint)

@@ -2,42 +2,70 @@
 
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Literal, overload
 
-from metaprobe.checkpoints import load_checkpoint
+from metaprobe.checkpoints import Checkpoint, ContractMismatch, load_checkpoint
 from metaprobe.checkpoints.kinds import wrong_kind
+from metaprobe.probes.adapter import AdapterProbe
 from metaprobe.probes.hidden import ConfidenceProbe, DifficultyProbe
 from metaprobe.probes.quality import QualityPredictor
+from metaprobe.probes.stream import PrefixHeads
 from metaprobe.routing.ask_again import LearnedChoice
 from metaprobe.routing.gate import StreamingGate
 from metaprobe.routing.learned import LearnedRouter
 
-BY_KIND: dict[str, Callable[..., Any]] = {
-    "quality": QualityPredictor.load,
-    "gate": StreamingGate.load,
-    "router": LearnedRouter.load,
-    "choice": LearnedChoice.load,
+Loaded = (
+    QualityPredictor | StreamingGate | ConfidenceProbe | DifficultyProbe | AdapterProbe | LearnedRouter | LearnedChoice
+)
+
+
+def _gate(checkpoint: Checkpoint) -> StreamingGate:
+    return StreamingGate(PrefixHeads(checkpoint))
+
+
+def _probe(checkpoint: Checkpoint) -> ConfidenceProbe | DifficultyProbe:
+    before = checkpoint.manifest.contract.get("position") == "prompt_last"
+    return DifficultyProbe.of(checkpoint) if before else ConfidenceProbe.of(checkpoint)
+
+
+BY_KIND: dict[str, Callable[[Checkpoint], Loaded]] = {
+    "quality": QualityPredictor,
+    "gate": _gate,
+    "hidden": _probe,
+    "adapter": AdapterProbe.of,
+    "router": LearnedRouter,
+    "choice": LearnedChoice,
 }
-"""Kind of a checkpoint -> what loads it. A probe is loaded by the position that it reads."""
+"""Kind of a checkpoint -> what is made of it. A probe is made by the position that it reads."""
 
 
-def load(path: str | os.PathLike[str], *, sha256: str | None = None) -> Any:
+@overload
+def load(path: Literal["bundled:quality", "bundled:critical"], *, sha256: str | None = None) -> QualityPredictor: ...
+@overload
+def load(path: Literal["bundled:gate"], *, sha256: str | None = None) -> StreamingGate: ...
+@overload
+def load(path: Literal["bundled:router"], *, sha256: str | None = None) -> LearnedRouter: ...
+@overload
+def load(path: str | os.PathLike[str], *, sha256: str | None = None, flag_rate: float) -> QualityPredictor: ...
+@overload
+def load(path: str | os.PathLike[str], *, sha256: str | None = None) -> Loaded: ...
+def load(path: str | os.PathLike[str], *, sha256: str | None = None, flag_rate: float | None = None) -> Loaded:
     """Returns what a checkpoint holds: a predictor, gate, probe, router or choice.
 
-    `path` is a folder, or `bundled:NAME`; `sha256` is the digest that its author gave you. Raises `CheckpointError`
-    where the folder is damaged, or of a kind that nothing here loads.
+    `path` is a folder, `bundled:NAME` or `hub:OWNER/NAME@REVISION`; `sha256` is the digest that its author gave you.
+    `flag_rate` is about which share of the answers a predictor flags, such as 0.3; its `threshold` follows from it.
+    Raises `CheckpointError` where the folder is damaged, or of a kind that nothing here loads.
 
-        predictor = load("bundled:quality")
-        gate = load("bundled:gate")
+    >>> predictor = load("bundled:quality")
+    >>> predictor.predict([-0.05, -0.01, -0.002, -1.2, -0.03]).in_support
+    True
     """
-    manifest = load_checkpoint(path, sha256=sha256).manifest
-    if manifest.kind == "hidden":
-        before = manifest.contract.get("position") == "prompt_last"
-        return (DifficultyProbe if before else ConfidenceProbe).load(path, sha256=sha256)
-    if manifest.kind == "adapter":
-        from metaprobe.probes.adapter import AdapterProbe  # needs an extra
-
-        return AdapterProbe.load(path, sha256=sha256)
-    if manifest.kind not in BY_KIND:
-        raise wrong_kind(path, manifest.kind, "hidden", "adapter", *BY_KIND)
-    return BY_KIND[manifest.kind](path, sha256=sha256)
+    checkpoint = load_checkpoint(path, sha256=sha256)
+    kind = checkpoint.manifest.kind
+    if flag_rate is not None:
+        if kind != "quality":
+            raise ContractMismatch(f"flag_rate is for predictors, which flag answers; {path} is of kind {kind!r}")
+        return QualityPredictor(checkpoint, flag_rate=flag_rate)
+    if kind not in BY_KIND:
+        raise wrong_kind(path, kind, *BY_KIND)
+    return BY_KIND[kind](checkpoint)

@@ -3,12 +3,21 @@
 import json
 import sys
 from pathlib import Path
-from typing import TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 import click
 
-from metaprobe.records.outcomes import QuestionOutcomes
-from metaprobe.terminal import CHECKPOINT, FILE, FOLDER, command_line, folds_option, say_checkpoint, seed_option, steps
+from metaprobe.terminal import (
+    CHECKPOINT,
+    FILE,
+    FOLDER,
+    command_line,
+    folds_option,
+    say,
+    say_checkpoint,
+    seed_option,
+    steps,
+)
 
 
 class Means(TypedDict):
@@ -48,7 +57,7 @@ digest_option = click.option("--sha256", help="Digest that the checkpoint must h
 @click.command("router", short_help="On outcomes of several agents: whom to ask, whose answer to keep.")
 @click.argument("outcomes", type=click.Path(exists=True, path_type=Path))
 @click.option("--out", type=FOLDER, required=True, help="Checkpoint folder to write.")
-@click.option("--agent", "agents", multiple=True, help="Only these agents; repeatable.  [default: all in the file]")
+@click.option("--agent", multiple=True, help="Only these agents; repeatable.  [default: all in the file]")
 @click.option(
     "--prices",
     type=FILE,
@@ -56,7 +65,6 @@ digest_option = click.option("--sha256", help="Digest that the checkpoint must h
 )
 @click.option(
     "--signal",
-    "signals",
     multiple=True,
     help="For runs: confidence[@AGENT]=[stated+]CHECKPOINT in place of what the agents state; train:FOLDER in place of "
     "CHECKPOINT trains one on these runs, and learns from its scores in folds; repeatable.",
@@ -66,65 +74,20 @@ digest_option = click.option("--sha256", help="Digest that the checkpoint must h
 )
 @folds_option
 @seed_option
-def train_router_command(
-    outcomes: Path,
-    out: Path,
-    agents: tuple[str, ...],
-    prices: Path | None,
-    signals: tuple[str, ...],
-    states: int,
-    folds: int,
-    seed: int,
-) -> None:
+def train_router_command(outcomes: Path, **named: Any) -> None:
     """Whom to ask next and whose answer to keep, from outcomes: one question a line, with every agent's answer.
 
     OUTCOMES may also be a folder of runs of `collect metacogagent --variant every-agent`: the router then learns from
     what the agents state before they answer, and takes the place of the paper's thresholds (`--policy learned:OUT`).
     With --signal it learns from other confidences, and must then be given those (`collect ... --signal`).
     """
+    from metaprobe.training.options import RouterOptions
     from metaprobe.training.router.train import train_router
 
     with steps() as on_step:
-        on_step(f"reading {outcomes.name}")
-        questions, assessment = _outcomes(outcomes, prices, signals, seed)
-        checkpoint = train_router(
-            out,
-            questions,
-            agents=agents or None,
-            assessment=assessment,
-            folds=folds,
-            states=states,
-            seed=seed,
-            command=command_line(),
-            on_step=on_step,
-        )
+        options = RouterOptions(**named, on_step=on_step, on_line=say, command=command_line())
+        checkpoint = train_router(outcomes, options)
     say_checkpoint(checkpoint)
-
-
-def _outcomes(
-    path: Path, prices: Path | None, signals: tuple[str, ...], seed: int
-) -> tuple[list[QuestionOutcomes], float | None]:
-    """And of runs the part of their cost that stating a confidence took."""
-    if path.is_dir():
-        from metaprobe.llms.pricing import read_prices
-        from metaprobe.records.store import RunStore
-        from metaprobe.training.router.runs import assessment_part, outcomes_of
-        from metaprobe.training.router.sources import Confidences
-
-        runs, named = RunStore(path), read_prices(prices) if prices else None
-        confidences = Confidences.load(signals, path, seed=seed, command=command_line()) if signals else None
-        return (
-            outcomes_of(runs, prices=named, confidences=confidences),
-            assessment_part(runs, prices=named, confidences=confidences),
-        )
-    for option, given in (("--prices", prices), ("--signal", signals)):
-        if given:
-            raise click.UsageError(
-                f"{option} is for a folder of runs; {path} is a file, whose outcomes hold their costs and confidences"
-            )
-    from metaprobe.records.outcomes import read_outcomes
-
-    return read_outcomes(path), None
 
 
 @click.command(short_help="Whom to ask next, or whose answer to keep.")
@@ -139,20 +102,24 @@ def route(checkpoint: str, file: Path, sha256: str | None, **means: Unpack[Means
     """What to do next about each line's question, given what is known so far: one decision out for each line in.
 
     A line is {"id", "question", "dimension", "agents": {name: {"answer", "confidence"}}} with the agents that have been
-    asked; all of it may be missing. "candidates" names those that may be asked, by default all.
+    asked; all of it may be missing. "candidates" names those that may be asked, by default all. A line that cannot be
+    read is refused, with its number and the reason; the others are decided, and the exit code is 1.
     """
     from metaprobe.routing.learned import LearnedRouter
     from metaprobe.training.router.evaluate import route_lines
 
     router = LearnedRouter.load(checkpoint, sha256=sha256, **_means(means))
-    decided = lines = 0
+    lines = refused = 0
     for line in route_lines(router, file):
         click.echo(json.dumps(line))
         lines += 1
-        decided += line["action"] is not None
-    if decided < lines:
-        click.echo(f"decided {decided} of {lines} lines; the reasons stand in the lines", err=True)
-    if not decided:
+        if line["action"] is None:
+            refused += 1
+            reason = str(line["reason"]).removeprefix(f"{file}:{line['line']}: ")
+            click.echo(f"{file}:{line['line']}: {reason}", err=True)
+    if not lines:
+        click.echo(f"{file} holds no lines to decide", err=True)
+    if refused or not lines:
         sys.exit(1)
 
 

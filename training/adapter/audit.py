@@ -5,17 +5,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from metaprobe.eval.audits import (
-    AuditInputs,
-    AuditReport,
-    class_balance,
-    group_overlap,
-    label_noise,
-    near_duplicates,
-    repeated_questions,
-    run_audits,
-)
-from metaprobe.eval.audits.run import PROMPT
+from metaprobe.eval.audits.data import class_balance, group_overlap, label_noise, near_duplicates, repeated_questions
+from metaprobe.eval.audits.run import PROMPT, AuditInputs, AuditReport, run_audits
 from metaprobe.probes.adapter import When
 from metaprobe.training.adapter.data import AdapterData
 from metaprobe.training.common.roles import Roles

@@ -116,9 +116,9 @@ def fit_adapter(
         torch.manual_seed(settings.seed)
         scorer = _with_lora(decoder, settings, base_rate=float(labels[train].mean()))
         parameters = [p for p in scorer.parameters() if p.requires_grad]
-        model, optimizer = accelerator.prepare(
-            scorer, torch.optim.AdamW(parameters, lr=settings.lr, weight_decay=settings.weight_decay)
-        )
+        optimizer = torch.optim.AdamW(parameters, lr=settings.lr, weight_decay=settings.weight_decay)
+        model, optimizer = accelerator.prepare(scorer, optimizer)
+        learner = _Learner(accelerator, model, optimizer, parameters, settings)
         size = settings.batch_size * settings.accumulate
         an_epoch = math.ceil(len(train) / size)
         total, every = an_epoch * settings.epochs, max(1, an_epoch // settings.evaluations)
@@ -130,24 +130,9 @@ def fit_adapter(
             rows = train[_schedule(lengths[train], size, settings.batch_size, [settings.seed, epoch])[within]]
             # Of dropout: by the step alone, so that there is no state of a generator to be kept.
             torch.manual_seed(_seed(settings.seed, progress.step, accelerator.process_index))
-            for group in optimizer.param_groups:
-                group["lr"] = settings.lr * _rate((progress.step + 1) / total, settings.warmup)
-            summed = torch.zeros((), device=accelerator.device)
-            for start in range(0, size, settings.batch_size):
-                batch = rows[start : start + settings.batch_size][
-                    accelerator.process_index :: accelerator.num_processes
-                ]
-                with accelerator.accumulate(model):
-                    loss = _loss(model, [examples.ids[i] for i in batch], labels[batch], accelerator.device)
-                    summed += loss.detach()
-                    # Gradients are averaged over processes, whose parts of a batch may differ by one.
-                    accelerator.backward(loss * accelerator.num_processes / settings.batch_size)
-                    if accelerator.sync_gradients:
-                        accelerator.clip_grad_norm_(parameters, settings.clip)
-                    optimizer.step()
-                    optimizer.zero_grad()
-            # Reduced, so that all processes stop, and none waits for another.
-            _check_finite(float(accelerator.reduce(summed)), scorer, progress.step, total, settings, work)
+            rate = settings.lr * _rate((progress.step + 1) / total, settings.warmup)
+            loss = learner.step([examples.ids[i] for i in rows], labels[rows], rate)
+            _check_finite(loss, scorer, progress.step, total, settings, work)
             progress.step += 1
             if progress.step % every == 0 or progress.step == total:
                 scores = log_odds(scorer, [examples.ids[i] for i in selection], settings.batch_size)
@@ -160,6 +145,39 @@ def fit_adapter(
                 on_step(f"step {progress.step} of {total}: selection log loss {progress.losses[-1]:.4f}")
     scorer.load_state_dict(progress.best, strict=False)
     return FittedAdapter(_merged(scorer), tuple(progress.losses), progress.step, accelerator.is_main_process)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Learner:
+    """What takes one step of the training, in each of the processes that train together."""
+
+    accelerator: Any
+    model: Any
+    optimizer: Any
+    parameters: list[nn.Parameter]
+    settings: AdapterSettings
+
+    def step(self, ids: Sequence[Sequence[int]], y: NDArray[np.int64], rate: float) -> float:
+        """Takes one step on these rows at this learning rate; returns their summed loss over all processes."""
+        accelerator, settings = self.accelerator, self.settings
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        summed = torch.zeros((), device=accelerator.device)
+        for start in range(0, len(ids), settings.batch_size):
+            batch = range(start, min(start + settings.batch_size, len(ids)))
+            mine = batch[accelerator.process_index :: accelerator.num_processes]
+            with accelerator.accumulate(self.model):
+                loss = _loss(
+                    self.model, [ids[i] for i in mine], y[mine.start : mine.stop : mine.step], accelerator.device
+                )
+                summed += loss.detach()
+                # Gradients are averaged over processes, whose parts of a batch may differ by one.
+                accelerator.backward(loss * accelerator.num_processes / settings.batch_size)
+                if accelerator.sync_gradients:
+                    accelerator.clip_grad_norm_(self.parameters, settings.clip)
+                self.optimizer.step()
+                self.optimizer.zero_grad()
+        return float(accelerator.reduce(summed))  # over all processes, so that all stop, and none waits for another
 
 
 @torch.inference_mode()

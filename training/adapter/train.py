@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.checkpoints import Audit, Calibration, Checkpoint, Draft, Metric, Training, save_checkpoint
+from metaprobe.checkpoints import Audit, Calibration, Checkpoint, Draft, Metric, Training, check_target, save_checkpoint
 from metaprobe.checkpoints.session import GraphSession
+from metaprobe.eval.audits.run import AuditReport
 from metaprobe.eval.compare import Judged, auroc_gain, method_results
-from metaprobe.eval.metrics import Interval
+from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.llms.base import LLMError
 from metaprobe.llms.weights import resolve
 from metaprobe.probes.adapter import KIND, LAYOUT, SAMPLE, TOKENIZER, AdapterProbe, Encoder, When, batches
@@ -25,6 +26,7 @@ from metaprobe.training.adapter.fit import AdapterSettings, FittedAdapter, fit_a
 from metaprobe.training.adapter.state import check_work, remove_state
 from metaprobe.training.common.calibrate import Platt, fit_platt
 from metaprobe.training.common.roles import Roles, Rows
+from metaprobe.training.options import AdapterOptions
 
 PARITY = 1e-3
 """Largest difference in probability between the trained model and its float32 graph, on the test rows."""
@@ -61,7 +63,40 @@ def load_base(llm: str, *, dtype: str = "float32") -> Base:
     return Base(network.base_model, tokenizer.backend_tokenizer.to_str().encode(), weights.name, revision)
 
 
-def train_adapter(
+def train_adapter(stores: Sequence[str | Path], options: AdapterOptions) -> Checkpoint | None:
+    """Returns the adapter's checkpoint, fitted on the labelled answers of these stores; raises as `write_adapter`.
+
+    Under `accelerate launch` only the first process gets it, and the others get None.
+    """
+    require("torch", "train,adapter")
+    require("peft", "train,adapter")
+    check_target(options.out, KIND)
+    return write_adapter(
+        options.out,
+        stores,
+        llm=options.llm,
+        target=options.target,
+        when=("before", "after") if options.when == "both" else (options.when,),
+        stage=options.stage,
+        agent=options.agent,
+        settings=AdapterSettings(
+            rank=options.rank,
+            epochs=options.epochs,
+            batch_size=options.batch_size,
+            accumulate=options.accumulate,
+            lr=options.lr,
+            max_length=options.max_length,
+            dtype=options.dtype,
+            seed=options.seed,
+        ),
+        int8=options.int8,
+        work=options.work,
+        command=options.recorded("train_adapter"),
+        on_step=options.on_step,
+    )
+
+
+def write_adapter(
     path: str | Path,
     stores: Sequence[str | Path],
     *,
@@ -113,33 +148,18 @@ def train_adapter(
     exported = _export(fitted, texts, data, roles, when, settings, int8=int8)
     on_step("measure the exported graph")
     report = adapter_audits(data, roles, exported.probability, controls, seed=settings.seed)
-    draft = Draft(
-        kind=KIND,
-        contract={
-            "target": target,
-            "layout": {name: LAYOUT[name] for name in when},
-            "max_length": settings.max_length,
-            "precision": "int8" if int8 else "float32",
-            "sample_ids": encoder.ids([SAMPLE])[0],
-            "base": {"model": base.name, "revision": base.revision},
-            "rank": settings.rank,
-            "steps": fitted.steps,
-            "parts": {name: len(getattr(roles, name)) for name in ("train", "selection", "calibration", "test")},
-        },
-        generator=data.generator,
-        calibration=Calibration("platt", "calibration rows, by group; never the held-out ones"),
-        metrics=_measured(data, roles, exported.probability),
-        training=Training(
-            data.fingerprint,
-            len(data.table),
-            len(set(data.table.groups.tolist())),
-            settings.seed,
-            command,
-            data.regrouped,
-        ),
-        audits={audit.name: Audit(audit.passed, audit.detail, audit.severity) for audit in report.audits},
-        versions={p: version(p) for p in ("torch", "transformers", "peft", "accelerate", "tokenizers", "onnxscript")},
-    )
+    contract = {
+        "target": target,
+        "layout": {name: LAYOUT[name] for name in when},
+        "max_length": settings.max_length,
+        "precision": "int8" if int8 else "float32",
+        "sample_ids": encoder.ids([SAMPLE])[0],
+        "base": {"model": base.name, "revision": base.revision},
+        "rank": settings.rank,
+        "steps": fitted.steps,
+        "parts": {name: len(getattr(roles, name)) for name in ("train", "selection", "calibration", "test")},
+    }
+    draft = _draft(contract, data, roles, exported, report, seed=settings.seed, command=command)
     checkpoint = save_checkpoint(
         path,
         draft,
@@ -167,6 +187,29 @@ def adapter_scores(
     rows = np.arange(len(data.table)) if rows is None else rows
     answers = [data.answers[i] for i in rows] if when == "after" else None
     return probe.probability([data.prompts[i] for i in rows], answers)
+
+
+def _draft(
+    contract: dict[str, Any],
+    data: AdapterData,
+    roles: Roles,
+    exported: "_Exported",
+    report: AuditReport,
+    *,
+    seed: int,
+    command: str,
+) -> Draft:
+    groups = len(set(data.table.groups.tolist()))
+    return Draft(
+        kind=KIND,
+        contract=contract,
+        generator=data.generator,
+        calibration=Calibration("platt", "calibration rows, by group; never the held-out ones"),
+        metrics=_measured(data, roles, exported.probability),
+        training=Training(data.fingerprint, len(data.table), groups, seed, command, data.regrouped),
+        audits={audit.name: Audit(audit.passed, audit.detail, audit.severity) for audit in report.audits},
+        versions={p: version(p) for p in ("torch", "transformers", "peft", "accelerate", "tokenizers", "onnxscript")},
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.eval.audits.domains import FEWEST, tells
-from metaprobe.eval.metrics import auroc
+from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 

@@ -18,7 +18,8 @@ from metaprobe.eval.compare import (
 from metaprobe.eval.compare_details import detailed, ordinal_outcome
 from metaprobe.eval.compare_difficulty import at_equal_difficulty, difficulty_strata, overconfidence
 from metaprobe.eval.compare_pairs import pair_tests
-from metaprobe.eval.metrics import ControlDifference, Interval
+from metaprobe.eval.metrics.bootstrap import Interval
+from metaprobe.eval.metrics.controls import ControlDifference
 from metaprobe.eval.results import (
     Comparison,
     Difficulty,

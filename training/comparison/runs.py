@@ -12,7 +12,7 @@ from metaprobe.eval.coupling import coupling
 from metaprobe.eval.results import TwoChoice
 from metaprobe.eval.systems import metacrit
 from metaprobe.eval.table import AnswerTable
-from metaprobe.pipelines import SYSTEMS
+from metaprobe.pipelines.loading import known_system
 from metaprobe.records.types import Call, Item, Run
 from metaprobe.training.crossfit.folds import CrossFit
 
@@ -41,7 +41,7 @@ def answers_of(runs: Sequence[Run], table: AnswerTable) -> tuple[list[Item], lis
 def _answer(run: Run, call: Call) -> str | None:
     if not call.text:
         return None
-    system = SYSTEMS.get(run.system)
+    system = known_system(run.system)
     return call.text.strip() if system is None else system.extract_answer(run.item, call, run.variant)
 
 

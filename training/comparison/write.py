@@ -2,24 +2,50 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 from metaprobe.checkpoints import Checkpoint
+from metaprobe.eval.compare import BEST_BASELINE
 from metaprobe.eval.compare_items import write_item_table
-from metaprobe.eval.plain import plain
 from metaprobe.eval.results import Comparison, Place, PolicyResult
 from metaprobe.records.extras import require
 from metaprobe.training.comparison.compare import comparison
+from metaprobe.training.comparison.own_scores import own_methods
 from metaprobe.training.crossfit.evidence import load_runs
-from metaprobe.training.crossfit.study import Study
+from metaprobe.training.crossfit.methods import BLEND, Evidence, GivenScore
+from metaprobe.training.crossfit.study import Study, study
+from metaprobe.training.options import CompareOptions
 
 
 def require_report() -> None:
     """Raises `MissingExtra` now rather than after minutes of collecting and fitting."""
     for module in ("pyarrow", "lightgbm", "sklearn", "jinja2", "matplotlib"):
         require(module, "train,report")
+
+
+def compare(stores: Sequence[str | Path], options: CompareOptions) -> Comparison:
+    """Returns what a comparison of every method on these stores finds, and writes its report into the folder `out`."""
+    require_report()
+    given = [options.scores] if isinstance(options.scores, str | Path) else options.scores
+    files = [Path(path) for path in given]
+
+    def own(evidence: Evidence, names: Sequence[str]) -> list[GivenScore]:
+        known = {call.id for run in load_runs(stores) for call in run.calls} if files else set()
+        return own_methods(files, evidence.table, known, (*names, BLEND, BEST_BASELINE))
+
+    found = study(
+        stores,
+        own=own,
+        target=options.target,
+        stage=options.stage,
+        agent=options.agent,
+        folds=options.folds,
+        seed=options.seed,
+        on_step=options.on_step,
+    )
+    options.on_step("report")
+    comparison, _ = write_comparison(options.out, found, command=options.recorded("compare"))
+    return comparison
 
 
 def write_comparison(
@@ -52,7 +78,7 @@ def write_comparison(
         seed=of.seed,
     )
     folder = Path(folder)
-    texts = {**report_files(found), "comparison.json": json.dumps(figures(found), indent=2) + "\n"}
+    texts = {**report_files(found), "comparison.json": json.dumps(found.to_dict(), indent=2) + "\n"}
     for name, text in texts.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
@@ -64,21 +90,3 @@ def _place(checkpoint: Checkpoint) -> Place:
     """Layer and position that the checkpoint of a probe of one layer reads."""
     contract = checkpoint.manifest.contract
     return contract["layer"], contract["position"]
-
-
-IN_ITEMS = ("y", "probability", "ranking")
-"""What has an entry for every answer, and stands in the item table."""
-
-
-def figures(found: Comparison) -> dict[str, Any]:
-    """Everything a comparison says, ready for JSON, but for what is in the item table. Not a number is null."""
-
-    def shown(value: Any) -> dict[str, Any]:
-        return {f.name: plain(getattr(value, f.name)) for f in fields(value) if f.name not in (*IN_ITEMS, "methods")}
-
-    return {
-        "answers": len(found.y),
-        "base_rate": found.base_rate,
-        "methods": {method.name: shown(method) for method in found.methods},
-        **shown(found),
-    }

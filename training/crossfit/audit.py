@@ -6,8 +6,9 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.audits import AuditInputs, AuditReport, Elsewhere, left_out, run_audits
 from metaprobe.eval.audits.controls import IDENTITY
+from metaprobe.eval.audits.domains import Elsewhere, left_out
+from metaprobe.eval.audits.run import AuditInputs, AuditReport, run_audits
 from metaprobe.records.activations import Activations
 from metaprobe.records.errors import RecordError
 from metaprobe.training.common.calibrate import choose_calibrator, fit_platt
@@ -56,9 +57,12 @@ def audited(
 def out_of_domain(evidence: Evidence, method: Method, *, seed: int = 0) -> Elsewhere | None:
     """What the recipe reaches on each task, or of one task on each dimension, when it is fitted without it.
 
-    None where there are not two, or where what is left does not suffice for a fit.
+    None where there are not two, where what is left does not suffice for a fit, or without log-probabilities, which
+    the figures are compared with.
     """
     table = evidence.table
+    if not table.measured:
+        return None
 
     def fit(rows: NDArray[np.int64]) -> tuple[Scores, Scores]:
         roles = roles_without(rows, table.groups.tolist(), table.y, seed=seed)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from metaprobe.checkpoints import Generator
-from metaprobe.eval.audits import labels_by_source
+from metaprobe.eval.audits.data import labels_by_source
 from metaprobe.eval.table import AnswerTable, answer_table
 from metaprobe.probes.features import features, schema
 from metaprobe.records.errors import RecordError, StoreMismatch

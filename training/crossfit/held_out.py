@@ -3,9 +3,11 @@
 import numpy as np
 
 from metaprobe.checkpoints import Training
-from metaprobe.eval.audits import AuditReport
+from metaprobe.eval.audits.run import AuditReport
 from metaprobe.eval.compare import Judged, auroc_gain, method_results
-from metaprobe.eval.metrics import Interval, StratifiedAuroc, auroc, cluster_weights, interval, paired_difference
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, paired_difference
+from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.metrics.stratified import StratifiedAuroc
 from metaprobe.eval.table import AnswerTable
 from metaprobe.training.common.calibrate import Calibrator, choose_calibrator
 from metaprobe.training.common.roles import Rows
@@ -41,8 +43,8 @@ def held_out_figures(
     }
     if len(evidence.table) >= ENOUGH_FOR_ECE:
         metrics["ece"] = found.ece
-    # The baseline that needs no selecting, and that anybody would try first.
-    metrics["auroc_gain_over_mean_log_probability"] = auroc_gain(evidence.table, judged, fits[MEAN_LOGPROB])
+    if evidence.table.measured:  # the baseline that needs no selecting, and that anybody would try first
+        metrics["auroc_gain_over_mean_log_probability"] = auroc_gain(evidence.table, judged, fits[MEAN_LOGPROB])
     # The refits need all features at once.
     refits = isinstance(evidence.features, np.ndarray)
     elsewhere = out_of_domain(evidence, method, seed=seed) if refits else None

@@ -15,7 +15,7 @@ from metaprobe.checkpoints import Generator
 from metaprobe.eval.audits.controls import IDENTITY
 from metaprobe.eval.audits.domains import domains_of
 from metaprobe.eval.compare import STATED
-from metaprobe.eval.metrics import auroc
+from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.results import Family
 from metaprobe.eval.table import AnswerTable
 from metaprobe.probes.baselines import baseline_scores

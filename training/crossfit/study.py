@@ -26,6 +26,12 @@ BLENDED = (MEAN_LOGPROB, TREES, BEFORE, AFTER)
 
 
 OnStep = Callable[[str], None]
+OwnMethods = Callable[[Evidence, Sequence[str]], Sequence[Method]]
+
+
+def no_methods(evidence: Evidence, names: Sequence[str]) -> Sequence[Method]:
+    """Returns nothing."""
+    return ()
 
 
 def quiet(what: str) -> None:
@@ -61,17 +67,19 @@ def study(
     seed: int = 0,
     hidden: bool = True,
     kind: ProbeKind = "logistic",
+    own: OwnMethods = no_methods,
     on_step: OnStep = quiet,
 ) -> Study:
     """Cross-fit every standard method on the labelled answers of these stores.
 
-    `hidden=False` leaves out the probes, which are of the given kind. Of a label whose 1 is the bad one, `critical`,
+    `own` gives further methods for the evidence and the names of the standard ones. `hidden=False` leaves out the
+    probes, which are of the given kind. Of a label whose 1 is the bad one, `critical`,
     the opposite is studied, so that everywhere higher scores are better answers.
     """
     evidence = load_evidence(stores, target=target, stage=stage, agent=agent, hidden=hidden)
     if target in INVERTED:
         evidence = turned_round(evidence)
-    found = study_of(evidence, folds=folds, seed=seed, kind=kind, on_step=on_step)
+    found = study_of(evidence, folds=folds, seed=seed, kind=kind, own=own, on_step=on_step)
     return replace(found, target=target, stores=tuple(Path(store) for store in stores))
 
 
@@ -82,11 +90,13 @@ def study_of(
     seed: int = 0,
     kind: ProbeKind = "logistic",
     trees: FeatureTrees = USUAL_TREES,
+    own: OwnMethods = no_methods,
     progress: Progress | None = None,
     on_step: OnStep = quiet,
 ) -> Study:
     """The same, of evidence that is loaded. `progress`: where finished folds are kept for the next start."""
     methods = tuple(standard_methods(evidence, kind=kind, trees=trees))
+    methods += tuple(own(evidence, [method.name for method in methods]))
     blend = [name for name in BLENDED if name in {method.name for method in methods}]
     fits = crossfit(evidence, methods, folds=folds, seed=seed, blend=blend, progress=progress, on_step=on_step)
     return Study(evidence, methods, fits, seed)

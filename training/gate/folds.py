@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.audits import AuditInputs, AuditReport, run_audits
+from metaprobe.eval.audits.run import AuditInputs, AuditReport, run_audits
 from metaprobe.eval.gate import HeldOutLooks, first_below
 from metaprobe.probes.features import COUNTS
 from metaprobe.records.errors import RecordError

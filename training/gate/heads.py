@@ -7,7 +7,8 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.metrics import auroc, cluster_weights, paired_difference
+from metaprobe.eval.metrics.bootstrap import cluster_weights, paired_difference
+from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.table import AnswerTable
 from metaprobe.probes.features import schema
 from metaprobe.records.errors import RecordError

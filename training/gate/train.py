@@ -7,12 +7,13 @@ learning rows that the trees did not see, heads are calibrated and the joint thr
 from collections.abc import Sequence
 from pathlib import Path
 
-from metaprobe.checkpoints import Checkpoint, Training
-from metaprobe.eval.audits import AuditReport
-from metaprobe.eval.gate import GateReport, Stronger, gate_report
+from metaprobe.checkpoints import Checkpoint, Training, check_target
+from metaprobe.eval.audits.run import AuditReport
+from metaprobe.eval.gate import GateReport, Stronger, gate_lines, gate_report
 from metaprobe.probes import stream
 from metaprobe.probes.features import features
 from metaprobe.records.errors import RecordError
+from metaprobe.records.extras import require
 from metaprobe.training.common.graphs import trees_graph
 from metaprobe.training.common.heads import INVERTED
 from metaprobe.training.common.roles import final_roles
@@ -23,11 +24,35 @@ from metaprobe.training.gate.fit import FittedGate, fit_gate
 from metaprobe.training.gate.folds import OnStep, audited_gate, held_out_looks
 from metaprobe.training.gate.heads import SCHEMA, Features, MeanLogprob
 from metaprobe.training.gate.thresholds import rate_at_most, too_few_groups
+from metaprobe.training.options import GateOptions
 
 ALPHAS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3)
 
 
-def train_gate(
+def train_gate(stores: Sequence[str | Path], options: GateOptions) -> Checkpoint:
+    """Returns the gate's checkpoint, fitted on the labelled answers of these stores; raises as `write_gate`."""
+    for package in ("lightgbm", "sklearn", "onnxmltools"):
+        require(package, "fit")
+    check_target(options.out, stream.KIND)
+    checkpoint, report = write_gate(
+        options.out,
+        stores,
+        target=options.target,
+        stage=options.stage,
+        agent=options.agent,
+        alphas=tuple(options.alpha) or None,
+        stronger=Stronger(options.stronger_accuracy, options.stronger_price),
+        folds=options.folds,
+        seed=options.seed,
+        command=options.recorded("train_gate"),
+        on_step=options.on_step,
+    )
+    for line in gate_lines(report):
+        options.on_line(line)
+    return checkpoint
+
+
+def write_gate(
     path: str | Path,
     stores: Sequence[str | Path],
     *,
@@ -108,33 +133,10 @@ def _export(
     command: str,
 ) -> Export:
     heads = {stream.head_name(look): head for look, head in gate.heads.items()}
-    by_mean = [look for look, head in gate.heads.items() if isinstance(head.scorer, MeanLogprob)]
-    plain = (
-        f" At {', '.join(map(str, by_mean))} the mean log-probability does as well and is used alone."
-        if by_mean
-        else ""
-    )
-    left_out = "".join(f" No look at {look} tokens: {why}." for look, why in gate.left_out.items())
-    if unmeasured := sorted(gate.thresholds.keys() - {rate.alpha for rate in report.rates}):
-        left_out += (
-            f" What is kept of the rates {', '.join(f'{alpha:g}' for alpha in unmeasured)} was not measured: the folds "
-            "have too few calibration groups for them."
-        )
-    n = gate.calibration_groups
-    scatter = ", ".join(f"{rate_at_most(alpha, n):.2g} (for {alpha:g})" for alpha in gate.thresholds)
     return Export(
         kind=stream.KIND,
         title=f"Streaming gate: {target}",
-        summary=(
-            f"Probability that an answer will be {target}, given its first {', '.join(map(str, gate.heads))} tokens "
-            f"(LightGBM on statistics of their log-probabilities, then a calibrator, for each look).{plain} An answer "
-            "below the threshold `stop@ALPHA/lookK` is stopped after K tokens: of the good answers at most a share "
-            "ALPHA, at all looks together, on average over new groups and over the calibration data (conformal "
-            f"quantile of the largest surprise over the looks; {n} calibration groups). With so many, the rate of "
-            f"this one gate is, with a confidence of 90 %, at most {scatter}. The promise is for answers that come as "
-            "the calibration ones did, their lengths included: one that ends before a look does not have it, so that "
-            f"where answers have become longer more good ones may be stopped.{left_out}"
-        ),
+        summary=_summary(gate, report, target),
         graph=trees_graph(
             {name: head.for_graph for name, head in heads.items()}, width=X.shape[1], input_name=stream.INPUT
         ),
@@ -171,4 +173,32 @@ def _export(
             for look, below in by_look.items()
         },
         packages=("lightgbm", "onnxmltools", "onnx"),
+    )
+
+
+def _summary(gate: FittedGate, report: GateReport, target: str) -> str:
+    """Returns what the card says of the gate first: what it gives, what it promises, and what was left out."""
+    by_mean = [look for look, head in gate.heads.items() if isinstance(head.scorer, MeanLogprob)]
+    plain = (
+        f" At {', '.join(map(str, by_mean))} the mean log-probability does as well and is used alone."
+        if by_mean
+        else ""
+    )
+    left_out = "".join(f" No look at {look} tokens: {why}." for look, why in gate.left_out.items())
+    if unmeasured := sorted(gate.thresholds.keys() - {rate.alpha for rate in report.rates}):
+        left_out += (
+            f" What is kept of the rates {', '.join(f'{alpha:g}' for alpha in unmeasured)} was not measured: the folds "
+            "have too few calibration groups for them."
+        )
+    n = gate.calibration_groups
+    scatter = ", ".join(f"{rate_at_most(alpha, n):.2g} (for {alpha:g})" for alpha in gate.thresholds)
+    return (
+        f"Probability that an answer will be {target}, given its first {', '.join(map(str, gate.heads))} tokens "
+        f"(LightGBM on statistics of their log-probabilities, then a calibrator, for each look).{plain} An answer "
+        "below the threshold `stop@ALPHA/lookK` is stopped after K tokens: of the good answers at most a share "
+        "ALPHA, at all looks together, on average over new groups and over the calibration data (conformal "
+        f"quantile of the largest surprise over the looks; {n} calibration groups). With so many, the rate of "
+        f"this one gate is, with a confidence of 90 %, at most {scatter}. The promise is for answers that come as "
+        "the calibration ones did, their lengths included: one that ends before a look does not have it, so that "
+        f"where answers have become longer more good ones may be stopped.{left_out}"
     )

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint, Training
-from metaprobe.eval.metrics import Interval, cluster_weights, interval, kendall, paired_difference, spearman
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, paired_difference
+from metaprobe.eval.metrics.ordinal import kendall, spearman
 from metaprobe.eval.results import Family
 from metaprobe.eval.table import AnswerTable
 from metaprobe.probes import hidden as hidden_probe
@@ -188,49 +189,44 @@ def train_difficulty(
     probe = fit_difficulty(evidence, items, roles, seed=seed)
     hidden = probe.read(_ItemStates(evidence, items))
     name = target.replace("-", "_")
-    checkpoint = write_checkpoint(
-        path,
-        Export(
-            kind=hidden_probe.KIND,
-            title=f"Difficulty probe: {target}",
-            summary=(
-                f"Ease of an item ({target}, in [0, 1]) from the hidden state of layer {probe.layers[0]} at "
-                f"{POSITION}. Difficulty is one minus it. Layer 0 is the embeddings' output, layer i the output of "
-                "block i." + "".join(f" {line}." for line in origin_of_states(evidence))
-            ),
-            graph=linear_graph(
-                input_name=hidden_probe.INPUT,
-                mean=probe.mean,
-                scale=probe.scale,
-                weights=probe.weights[:, None],
-                intercept=np.array([probe.intercept]),
-                outputs=[name],
-            ),
-            input_name=hidden_probe.INPUT,
-            inputs=hidden,
-            expected={name: sigmoid(probe.score_of(hidden))},
-            contract={**probe.contract(name), **reader_contract(evidence)},
-            generator=evidence.generator,
-            training=Training(evidence.fingerprint, len(items), len(set(groups)), seed, command, evidence.regrouped),
-            calibration="none: cross-entropy to the rate",
-            metrics={"spearman": found[0].spearman, "kendall": found[0].kendall},
-            audits=[
-                *report.audits,
-                *(
-                    (
-                        f"probe orders better than {r.name}",
-                        r.gain.low > 0,
-                        f"Spearman {_shown(r.spearman)}, gain {_shown(r.gain)}",
-                    )
-                    for r in found
-                    if r.gain is not None
-                ),
-            ],
-            not_audited=report.skipped,
-            packages=("onnx",),
+    export = Export(
+        kind=hidden_probe.KIND,
+        title=f"Difficulty probe: {target}",
+        summary=(
+            f"Ease of an item ({target}, in [0, 1]) from the hidden state of layer {probe.layers[0]} at "
+            f"{POSITION}. Difficulty is one minus it. Layer 0 is the embeddings' output, layer i the output of "
+            "block i." + "".join(f" {line}." for line in origin_of_states(evidence))
         ),
+        graph=linear_graph(
+            input_name=hidden_probe.INPUT,
+            mean=probe.mean,
+            scale=probe.scale,
+            weights=probe.weights[:, None],
+            intercept=np.array([probe.intercept]),
+            outputs=[name],
+        ),
+        input_name=hidden_probe.INPUT,
+        inputs=hidden,
+        expected={name: sigmoid(probe.score_of(hidden))},
+        contract={**probe.contract(name), **reader_contract(evidence)},
+        generator=evidence.generator,
+        training=Training(evidence.fingerprint, len(items), len(set(groups)), seed, command, evidence.regrouped),
+        calibration="none: cross-entropy to the rate",
+        metrics={"spearman": found[0].spearman, "kendall": found[0].kendall},
+        audits=[*report.audits, *_order_audits(found)],
+        not_audited=report.skipped,
+        packages=("onnx",),
     )
-    return checkpoint, found
+    return write_checkpoint(path, export), found
+
+
+def _order_audits(found: Sequence[RankedDifficulty]) -> list[tuple[str, bool, str]]:
+    """Returns one audit a baseline: whether the probe orders the items better, by the interval of the gain."""
+    return [
+        (f"probe orders better than {r.name}", r.gain.low > 0, f"Spearman {_shown(r.spearman)}, gain {_shown(r.gain)}")
+        for r in found
+        if r.gain is not None
+    ]
 
 
 def item_folds(evidence: Evidence, items: Items, *, folds: int = 5, seed: int = 0) -> tuple[Roles, ...]:

@@ -11,6 +11,7 @@ from metaprobe.training.common.operating_points import PROMISE
 from metaprobe.training.common.roles import final_roles
 from metaprobe.training.common.write import Export, write_checkpoint
 from metaprobe.training.crossfit.evidence import origin_of_states, reader_contract
+from metaprobe.training.crossfit.flagging import flag_points
 from metaprobe.training.crossfit.folds import CrossFit
 from metaprobe.training.crossfit.held_out import final_calibrator, held_out_figures, training_record
 from metaprobe.training.crossfit.methods import (
@@ -33,7 +34,7 @@ def export_hidden(
 ) -> Checkpoint:
     """The probe of that method for `target`, fitted on all groups, its calibrator in its graph."""
     states, table = evidence.states, evidence.table
-    assert states is not None, "train_hidden has looked"
+    assert states is not None, "write_hidden has looked"
     roles = final_roles(list(table.groups), table.y, seed=seed)
     probe = method.probe(evidence, roles, seed=seed)
     hidden = probe.read(states)
@@ -77,6 +78,9 @@ def export_hidden(
             audits=report.audits,
             not_audited=report.skipped,
             thresholds=thresholds,
+            flagging=flag_points(
+                table, fits[method.name].probability, calibrator.probability(scores[roles.calibration]), seed=seed
+            ),
             packages=("onnx",),
         ),
     )

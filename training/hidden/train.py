@@ -1,9 +1,13 @@
-"""From a study to the checkpoint of one of its probes."""
+"""From stored runs, or a study of them, to the checkpoint of a probe on hidden states."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from metaprobe.checkpoints import Checkpoint
+from metaprobe.checkpoints import Checkpoint, check_target
+from metaprobe.probes.hidden import KIND
 from metaprobe.records.errors import RecordError
+from metaprobe.training.common.heads import INVERTED
+from metaprobe.training.crossfit.evidence import load_evidence, origin_of_states
 from metaprobe.training.crossfit.methods import (
     AFTER,
     BEFORE,
@@ -11,11 +15,78 @@ from metaprobe.training.crossfit.methods import (
     HiddenProbeMethod,
     LowRankProbe,
 )
-from metaprobe.training.crossfit.study import Study
+from metaprobe.training.crossfit.progress import kept_beside
+from metaprobe.training.crossfit.study import Study, study_of
+from metaprobe.training.hidden.difficulty import LEVEL, SUCCESS_RATE, train_difficulty
 from metaprobe.training.hidden.fit import export_hidden
+from metaprobe.training.linear.states_choice import Wanted
+from metaprobe.training.options import HiddenOptions, WrongOptions
 
 
-def train_hidden(path: str | Path, of: Study, *, when: str, target: str, command: str) -> Checkpoint:
+def train_hidden(stores: Sequence[str | Path], options: HiddenOptions) -> Checkpoint:
+    """Returns the probe's checkpoint, fitted on the labelled answers of these stores that have hidden states.
+
+    Stopped at any moment and called again, it goes on from the folds that are finished. Raises `RecordError` where
+    data or options do not suffice, and `CheckpointExists` where `out` holds something else.
+    """
+    target, graded = options.target, options.target in (SUCCESS_RATE, LEVEL)
+    when = options.when or ("before" if graded else "after")
+    _check(options, when, graded=graded)
+    check_target(options.out, KIND)
+    evidence = load_evidence(
+        stores,
+        target="correct" if graded else target,
+        stage=options.stage,
+        agent=options.agent,
+        wanted=Wanted(options.layers, tuple(options.position), options.states_of),
+    )
+    positions_of(evidence, when)  # before minutes of fitting
+    assert evidence.states is not None
+    layers = ", ".join(map(str, evidence.states.layers))
+    options.on_line(f"states      layers {layers} at {', '.join(evidence.states.positions)}")
+    for line in (*origin_of_states(evidence), *filter(None, [evidence.regrouped])):
+        options.on_line(line)
+    command = options.recorded("train_hidden")
+    with kept_beside(Path(options.out)) as progress:
+        if not graded:
+            study = study_of(
+                evidence,
+                folds=options.folds,
+                seed=options.seed,
+                kind=options.probe,
+                progress=progress,
+                on_step=options.on_step,
+            )
+            options.on_step("audit and export")
+            return write_hidden(options.out, study, when=when, target=target, command=command)
+        checkpoint, found = train_difficulty(
+            options.out,
+            evidence,
+            target=target,
+            folds=options.folds,
+            seed=options.seed,
+            command=command,
+            progress=progress,
+            on_step=options.on_step,
+        )
+    for ranked in found:
+        r = ranked.spearman
+        options.on_line(f"{ranked.name:22} Spearman {r.estimate:+.3f} [{r.low:+.3f}, {r.high:+.3f}]")
+    return checkpoint
+
+
+def _check(options: HiddenOptions, when: str, *, graded: bool) -> None:
+    """Raises `WrongOptions` for options that contradict each other."""
+    target = options.target
+    if target in INVERTED:
+        raise WrongOptions(f"target {target}: probes give the probability of what is good; train a quality predictor")
+    if graded and (when == "after" or options.probe != "logistic"):
+        raise WrongOptions(f"target {target} is read before the answer, by a logistic probe")
+    if when == "before" and options.position and "prompt_last" not in options.position:
+        raise WrongOptions(f"before an answer only prompt_last is known, not {' or '.join(options.position)}")
+
+
+def write_hidden(path: str | Path, of: Study, *, when: str, target: str, command: str) -> Checkpoint:
     """The probe `before` the answer (difficulty) or `after` it (confidence), of the kind the study was made with."""
     positions = positions_of(of.evidence, when)
     name = BEFORE if when == "before" else AFTER

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.metrics import auroc
+from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.ranked import MetricFunction
 from metaprobe.records.activations import CONVENTION
 from metaprobe.records.types import FloatArray

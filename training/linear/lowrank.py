@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from metaprobe.eval.metrics import auroc
+from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.training.common.roles import Roles
 from metaprobe.training.linear.layers import LinearProbe, SweepPoint
 from metaprobe.training.linear.solve import solve_logistic, standardised

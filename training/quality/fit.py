@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from metaprobe.checkpoints import Checkpoint, Generator
+from metaprobe.checkpoints import Checkpoint, FlagPoint, Generator
 from metaprobe.checkpoints.manifest import RAW
-from metaprobe.eval.metrics import Interval
+from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.eval.results import Finding as Finding
 from metaprobe.probes import quality
 from metaprobe.training.common.graphs import trees_graph
@@ -23,6 +23,7 @@ from metaprobe.training.common.operating_points import PROMISE
 from metaprobe.training.common.roles import Roles, final_roles
 from metaprobe.training.common.trees import in_memory
 from metaprobe.training.common.write import Export, write_checkpoint
+from metaprobe.training.crossfit.flagging import flag_points
 from metaprobe.training.crossfit.folds import CrossFit
 from metaprobe.training.crossfit.held_out import held_out_figures, training_record
 from metaprobe.training.crossfit.methods import (
@@ -69,6 +70,7 @@ def export_quality(
     checks: list[Finding] = []
     not_made: list[str] = []
     thresholds: dict[str, float] = {}
+    flagging: tuple[FlagPoint, ...] = ()
     lines: list[str] = []
     several = len(heads) > 1
 
@@ -114,6 +116,8 @@ def export_quality(
             scores = probability.trees.score(X)
             thresholds |= promised(scores, table, roles.calibration, probability.calibrator, seed=seed)
             thresholds |= own_points(scores, head.evidence, roles.calibration, probability.calibrator)
+            exported = probability.calibrator.probability(scores[roles.calibration])
+            flagging = flag_points(table, head.fits[head.trees.name].probability, exported, seed=seed)
     largest = max(heads.values(), key=lambda head: len(head.evidence.table))
     evidence, roles = largest.evidence, largest.roles(seed)
     X = in_memory(evidence.features)
@@ -144,6 +148,7 @@ def export_quality(
             audits=checks,
             not_audited=not_made,
             thresholds=thresholds,
+            flagging=flagging,
             support=quality.Support.fit(*known).to_manifest(),
             packages=("lightgbm", "onnxmltools", "onnx"),
             extra={RAW: checked_raw_graph(graph, evidence.schema, list(evidence.table.logprobs))} if raw else {},

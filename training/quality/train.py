@@ -1,23 +1,65 @@
-"""From stored runs to a quality predictor, in two calls: a study of each head, and the checkpoint."""
+"""From stored runs to a quality predictor: a study of each head, and the checkpoint."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-from metaprobe.checkpoints import Checkpoint
+from metaprobe.checkpoints import Checkpoint, check_target
 from metaprobe.eval.audits.domains import FEWEST, domains_of
 from metaprobe.eval.table import AnswerTable
+from metaprobe.probes.quality import KIND
 from metaprobe.records.errors import RecordError
-from metaprobe.training.common.heads import INVERTED
+from metaprobe.records.extras import require
+from metaprobe.training.common.heads import INVERTED, SCALES
 from metaprobe.training.crossfit.methods import (
     FeatureTrees,
 )
 from metaprobe.training.crossfit.study import OnStep, Study, quiet, study_of
+from metaprobe.training.options import QualityOptions, WrongOptions
 from metaprobe.training.quality.data import Graded, load_heads
 from metaprobe.training.quality.figures import GradedStudy, graded_study
 from metaprobe.training.quality.fit import QualityHead, export_quality
 
 FEWEST_TASKS = 3
 """For settings that are chosen for new tasks."""
+
+
+def train_quality(stores: Sequence[str | Path], options: QualityOptions) -> Checkpoint:
+    """Returns the predictor's checkpoint, fitted on the labelled answers of these stores.
+
+    Raises `RecordError` where data or options do not suffice, `MissingExtra` without the extra `fit`, and
+    `CheckpointExists` where `out` holds something else.
+    """
+    for package in ("lightgbm", "sklearn", "onnxmltools"):
+        require(package, "fit")
+    if options.new_tasks and (graded := sorted(set(options.targets) & set(SCALES))):
+        raise WrongOptions(f"new_tasks chooses settings of labels that are 0 or 1, not of {', '.join(graded)}")
+    check_target(options.out, KIND)  # before minutes of fitting, as in every training
+    with _cluster(options.dask) as spread:
+        studies = head_studies(
+            stores,
+            options.targets,
+            stage=options.stage,
+            agent=options.agent,
+            source=options.label_source,
+            new_tasks=options.new_tasks,
+            folds=options.folds,
+            seed=options.seed,
+            spread=spread,
+            on_step=options.on_step,
+        )
+        options.on_step("audit and export")
+        return write_quality(options.out, studies, command=options.recorded("train_quality"), raw=options.raw_graph)
+
+
+@contextmanager
+def _cluster(scheduler: str | None) -> Iterator[bool]:
+    """Yields whether features go to a Dask cluster, which is the default one meanwhile."""
+    if scheduler is None:
+        yield False
+        return
+    with require("distributed", "train,dask").Client(scheduler):
+        yield True
 
 
 def head_studies(
@@ -33,7 +75,7 @@ def head_studies(
     spread: bool = False,
     on_step: OnStep = quiet,
 ) -> dict[str, Study | GradedStudy]:
-    """A study of each head that the targets need, from runs that are read once; for `train_quality`.
+    """A study of each head that the targets need, from runs that are read once; for `write_quality`.
 
     A head is learned from the answers that have its label. `source`: whose labels (`load_heads`). `new_tasks`: choose
     settings by tasks left out, of heads that are a probability. `spread`: put the features on the cluster of the
@@ -67,7 +109,7 @@ def _check_tasks(table: AnswerTable) -> None:
         )
 
 
-def train_quality(
+def write_quality(
     path: str | Path, studies: Mapping[str, Study | GradedStudy], *, command: str, raw: bool = False
 ) -> Checkpoint:
     """The quality predictor with one head a target, from one study a target.

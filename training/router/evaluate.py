@@ -3,12 +3,16 @@
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from metaprobe.eval.metrics import Interval, auroc, cluster_weights, ece_interval, interval, mean_interval
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, mean_interval
+from metaprobe.eval.metrics.calibration import ece_interval
+from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.routing import FEWEST_GROUPS, Matrix, Played, best_single, cheapest, oracle, outcome_of, replay
 from metaprobe.eval.routing_controls import against, always, shuffled
 from metaprobe.eval.routing_curves import curve_figures
@@ -82,28 +86,49 @@ def evaluate_router(
     }
     if matrix.full:
         result["curve"] = _curve(router, questions, data, matrix, resamples, seed)
-        weights = cluster_weights(data.groups, resamples, seed)
-        own = _arrays(matrix, mine)
-        theirs = {name: _arrays(matrix, played) for name, played in _ends(router, matrix, mine, seed).items()}
-        controls = _at_the_same_cost(router, questions, data, float(own[1].mean()), seed)
-        for name, (score, cost) in {**theirs, **controls}.items():
-            result["controls"][name] = {
-                "accuracy": mean_interval(score, weights),
-                "cost_per_1000": mean_interval(cost, weights),
-                "router_minus_control": {
-                    "accuracy": mean_interval(own[0] - score, weights),
-                    "cost_per_1000": mean_interval(own[1] - cost, weights),
-                    "value": mean_interval(own[0] - score - router.lambda_ * (own[1] - cost), weights),
-                },
-            }
-        stands = against(own[0], {name: score for name, (score, _) in controls.items()}, weights)
-        for name, one in stands.items():
-            result["controls"][name]["p_holm"] = one.p_holm
-        strongest, one = next(iter(stands.items()))
-        result["verdict"] = {"word": one.word, "strongest_control": strongest, "more_accurate_by": one.difference}
-        result["verdict"]["p_holm"] = one.p_holm
+        result |= _beside_controls(
+            router, questions, data, matrix, mine, cluster_weights(data.groups, resamples, seed), seed
+        )
     plain: dict[str, Any] = _plain(result)
     return plain, [_decision(question, game) for question, game in zip(questions, games, strict=True)]
+
+
+def _beside_controls(
+    router: LearnedRouter,
+    questions: Sequence[QuestionOutcomes],
+    data: Outcomes,
+    matrix: Matrix,
+    mine: Sequence[Played],
+    weights: NDArray[np.int32],
+    seed: int,
+) -> dict[str, Any]:
+    """Returns the figures of every control beside the router's, and the verdict, which goes by the strongest one."""
+    own = _arrays(matrix, mine)
+    theirs = {name: _arrays(matrix, played) for name, played in _ends(router, matrix, mine, seed).items()}
+    controls = _at_the_same_cost(router, questions, data, float(own[1].mean()), seed)
+    figures: dict[str, Any] = {
+        name: {
+            "accuracy": mean_interval(score, weights),
+            "cost_per_1000": mean_interval(cost, weights),
+            "router_minus_control": {
+                "accuracy": mean_interval(own[0] - score, weights),
+                "cost_per_1000": mean_interval(own[1] - cost, weights),
+                "value": mean_interval(own[0] - score - router.lambda_ * (own[1] - cost), weights),
+            },
+        }
+        for name, (score, cost) in {**theirs, **controls}.items()
+    }
+    stands = against(own[0], {name: score for name, (score, _) in controls.items()}, weights)
+    for name, one in stands.items():
+        figures[name]["p_holm"] = one.p_holm
+    strongest, one = next(iter(stands.items()))
+    verdict = {
+        "word": one.word,
+        "strongest_control": strongest,
+        "more_accurate_by": one.difference,
+        "p_holm": one.p_holm,
+    }
+    return {"controls": figures, "verdict": verdict}
 
 
 def played_columns(games: Sequence[Game], agents: Sequence[str]) -> list[Played]:
@@ -234,6 +259,10 @@ def _plain(value: Any) -> Any:
     return value
 
 
+KEYS = ("id", "question", "dimension", "agents", "candidates", "group", "chosen", "propensities")
+"""Of a line that asks for a decision; the last three stand in outcomes and are passed over."""
+
+
 def route_lines(router: LearnedRouter, path: str | Path) -> Iterator[dict[str, Any]]:
     """One decision for each line: line, id, action, agent, expected, reason. `metaprobe route`.
 
@@ -263,6 +292,12 @@ def route_lines(router: LearnedRouter, path: str | Path) -> Iterator[dict[str, A
 
 def known_of_line(record: dict[str, Any], number: int) -> Known:
     """What is known so far, as a line of `metaprobe route` tells it. Raises `ImportFileError` that names the field."""
+    for key in sorted(record.keys() - set(KEYS)):
+        # A misspelt key would lose what it says without a word; other keys are the user's own.
+        if near := get_close_matches(key, KEYS, 1, cutoff=0.8):
+            raise ImportFileError(f"unknown key {key!r}; did you mean {near[0]!r}? rename it, or remove it")
+    if record and not record.keys() & set(KEYS):
+        raise ImportFileError(f"the keys are {sorted(record)}; expected some of {', '.join(KEYS)}")
     agents = record.get("agents")
     asked = agents if isinstance(agents, dict) else {} if agents is None else agents
     question = outcome_of_line({**record, "id": record.get("id") or f"line-{number}", "agents": asked})

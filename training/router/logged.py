@@ -11,7 +11,7 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import QuestionOutcomes
 from metaprobe.routing.learned import LearnedRouter
 from metaprobe.routing.learned_state import Known
-from metaprobe.training.router.data import Floats, outcomes_of
+from metaprobe.training.router.data import Floats, Outcomes, outcomes_of
 
 
 def evaluate_logged(
@@ -32,19 +32,9 @@ def evaluate_logged(
     data = outcomes_of(questions)
     if strangers := [name for name in data.agents if name not in router.agents]:
         raise RecordError(f"the router knows nothing of {', '.join(strangers)}; it knows {', '.join(router.agents)}")
-    n, A = data.score.shape
+    n = len(data.score)
     scored = [q for q in questions if any(outcome.score is not None for outcome in q.agents.values())]
-    policy, rate, price = np.zeros((n, A)), np.zeros((n, A)), np.zeros((n, A))
-    decided = []
-    for row, question in enumerate(scored):
-        legal = [name for column, name in enumerate(data.agents) if data.legal[row, column]]
-        routed = router.decide(Known(question=question.question, dimension=question.dimension, agents=legal))
-        policy[row, data.agents.index(routed.agent)] = 1.0
-        for column, name in enumerate(data.agents):
-            past = router.past(name, question.dimension)
-            rate[row, column] = 1 / (1 + math.exp(-past.rate))
-            price[row, column] = past.price(len(question.question))
-        decided.append({"id": question.id, "asked": [routed.agent], "logged": question.chosen, "reason": routed.reason})
+    policy, rate, price, decided = _first_asked(router, scored, data)
     action = data.known.argmax(axis=1)
     at = np.arange(n)
     groups = np.array(data.groups)
@@ -78,6 +68,28 @@ def evaluate_logged(
         "mean_weight": {"estimate": one.mean_weight.estimate, "low": one.mean_weight.low, "high": one.mean_weight.high},
         "reliable": one.reliable,
     }, decided
+
+
+def _first_asked(
+    router: LearnedRouter, scored: Sequence[QuestionOutcomes], data: Outcomes
+) -> tuple[Floats, Floats, Floats, list[dict[str, Any]]]:
+    """Returns whom the router asks first, and what the past says of each agent, (n, A) each, and its decisions.
+
+    The first array holds 1 for the agent asked; the second each agent's past rate, the third its price in dollars.
+    """
+    n, A = data.score.shape
+    policy, rate, price = np.zeros((n, A)), np.zeros((n, A)), np.zeros((n, A))
+    decided = []
+    for row, question in enumerate(scored):
+        legal = [name for column, name in enumerate(data.agents) if data.legal[row, column]]
+        routed = router.decide(Known(question=question.question, dimension=question.dimension, agents=legal))
+        policy[row, data.agents.index(routed.agent)] = 1.0
+        for column, name in enumerate(data.agents):
+            past = router.past(name, question.dimension)
+            rate[row, column] = 1 / (1 + math.exp(-past.rate))
+            price[row, column] = past.price(len(question.question))
+        decided.append({"id": question.id, "asked": [routed.agent], "logged": question.chosen, "reason": routed.reason})
+    return policy, rate, price, decided
 
 
 def _interval(found: PolicyValue) -> dict[str, float]:

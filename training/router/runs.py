@@ -5,16 +5,41 @@ it answers, the dimension that the classifier gave, and neither the answer nor t
 not carry. The price is of all that the agent was asked, its confidence and its answer.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 from metaprobe.eval.systems.metacogagent import ANSWER, ASKING, READ, STATED, outcomes
-from metaprobe.llms.pricing import Price, price_of
+from metaprobe.llms.pricing import Price, price_of, read_prices
 from metaprobe.records.errors import RecordError
-from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, outcome_of_line
+from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, outcome_of_line, read_outcomes
+from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Run
+from metaprobe.training.options import WrongOptions
 from metaprobe.training.router.sources import Confidences
 
 ASSESS = "assess"
+
+
+def outcomes_at(
+    path: Path, *, prices: str | Path | None, signals: Sequence[str], seed: int, command: str
+) -> tuple[list[QuestionOutcomes], float | None]:
+    """Returns the outcomes of a file or a folder of runs, and of runs the share of the cost for confidences.
+
+    That share is None for a file. Raises `WrongOptions` for prices or signals of a file, which holds its own.
+    """
+    if path.is_dir():
+        runs, named = RunStore(path), read_prices(Path(prices)) if prices else None
+        confidences = Confidences.load(signals, path, seed=seed, command=command) if signals else None
+        return (
+            outcomes_of(runs, prices=named, confidences=confidences),
+            assessment_part(runs, prices=named, confidences=confidences),
+        )
+    for option, given in (("prices", prices), ("signal", signals)):
+        if given:
+            raise WrongOptions(
+                f"{option} is for a folder of runs; {path} is a file, whose outcomes hold their costs and confidences"
+            )
+    return read_outcomes(path), None
 
 
 def outcomes_of(

@@ -15,7 +15,7 @@ from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call
 from metaprobe.training.crossfit.methods import TREES
 from metaprobe.training.crossfit.study import study
-from metaprobe.training.quality.train import train_quality
+from metaprobe.training.quality.train import write_quality
 
 NAME = "confidence"
 TRAIN = "train:"
@@ -125,7 +125,7 @@ def _cross_fitted(
 ) -> CrossFitted:
     """Trains a predictor on the answers of an agent (of all, for the empty name) and writes it to the folder."""
     learned = study([store], stage="answer", agent=agent or None, hidden=False, folds=folds, seed=seed)
-    checkpoint = train_quality(folder, {learned.target: learned}, command=command)
+    checkpoint = write_quality(folder, {learned.target: learned}, command=command)
     calls, scores = learned.evidence.table.call_ids.tolist(), learned.fits[TREES].probability.tolist()
     return CrossFitted(dict(zip(calls, scores, strict=True)), checkpoint.digest, with_stated)
 

@@ -8,22 +8,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.checkpoints import Checkpoint, Training
+from metaprobe.checkpoints import Checkpoint, Training, check_target
 from metaprobe.checkpoints.golden import largest_difference
 from metaprobe.checkpoints.session import GraphSession
-from metaprobe.eval.metrics import Interval, auroc, cluster_weights, interval, mean_interval
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, mean_interval
+from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.ope import ENOUGH
 from metaprobe.records.errors import RecordError
+from metaprobe.records.extras import require
 from metaprobe.records.outcomes import QuestionOutcomes
 from metaprobe.routing.learned import AGENTS, GAIN, INPUT, KIND, SOURCES, SUCCESS, WORDS
 from metaprobe.routing.learned_budget import Alone, Point
 from metaprobe.routing.learned_state import PRICED
 from metaprobe.training.common.write import Export, write_checkpoint
+from metaprobe.training.options import RouterOptions
 from metaprobe.training.router.curve import FOLDS, HeldOut, alone_of, cross_played, curve_of, rule_of
 from metaprobe.training.router.data import Floats, Ints, Outcomes, fingerprint_of, outcomes_of, pasts_json
 from metaprobe.training.router.fit import MARGIN, STATES, Board, FittedRouter, cost_scale, fit_router
 from metaprobe.training.router.graph import router_graph
 from metaprobe.training.router.rows import Rates, batch_rows
+from metaprobe.training.router.runs import outcomes_at
 from metaprobe.training.router.sources import sources_of
 from metaprobe.training.router.words import Words
 
@@ -34,7 +38,36 @@ PARITY_STATES = 64
 PARITY = 1e-4
 
 
-def train_router(
+def train_router(outcomes: str | Path | Sequence[QuestionOutcomes], options: RouterOptions) -> Checkpoint:
+    """Returns the router's checkpoint, fitted on a file of outcomes, a folder of runs, or outcomes.
+
+    Raises `WrongOptions` for an option that only a folder of runs takes, else as `write_router`.
+    """
+    for package in ("lightgbm", "sklearn", "onnxmltools"):
+        require(package, "fit")
+    check_target(options.out, KIND)
+    command = options.recorded("train_router")
+    if isinstance(outcomes, str | Path):
+        options.on_step(f"reading {Path(outcomes).name}")
+        questions, assessment = outcomes_at(
+            Path(outcomes), prices=options.prices, signals=options.signal, seed=options.seed, command=command
+        )
+    else:
+        questions, assessment = list(outcomes), None
+    return write_router(
+        options.out,
+        questions,
+        agents=tuple(options.agent) or None,
+        assessment=assessment,
+        folds=options.folds,
+        states=options.states,
+        seed=options.seed,
+        command=command,
+        on_step=options.on_step,
+    )
+
+
+def write_router(
     path: str | Path,
     questions: Sequence[QuestionOutcomes],
     *,
@@ -95,13 +128,7 @@ def _export(
     return Export(
         kind=KIND,
         title="Router: whom to ask next, or whose answer to keep",
-        summary=(
-            "P(right) of every agent from what is known of a question so far, and what asking each of the others "
-            "would gain. The agent of highest gain - lambda * price is asked while that is above "
-            f"{MARGIN}; then the answer likeliest to be right is kept. At most {fitted.max_asked} agents are asked. "
-            f"Asks {', '.join(data.agents[column] for column in fitted.offered)}."
-            + (" Learned from logged single decisions: figures are doubly robust estimates." if data.logged else "")
-        ),
+        summary=_summary(fitted, data),
         graph=graph,
         input_name=INPUT,
         inputs=X,
@@ -134,6 +161,16 @@ def _export(
             AGENTS: pasts_json(fitted.pasts),
             WORDS: np.column_stack([fitted.words.weights, fitted.words.squares]).astype("<f4").tobytes(),
         },
+    )
+
+
+def _summary(fitted: FittedRouter, data: Outcomes) -> str:
+    return (
+        "P(right) of every agent from what is known of a question so far, and what asking each of the others "
+        "would gain. The agent of highest gain - lambda * price is asked while that is above "
+        f"{MARGIN}; then the answer likeliest to be right is kept. At most {fitted.max_asked} agents are asked. "
+        f"Asks {', '.join(data.agents[column] for column in fitted.offered)}."
+        + (" Learned from logged single decisions: figures are doubly robust estimates." if data.logged else "")
     )
 
 

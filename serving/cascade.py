@@ -1,0 +1,349 @@
+"""Asks a weak model, judges its answer, and asks a strong one where that is not good enough.
+
+    cascade = Cascade(Tier(client, "gpt-4o-mini"), Tier(client, "gpt-4o"), predictor, threshold=0.7)
+    answer = cascade.chat.completions.create(messages=messages)
+    answer.choices[0].message.content, answer.verdict.score, answer.answered_by, answer.cost_usd
+
+It has the shape of an OpenAI client, sync (`Cascade`) and async (`AsyncCascade`). The clients are the user's own, and
+are never changed.
+"""
+
+import inspect
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any, Literal, NoReturn, get_args
+from urllib.parse import urlsplit
+
+from metaprobe.llms.pricing import Price, price_of
+from metaprobe.probes.quality import QualityPredictor, Verdict
+from metaprobe.probes.signals import Signals
+from metaprobe.records.errors import RecordError
+from metaprobe.records.reading import fields, get, usage
+from metaprobe.records.types import Decision
+from metaprobe.routing.pacing import PRICE_USD, SPENT_USD, AskAtRate, AskWithinBudget
+from metaprobe.routing.paper import ASK, EXECUTE, PaperRules
+from metaprobe.routing.policy import Outcome, Policy, State
+from metaprobe.serving.scored import score
+
+POINT = "assess"
+ALTERNATIVES = 5
+"""Asked for where the predictor reads them and the caller asked for none."""
+
+Unjudged = Literal["strong", "keep"]
+WeakError = Literal["raise", "strong"]
+StrongError = Literal["raise", "weak"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """One of a cascade's two models."""
+
+    client: Any
+    """An `openai.OpenAI` or `openai.AsyncOpenAI`, or anything with the same `chat.completions.create`."""
+    model: str
+    """Its name there, which is also the agent's name in every decision."""
+    price: Price | None = None
+    """US dollars for a million tokens. Without it OpenAI's own models have their list price, others none."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """What only requests to this model carry, such as `temperature` or `extra_body`."""
+
+    def cost_usd(self, response: object, at: "Tier | None" = None) -> float | None:
+        """Returns what an answer cost, or would have cost of the tier `at`, in US dollars; None where it is unknown."""
+        price = (at or self).known_price
+        counted = fields(get(response, "usage")) or {}
+        if price is None or counted.get("prompt_tokens") is None:
+            return None
+        return price.cost_usd(usage(counted.get("prompt_tokens"), counted.get("completion_tokens")))
+
+    @property
+    def known_price(self) -> Price | None:
+        """The price that was given, or the list price of one of OpenAI's models at OpenAI; else None."""
+        host = urlsplit(str(getattr(self.client, "base_url", ""))).hostname or ""
+        return self.price or price_of(self.model, host)
+
+
+@dataclass(frozen=True, slots=True)
+class CascadeAnswer:
+    """The answer that was kept, and how it came to be. Every other attribute is that of `response`."""
+
+    response: Any
+    """As the client of the model returned it that answered."""
+    answered_by: str
+    """Name of that model."""
+    verdict: Verdict | None
+    """On the weak model's answer; None where it could not be judged, for `reason`."""
+    decision: Decision | None
+    """Of the policy; None where there was nothing to decide."""
+    reason: str
+    """Why this answer was kept."""
+    cost_usd: float | None
+    """US dollars for both models; None where the price or the tokens of one that was asked are unknown."""
+    weak: Any = None
+    """The weak model's answer; None where it failed."""
+    strong: Any = None
+    """The strong model's answer; None where it was not asked, or failed."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name in self.__dataclass_fields__:
+            raise AttributeError(f"CascadeAnswer has no attribute {name!r}")
+        return getattr(self.response, name)
+
+
+@dataclass(frozen=True, slots=True)
+class CascadeCounts:
+    """What a cascade has done so far."""
+
+    questions: int = 0
+    """That were answered."""
+    by_strong: int = 0
+    """Of these, answered by the strong model."""
+    cost_usd: float | None = 0.0
+    """US dollars for all of them; None as soon as that of one is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """The weak model's answer, and what is to be done about it."""
+
+    asks: bool
+    reason: str
+    verdict: Verdict | None = None
+    decision: Decision | None = None
+    weak: Any = None
+    spent: float | None = 0.0
+
+
+_Steps = Generator[tuple[Tier, dict[str, Any]], Any, CascadeAnswer]
+
+
+class _Cascading:
+    """What both cascades do but for the waiting."""
+
+    def __init__(
+        self,
+        weak: Tier,
+        strong: Tier,
+        predictor: QualityPredictor,
+        *,
+        threshold: float | None = None,
+        rate: float | None = None,
+        budget: float | None = None,
+        policy: Policy | None = None,
+        unjudged: Unjudged = "strong",
+        on_weak_error: WeakError = "raise",
+        on_strong_error: StrongError = "raise",
+    ) -> None:
+        """At most one of the four says when the strong model is asked:
+
+        - `threshold`: where the score is below it.
+        - `rate`: for at most this share of the questions, those with the lowest scores of the last thousand.
+        - `budget`: as often as so many US dollars for 1,000 questions allow, both models counted.
+        - `policy`: as it decides at the point `assess`: `execute` keeps the answer, `ask` asks the strong model.
+
+        Without any of them the predictor's own operating point is the threshold (`accept`, else `flag`, else 0.5).
+        `unjudged`: what is done with an answer of the weak model that has no score (a tool call, a refusal, one without
+        log-probabilities); of a rate or budget the strong model is asked about these first. `on_weak_error` and
+        `on_strong_error`: whether an error of one model is raised, or the other model's answer is taken. Raises
+        `RecordError` for what does not fit together.
+        """
+        if not hasattr(predictor, "signals"):
+            raise RecordError(f"predictor is a {type(predictor).__name__}; expected a QualityPredictor")
+        self.weak, self.strong, self._predictor = weak, strong, predictor
+        self.policy = _policy_of(threshold, rate, budget, policy)
+        if isinstance(self.policy, AskWithinBudget):
+            _check_priced(weak, strong)
+        self._unjudged = _one_of("unjudged", unjudged, Unjudged)
+        self._on_weak_error = _one_of("on_weak_error", on_weak_error, WeakError)
+        self._on_strong_error = _one_of("on_strong_error", on_strong_error, StrongError)
+        self._counts = CascadeCounts()
+        self._lock = Lock()
+        self.chat = _Chat(_Completions(self._create))
+
+    @property
+    def counts(self) -> CascadeCounts:
+        """What it has done so far."""
+        return self._counts
+
+    def _create(self, **request: Any) -> Any:
+        raise NotImplementedError
+
+    def _steps(self, request: dict[str, Any]) -> _Steps:
+        """Yields whom to ask what, takes in each response or error, and returns the answer."""
+        self._check(request)
+        try:
+            weak = yield self.weak, self._weak_request(request)
+        except Exception as error:
+            if self._on_weak_error == "raise":
+                raise
+            judged = _Judged(True, f"{self.weak.model} failed ({type(error).__name__}: {error})")
+        else:
+            judged = self._judge(weak)
+        strong, why = None, judged.reason
+        if judged.asks:
+            try:
+                strong = yield self.strong, {**request, **self.strong.options, "model": self.strong.model}
+            except Exception as error:
+                if self._on_strong_error == "raise" or judged.weak is None:
+                    raise
+                why += f"; {self.strong.model} failed ({type(error).__name__}: {error})"
+        return self._answer(judged, strong, why)
+
+    def _check(self, request: Mapping[str, Any]) -> None:
+        """Raises `RecordError` for a request that a cascade cannot answer, before anything is asked."""
+        if request.get("stream"):
+            raise RecordError(
+                "stream=True: a cascade reads the whole answer before it can keep it; leave stream out, or watch the "
+                "stream of one model (metaprobe.watch) and ask the other where the gate says escalate"
+            )
+        if (request.get("n") or 1) != 1:
+            raise RecordError(f"n={request['n']}: a cascade judges one answer; ask for one at a time")
+        if request.get("model", self.weak.model) != self.weak.model:
+            raise RecordError(
+                f"model={request['model']!r}: this cascade asks {self.weak.model} and, where it must, "
+                f"{self.strong.model}; leave model out"
+            )
+
+    def _weak_request(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        alternatives = {"top_logprobs": ALTERNATIVES} if self._predictor.schema.uses_top else {}
+        return {**alternatives, **request, **self.weak.options, "model": self.weak.model, "logprobs": True}
+
+    def _judge(self, weak: Any) -> _Judged:
+        """Returns what is to be done about an answer of the weak model."""
+        spent = self.weak.cost_usd(weak)
+        scored = score(self._predictor, weak)
+        if scored.verdict is None or scored.verdict.score is None:
+            reason = f"{self.weak.model} is not judged: {scored.as_metadata()['reason']}"
+            if self._unjudged == "keep" or not isinstance(self.policy, AskAtRate | AskWithinBudget):
+                return _Judged(self._unjudged == "strong", reason, scored.verdict, None, weak, spent)
+            signals = Signals()  # a rate or budget holds for these answers too, which then come first
+        else:
+            reason, signals = "", self._predictor.signals(scored.verdict)
+        state = State.at(POINT, agent=self.weak.model, signals=signals, features={"": self._costs(weak, spent)})
+        decision = self.policy.decide(state, [EXECUTE, ASK])
+        reason = "; ".join(filter(None, [reason, decision.reason]))
+        return _Judged(decision.action == ASK, reason, scored.verdict, decision, weak, spent)
+
+    def _costs(self, weak: Any, spent: float | None) -> dict[str, float]:
+        """What the question has cost and what the strong model will about cost, where both are known.
+
+        Raises `RecordError` where a budget is to be kept and they are not.
+        """
+        price = self.weak.cost_usd(weak, at=self.strong)
+        if spent is not None and price is not None:
+            return {SPENT_USD: spent, PRICE_USD: price}
+        if isinstance(self.policy, AskWithinBudget):
+            raise RecordError(f"budget: the answer of {self.weak.model} has no usage, so that its cost is not known")
+        return {}
+
+    def _answer(self, judged: _Judged, strong: Any, why: str) -> CascadeAnswer:
+        """Puts the answer together, counts it, and tells the policy what it cost."""
+        costs = [judged.spent, *([] if strong is None else [self.strong.cost_usd(strong)])]
+        cost = None if None in costs else sum(filter(None, costs))
+        tier, response = (self.weak, judged.weak) if strong is None else (self.strong, strong)
+        with self._lock:
+            before = self._counts
+            total = None if cost is None or before.cost_usd is None else before.cost_usd + cost
+            self._counts = CascadeCounts(before.questions + 1, before.by_strong + (strong is not None), total)
+        if judged.decision is not None:
+            self.policy.observe(judged.decision.id, Outcome(cost_usd=cost))
+        return CascadeAnswer(
+            response, tier.model, judged.verdict, judged.decision, why, cost, weak=judged.weak, strong=strong
+        )
+
+
+class Cascade(_Cascading):
+    """A cascade of two synchronous clients. May be shared by threads, as far as the clients may."""
+
+    def _create(self, **request: Any) -> CascadeAnswer:
+        steps = self._steps(request)
+        try:
+            tier, asked = next(steps)
+            while True:
+                try:
+                    response = tier.client.chat.completions.create(**asked)
+                    if inspect.isawaitable(response):
+                        _close(response)
+                        raise TypeError(f"the client of {tier.model} is asynchronous: take AsyncCascade")
+                except Exception as error:
+                    tier, asked = steps.throw(error)
+                else:
+                    tier, asked = steps.send(response)
+        except StopIteration as done:
+            answer: CascadeAnswer = done.value
+            return answer
+
+
+class AsyncCascade(_Cascading):
+    """A cascade of two asynchronous clients: `await cascade.chat.completions.create(...)`.
+
+    The answer is judged in the event loop, which takes well under a millisecond.
+    """
+
+    async def _create(self, **request: Any) -> CascadeAnswer:
+        steps = self._steps(request)
+        try:
+            tier, asked = next(steps)
+            while True:
+                try:
+                    response = tier.client.chat.completions.create(**asked)
+                    if not inspect.isawaitable(response):
+                        raise TypeError(f"the client of {tier.model} is synchronous: take Cascade")
+                    response = await response
+                except Exception as error:
+                    tier, asked = steps.throw(error)
+                else:
+                    tier, asked = steps.send(response)
+        except StopIteration as done:
+            answer: CascadeAnswer = done.value
+            return answer
+
+
+class _Completions:
+    """`cascade.chat.completions`."""
+
+    def __init__(self, create: Callable[..., Any]) -> None:
+        self.create = create
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"a cascade has chat.completions.create, and no {name!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Chat:
+    """`cascade.chat`."""
+
+    completions: _Completions
+
+
+def _policy_of(threshold: float | None, rate: float | None, budget: float | None, policy: Policy | None) -> Policy:
+    """The one that was given, or the predictor's own operating point under the papers' rule."""
+    given = {"threshold": threshold, "rate": rate, "budget": budget, "policy": policy}
+    named = [name for name, value in given.items() if value is not None]
+    if len(named) > 1:
+        raise RecordError(f"{' and '.join(named)} were given; give one of {', '.join(given)}")
+    if threshold is not None:
+        return PaperRules(theta=threshold, given=("theta",))
+    if rate is not None:
+        return AskAtRate(rate)
+    return AskWithinBudget(budget) if budget is not None else policy or PaperRules()
+
+
+def _check_priced(*tiers: Tier) -> None:
+    if unpriced := [tier.model for tier in tiers if tier.known_price is None]:
+        raise RecordError(
+            f"budget: the price of {' and '.join(unpriced)} is not known; give it, as in "
+            "Tier(client, model, price=Price(prompt=0.15, completion=0.6)), in US dollars for a million tokens"
+        )
+
+
+def _one_of(name: str, value: Any, kinds: Any) -> Any:
+    if value not in get_args(kinds):
+        raise RecordError(f"{name} is {value!r}; expected one of {', '.join(get_args(kinds))}")
+    return value
+
+
+def _close(response: Any) -> None:
+    """Ends a coroutine that nobody awaits, so that Python does not warn of it."""
+    if inspect.iscoroutine(response):
+        response.close()

@@ -1,0 +1,154 @@
+"""Training and comparing in Python: each function takes the options of its command, and calls what the command calls.
+
+The heavy packages are imported when a function is called; one that is missing is named with its extra.
+"""
+
+import inspect
+from collections.abc import Callable, Sequence
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+
+from metaprobe.checkpoints import Checkpoint
+from metaprobe.checkpoints.shown import with_fields
+from metaprobe.training.options import (
+    AdapterOptions,
+    CompareOptions,
+    GateOptions,
+    HiddenOptions,
+    QualityOptions,
+    RouterOptions,
+)
+
+if TYPE_CHECKING:
+    from metaprobe.eval.results import Comparison
+    from metaprobe.records.outcomes import QuestionOutcomes
+
+Stores = str | Path | Sequence[str | Path]
+
+P = ParamSpec("P")
+Options = TypeVar("Options")
+Data = TypeVar("Data")
+Result = TypeVar("Result")
+
+
+def takes(
+    options: Callable[P, Options],
+) -> Callable[[Callable[[Data, Options], Result]], Callable[Concatenate[Data, P], Result]]:
+    """Returns a decorator: the function then takes the fields of the dataclass `options` as its keywords."""
+
+    def decorate(function: Callable[[Data, Options], Result]) -> Callable[Concatenate[Data, P], Result]:
+        @wraps(function)
+        def called(data: Data, /, *args: P.args, **given: P.kwargs) -> Result:
+            return function(data, options(*args, **given))
+
+        signature = inspect.signature(function)
+        first, *_ = signature.parameters.values()
+        first = first.replace(kind=inspect.Parameter.POSITIONAL_ONLY)
+        keywords = inspect.signature(options).parameters.values()
+        called.__signature__ = signature.replace(parameters=[first, *keywords])  # type: ignore[attr-defined]
+        called.__doc__ = with_fields(function.__doc__ or "", options)
+        return called
+
+    return decorate
+
+
+def _listed(stores: Stores) -> list[str | Path]:
+    return [stores] if isinstance(stores, str | Path) else list(stores)
+
+
+@takes(QualityOptions)
+def train_quality(runs: Stores, options: QualityOptions) -> Checkpoint:
+    """Trains a quality predictor on log-probabilities, one calibrated head a target, and returns its checkpoint.
+
+    `runs` is a run store or several. `metaprobe.load(checkpoint.path)` gives the predictor. Raises `RecordError` where
+    the runs do not suffice, `MissingExtra` without the extra `fit`.
+
+    >>> checkpoint = train_quality("runs", target="correct", folds=2, out="out/quality")
+    >>> checkpoint.manifest.training.command
+    'metaprobe.train_quality(folds=2)'
+    """
+    from metaprobe.training.quality.train import train_quality
+
+    return train_quality(_listed(runs), options)
+
+
+@takes(HiddenOptions)
+def train_hidden(runs: Stores, options: HiddenOptions) -> Checkpoint:
+    """Trains a linear probe on stored hidden states, and returns its checkpoint.
+
+    `runs` is a run store or several. Layer and position are chosen on rows that the probe was not fitted on. Stopped
+    and called again, it goes on. For states that you hold as arrays there is `ConfidenceProbe.fit`. Raises
+    `RecordError` where the runs do not suffice, `MissingExtra` without the extra `train`.
+
+    >>> checkpoint = train_hidden("runs", when="before", probe="mass-mean", folds=2, out="out/difficulty")
+    >>> checkpoint.manifest.contract["position"]
+    'prompt_last'
+    """
+    from metaprobe.training.hidden.train import train_hidden
+
+    return train_hidden(_listed(runs), options)
+
+
+@takes(GateOptions)
+def train_gate(runs: Stores, options: GateOptions) -> Checkpoint:
+    """Trains a gate that stops an answer while it streams, and returns its checkpoint.
+
+    `runs` is a run store or several. Raises `RecordError` where the runs do not suffice for a rate in `alpha`,
+    `MissingExtra` without the extra `fit`.
+
+    >>> checkpoint = train_gate("runs", alpha=[0.1], folds=2, out="out/gate")
+    >>> checkpoint.manifest.contract["alphas"]
+    [0.1]
+    """
+    from metaprobe.training.gate.train import train_gate
+
+    return train_gate(_listed(runs), options)
+
+
+@takes(RouterOptions)
+def train_router(outcomes: "str | Path | Sequence[QuestionOutcomes]", options: RouterOptions) -> Checkpoint:
+    """Trains a router on outcomes of several agents (whom to ask, whose answer to keep), and returns its checkpoint.
+
+    `outcomes` is a file with one question a line, a folder of runs of `collect metacogagent --variant every-agent`, or
+    the outcomes themselves. Raises `RecordError` where they do not suffice, `MissingExtra` without the extra `fit`.
+
+    >>> checkpoint = train_router("outcomes.jsonl", folds=2, states=1000, out="out/router")
+    >>> checkpoint.manifest.contract["offered"]
+    ['large', 'small']
+    """
+    from metaprobe.training.router.train import train_router
+
+    return train_router(outcomes, options)
+
+
+@takes(AdapterOptions)
+def train_adapter(runs: Stores, options: AdapterOptions) -> Checkpoint | None:
+    """Trains a small language model that reads prompt and answer as text, and returns its checkpoint.
+
+    `runs` is a run store or several. Stopped and called again, it goes on. Under `accelerate launch` only the first
+    process gets the checkpoint, the others None. Raises `RecordError` where the runs do not suffice, `MissingExtra`
+    without the extras `train` and `adapter`.
+
+    >>> checkpoint = train_adapter("runs", llm="smollm2-135m", out="out/adapter")  # doctest: +SKIP
+    """
+    from metaprobe.training.adapter.train import train_adapter
+
+    return train_adapter(_listed(runs), options)
+
+
+@takes(CompareOptions)
+def compare(runs: Stores, options: CompareOptions) -> "Comparison":
+    """Compares what the model says of itself with what its signals tell, and returns every method's figures.
+
+    `runs` is a run store or several. Writes `report.html`, tables, drawings and a row for each answer and method into
+    the folder `out`. Raises `RecordError` where the runs do not suffice, `MissingExtra` without the extras `train` and
+    `report`.
+
+    >>> comparison = compare("runs", folds=2, out="out/report")
+    >>> comparison.methods[0].name, comparison.to_dict()["answers"] == len(comparison.y)
+    ('stated confidence', True)
+    """
+    from metaprobe.training.comparison.write import compare
+
+    return compare(_listed(runs), options)

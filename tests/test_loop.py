@@ -1,0 +1,206 @@
+"""An agent loop of one's own: verdict, signals, policy, decision, in ten lines, with one's own names for the agents."""
+
+import asyncio
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from docs_worlds import WORLDS
+
+from metaprobe.checkpoints import ContractMismatch
+from metaprobe.probes.quality import QualityPredictor
+from metaprobe.probes.signals import Signal, Signals
+from metaprobe.records.errors import InvalidResponse, RecordError
+from metaprobe.routing.pacing import PRICE_USD, SPENT_USD, AskAtRate, AskWithinBudget
+from metaprobe.routing.paper import PaperRules
+from metaprobe.routing.policy import Outcome, State
+
+PAGE = Path(__file__).parent.parent / "docs" / "loop.md"
+LOOP, ASYNC, ROUTED, CASCADE = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
+
+
+def lines_of(code: str) -> int:
+    """Without what is imported, and without blank lines."""
+    return sum(bool(line.strip()) and not line.startswith("from ") for line in code.splitlines())
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("loop")
+    return folder, WORLDS["loop"](folder)
+
+
+@pytest.fixture
+def world(made: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    folder, names = made
+    monkeypatch.chdir(folder)
+    names["asked_of"].clear()
+    return dict(names)
+
+
+def test_the_loops_of_the_page_take_ten_lines(world: dict[str, Any]) -> None:
+    assert [lines_of(code) <= 10 for code in (LOOP, ASYNC, ROUTED)] == [True] * 3
+
+
+def test_the_loop_asks_the_next_agent_until_an_answer_is_good_enough(world: dict[str, Any]) -> None:
+    exec(LOOP, world)
+    assert world["asked_of"] == ["drafter", "solver"]
+    assert (world["agent"], world["decision"].action) == ("solver", "execute")
+    assert world["decision"].propensities == {"execute": 1.0, "ask": 0.0}
+    score = world["predictor"].predict(world["response"]).score
+    assert world["signals"].confidence.value == score
+    assert world["decision"].scores["execute"] == score >= 0.7
+
+
+def test_the_asynchronous_loop_decides_as_the_other(world: dict[str, Any]) -> None:
+    exec(LOOP, world)
+    exec(ASYNC, world)
+    agent, response = asyncio.run(world["answered"](world["messages"]))
+    assert (agent, response) == ("solver", world["response"])
+
+
+def test_a_learned_router_says_whom_of_ones_own_agents_to_ask(world: dict[str, Any]) -> None:
+    exec(LOOP, world)
+    world["asked_of"].clear()
+    exec(ROUTED, world)
+    assert world["asked_of"] == list(world["asked"])  # each once, and none that it did not name
+    assert set(world["asked"]) <= {"drafter", "solver", "expert"}
+    assert world["step"].action == "keep"
+    assert world["asked"][world["step"].agent].answer == f"said by {world['step'].agent}"
+    assert not world["step"].fallback
+
+
+def test_the_cascade_of_the_page_keeps_the_strong_answer_and_says_so(world: dict[str, Any]) -> None:
+    exec(LOOP, world)
+    world["asked_of"].clear()
+    exec(CASCADE, world)
+    assert world["asked_of"] == ["small-model", "large-model"]
+    answer = world["answer"]
+    assert (answer.answered_by, answer.choices[0].message.content) == ("large-model", "said by large-model")
+    assert answer.cost_usd == pytest.approx((20 * 0.15 + 8 * 0.6 + 20 * 2.5 + 8 * 10.0) / 1e6)
+    assert "< 0.700 (theta, as given)" in answer.reason
+
+
+@pytest.fixture
+def predictor(world: dict[str, Any]) -> QualityPredictor:
+    return QualityPredictor.load("out/quality")
+
+
+def test_signals_of_a_response_and_of_its_verdict_say_the_same(predictor: QualityPredictor) -> None:
+    logprobs = [-0.1, -0.4, -0.2]
+    verdict = predictor.predict(logprobs)
+    read, told = predictor.signals(logprobs), predictor.signals(verdict)
+    for signals in (read, told):
+        assert signals.confidence == signals.quality == Signal(verdict.score or 0.0, verdict.checkpoint)
+        assert signals.confidence.thresholds == predictor.checkpoint.manifest.thresholds
+        assert signals.critical is None  # this predictor has no such head
+    assert told.mean_logprob is told.tokens is None
+    assert read.value("mean_logprob") == pytest.approx(-0.7 / 3)
+    assert [read.value(name) for name in ("min_logprob", "first_logprob", "tokens")] == pytest.approx([-0.4, -0.1, 3])
+
+
+def test_signals_of_what_cannot_be_judged_are_refused(predictor: QualityPredictor) -> None:
+    with pytest.raises(InvalidResponse):
+        predictor.signals({"choices": [{"message": {"content": "yes"}}]})
+    other = QualityPredictor.load().predict([-0.1, -0.4, -0.2])
+    with pytest.raises(ContractMismatch, match=r"the verdict is of checkpoint \w+, and this predictor is \w+: give"):
+        predictor.signals(other)
+
+
+def test_a_state_has_an_id_of_its_own() -> None:
+    first, second = State.at("assess", agent="a"), State.at("assess", agent="a")
+    assert first.decision_id != second.decision_id
+    assert (first.point, first.agent, first.signals) == ("assess", "a", Signals())
+
+
+# Policies that spend evenly
+
+
+def state(confidence: float | None, **costs: float) -> State:
+    signals = Signals() if confidence is None else Signals(confidence=Signal(confidence, "x"))
+    return State.at("assess", signals=signals, features={"": costs})
+
+
+def scores(count: int) -> list[float]:
+    """Distinct numbers in no order."""
+    return [(index * 7919 % 10007) / 10007 for index in range(1, count + 1)]
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.1, 0.5, 1.0])
+def test_a_rate_is_kept_and_spent_on_the_lowest(rate: float) -> None:
+    policy = AskAtRate(rate)
+    asked = [policy.decide(state(value), ["execute", "ask"]).action == "ask" for value in scores(2000)]
+    assert sum(asked) / 2000 == pytest.approx(rate, abs=0.02)
+    low = [value for value, was in zip(scores(2000)[500:], asked[500:], strict=True) if was]
+    assert all(value < rate + 0.1 for value in low)
+
+
+def test_a_rate_holds_from_the_first_answer_and_where_all_are_equal() -> None:
+    assert AskAtRate(0.2).decide(state(0.01), ["execute", "ask"]).action == "execute"
+    policy = AskAtRate(0.2)
+    assert {policy.decide(state(0.5), ["execute", "ask"]).action for _ in range(50)} == {"execute"}
+    assert policy.decide(state(0.1), ["execute", "ask"]).action == "ask"
+    assert policy.decide(state(None), ["execute", "ask"]).action == "ask"  # lower than anything known
+
+
+def test_a_rate_looks_back_no_further_than_its_window() -> None:
+    policy = AskAtRate(0.5, window=4)
+    for value in (0.9, 0.9, 0.9, 0.9, 0.1, 0.1, 0.1):
+        policy.decide(state(value), ["execute", "ask"])
+    assert policy.decide(state(0.2), ["execute", "ask"]).action == "execute"  # the highest of the last four
+    assert policy.decide(state(0.05), ["execute", "ask"]).reason.startswith("confidence 0.050, among the lowest 25%")
+
+
+def test_a_budget_is_never_overspent_and_nearly_used_up() -> None:
+    policy = AskWithinBudget(1.0)  # 0.001 a question
+    total = 0.0
+    for number, value in enumerate(scores(3000), 1):
+        made = policy.decide(state(value, **{SPENT_USD: 0.0002, PRICE_USD: 0.004}), ["execute", "ask"])
+        total += 0.0002 + 0.004 * (made.action == "ask")
+        assert total <= 0.001 * number + 1e-12
+        assert policy.mean_usd == pytest.approx(total / number)
+    assert total / 3000 > 0.00095
+
+
+def test_a_budget_learns_what_answers_really_cost() -> None:
+    dear, cheap = AskWithinBudget(1.0), AskWithinBudget(1.0)
+    asked = {dear: 0, cheap: 0}
+    for value in scores(3000):
+        for policy, real in ((dear, 0.0082), (cheap, 0.0042)):
+            made = policy.decide(state(value, **{SPENT_USD: 0.0002, PRICE_USD: 0.004}), ["execute", "ask"])
+            asked[policy] += made.action == "ask"
+            policy.observe(made.id, Outcome(cost_usd=real if made.action == "ask" else 0.0002))
+    assert asked[dear] < 0.55 * asked[cheap]
+    assert dear.mean_usd < 0.00101
+    policy.observe("unknown", Outcome(cost_usd=1.0))
+    assert policy.mean_usd < 0.00101
+
+
+def test_a_budget_below_the_first_agents_own_cost_never_asks() -> None:
+    policy = AskWithinBudget(0.1)
+    costs = {SPENT_USD: 0.0002, PRICE_USD: 0.004}
+    assert {policy.decide(state(v, **costs), ["execute", "ask"]).action for v in scores(500)} == {"execute"}
+
+
+def test_a_policy_takes_only_what_is_legal_and_says_what_it_lacks() -> None:
+    assert AskAtRate(1.0).decide(state(0.1), ["execute"]).action == "execute"
+    with pytest.raises(RecordError, match="has no legal action"):
+        AskAtRate(1.0).decide(state(0.1), [])
+    with pytest.raises(RecordError, match=r"a budget needs spent_usd and price_usd in the state's features"):
+        AskWithinBudget(1.0).decide(state(0.1), ["execute", "ask"])
+    for wrong in (-0.1, 1.1, float("nan")):
+        with pytest.raises(RecordError, match="expected the share of answers"):
+            AskAtRate(wrong)
+    for wrong in (0.0, -1.0, float("inf"), float("nan")):
+        with pytest.raises(RecordError, match=r"expected US dollars for 1,000 questions, above 0"):
+            AskWithinBudget(wrong)
+    with pytest.raises(RecordError, match="window is 0"):
+        AskAtRate(0.5, window=0)
+
+
+def test_the_papers_rule_takes_the_checkpoints_threshold_where_none_is_given() -> None:
+    number = Signals(confidence=Signal(0.6, "digest", {"accept": 0.65}))
+    assert PaperRules().decide(State.at("assess", signals=number), ["execute", "ask"]).action == "ask"
+    given = PaperRules(theta=0.55)
+    assert given.decide(State.at("assess", signals=number), ["execute", "ask"]).action == "execute"

@@ -1,0 +1,81 @@
+"""What came of asking agents, line by line: what is read, what is written, and what is refused by name."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from metaprobe.records.errors import ImportFileError
+from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, outcome_of_line, read_outcomes, write_outcomes
+
+
+def test_outcomes_survive_a_round_trip(tmp_path: Path) -> None:
+    questions = [
+        QuestionOutcomes("full", "g", "Who?", "d", {"small": AgentOutcome("x", 1.0, 0.3, 0.2, 5.0, "stated")}),
+        QuestionOutcomes(
+            "logged", "g", agents={"small": AgentOutcome("x", 0.5, -math.inf)}, chosen="ask", propensities={"ask": 0.9}
+        ),
+    ]
+    write_outcomes(tmp_path / "o.jsonl.gz", questions)
+    assert read_outcomes(tmp_path / "o.jsonl.gz") == questions
+
+
+@pytest.mark.parametrize(
+    ("line", "field"),
+    [
+        ({"id": "a"}, '"agents" is missing'),
+        ({"agents": {}}, '"id" is missing'),
+        ({"id": "a", "agents": {"m": {"correct": 2}}}, '"agents.m.correct" is 2'),
+        ({"id": "a", "agents": {"m": {"score": 0.5, "correct": 1}}}, "differ"),
+        ({"id": "a", "agents": {"m": {"cost_usd": -1}}}, '"agents.m.cost_usd" is -1'),
+        ({"id": "a", "agents": {"m": {"confidence": "high"}}}, '"agents.m.confidence" is "high"'),
+        ({"id": "a", "agents": {}, "propensities": {"x": 1.5}}, '"propensities.x" is 1.5'),
+        ({"id": "a", "agents": {}, "propensities": {"x": None}}, '"propensities.x" is missing; expected a number'),
+        ({"id": "a", "agents": {}, "propensities": [1]}, '"propensities" is [1]; expected an object'),
+        ({"id": "a", "agents": {"m": 1}}, '"agents.m" is 1; expected an object'),
+        ({"id": "a", "agents": {"m": {"answer": 7}}}, '"agents.m.answer" is 7; expected a string'),
+        ({"id": 7, "agents": {}}, '"id" is 7; expected a string'),
+        ({"id": "a", "agents": {"m": {"score": True}}}, '"agents.m.score" is true; expected a number'),
+        ({"id": "a", "agents": {"m": {"score": -0.1}}}, '"agents.m.score" is -0.1; expected a number from 0 to 1'),
+        ({"id": "a", "agents": {"m": {"confidence": math.nan}}}, '"agents.m.confidence" is NaN; expected a number'),
+        ({"id": "a", "agents": {"m": {"confidence": math.inf}}}, '"agents.m.confidence" is inf; expected a number of'),
+        ({"id": "a", "agents": {"m": {"latency_ms": math.inf}}}, "expected a number of at least 0, and finite"),
+        ({"id": "a", "agents": "x" * 59}, '"agents" is "' + 56 * "x" + "...; expected"),
+        ({"id": "a", "agents": "x" * 58}, '"agents" is "' + 58 * "x" + '"; expected'),
+        ({"id": "fine", "agents": {}}, "id 'fine' stands in line 1 too"),
+    ],
+)
+def test_a_bad_outcome_is_named_by_line_and_field(tmp_path: Path, line: dict[str, object], field: str) -> None:
+    path = tmp_path / "o.jsonl"
+    path.write_text(json.dumps({"id": "fine", "agents": {}}) + "\n" + json.dumps(line) + "\n")
+    with pytest.raises(ImportFileError, match="line 2") as error:
+        read_outcomes(path)
+    assert field in str(error.value)
+    assert error.value.line == 2
+
+
+def test_the_least_that_a_line_may_say_and_the_bounds_of_its_numbers(tmp_path: Path) -> None:
+    least = outcome_of_line({"id": "a", "agents": {"m": {}}, "group": None, "propensities": None})
+    assert least == QuestionOutcomes("a", "a", agents={"m": AgentOutcome()})
+    agents = {"none": {"score": 0, "cost_usd": 0, "latency_ms": 0}, "all": {"correct": True, "confidence": -math.inf}}
+    line = {"id": "b", "group": "g", "agents": agents, "chosen": "all", "propensities": {"none": 0, "all": 1}}
+    read = outcome_of_line(line)
+    assert read.agents["none"] == AgentOutcome(score=0.0, cost_usd=0.0, latency_ms=0.0)
+    assert read.agents["all"] == AgentOutcome(score=1.0, confidence=-math.inf)
+    assert (read.group, read.chosen, dict(read.propensities)) == ("g", "all", {"none": 0.0, "all": 1.0})
+    (tmp_path / "o.jsonl").write_text("\n")
+    with pytest.raises(ImportFileError, match="holds no outcome; expected one JSON object a line"):
+        read_outcomes(tmp_path / "o.jsonl")
+
+
+def test_outcomes_are_plain_text_that_leaves_out_what_is_not_known(tmp_path: Path) -> None:
+    answered = AgentOutcome("ü", score=0.0, confidence_source="stated")
+    write_outcomes(tmp_path / "o.jsonl", [QuestionOutcomes("a", "g", agents={"m": answered})])
+    written = (tmp_path / "o.jsonl").read_text(encoding="utf-8")
+    assert "ü" in written
+    assert json.loads(written) == {
+        "id": "a",
+        "group": "g",
+        "agents": {"m": {"answer": "ü", "score": 0.0, "confidence_source": "stated"}},
+    }

@@ -1,0 +1,246 @@
+"""Systems and tasks from outside: what docs/own.md shows is collected; what cannot be used is refused first."""
+
+import dataclasses
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from scripted import ScriptedLLM
+
+from metaprobe.cli import main
+from metaprobe.collecting.labels import unlabelled
+from metaprobe.collecting.launch import CollectionPlan, launch
+from metaprobe.pipelines import SYSTEMS, Models, Session, System, load_system
+from metaprobe.pipelines.contract import check_system
+from metaprobe.pipelines.loading import known_system
+from metaprobe.records.errors import RecordError
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import Item, Run
+from metaprobe.tasks import Task, load_task
+
+PAGE = Path(__file__).parent.parent / "docs" / "own.md"
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder that Python looks into, with the two modules of the page; their names differ from test to test."""
+    mark = re.sub(r"\W", "_", tmp_path.name)
+    for code in re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S):
+        name = re.match(r"# (\w+)\.py\n", code)
+        assert name is not None
+        assert len(code.splitlines()) < 30
+        (tmp_path / f"{name[1]}_{mark}.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    known_system.cache_clear()
+
+
+def module(folder: Path, stem: str) -> str:
+    return next(path.stem for path in folder.glob(f"{stem}*.py"))
+
+
+def written(folder: Path, name: str, code: str) -> str:
+    """The name of a new module with this code."""
+    name = f"{name}_{re.sub(r'[^a-z0-9]', '_', folder.name.lower())}"
+    (folder / f"{name}.py").write_text(code)
+    return name
+
+
+def plan(folder: Path, **more: Any) -> CollectionPlan:
+    names = {"system": f"{module(folder, 'my_systems')}:TWO_LOOKS", "task": f"{module(folder, 'my_tasks')}:SQUARES"}
+    return CollectionPlan(**{**names, "llms": ("no-such-model",), **more})
+
+
+def test_the_system_and_the_task_of_the_page_are_collected(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = {"answer": ["Answer: 4", "Answer: 8", "Answer: 9"], "confidence": ["95 %", "20 %"]}
+    llm = ScriptedLLM({**said, "*": "ready"})
+    monkeypatch.setattr("metaprobe.collecting.launch.load_models", lambda *_, **__: Models(llm))
+    report = launch(plan(own, limit=2, concurrency=1), own / "runs")
+    assert (report.done, report.failed) == (2, ())
+    sure, unsure = sorted(RunStore(own / "runs"), key=lambda run: len(run.calls))
+    assert [call.stage for call in sure.calls] == ["answer", "confidence"]
+    assert [call.stage for call in unsure.calls] == ["answer", "confidence", "answer"]
+    assert [run.system for run in (sure, unsure)] == ["two-looks"] * 2
+    assert {run.item.task for run in (sure, unsure)} == {"squares"}
+    assert [run.decisions[0].action for run in (sure, unsure)] == ["stop", "again"]
+    assert (sure.final_answer, sure.outcome) == ("4", 1.0)
+    assert all(run.label("correct", run.calls[0].id) is not None for run in (sure, unsure))
+    assert launch(plan(own, limit=2, concurrency=1), own / "runs").stored_before == 2
+
+
+def test_its_contract_is_held_to_before_a_model_is_loaded(own: Path) -> None:
+    for more, said in (
+        ({"signals": ("confidence=bundled:quality",)}, "two-looks has no such number .* it takes quality"),
+        ({"tokens": ("judge=3",)}, r"two-looks has no stage 'judge'; its stages"),
+        ({"variants": ("other",)}, r"no variant of two-looks 'other'; there are: plain"),
+        ({"policy": "paper:theta=0.4"}, r"theta=0.4: it is for assess, assign, and two-looks"),
+        ({"constants": ("rounds=3",)}, r"a constant of two-looks: none"),
+        ({"agents": ("a",)}, "two-looks takes no agents of your own"),
+        ({"data": "here"}, r"squares has no splits and needs no data|SQUARES has no splits and needs no data"),
+        ({"prompts": own}, r"no prompt file solve\.txt in .*; expected: solve\.txt, sure\.txt"),
+        ({}, "no-such-model"),
+    ):
+        with pytest.raises(RecordError, match=said):
+            launch(plan(own, **more), own / "runs")
+
+
+def test_texts_of_ones_own_take_the_place_of_the_systems(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    llm = ScriptedLLM({"answer": "Answer: 4", "confidence": "95 %", "*": "ready"})
+    monkeypatch.setattr("metaprobe.collecting.launch.load_models", lambda *_, **__: Models(llm))
+    (own / "texts").mkdir()
+    (own / "texts" / "solve.txt").write_text("--- user\nBriefly: $question\n")
+    (own / "texts" / "sure.txt").write_text("--- user\nSure of $answer?\n")
+    launch(plan(own, limit=1, prompts=own / "texts"), own / "runs")
+    assert llm.prompts_of("answer") == ["Briefly: What is 2 times 2?"]
+    assert llm.prompts_of("confidence") == ["Sure of Answer: 4?"]
+
+
+def test_a_name_that_leads_nowhere_is_refused_with_what_there_is(own: Path) -> None:
+    systems, tasks = module(own, "my_systems"), module(own, "my_tasks")
+    broken = written(own, "broken", "raise OSError('no disk')\n")
+    needy = written(own, "needy", "import not_there_at_all\n")
+    typo = written(own, "typo", "def (:\n")
+    for name, said in (
+        ("nowhere_at_all:SYSTEM", r"there is no module 'nowhere_at_all'; expected MODULE:NAME with a module that is"),
+        (f"{systems}.inner:SYSTEM", rf"there is no module '{systems}\.inner'"),
+        (f"{systems}:TWO", rf"{systems} has no 'TWO'; of kind System it has: TWO_LOOKS"),
+        (f"{systems}:two_looks", r"two_looks in .* is of type function; expected a metaprobe\.pipelines\.system\.Sys"),
+        (f"{tasks}:SQUARES", r"is of type Task; expected .* it has: none|Of that kind .* has: none"),
+        (f"{broken}:SYSTEM", rf"{broken} cannot be imported: OSError: no disk"),
+        (f"{needy}:SYSTEM", rf"{needy} needs not_there_at_all, which is not installed"),
+        (f"{typo}:SYSTEM", rf"{typo} cannot be imported: SyntaxError"),
+        ("two-looks", r"no system 'two-looks'; there are: self-report, .* MODULE:NAME, or by an entry point"),
+        ("a:b:c", "no system 'a:b:c'"),
+    ):
+        with pytest.raises(RecordError, match=said):
+            load_system(name)
+    with pytest.raises(RecordError, match=rf"{tasks} has no 'SQUARE'; of kind Task it has: SQUARES"):
+        load_task(f"{tasks}:SQUARE")
+    with pytest.raises(RecordError, match=r"no task 'squares'; expected one of gsm8k, .* an entry point in metaprobe"):
+        load_task("squares")
+
+
+async def answered(session: Session) -> Run:
+    return session.run("")
+
+
+def answered_at_once(session: Session) -> Run:
+    return session.run("")
+
+
+WHOLE = System(name="whole", run=answered, prompts=(), stages=("answer", "judge"), signals={"quality": "answer"})
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"name": "two looks"}, "name is empty or not of letters"),
+        ({"name": ""}, "name is empty"),
+        ({"run": answered_at_once}, r"run is <function answered_at_once.*; expected an `async def`"),
+        ({"stages": "answer"}, r"stages is 'answer'; expected texts, as in stages=\(\"a\", \"b\"\)"),
+        ({"stages": ()}, "stages is empty"),
+        ({"variants": ()}, "variants is empty"),
+        ({"answer_stages": ("reply",)}, "answer_stages names 'reply'; expected answer or judge"),
+        ({"default_variants": ("other",)}, "default_variants names 'other'; expected plain"),
+        ({"limits": {"verify": 3}}, "limits names 'verify'"),
+        ({"signals": {"mood": "answer"}}, "signals names 'mood'; expected confidence or difficulty or quality or crit"),
+        ({"signals": {"quality": "verify"}}, "signals names 'verify'; expected answer or judge"),
+        ({"without": {"other": ("quality",)}}, "without names 'other'"),
+        ({"uses": ("confidence",)}, "uses names 'confidence'; expected quality"),
+        ({"heads": {"critical": ("critical",)}}, "heads names 'critical'; expected quality"),
+    ],
+)
+def test_a_contract_that_contradicts_itself_is_refused(change: dict[str, Any], said: str) -> None:
+    check_system(WHOLE)
+    with pytest.raises(RecordError, match=f"system '.*' contradicts itself: {said}"):
+        check_system(dataclasses.replace(WHOLE, **change))
+
+
+@pytest.mark.parametrize("system", SYSTEMS.values(), ids=list(SYSTEMS))
+def test_no_system_of_the_package_contradicts_itself(system: System) -> None:
+    check_system(system)
+
+
+def test_a_system_from_outside_that_contradicts_itself_is_refused_where_it_is_named(own: Path) -> None:
+    code = "from metaprobe.pipelines import System\nasync def run(session): ...\n"
+    name = written(own, "odd", f"{code}SYSTEM = System(name='odd', run=run, prompts=(), stages='answer')\n")
+    with pytest.raises(RecordError, match="system 'odd' contradicts itself: stages is 'answer'"):
+        load_system(f"{name}:SYSTEM")
+
+
+def test_a_system_or_task_may_not_take_the_name_of_one_of_the_package(own: Path) -> None:
+    code = "from metaprobe.pipelines.zero_shot_cot import SYSTEM as THEIRS\nfrom dataclasses import replace\n"
+    name = written(own, "copies", f"{code}MINE = replace(THEIRS, default_variants=('plain',))\n")
+    assert load_system(f"{name}:THEIRS") is SYSTEMS["zero-shot-cot"]
+    with pytest.raises(RecordError, match="calls itself 'zero-shot-cot', as one of the package"):
+        load_system(f"{name}:MINE")
+    task = written(
+        own, "tasks", "from metaprobe.tasks import Task\nT = Task(name='gsm8k', items=lambda rows, seed: ())"
+    )
+    with pytest.raises(RecordError, match="calls itself 'gsm8k', as one of the package"):
+        load_task(f"{task}:T")
+
+
+def test_a_system_that_forgets_its_run_fails_with_that_reason(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "from metaprobe.pipelines import System\nasync def run(session): session.run('4')\n"
+    name = written(own, "forgetful", f"{code}SYSTEM = System(name='forgetful', run=run, prompts=())\n")
+    monkeypatch.setattr("metaprobe.collecting.launch.load_models", lambda *_, **__: Models(ScriptedLLM({"*": "x"})))
+    report = launch(plan(own, system=f"{name}:SYSTEM", limit=1), own / "runs")
+    assert "forgetful returned a NoneType; expected a Run: end with `return session.run(answer)`" in report.failed[0]
+
+
+@pytest.mark.parametrize(
+    ("item", "said"),
+    [
+        ({"id": "a"}, "squares, item 0 is a dict; expected a metaprobe.records.types.Item"),
+        (Item("", "q"), "squares, item 0 has no id"),
+        (Item("a", ""), "squares, item 0 has no question"),
+        (Item("a", "q", gold="4"), "squares, item 0: gold and choices are tuples of texts"),  # type: ignore[arg-type]
+        (Item("a", "q", gold=("4",), check="text"), "check is 'text'; expected one of exact"),  # type: ignore[arg-type]
+        (Item("a", "q", check="number"), "check is 'number' but gold is empty"),
+        (None, "squares gave no items"),
+    ],
+)
+def test_an_item_that_cannot_be_asked_or_checked_is_refused(item: object, said: str) -> None:
+    task = Task(name="squares", items=lambda rows, seed: [item] if item else [])  # type: ignore[list-item]
+    with pytest.raises(RecordError, match=said):
+        task.made((), 0)
+
+
+def entry_points(folder: Path, package: str, **groups: str) -> None:
+    """An installed package, as far as its metadata go."""
+    info = folder / f"{package}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+    text = "".join(f"[metaprobe.{group}]\n{line}\n" for group, line in groups.items())
+    (info / "entry_points.txt").write_text(text)
+
+
+def test_an_installed_package_gives_its_systems_and_tasks_names(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    systems, tasks = module(own, "my_systems"), module(own, "my_tasks")
+    entry_points(own, "mine", systems=f"two-looks = {systems}:TWO_LOOKS", tasks=f"squares = {tasks}:SQUARES")
+    shown = CliRunner().invoke(main, ["collect", "--help"]).output
+    assert re.search(r"Systems:\n.*self-report.*two-looks.*Tasks:\n.*gsm8k.*squares", shown, re.S)
+    assert len(load_task("squares")) == 98
+    llm = ScriptedLLM({"answer": "Answer: 4", "confidence": "95 %", "*": "ready"})
+    monkeypatch.setattr("metaprobe.collecting.launch.load_models", lambda *_, **__: Models(llm))
+    launch(plan(own, system="two-looks", task="squares", limit=1), own / "runs")
+    (run,) = RunStore(own / "runs")
+    assert next(unlabelled([dataclasses.replace(run, labels=())]))["answer"] == "4"  # its system is known again
+    entry_points(own, "another", systems="two-looks = elsewhere:SYSTEM")
+    with pytest.raises(RecordError, match=r"2 installed packages give this name in metaprobe\.systems; give one of"):
+        load_system("two-looks")
+
+
+def test_the_command_finds_a_module_in_the_folder_where_it_starts(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()  # the folder is on no path but the command's own
+    monkeypatch.chdir(own)
+    monkeypatch.setattr("sys.path", [*__import__("sys").path])
+    names = plan(own)
+    command = ["collect", names.system, "--task", names.task, "--llm", "no-such-model", "--out", str(own / "runs")]
+    result = CliRunner().invoke(main, command)
+    assert "no-such-model" in result.output
+    assert result.exit_code == 1
