@@ -219,6 +219,8 @@ def test_drawn_confidences_are_the_quantiles_of_those_that_were_given() -> None:
     assert half.count(None) == DRAWS / 2
     assert half.count(0.1) == half.count(0.9) == DRAWS / 4
     assert found != drawn(past, 1)
+    # The nearest share: 0.53 of 32 is 16.96, 0.51 of them 16.32.
+    assert [drawn(dataclasses.replace(past, stated=share), 0).count(None) for share in (0.53, 0.51)] == [15, 16]
     for silent in (dataclasses.replace(past, knots=(), scores=()), dataclasses.replace(past, stated=0.0)):
         assert drawn(silent, 0) == [None] * DRAWS
 

@@ -15,7 +15,9 @@ from test_compare import answers, judges, observed
 from test_essay_debate_analysis import RUNS as DEBATES
 from test_routing_eval import matrix_of
 
-from metaprobe.eval.audits import label_noise, left_out, transfer_matrix
+from metaprobe.eval.audits.data import label_noise
+from metaprobe.eval.audits.domains import left_out
+from metaprobe.eval.audits.transfer import transfer_matrix
 from metaprobe.eval.compare import PolicyOutcomes, auroc_gain, method_results, policy_results
 from metaprobe.eval.compare_details import detailed, ordinal_outcome
 from metaprobe.eval.compare_difficulty import at_equal_difficulty, difficulty_strata, overconfidence
