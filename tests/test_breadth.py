@@ -274,6 +274,15 @@ def test_the_gold_answer_is_that_of_a_second_computation(name: str) -> None:
     assert [SECOND[name](item) for item in BY_FAMILY[name]] == [item.gold[0] for item in BY_FAMILY[name]]
 
 
+def test_a_currency_may_be_given_with_its_country_and_a_word_with_its_article() -> None:
+    india = next(i for i in breadth_items(147) if i.question == "Which currency do people pay with in India?")
+    assert is_correct(india, "In India, people pay with the Indian Rupee.")
+    assert not is_correct(india, "In India, people pay with the Indian dollar.")
+    dog = next(i for i in breadth_items(147) if i.question == 'What is the German word for "dog"?')
+    assert is_correct(dog, "der Hund")
+    assert not is_correct(dog, "die Katze")
+
+
 def test_numerals_words_and_primes_are_as_known() -> None:
     assert [roman(n) for n in (4, 9, 14, 40, 90, 400, 944, 1999, 2026)] == (
         ["IV", "IX", "XIV", "XL", "XC", "CD", "CMXLIV", "MCMXCIX", "MMXXVI"]
