@@ -21,6 +21,7 @@ from research.breadth.collect import record
 from research.breadth.items import FAMILIES, LEVELS, SEED, breadth_items
 from research.breadth.lexicon import ANTONYMS, GROUPS, NEAR_IN_MEANING, WORDS
 from research.breadth.numbers import in_words, is_prime, roman
+from research.metacog_eval.facts import table
 
 EACH = 120
 ITEMS = breadth_items(EACH)
@@ -275,12 +276,15 @@ def test_the_gold_answer_is_that_of_a_second_computation(name: str) -> None:
 
 
 def test_a_currency_may_be_given_with_its_country_and_a_word_with_its_article() -> None:
-    india = next(i for i in breadth_items(147) if i.question == "Which currency do people pay with in India?")
-    assert is_correct(india, "In India, people pay with the Indian Rupee.")
-    assert not is_correct(india, "In India, people pay with the Indian dollar.")
-    dog = next(i for i in breadth_items(147) if i.question == 'What is the German word for "dog"?')
-    assert is_correct(dog, "der Hund")
-    assert not is_correct(dog, "die Katze")
+    adjectives = {f"country/{row['iso']}": row["adjective"].split("|")[0] for row in table("countries")}
+    for item in BY_FAMILY["currencies-and-tongues"]:
+        if "currency" in item.question:
+            assert is_correct(item, f"People pay with the {adjectives[item.group]} {item.gold[0]}."), item
+            assert not is_correct(item, f"the {adjectives[item.group]} shekels"), item
+    for item in BY_FAMILY["translations-into"]:
+        if "German" in item.question:
+            assert is_correct(item, f"das {item.gold[0]}"), item
+            assert not is_correct(item, f"das {item.gold[0]}haus"), item
 
 
 def test_numerals_words_and_primes_are_as_known() -> None:
