@@ -64,7 +64,9 @@ def choice_section(policies: Sequence[PolicyResult]) -> Section:
         else "",
         tables=(table,) if policies else (),
         figures=tuple(
-            reliability_figure(f"choice-{slug(at, name)}", name, bins, "The probability it chooses by", family="learned")
+            reliability_figure(
+                f"choice-{slug(at, name)}", name, bins, "The probability it chooses by", family="learned"
+            )
             for at, (name, bins) in enumerate(with_bins.items(), start=1)
         ),
         data=(reliability_table("choices-reliability", "policy", [(n, RECALIBRATED, b) for n, b in with_bins.items()]),)

@@ -45,9 +45,7 @@ def glance_section(comparison: Comparison) -> Section:
         title="At a glance",
         intro=" ".join(verdict_words(comparison)),
         figures=figures,
-        spreads=(Spread(ident="glance", figures=figures, ratios=(1.0,) * len(halves) + (1.5,) * len(forest)),)
-        if len(figures) > 1
-        else (),
+        spreads=(Spread(ident="glance", columns=(tuple(halves), tuple(forest))),) if halves and forest else (),
     )
 
 

@@ -203,9 +203,8 @@ class Spread:
 
     ident: str
     """Its file name without the ending."""
-    figures: tuple[Figure, ...]
-    ratios: tuple[float, ...] = ()
-    """Of their widths; equal where it is empty."""
+    columns: tuple[tuple[Figure, ...], ...]
+    """What stands in each column, from the top."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

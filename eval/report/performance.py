@@ -26,7 +26,7 @@ from metaprobe.eval.report.layout import (
 from metaprobe.eval.report.methods import main_methods
 from metaprobe.eval.report.palette import FAMILY, INK, PAPER, RIGHT, WRONG
 from metaprobe.eval.results import Comparison, Family, MethodResult
-from metaprobe.eval.wording import number, percent, spread
+from metaprobe.eval.wording import number, spread
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 HISTOGRAM = np.linspace(0, 1, 21)
 AS_STATED = "as stated"
 RECALIBRATED = "recalibrated"
+QUARTERS = (0, 25, 50, 75, 100)
 OUTCOMES = (RIGHT, WRONG)
 Bins = Sequence[ReliabilityBin]
 
@@ -225,5 +226,4 @@ def _reliability(bins: Bins, stated: Bins, colour: str, ax: Axes) -> None:
             clip_on=False,
         )
     per_cent_axes(ax, "said to be right" if stated else "predicted to be right", "share that is right")
-    ax.set_xlim(0, 100)
-    ax.set_ylim(0, 100)
+    ax.set(xlim=(0, 100), ylim=(0, 100), xticks=QUARTERS, yticks=QUARTERS)

@@ -70,7 +70,7 @@ def thresholds_section(comparison: Comparison) -> Section:
         folded=tuple(figure for group in families for figure in pair(group)),
         folded_title="Each family, the others in grey",
         data=(*((_roc_table(roc),) if roc else ()), _risk_table(risk)),
-        spreads=(Spread(ident="roc-and-risk", figures=main),) if roc else (),
+        spreads=(Spread(ident="roc-and-risk", columns=tuple((figure,) for figure in main)),) if roc else (),
     )
 
 
@@ -95,8 +95,7 @@ def _roc_figure(group: _Group, curves: Mapping[str, Roc]) -> Figure:
         ax.plot([0, 100], [0, 100], color=INK, linewidth=0.9, dashes=(2, 2))
         _curves(group, line, ax)
         per_cent_axes(ax, "of the wrong answers accepted", "of the right answers accepted")
-        ax.set_xlim(0, 100)
-        ax.set_ylim(0, 100)
+        ax.set(xlim=(0, 100), ylim=(0, 100))
 
     spoken = "; ".join(f"{method.name}: AUROC {number(method.auroc.estimate)}" for method in group.methods)
     return Figure(
