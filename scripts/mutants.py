@@ -153,7 +153,7 @@ def _changes(tree: ast.AST) -> Iterator[tuple[ast.AST, ast.AST | str]]:
 
 
 def _is_zip(node: ast.AST) -> bool:
-    """`strict=True` is a guard against mistakes of whoever changes the code: it never fires, and no test can hold it."""
+    """`strict=True` is a guard against mistakes of whoever changes the code: it never fires, no test can hold it."""
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "zip"
 
 
