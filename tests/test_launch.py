@@ -29,7 +29,7 @@ from metaprobe.collecting.launch import (
     launch,
     policy_of,
 )
-from metaprobe.collecting.models import api_options, check_capture, load_models, named_models
+from metaprobe.collecting.models import api_options, check_layers, load_models, named_models
 from metaprobe.llms.base import Capabilities
 from metaprobe.llms.cache import CallCache
 from metaprobe.llms.openai_client import OpenAILLM
@@ -368,9 +368,9 @@ def test_a_predictor_needs_a_model_that_gives_log_probabilities(
 @pytest.mark.parametrize("capture", ["", "some", "every:0", "every:", "1,", "-1", "1;2", "all,1"])
 def test_layers_that_no_model_has_are_refused_first(capture: str) -> None:
     with pytest.raises(RecordError, match="expected 'all', 'every:N', or numbers of layers"):
-        check_capture(capture)
+        check_layers(capture)
     for good in (None, "all", "every:4", "0, 8,16", " 3 "):
-        check_capture(good)
+        check_layers(good)
 
 
 def test_a_second_value_of_an_option_and_one_that_is_no_number_are_refused() -> None:
