@@ -371,22 +371,23 @@ def line_file(tmp_path: Path) -> Path:
     return path
 
 
-def test_route_says_how_many_lines_it_decided(stand_in: Any, line_file: Path) -> None:
+def test_route_names_each_line_that_it_refused(stand_in: Any, line_file: Path) -> None:
     router = stand_in("routing.learned.LearnedRouter.load", "router")
-    lines = stand_in("training.router.evaluate.route_lines", [{"action": "ask"}, {"action": None}])
+    refused = {"line": 2, "action": None, "reason": f"{line_file}:2: not JSON"}
+    lines = stand_in("training.router.evaluate.route_lines", [{"action": "ask"}, refused])
     typed = ("--budget", "0.5", "--seconds", "2", "--sha256", "abc")
     result = run("route", "bundled:router", line_file, *typed)
-    assert result.exit_code == 0
+    assert result.exit_code == 1
     means = {"budget": 0.5, "seconds": 2.0, "lambda_": None, "per_second": None}
     assert router == [(("bundled:router",), {"sha256": "abc"} | means)]
     assert lines == [(("router", line_file), {})]
     assert [json.loads(line) for line in result.stdout.splitlines()] == lines.answer
-    assert result.stderr == "decided 1 of 2 lines; the reasons stand in the lines\n"
+    assert result.stderr == f"{line_file}:2: not JSON\n"
     lines.answer = [{"action": "keep"}]
     whole = run("route", "bundled:router", line_file, "--lambda", "2", "--per-second", "0")
     assert (whole.exit_code, whole.stderr) == (0, "")
     assert (router[-1][1]["lambda_"], router[-1][1]["per_second"]) == (2.0, 0.0)
-    lines.answer = [{"action": None}]
+    lines.answer = []
     assert run("route", "bundled:router", line_file).exit_code == 1
     for wrong in (("--budget", "1", "--lambda", "1"), ("--seconds", "1", "--per-second", "1"), ("--budget", "0")):
         assert run("route", "bundled:router", line_file, *wrong).exit_code == 2
@@ -439,14 +440,14 @@ def test_demo_says_what_it_made(stand_in: Any, tmp_path: Path) -> None:
 
 def test_collect_tells_of_what_failed_was_cut_or_could_not_be_read(stand_in: Any, tmp_path: Path) -> None:
     asked = stand_in("collecting.launch.launch", CollectReport(3, 4))
-    result = run("collect", "s", "--task", "t", "--out", tmp_path, "--no-text", "--agents", "a,b")
+    result = run("collect", "s", "--task", "t", "--out", tmp_path, "--no-text", "--agent", "a", "--agent", "b")
     assert result.exit_code == 0
     plan, out, _ = asked[0][0]
-    assert (plan.system, plan.task, plan.text, plan.agents, out) == ("s", "t", False, ("a", "b"), tmp_path)
+    assert (plan.system, plan.task, plan.text, plan.agent, out) == ("s", "t", False, ("a", "b"), tmp_path)
     assert "failed" not in result.stderr.partition("collected 3 runs; 4 were stored before\n")[2]
     run("collect", "s", "--task", "t", "--out", tmp_path)
     plain = asked[1][0][0]
-    assert (plain.text, plain.agents, plain) == (True, (), type(plain)(system="s", task="t"))
+    assert (plain.text, plain.agent, plain) == (True, (), type(plain)(system="s", task="t"))
     for count in (1, 10, 11, 13):
         failed = tuple(f"run {n}: reason" for n in range(count))
         asked.answer = CollectReport(3, 4, failed, {"confidence": 5}, {"answer": (2, 9)})

@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from metaprobe.terminal import FILE, FOLDER, FOLDER_THERE, live_collection, say_collected
+from metaprobe.progress import live_collection
+from metaprobe.terminal import FILE, FOLDER, FOLDER_THERE, say_collected
 
 
 class CollectCommand(click.Command):
@@ -51,8 +52,9 @@ class CollectCommand(click.Command):
     "--policy",
     default="paper",
     show_default=True,
-    help="'paper', 'exhaustive', 'review' (of a debate's arguments) or 'learned:CHECKPOINT' (a router), with constants: "
-    "'paper:theta=0.4', 'review:critical=0.3', 'learned:CHECKPOINT,budget=0.5,theta=0.4'; or MODULE:NAME of your own.",
+    help="'paper', 'exhaustive', 'review' (of a debate's arguments) or 'learned:CHECKPOINT' (a router), with "
+    "constants: 'paper:theta=0.4', 'review:critical=0.3', 'learned:CHECKPOINT,budget=0.5,theta=0.4'; or MODULE:NAME of "
+    "your own.",
 )
 @click.option(
     "--epsilon",
