@@ -35,11 +35,11 @@ class RunStore:
     Runs are only added, and answers never change; what is said of them may (`rewrite`). One process writes at a time,
     and any number read meanwhile: they see whole shards, and each run once.
 
-    >>> from metaprobe.records.types import Call, Item, Run
-    >>> store = RunStore("my-runs")
-    >>> store.append([Run("r1", "mine", "", Item("q1", "What is 2 + 2?"), (Call(id="c1", text="4"),))])
-    >>> [run.calls[0].text for run in store]
-    ['4']
+        >>> from metaprobe.records.types import Call, Item, Run
+        >>> store = RunStore("my-runs")
+        >>> store.append([Run("r1", "mine", "", Item("q1", "What is 2 + 2?"), (Call(id="c1", text="4"),))])
+        >>> [run.calls[0].text for run in store]
+        ['4']
     """
 
     def __init__(self, path: str | Path, *, damaged: Literal["raise", "skip"] = "raise") -> None:

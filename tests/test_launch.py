@@ -21,9 +21,17 @@ from faulty_server import FaultyServer, mixed
 from scripted import ScriptedLLM
 
 from metaprobe.collecting.collect import CollectReport, collect
-from metaprobe.collecting.launch import CollectionPlan, CollectionWatch, checkpoint_and_constants, launch, policy_of
+from metaprobe.collecting.launch import (
+    CollectionPlan,
+    CollectionWatch,
+    TimeEstimate,
+    checkpoint_and_constants,
+    launch,
+    policy_of,
+)
 from metaprobe.collecting.models import api_options, check_layers, load_models, named_models
 from metaprobe.llms.base import Capabilities
+from metaprobe.llms.cache import CallCache
 from metaprobe.llms.openai_client import OpenAILLM
 from metaprobe.pipelines import SYSTEMS, Models, Prompts, Session, Setup, System
 from metaprobe.probes.quality import QualityPredictor
@@ -377,7 +385,7 @@ def test_a_second_value_of_an_option_and_one_that_is_no_number_are_refused() -> 
 @pytest.mark.parametrize(("agents"), [("a", "a"), ("",), (" a",), ("a ",), ("a,b",)])
 def test_agents_have_different_names_without_blanks(tmp_path: Path, agents: tuple[str, ...]) -> None:
     plan = CollectionPlan(system="metacogagent", task="metacog-eval", llm=("openai:m@http://127.0.0.1:1/v1",))
-    with pytest.raises(RecordError, match="expected different names, .* give --agent NAME once for each"):
+    with pytest.raises(RecordError, match=r"expected different names, .* give --agent NAME once for each"):
         launch(dataclasses.replace(plan, agent=agents), tmp_path / "runs")
 
 
@@ -470,6 +478,46 @@ def test_a_full_disk_stops_the_asking_says_what_is_kept_and_is_gone_on_from(tmp_
         again = len(asked(server)) - len(set(asked(server)))
     assert len(RunStore(tmp_path / "runs")) == 300
     assert again <= 2 * at_once
+
+
+def test_a_full_disk_under_the_cache_says_how_many_calls_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("metaprobe.collecting.launch.load_models", lambda *_, **__: Models(ScriptedLLM({"*": "4"})))
+    kept: list[str] = []
+    put = CallCache.put
+
+    def full(self: CallCache, key: str, call: Call) -> None:
+        if len(kept) == 2:
+            raise Unwritable("no room")
+        kept.append(key)
+        put(self, key, call)
+
+    monkeypatch.setattr(CallCache, "put", full)
+    plan = CollectionPlan(system="zero-shot-cot", task="metacog-eval", llm=("m",), limit=6, concurrency=1)
+    with pytest.raises(Unwritable, match=r"2 calls are kept in .*calls\.sqlite and are not asked again"):
+        launch(plan, tmp_path / "runs")
+
+
+def test_the_time_that_is_left_is_told_of_the_runs_that_are_not_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    llm = ScriptedLLM({"*": "4"})
+    monkeypatch.setattr("metaprobe.collecting.launch.load_models", lambda *_, **__: Models(llm))
+    plan = CollectionPlan(system="zero-shot-cot", task="metacog-eval", llm=("m",), limit=4, concurrency=2)
+    estimates: list[TimeEstimate] = []
+    totals: list[int] = []
+    watch = CollectionWatch(on_estimate=estimates.append, on_total=totals.append)
+    launch(plan, tmp_path / "runs", watch)
+    (found,) = estimates
+    assert (found.runs, found.tokens_per_run, found.unlimited) == (4, 256, ())
+    assert found.warm_up == 1 + 2  # one before them, and as many as run at once
+    assert found.seconds == 4 * 256 / found.tokens_per_second
+    asked = len(llm.asked)
+    launch(plan, tmp_path / "runs", watch)
+    assert (totals, len(estimates), len(llm.asked)) == ([4, 0], 1, asked)  # nothing left, nothing asked
+    launch(dataclasses.replace(plan, limit=6), tmp_path / "runs", watch)
+    assert (totals[-1], estimates[-1].runs) == (2, 2)
 
 
 def test_a_full_disk_under_the_runs_stops_the_asking_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

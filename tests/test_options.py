@@ -80,6 +80,99 @@ def run_of(folder: Path, name: str, variant: str = "", *, tokens: tuple[str, ...
     return run
 
 
+LIMITS = {
+    "self-report": {"difficulty": 8, "answer": 96, "confidence": 8, "p_true": 2},
+    "metacrit": {"answer": 256, "monitor": 128, "control": 256, "synthesis": 320},
+    "monitor-generate-verify": {"monitor": 100, "strategy": 32, "answer": 800, "verify": 300},
+    "metacogagent": {"classify": 6, "assess": 16, "answer": 96},
+    "essay-debate": {"argument": 320, "score": 16, "judge": 192},
+    "caelf": {"argue": 192, "reflect": 192, "attack": 4, "answer": 288, "contest": 192, "judge": 64},
+    "zero-shot-cot": {"answer": 256, "monitor": 128, "control": 256},
+    "self-refine": {"answer": 800, "feedback": 800},
+    "self-verification": {"answer": 800, "backward": 400},
+    "universal-self-consistency": {"answer": 256, "choice": 16},
+    "expert-prompting": {"identity": 96, "answer": 256},
+    "multi-agent-debate": {"answer": 192, "moderator": 96, "judge": 192},
+    "multi-expert": {"experts": 128, "answer": 192, "monitor": 128, "control": 256, "merge": 320},
+    "likelier-choice": {},
+}
+"""System -> stage -> the most tokens of a call: what recorded runs, their ids and costs rest on."""
+CONSTANTS = {
+    "monitor-generate-verify": {"most_cycles": (10, 1)},
+    "metacogagent": {"talk_rounds": (2, 1)},
+    "essay-debate": {"attempts": (2, 1), "temperature": (1.0, 0)},
+    "caelf": {"reflections": (1, 0)},
+    "self-refine": {"most_cycles": (10, 1), "temperature": (0.3, 0)},
+    "self-verification": {
+        "candidates": (3, 1), "verifications": (1, 1), "conditions": (4, 1), "temperature": (0.3, 0)
+    },
+    "universal-self-consistency": {"samples": (8, 1), "temperature": (0.6, 0)},
+    "multi-agent-debate": {"rounds": (3, 1)},
+    "multi-expert": {"experts": (3, 1)},
+}  # fmt: skip
+"""System -> constant -> its default, which is the paper's where that says one, and the least it may be."""
+LABELLED = {
+    "metacrit": ("answer", "synthesis", "synthesis-without-monitor", "synthesis-without-control",
+                 "synthesis-without-both"),
+    "essay-debate": ("score",),
+    "zero-shot-cot": ("answer", "control"),
+    "multi-agent-debate": ("answer", "moderator", "judge"),
+    "multi-expert": ("answer", "merge"),
+    "likelier-choice": (),
+}  # fmt: skip
+"""System -> the stages whose calls are answers, where these are others than `answer`."""
+MOST_CALLS = {
+    "self-report": {"difficulty": 1, "answer": 1, "confidence": 1},
+    "metacrit": {"answer": 1, "monitor": 1, "control": 1, "synthesis": 1},
+    "monitor-generate-verify": {"monitor": 3, "strategy": 3, "answer": 3, "verify": 3},
+    "metacogagent": {"classify": 1, "assess": 3, "answer": 3},
+    "essay-debate": {"argument": 2, "score": 2, "judge": 4},
+    "caelf": {"argue": 2, "reflect": 2, "attack": 20, "answer": 2, "contest": 1},
+    "zero-shot-cot": {"answer": 1},
+    "self-refine": {"answer": 3, "feedback": 3},
+    "self-verification": {"answer": 3, "backward": 12},
+    "universal-self-consistency": {"answer": 8, "choice": 1},
+    "expert-prompting": {"identity": 1, "answer": 1},
+    "multi-agent-debate": {"answer": 6, "moderator": 3, "judge": 1},
+    "multi-expert": {"experts": 1, "answer": 3, "merge": 1},
+    "likelier-choice": {},
+}
+"""System -> stage -> calls of a run of its own variant at most, by which the time of a collection is estimated."""
+IN_OTHERS = {
+    ("self-report", "p-true"): {"p_true": 1},
+    ("metacrit", "every-stage"): {"control": 2, "synthesis": 4},
+    ("zero-shot-cot", "monitor"): {"monitor": 1},
+    ("zero-shot-cot", "control"): {"control": 1},
+    ("multi-expert", "monitor"): {"monitor": 1},
+    ("multi-expert", "control"): {"control": 1},
+    ("essay-debate", "no-judge"): {"judge": 0},
+    ("caelf", "levels"): {"attack": 0},
+    ("caelf", "no-contest"): {"attack": 12, "answer": 1, "contest": 0},
+    ("caelf", "single"): {"argue": 0, "reflect": 0, "attack": 0},
+    ("metacogagent", "conversation"): {"classify": 0, "assess": 0, "answer": 6},
+    ("metacogagent", "majority"): {"classify": 0, "assess": 0},
+    **{("metacogagent", name): {"classify": 0, "assess": 0, "answer": 1}
+       for name in ("single", "round-robin", "random", "keyword")},
+}  # fmt: skip
+"""(system, variant) -> where it asks more or less often than the system's own variant."""
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_what_a_system_asks_where_nothing_is_set(name: str) -> None:
+    system = SYSTEMS[name]
+    assert dict(system.limits) == LIMITS[name]
+    assert {c.name: (c.default, c.low) for c in system.constants} == CONSTANTS.get(name, {})
+    assert {c.high for c in system.constants if c.name == "temperature"} <= {2}
+    assert system.answer_stages == LABELLED.get(name, ("answer",))
+    setup = setup_of(name, Options(), ScriptedLLM({}))
+    for variant in system.variants:
+        expected = MOST_CALLS[name] | IN_OTHERS.get((name, variant), {})
+        calls = dict(system.calls(setup, variant))
+        assert {stage: n for stage, n in calls.items() if n} == {stage: n for stage, n in expected.items() if n}
+        tokens = sum(n * LIMITS[name][stage] for stage, n in expected.items())
+        assert system.most_tokens(setup, variant) == tokens
+
+
 @pytest.mark.parametrize(("name", "variant"), VARIANTS, ids=str)
 def test_a_run_stays_within_the_calls_and_tokens_that_its_system_declares(
     tmp_path: Path, name: str, variant: str

@@ -53,8 +53,8 @@ class CollectCommand(click.Command):
     default="paper",
     show_default=True,
     help="'paper', 'exhaustive', 'review' (of a debate's arguments) or 'learned:CHECKPOINT' (a router), with "
-    "constants: 'paper:theta=0.4', 'review:critical=0.3', 'learned:CHECKPOINT,budget=0.5,theta=0.4'; or MODULE:NAME of "
-    "your own.",
+    "constants: 'paper:theta=0.4', 'review:critical=0.3', 'learned:CHECKPOINT,budget=0.5,theta=0.4'; "
+    "or MODULE:NAME of your own.",
 )
 @click.option(
     "--epsilon",

@@ -32,6 +32,9 @@ class Lines(tqdm):  # type: ignore[misc]
         if time.monotonic() - self._said_at >= LINE_S:
             self._say()
 
+    def clear(self, nolock: bool = False) -> None:
+        """Leaves what is written: a log has no line that could be wiped."""
+
     def close(self) -> None:
         """Writes the last line."""
         if self._closed:
