@@ -21,9 +21,17 @@ from faulty_server import FaultyServer, mixed
 from scripted import ScriptedLLM
 
 from metaprobe.collecting.collect import CollectReport, collect
-from metaprobe.collecting.launch import CollectionPlan, CollectionWatch, checkpoint_and_constants, launch, policy_of
-from metaprobe.collecting.models import api_options, check_capture, load_models, named_models
+from metaprobe.collecting.launch import (
+    CollectionPlan,
+    CollectionWatch,
+    TimeEstimate,
+    checkpoint_and_constants,
+    launch,
+    policy_of,
+)
+from metaprobe.collecting.models import api_options, check_layers, load_models, named_models
 from metaprobe.llms.base import Capabilities
+from metaprobe.llms.cache import CallCache
 from metaprobe.llms.openai_client import OpenAILLM
 from metaprobe.pipelines import SYSTEMS, Models, Prompts, Session, Setup, System
 from metaprobe.probes.quality import QualityPredictor
@@ -202,17 +210,20 @@ def test_models_are_for_stages_and_agents_that_there_are() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"agents": ("x", "y")}, "takes no agents of your own"),
-        ({"capture": "all"}, "gives no hidden states"),
+        ({"agent": ("x", "y")}, "takes no agents of your own"),
+        ({"system": "metacogagent", "agent": ("x,y",)}, "without commas .* give --agent NAME once for each"),
+        ({"system": "metacogagent", "agent": ("x", "x")}, "expected different names"),
+        ({"prices": Path("nowhere.json")}, "no prices in nowhere.json"),
+        ({"layers": "all"}, "gives no hidden states"),
         ({"system": "essay-debate"}, "no field essay, trait"),
-        ({"llms": ("openai:m@localhost:99",)}, "expected openai:MODEL"),
+        ({"llm": ("openai:m@localhost:99",)}, "expected openai:MODEL"),
     ],
 )
 def test_what_cannot_work_together_is_refused_and_leaves_nothing_behind(
     tmp_path: Path, change: dict[str, Any], said: str
 ) -> None:
     os.environ.setdefault("OPENAI_API_KEY", "sk-test")
-    plan = {"system": "zero-shot-cot", "task": "metacog-eval", "llms": ("openai:m@http://127.0.0.1:1/v1",), **change}
+    plan = {"system": "zero-shot-cot", "task": "metacog-eval", "llm": ("openai:m@http://127.0.0.1:1/v1",), **change}
     with pytest.raises(RecordError, match=said):
         launch(CollectionPlan(**plan), tmp_path / "runs")
     assert not (tmp_path / "runs").exists()
@@ -222,7 +233,7 @@ def test_a_server_that_refuses_even_the_warm_up_gives_reasons_run_by_run(tmp_pat
     os.environ.setdefault("OPENAI_API_KEY", "sk-test")
     with FaultyServer(lambda content, attempt: "400") as server:
         plan = CollectionPlan(
-            system="zero-shot-cot", task="metacog-eval", llms=(f"openai:m@{server.base_url}",), limit=3
+            system="zero-shot-cot", task="metacog-eval", llm=(f"openai:m@{server.base_url}",), limit=3
         )
         report = launch(plan, tmp_path / "runs")
     assert (report.done, len(report.failed)) == (0, 3)
@@ -237,14 +248,14 @@ def test_a_signal_that_the_model_cannot_give_is_refused_before_anything_is_asked
     plan = CollectionPlan(
         system="metacogagent",
         task="metacog-eval",
-        llms=("openai:m@http://127.0.0.1:1/v1",),
-        signals=(f"confidence={tmp_path / 'probe'}",),
+        llm=("openai:m@http://127.0.0.1:1/v1",),
+        signal=(f"confidence={tmp_path / 'probe'}",),
     )
     os.environ.setdefault("OPENAI_API_KEY", "sk-test")
     with pytest.raises(RecordError, match="hidden states, and m gives none"):
         launch(plan, tmp_path / "runs")
     for name, said in (("difficulty", "has no such number"), ("confidence@nobody", "no agent 'nobody'")):
-        other = dataclasses.replace(plan, signals=(f"{name}={tmp_path / 'probe'}",))
+        other = dataclasses.replace(plan, signal=(f"{name}={tmp_path / 'probe'}",))
         with pytest.raises(RecordError, match=said):
             launch(other, tmp_path / "runs")
 
@@ -357,9 +368,9 @@ def test_a_predictor_needs_a_model_that_gives_log_probabilities(
 @pytest.mark.parametrize("capture", ["", "some", "every:0", "every:", "1,", "-1", "1;2", "all,1"])
 def test_layers_that_no_model_has_are_refused_first(capture: str) -> None:
     with pytest.raises(RecordError, match="expected 'all', 'every:N', or numbers of layers"):
-        check_capture(capture)
+        check_layers(capture)
     for good in (None, "all", "every:4", "0, 8,16", " 3 "):
-        check_capture(good)
+        check_layers(good)
 
 
 def test_a_second_value_of_an_option_and_one_that_is_no_number_are_refused() -> None:
@@ -471,6 +482,46 @@ def test_a_full_disk_stops_the_asking_says_what_is_kept_and_is_gone_on_from(tmp_
     assert again <= 2 * at_once
 
 
+def test_a_full_disk_under_the_cache_says_how_many_calls_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("metaprobe.collecting.launch.load_models", lambda *_, **__: Models(ScriptedLLM({"*": "4"})))
+    kept: list[str] = []
+    put = CallCache.put
+
+    def full(self: CallCache, key: str, call: Call) -> None:
+        if len(kept) == 2:
+            raise Unwritable("no room")
+        kept.append(key)
+        put(self, key, call)
+
+    monkeypatch.setattr(CallCache, "put", full)
+    plan = CollectionPlan(system="zero-shot-cot", task="metacog-eval", llms=("m",), limit=6, concurrency=1)
+    with pytest.raises(Unwritable, match=r"2 calls are kept in .*calls\.sqlite and are not asked again"):
+        launch(plan, tmp_path / "runs")
+
+
+def test_the_time_that_is_left_is_told_of_the_runs_that_are_not_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    llm = ScriptedLLM({"*": "4"})
+    monkeypatch.setattr("metaprobe.collecting.launch.load_models", lambda *_, **__: Models(llm))
+    plan = CollectionPlan(system="zero-shot-cot", task="metacog-eval", llms=("m",), limit=4, concurrency=2)
+    estimates: list[TimeEstimate] = []
+    totals: list[int] = []
+    watch = CollectionWatch(on_estimate=estimates.append, on_total=totals.append)
+    launch(plan, tmp_path / "runs", watch)
+    (found,) = estimates
+    assert (found.runs, found.tokens_per_run, found.unlimited) == (4, 256, ())
+    assert found.warm_up == 1 + 2  # one before them, and as many as run at once
+    assert found.seconds == 4 * 256 / found.tokens_per_second
+    asked = len(llm.asked)
+    launch(plan, tmp_path / "runs", watch)
+    assert (totals, len(estimates), len(llm.asked)) == ([4, 0], 1, asked)  # nothing left, nothing asked
+    launch(dataclasses.replace(plan, limit=6), tmp_path / "runs", watch)
+    assert (totals[-1], estimates[-1].runs) == (2, 2)
+
+
 def test_a_full_disk_under_the_runs_stops_the_asking_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*args: Any, **options: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -489,7 +540,7 @@ def test_the_calls_of_the_warm_up_are_counted_and_said(tmp_path: Path, capsys: p
     told: list[Call] = []
     with FaultyServer(lambda content, attempt: "ok") as server, live_collection() as live:
         plan = CollectionPlan(
-            system="zero-shot-cot", task="metacog-eval", llms=(f"openai:m@{server.base_url}",), limit=3
+            system="zero-shot-cot", task="metacog-eval", llm=(f"openai:m@{server.base_url}",), limit=3
         )
 
         def on_call(call: Call, kept: bool) -> None:

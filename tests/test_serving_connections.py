@@ -264,7 +264,7 @@ def test_a_hundred_and_forty_silent_connections_and_few_files_stop_nobody(checkp
     log = tmp_path / "log"
     with log.open("w") as file:
         server = subprocess.Popen(
-            [*command, "--checkpoint", str(checkpoint), "--port", "0", "--grace", "1"],
+            [*command, str(checkpoint), "--port", "0", "--grace", "1"],
             stderr=file,
             env={**os.environ, "METAPROBE_API_KEY": KEY, "PYTHONWARNINGS": "ignore"},
         )
