@@ -5,6 +5,7 @@ A change here makes stores and caches of before ask anew. `python tests/test_wha
 
 import json
 import sys
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ def told(call: Call, hidden: bool) -> str:
     how += [f"until {sampling.stop}"] if sampling.stop else []
     how += [f"seed {sampling.seed}"] if sampling.seed is not None else []
     how += ["with states"] if hidden else []
+    how.append(f"words {sha256(repr(call.messages or call.prompt_token_ids).encode()).hexdigest()[:8]}")
     parent = f" after {call.parent}" if call.parent else ""
     return f"{call.id} ({call.stage} of {call.agent or 'nobody'} in {call.round}){parent}: {', '.join(how)}"
 
