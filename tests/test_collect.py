@@ -286,4 +286,4 @@ def test_unknown_names_list_the_known_ones(
     tmp_path: Path, system: str, task: str, variants: tuple[str, ...], said: str
 ) -> None:
     with pytest.raises(RecordError, match=said):
-        launch(CollectionPlan(system=system, task=task, variants=variants), tmp_path)
+        launch(CollectionPlan(system=system, task=task, variant=variants), tmp_path)

@@ -29,7 +29,7 @@ from metaprobe.collecting.launch import (
     launch,
     policy_of,
 )
-from metaprobe.collecting.models import api_options, check_capture, load_models, named_models
+from metaprobe.collecting.models import api_options, check_layers, load_models, named_models
 from metaprobe.llms.base import Capabilities
 from metaprobe.llms.cache import CallCache
 from metaprobe.llms.openai_client import OpenAILLM
@@ -210,17 +210,20 @@ def test_models_are_for_stages_and_agents_that_there_are() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"agents": ("x", "y")}, "takes no agents of your own"),
-        ({"capture": "all"}, "gives no hidden states"),
+        ({"agent": ("x", "y")}, "takes no agents of your own"),
+        ({"system": "metacogagent", "agent": ("x,y",)}, "without commas .* give --agent NAME once for each"),
+        ({"system": "metacogagent", "agent": ("x", "x")}, "expected different names"),
+        ({"prices": Path("nowhere.json")}, "no prices in nowhere.json"),
+        ({"layers": "all"}, "gives no hidden states"),
         ({"system": "essay-debate"}, "no field essay, trait"),
-        ({"llms": ("openai:m@localhost:99",)}, "expected openai:MODEL"),
+        ({"llm": ("openai:m@localhost:99",)}, "expected openai:MODEL"),
     ],
 )
 def test_what_cannot_work_together_is_refused_and_leaves_nothing_behind(
     tmp_path: Path, change: dict[str, Any], said: str
 ) -> None:
     os.environ.setdefault("OPENAI_API_KEY", "sk-test")
-    plan = {"system": "zero-shot-cot", "task": "metacog-eval", "llms": ("openai:m@http://127.0.0.1:1/v1",), **change}
+    plan = {"system": "zero-shot-cot", "task": "metacog-eval", "llm": ("openai:m@http://127.0.0.1:1/v1",), **change}
     with pytest.raises(RecordError, match=said):
         launch(CollectionPlan(**plan), tmp_path / "runs")
     assert not (tmp_path / "runs").exists()
@@ -230,7 +233,7 @@ def test_a_server_that_refuses_even_the_warm_up_gives_reasons_run_by_run(tmp_pat
     os.environ.setdefault("OPENAI_API_KEY", "sk-test")
     with FaultyServer(lambda content, attempt: "400") as server:
         plan = CollectionPlan(
-            system="zero-shot-cot", task="metacog-eval", llms=(f"openai:m@{server.base_url}",), limit=3
+            system="zero-shot-cot", task="metacog-eval", llm=(f"openai:m@{server.base_url}",), limit=3
         )
         report = launch(plan, tmp_path / "runs")
     assert (report.done, len(report.failed)) == (0, 3)
@@ -245,14 +248,14 @@ def test_a_signal_that_the_model_cannot_give_is_refused_before_anything_is_asked
     plan = CollectionPlan(
         system="metacogagent",
         task="metacog-eval",
-        llms=("openai:m@http://127.0.0.1:1/v1",),
-        signals=(f"confidence={tmp_path / 'probe'}",),
+        llm=("openai:m@http://127.0.0.1:1/v1",),
+        signal=(f"confidence={tmp_path / 'probe'}",),
     )
     os.environ.setdefault("OPENAI_API_KEY", "sk-test")
     with pytest.raises(RecordError, match="hidden states, and m gives none"):
         launch(plan, tmp_path / "runs")
     for name, said in (("difficulty", "has no such number"), ("confidence@nobody", "no agent 'nobody'")):
-        other = dataclasses.replace(plan, signals=(f"{name}={tmp_path / 'probe'}",))
+        other = dataclasses.replace(plan, signal=(f"{name}={tmp_path / 'probe'}",))
         with pytest.raises(RecordError, match=said):
             launch(other, tmp_path / "runs")
 
@@ -365,9 +368,9 @@ def test_a_predictor_needs_a_model_that_gives_log_probabilities(
 @pytest.mark.parametrize("capture", ["", "some", "every:0", "every:", "1,", "-1", "1;2", "all,1"])
 def test_layers_that_no_model_has_are_refused_first(capture: str) -> None:
     with pytest.raises(RecordError, match="expected 'all', 'every:N', or numbers of layers"):
-        check_capture(capture)
+        check_layers(capture)
     for good in (None, "all", "every:4", "0, 8,16", " 3 "):
-        check_capture(good)
+        check_layers(good)
 
 
 def test_a_second_value_of_an_option_and_one_that_is_no_number_are_refused() -> None:
@@ -537,7 +540,7 @@ def test_the_calls_of_the_warm_up_are_counted_and_said(tmp_path: Path, capsys: p
     told: list[Call] = []
     with FaultyServer(lambda content, attempt: "ok") as server, live_collection() as live:
         plan = CollectionPlan(
-            system="zero-shot-cot", task="metacog-eval", llms=(f"openai:m@{server.base_url}",), limit=3
+            system="zero-shot-cot", task="metacog-eval", llm=(f"openai:m@{server.base_url}",), limit=3
         )
 
         def on_call(call: Call, kept: bool) -> None:

@@ -289,11 +289,11 @@ def test_what_a_system_does_not_have_is_refused_before_a_model_is_loaded_and_wha
 ) -> None:
     with pytest.raises(RecordError, match=said):
         launch(
-            CollectionPlan(system="caelf", task="nowhere", llms=("nowhere",), tokens=tokens, constants=constants),
+            CollectionPlan(system="caelf", task="nowhere", llm=("nowhere",), tokens=tokens, constant=constants),
             tmp_path,
         )
     words = [word for text in tokens for word in ("--tokens", text)]
-    words += [word for text in constants for word in ("--set", text)]
+    words += [word for text in constants for word in ("--constant", text)]
     result = CliRunner().invoke(main, ["collect", "caelf", "--task", "nowhere", "--out", str(tmp_path), *words])
     assert result.exit_code == 1
     assert "caelf" in result.output or "already" in result.output or "expected" in result.output
@@ -335,7 +335,7 @@ def test_without_a_limit_an_endpoint_is_told_none_and_a_model_of_this_machine_is
     call = complete(server, "q: ok", sampling={"max_tokens": None})
     assert not {"max_tokens", "max_completion_tokens"} & set(server.bodies[0])
     assert call.sampling.max_tokens is None
-    plan = CollectionPlan(system="metacogagent", task="metacog-eval", llms=("nowhere",), tokens=("answer=none",))
+    plan = CollectionPlan(system="metacogagent", task="metacog-eval", llm=("nowhere",), tokens=("answer=none",))
     with pytest.raises(RecordError, match="tokens answer=none: nowhere runs on this machine"):
         launch(plan, tmp_path)
     system, endpoint = SYSTEMS["metacogagent"], "openai:m@http://127.0.0.1:9/v1"
@@ -361,7 +361,7 @@ def test_the_estimate_before_a_collection_follows_limits_and_constants(
     told: list[TimeEstimate] = []
     for place, (tokens, constants) in enumerate((((), ()), (("answer=1000",), ()), ((), ("samples=2",)))):
         plan = CollectionPlan(
-            system="universal-self-consistency", task=str(task), tokens=tokens, constants=constants, llms=("scripted",)
+            system="universal-self-consistency", task=str(task), tokens=tokens, constant=constants, llm=("scripted",)
         )
         launch(plan, tmp_path / f"{place}", CollectionWatch(on_estimate=told.append))
     assert [estimate.tokens_per_run for estimate in told] == [8 * 256 + 16, 8 * 1000 + 16, 2 * 256 + 16]
@@ -372,9 +372,9 @@ def test_a_package_that_a_system_needs_is_missed_before_anything_else(
 ) -> None:
     monkeypatch.setitem(sys.modules, "clingo", None)
     with pytest.raises(MissingExtra, match=r"clingo .*metaprobe\[argumentation\]"):
-        launch(CollectionPlan(system="caelf", task="nowhere", llms=("nowhere",)), tmp_path)
+        launch(CollectionPlan(system="caelf", task="nowhere", llm=("nowhere",)), tmp_path)
     with pytest.raises(RecordError, match="nowhere"):  # one model in one conversation argues about nothing
-        launch(CollectionPlan(system="caelf", task="nowhere", llms=("nowhere",), variants=("single",)), tmp_path)
+        launch(CollectionPlan(system="caelf", task="nowhere", llm=("nowhere",), variant=("single",)), tmp_path)
 
 
 def test_answers_that_their_limit_has_cut_are_counted_by_stage(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from metaprobe.eval.metrics.controls import ControlComparison
 from metaprobe.eval.report.facts import consequence
 from metaprobe.eval.report.methods import chosen_in_folds, headline
-from metaprobe.eval.report.performance import risk_at
+from metaprobe.eval.report.thresholds import risk_at
 from metaprobe.eval.results import Comparison, MethodResult
 from metaprobe.eval.wording import calibration_words, control_named, number, percent, spread, verdict
 
@@ -54,6 +54,51 @@ def brief(comparison: Comparison) -> Brief:
         sure=tuple(_sure(comparison)),
         do=tuple(_do(comparison, stated, learned)),
     )
+
+
+def verdict_words(comparison: Comparison) -> tuple[str, ...]:
+    """What the comparison says, in one to three sentences that go by the paired intervals; empty without methods."""
+    invalid = [audit.name for audit in comparison.audits if not audit.passed and audit.severity == "invalid"]
+    learned = headline(comparison)
+    stated = next((method for method in comparison.methods if method.family == "explicit"), None)
+    words = []
+    if invalid and comparison.methods:
+        words.append(f"Do not act on these figures before the audits that failed are settled: {', '.join(invalid)}.")
+    if learned is not None:
+        words.append(_against_controls(learned))
+        # A pooled gain never stands alone.
+        words += _within(learned) if learned.controls is not None and learned.controls.beaten else []
+    if stated is not None:
+        words.append(_of_stated(stated))
+    return tuple(words)
+
+
+def _against_controls(learned: MethodResult) -> str:
+    """Whether what was learned beats what is free."""
+    name, over = f"The learned method ({learned.name})", learned.controls
+    reached = f"AUROC {spread(learned.auroc)}"
+    if over is None:
+        return f"{name} reaches {reached}, and there is no control to compare it with."
+    first = over.strongest
+    gain = f"{spread(first.difference, signed=True)} AUROC"
+    control = control_named(first.name)
+    if over.beaten:
+        return f"{name} beats every one of {len(over.controls)} controls: {reached}, {gain} above {control}."
+    if first.beaten:
+        others = ", ".join(control_named(other.name) for other in over.standing)
+        return f"{name} beats the strongest control, {control}, by {gain}, but is not shown to beat {others}."
+    if verdict(first.difference) == "worse":
+        return f"{name} does worse than {control} ({gain}): use that instead."
+    return f"{name} is not shown to beat {control} ({gain}), which may be all that is needed."
+
+
+def _of_stated(stated: MethodResult) -> str:
+    above = {"better": "is better than", "worse": "is worse than", "unclear": "is not shown to be better than"}
+    auroc = stated.auroc
+    guessing = "better" if auroc.low > 0.5 else "worse" if auroc.high < 0.5 else "unclear"
+    own = stated.stated
+    sure = f"; it is {percent(own.mean)} sure on average, and {percent(own.accuracy)} are right" if own else ""
+    return f"What the model says of itself ({stated.name}) {above[guessing]} guessing, AUROC {spread(auroc)}{sure}."
 
 
 def _found(comparison: Comparison, stated: MethodResult | None, learned: MethodResult | None) -> list[str]:
