@@ -308,14 +308,14 @@ def test_demo_says_what_it_made(stand_in: Any, tmp_path: Path) -> None:
 
 def test_collect_tells_of_what_failed_was_cut_or_could_not_be_read(stand_in: Any, tmp_path: Path) -> None:
     asked = stand_in("collecting.launch.launch", CollectReport(3, 4))
-    result = run("collect", "s", "--task", "t", "--out", tmp_path, "--no-text", "--agents", "a,b")
+    result = run("collect", "s", "--task", "t", "--out", tmp_path, "--no-text", "--agent", "a", "--agent", "b")
     assert result.exit_code == 0
     plan, out, _ = asked[0][0]
-    assert (plan.system, plan.task, plan.text, plan.agents, out) == ("s", "t", False, ("a", "b"), tmp_path)
+    assert (plan.system, plan.task, plan.text, plan.agent, out) == ("s", "t", False, ("a", "b"), tmp_path)
     assert "failed" not in result.stderr.partition("collected 3 runs; 4 were stored before\n")[2]
     run("collect", "s", "--task", "t", "--out", tmp_path)
     plain = asked[1][0][0]
-    assert (plain.text, plain.agents, plain) == (True, (), type(plain)(system="s", task="t"))
+    assert (plain.text, plain.agent, plain) == (True, (), type(plain)(system="s", task="t"))
     for count in (1, 10, 11, 13):
         failed = tuple(f"run {n}: reason" for n in range(count))
         asked.answer = CollectReport(3, 4, failed, {"confidence": 5}, {"answer": (2, 9)})

@@ -325,7 +325,7 @@ def test_layers_that_are_kept_and_layers_that_are_read_are_all_kept(
     capture: str | None, read: dict[str, Read], layers: str | None, loaded: list[Loaded]
 ) -> None:
     models = load_models(
-        {"": "m"}, AGENTS_OF, Signals(**read), ("a",), capture=capture, batch_size=5, top_logprobs=3
+        {"": "m"}, AGENTS_OF, Signals(**read), ("a",), layers=capture, batch_size=5, top_logprobs=3
     )  # fmt: skip
     assert [(one.name, one.layers, one.batch_size, one.top_logprobs) for one in loaded] == [("m", layers, 5, 3)]
     assert models.all == tuple(loaded)
@@ -343,8 +343,8 @@ def test_a_checkpoint_that_could_never_be_read_is_refused(loaded: list[Loaded]) 
     def load(read: Read, **options: Any) -> Models:
         return load_models({"": "m"}, AGENTS_OF, Signals(confidence=read), ("a",), **options)
 
-    with pytest.raises(RecordError, match="capture 'every:2' beside signals that read layers 2,4: give all, or"):
-        load(Read((4, 2)), capture="every:2")
+    with pytest.raises(RecordError, match="layers 'every:2' beside signals that read layers 2,4: give all, or"):
+        load(Read((4, 2)), layers="every:2")
     with pytest.raises(RecordError, match="probe reads hidden states of other, not of m"):
         load(Read((4,), "other"))
     load(Read((4,), "m"))
@@ -384,11 +384,11 @@ def test_a_second_value_of_an_option_and_one_that_is_no_number_are_refused() -> 
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(("agents"), [("a", "a"), ("",), (" a",), ("a ",)])
+@pytest.mark.parametrize("agents", [("a", "a"), ("",), (" a",), ("a ",), ("a,b",)])
 def test_agents_have_different_names_without_blanks(tmp_path: Path, agents: tuple[str, ...]) -> None:
-    plan = CollectionPlan(system="metacogagent", task="metacog-eval", llms=("openai:m@http://127.0.0.1:1/v1",))
-    with pytest.raises(RecordError, match="expected different names, without blanks around them"):
-        launch(dataclasses.replace(plan, agents=agents), tmp_path / "runs")
+    plan = CollectionPlan(system="metacogagent", task="metacog-eval", llm=("openai:m@http://127.0.0.1:1/v1",))
+    with pytest.raises(RecordError, match="expected different names, without commas and without blanks"):
+        launch(dataclasses.replace(plan, agent=agents), tmp_path / "runs")
 
 
 def test_the_cache_goes_when_all_is_stored_and_stays_where_it_is_shared_or_something_failed(tmp_path: Path) -> None:
@@ -399,7 +399,7 @@ def test_the_cache_goes_when_all_is_stored_and_stays_where_it_is_shared_or_somet
 
     with FaultyServer(lambda content, attempt: "ok") as server:
         plan = CollectionPlan(
-            system="zero-shot-cot", task="metacog-eval", llms=(f"openai:m@{server.base_url}",), limit=2
+            system="zero-shot-cot", task="metacog-eval", llm=(f"openai:m@{server.base_url}",), limit=2
         )
         launch(plan, tmp_path / "own")
         launch(dataclasses.replace(plan, cache=tmp_path / "calls.sqlite"), tmp_path / "shared")
@@ -410,7 +410,7 @@ def test_the_cache_goes_when_all_is_stored_and_stays_where_it_is_shared_or_somet
     assert not files(tmp_path / "own")
     assert files(tmp_path)
     with FaultyServer(lambda content, attempt: "400") as server:
-        launch(dataclasses.replace(plan, llms=(f"openai:m@{server.base_url}",)), tmp_path / "failed")
+        launch(dataclasses.replace(plan, llm=(f"openai:m@{server.base_url}",)), tmp_path / "failed")
     assert files(tmp_path / "failed")
 
 
@@ -418,7 +418,7 @@ def test_a_file_that_is_no_cache_is_refused_before_anything_is_asked(tmp_path: P
     os.environ.setdefault("OPENAI_API_KEY", "sk-test")
     (tmp_path / "mine.txt").write_text("not a cache, and longer than a header of SQLite would be", encoding="utf-8")
     plan = CollectionPlan(
-        system="zero-shot-cot", task="metacog-eval", llms=("openai:m@http://127.0.0.1:1/v1",),
+        system="zero-shot-cot", task="metacog-eval", llm=("openai:m@http://127.0.0.1:1/v1",),
         cache=tmp_path / "mine.txt", limit=1,
     )  # fmt: skip
     with pytest.raises(RecordError, match=r"mine\.txt"):
@@ -496,7 +496,7 @@ def test_a_full_disk_under_the_cache_says_how_many_calls_are_kept(
         put(self, key, call)
 
     monkeypatch.setattr(CallCache, "put", full)
-    plan = CollectionPlan(system="zero-shot-cot", task="metacog-eval", llms=("m",), limit=6, concurrency=1)
+    plan = CollectionPlan(system="zero-shot-cot", task="metacog-eval", llm=("m",), limit=6, concurrency=1)
     with pytest.raises(Unwritable, match=r"2 calls are kept in .*calls\.sqlite and are not asked again"):
         launch(plan, tmp_path / "runs")
 
@@ -506,7 +506,7 @@ def test_the_time_that_is_left_is_told_of_the_runs_that_are_not_stored(
 ) -> None:
     llm = ScriptedLLM({"*": "4"})
     monkeypatch.setattr("metaprobe.collecting.launch.load_models", lambda *_, **__: Models(llm))
-    plan = CollectionPlan(system="zero-shot-cot", task="metacog-eval", llms=("m",), limit=4, concurrency=2)
+    plan = CollectionPlan(system="zero-shot-cot", task="metacog-eval", llm=("m",), limit=4, concurrency=2)
     estimates: list[TimeEstimate] = []
     totals: list[int] = []
     watch = CollectionWatch(on_estimate=estimates.append, on_total=totals.append)
