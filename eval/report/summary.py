@@ -75,15 +75,14 @@ def verdict_words(comparison: Comparison) -> tuple[str, ...]:
 
 def _against_controls(learned: MethodResult) -> str:
     """Whether what was learned beats what is free."""
-    name, over = f"The learned method ({learned.name})", learned.controls
-    reached = f"AUROC {spread(learned.auroc)}"
+    name, over = f"The learned method ({learned.name}, AUROC {spread(learned.auroc)})", learned.controls
     if over is None:
-        return f"{name} reaches {reached}, and there is no control to compare it with."
+        return f"{name} has no control to be compared with."
     first = over.strongest
     gain = f"{spread(first.difference, signed=True)} AUROC"
     control = control_named(first.name)
     if over.beaten:
-        return f"{name} beats every one of {len(over.controls)} controls: {reached}, {gain} above {control}."
+        return f"{name} beats every one of {len(over.controls)} controls, the strongest, {control}, by {gain}."
     if first.beaten:
         others = ", ".join(control_named(other.name) for other in over.standing)
         return f"{name} beats the strongest control, {control}, by {gain}, but is not shown to beat {others}."
