@@ -74,13 +74,15 @@ def latex(table: Table) -> str:
 
 
 def printable(table: Table) -> bool:
-    """Whether it has rows, no more than a page holds, and fits the width of a page."""
+    """Whether it has rows, no more than a page holds, fits the width of a page, and its sentences can be broken."""
     return _fitting(table) is not None
 
 
 def _fitting(table: Table) -> tuple[str, Size] | None:
     """Returns the environment and the largest type in which it fits, one column before two; None where none does."""
-    if not 0 < len(table.rows) <= MOST_ROWS:
+    sentences = [cell.text for row in table.shown for column, cell in row if column.kind == "prose"]
+    unbroken = any(len(word) > PROSE_WIDTH for text in sentences for word in text.split())
+    if unbroken or not 0 < len(table.rows) <= MOST_ROWS:
         return None
     for float_name, room in (("table", COLUMN_PT), ("table*", PAGE_PT)):
         for size in SIZES:

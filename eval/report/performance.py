@@ -104,7 +104,7 @@ def _histogram(shares: Sequence[np.ndarray], ax: Axes) -> None:
     for i, values in enumerate(shares):
         ax.stairs(100 * values, 100 * HISTOGRAM, fill=True, color=OUTCOMES[i], alpha=0.18)
         ax.stairs(100 * values, 100 * HISTOGRAM, color=OUTCOMES[i], linewidth=1.4, linestyle=dashes(i))
-    per_cent_axes(ax, "predicted to be right", "of the answers")
+    per_cent_axes(ax, "predicted to be right", "share of the answers")
     ax.set_xlim(0, 100)
 
 

@@ -47,7 +47,7 @@ def brief(comparison: Comparison) -> Brief:
     return Brief(
         asked=(
             f"{model} gave {len(comparison.y):,} answers that could be checked; {percent(comparison.base_rate)} are "
-            "right. Can its right answers be told from its wrong ones without knowing the solution: by what it says of "
+            "right. Can its right answers be distinguished from its wrong ones without knowing the solution: by what it says of "
             "its own confidence, or by the signals it gives off while it answers?",
         ),
         found=tuple(_found(comparison, stated, learned)),
@@ -181,14 +181,14 @@ def _do(comparison: Comparison, stated: MethodResult | None, learned: MethodResu
         advice.append(f"Use {control_named(control.name)} to decide which answers to check.")
         advice += _falls_short(learned)
     elif tells:
-        advice.append("The learned method tells something; compare it with a free number before it is used.")
+        advice.append("The learned method is better than guessing; compare it with a free number before it is used.")
     else:
-        advice.append("Do not rely on any of these scores: none is shown to tell right from wrong.")
+        advice.append("Do not rely on any of these scores: none is shown to distinguish right from wrong.")
     if stated is not None and stated.auroc.low <= 0.5:
         advice.append("Do not rely on what the model says of its own confidence.")
     elif stated is not None and learned is not None and learned.diff_stated is not None:
         advice.append(
-            "What the model says of its own confidence tells something too, but less than the learned method."
+            "What the model says of its own confidence is worth something too, but less than the learned method."
             if verdict(learned.diff_stated) == "better"
             else "What the model says of its own confidence is not shown to be worse than the learned method: asking "
             "it may do."
