@@ -20,6 +20,7 @@ from metaprobe.checkpoints.errors import (
     UntrustedCheckpoint,
 )
 from metaprobe.checkpoints.files import Files, Folder
+from metaprobe.checkpoints.flagging import flag_sentences
 from metaprobe.checkpoints.hub import PREFIX, Repository, files_at
 from metaprobe.checkpoints.manifest import (
     GOLDEN,
@@ -77,9 +78,9 @@ class Checkpoint:
 
     A process that it is sent to reads the files again, and holds them against the digest.
 
-    >>> checkpoint = load_checkpoint("bundled:quality")
-    >>> checkpoint.trust, checkpoint.manifest.kind, [output.name for output in checkpoint.manifest.outputs]
-    ('sound', 'quality', ['correct'])
+        >>> checkpoint = load_checkpoint("bundled:quality")
+        >>> checkpoint.trust, checkpoint.manifest.kind, [output.name for output in checkpoint.manifest.outputs]
+        ('sound', 'quality', ['correct'])
     """
 
     path: Path
@@ -116,6 +117,7 @@ class Checkpoint:
             ("answers of", ", ".join(generator.models) if generator else "any model"),
             *([("trained on", f"{training.n} rows in {training.groups} groups")] if training else []),
             *((f"threshold {name}", f"{value:.4g}") for name, value in list(self.manifest.thresholds.items())[:4]),
+            *(("flagging", said) for said in flag_sentences(self.manifest.flagging, self.manifest.metrics)),
             *figures,
         ]
         return html_table(title, rows)

@@ -20,7 +20,7 @@ from metaprobe.checkpoints.write import check_target, place
 LIBRARY = "metaprobe"
 HELD_OUT = "held-out folds by group"
 
-_FRONT_MATTER = re.compile(r"---\r?\n.*?\r?\n---\r?\n+", re.DOTALL)
+_FRONT_MATTER = re.compile(r"\A---\r?\n.*?\r?\n---\r?\n+", re.DOTALL)
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -86,7 +86,7 @@ def with_metadata(checkpoint: Checkpoint, *, name: str, license: str, tags: tupl
     """The checkpoint's files, the card with the hub's metadata on top, the manifest with the hash of that card."""
     files = checkpoint.files()
     front = _front_matter(checkpoint.manifest, name, license, tags)
-    card = (front + _FRONT_MATTER.sub("", files[CARD].decode("utf-8", "replace"), count=1)).encode()
+    card = (front + _FRONT_MATTER.sub("", files[CARD].decode("utf-8", "replace"))).encode()
     if card == files[CARD]:
         return files
     entry = FileEntry(hashlib.sha256(card).hexdigest(), len(card))

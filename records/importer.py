@@ -82,12 +82,12 @@ class ImportReport:
 def import_file(path: str | Path, store: "RunStore", *, on_error: Literal["stop", "skip"] = "stop") -> ImportReport:
     """Adds the lines of a file to a store.
 
-    >>> from metaprobe.records.store import RunStore
-    >>> answer = {"message": {"content": "4"}, "logprobs": {"content": [{"token": "4", "logprob": -0.1}]}}
-    >>> line = {"id": "q1", "labels": {"correct": 1}, "response": {"choices": [answer]}}
-    >>> _ = Path("lines.jsonl").write_text(json.dumps(line))
-    >>> import_file("lines.jsonl", RunStore("imported")).imported
-    1
+        >>> from metaprobe.records.store import RunStore
+        >>> answer = {"message": {"content": "4"}, "logprobs": {"content": [{"token": "4", "logprob": -0.1}]}}
+        >>> line = {"id": "q1", "labels": {"correct": 1}, "response": {"choices": [answer]}}
+        >>> _ = Path("lines.jsonl").write_text(json.dumps(line))
+        >>> import_file("lines.jsonl", RunStore("imported")).imported
+        1
 
     With `stop` the first bad line raises `ImportFileError`; the lines before it are stored, and importing again after
     mending the line goes on from there. With `skip` bad lines are passed over and reported. Lines are known by their

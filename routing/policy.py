@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 from uuid import uuid4
 
 from metaprobe.probes.signals import Signals
@@ -49,6 +49,7 @@ class Outcome:
     latency_ms: float | None = None
 
 
+@runtime_checkable
 class Policy(Protocol):
     """Decides, and is told what came of it.
 

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import isfinite
 from random import Random
 from typing import Any, get_args
 
@@ -48,7 +49,7 @@ class Row:
     def whole(self, name: str, low: int, high: int) -> int:
         """A whole number from `low` to `high`."""
         value = self.values.get(name)
-        number = isinstance(value, int | float) and not isinstance(value, bool) and value == int(value)
+        number = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and value % 1 == 0
         good = number and value is not None and low <= value <= high
         return int(value) if good and value is not None else self._wrong(name, f"a whole number from {low} to {high}")
 

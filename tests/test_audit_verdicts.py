@@ -48,7 +48,7 @@ def test_above_chance_is_said_by_the_lower_bound(n: int, strength: float, passed
     assert (audit.passed, audit.severity) == (passed, "weak")
 
 
-@pytest.mark.parametrize(("high", "severity"), [(0.519, "invalid"), (0.53, "weak")])
+@pytest.mark.parametrize(("high", "severity"), [(0.519, "invalid"), (0.52, "weak"), (0.53, "weak")])
 def test_a_score_is_invalid_where_its_whole_interval_is_negligible(
     high: float, severity: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

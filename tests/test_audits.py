@@ -146,6 +146,18 @@ def test_prefix_filtering_misses_no_pair(texts, threshold):
     assert {pair for _, i, j in blocks for pair in zip(i.tolist(), j.tolist(), strict=True)} == expected
 
 
+def test_where_only_some_questions_could_be_compared_that_is_said(monkeypatch):
+    asked = questions(200, words=30)
+    splits = [{"train": np.arange(100, 200), "test": np.arange(100)}]
+    assert "drawn for the check" not in near_duplicates(asked, splits).detail
+    monkeypatch.setattr("metaprobe.eval.audits.similar.BLOCK", 50)
+    monkeypatch.setattr("metaprobe.eval.audits.similar.MAX_COMPARED", 0)
+    found = near_duplicates(asked, splits, seed=3)
+    assert "50 of 200 questions drawn for the check" in found.detail
+    drawn = {near_duplicates(asked, splits, seed=seed).detail for seed in range(8)}
+    assert len(drawn) > 1  # how many of the drawn ones are test questions
+
+
 def test_normalised_text_keeps_operators():
     assert normalised("What is  3 + 5?") == normalised("what is 3+5")
     assert normalised("3 + 5") != normalised("3 - 5")
@@ -354,6 +366,11 @@ def test_with_three_groups_no_number_of_permutations_gives_a_p_value_that_counts
     audit = shuffled_labels(lambda labels: rng.normal(size=120), y, y + rng.normal(size=120), groups, permutations=30)
     assert "cannot be tested with so few groups, for the smallest p possible is 0.17" in audit.detail
     assert "p = " not in audit.detail
+    for permutations, few in ((4, "permutations"), (5, "groups")):  # three groups can be laid out in six ways
+        audit = shuffled_labels(
+            lambda labels: rng.normal(size=120), y, y + 0.0, groups, permutations=permutations
+        )  # fmt: skip
+        assert f"with so few {few}" in audit.detail
     many = np.arange(120).astype(str)
     audit = shuffled_labels(lambda labels: rng.normal(size=120), y, y + rng.normal(size=120), many, permutations=30)
     assert "with the true labels: p = 0.032" in audit.detail

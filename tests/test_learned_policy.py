@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from scripted import ScriptedLLM, run_once
 
 from metaprobe.checkpoints import CheckpointError, ContractMismatch, load_checkpoint
+from metaprobe.cli import main
 from metaprobe.collecting.launch import CollectionPlan, checkpoint_and_constants, policy_of
 from metaprobe.llms.pricing import Price
 from metaprobe.pipelines import SYSTEMS
@@ -24,7 +25,6 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Decision, Item, Run
-from metaprobe.router_cli import train_router_command
 from metaprobe.routing import learned_policy
 from metaprobe.routing.explore import EpsilonGreedy
 from metaprobe.routing.learned import LearnedRouter
@@ -356,12 +356,12 @@ def test_the_command_trains_on_a_folder_of_runs_what_the_pipeline_can_use(runs: 
     (tmp_path / "prices.json").write_text(json.dumps({name: {"prompt": 1, "completion": 2} for name in AGENTS}))
     options = ["--out", str(tmp_path / "c"), "--folds", "2", "--states", "1000"]
     prices = ["--prices", str(tmp_path / "prices.json")]
-    made = CliRunner().invoke(train_router_command, [str(tmp_path / "runs"), *options, *prices])
+    made = CliRunner().invoke(main, ["train", "router", str(tmp_path / "runs"), *options, *prices])
     assert made.exit_code == 0, made.output
     policy, _ = policy_of(plan(tmp_path / "c"))
     assert isinstance(policy, AgentPolicy)
     assert policy.team == AGENTS
     assert policy.assessment == assessment_part(runs, prices=TOKENS)
-    refused = CliRunner().invoke(train_router_command, [str(tmp_path / "prices.json"), *options, *prices])
+    refused = CliRunner().invoke(main, ["train", "router", str(tmp_path / "prices.json"), *options, *prices])
     assert refused.exit_code == 2
     assert "prices is for a folder of runs" in refused.output

@@ -176,6 +176,16 @@ def test_keyword_rules_route_by_skill(question: str, agent: str) -> None:
     assert (dispatched(found), executing(found)) == ("beta", (agent,))
 
 
+def test_keywords_are_needed_for_every_agent_and_where_none_occurs_the_next_in_turn_answers() -> None:
+    item = replace(ITEM, question="Say something.")
+    assert [asked(run(model(), "keyword", item=item, index=index))[0] for index in range(3)] == [
+        "alpha:answer", "beta:answer", "gamma:answer"
+    ]  # fmt: skip
+    fewer = replace(PROMPTS, texts={**PROMPTS.texts, "keywords": "--- list\ncount, sum\ncode"})
+    with pytest.raises(RecordError, match=r"keywords\.txt has 2 lines for 3 agents \(alpha, beta, gamma\)"):
+        run(model(), "keyword", prompts=fewer)
+
+
 def test_a_conversation_ends_where_an_agent_agrees_with_the_one_before_it() -> None:
     llm = model(("5", "4", "four"))
     found = run(llm, "conversation")

@@ -1,5 +1,6 @@
 """What the figures of a report draw: the numbers of the comparison, where the axes and the words beside them say."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +17,7 @@ from metaprobe.eval.report.drawing import dashes
 from metaprobe.eval.report.inside import layers_section, seen_section, trajectories_section
 from metaprobe.eval.report.layout import DASHES, Figure, Legend
 from metaprobe.eval.report.performance import reliability_figure, risk_section, scores_section
+from metaprobe.eval.report.sections import sections
 from metaprobe.eval.report.svg import drawn, standalone
 from metaprobe.eval.report.systems import systems_section
 from metaprobe.eval.results import SeenMethod, SeenTokens
@@ -171,7 +173,10 @@ def test_each_cell_of_a_heat_map_is_the_stronger_the_higher_its_auroc(comparison
     assert ax.get_xticks().tolist() == list(range(0, 31, 3))
     assert [tick.get_text() for tick in ax.get_xticklabels()][:2] == ["0", "3"]
     assert ax.get_ylim()[0] > ax.get_ylim()[1]  # the first position on top
-    assert ax.get_xlim()[0] < 0 < 30 < ax.get_xlim()[1]
+    assert -1 < ax.get_xlim()[0] < -0.47  # every cell is seen whole
+    assert 30.47 < ax.get_xlim()[1] < 31
+    assert 2.47 < ax.get_ylim()[0] < 3
+    assert -1 < ax.get_ylim()[1] < -0.47
     assert f"from {low:.2f} to {high:.2f}" in figure.label
     holed = sweep.selection_auroc.copy()
     holed[3, 1] = np.nan
@@ -299,11 +304,8 @@ def test_a_drawing_alone_has_room_for_its_title_and_a_line_for_each_name():
     assert 'viewBox="0 -' in file
     for series in (1, 2):
         assert f"var(--s{series})" in named
-    keys = [
-        float(part.split('"')[0])
-        for part in file.split('y="')[1:]
-        if part.split('"')[0].lstrip("-").replace(".", "").isdigit()
-    ]
+    keys = [float(y) for y in re.findall(r'<text x="[\d.]+" y="([-\d.]+)"', file)]
+    assert len(keys) == 3  # the title and two names
     assert max(keys) < top + alone_height
     assert min(keys) > top
 
@@ -316,3 +318,37 @@ def test_a_users_matplotlibrc_does_not_change_the_report(monkeypatch):
     monkeypatch.setitem(mpl.rcParams, "figure.dpi", 33.0)
     monkeypatch.setitem(mpl.rcParams, "lines.marker", "s")
     assert drawn(a_figure()) == before
+
+
+def test_every_axis_says_what_it_is(comparison):
+    seen = set()
+    for section in sections(comparison):
+        for figure in (*section.figures, *section.folded):
+            ax = painted(figure)
+            named = bool(ax.get_xlabel()), bool(ax.get_ylabel())
+            kind = figure.ident.partition("-")[0] + ("-map" if figure.ident.startswith("layers-map") else "")
+            # Positions and stages stand at the ticks.
+            assert named == {"layers-map": (True, False), "similarity": (False, True)}.get(kind, (True, True)), (
+                figure.ident
+            )
+            assert not np.isnan([*ax.get_xlim(), *ax.get_ylim()]).any()
+            seen.add(kind)
+    assert {
+        "scores",
+        "reliability",
+        "risk",
+        "seen",
+        "layers",
+        "layers-map",
+        "trajectory",
+        "choice",
+        "similarity",
+    } <= seen
+    ax = painted(next(f for s in sections(comparison) for f in s.figures if f.ident.startswith("risk")))
+    assert ax.xaxis.get_major_formatter()(50) == ax.yaxis.get_major_formatter()(50) == "50%"
+
+
+def test_nothing_of_how_it_was_drawn_is_left_in_a_drawing():
+    svg = drawn(a_figure())
+    for left in ("<?xml", "<!DOCTYPE", "<!--", "<metadata", "<style", "font-family: '", "xlink:href"):
+        assert left not in svg

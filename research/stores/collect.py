@@ -11,6 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -66,6 +67,10 @@ WITHOUT_TEXT = {"asap-debate", "asap-debate-scaffold", "essays-caelf", "essays-c
 WITH_ALTERNATIVES = {"qwen-metacog-eval"}
 """Stores that keep the likeliest tokens' log-probabilities of the answers, for the scores that need them (WEPR)."""
 
+OfRuns = Callable[[Run], bool]
+ALL: OfRuns = lambda run: True  # noqa: E731
+NONE: OfRuns = lambda run: False  # noqa: E731
+
 
 @click.command()
 @click.argument("names", nargs=-1, type=click.Choice(list(COMMANDS)))
@@ -82,8 +87,9 @@ def main(names: tuple[str, ...], models: Path, data: Path, out: Path, pack_only:
             command = shlex.split(COMMANDS[name].format(models=models, data=data, prompts=prompts))
             line = [sys.executable, "-m", "metaprobe.cli", "collect", *command, "--out", str(out / name)]
             subprocess.run([*line, "--cache", str(out / "calls.sqlite")], check=True)
-        kept = {"text": name not in WITHOUT_TEXT, "alternatives": name in WITH_ALTERNATIVES}
-        pack(out / name, STORES / name, without=asked_of_agents() if "arithmetic" in name else frozenset(), **kept)
+        without = asked_of_agents() if "arithmetic" in name else frozenset()
+        alternatives = ALL if name in WITH_ALTERNATIVES else NONE
+        pack(out / name, STORES / name, without=without, text=name not in WITHOUT_TEXT, alternatives=alternatives)
 
 
 def begun_alike(folder: Path) -> Path:
@@ -106,10 +112,11 @@ def asked_of_agents() -> frozenset[str]:
     return frozenset(normalised(run.item.question) for run in RunStore(STORES / "metacog-every-agent"))
 
 
-def pack(runs: Path, packed: Path, *, text: bool, alternatives: bool, without: frozenset[str] = frozenset()) -> None:
+def pack(runs: Path, packed: Path, *, text: bool, alternatives: OfRuns, without: frozenset[str] = frozenset()) -> None:
     """The store `runs` as a small one: log-probabilities to float16's precision, no tokens as strings.
 
-    `without`: questions that are left out, normalised.
+    `alternatives`: whether a run keeps the likeliest tokens' log-probabilities. `without`: questions that are left out,
+    normalised.
     """
     stored = sorted(RunStore(runs).runs(hidden=False), key=lambda run: run.id)
     stored = [run for run in stored if normalised(run.item.question) not in without]
@@ -119,7 +126,7 @@ def pack(runs: Path, packed: Path, *, text: bool, alternatives: bool, without: f
     shutil.rmtree(beside, ignore_errors=True)
     with RunStore(beside).writer(shard_runs=len(stored)) as writer:
         for run in stored:
-            writer.add(smaller(run if text else without_text(run), alternatives=alternatives))
+            writer.add(smaller(run if text else without_text(run), alternatives=alternatives(run)))
     shutil.copy(runs / "collection.json", beside)
     shutil.rmtree(packed, ignore_errors=True)
     beside.rename(packed)

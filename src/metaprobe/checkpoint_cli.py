@@ -9,16 +9,26 @@ from typing import Any
 
 import click
 
-from metaprobe.terminal import CHECKPOINT, FOLDER, agent_option, seed_option, stage_option
+from metaprobe.terminal import CHECKPOINT, CHECKPOINT_OR_RUNS, FOLDER, agent_option, is_store, seed_option, stage_option
 
 digest_option = click.option("--sha256", help="Digest that the checkpoint must have, from its author.")
 
 
-@click.command(short_help="What a checkpoint is: contract, figures, audits, digest.")
-@click.argument("checkpoint", type=CHECKPOINT)
+@click.command(short_help="What a checkpoint is, or what a run store holds.")
+@click.argument("checkpoint", type=CHECKPOINT_OR_RUNS, metavar="CHECKPOINT|RUNS")
 @digest_option
 def inspect(checkpoint: str, sha256: str | None) -> None:
-    """What a checkpoint is: contract, figures with intervals, audits, digest. Verifies it first."""
+    """What a checkpoint is: contract, figures with intervals, audits, digest. Verifies it first.
+
+    Of a run store: how many runs, calls, labels and hidden states it holds, of which systems, tasks and models.
+    """
+    if is_store(checkpoint):
+        if sha256 is not None:
+            raise click.UsageError(f"--sha256 is for checkpoints, and {checkpoint} is a run store")
+        from metaprobe.collecting.store_description import describe_store
+
+        click.echo(describe_store(Path(checkpoint)))
+        return
     from metaprobe.checkpoints import UntrustedCheckpoint, describe, load_checkpoint
 
     with warnings.catch_warnings():

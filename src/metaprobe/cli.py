@@ -14,6 +14,7 @@ from metaprobe.checkpoint_cli import diff, inspect, promote, push_command, seal,
 from metaprobe.checkpoints import CheckpointError
 from metaprobe.collect_cli import collect
 from metaprobe.extract_cli import extract
+from metaprobe.outcomes_cli import outcomes
 from metaprobe.profiles_cli import label, profiles
 from metaprobe.records.errors import MissingExtra, RecordError
 from metaprobe.router_cli import evaluate, route
@@ -241,6 +242,7 @@ main.add_command(serve)
 main.add_command(route)
 main.add_command(evaluate)
 main.add_command(label)
+main.add_command(outcomes)
 main.add_command(profiles)
 
 

@@ -25,11 +25,11 @@ from metaprobe.terminal import RUNS, agent_option, quiet_libraries, stage_option
     type=click.Choice(POSITIONS),
     help="Token position to keep; repeatable. By default those that collecting keeps.",
 )
-@click.option("--tokens", is_flag=True, help="Keep every answer token besides.")
+@click.option("--every-token", is_flag=True, help="Keep every answer token besides.")
 @stage_option
 @agent_option
 @click.option("--batch-size", default=32, show_default=True, type=click.IntRange(1), help="Calls read at once.")
-@click.option("--chunk", default=64, show_default=True, type=click.IntRange(1), help="Calls written to one file.")
+@click.option("--shard-calls", default=64, show_default=True, type=click.IntRange(1), help="Calls written to one file.")
 @click.option(
     "--other-model", is_flag=True, help="Read calls of whatever model, and leave out the check that it is one."
 )

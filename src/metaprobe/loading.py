@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from typing import Literal, overload
 
-from metaprobe.checkpoints import Checkpoint, load_checkpoint
+from metaprobe.checkpoints import Checkpoint, ContractMismatch, load_checkpoint
 from metaprobe.checkpoints.kinds import wrong_kind
 from metaprobe.probes.adapter import AdapterProbe
 from metaprobe.probes.hidden import ConfidenceProbe, DifficultyProbe
@@ -46,19 +46,26 @@ def load(path: Literal["bundled:gate"], *, sha256: str | None = None) -> Streami
 @overload
 def load(path: Literal["bundled:router"], *, sha256: str | None = None) -> LearnedRouter: ...
 @overload
+def load(path: str | os.PathLike[str], *, sha256: str | None = None, flag_rate: float) -> QualityPredictor: ...
+@overload
 def load(path: str | os.PathLike[str], *, sha256: str | None = None) -> Loaded: ...
-def load(path: str | os.PathLike[str], *, sha256: str | None = None) -> Loaded:
+def load(path: str | os.PathLike[str], *, sha256: str | None = None, flag_rate: float | None = None) -> Loaded:
     """Returns what a checkpoint holds: a predictor, gate, probe, router or choice.
 
     `path` is a folder, `bundled:NAME` or `hub:OWNER/NAME@REVISION`; `sha256` is the digest that its author gave you.
+    `flag_rate` is about which share of the answers a predictor flags, such as 0.3; its `threshold` follows from it.
     Raises `CheckpointError` where the folder is damaged, or of a kind that nothing here loads.
 
-    >>> predictor = load("bundled:quality")
-    >>> predictor.predict([-0.05, -0.01, -0.002, -1.2, -0.03]).in_support
-    True
+        >>> predictor = load("bundled:quality")
+        >>> predictor.predict([-0.05, -0.01, -0.002, -1.2, -0.03]).in_support
+        True
     """
     checkpoint = load_checkpoint(path, sha256=sha256)
     kind = checkpoint.manifest.kind
+    if flag_rate is not None:
+        if kind != "quality":
+            raise ContractMismatch(f"flag_rate is for predictors, which flag answers; {path} is of kind {kind!r}")
+        return QualityPredictor(checkpoint, flag_rate=flag_rate)
     if kind not in BY_KIND:
         raise wrong_kind(path, kind, *BY_KIND)
     return BY_KIND[kind](checkpoint)

@@ -42,6 +42,10 @@ class Runs(click.Path):
                 param,
                 ctx,
             )
+        if (Path(value) / "manifest.json").is_file():
+            self.fail(
+                f"{str(value)!r} is a checkpoint; expected a run store, as `metaprobe collect` makes it", param, ctx
+            )
         return super().convert(value, param, ctx)
 
 
@@ -53,6 +57,10 @@ class Location(click.ParamType):  # type: ignore[type-arg]  # generic in click 8
 
     name = "checkpoint"
 
+    def __init__(self, *, or_runs: bool = False) -> None:
+        """`or_runs`: whether the folder may also be a run store."""
+        self.or_runs = or_runs
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         from metaprobe.checkpoints import bundle
 
@@ -61,7 +69,14 @@ class Location(click.ParamType):  # type: ignore[type-arg]  # generic in click 8
             found = "a file" if Path(text).exists() else "not there"
             near = f"; did you mean {bundle.PREFIX}{text}?" if text in bundle.bundled_names() else ""
             self.fail(f"{text!r} is {found}; expected {_LOCATION}{near}", param, ctx)
+        if not self.or_runs and is_store(text):
+            self.fail(f"{text!r} is a run store; expected {_LOCATION}. `metaprobe train` makes one of it", param, ctx)
         return text
+
+
+def is_store(path: str) -> bool:
+    """Returns whether a folder holds the files of a run store."""
+    return any(Path(path).glob("runs-*.parquet"))
 
 
 def _prefixes() -> tuple[str, ...]:
@@ -72,6 +87,7 @@ def _prefixes() -> tuple[str, ...]:
 
 _LOCATION = "a checkpoint folder, bundled:NAME or hub:OWNER/NAME@REVISION"
 CHECKPOINT = Location()
+CHECKPOINT_OR_RUNS = Location(or_runs=True)
 
 
 seed_option = click.option(

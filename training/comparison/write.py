@@ -36,6 +36,7 @@ def compare(stores: Sequence[str | Path], options: CompareOptions) -> Comparison
     found = study(
         stores,
         own=own,
+        bare=True,
         target=options.target,
         stage=options.stage,
         agent=options.agent,

@@ -177,7 +177,7 @@ def train_difficulty(
 ) -> tuple[Checkpoint, tuple[RankedDifficulty, ...]]:
     """A probe of the last prompt token for items' ease, exported; what the folds say of it, beside the baselines."""
     if evidence.states is None or POSITION not in evidence.states.positions:
-        raise RecordError(f"no hidden states at {POSITION}: collect with --capture, or run `metaprobe extract`")
+        raise RecordError(f"no hidden states at {POSITION}: collect with --layers, or run `metaprobe extract`")
     items = ease_of(evidence.table, target)
     found = evaluate_difficulty(evidence, items, folds=folds, seed=seed, progress=progress, on_step=on_step)
     on_step("audits")

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from metaprobe.checkpoints import Checkpoint, Generator
+from metaprobe.checkpoints import Checkpoint, FlagPoint, Generator
 from metaprobe.checkpoints.manifest import RAW
 from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.eval.results import Finding as Finding
@@ -17,12 +17,14 @@ from metaprobe.training.common.heads import (
     QUALITY,
     SCALES,
     FittedHead,
+    Probability,
     fit_probability,
 )
 from metaprobe.training.common.operating_points import PROMISE
 from metaprobe.training.common.roles import Roles, final_roles
 from metaprobe.training.common.trees import in_memory
 from metaprobe.training.common.write import Export, write_checkpoint
+from metaprobe.training.crossfit.flagging import flag_points
 from metaprobe.training.crossfit.folds import CrossFit
 from metaprobe.training.crossfit.held_out import held_out_figures, training_record
 from metaprobe.training.crossfit.methods import (
@@ -69,6 +71,7 @@ def export_quality(
     checks: list[Finding] = []
     not_made: list[str] = []
     thresholds: dict[str, float] = {}
+    flagging: tuple[FlagPoint, ...] = ()
     lines: list[str] = []
     several = len(heads) > 1
 
@@ -111,9 +114,8 @@ def export_quality(
             scores = probability.trees.score(X)
             thresholds |= critical_thresholds(scores, table, roles.calibration, probability.calibrator, seed=seed)
         elif target in quality.MAIN_HEADS:
-            scores = probability.trees.score(X)
-            thresholds |= promised(scores, table, roles.calibration, probability.calibrator, seed=seed)
-            thresholds |= own_points(scores, head.evidence, roles.calibration, probability.calibrator)
+            found, flagging = _points(head, probability, roles, seed)
+            thresholds |= found
     largest = max(heads.values(), key=lambda head: len(head.evidence.table))
     evidence, roles = largest.evidence, largest.roles(seed)
     X = in_memory(evidence.features)
@@ -144,12 +146,25 @@ def export_quality(
             audits=checks,
             not_audited=not_made,
             thresholds=thresholds,
+            flagging=flagging,
             support=quality.Support.fit(*known).to_manifest(),
             packages=("lightgbm", "onnxmltools", "onnx"),
             extra={RAW: checked_raw_graph(graph, evidence.schema, list(evidence.table.logprobs))} if raw else {},
             heads=lines,
         ),
     )
+
+
+def _points(
+    head: QualityHead, probability: Probability, roles: Roles, seed: int
+) -> tuple[dict[str, float], tuple[FlagPoint, ...]]:
+    """Returns the thresholds of the head that gives the score, and its curve of flag rates."""
+    table, rows, calibrator = head.evidence.table, roles.calibration, probability.calibrator
+    scores = probability.trees.score(head.evidence.features)
+    thresholds = promised(scores, table, rows, calibrator, seed=seed)
+    thresholds |= own_points(scores, head.evidence, rows, calibrator)
+    held_out = head.fits[head.trees.name].probability
+    return thresholds, flag_points(table, held_out, calibrator.probability(scores[rows]), seed=seed)
 
 
 def _summary(names: Sequence[str], features: int, thresholds: Mapping[str, float]) -> str:

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -258,6 +259,10 @@ def _plain(value: Any) -> Any:
     return value
 
 
+KEYS = ("id", "question", "dimension", "agents", "candidates", "group", "chosen", "propensities")
+"""Of a line that asks for a decision; the last three stand in outcomes and are passed over."""
+
+
 def route_lines(router: LearnedRouter, path: str | Path) -> Iterator[dict[str, Any]]:
     """One decision for each line: line, id, action, agent, expected, reason. `metaprobe route`.
 
@@ -287,6 +292,12 @@ def route_lines(router: LearnedRouter, path: str | Path) -> Iterator[dict[str, A
 
 def known_of_line(record: dict[str, Any], number: int) -> Known:
     """What is known so far, as a line of `metaprobe route` tells it. Raises `ImportFileError` that names the field."""
+    for key in sorted(record.keys() - set(KEYS)):
+        # A misspelt key would lose what it says without a word; other keys are the user's own.
+        if near := get_close_matches(key, KEYS, 1, cutoff=0.8):
+            raise ImportFileError(f"unknown key {key!r}; did you mean {near[0]!r}? rename it, or remove it")
+    if record and not record.keys() & set(KEYS):
+        raise ImportFileError(f"the keys are {sorted(record)}; expected some of {', '.join(KEYS)}")
     agents = record.get("agents")
     asked = agents if isinstance(agents, dict) else {} if agents is None else agents
     question = outcome_of_line({**record, "id": record.get("id") or f"line-{number}", "agents": asked})

@@ -1,0 +1,1 @@
+"""Items of many task families, and the recordings of three models' answers to them."""
