@@ -18,6 +18,7 @@ from metaprobe.cli import main
 from metaprobe.collecting.collect import CollectReport
 from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.records.errors import RecordError
+from metaprobe.serving.settings import Settings
 from metaprobe.terminal import CHECKPOINT, FILE, FOLDER, FOLDER_THERE, RUNS
 from metaprobe.training.options import (
     AdapterOptions,
@@ -360,6 +361,20 @@ def test_score_asks_for_the_digest_and_says_where_there_was_nothing(stand_in: An
     assert nothing.stderr == f"{line_file} holds no lines to score\n"
     run("score", "bundled:quality", "-")
     assert lines[-1][0] == ("predictor", Path("/dev/stdin"))
+
+
+def test_a_server_is_started_as_typed_and_asks_for_keys_unless_told_not_to(stand_in: Any) -> None:
+    started = stand_in("serving.run.serve")
+    typed = ("--port", 9, "--host", "h", "--workers", 2, "--on-mismatch", "refuse", "--grace", 5)
+    for words in ((), typed, ("--no-auth",)):
+        result = run("serve", "bundled:quality", *words)
+        assert result.exit_code == 0, result.output
+    quiet, other, open_to_all = (arguments[0] for arguments, _ in started)
+    assert (quiet.checkpoint, quiet.auth, quiet.workers, quiet.on_mismatch) == ("bundled:quality", True, 1, "warn")
+    assert quiet == Settings(checkpoint="bundled:quality")
+    assert (other.port, other.host, other.workers, other.on_mismatch, other.grace_s) == (9, "h", 2, "refuse", 5)
+    assert other.auth
+    assert not open_to_all.auth
 
 
 def test_what_may_be_a_folder_a_file_or_a_checkpoint(tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ def test_items_are_split_into_as_many_folds_as_are_asked_for_and_need_states_of_
     one, other = (item_folds(evidence, items, folds=2, seed=seed)[0].test.tolist() for seed in (0, 1))
     assert one != other
     for states in (None, InMemory(Activations(("c0",), np.zeros((1, 1, 1, 2), np.float16), (0,), ("answer_last",)))):
-        with pytest.raises(RecordError, match="no hidden states at prompt_last: collect with --capture"):
+        with pytest.raises(RecordError, match="no hidden states at prompt_last: collect with --layers"):
             train_difficulty(tmp_path / "c", dataclasses.replace(evidence, states=states), target="level", command="")
 
 
