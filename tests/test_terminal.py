@@ -3,13 +3,14 @@
 import sys
 from dataclasses import replace
 from io import StringIO
+from pathlib import Path
 from threading import Event, active_count
 from types import SimpleNamespace
 
 import pytest
 
 from metaprobe.collecting.launch import TimeEstimate
-from metaprobe.progress import Live, StepTimes, live_collection, share_done, steps
+from metaprobe.progress import Live, StepTimes, lines_done, lines_in, live_collection, share_done, steps
 from metaprobe.records.types import Call, Usage
 from metaprobe.terminal import command_line
 
@@ -163,6 +164,35 @@ def test_a_training_in_a_log_says_its_steps_now_and_then(monkeypatch: pytest.Mon
         "audit and export",
     ]
     assert "about 02:00 left of these" in log.getvalue()
+
+
+def test_the_lines_of_a_file_are_counted_and_said_only_where_they_take_long(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "lines.jsonl"
+    file.write_text("{}\n" * 40)
+    for step, said in ((0.1, []), (2.0, [15, 30, 40])):
+        log, clock = Log(), Clock(monkeypatch)
+        monkeypatch.setattr(sys, "stderr", log)
+        done = []
+        for line in lines_done("score", iter(range(40)), file):
+            done.append(line)
+            clock.now += step
+        assert done == list(range(40))
+        assert [int(line.partition("/40 [")[0].removeprefix("score: ")) for line in log.getvalue().splitlines()] == said
+    packed = tmp_path / "lines.jsonl.gz"
+    packed.write_bytes(b"")
+    assert lines_in(packed) is lines_in(tmp_path) is None
+
+
+def test_lines_that_are_shown_on_a_terminal_have_no_bar_between_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    screen = Screen("nothing")
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setattr(sys, "stdout", screen)
+    assert list(lines_done("score", iter(range(3)), tmp_path)) == [0, 1, 2]
+    assert screen.getvalue() == ""
 
 
 class Drawn:

@@ -42,7 +42,7 @@ def extract(runs: Path, llm: str, positions: tuple[str, ...], **options: Any) ->
     from metaprobe.collecting.extract import ExtractionWatch, launch_extract
 
     quiet_libraries()
-    with progress_bar("extract", " calls") as bar:
+    with progress_bar("extract", " calls", ends=True) as bar:
         tokens = 0
 
         def on_total(calls: int) -> None:

@@ -4,10 +4,11 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from threading import Event, Thread
-from typing import Any
+from typing import Any, TypeVar
 
 from tqdm import tqdm
 
@@ -19,12 +20,15 @@ LINE = "{desc}: {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}{postfix}]
 COUNTED = re.compile(r"\b(\d+) of (\d+)\b")
 
 
-class Lines(tqdm):  # type: ignore[misc]
-    """A bar for a log: a whole line now and then, and one at the end where anything was to be done."""
+T = TypeVar("T")
 
-    def __init__(self, **named: Any) -> None:
+
+class Lines(tqdm):  # type: ignore[misc]
+    """A bar for a log: a whole line now and then, and one at the end of what took so long, or where `ends`."""
+
+    def __init__(self, *, ends: bool = False, **named: Any) -> None:
         self._said_at = time.monotonic()
-        self._closed = False
+        self._ends, self._closed = ends, False
         super().__init__(mininterval=0, miniters=1, **{"bar_format": LINE, **named})
 
     def display(self, msg: str | None = None, pos: int | None = None) -> None:
@@ -40,26 +44,49 @@ class Lines(tqdm):  # type: ignore[misc]
         if self._closed:
             return
         self._closed = True
-        if self.n or self.total:
+        if self._ends and (self.n or self.total):
             self._say()
         self.disable: bool = True
         self._decr_instances(self)
 
     def _say(self) -> None:
-        self._said_at = time.monotonic()
+        self._said_at, self._ends = time.monotonic(), True
         self.fp.write(f"{str(self).rstrip()}\n")
         self.fp.flush()
 
 
 @contextmanager
-def progress_bar(what: str, unit: str, total: int | None = None) -> Iterator[Any]:
-    """Yields a bar of tqdm: done and all, time passed and left, rate, and what is set beside it."""
-    kind = tqdm if sys.stderr.isatty() else Lines
-    with kind(desc=what, unit=unit, total=total, file=sys.stderr, smoothing=0.05, leave=False) as bar, _ticking(bar):
+def progress_bar(what: str, unit: str, total: int | None = None, *, ends: bool = False) -> Iterator[Any]:
+    """Yields a bar of tqdm: done and all, time passed and left, rate, and what is set beside it.
+
+    `ends`: whether a log has its last line also of what took a moment.
+    """
+    given = {"desc": what, "unit": unit, "total": total, "file": sys.stderr, "smoothing": 0.05, "leave": False}
+    made = tqdm(**given) if sys.stderr.isatty() else Lines(ends=ends, **given)
+    with made as bar, _ticking(bar):
         try:
             yield bar
         finally:
             bar.leave = bool(bar.n or bar.total)  # else nothing came of it, and an error follows
+
+
+def lines_done(what: str, lines: Iterable[T], file: Path) -> Iterator[T]:
+    """Yields the same, with a bar of how many of the file's lines are done; none where they are shown on a terminal."""
+    if sys.stdout.isatty():
+        yield from lines
+        return
+    with progress_bar(what, " lines", lines_in(file)) as bar:
+        for line in lines:
+            yield line
+            bar.update(1)
+
+
+def lines_in(file: Path) -> int | None:
+    """Returns about how many lines a file has, blank ones too; None of one that is compressed, or no file."""
+    if not file.is_file() or file.suffix == ".gz":
+        return None
+    with file.open("rb") as opened:
+        return sum(block.count(b"\n") for block in iter(lambda: opened.read(1 << 20), b""))
 
 
 @contextmanager
@@ -176,7 +203,7 @@ class Live:
 def live_collection() -> Iterator[Live]:
     """Yields what is told of a collection."""
     quiet_libraries()
-    with progress_bar("collect", " runs") as bar:
+    with progress_bar("collect", " runs", ends=True) as bar:
         yield Live(bar)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 FOLDER_THERE = click.Path(exists=True, file_okay=False, path_type=Path)
@@ -53,6 +54,11 @@ class Location(click.ParamType):  # type: ignore[type-arg]  # generic in click 8
         """`or_runs`: whether the folder may also be a run store."""
         self.or_runs = or_runs
 
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """The folders that the shell knows, and the checkpoints that come with the package."""
+        names = [CompletionItem(name) for name in _bundled() if incomplete and name.startswith(incomplete)]
+        return names or [CompletionItem(incomplete, type="dir")]
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         from metaprobe.checkpoints import bundle
 
@@ -64,6 +70,12 @@ class Location(click.ParamType):  # type: ignore[type-arg]  # generic in click 8
         if not self.or_runs and is_store(text):
             self.fail(f"{text!r} is a run store; expected {_LOCATION}. `metaprobe train` makes one of it", param, ctx)
         return text
+
+
+def _bundled() -> list[str]:
+    from metaprobe.checkpoints import bundle
+
+    return [f"{bundle.PREFIX}{name}" for name in bundle.bundled_names()]
 
 
 def is_store(path: str) -> bool:

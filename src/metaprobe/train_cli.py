@@ -120,7 +120,8 @@ def train_choice_command(runs: tuple[Path, ...], out: Path, folds: int, seed: in
     from metaprobe.training.choice import train_choice
 
     check_target(out, "choice")
-    checkpoint, policies = train_choice(out, runs, seed=seed, folds=folds, command=command_line())
+    with steps("reading runs and fitting in folds"):
+        checkpoint, policies = train_choice(out, runs, seed=seed, folds=folds, command=command_line())
     for policy in policies:
         a = policy.accuracy
         click.echo(
