@@ -185,19 +185,22 @@ def test_what_is_typed_is_what_is_trained(
                 assert plain(getattr(asked, field.name)) == plain(getattr(expected, field.name)), field.name
 
 
-def test_what_a_training_says_goes_to_stderr_and_another_process_says_nothing(
-    stand_in: Any, store: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", TRAININGS)
+def test_what_a_training_says_goes_to_stderr(
+    kind: str, stand_in: Any, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def trains(runs: Any, options: Any) -> None:
         options.on_step("a step")
         options.on_line("a line")
 
     monkeypatch.setattr("metaprobe.adapter_cli.require", lambda *_: None)
-    monkeypatch.setattr("metaprobe.training.adapter.train.train_adapter", trains)
-    result = run("train", "adapter", store, "--out", store / "o")
-    assert (result.exit_code, result.stdout) == (0, "")
+    monkeypatch.setattr(f"metaprobe.training.{TRAININGS[kind][0]}", trains)
+    result = run("train", kind, store, "--out", store / "o")
+    assert result.exit_code == 0
     assert "a step" in result.stderr
     assert "a line\n" in result.stderr
+    # Of several processes only the first has a checkpoint.
+    assert result.stdout == ("" if kind == "adapter" else f"{SAID} None\n")
 
 
 @pytest.mark.parametrize(
