@@ -3,13 +3,16 @@
 import re
 import textwrap
 from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 
 from metaprobe.eval.report.layout import Cell, Column, Table
 
 MOST_ROWS = 40
 """Longer tables do not fit a page, and no paper prints them: they are CSV only."""
-HEAD_WIDTH = 12
+HEAD_WIDTH = 10
 """Letters of a column's title in a line; a longer title has several lines."""
+NAME_WIDTH = 22
+"""Letters of a line of a row's name; a longer name has several lines."""
 PROSE_WIDTH = 40
 """Letters of a line of whole sentences."""
 COLUMN_PT, PAGE_PT = 238.0, 497.0
@@ -71,13 +74,15 @@ def latex(table: Table) -> str:
 
 
 def printable(table: Table) -> bool:
-    """Whether it has rows, no more than a page holds, and fits the width of a page."""
+    """Whether it has rows, no more than a page holds, fits the width of a page, and its sentences can be broken."""
     return _fitting(table) is not None
 
 
 def _fitting(table: Table) -> tuple[str, Size] | None:
     """Returns the environment and the largest type in which it fits, one column before two; None where none does."""
-    if not 0 < len(table.rows) <= MOST_ROWS:
+    sentences = [cell.text for row in table.shown for column, cell in row if column.kind == "prose"]
+    unbroken = any(len(word) > PROSE_WIDTH for text in sentences for word in text.split())
+    if unbroken or not 0 < len(table.rows) <= MOST_ROWS:
         return None
     for float_name, room in (("table", COLUMN_PT), ("table*", PAGE_PT)):
         for size in SIZES:
@@ -104,6 +109,8 @@ def _column_width(cells: Iterable[tuple[Column, Cell]], letter: float, small: fl
         return PROSE_WIDTH * letter
     head = max(map(len, _head_lines(column))) + (2 if column.better else 0)
     longest = max(head, *(len(_plain(cell)) for _, cell in found))
+    if column.kind == "text":
+        longest = min(longest, NAME_WIDTH)
     return max(letter * longest, small * max(len(cell.note) for _, cell in found))
 
 
@@ -131,20 +138,20 @@ def _row(cells: Iterable[str]) -> str:
 
 
 def _lines(row: list[tuple[Column, Cell]], size: str) -> list[str]:
-    """The estimates, and below them the intervals where any cell has one."""
-    lines = [_row(_text(cell) for _, cell in row)]
-    if any(cell.note for _, cell in row):
-        small = [rf"{{{size} {escaped(cell.note)}}}" if cell.note else "" for _, cell in row]
-        lines = [lines[0], _row(small), r"\addlinespace[2pt]"]
-    return lines
+    """The estimates, below them the intervals where any cell has one, and what is left of a long name."""
+    cells = [_cell_lines(column, cell, size) for column, cell in row]
+    lines = [_row(line) for line in zip_longest(*cells, fillvalue="")]
+    return [*lines, r"\addlinespace[2pt]"] if len(lines) > 1 else lines
+
+
+def _cell_lines(column: Column, cell: Cell, size: str) -> list[str]:
+    text = _plain(cell)
+    lines = textwrap.wrap(text, NAME_WIDTH) if column.kind == "text" else [text]
+    shown = [rf"\textbf{{{escaped(line)}}}" if cell.strong else escaped(line) for line in lines]
+    return [*shown, rf"{{{size} {escaped(cell.note)}}}"] if cell.note else shown
 
 
 def _plain(cell: Cell) -> str:
     if cell.mark in ("passed", "failed"):
         return f"{cell.mark}: {cell.text}" if cell.text else cell.mark
     return cell.text
-
-
-def _text(cell: Cell) -> str:
-    text = escaped(_plain(cell))
-    return rf"\textbf{{{text}}}" if cell.strong else text

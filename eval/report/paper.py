@@ -12,13 +12,7 @@ def paper_files(comparison: Comparison) -> dict[str, bytes]:
     Figures are 3.3 inches wide; those in `figures/page-*.pdf` stand side by side, 6.9 inches wide in all.
     """
     shown = sections(comparison)
-    tables = [
-        table
-        for section in shown
-        if section.ident != "provenance"  # commands and hashes have no place to break a line
-        for table in (*section.tables, *section.data)
-        if printable(table)
-    ]
+    tables = [table for section in shown for table in (*section.tables, *section.data) if printable(table)]
     figures = [figure for section in shown for figure in (*section.figures, *section.folded)]
     spreads = [spread for section in shown for spread in section.spreads]
     return {

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 HISTOGRAM = np.linspace(0, 1, 21)
 AS_STATED = "as stated"
 RECALIBRATED = "recalibrated"
+POINTS_AREA, SMALLEST_AREA = 120.0, 5.0
+"""In square points: of all points of a reliability diagram together, shared by their answers, and of each besides."""
 QUARTERS = (0, 25, 50, 75, 100)
 OUTCOMES = (RIGHT, WRONG)
 Bins = Sequence[ReliabilityBin]
@@ -102,7 +104,7 @@ def _histogram(shares: Sequence[np.ndarray], ax: Axes) -> None:
     for i, values in enumerate(shares):
         ax.stairs(100 * values, 100 * HISTOGRAM, fill=True, color=OUTCOMES[i], alpha=0.18)
         ax.stairs(100 * values, 100 * HISTOGRAM, color=OUTCOMES[i], linewidth=1.4, linestyle=dashes(i))
-    per_cent_axes(ax, "predicted to be right", "of the answers")
+    per_cent_axes(ax, "predicted to be right", "share of the answers")
     ax.set_xlim(0, 100)
 
 
@@ -134,7 +136,8 @@ def reliability_section(comparison: Comparison) -> Section:
         title="Reliability",
         intro="How often answers are right, against the probability that they are. Recalibrated: out of fold, by a "
         "calibrator that saw other groups of questions. As stated: the number that the model gave, as it gave it. On "
-        "the broken line a probability means what it says; bars are 95 % intervals of one bin."
+        "the broken line a probability means what it says; bars are 95 % intervals of one bin; the larger a point, the "
+        "more answers it stands for."
         if main
         else "",
         figures=tuple(main),
@@ -213,17 +216,11 @@ def _reliability(bins: Bins, stated: Bins, colour: str, ax: Axes) -> None:
             100 * np.array([getattr(b, field) for b in found]) for field in ("probability", "accuracy", "low", "high")
         )
         ax.vlines(p, low, high, color=colour, linewidth=1.1, alpha=0.7)
+        ax.plot(p, right, color=colour, linewidth=1.0, linestyle=dashes(at))
+        area = np.array([b.n for b in found]) / sum(b.n for b in found) * POINTS_AREA + SMALLEST_AREA
         # What is said to be certain stands on the edge, whole.
-        ax.plot(
-            p,
-            right,
-            color=colour,
-            marker=marker,
-            markerfacecolor=fill,
-            markersize=4,
-            linewidth=1.0,
-            linestyle=dashes(at),
-            clip_on=False,
+        ax.scatter(
+            p, right, s=area, marker=marker, facecolors=fill, edgecolors=colour, linewidths=1.0, zorder=3, clip_on=False
         )
     per_cent_axes(ax, "said to be right" if stated else "predicted to be right", "share that is right")
     ax.set(xlim=(0, 100), ylim=(0, 100), xticks=QUARTERS, yticks=QUARTERS)

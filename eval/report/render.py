@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from metaprobe.eval.report.latex import latex, printable
 from metaprobe.eval.report.layout import Section, Table
 from metaprobe.eval.report.sections import sections
 from metaprobe.eval.report.summary import brief
@@ -38,7 +39,7 @@ def _page(comparison: Comparison, shown: Sequence[Section], drawings: Mapping[st
     environment = Environment(
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.globals |= {"number": number, "csv_uri": _csv_uri, "legend_key": legend_key}
+    environment.globals |= {"number": number, "csv_uri": _csv_uri, "tex_uri": _tex_uri, "legend_key": legend_key}
     script = (HERE / "page.js").read_text(encoding="utf-8")
     return environment.get_template("page.html.j2").render(
         it=comparison,
@@ -55,3 +56,8 @@ def _page(comparison: Comparison, shown: Sequence[Section], drawings: Mapping[st
 
 def _csv_uri(table: Table) -> str:
     return "data:text/csv;charset=utf-8," + quote(table.csv)
+
+
+def _tex_uri(table: Table) -> str:
+    """Empty where no paper could print the table."""
+    return "data:application/x-tex;charset=utf-8," + quote(latex(table)) if printable(table) else ""

@@ -47,7 +47,7 @@ def brief(comparison: Comparison) -> Brief:
     return Brief(
         asked=(
             f"{model} gave {len(comparison.y):,} answers that could be checked; {percent(comparison.base_rate)} are "
-            "right. Can its right answers be told from its wrong ones without knowing the solution: by what it says of "
+            "right. Can its right answers be distinguished from its wrong ones without knowing the solution: by what it says of "
             "its own confidence, or by the signals it gives off while it answers?",
         ),
         found=tuple(_found(comparison, stated, learned)),
@@ -75,15 +75,14 @@ def verdict_words(comparison: Comparison) -> tuple[str, ...]:
 
 def _against_controls(learned: MethodResult) -> str:
     """Whether what was learned beats what is free."""
-    name, over = f"The learned method ({learned.name})", learned.controls
-    reached = f"AUROC {spread(learned.auroc)}"
+    name, over = f"The learned method ({learned.name}, AUROC {spread(learned.auroc)})", learned.controls
     if over is None:
-        return f"{name} reaches {reached}, and there is no control to compare it with."
+        return f"{name} has no control to be compared with."
     first = over.strongest
     gain = f"{spread(first.difference, signed=True)} AUROC"
     control = control_named(first.name)
     if over.beaten:
-        return f"{name} beats every one of {len(over.controls)} controls: {reached}, {gain} above {control}."
+        return f"{name} beats every one of {len(over.controls)} controls, the strongest, {control}, by {gain}."
     if first.beaten:
         others = ", ".join(control_named(other.name) for other in over.standing)
         return f"{name} beats the strongest control, {control}, by {gain}, but is not shown to beat {others}."
@@ -182,14 +181,14 @@ def _do(comparison: Comparison, stated: MethodResult | None, learned: MethodResu
         advice.append(f"Use {control_named(control.name)} to decide which answers to check.")
         advice += _falls_short(learned)
     elif tells:
-        advice.append("The learned method tells something; compare it with a free number before it is used.")
+        advice.append("The learned method is better than guessing; compare it with a free number before it is used.")
     else:
-        advice.append("Do not rely on any of these scores: none is shown to tell right from wrong.")
+        advice.append("Do not rely on any of these scores: none is shown to distinguish right from wrong.")
     if stated is not None and stated.auroc.low <= 0.5:
         advice.append("Do not rely on what the model says of its own confidence.")
     elif stated is not None and learned is not None and learned.diff_stated is not None:
         advice.append(
-            "What the model says of its own confidence tells something too, but less than the learned method."
+            "What the model says of its own confidence is worth something too, but less than the learned method."
             if verdict(learned.diff_stated) == "better"
             else "What the model says of its own confidence is not shown to be worse than the learned method: asking "
             "it may do."

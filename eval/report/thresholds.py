@@ -94,7 +94,7 @@ def _roc_figure(group: _Group, curves: Mapping[str, Roc]) -> Figure:
     def paint(ax: Axes) -> None:
         ax.plot([0, 100], [0, 100], color=INK, linewidth=0.9, dashes=(2, 2))
         _curves(group, line, ax)
-        per_cent_axes(ax, "of the wrong answers accepted", "of the right answers accepted")
+        per_cent_axes(ax, "wrong answers accepted", "right answers accepted")
         ax.set(xlim=(0, 100), ylim=(0, 100))
 
     spoken = "; ".join(f"{method.name}: AUROC {number(method.auroc.estimate)}" for method in group.methods)
@@ -117,7 +117,7 @@ def _risk_figure(group: _Group, curves: Mapping[str, RiskCoverage], error_rate: 
     def paint(ax: Axes) -> None:
         _curves(group, line, ax)
         ax.axhline(100 * error_rate, color=INK, linewidth=0.9, dashes=(2, 2))
-        per_cent_axes(ax, "of all answers accepted", "of the accepted are wrong")
+        per_cent_axes(ax, "answers accepted, most confident first", "wrong among the accepted")
         ax.set_xlim(0, 100)
         ax.set_ylim(bottom=0)
 

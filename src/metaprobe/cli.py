@@ -16,6 +16,7 @@ from metaprobe.collect_cli import collect
 from metaprobe.extract_cli import extract
 from metaprobe.outcomes_cli import outcomes
 from metaprobe.profiles_cli import label, profiles
+from metaprobe.progress import live_collection, say, steps
 from metaprobe.records.errors import MissingExtra, RecordError
 from metaprobe.router_cli import evaluate, route
 from metaprobe.serve_cli import serve
@@ -27,13 +28,10 @@ from metaprobe.terminal import (
     agent_option,
     command_line,
     folds_option,
-    live_collection,
     model_option,
-    say,
     say_collected,
     seed_option,
     stage_option,
-    steps,
 )
 from metaprobe.train_cli import train
 from metaprobe.training.options import WrongOptions

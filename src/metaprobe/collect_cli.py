@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from metaprobe.terminal import FILE, FOLDER, FOLDER_THERE, live_collection, say_collected
+from metaprobe.progress import live_collection
+from metaprobe.terminal import FILE, FOLDER, FOLDER_THERE, say_collected
 
 
 class CollectCommand(click.Command):

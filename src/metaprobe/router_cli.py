@@ -7,17 +7,8 @@ from typing import Any, TypedDict, Unpack
 
 import click
 
-from metaprobe.terminal import (
-    CHECKPOINT,
-    FILE,
-    FOLDER,
-    command_line,
-    folds_option,
-    say,
-    say_checkpoint,
-    seed_option,
-    steps,
-)
+from metaprobe.progress import say, steps
+from metaprobe.terminal import CHECKPOINT, FILE, FOLDER, command_line, folds_option, say_checkpoint, seed_option
 
 
 class Means(TypedDict):

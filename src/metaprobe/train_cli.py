@@ -9,6 +9,7 @@ import click
 from metaprobe.adapter_cli import train_adapter_command
 from metaprobe.checkpoints import check_target
 from metaprobe.gate_cli import train_gate_command
+from metaprobe.progress import say, steps
 from metaprobe.records.types import POSITIONS
 from metaprobe.router_cli import train_router_command
 from metaprobe.terminal import (
@@ -17,11 +18,9 @@ from metaprobe.terminal import (
     agent_option,
     command_line,
     folds_option,
-    say,
     say_checkpoint,
     seed_option,
     stage_option,
-    steps,
     target_option,
 )
 
