@@ -16,8 +16,7 @@ from metaprobe.eval.report.costs import routing_section
 from metaprobe.eval.report.drawing import dashes
 from metaprobe.eval.report.inside import layers_section, seen_section, trajectories_section
 from metaprobe.eval.report.layout import DASHES, Figure, Legend
-from metaprobe.eval.report.performance import reliability_figure, scores_section
-from metaprobe.eval.report. import risk_section
+from metaprobe.eval.report.performance import reliability_figure, risk_section, scores_section
 from metaprobe.eval.report.sections import sections
 from metaprobe.eval.report.svg import drawn, standalone
 from metaprobe.eval.report.systems import systems_section

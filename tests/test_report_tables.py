@@ -17,8 +17,7 @@ from metaprobe.eval.report.facts import accuracy_section, audits_section
 from metaprobe.eval.report.inside import layers_section, seen_section, trajectories_section
 from metaprobe.eval.report.layout import Column, Table, slug, words
 from metaprobe.eval.report.methods import controls_table, headline, main_methods, method_table, methods_section
-from metaprobe.eval.report.performance import reliability_section, scores_section
-from metaprobe.eval.report. import risk_section
+from metaprobe.eval.report.performance import reliability_section, risk_section, scores_section
 from metaprobe.eval.report.sections import sections
 from metaprobe.eval.report.systems import systems_section
 from metaprobe.eval.results import (
