@@ -78,9 +78,9 @@ class Checkpoint:
 
     A process that it is sent to reads the files again, and holds them against the digest.
 
-    >>> checkpoint = load_checkpoint("bundled:quality")
-    >>> checkpoint.trust, checkpoint.manifest.kind, [output.name for output in checkpoint.manifest.outputs]
-    ('sound', 'quality', ['correct'])
+        >>> checkpoint = load_checkpoint("bundled:quality")
+        >>> checkpoint.trust, checkpoint.manifest.kind, [output.name for output in checkpoint.manifest.outputs]
+        ('sound', 'quality', ['correct'])
     """
 
     path: Path

@@ -314,9 +314,11 @@ class RunningEstimate:
 class ConfidenceProbe(HiddenProbe):
     """A probe on the answer: P(right), once it is given.
 
-    >>> probe = ConfidenceProbe.load("bundled:smollm2-135m-confidence")
-    >>> probe.position, probe.token_confidence(np.zeros((3, probe.width))).shape
-    ('answer_mean', (3,))
+    An example:
+
+        >>> probe = ConfidenceProbe.load("bundled:smollm2-135m-confidence")
+        >>> probe.position, probe.token_confidence(np.zeros((3, probe.width))).shape
+        ('answer_mean', (3,))
     """
 
     def confidence(self, call: Call, *, reader: str = "") -> float:
@@ -337,9 +339,11 @@ class ConfidenceProbe(HiddenProbe):
 class DifficultyProbe(HiddenProbe):
     """A probe on the last prompt token: before anything is answered.
 
-    >>> probe = DifficultyProbe.load("bundled:smollm2-135m-difficulty")
-    >>> probe.position, probe.probability(np.zeros((1, probe.width))).shape
-    ('prompt_last', (1,))
+    An example:
+
+        >>> probe = DifficultyProbe.load("bundled:smollm2-135m-difficulty")
+        >>> probe.position, probe.probability(np.zeros((1, probe.width))).shape
+        ('prompt_last', (1,))
     """
 
     usual_position: ClassVar[str] = "prompt_last"

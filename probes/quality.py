@@ -46,9 +46,11 @@ FEW_TOKENS = 2
 class Verdict:
     """What a predictor says of one response.
 
-    >>> verdict = QualityPredictor.load().predict([-0.05, -0.01, -0.002, -1.2, -0.03])
-    >>> 0 < verdict.score < 1, verdict.flagged, verdict.to_dict()["reason"]
-    (True, True, '')
+    An example:
+
+        >>> verdict = QualityPredictor.load().predict([-0.05, -0.01, -0.002, -1.2, -0.03])
+        >>> 0 < verdict.score < 1, verdict.flagged, verdict.to_dict()["reason"]
+        (True, True, '')
     """
 
     score: float | None
@@ -91,9 +93,11 @@ class Verdict:
 class QualityPredictor(Pretrained):
     """Scores responses; may be shared by threads.
 
-    >>> predictor = QualityPredictor.load()  # the one that comes with the package
-    >>> [verdict.flagged for verdict in predictor.predict_many([[-0.01, -0.02, -0.1], [-2.5, -3.1, -1.9]])]
-    [False, True]
+    An example:
+
+        >>> predictor = QualityPredictor.load()  # the one that comes with the package
+        >>> [verdict.flagged for verdict in predictor.predict_many([[-0.01, -0.02, -0.1], [-2.5, -3.1, -1.9]])]
+        [False, True]
     """
 
     def __init__(

@@ -44,9 +44,11 @@ class Signal:
 class Signals:
     """The numbers a policy may look at; each is None until it is known.
 
-    >>> known = Signals(confidence=Signal(0.8, "stated"))
-    >>> known.value("confidence"), known.value("difficulty")
-    (0.8, None)
+    An example:
+
+        >>> known = Signals(confidence=Signal(0.8, "stated"))
+        >>> known.value("confidence"), known.value("difficulty")
+        (0.8, None)
     """
 
     difficulty: Signal | None = None

@@ -86,8 +86,8 @@ def parse_response(
 ) -> ParsedResponse:
     """What a response says about itself. Raises `InvalidResponse` for one that cannot be scored, and nothing else.
 
-    >>> parse_response([-0.1, -0.25]).logprobs.tolist()[1]
-    -0.25
+        >>> parse_response([-0.1, -0.25]).logprobs.tolist()[1]
+        -0.25
 
     `response`, recognised by its shape, is one of:
 

@@ -61,10 +61,10 @@ class Routed:
 class LearnedRouter(Pretrained):
     """Decides for one question at a time; may be shared by threads.
 
-    >>> from metaprobe.routing.learned_state import Known
-    >>> router = LearnedRouter.load("bundled:router")
-    >>> router.decide(Known({}, question="What is 17 * 23?")).action  # nobody has been asked yet
-    'ask'
+        >>> from metaprobe.routing.learned_state import Known
+        >>> router = LearnedRouter.load("bundled:router")
+        >>> router.decide(Known({}, question="What is 17 * 23?")).action  # nobody has been asked yet
+        'ask'
 
     Where something it was trained to rely on is missing or cannot be what it was trained on, it falls back to a fixed
     rule and says why: ask the agent of highest past success rate - lambda * price on the dimension, keep its answer.

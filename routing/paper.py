@@ -72,11 +72,13 @@ def constants_of(text: str) -> list[tuple[str, str]]:
 class PaperRules:
     """Thresholds of MetaCogAgent (section III), MetaCrit, and Monitor-Generate-Verify (Algorithm 1, section 4.1).
 
-    >>> from metaprobe.probes.signals import Signal, Signals
-    >>> from metaprobe.routing.policy import State
-    >>> unsure = State("q1", "assess", Signals(confidence=Signal(0.3, "stated")))
-    >>> PaperRules().decide(unsure, ("execute", "ask")).action
-    'ask'
+    An example:
+
+        >>> from metaprobe.probes.signals import Signal, Signals
+        >>> from metaprobe.routing.policy import State
+        >>> unsure = State("q1", "assess", Signals(confidence=Signal(0.3, "stated")))
+        >>> PaperRules().decide(unsure, ("execute", "ask")).action
+        'ask'
     """
 
     theta: float = 0.5

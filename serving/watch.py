@@ -50,12 +50,12 @@ def watch(
 ) -> "WatchedStream[T] | AsyncWatchedStream[T]":
     """The same stream, sync or async as it came, that ends with a verdict; to be iterated once.
 
-    >>> entry = {"token": "4", "logprob": -0.1}
-    >>> chunk = {"choices": [{"index": 0, "delta": {"content": "4"}, "logprobs": {"content": [entry]}}]}
-    >>> end = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
-    >>> watched = watch([chunk, end], QualityPredictor.load())
-    >>> len(list(watched)), watched.verdict.flagged
-    (2, False)
+        >>> entry = {"token": "4", "logprob": -0.1}
+        >>> chunk = {"choices": [{"index": 0, "delta": {"content": "4"}, "logprobs": {"content": [entry]}}]}
+        >>> end = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+        >>> watched = watch([chunk, end], QualityPredictor.load())
+        >>> len(list(watched)), watched.verdict.flagged
+        (2, False)
 
     `gate`: a `StreamingGate`, which is started for this answer, or a gate started already. When it says stop or
     escalate the upstream stream is closed, so that the server can end its work; the chunk that decided it still comes.

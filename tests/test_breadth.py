@@ -21,6 +21,7 @@ from research.breadth.collect import record
 from research.breadth.items import FAMILIES, LEVELS, SEED, breadth_items
 from research.breadth.lexicon import ANTONYMS, GROUPS, NEAR_IN_MEANING, WORDS
 from research.breadth.numbers import in_words, is_prime, roman
+from research.metacog_eval.facts import table
 
 EACH = 120
 ITEMS = breadth_items(EACH)
@@ -272,6 +273,18 @@ SECOND = {
 @pytest.mark.parametrize("name", SECOND)
 def test_the_gold_answer_is_that_of_a_second_computation(name: str) -> None:
     assert [SECOND[name](item) for item in BY_FAMILY[name]] == [item.gold[0] for item in BY_FAMILY[name]]
+
+
+def test_a_currency_may_be_given_with_its_country_and_a_word_with_its_article() -> None:
+    adjectives = {f"country/{row['iso']}": row["adjective"].split("|")[0] for row in table("countries")}
+    for item in BY_FAMILY["currencies-and-tongues"]:
+        if "currency" in item.question:
+            assert is_correct(item, f"People pay with the {adjectives[item.group]} {item.gold[0]}."), item
+            assert not is_correct(item, f"the {adjectives[item.group]} shekels"), item
+    for item in BY_FAMILY["translations-into"]:
+        if "German" in item.question:
+            assert is_correct(item, f"das {item.gold[0]}"), item
+            assert not is_correct(item, f"das {item.gold[0]}haus"), item
 
 
 def test_numerals_words_and_primes_are_as_known() -> None:

@@ -1,9 +1,9 @@
 """What is typed is what the library is asked for: every option of a command, and its default where it is left out."""
 
+import dataclasses
 import errno
 import json
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +18,17 @@ from metaprobe.cli import main
 from metaprobe.collecting.collect import CollectReport
 from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.records.errors import RecordError
+from metaprobe.serving.settings import Settings
 from metaprobe.terminal import CHECKPOINT, FILE, FOLDER, FOLDER_THERE, RUNS
+from metaprobe.training.options import (
+    AdapterOptions,
+    CompareOptions,
+    GateOptions,
+    HiddenOptions,
+    QualityOptions,
+    RouterOptions,
+    quiet,
+)
 
 SAID = "what the checkpoint is"
 
@@ -115,114 +125,102 @@ def test_what_means_the_same_everywhere_has_the_same_range_and_default(name: str
             assert option.multiple == (option.name == "targets")  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize(
-    ("typed", "targets", "named"),
-    [
-        ((), ("correct",), {}),
-        (
-            ("--target", "quality", "--target", "critical", "--stage", "s", "--agent", "a", "--label-source", "judge",
-             "--folds", 3, "--seed", 9),
-            ("quality", "critical"),
-            {"stage": "s", "agent": "a", "source": "judge", "folds": 3, "seed": 9},
-        ),
-        (("--new-tasks",), ("correct",), {"new_tasks": True}),
-    ],
-)  # fmt: skip
-def test_train_quality(stand_in: Any, store: Path, typed: tuple[Any, ...], targets: Any, named: dict[str, Any]) -> None:
-    studies, trained = (
-        stand_in(f"training.quality.train.{name}", name) for name in ("head_studies", "train_quality")
-    )  # fmt: skip
-    result = run("train", "quality", store, "--out", store / "q", *typed)
-    assert result.exit_code == 0, result.output
-    defaults = {"stage": None, "agent": None, "source": None, "new_tasks": False, "folds": 5, "seed": 0}
-    assert studies == [(((store,), targets), defaults | {"spread": False} | named)]
-    assert trained == [((store / "q", "head_studies"), {"command": "metaprobe typed", "raw": False})]
-    assert result.stdout == f"{SAID} train_quality\n"
-    run("train", "quality", store, "--out", store / "q", "--raw-graph")
-    assert trained[-1][1]["raw"]
+ANSWERS = ("--stage", "s", "--agent", "a")
+FOLDS = ("--folds", 3, "--seed", 9)
+SAME = {"stage": "s", "agent": "a", "folds": 3, "seed": 9}
+TRAININGS: dict[str, tuple[str, type, tuple[Any, ...], dict[str, Any]]] = {
+    "quality": (
+        "quality.train.train_quality", QualityOptions,
+        (*ANSWERS, *FOLDS, "--target", "q", "--target", "r", "--label-source", "judge", "--raw-graph", "--new-tasks"),
+        {**SAME, "target": ("q", "r"), "label_source": "judge", "raw_graph": True, "new_tasks": True},
+    ),
+    "hidden": (
+        "hidden.train.train_hidden", HiddenOptions,
+        (*ANSWERS, *FOLDS, "--target", "q", "--when", "before", "--probe", "ridge", "--layers", "every:2",
+         "--position", "prompt_last", "--states-of", "m"),
+        {**SAME, "target": "q", "when": "before", "probe": "ridge", "layers": "every:2", "position": ("prompt_last",),
+         "states_of": "m"},
+    ),
+    "gate": (
+        "gate.train.train_gate", GateOptions,
+        (*ANSWERS, *FOLDS, "--target", "q", "--alpha", 0.1, "--alpha", 0.2, "--stronger-accuracy", 0.8,
+         "--stronger-price", 3),
+        {**SAME, "target": "q", "alpha": (0.1, 0.2), "stronger_accuracy": 0.8, "stronger_price": 3.0},
+    ),
+    "adapter": (
+        "adapter.train.train_adapter", AdapterOptions,
+        (*ANSWERS, "--seed", 9, "--llm", "m", "--target", "q", "--when", "before", "--int8", "--max-length", 64),
+        {"stage": "s", "agent": "a", "seed": 9, "llm": "m", "target": "q", "when": "before", "int8": True,
+         "max_length": 64},
+    ),
+    "router": (
+        "router.train.train_router", RouterOptions,
+        (*FOLDS, "--agent", "a", "--agent", "b", "--states", 1000, "--signal", "confidence=x"),
+        {"folds": 3, "seed": 9, "agent": ("a", "b"), "states": 1000, "signal": ("confidence=x",)},
+    ),
+}  # fmt: skip
+"""Command -> what it calls, the options of that, what is typed and what it then is."""
 
 
-def test_features_go_to_the_cluster_that_is_named(stand_in: Any, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    studies = stand_in("training.quality.train.head_studies")
-    stand_in("training.quality.train.train_quality")
-    clients: list[str] = []
-
-    def client(address: str) -> Any:
-        clients.append(address)
-        return nullcontext()
-
-    monkeypatch.setitem(sys.modules, "distributed", SimpleNamespace(Client=client))
-    assert run("train", "quality", store, "--out", store / "q", "--dask", "tcp://here:1").exit_code == 0
-    assert clients == ["tcp://here:1"]
-    assert studies[0][1]["spread"]
+def plain(value: Any) -> Any:
+    """Texts and lists of them alike, however they were given."""
+    return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list | tuple) else value
 
 
-@pytest.mark.parametrize(
-    ("typed", "said"),
-    [
-        (("quality", "--new-tasks", "--dask", "x"), "leave out --dask"),
-        (("quality", "--new-tasks", "--target", "quality"), "labels that are 0 or 1, not of quality"),
-        (("hidden", "--target", "critical"), "--target critical: probes give the probability of what is good"),
-        (("hidden", "--target", "level", "--when", "after"), "--target level is read before the answer"),
-        (("hidden", "--target", "success-rate", "--probe", "ridge"), "by a logistic probe"),
-        (("hidden", "--when", "before", "--position", "answer_last"), "only prompt_last is known, not answer_last"),
-        (("gate", "--alpha", "0"), "--alpha"),
-        (("gate", "--alpha", "1"), "--alpha"),
-        (("quality", "--folds", "1"), "--folds"),
-        (("quality", "--seed", "-1"), "--seed"),
-    ],
-)
-def test_what_does_not_go_together_is_a_usage_error_before_anything_is_read(
-    store: Path, typed: tuple[str, ...], said: str
+@pytest.mark.parametrize("kind", TRAININGS)
+def test_what_is_typed_is_what_is_trained(
+    kind: str, stand_in: Any, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kind, *options = typed
-    result = run("train", kind, store, "--out", store / "out", *options)
+    function, options, typed, named = TRAININGS[kind]
+    monkeypatch.setattr("metaprobe.adapter_cli.require", lambda *_: None)
+    trained = stand_in(f"training.{function}", kind)
+    for words, given in (((), {}), (typed, named)):
+        result = run("train", kind, store, "--out", store / "o", *words)
+        assert result.exit_code == 0, result.output
+        assert result.stdout == f"{SAID} {kind}\n"
+        data, asked = trained[-1][0]
+        assert data == (store if kind == "router" else (store,))
+        expected = options(out=store / "o", command="metaprobe typed", **given)
+        for field in dataclasses.fields(options):
+            if field.name not in ("on_step", "on_line"):
+                assert plain(getattr(asked, field.name)) == plain(getattr(expected, field.name)), field.name
+
+
+@pytest.mark.parametrize("kind", TRAININGS)
+def test_what_a_training_says_goes_to_stderr(
+    kind: str, stand_in: Any, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Any] = []
+
+    def trains(runs: Any, options: Any) -> None:
+        told.append(options.on_step)
+        options.on_step("a step")
+        options.on_line("a line")
+
+    monkeypatch.setattr("metaprobe.adapter_cli.require", lambda *_: None)
+    monkeypatch.setattr(f"metaprobe.training.{TRAININGS[kind][0]}", trains)
+    result = run("train", kind, store, "--out", store / "o")
+    assert result.exit_code == 0
+    assert result.stderr == "a line\n"  # no terminal: steps are said only where they take long
+    assert told != [quiet]
+    # Of several processes only the first has a checkpoint.
+    assert result.stdout == ("" if kind == "adapter" else f"{SAID} None\n")
+
+
+@pytest.mark.parametrize(
+    ("kind", "typed"),
+    [("gate", ("--alpha", "0")), ("gate", ("--alpha", "1")), ("quality", ("--folds", "1")), ("quality", ("--seed", -1)),
+     ("hidden", ("--when", "during")), ("router", ("--states", 999)), ("adapter", ("--max-length", 7))],
+)  # fmt: skip
+def test_a_value_out_of_range_is_a_usage_error_before_anything_is_read(
+    kind: str, typed: tuple[str, ...], store: Path
+) -> None:
+    result = run("train", kind, store, "--out", store / "out", *typed)
     assert result.exit_code == 2, result.output
-    assert said in " ".join(result.stderr.split())
-
-
-@pytest.mark.parametrize("kind", ["quality", "hidden", "gate", "choice", "adapter"])
-def test_a_folder_that_is_something_else_is_not_written_over(kind: str, store: Path) -> None:
-    (store / "mine.txt").write_text("x", encoding="utf-8")
-    result = run("train", kind, store, "--out", store)
-    assert result.exit_code == 1
-    assert str(store) in result.stderr
-    assert [path.name for path in store.iterdir()] == ["mine.txt"]
+    assert typed[0] in result.stderr
 
 
 ALL = Interval(0.75, 0.5, 1.0, 9, 9)
-
-
-@pytest.mark.parametrize(
-    ("typed", "named", "stronger"),
-    [
-        ((), {}, (0.9, 10.0)),
-        (
-            ("--target", "critical", "--stage", "s", "--agent", "a", "--alpha", "0.1", "--alpha", "0.2", "--folds", 3,
-             "--seed", 9, "--stronger-accuracy", "0.8", "--stronger-price", "3"),
-            {"target": "critical", "stage": "s", "agent": "a", "alphas": (0.1, 0.2), "folds": 3, "seed": 9},
-            (0.8, 3.0),
-        ),
-    ],
-)  # fmt: skip
-def test_train_gate(
-    stand_in: Any, store: Path, typed: tuple[Any, ...], named: dict[str, Any], stronger: tuple[float, float]
-) -> None:
-    from metaprobe.eval.gate import Stronger
-
-    trained = stand_in("training.gate.train.train_gate", ("gate", "report"))
-    stand_in("eval.gate.gate_lines", ["one line", "and another"])
-    result = run("train", "gate", store, "--out", store / "g", *typed)
-    assert result.exit_code == 0, result.output
-    defaults = {"target": "correct", "stage": None, "agent": None, "alphas": None, "folds": 5, "seed": 0}
-    assert trained == [
-        (
-            (store / "g", (store,)),
-            defaults | {"stronger": Stronger(*stronger), "command": "metaprobe typed"} | named,
-        )
-    ]
-    assert result.stdout == f"{SAID} gate\n"
-    assert "one line\nand another\n" in result.stderr
 
 
 @pytest.mark.parametrize("typed", [(), ("--folds", 3, "--seed", 9)])
@@ -241,153 +239,31 @@ def test_train_choice(stand_in: Any, store: Path, typed: tuple[Any, ...]) -> Non
 
 
 @pytest.fixture
-def evidence(stand_in: Any, monkeypatch: pytest.MonkeyPatch) -> Asked:
-    """What is read for a probe."""
-    states = SimpleNamespace(layers=(0, 8), positions=("prompt_last",))
-    loaded = stand_in("training.crossfit.evidence.load_evidence", SimpleNamespace(states=states, regrouped="regrouped"))
-    monkeypatch.setattr("metaprobe.training.crossfit.evidence.origin_of_states", lambda _: ["from m"])
-    monkeypatch.setattr("metaprobe.training.hidden.train.positions_of", lambda evidence, when: (when,))
-    return loaded  # type: ignore[no-any-return]
-
-
-@pytest.mark.parametrize(
-    ("typed", "read", "fitted", "trained"),
-    [
-        ((), {}, {}, {}),
-        (("--when", "before"), {}, {}, {"when": "before"}),
-        (
-            ("--target", "q", "--probe", "ridge", "--layers", "every:2", "--position", "answer_last", "--states-of",
-             "m", "--stage", "s", "--agent", "a", "--folds", 3, "--seed", 9),
-            {"target": "q", "stage": "s", "agent": "a", "wanted": ("every:2", ("answer_last",), "m")},
-            {"kind": "ridge", "folds": 3, "seed": 9},
-            {"target": "q"},
-        ),
-    ],
-)  # fmt: skip
-def test_train_hidden(
-    stand_in: Any,
-    evidence: Asked,
-    store: Path,
-    typed: tuple[Any, ...],
-    read: dict[str, Any],
-    fitted: dict[str, Any],
-    trained: dict[str, Any],
-) -> None:
-    from metaprobe.training.linear.states_choice import Wanted
-
-    study = stand_in("training.crossfit.study.study_of", "study")
-    written = stand_in("training.hidden.train.train_hidden", "probe")
-    result = run("train", "hidden", store, "--out", store / "h", *typed)
-    assert result.exit_code == 0, result.output
-    wanted = Wanted(*read.pop("wanted", ("all", (), "")))
-    defaults = {"target": "correct", "stage": None, "agent": None}
-    assert evidence == [(((store,),), defaults | {"wanted": wanted} | read)]
-    assert {name: study[0][1][name] for name in ("folds", "seed", "kind")} == {
-        "folds": 5, "seed": 0, "kind": "logistic"
-    } | fitted  # fmt: skip
-    given = {"when": "after", "target": "correct", "command": "metaprobe typed"} | trained
-    assert written == [((store / "h", "study"), given)]
-    assert "states      layers 0, 8 at prompt_last\nfrom m\nregrouped\n" in result.stderr
-    assert result.stdout == f"{SAID} probe\n"
-
-
-@pytest.mark.parametrize("target", ["level", "success-rate"])
-def test_train_hidden_of_a_graded_difficulty(stand_in: Any, evidence: Asked, store: Path, target: str) -> None:
-    ranked = SimpleNamespace(name="probe", spearman=ALL)
-    trained = stand_in("training.hidden.difficulty.train_difficulty", ("difficulty", [ranked]))
-    result = run("train", "hidden", store, "--out", store / "h", "--target", target, "--folds", 3, "--seed", 9)
-    assert result.exit_code == 0, result.output
-    assert evidence[0][1]["target"] == "correct"
-    given = {name: trained[0][1][name] for name in ("target", "folds", "seed", "command")}
-    assert given == {"target": target, "folds": 3, "seed": 9, "command": "metaprobe typed"}
-    assert "Spearman +0.750 [+0.500, +1.000]" in result.stderr
-    assert result.stdout == f"{SAID} difficulty\n"
-
-
-def test_train_adapter(stand_in: Any, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metaprobe.adapter_cli.require", lambda *_: None)
-    trained = stand_in("training.adapter.train.train_adapter", "adapter")
-    result = run("train", "adapter", store, "--out", store / "a")
-    assert result.exit_code == 0, result.output
-    (place, runs), given = trained[0]
-    assert (place, runs) == (store / "a", (store,))
-    assert {given[name] for name in ("stage", "agent", "work")} == {None}
-    assert (given["target"], given["int8"], given["command"]) == ("correct", False, "metaprobe typed")
-    assert given["settings"].seed == 0
-    assert result.stdout == f"{SAID} adapter\n"
-    typed = ("--when", "before", "--stage", "s", "--agent", "b", "--target", "q", "--int8", "--work", store / "w")
-    assert run("train", "adapter", store, "--out", store / "a", *typed, "--seed", 4, "--max-length", 64).exit_code == 0
-    given = trained[1][1]
-    assert (given["when"], given["stage"], given["agent"], given["target"]) == (("before",), "s", "b", "q")
-    assert (given["int8"], given["work"], given["settings"].seed) == (True, store / "w", 4)
-    assert given["settings"].max_length == 64
-    run("train", "adapter", store, "--out", store / "a", "--when", "both")
-    assert trained[2][1]["when"] == ("before", "after")
-    trained.answer = None  # another process writes it
-    assert run("train", "adapter", store, "--out", store / "a").stdout == ""
-
-
-OUTCOMES = "training.router.runs"
-
-
-def test_train_router_on_a_file_and_on_runs(stand_in: Any, store: Path, tmp_path: Path) -> None:
-    trained = stand_in("training.router.train.train_router", "router")
-    of_file = stand_in("records.outcomes.read_outcomes", "questions")
-    file = tmp_path / "outcomes.jsonl"
-    file.write_text("{}\n", encoding="utf-8")
-    result = run("train", "router", file, "--out", store / "r")
-    assert result.exit_code == 0, result.output
-    defaults = {"agents": None, "assessment": None, "folds": 5, "states": 20_000, "seed": 0}
-    assert trained[0] == ((store / "r", "questions"), defaults | {"command": "metaprobe typed"})
-    assert of_file == [((file,), {})]
-    assert result.stdout == f"{SAID} router\n"
-    assert "reading outcomes.jsonl" in result.stderr
-    for option, value in (("--prices", file), ("--signal", "confidence=x")):
-        refused = run("train", "router", file, "--out", store / "r", option, value)
-        assert refused.exit_code == 2
-        assert f"{option} is for a folder of runs" in " ".join(refused.stderr.split())
-    prices = stand_in("llms.pricing.read_prices", "prices")
-    questions = stand_in(f"{OUTCOMES}.outcomes_of", "of runs")
-    part = stand_in(f"{OUTCOMES}.assessment_part", 0.25)
-    confidences = stand_in("training.router.sources.Confidences.load", "confidences")
-    typed = ("--prices", file, "--signal", "confidence=x", "--agent", "a", "--agent", "b", "--states", 1000)
-    assert run("train", "router", store, "--out", store / "r", *typed, "--folds", 3, "--seed", 9).exit_code == 0
-    assert trained[1] == (
-        (store / "r", "of runs"),
-        {"agents": ("a", "b"), "assessment": 0.25, "folds": 3, "states": 1000, "seed": 9,
-         "command": "metaprobe typed"},
-    )  # fmt: skip
-    assert questions[0][1] == part[0][1] == {"prices": "prices", "confidences": "confidences"}
-    assert prices == [((file,), {})]
-    assert confidences == [((("confidence=x",), store), {"seed": 9, "command": "metaprobe typed"})]
-    run("train", "router", store, "--out", store / "r")
-    assert questions[1][1] == part[1][1] == {"prices": None, "confidences": None}
-
-
-@pytest.fixture
 def line_file(tmp_path: Path) -> Path:
     path = tmp_path / "lines.jsonl"
     path.write_text("{}\n", encoding="utf-8")
     return path
 
 
-def test_route_says_how_many_lines_it_decided(stand_in: Any, line_file: Path) -> None:
+def test_route_names_the_lines_that_it_could_not_decide(stand_in: Any, line_file: Path) -> None:
     router = stand_in("routing.learned.LearnedRouter.load", "router")
-    lines = stand_in("training.router.evaluate.route_lines", [{"action": "ask"}, {"action": None}])
+    refused = {"action": None, "line": 2, "reason": f"{line_file}:2: why"}
+    lines = stand_in("training.router.evaluate.route_lines", [{"action": "ask"}, refused])
     typed = ("--budget", "0.5", "--seconds", "2", "--sha256", "abc")
     result = run("route", "bundled:router", line_file, *typed)
-    assert result.exit_code == 0
+    assert result.exit_code == 1
     means = {"budget": 0.5, "seconds": 2.0, "lambda_": None, "per_second": None}
     assert router == [(("bundled:router",), {"sha256": "abc"} | means)]
     assert lines == [(("router", line_file), {})]
     assert [json.loads(line) for line in result.stdout.splitlines()] == lines.answer
-    assert result.stderr == "decided 1 of 2 lines; the reasons stand in the lines\n"
+    assert result.stderr == f"{line_file}:2: why\n"
     lines.answer = [{"action": "keep"}]
     whole = run("route", "bundled:router", line_file, "--lambda", "2", "--per-second", "0")
     assert (whole.exit_code, whole.stderr) == (0, "")
     assert (router[-1][1]["lambda_"], router[-1][1]["per_second"]) == (2.0, 0.0)
-    lines.answer = [{"action": None}]
-    assert run("route", "bundled:router", line_file).exit_code == 1
+    lines.answer = []
+    none = run("route", "bundled:router", line_file)
+    assert (none.exit_code, none.stderr) == (1, f"{line_file} holds no lines to decide\n")
     for wrong in (("--budget", "1", "--lambda", "1"), ("--seconds", "1", "--per-second", "1"), ("--budget", "0")):
         assert run("route", "bundled:router", line_file, *wrong).exit_code == 2
 
@@ -439,14 +315,14 @@ def test_demo_says_what_it_made(stand_in: Any, tmp_path: Path) -> None:
 
 def test_collect_tells_of_what_failed_was_cut_or_could_not_be_read(stand_in: Any, tmp_path: Path) -> None:
     asked = stand_in("collecting.launch.launch", CollectReport(3, 4))
-    result = run("collect", "s", "--task", "t", "--out", tmp_path, "--no-text", "--agents", "a,b")
+    result = run("collect", "s", "--task", "t", "--out", tmp_path, "--no-text", "--agent", "a", "--agent", "b")
     assert result.exit_code == 0
     plan, out, _ = asked[0][0]
-    assert (plan.system, plan.task, plan.text, plan.agents, out) == ("s", "t", False, ("a", "b"), tmp_path)
+    assert (plan.system, plan.task, plan.text, plan.agent, out) == ("s", "t", False, ("a", "b"), tmp_path)
     assert "failed" not in result.stderr.partition("collected 3 runs; 4 were stored before\n")[2]
     run("collect", "s", "--task", "t", "--out", tmp_path)
     plain = asked[1][0][0]
-    assert (plain.text, plain.agents, plain) == (True, (), type(plain)(system="s", task="t"))
+    assert (plain.text, plain.agent, plain) == (True, (), type(plain)(system="s", task="t"))
     for count in (1, 10, 11, 13):
         failed = tuple(f"run {n}: reason" for n in range(count))
         asked.answer = CollectReport(3, 4, failed, {"confidence": 5}, {"answer": (2, 9)})
@@ -460,18 +336,17 @@ def test_collect_tells_of_what_failed_was_cut_or_could_not_be_read(stand_in: Any
 
 
 def test_compare_and_summarize_ask_for_what_is_typed(stand_in: Any, store: Path) -> None:
-    studied = stand_in("training.crossfit.study.study", "study")
-    written = stand_in("training.comparison.write.write_comparison", ("comparison", "there/report.html"))
+    compared = stand_in("training.comparison.write.compare", "comparison")
     stand_in("eval.report.text.comparison_table", "the table")
-    result = run("compare", store, "--out", store / "r")
-    assert result.exit_code == 0, result.output
-    defaults = {"target": "correct", "stage": None, "agent": None, "folds": 5, "seed": 0}
-    assert studied == [(((store,),), defaults)]
-    assert written == [((store / "r", "study"), {"command": "metaprobe typed"})]
-    assert result.stdout == "the table\nreport      there/report.html\n"
-    typed = ("--target", "q", "--stage", "s", "--agent", "a", "--folds", 3, "--seed", 9)
-    run("compare", store, "--out", store / "r", *typed)
-    assert studied[-1][1] == {"target": "q", "stage": "s", "agent": "a", "folds": 3, "seed": 9}
+    for typed, given in (((), {}), ((*ANSWERS, *FOLDS, "--target", "q"), {**SAME, "target": "q"})):
+        result = run("compare", store, "--out", store / "r", *typed)
+        assert result.exit_code == 0, result.output
+        assert result.stdout == f"the table\nreport      {store / 'r' / 'report.html'}\n"
+        runs, asked = compared[-1][0]
+        assert runs == (store,)
+        expected = CompareOptions(out=store / "r", command="metaprobe typed", **given)
+        for name in ("out", "command", "target", "stage", "agent", "folds", "seed"):
+            assert getattr(asked, name) == getattr(expected, name)
     summed = stand_in("collecting.summary.summarize_stores", [{"runs": 1}])
     assert json.loads(run("summarize", store, store).stdout) == [{"runs": 1}]
     assert summed == [(((store, store),), {})]
@@ -494,6 +369,20 @@ def test_score_asks_for_the_digest_and_says_where_there_was_nothing(stand_in: An
     assert nothing.stderr == f"{line_file} holds no lines to score\n"
     run("score", "bundled:quality", "-")
     assert lines[-1][0] == ("predictor", Path("/dev/stdin"))
+
+
+def test_a_server_is_started_as_typed_and_asks_for_keys_unless_told_not_to(stand_in: Any) -> None:
+    started = stand_in("serving.run.serve")
+    typed = ("--port", 9, "--host", "h", "--workers", 2, "--on-mismatch", "refuse", "--grace", 5)
+    for words in ((), typed, ("--no-auth",)):
+        result = run("serve", "bundled:quality", *words)
+        assert result.exit_code == 0, result.output
+    usual, other, open_to_all = (arguments[0] for arguments, _ in started)
+    assert (usual.checkpoint, usual.auth, usual.workers, usual.on_mismatch) == ("bundled:quality", True, 1, "warn")
+    assert usual == Settings(checkpoint="bundled:quality")
+    assert (other.port, other.host, other.workers, other.on_mismatch, other.grace_s) == (9, "h", 2, "refuse", 5)
+    assert other.auth
+    assert not open_to_all.auth
 
 
 def test_what_may_be_a_folder_a_file_or_a_checkpoint(tmp_path: Path) -> None:
@@ -551,24 +440,24 @@ def test_a_fault_of_ours_is_not_hidden(store: Path, monkeypatch: pytest.MonkeyPa
     assert isinstance(run("summarize", store).exception, OSError)
 
 
-def test_an_adapter_is_loaded_by_its_digest_and_an_unknown_kind_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    kind = "adapter"
-    monkeypatch.setattr(
-        "metaprobe.loading.load_checkpoint",
-        lambda path, sha256: SimpleNamespace(manifest=SimpleNamespace(kind=kind, contract={})),
-    )
-    monkeypatch.setattr("metaprobe.probes.adapter.AdapterProbe.load", lambda path, sha256: (path, sha256))
-    assert metaprobe.load("there", sha256="abc") == ("there", "abc")
-    kind = "stages"
-    with pytest.raises(CheckpointError, match="'stages'; expected 'hidden'"):
-        metaprobe.load("there")
+def test_a_checkpoint_is_loaded_by_its_digest_and_an_unknown_kind_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def loaded(path: Any, *, sha256: str | None) -> Any:
+        asked.append((path, sha256))
+        return SimpleNamespace(manifest=SimpleNamespace(kind="stages", contract={}))
+
+    monkeypatch.setattr("metaprobe.loading.load_checkpoint", loaded)
+    with pytest.raises(CheckpointError, match="'stages'; expected 'quality'"):
+        metaprobe.load("there", sha256="abc")
+    assert asked == [("there", "abc")]
 
 
 def test_names_that_are_imported_later_are_all_there_and_another_one_is_named() -> None:
     for name in metaprobe.__all__:
         assert getattr(metaprobe, name) is not None
     assert {*metaprobe.__all__, "__version__"} <= set(dir(metaprobe))
-    with pytest.raises(AttributeError, match=r"no attribute 'nosuch'; it has .*load_checkpoint"):
+    with pytest.raises(AttributeError, match=r"no attribute 'nosuch'; it has .*QualityPredictor"):
         metaprobe.nosuch  # noqa: B018
 
 

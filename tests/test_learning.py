@@ -193,7 +193,7 @@ def test_who_learns_and_what_cannot_be_learned_from_is_said_before_anything_is_a
     with pytest.raises(RecordError, match="the agents of self-report learn none"):
         launch(
             CollectionPlan(
-                system="self-report", task="t", llms=("nowhere",), profiles=tmp_path / "p", variants=("direct",)
+                system="self-report", task="t", llm=("nowhere",), profiles=tmp_path / "p", variant=("direct",)
             ),
             tmp_path,
         )

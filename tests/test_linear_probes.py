@@ -21,7 +21,7 @@ from metaprobe.training.crossfit.evidence import load_states
 from metaprobe.training.crossfit.methods import Evidence
 from metaprobe.training.linear.layers import fit_linear_probe, one_standard_error
 from metaprobe.training.linear.lowrank import fit_low_rank_probe
-from metaprobe.training.linear.moments import Moments
+from metaprobe.training.linear.moments import Moments, mass_mean, ridge
 from metaprobe.training.linear.probe import KINDS, Kind, fit_linear, held_out_scores
 from metaprobe.training.linear.solve import TOLERANCE, solve_logistic, standardised
 from metaprobe.training.linear.states import InMemory, OnDisk
@@ -258,3 +258,41 @@ def test_states_read_block_by_block_are_those_in_memory(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match=r"layers \[7\] were not captured"):
         lazy.read(7, "answer_last")
     assert load_states(stores, [*wanted, "elsewhere"]) == (None, 1)
+
+
+def test_closed_forms_are_those_of_their_definitions() -> None:
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(2, 3, (40, 4)), (np.arange(40) % 4 == 0).astype(np.float64)
+    X[:, 3] = 7.0  # constant: it weighs nothing
+    parts = [Moments.none(4) for _ in range(2)]
+    for part, rows in zip(parts, (slice(0, 10), slice(10, 40)), strict=True):
+        part.add(X[rows], y[rows])
+    whole = Moments.total(parts)
+    left = whole.without(parts[0])
+    np.testing.assert_allclose(left.x, X[10:].sum(axis=0))
+    assert (whole.n, left.n, whole.y) == (40, 30, 10)
+    mean, scale = X.mean(axis=0), X.std(axis=0)
+    scale[3] = 1.0
+    found = mass_mean(whole)
+    np.testing.assert_allclose(found.mean, mean)
+    np.testing.assert_allclose(found.scale, scale)
+    away = (X[y == 1].mean(axis=0) - X[y == 0].mean(axis=0)) / scale
+    away[3] = 0.0
+    np.testing.assert_allclose(found.weights[:, 0], away, atol=1e-9)
+    assert found.intercept.tolist() == [0.25]
+    solved = ridge(whole, (0.1, 1.0))
+    Z = (X - mean) / scale
+    Z[:, 3] = 0.0
+    for column, alpha in enumerate((0.1, 1.0)):
+        gradient = Z.T @ (Z @ solved.weights[:, column] + 0.25 - y) / 40 + alpha * solved.weights[:, column]
+        np.testing.assert_allclose(gradient, 0, atol=1e-8)
+    np.testing.assert_allclose(solved.score(X), Z @ solved.weights + 0.25, atol=1e-9)
+
+
+def test_a_probe_that_did_not_arrive_says_so_where_it_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    block, y = rng.normal(size=(30, 3)).astype(np.float16), (np.arange(30) % 2).astype(np.float64)
+    monkeypatch.setattr("metaprobe.training.linear.solve.TOLERANCE", -1.0)
+    with pytest.warns(RuntimeWarning, match=r"a logistic probe ended with a gradient of .*, above -1") as told:
+        fit_linear(block, y, "logistic", (1.0,))
+    assert told[0].filename == __file__

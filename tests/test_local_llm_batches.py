@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_model import LAYERS, PROMPTS, TOLERANCE, answers, llm_of, request, teacher_forced
 
+from metaprobe.llms.generation import generate
 from metaprobe.llms.hidden import Capture
 from metaprobe.llms.prefix import companions, padded, prefixes, shared_length
 
@@ -150,3 +151,22 @@ def test_two_models_on_one_device_compute_in_turn(network, tokenizer) -> None:
         for handle in handles:
             handle.remove()
     assert most == [1]
+
+
+def test_prompts_about_one_text_are_answered_together_before_longer_strangers(
+    network, tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches: list[list[list[int]]] = []
+
+    def seen(model, recorder, prompts, **options):
+        batches.append(prompts)
+        return generate(model, recorder, prompts, **options)
+
+    monkeypatch.setattr("metaprobe.llms.local.generate", seen)
+    text = "a b c d e f g h i j k l m n o p q r "
+    prompts = [text + "x", "z " * 24, text + "y", "v " * 26]
+    answers(llm_of(network, tokenizer, batch_size=2), [request(p, i, max_tokens=1) for i, p in enumerate(prompts)])
+    assert [len(batch) for batch in batches] == [2, 2]
+    shared = [batch[0][:10] == batch[1][:10] for batch in batches]
+    assert shared == [True, False]
+    assert all(len(a) <= len(b) for a, b in batches)

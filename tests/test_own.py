@@ -51,7 +51,7 @@ def written(folder: Path, name: str, code: str) -> str:
 
 def plan(folder: Path, **more: Any) -> CollectionPlan:
     names = {"system": f"{module(folder, 'my_systems')}:TWO_LOOKS", "task": f"{module(folder, 'my_tasks')}:SQUARES"}
-    return CollectionPlan(**{**names, "llms": ("no-such-model",), **more})
+    return CollectionPlan(**{**names, "llm": ("no-such-model",), **more})
 
 
 def test_the_system_and_the_task_of_the_page_are_collected(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,12 +91,12 @@ def test_the_policy_of_the_page_decides_in_the_place_of_the_papers_rule(
 
 def test_its_contract_is_held_to_before_a_model_is_loaded(own: Path) -> None:
     for more, said in (
-        ({"signals": ("confidence=bundled:quality",)}, "two-looks has no such number .* it takes quality"),
+        ({"signal": ("confidence=bundled:quality",)}, "two-looks has no such number .* it takes quality"),
         ({"tokens": ("judge=3",)}, r"two-looks has no stage 'judge'; its stages"),
-        ({"variants": ("other",)}, r"no variant of two-looks 'other'; there are: plain"),
+        ({"variant": ("other",)}, r"no variant of two-looks 'other'; there are: plain"),
         ({"policy": "paper:theta=0.4"}, r"theta=0.4: it is for assess, assign, and two-looks"),
-        ({"constants": ("rounds=3",)}, r"a constant of two-looks: none"),
-        ({"agents": ("a",)}, "two-looks takes no agents of your own"),
+        ({"constant": ("rounds=3",)}, r"a constant of two-looks: none"),
+        ({"agent": ("a",)}, "two-looks takes no agents of your own"),
         ({"data": "here"}, r"squares has no splits and needs no data|SQUARES has no splits and needs no data"),
         ({"prompts": own}, r"no prompt file solve\.txt in .*; expected: solve\.txt, sure\.txt"),
         ({}, "no-such-model"),

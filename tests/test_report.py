@@ -16,6 +16,7 @@ from made_up_report import HOSTILE, METHOD_OF_ALL, METHODS, made_up
 
 from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.eval.metrics.controls import ControlComparison, ControlDifference
+from metaprobe.eval.metrics.selective import risk_coverage
 from metaprobe.eval.report.inside import layers_section
 from metaprobe.eval.report.layout import Column, Table, share, words
 from metaprobe.eval.report.methods import METRICS, clear_winner
@@ -237,6 +238,68 @@ def test_a_number_is_bold_only_if_its_interval_overlaps_no_other(comparison, pag
     bold = re.findall(r"<strong>(\d\.\d\d) <span", page[: page.index('id="scores"')])
     assert number(comparison.methods[-1].auroc.estimate) in bold
     assert len(bold) == sum(clear_winner(comparison.methods, column) is not None for column in METRICS)
+
+
+@pytest.mark.parametrize(("high", "clear"), [(0.59, True), (0.6, False)])
+def test_intervals_that_touch_have_no_clear_winner(comparison, high, clear):
+    first = replace(comparison.methods[0], name="first", auroc=Interval(0.7, 0.6, 0.8, 400, 97))
+    second = replace(first, name="second", auroc=Interval(0.5, 0.4, high, 400, 97))
+    assert clear_winner((second, first), METRICS[0]) == ("first" if clear else None)
+
+
+@pytest.mark.parametrize(("groups", "few"), [(99, True), (100, False)])
+def test_below_100_groups_more_are_asked_for(comparison, groups, few):
+    methods = tuple(replace(m, auroc=Interval(0.7, 0.6, 0.8, 400, groups)) for m in comparison.methods)
+    told = brief(replace(comparison, methods=methods))
+    assert any("groups are few" in sentence for sentence in told.sure) == few
+    assert any(sentence.startswith("Collect more questions") for sentence in told.do) == few
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "said"),
+    [(0.51, 0.6, "95 % interval 51 to 60)"), (0.5, 0.6, "which may be luck"), (0.4, 0.5, "which may be luck"),
+     (0.4, 0.49, "so it is worse than guessing")],
+)  # fmt: skip
+def test_what_an_interval_leaves_open_the_words_do_too(comparison, low, high, said):
+    methods = tuple(replace(m, auroc=Interval(0.5, low, high, 400, 97), within_runs=None) for m in comparison.methods)
+    found = brief(replace(comparison, methods=methods)).found
+    assert found[0].rstrip(".").endswith(said)
+    assert sum(said in sentence for sentence in found) == 3  # what is stated, the strongest control, what is learned
+
+
+def test_what_half_of_the_answers_would_be_wrong_is_said_of_the_learned_method_or_else_the_control(comparison):
+    def kept(found):
+        return next(sentence for sentence in brief(found).found if sentence.startswith("Keeping only"))
+
+    curve = risk_coverage(comparison.y, comparison.methods[-1].probability)
+    wrong = 100 * np.interp(0.5, curve.coverage, curve.risk)
+    assert f"that {METHOD_OF_ALL} trusts most, {wrong:.0f}\u00a0% of them are wrong" in kept(comparison)
+    assert f"against {100 * (1 - comparison.base_rate):.0f}\u00a0% of all" in kept(comparison)
+    unlearned = replace(comparison, methods=comparison.methods[:9], headline="")
+    assert f"that {STRONGEST} trusts most" in kept(unlearned)
+    assert not any("learned method" in sentence for sentence in brief(unlearned).found)
+    assert brief(replace(comparison, methods=())).parts == ()
+    inside = next(sentence for sentence in brief(comparison).found if sentence.startswith("The learned method"))
+    assert inside.endswith("of two answers of one run 60 times.")
+
+
+def test_a_learned_method_without_a_control_that_tells_is_to_be_compared_first(comparison):
+    guessing = Interval(0.5, 0.45, 0.55, 400, 97)
+    methods = tuple(
+        m if m.name == METHOD_OF_ALL else replace(m, auroc=guessing)
+        for m in (replace(m, controls=None) for m in comparison.methods)
+    )
+    advice = brief(replace(comparison, methods=methods)).do
+    assert advice[0].startswith("The learned method tells something; compare it with a free number")
+    assert "Do not rely on what the model says of its own confidence." in advice
+
+
+def test_audits_that_failed_are_counted_by_what_they_mean(comparison):
+    audits = (Finding("a", True, "d"), Finding("b", False, "d"), Finding("c", False, "d"))
+    said = brief(replace(comparison, audits=audits)).sure
+    assert "1 of 3 audits passed." in said
+    assert "The figures are weaker than they look, by 2 of the audits." in said
+    assert not any("audits" in sentence for sentence in brief(replace(comparison, audits=())).sure)
 
 
 def test_the_sign_of_a_difference_is_said_in_words(page):

@@ -17,6 +17,7 @@ from metaprobe.eval.report.drawing import dashes
 from metaprobe.eval.report.inside import layers_section, seen_section, trajectories_section
 from metaprobe.eval.report.layout import DASHES, Figure, Legend
 from metaprobe.eval.report.performance import reliability_figure, risk_section, scores_section
+from metaprobe.eval.report.sections import sections
 from metaprobe.eval.report.svg import drawn, standalone
 from metaprobe.eval.report.systems import systems_section
 from metaprobe.eval.results import SeenMethod, SeenTokens
@@ -317,3 +318,37 @@ def test_a_users_matplotlibrc_does_not_change_the_report(monkeypatch):
     monkeypatch.setitem(mpl.rcParams, "figure.dpi", 33.0)
     monkeypatch.setitem(mpl.rcParams, "lines.marker", "s")
     assert drawn(a_figure()) == before
+
+
+def test_every_axis_says_what_it_is(comparison):
+    seen = set()
+    for section in sections(comparison):
+        for figure in (*section.figures, *section.folded):
+            ax = painted(figure)
+            named = bool(ax.get_xlabel()), bool(ax.get_ylabel())
+            kind = figure.ident.partition("-")[0] + ("-map" if figure.ident.startswith("layers-map") else "")
+            # Positions and stages stand at the ticks.
+            assert named == {"layers-map": (True, False), "similarity": (False, True)}.get(kind, (True, True)), (
+                figure.ident
+            )
+            assert not np.isnan([*ax.get_xlim(), *ax.get_ylim()]).any()
+            seen.add(kind)
+    assert {
+        "scores",
+        "reliability",
+        "risk",
+        "seen",
+        "layers",
+        "layers-map",
+        "trajectory",
+        "choice",
+        "similarity",
+    } <= seen
+    ax = painted(next(f for s in sections(comparison) for f in s.figures if f.ident.startswith("risk")))
+    assert ax.xaxis.get_major_formatter()(50) == ax.yaxis.get_major_formatter()(50) == "50%"
+
+
+def test_nothing_of_how_it_was_drawn_is_left_in_a_drawing():
+    svg = drawn(a_figure())
+    for left in ("<?xml", "<!DOCTYPE", "<!--", "<metadata", "<style", "font-family: '", "xlink:href"):
+        assert left not in svg

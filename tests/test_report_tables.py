@@ -15,7 +15,7 @@ from metaprobe.eval.report.costs import choice_section, routing_section
 from metaprobe.eval.report.difficulty import difficulty_section, efficiency_section
 from metaprobe.eval.report.facts import accuracy_section, audits_section
 from metaprobe.eval.report.inside import layers_section, seen_section, trajectories_section
-from metaprobe.eval.report.layout import slug
+from metaprobe.eval.report.layout import Column, Table, slug, words
 from metaprobe.eval.report.methods import controls_table, headline, main_methods, method_table, methods_section
 from metaprobe.eval.report.performance import reliability_section, risk_section, scores_section
 from metaprobe.eval.report.sections import sections
@@ -606,6 +606,15 @@ def test_what_is_folded_or_stands_below_without_figures_says_what_it_is(comparis
         assert not section.folded or section.folded_title, section.ident
         told_of_figures = section.data_title == "The numbers in the figures"
         assert not section.data or bool(section.figures) == told_of_figures, section.ident
+
+
+def test_a_row_with_more_or_fewer_cells_than_columns_is_no_table():
+    columns = (Column("a", "A", "text"), Column("b", "B"))
+    for row in ((words("x"),), (words("x"), words("y"), words("z"))):
+        table = Table(ident="t", caption="", columns=columns, rows=(row,))
+        for read in (lambda table=table: table.csv, lambda table=table: table.heads, lambda table=table: table.shown):
+            with pytest.raises(ValueError, match="zip"):
+                read()
 
 
 def test_a_place_in_a_file_name_is_two_digits_and_forty_letters():

@@ -269,3 +269,26 @@ def test_code_is_cut_to_what_parses() -> None:
 def test_an_item_that_cannot_be_checked_is_an_error(item: Item, says: str) -> None:
     with pytest.raises(RecordError, match=says):
         is_correct(item, "a")
+
+
+def test_a_letter_with_a_colon_may_introduce_the_answer() -> None:
+    item = Item(id="l", question="Which?\nA) red\nB) green\nC) blue", choices=("red", "green", "blue"), gold=("green",))
+    assert chosen(item, "A: B") == "green"
+    assert chosen(item, "A: red") == "red"
+    assert chosen(item, "B: green") == "green"
+    assert chosen(item, "C") == "blue"
+    assert chosen(item, "D") is None
+
+
+def test_of_choices_that_hold_one_another_the_longest_is_named() -> None:
+    item = Item(id="n", question="Who wrote it?", choices=("Ann", "Ann Lee", "Bob"), gold=("Ann Lee",))
+    assert chosen(item, "I think it was Ann Lee who did") in (None, "Ann Lee")
+    assert chosen(item, "Ann Lee wrote it") == "Ann Lee"
+    assert chosen(item, "Ann wrote it") == "Ann"
+    assert chosen(item, "Ann Lee or Bob") is None
+    turned = Item(id="n", question="Who wrote it?", choices=("Ann Lee", "Ann"), gold=("Ann Lee",))
+    assert chosen(turned, "Ann Lee wrote it") == "Ann Lee"
+
+
+def test_options_are_listed_with_their_letters() -> None:
+    assert lettered(["red", "green"]) == "A) red\nB) green"

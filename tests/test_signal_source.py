@@ -108,6 +108,8 @@ def test_a_checkpoint_in_a_place_where_it_can_read_nothing_is_refused(checkpoint
         SignalSource.load([f"difficulty={checkpoints['quality']}"])
     with pytest.raises(ContractMismatch, match="reads the prompt only"):
         SignalSource.load([f"quality={checkpoints['before']}"])
+    with pytest.raises(ContractMismatch, match=r"no model states a number for it beforehand; give critical=/"):
+        SignalSource.load([f"critical=stated+{checkpoints['quality']}"])
     with pytest.raises(RecordError, match="given twice"):
         SignalSource.load([f"quality={checkpoints['quality']}"] * 2)
 

@@ -301,12 +301,8 @@ def test_one_word_in_five_may_be_missing_and_words_that_begin_alike_are_the_same
     source = words("one two three four five six seven eight nine ten")
     assert occurs("one two four five six", source)  # one added word of five
     assert not occurs("one two four five", source)
-    assert occurs("one two four five six seven nine ten", source) == (
-        len("one two four five six seven nine ten".split()) >= 10
-    )
-    assert occurs(
-        "first part one two three ... nine ten eleven".replace("first part ", "").replace(" eleven", ""), source
-    )
+    assert not occurs("one two four five six seven nine ten", source)  # two of eight
+    assert occurs("one two three ... nine ten", source)
     assert not occurs("nine ten ... one two three", source)  # parts must follow each other
     assert occurs("wonderfull people came", words("wonderful people came"))
     assert not occurs("wonder people came", words("wonderful people came"))  # three letters apart

@@ -255,10 +255,10 @@ def _best_threshold(values: NDArray[np.float32], correct: NDArray[np.int64]) -> 
 
 
 def train_choice(
-    path: str | Path, stores: Sequence[str | Path], *, seed: int, folds: int, command: str
+    out: str | Path, runs: Sequence[str | Path], *, seed: int = 0, folds: int = 5, command: str = ""
 ) -> tuple[Checkpoint, tuple[PolicyResult, ...]]:
     """The learned choice between accepting a direct answer and asking again, beside the fixed thresholds."""
-    data = paired_answers(load_runs(stores))
+    data = paired_answers(load_runs(runs))
     policies, learned = evaluate_choice(data, folds=folds, seed=seed)
-    checkpoint = export_choice(path, data, policies, learned, seed=seed, command=command)
+    checkpoint = export_choice(out, data, policies, learned, seed=seed, command=command)
     return checkpoint, policy_results(data.groups, policies, seed=seed)

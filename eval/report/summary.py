@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from metaprobe.eval.metrics.controls import ControlComparison
 from metaprobe.eval.report.facts import consequence
 from metaprobe.eval.report.methods import chosen_in_folds, headline
-from metaprobe.eval.report.performance import risk_at
+from metaprobe.eval.report.thresholds import risk_at
 from metaprobe.eval.results import Comparison, MethodResult
 from metaprobe.eval.wording import calibration_words, control_named, number, percent, spread, verdict
 
@@ -47,13 +47,57 @@ def brief(comparison: Comparison) -> Brief:
     return Brief(
         asked=(
             f"{model} gave {len(comparison.y):,} answers that could be checked; {percent(comparison.base_rate)} are "
-            "right. Can its right answers be told from its wrong ones without knowing the solution: by what it says of "
+            "right. Can its right answers be distinguished from its wrong ones without knowing the solution: by what it says of "
             "its own confidence, or by the signals it gives off while it answers?",
         ),
         found=tuple(_found(comparison, stated, learned)),
         sure=tuple(_sure(comparison)),
         do=tuple(_do(comparison, stated, learned)),
     )
+
+
+def verdict_words(comparison: Comparison) -> tuple[str, ...]:
+    """What the comparison says, in one to three sentences that go by the paired intervals; empty without methods."""
+    invalid = [audit.name for audit in comparison.audits if not audit.passed and audit.severity == "invalid"]
+    learned = headline(comparison)
+    stated = next((method for method in comparison.methods if method.family == "explicit"), None)
+    words = []
+    if invalid and comparison.methods:
+        words.append(f"Do not act on these figures before the audits that failed are settled: {', '.join(invalid)}.")
+    if learned is not None:
+        words.append(_against_controls(learned))
+        # A pooled gain never stands alone.
+        words += _within(learned) if learned.controls is not None and learned.controls.beaten else []
+    if stated is not None:
+        words.append(_of_stated(stated))
+    return tuple(words)
+
+
+def _against_controls(learned: MethodResult) -> str:
+    """Whether what was learned beats what is free."""
+    name, over = f"The learned method ({learned.name}, AUROC {spread(learned.auroc)})", learned.controls
+    if over is None:
+        return f"{name} has no control to be compared with."
+    first = over.strongest
+    gain = f"{spread(first.difference, signed=True)} AUROC"
+    control = control_named(first.name)
+    if over.beaten:
+        return f"{name} beats every one of {len(over.controls)} controls, the strongest, {control}, by {gain}."
+    if first.beaten:
+        others = ", ".join(control_named(other.name) for other in over.standing)
+        return f"{name} beats the strongest control, {control}, by {gain}, but is not shown to beat {others}."
+    if verdict(first.difference) == "worse":
+        return f"{name} does worse than {control} ({gain}): use that instead."
+    return f"{name} is not shown to beat {control} ({gain}), which may be all that is needed."
+
+
+def _of_stated(stated: MethodResult) -> str:
+    above = {"better": "is better than", "worse": "is worse than", "unclear": "is not shown to be better than"}
+    auroc = stated.auroc
+    guessing = "better" if auroc.low > 0.5 else "worse" if auroc.high < 0.5 else "unclear"
+    own = stated.stated
+    sure = f"; it is {percent(own.mean)} sure on average, and {percent(own.accuracy)} are right" if own else ""
+    return f"What the model says of itself ({stated.name}) {above[guessing]} guessing, AUROC {spread(auroc)}{sure}."
 
 
 def _found(comparison: Comparison, stated: MethodResult | None, learned: MethodResult | None) -> list[str]:
@@ -137,14 +181,14 @@ def _do(comparison: Comparison, stated: MethodResult | None, learned: MethodResu
         advice.append(f"Use {control_named(control.name)} to decide which answers to check.")
         advice += _falls_short(learned)
     elif tells:
-        advice.append("The learned method tells something; compare it with a free number before it is used.")
+        advice.append("The learned method is better than guessing; compare it with a free number before it is used.")
     else:
-        advice.append("Do not rely on any of these scores: none is shown to tell right from wrong.")
+        advice.append("Do not rely on any of these scores: none is shown to distinguish right from wrong.")
     if stated is not None and stated.auroc.low <= 0.5:
         advice.append("Do not rely on what the model says of its own confidence.")
     elif stated is not None and learned is not None and learned.diff_stated is not None:
         advice.append(
-            "What the model says of its own confidence tells something too, but less than the learned method."
+            "What the model says of its own confidence is worth something too, but less than the learned method."
             if verdict(learned.diff_stated) == "better"
             else "What the model says of its own confidence is not shown to be worse than the learned method: asking "
             "it may do."

@@ -100,7 +100,7 @@ def collect_command(names: tuple[str, ...], models: Path, data: Path, out: Path)
                 continue
             line = [sys.executable, "-m", "metaprobe.cli", "collect", "self-report", "--variant", "p-true"]
             line += ["--task", task, "--limit", str(limit), "--llm", where.format(models=models)]
-            line += ["--capture", "every:2", "--top-logprobs", "15"]
+            line += ["--layers", "every:2", "--top-logprobs", "15"]
             line += [] if task in MADE_HERE else ["--data", str(data)]
             line += ["--batch-size", "64", "--concurrency", "256", "--out", str(out / f"{model}-{task}")]
             subprocess.run(line, check=True)

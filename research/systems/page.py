@@ -92,7 +92,9 @@ def table_of_options() -> Lines:
         ]
         for system in SYSTEMS.values()
     ]
-    return markdown(["system", "`--tokens STAGE=N`: most tokens by default", "`--set NAME=VALUE`: constants"], rows)
+    return markdown(
+        ["system", "`--tokens STAGE=N`: most tokens by default", "`--constant NAME=VALUE`: constants"], rows
+    )
 
 
 def monitor_generate_verify(runs: Sequence[Run], paper: dict[str, Any]) -> Lines:

@@ -56,9 +56,9 @@ def load(path: str | os.PathLike[str], *, sha256: str | None = None, flag_rate: 
     `flag_rate` is about which share of the answers a predictor flags, such as 0.3; its `threshold` follows from it.
     Raises `CheckpointError` where the folder is damaged, or of a kind that nothing here loads.
 
-    >>> predictor = load("bundled:quality")
-    >>> predictor.predict([-0.05, -0.01, -0.002, -1.2, -0.03]).in_support
-    True
+        >>> predictor = load("bundled:quality")
+        >>> predictor.predict([-0.05, -0.01, -0.002, -1.2, -0.03]).in_support
+        True
     """
     checkpoint = load_checkpoint(path, sha256=sha256)
     kind = checkpoint.manifest.kind

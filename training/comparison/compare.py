@@ -134,6 +134,11 @@ def comparison(
                 else []
             ),
             *(
+                ["The answers hold no log-probabilities: nothing that reads them stands here."]
+                if not table.measured
+                else []
+            ),
+            *(
                 [f"{evidence.without_hidden} of {len(table)} answers have no hidden states: no probes."]
                 if 0 < evidence.without_hidden < len(table)
                 else []
@@ -150,9 +155,14 @@ def comparison(
 
 
 def _named(results: Sequence[MethodResult]) -> MethodResult:
-    """The learned method that was named beforehand: the best of several would look better than it is."""
+    """The learned method that was named beforehand: the best of several would look better than it is.
+
+    Without log-probabilities it is a probe, else the user's own method, else the first of all.
+    """
     by_name = {result.name: result for result in results}
-    return by_name.get(BLEND) or by_name[TREES]
+    named = (by_name.get(name) for name in (BLEND, TREES, AFTER, BEFORE))
+    own = (result for result in results if result.family == "own")
+    return next((found for found in (*named, *own) if found is not None), results[0])
 
 
 def _summary(results: Sequence[MethodResult], share: float, n: int, baselines: Mapping[str, int]) -> list[str]:
@@ -165,11 +175,14 @@ def _summary(results: Sequence[MethodResult], share: float, n: int, baselines: M
             f"right from wrong with AUROC {spread(stated.auroc)}: {_verdict(stated.auroc)}."
         )
         sentences += calibration_words(stated)
-    sentences.append(f"The learned method named beforehand ({learned.name}) reaches {spread(learned.auroc)}.")
+    if learned.family == "explicit":
+        return sentences
+    kind = "learned method named beforehand" if learned.family == "learned" else "method of your own"
+    sentences.append(f"The {kind} ({learned.name}) reaches {spread(learned.auroc)}.")
     if (over := learned.controls) is not None:
         sentences.append(
             f"The strongest of {len(over.controls)} controls on these answers is "
-            f"{control_named(over.strongest.name)} with {spread(by_name[over.strongest.name].auroc)}; the learned "
+            f"{control_named(over.strongest.name)} with {spread(by_name[over.strongest.name].auroc)}; the "
             "method's gain over it is "
             f"{_gain(over.strongest)}; it beats {_count_beaten(over.controls)}."
         )

@@ -44,8 +44,11 @@ def load_evidence(
     agent: str | None = None,
     hidden: bool = True,
     wanted: Wanted | None = None,
+    bare: bool = False,
 ) -> Evidence:
     """Every labelled answer of the stores with its features, and its hidden states where all answers have them.
+
+    With `bare`, where no labelled answer has log-probabilities, all of them, without features.
 
     Groups that ask the same question are one group (`training.common.grouping`), before anything is split.
 
@@ -57,7 +60,7 @@ def load_evidence(
     """
     opened = [RunStore(store) for store in stores]
     runs = load_runs(stores)
-    table = answer_table(runs, target=target, stage=stage, agent=agent)
+    table = answer_table(runs, target=target, stage=stage, agent=agent, bare=bare)
     chosen = [
         (run, call) for run in runs for call in run.calls if stage in (None, call.stage) and agent in (None, call.agent)
     ]
@@ -92,7 +95,8 @@ def evidence_of(runs: Sequence[Run], tables: Mapping[str, AnswerTable], *, sprea
     logprobs = {c: s for t in tables.values() for c, s in zip(t.call_ids.tolist(), t.logprobs, strict=True)}
     row = {call_id: i for i, call_id in enumerate(logprobs)}
     computed = schema(SCHEMA)
-    X = features(computed, list(logprobs.values()))
+    measured = all(table.measured for table in tables.values())
+    X = features(computed, list(logprobs.values())) if measured else np.empty((len(logprobs), 0), dtype=np.float32)
     if spread:
         from metaprobe.training.common.dask_trees import spread_out  # needs an extra
 
@@ -105,7 +109,7 @@ def evidence_of(runs: Sequence[Run], tables: Mapping[str, AnswerTable], *, sprea
         found[target] = Evidence(
             table=table,
             features=X[[row[call_id] for call_id in ids]],
-            feature_names=computed.names,
+            feature_names=computed.names if measured else (),
             schema=computed.name,
             without_hidden=len(table),
             generator=generator,

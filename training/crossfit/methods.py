@@ -286,14 +286,10 @@ def standard_methods(
         GivenScore(STATED, "explicit", lambda t: t.stated_confidence),
         GivenScore("stated ease", "explicit", lambda t: 1 - t.stated_difficulty),
         GivenScore("P(true)", "log-probability", lambda t: t.p_true),
-        GivenScore(MEAN_LOGPROB, "log-probability", lambda t: _baseline(t, "mean_logprob")),
-        GivenScore("minimum log-probability", "log-probability", lambda t: _baseline(t, "min_logprob")),
-        GivenScore("first log-probability", "log-probability", lambda t: _baseline(t, "first_logprob")),
-        GivenScore("length", "plain", lambda t: -np.log(t.tokens.astype(np.float64))),
-        GivenScore("cut by max_tokens", "plain", lambda t: -t.cut.astype(np.float64)),
+        *(_of_logprobs() if table.measured else ()),
         PromptTfidf(),
         *(control for control in (CellTable(), RUN_IDENTITY) if control.varies(table)),
-        trees,
+        *((trees,) if table.measured else ()),
     ]
     if evidence.states is not None:
         positions = evidence.states.positions
@@ -305,6 +301,17 @@ def standard_methods(
     if not any(question.strip() for question in table.questions.tolist()):
         methods = [m for m in methods if not isinstance(m, PromptTfidf)]
     return [m for m in methods if not isinstance(m, GivenScore) or np.isfinite(m.values(table)).any()]
+
+
+def _of_logprobs() -> list[Method]:
+    """What the log-probabilities give without any fitting, and how long the answers are."""
+    return [
+        GivenScore(MEAN_LOGPROB, "log-probability", lambda t: _baseline(t, "mean_logprob")),
+        GivenScore("minimum log-probability", "log-probability", lambda t: _baseline(t, "min_logprob")),
+        GivenScore("first log-probability", "log-probability", lambda t: _baseline(t, "first_logprob")),
+        GivenScore("length", "plain", lambda t: -np.log(t.tokens.astype(np.float64))),
+        GivenScore("cut by max_tokens", "plain", lambda t: -t.cut.astype(np.float64)),
+    ]
 
 
 def _baseline(table: AnswerTable, name: str) -> Scores:

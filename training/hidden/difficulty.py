@@ -141,7 +141,7 @@ def evaluate_difficulty(
     names = ("probe", "level table", *(["prompt TF-IDF"] if asked else []))
     scores = {name: np.full(len(items), np.nan) for name in names}
     for number, roles in enumerate(item_folds(evidence, items, folds=folds, seed=seed)):
-        on_step(f"fold {number + 1}: probe")
+        on_step(f"fold {number + 1} of {folds}: probe")
         scores["probe"][roles.test] = progress.fold(evidence, method, roles, seed=seed).scores[at[roles.test]]
         scores["level table"][roles.test] = _levels(items, roles)
         if asked:
@@ -177,7 +177,7 @@ def train_difficulty(
 ) -> tuple[Checkpoint, tuple[RankedDifficulty, ...]]:
     """A probe of the last prompt token for items' ease, exported; what the folds say of it, beside the baselines."""
     if evidence.states is None or POSITION not in evidence.states.positions:
-        raise RecordError(f"no hidden states at {POSITION}: collect with --capture, or run `metaprobe extract`")
+        raise RecordError(f"no hidden states at {POSITION}: collect with --layers, or run `metaprobe extract`")
     items = ease_of(evidence.table, target)
     found = evaluate_difficulty(evidence, items, folds=folds, seed=seed, progress=progress, on_step=on_step)
     on_step("audits")

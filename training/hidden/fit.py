@@ -1,5 +1,6 @@
 """Fits a probe on hidden states on all groups, and exports it. Held-out figures come from the folds."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from metaprobe.training.crossfit.methods import (
     LowRankProbe,
 )
 from metaprobe.training.crossfit.thresholds import PROMISES, own_points, promised
+from metaprobe.training.linear.layers import LinearProbe
 
 
 def export_hidden(
@@ -44,20 +46,12 @@ def export_hidden(
     thresholds |= own_points(scores, evidence, roles.calibration, calibrator)
     metrics, report = held_out_figures(evidence, fits, method, seed)
     before = probe.position == "prompt_last"
-    layers = ", ".join(map(str, probe.layers))
     return write_checkpoint(
         path,
         Export(
             kind=hidden_probe.KIND,
             title=f"{'Difficulty' if before else 'Confidence'} probe: {target}",
-            summary=(
-                f"Probability that the answer {'will be' if before else 'is'} {target}, from the hidden state of layer "
-                f"{layers} at {probe.position} ({probe.kind}, then a calibrator; chosen among {probe.tried} "
-                "combinations on learning rows). Layer 0 is the embeddings' output, layer i the output of block i. "
-                "Difficulty is one minus that probability."
-                + "".join(f" {line}." for line in origin_of_states(evidence))
-                + "".join((PROMISES | PROMISE)[name] for name in thresholds)
-            ),
+            summary=_summary_of(probe, target, evidence, thresholds),
             graph=linear_graph(
                 input_name=hidden_probe.INPUT,
                 mean=probe.mean,
@@ -83,4 +77,17 @@ def export_hidden(
             ),
             packages=("onnx",),
         ),
+    )
+
+
+def _summary_of(probe: LinearProbe, target: str, evidence: Evidence, thresholds: Iterable[str]) -> str:
+    """Returns the card's first paragraph: what the probe reads and gives, and what its thresholds promise."""
+    will = "will be" if probe.position == "prompt_last" else "is"
+    return (
+        f"Probability that the answer {will} {target}, from the hidden state of layer "
+        f"{', '.join(map(str, probe.layers))} at {probe.position} ({probe.kind}, then a calibrator; chosen among "
+        f"{probe.tried} combinations on learning rows). Layer 0 is the embeddings' output, layer i the output of block "
+        "i. Difficulty is one minus that probability."
+        + "".join(f" {line}." for line in origin_of_states(evidence))
+        + "".join((PROMISES | PROMISE)[name] for name in thresholds)
     )

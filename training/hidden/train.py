@@ -104,7 +104,7 @@ def positions_of(evidence: Evidence, when: str) -> tuple[str, ...]:
     if states is None:
         raise RecordError(
             f"{evidence.without_hidden} of {len(evidence.table)} labelled answers have no hidden states: collect them "
-            f"with a local model and --capture, or run `metaprobe extract`"
+            f"with a local model and --layers, or run `metaprobe extract`"
         )
     positions = tuple(p for p in states.positions if (p == "prompt_last") == (when == "before"))
     if not positions:

@@ -17,6 +17,7 @@ from metaprobe.training.common.heads import (
     QUALITY,
     SCALES,
     FittedHead,
+    Probability,
     fit_probability,
 )
 from metaprobe.training.common.operating_points import PROMISE
@@ -113,11 +114,8 @@ def export_quality(
             scores = probability.trees.score(X)
             thresholds |= critical_thresholds(scores, table, roles.calibration, probability.calibrator, seed=seed)
         elif target in quality.MAIN_HEADS:
-            scores = probability.trees.score(X)
-            thresholds |= promised(scores, table, roles.calibration, probability.calibrator, seed=seed)
-            thresholds |= own_points(scores, head.evidence, roles.calibration, probability.calibrator)
-            exported = probability.calibrator.probability(scores[roles.calibration])
-            flagging = flag_points(table, head.fits[head.trees.name].probability, exported, seed=seed)
+            found, flagging = _points(head, probability, roles, seed)
+            thresholds |= found
     largest = max(heads.values(), key=lambda head: len(head.evidence.table))
     evidence, roles = largest.evidence, largest.roles(seed)
     X = in_memory(evidence.features)
@@ -155,6 +153,18 @@ def export_quality(
             heads=lines,
         ),
     )
+
+
+def _points(
+    head: QualityHead, probability: Probability, roles: Roles, seed: int
+) -> tuple[dict[str, float], tuple[FlagPoint, ...]]:
+    """Returns the thresholds of the head that gives the score, and its curve of flag rates."""
+    table, rows, calibrator = head.evidence.table, roles.calibration, probability.calibrator
+    scores = probability.trees.score(head.evidence.features)
+    thresholds = promised(scores, table, rows, calibrator, seed=seed)
+    thresholds |= own_points(scores, head.evidence, rows, calibrator)
+    held_out = head.fits[head.trees.name].probability
+    return thresholds, flag_points(table, held_out, calibrator.probability(scores[rows]), seed=seed)
 
 
 def _summary(names: Sequence[str], features: int, thresholds: Mapping[str, float]) -> str:
