@@ -162,7 +162,7 @@ def dots(rows: list[Row]) -> list[str]:
         parts += [words(x, y0 + height + 18, f"{tick:.1f}", "small middle")]
     parts += [words(x0 + width / 2, y0 + height + 38, "AUROC with 95 % interval; 0.5 is chance", "small middle")]
     filled = "filled blue: shown to be ahead of every control; hollow: not shown"
-    parts += [words(x0 + width / 2, y0 + height + 56, filled, "small middle")]
+    parts += [words(x0 + width + 16, y0 + height + 56, filled, "small end")]
     step = height / len(rows)
     for at, row in enumerate(rows):
         y = y0 + (at + 0.5) * step

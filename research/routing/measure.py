@@ -36,7 +36,6 @@ from research.routing.standing import (
     ROUTER,
     RULE_ROW,
     answer,
-    counted,
     packed,
     said,
     section,
@@ -287,8 +286,9 @@ def page_command() -> None:
     note = [f"Not measured since the controls are tuned like this: {', '.join(missing)}.", ""] if missing else []
     write(PAGE, "verdict", [*note, *verdict(sets), ""])
     write(PAGE, "answer", [*answer(sets), ""])
+    same_budget, _, first = answer(sets)
     for page in (GUIDE, README):
-        write(page, "routing", [counted(sets)[0], ""])
+        write(page, "routing", [f"{same_budget} {first}", ""])
     tables = {RULE: ruled, LEFT_OUT: unseen, SPEED: times, WAITING: waiting_lines, FROM_LOG: from_log_lines}
     for key, make in tables.items():
         if key in figures:
