@@ -300,8 +300,8 @@ machine, and writes this page. Machines differ and are noisy, so what counts is 
 timed in one run, after both were seen to give equal answers where they compute the same. *Times* above 1
 means that ours is better. Targets were set beforehand; a row that misses its own stays as it is.
 
-Times are medians of the best turn, on one thread. Quality is the area under the ROC curve of telling right from wrong
-on answers that no fit has seen, with intervals of 95 % from a bootstrap over groups, and the paired difference. The
+Times are medians of the best turn, on one thread. Quality is the area under the ROC curve of distinguishing right
+from wrong on answers that no fit has seen, with intervals of 95 % from a bootstrap over groups, and the paired difference. The
 mean log-probability is what lm-polygraph calls Perplexity and what uqlm's sequence probability ranks by. More:
 [quality](quality.md), [routing](routing.md), [probes](probes.md), [the server](production.md).
 

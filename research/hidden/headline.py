@@ -83,11 +83,11 @@ def lead(found: list[Gain], accuracy: dict[str, float]) -> str:
     checked, others = ([gain for gain in found if (gain.row in joined) == known] for known in (True, False))
     stand = sorted((gain for gain in checked if gain.stands), key=lambda gain: gain.gain)
     parts = [
-        "**What holds.** A small learned score (hidden-state probes and log-probabilities, blended) is held against "
+        "**What holds.** A small learned score (hidden-state probes and log-probabilities, blended) is compared with "
         "stated confidence, P(true), single log-probabilities, length, being cut, what the prompt alone tells, the "
         "answer's own words, and all of these joined in one regression. On "
         + (f"{len(stand)} of the" if stand else "none of the")
-        + f" {len(checked)} pairs of model and task whose answers are recorded it tells right from wrong answers "
+        + f" {len(checked)} pairs of model and task whose answers are recorded it distinguishes right from wrong answers "
         "better than every one of them, after Holm"
         + (
             f": by {_shown(stand[0])} to {_shown(stand[-1])} in AUROC over the strongest ({_rows(stand)})."

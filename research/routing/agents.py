@@ -212,7 +212,7 @@ def against(methods: dict[str, Any], name: str, other: str) -> str:
 
 
 def said(gain: Sequence[float]) -> str:
-    return "**better**" if gain[1] > 0 else "**worse**" if gain[2] < 0 else "**no difference that can be told**"
+    return "**better**" if gain[1] > 0 else "**worse**" if gain[2] < 0 else "**no difference shown**"
 
 
 def vote_line(vote: dict[str, Any], methods: dict[str, Any]) -> str:

@@ -234,7 +234,7 @@ def verdicts(figures: dict[str, Any]) -> str:
 def apart(found: dict[str, Any]) -> str:
     """Whether the signal tells the questions of an agent apart, which is all that a question-level signal can do."""
     dealt = next(control for control in found["controls"] if control["name"] == WITHIN)
-    start = "It does tell questions apart" if dealt["beaten"] else "Nor is it shown to tell questions apart"
+    start = "It does distinguish questions" if dealt["beaten"] else "Nor is it shown to distinguish questions"
     return f"{start}: over the same numbers, {WITHIN}, it has {points(dealt['gain'])} points."
 
 
