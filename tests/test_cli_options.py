@@ -27,6 +27,7 @@ from metaprobe.training.options import (
     HiddenOptions,
     QualityOptions,
     RouterOptions,
+    quiet,
 )
 
 SAID = "what the checkpoint is"
@@ -185,18 +186,25 @@ def test_what_is_typed_is_what_is_trained(
                 assert plain(getattr(asked, field.name)) == plain(getattr(expected, field.name)), field.name
 
 
-def test_what_a_training_says_goes_to_stderr_and_another_process_says_nothing(
-    stand_in: Any, store: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", TRAININGS)
+def test_what_a_training_says_goes_to_stderr(
+    kind: str, stand_in: Any, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    told: list[Any] = []
+
     def trains(runs: Any, options: Any) -> None:
+        told.append(options.on_step)
         options.on_step("a step")
         options.on_line("a line")
 
     monkeypatch.setattr("metaprobe.adapter_cli.require", lambda *_: None)
-    monkeypatch.setattr("metaprobe.training.adapter.train.train_adapter", trains)
-    result = run("train", "adapter", store, "--out", store / "o")
-    assert (result.exit_code, result.stdout) == (0, "")
+    monkeypatch.setattr(f"metaprobe.training.{TRAININGS[kind][0]}", trains)
+    result = run("train", kind, store, "--out", store / "o")
+    assert result.exit_code == 0
     assert result.stderr == "a line\n"  # no terminal: steps are said only where they take long
+    assert told != [quiet]
+    # Of several processes only the first has a checkpoint.
+    assert result.stdout == ("" if kind == "adapter" else f"{SAID} None\n")
 
 
 @pytest.mark.parametrize(
@@ -369,9 +377,9 @@ def test_a_server_is_started_as_typed_and_asks_for_keys_unless_told_not_to(stand
     for words in ((), typed, ("--no-auth",)):
         result = run("serve", "bundled:quality", *words)
         assert result.exit_code == 0, result.output
-    quiet, other, open_to_all = (arguments[0] for arguments, _ in started)
-    assert (quiet.checkpoint, quiet.auth, quiet.workers, quiet.on_mismatch) == ("bundled:quality", True, 1, "warn")
-    assert quiet == Settings(checkpoint="bundled:quality")
+    usual, other, open_to_all = (arguments[0] for arguments, _ in started)
+    assert (usual.checkpoint, usual.auth, usual.workers, usual.on_mismatch) == ("bundled:quality", True, 1, "warn")
+    assert usual == Settings(checkpoint="bundled:quality")
     assert (other.port, other.host, other.workers, other.on_mismatch, other.grace_s) == (9, "h", 2, "refuse", 5)
     assert other.auth
     assert not open_to_all.auth
