@@ -79,7 +79,13 @@ class ImportReport:
     """Lines that came without log-probabilities, and are there for their stated confidence alone."""
 
 
-def import_file(path: str | Path, store: "RunStore", *, on_error: Literal["stop", "skip"] = "stop") -> ImportReport:
+def import_file(
+    path: str | Path,
+    store: "RunStore",
+    *,
+    on_error: Literal["stop", "skip"] = "stop",
+    on_line: Callable[[], object] = lambda: None,
+) -> ImportReport:
     """Adds the lines of a file to a store.
 
         >>> from metaprobe.records.store import RunStore
@@ -93,15 +99,18 @@ def import_file(path: str | Path, store: "RunStore", *, on_error: Literal["stop"
     mending the line goes on from there. With `skip` bad lines are passed over and reported. Lines are known by their
     ids: what a line says of an answer that is stored already replaces what was said before, and keys that it leaves
     out stay as they are. An id that is stored with another answer or prompt makes a line bad, so two files whose lines
-    have no ids need different names. Raises `RecordError` where the store's folder holds other files and no runs.
+    have no ids need different names. `on_line` is called at every line that was read. Raises `RecordError` where the
+    store's folder holds other files and no runs.
     """
     path = Path(path)
     _check_folder(store.path)
     with store.alone():  # what is stored is not stored again, nor told by another process meanwhile
-        return _imported(path, store, on_error)
+        return _imported(path, store, on_error, on_line)
 
 
-def _imported(path: Path, store: "RunStore", on_error: Literal["stop", "skip"]) -> ImportReport:
+def _imported(
+    path: Path, store: "RunStore", on_error: Literal["stop", "skip"], on_line: Callable[[], object]
+) -> ImportReport:
     from metaprobe.records.relabel import relabel  # needs pyarrow
 
     stored = store.run_ids()
@@ -113,6 +122,7 @@ def _imported(path: Path, store: "RunStore", on_error: Literal["stop", "skip"]) 
     try:
         with store.writer() as writer:
             for line in _lines(path, on_error=None if on_error == "stop" else lambda e: skipped.append(str(e))):
+                on_line()
                 if line.run.id in stored:
                     again.append(line.without_answer())
                 else:

@@ -4,6 +4,7 @@ import dataclasses
 import errno
 import hashlib
 import json
+import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -46,6 +47,7 @@ def test_what_was_saved_is_what_is_loaded(tmp_path):
         if field.name != "versions":
             assert getattr(loaded.manifest, field.name) == getattr(DRAFT, field.name)
     assert loaded.manifest.versions.items() >= {"lightgbm": "4.6.0", "numpy": np.__version__}.items()
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", loaded.manifest.created)
     assert loaded.digest == hashlib.sha256((loaded.path / "manifest.json").read_bytes()).hexdigest()
     assert sorted(p.name for p in loaded.path.parent.rglob("*") if p.is_file()) == sorted(FILES)
     x = rows(100)

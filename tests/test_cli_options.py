@@ -18,6 +18,7 @@ from metaprobe.cli import main
 from metaprobe.collecting.collect import CollectReport
 from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.records.errors import RecordError
+from metaprobe.serving.settings import Settings
 from metaprobe.terminal import CHECKPOINT, FILE, FOLDER, FOLDER_THERE, RUNS
 from metaprobe.training.options import (
     AdapterOptions,
@@ -26,6 +27,7 @@ from metaprobe.training.options import (
     HiddenOptions,
     QualityOptions,
     RouterOptions,
+    quiet,
 )
 
 SAID = "what the checkpoint is"
@@ -184,19 +186,25 @@ def test_what_is_typed_is_what_is_trained(
                 assert plain(getattr(asked, field.name)) == plain(getattr(expected, field.name)), field.name
 
 
-def test_what_a_training_says_goes_to_stderr_and_another_process_says_nothing(
-    stand_in: Any, store: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", TRAININGS)
+def test_what_a_training_says_goes_to_stderr(
+    kind: str, stand_in: Any, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    told: list[Any] = []
+
     def trains(runs: Any, options: Any) -> None:
+        told.append(options.on_step)
         options.on_step("a step")
         options.on_line("a line")
 
     monkeypatch.setattr("metaprobe.adapter_cli.require", lambda *_: None)
-    monkeypatch.setattr("metaprobe.training.adapter.train.train_adapter", trains)
-    result = run("train", "adapter", store, "--out", store / "o")
-    assert (result.exit_code, result.stdout) == (0, "")
-    assert "a step" in result.stderr
-    assert "a line\n" in result.stderr
+    monkeypatch.setattr(f"metaprobe.training.{TRAININGS[kind][0]}", trains)
+    result = run("train", kind, store, "--out", store / "o")
+    assert result.exit_code == 0
+    assert result.stderr == "a line\n"  # no terminal: steps are said only where they take long
+    assert told != [quiet]
+    # Of several processes only the first has a checkpoint.
+    assert result.stdout == ("" if kind == "adapter" else f"{SAID} None\n")
 
 
 @pytest.mark.parametrize(
@@ -307,14 +315,14 @@ def test_demo_says_what_it_made(stand_in: Any, tmp_path: Path) -> None:
 
 def test_collect_tells_of_what_failed_was_cut_or_could_not_be_read(stand_in: Any, tmp_path: Path) -> None:
     asked = stand_in("collecting.launch.launch", CollectReport(3, 4))
-    result = run("collect", "s", "--task", "t", "--out", tmp_path, "--no-text", "--agents", "a,b")
+    result = run("collect", "s", "--task", "t", "--out", tmp_path, "--no-text", "--agent", "a", "--agent", "b")
     assert result.exit_code == 0
     plan, out, _ = asked[0][0]
-    assert (plan.system, plan.task, plan.text, plan.agents, out) == ("s", "t", False, ("a", "b"), tmp_path)
+    assert (plan.system, plan.task, plan.text, plan.agent, out) == ("s", "t", False, ("a", "b"), tmp_path)
     assert "failed" not in result.stderr.partition("collected 3 runs; 4 were stored before\n")[2]
     run("collect", "s", "--task", "t", "--out", tmp_path)
     plain = asked[1][0][0]
-    assert (plain.text, plain.agents, plain) == (True, (), type(plain)(system="s", task="t"))
+    assert (plain.text, plain.agent, plain) == (True, (), type(plain)(system="s", task="t"))
     for count in (1, 10, 11, 13):
         failed = tuple(f"run {n}: reason" for n in range(count))
         asked.answer = CollectReport(3, 4, failed, {"confidence": 5}, {"answer": (2, 9)})
@@ -361,6 +369,20 @@ def test_score_asks_for_the_digest_and_says_where_there_was_nothing(stand_in: An
     assert nothing.stderr == f"{line_file} holds no lines to score\n"
     run("score", "bundled:quality", "-")
     assert lines[-1][0] == ("predictor", Path("/dev/stdin"))
+
+
+def test_a_server_is_started_as_typed_and_asks_for_keys_unless_told_not_to(stand_in: Any) -> None:
+    started = stand_in("serving.run.serve")
+    typed = ("--port", 9, "--host", "h", "--workers", 2, "--on-mismatch", "refuse", "--grace", 5)
+    for words in ((), typed, ("--no-auth",)):
+        result = run("serve", "bundled:quality", *words)
+        assert result.exit_code == 0, result.output
+    usual, other, open_to_all = (arguments[0] for arguments, _ in started)
+    assert (usual.checkpoint, usual.auth, usual.workers, usual.on_mismatch) == ("bundled:quality", True, 1, "warn")
+    assert usual == Settings(checkpoint="bundled:quality")
+    assert (other.port, other.host, other.workers, other.on_mismatch, other.grace_s) == (9, "h", 2, "refuse", 5)
+    assert other.auth
+    assert not open_to_all.auth
 
 
 def test_what_may_be_a_folder_a_file_or_a_checkpoint(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 from docs_worlds import WORLDS
 
@@ -120,3 +121,21 @@ def test_route_of_good_lines_says_nothing_and_of_none_fails(world: Path, tmp_pat
     done = run("route", world / "out" / "router", lines)
     assert (done.exit_code, done.stdout) == (1, "")
     assert "holds no lines to decide" in done.stderr
+
+
+def completed(line: str) -> list[str]:
+    """What the shell is told for the last word of a line, as bash asks."""
+    words = line.split(" ")
+    command = ShellComplete(main, {}, "metaprobe", "_METAPROBE_COMPLETE")
+    return [f"{item.type} {item.value}" for item in command.get_completions(words[:-1], words[-1])]
+
+
+def test_names_are_completed_and_paths_are_left_to_the_shell() -> None:
+    assert "plain train" in completed("tr")
+    assert completed("collect zero") == ["plain zero-shot-cot"]
+    assert completed("collect s --task metacog") == ["plain metacog-eval"]
+    assert completed("collect s --task ./items") == ["file ./items"]
+    assert "plain bundled:quality" in completed("score bundled:")
+    assert completed("score out/qua") == ["dir out/qua"]
+    assert completed("train hidden out --when ") == ["plain before", "plain after"]
+    assert "plain --layers" in completed("extract runs --la")

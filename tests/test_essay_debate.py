@@ -235,6 +235,8 @@ def test_a_critical_signal_is_noted_and_flagged_by_its_own_threshold_and_the_pap
     run = run_once(SYSTEM, ITEM, llm, signals=reads(critical=Reader(skeptic=[{"critical": 0.35}])))
     assert labels(run, "advocate", "checkpoint") == {"signal:critical": 0.1, "critical": 0}
     assert labels(run, "skeptic", "checkpoint") == {"signal:critical": 0.35, "critical": 1}
+    just = run_once(SYSTEM, ITEM, debate(), signals=reads(critical=Reader(skeptic=[{"critical": 0.3}])))
+    assert labels(just, "skeptic", "checkpoint")["critical"] == 1  # from its threshold on
     assert llm.stages.count("judge") == 2
     assert [(d.point, d.action) for d in run.decisions] == [("review", "judge")] * 2
 

@@ -197,7 +197,8 @@ def test_a_blend_is_of_at_least_two_methods(two_stages: RunStore) -> None:
     steps: list[str] = []
     alone = crossfit(found, methods, folds=2, blend=[methods[0].name], on_step=steps.append)
     assert BLEND not in {method.name for method in alone.methods}
-    assert steps == [f"fold {fold}: {method.name}" for fold in (1, 2) for method in methods]
+    told = [f"method {place} of 2: {method.name}" for place, method in enumerate(methods, 1)]
+    assert steps == [f"fold {fold} of 2, {what}" for fold in (1, 2) for what in told]
     both = crossfit(found, methods, folds=2, blend=[method.name for method in methods])
     assert np.isfinite(both[BLEND].probability).all()
     assert both[BLEND].family == "learned"

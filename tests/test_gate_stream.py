@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 from conftest import made_up
 
-from metaprobe.checkpoints import ContractMismatch, Draft, save_checkpoint
+from metaprobe.checkpoints import CheckpointError, ContractMismatch, Draft, save_checkpoint
 from metaprobe.eval.gate import first_below
 from metaprobe.gate_cli import train_gate_command
 from metaprobe.probes.features import features, schema
@@ -302,6 +302,18 @@ def test_a_gate_on_critical_failures_stops_them_and_not_the_sound_answers(tmp_pa
 
     stopped = np.array([stops(answer) for answer in table.logprobs])
     assert stopped[table.y == 1].mean() < 0.3 < stopped[table.y == 0].mean()
+
+
+def test_a_gate_is_loaded_by_its_digest_and_stops_at_5_per_cent_where_nothing_is_said(folder: Path) -> None:
+    gate = StreamingGate.load(folder)
+    assert (gate.stop, gate.escalate) == (0.05, None)
+    assert StreamingGate.load(folder, sha256=gate.checkpoint.digest).looks == gate.looks
+    with pytest.raises(CheckpointError, match="digest"):
+        StreamingGate.load(folder, sha256="0" * 64)
+    assert StreamingGate.load(folder, stop=0.05, escalate=0.05).escalate == 0.05
+    with pytest.raises(ValueError, match=r"escalate=0\.2 is above stop=0\.05"):
+        StreamingGate.load(folder, stop=0.05, escalate=0.2)
+    assert StreamingGate.load(folder, stop=None, escalate=0.2).stop is None
 
 
 def test_rates_that_are_no_numbers_are_named(gates: StreamingGate) -> None:

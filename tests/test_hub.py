@@ -339,6 +339,13 @@ def test_files_that_changed_after_loading_are_not_given_away(made, tmp_path):
     assert not (tmp_path / "further").exists()
 
 
+def test_what_is_no_name_of_a_repository_is_refused_before_the_hub_is_asked(hub, made):
+    for name in ("mine", "a/b/c", "../x", "org/mine@v1"):
+        with pytest.raises(NotACheckpoint, match="names no repository; expected OWNER/NAME"):
+            push(made, name, license="mit")
+    assert not hub.requests
+
+
 def test_a_refusing_hub_and_an_odd_licence_are_reported(hub, made):
     hub.private.add("org/closed")
     with pytest.raises(HubError, match="org/closed"):

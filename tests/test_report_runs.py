@@ -14,7 +14,7 @@ from metaprobe.eval.seen_tokens import seen_tokens
 from metaprobe.eval.table import answer_table
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
-from metaprobe.records.types import Call, Item, Label, Run
+from metaprobe.records.types import Call, Item, Label, Run, Usage
 from metaprobe.training.comparison.first_tokens import first_token_scores
 
 RECORDED = Path(__file__).parent.parent / "recorded"
@@ -91,6 +91,20 @@ def test_answers_whose_first_tokens_teach_nothing_are_shown_without_what_was_lea
     assert seen_section(shown).figures
 
 
+def test_the_first_length_at_which_no_more_than_a_twentieth_goes_on_is_the_last_that_is_shown():
+    for longer, last in ((4, 5), (5, 10)):  # of 80
+        runs = [run(n, [-1.0 - n % 2 / 9] * (8 if n < longer else 5), n % 2) for n in range(80)]
+        seen = seen_tokens(answer_table(runs), resamples=5)
+        assert seen.tokens[-1] == last
+        assert seen.finished[seen.tokens.index(5)] == 1 - longer / 80
+
+
+@pytest.mark.parametrize(("n", "tokens", "shown"), [(20, 5, True), (19, 5, False), (20, 4, False)])
+def test_a_role_is_shown_from_ten_answers_of_either_kind_and_five_tokens_on(n, tokens, shown):
+    runs = [run(number, [-1.0] * tokens, number % 2) for number in range(n)]
+    assert bool(role_trajectories(runs)) == shown
+
+
 def test_answers_of_one_kind_have_nothing_to_be_told():
     assert seen_tokens(answer_table([run(number, [-1.0], 1) for number in range(20)])) is None
 
@@ -133,3 +147,19 @@ def test_agents_alone_cost_what_they_generate_and_the_oracle_beats_them():
     assert asked_all.cost == pytest.approx(sum(points[agent].cost for agent in ("alpha", "beta", "gamma")))
     assert set(found.hull) <= {(point.cost, point.accuracy) for point in found.points if point.kind != "oracle"}
     assert agents_alone(runs[:20]) is None
+    assert agents_alone(runs[:29]) is None
+    assert agents_alone(runs[:30], resamples=5).n == 30
+    assert found.unit == "tokens generated a question"
+    assert {point.name: point.kind for point in found.points} == {
+        "alpha": "agent", "beta": "agent", "gamma": "agent", "all asked, the most confident kept": "control",
+        "oracle": "oracle",
+    }  # fmt: skip
+    alone = [replace(one, calls=tuple(c for c in one.calls if c.agent in ("", "alpha"))) for one in runs[:40]]
+    assert agents_alone(alone) is None
+    counted = [
+        replace(one, calls=tuple(replace(c, logprobs=None, usage=Usage(completion_tokens=7)) for c in one.calls))
+        for one in runs[:30]
+    ]
+    by_name = {point.name: point.cost for point in agents_alone(counted, resamples=5).points}
+    each = sum(call.agent == "alpha" for call in runs[0].calls)
+    assert by_name["alpha"] == pytest.approx(7 * each)

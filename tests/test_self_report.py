@@ -52,6 +52,16 @@ def test_what_cannot_be_read_is_none_and_not_a_guess() -> None:
     assert [statement.kind for statement in found.statements] == ["difficulty", "confidence"]
 
 
+def test_an_answer_that_is_empty_is_shown_as_none_where_it_is_judged() -> None:
+    llm = scripted(answer="", p_true="True")
+    run(llm, "p-true")
+    asked = {request.stage: request.messages[-1].content for request in llm.asked}
+    assert "(none)" in asked["p_true"]
+    llm = scripted(answer="4", p_true="True")
+    run(llm, "p-true")
+    assert "(none)" not in next(request.messages[-1].content for request in llm.asked if request.stage == "p_true")
+
+
 def test_difficulty_is_asked_before_the_answer_and_confidence_sees_the_answer() -> None:
     llm = scripted(answer="5")
     run(llm)

@@ -1,6 +1,7 @@
 """Parts of the server, each alone: which headers pass, what may be scored, who is asked, and how uvicorn is told."""
 
 import asyncio
+import json
 import threading
 from typing import Any
 
@@ -17,11 +18,12 @@ from metaprobe.serving.endpoints import application
 from metaprobe.serving.gating import GatedAnswer
 from metaprobe.serving.headers import to_caller, to_upstream
 from metaprobe.serving.metrics import Metrics
-from metaprobe.serving.refusal import error_object
+from metaprobe.serving.refusal import Refusal, error_object
 from metaprobe.serving.run import server_config
 from metaprobe.serving.scorer import Allowance, Scorer
 from metaprobe.serving.settings import Settings
 from metaprobe.serving.watch import watch
+from metaprobe.serving.wire import asked, batch, choices_of, combined
 
 checkpoint = serving_clients.checkpoint
 predictor = serving_clients.predictor
@@ -214,3 +216,62 @@ def test_an_error_is_the_callers_the_upstreams_or_ours() -> None:
     kinds = {status: error_object(status, "upstream_cut", "m")["type"] for status in (499, 500)}
     assert kinds == {499: "invalid_request_error", 500: "upstream_error"}
     assert error_object(500, "internal", "m") == {"message": "m", "type": "error", "param": None, "code": "internal"}
+
+
+def test_what_is_bounded_when_nothing_is_said_of_it() -> None:
+    found = Settings(checkpoint="c")
+    assert (found.host, found.port, found.auth, found.workers, found.on_mismatch) == (
+        "127.0.0.1",
+        8080,
+        True,
+        1,
+        "warn",
+    )
+    assert (found.max_body_bytes, found.max_answer_bytes, found.max_batch) == (16 << 20, 64 << 20, 1024)
+    assert (found.max_scored_tokens, found.max_concurrency, found.max_connections) == (1 << 20, 256, 512)
+    assert (found.timeout_s, found.connect_timeout_s, found.header_timeout_s) == (600, 10, 15)
+    assert (found.body_timeout_s, found.send_timeout_s, found.grace_s, found.retry_after_s) == (30, 120, 60, 1)
+    assert (found.gate_stop, found.gate_escalate, found.gate_finish_reason) == (0.05, None, "content_filter")
+    assert (found.top_logprobs, found.forward_headers, found.upstream) == (5, (), "")
+    assert (found.api_key_env, found.upstream_key_env) == ("METAPROBE_API_KEY", "METAPROBE_UPSTREAM_KEY")
+
+
+def test_each_choice_becomes_a_completion_and_one_stays_as_it_came() -> None:
+    one, two = b'{"id":"a",  "choices":[{"index":0}]}', b'{"id":"a","choices":[{"index":0},{"index":1}]}'
+    assert choices_of(one) == [one]
+    assert [json.loads(body) for body in choices_of(two)] == [
+        {"id": "a", "choices": [{"index": 0}]},
+        {"id": "a", "choices": [{"index": 1}]},
+    ]
+    assert choices_of(b'{"id":"a"}') == [b'{"id":"a"}']
+    first, second = {"score": 0.5}, {"score": 0.25}
+    assert combined([first]) == first
+    assert combined([first, second]) == {"score": 0.5, "choices": [first, second]}
+
+
+def test_a_batch_is_an_object_with_responses_and_anything_else_is_one_response() -> None:
+    assert batch(b"[-0.5, 1e400]") is None
+    assert batch(b' {"choices": []}') is None
+    assert batch(b'{"responses": [[-0.5], {"a": 1}]}') == [b"[-0.5]", b'{"a": 1}']
+    assert batch(b'{"responses": []}') == []
+    assert batch(b'{"responses": [NaN, 1]}') == [b"NaN", b"1"]
+    for wrong, code in ((b"{", "invalid_json"), (b'{"responses": 7}', "invalid_request")):
+        with pytest.raises(Refusal) as refused:
+            batch(wrong)
+        assert (refused.value.status, refused.value.code) == (400, code)
+
+
+def test_what_is_asked_for_beside_what_the_caller_wants() -> None:
+    bare = asked(b'{"model":"m","temperature":0.70}', top_logprobs=5)
+    assert bare.sent == b'{"model":"m","temperature":0.70,"logprobs":true,"top_logprobs":5}'
+    assert (bare.changed, bare.several, bare.wants_logprobs, bare.wants_top) == (True, False, False, False)
+    assert json.loads(asked(b"{}", top_logprobs=0).sent) == {"logprobs": True, "top_logprobs": 1}
+    some = asked(b'{"logprobs":true,"top_logprobs":0,"n":2}', top_logprobs=3)
+    assert json.loads(some.sent)["top_logprobs"] == 3
+    assert (some.several, some.wants_logprobs, some.wants_top) == (True, True, False)
+    whole = asked(b'{"logprobs":true,"top_logprobs":2,"n":1}', top_logprobs=3)
+    assert (whole.changed, whole.several, whole.wants_top) == (False, False, True)
+    for nothing in (b"false", b"null"):
+        assert not asked(b'{"logprobs":' + nothing + b',"top_logprobs":2}', top_logprobs=0).wants_logprobs
+    with pytest.raises(Refusal, match="the body is not a JSON object"):
+        asked(b"[]", top_logprobs=0)

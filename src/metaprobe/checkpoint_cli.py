@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from metaprobe.progress import steps
 from metaprobe.terminal import CHECKPOINT, CHECKPOINT_OR_RUNS, FOLDER, agent_option, is_store, seed_option, stage_option
 
 digest_option = click.option("--sha256", help="Digest that the checkpoint must have, from its author.")
@@ -117,10 +118,12 @@ def promote(context: click.Context, /, new: str, running: str, data: tuple[Path,
     price = options.pop("lambda_")
     if kinds == ["router", "router"]:
         _refuse(typed - {"lambda_"}, "routers, which are judged by accuracy minus price")
-        decided = _promote_router(new, running, data, price)
+        with steps("comparing on outcomes"):
+            decided = _promote_router(new, running, data, price)
     elif set(kinds) <= {"quality", "hidden"}:
         _refuse(typed & {"lambda_"}, "predictors and probes, which have no price")
-        decided = _promote_reader(new, running, data, **options)
+        with steps("comparing on runs"):
+            decided = _promote_reader(new, running, data, **options)
     else:
         raise click.UsageError(
             f"{new} is of kind {kinds[0]!r} and {running} of kind {kinds[1]!r}; expected predictors and probes "

@@ -5,8 +5,23 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
-from metaprobe.terminal import FILE, FOLDER, FOLDER_THERE, live_collection, say_collected
+from metaprobe.progress import live_collection
+from metaprobe.terminal import FILE, FOLDER, FOLDER_THERE, say_collected
+
+
+def _complete_system(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    from metaprobe.pipelines.loading import system_names
+
+    return [name for name in system_names() if name.startswith(incomplete)]
+
+
+def _complete_task(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from metaprobe.tasks.loading import task_names
+
+    names = [CompletionItem(name) for name in task_names() if name.startswith(incomplete)]
+    return names or [CompletionItem(incomplete, type="file")]
 
 
 class CollectCommand(click.Command):
@@ -22,9 +37,12 @@ class CollectCommand(click.Command):
 
 
 @click.command(cls=CollectCommand, short_help="Run a system over a task; keep every call.")
-@click.argument("system")
+@click.argument("system", shell_complete=_complete_system)
 @click.option(
-    "--task", required=True, help="Name of a task set, a .jsonl file of items, or MODULE:NAME of one of your own."
+    "--task",
+    required=True,
+    shell_complete=_complete_task,
+    help="Name of a task set, a .jsonl file of items, or MODULE:NAME of one of your own.",
 )
 @click.option("--data", help="Folder that holds the task's data, or 'hf:OWNER/NAME'; METAPROBE_DATA by default.")
 @click.option("--split", help="Split of the task set.")

@@ -7,17 +7,8 @@ from typing import Any, TypedDict, Unpack
 
 import click
 
-from metaprobe.terminal import (
-    CHECKPOINT,
-    FILE,
-    FOLDER,
-    command_line,
-    folds_option,
-    say,
-    say_checkpoint,
-    seed_option,
-    steps,
-)
+from metaprobe.progress import lines_done, say, steps
+from metaprobe.terminal import CHECKPOINT, FILE, FOLDER, command_line, folds_option, say_checkpoint, seed_option
 
 
 class Means(TypedDict):
@@ -110,7 +101,7 @@ def route(checkpoint: str, file: Path, sha256: str | None, **means: Unpack[Means
 
     router = LearnedRouter.load(checkpoint, sha256=sha256, **_means(means))
     lines = refused = 0
-    for line in route_lines(router, file):
+    for line in lines_done("route", route_lines(router, file), file):
         click.echo(json.dumps(line))
         lines += 1
         if line["action"] is None:
@@ -155,7 +146,8 @@ def evaluate_router_command(
     from metaprobe.training.router.evaluate import evaluate_router
 
     router = LearnedRouter.load(checkpoint, sha256=sha256, **_means(means))
-    figures, decided = evaluate_router(router, read_outcomes(outcomes), seed=seed)
+    with steps("playing the router and its controls"):
+        figures, decided = evaluate_router(router, read_outcomes(outcomes), seed=seed)
     if decisions is not None:
         decisions.parent.mkdir(parents=True, exist_ok=True)
         decisions.write_text("".join(json.dumps(line) + "\n" for line in decided), encoding="utf-8")

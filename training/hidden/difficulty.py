@@ -141,7 +141,7 @@ def evaluate_difficulty(
     names = ("probe", "level table", *(["prompt TF-IDF"] if asked else []))
     scores = {name: np.full(len(items), np.nan) for name in names}
     for number, roles in enumerate(item_folds(evidence, items, folds=folds, seed=seed)):
-        on_step(f"fold {number + 1}: probe")
+        on_step(f"fold {number + 1} of {folds}: probe")
         scores["probe"][roles.test] = progress.fold(evidence, method, roles, seed=seed).scores[at[roles.test]]
         scores["level table"][roles.test] = _levels(items, roles)
         if asked:

@@ -55,7 +55,7 @@ def graded_study(
     X, groups = data.evidence.features, data.evidence.table.groups.tolist()
     values = np.full(len(X), np.nan)
     for number, roles in enumerate(outer_folds(groups, data.strata, folds=folds, seed=seed)):
-        on_step(f"fold {number + 1}")
+        on_step(f"fold {number + 1} of {folds}")
         values[roles.test] = _fit(data, roles, seed).value(X[roles.test])
     return GradedStudy(data, values, seed)
 

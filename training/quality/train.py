@@ -83,10 +83,12 @@ def head_studies(
     """
     trees = FeatureTrees(new_tasks)
     found: dict[str, Study | GradedStudy] = {}
-    for target, data in load_heads(stores, targets, stage=stage, agent=agent, source=source, spread=spread).items():
+    heads = load_heads(stores, targets, stage=stage, agent=agent, source=source, spread=spread)
+    for place, (target, data) in enumerate(heads.items(), 1):
+        head = f"head {place} of {len(heads)}, {target}"
 
-        def step(what: str, target: str = target) -> None:
-            on_step(f"{target}: {what}")
+        def step(what: str, head: str = head) -> None:
+            on_step(f"{head}: {what}")
 
         if regrouped := (data.evidence if isinstance(data, Graded) else data).regrouped:
             step(regrouped)
