@@ -153,17 +153,7 @@ def launch(plan: CollectionPlan, out: Path, watch: CollectionWatch = CollectionW
     Every finished call is kept at once, so a kill loses the calls in flight and nothing else. Raises `RecordError` for
     a name that does not exist or a combination that cannot work, before anything is asked.
     """
-    system = load_system(plan.system)
-    for variant in plan.variant:
-        if variant not in system.variants:
-            raise RecordError(f"no variant of {system.name} {variant!r}; there are: {', '.join(system.variants)}")
-    if plan.agent and not system.agents:
-        raise RecordError(f"agents {', '.join(plan.agent)}: {system.name} takes no agents of your own")
-    if len({name for name in plan.agent if name and name == name.strip() and "," not in name}) < len(plan.agent):
-        raise RecordError(
-            f"agents {', '.join(map(repr, plan.agent))}: expected different names, without commas and without blanks "
-            "around them: give --agent NAME once for each"
-        )
+    system = _system_of(plan)
     agents = tuple(plan.agent) or system.agents
     variants = system.chosen(plan.variant)
     check_needs(system, variants)
@@ -209,6 +199,22 @@ def launch(plan: CollectionPlan, out: Path, watch: CollectionWatch = CollectionW
         if profiles is not None:
             setup = carry(setup, out, profiles)
         return asyncio.run(_collect(plan, system, items, setup, store, watch, profiles))
+
+
+def _system_of(plan: CollectionPlan) -> System:
+    """The system, which has the variants and takes the agents of the plan."""
+    system = load_system(plan.system)
+    for variant in plan.variant:
+        if variant not in system.variants:
+            raise RecordError(f"no variant of {system.name} {variant!r}; there are: {', '.join(system.variants)}")
+    if plan.agent and not system.agents:
+        raise RecordError(f"agents {', '.join(plan.agent)}: {system.name} takes no agents of your own")
+    if len({name for name in plan.agent if name and name == name.strip() and "," not in name}) < len(plan.agent):
+        raise RecordError(
+            f"agents {', '.join(map(repr, plan.agent))}: expected different names, without commas and without blanks "
+            "around them: give --agent NAME once for each"
+        )
+    return system
 
 
 async def _collect(

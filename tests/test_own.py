@@ -248,9 +248,19 @@ def test_an_installed_package_gives_its_systems_and_tasks_names(own: Path, monke
     launch(plan(own, system="two-looks", task="squares", limit=1), own / "runs")
     (run,) = RunStore(own / "runs")
     assert next(unlabelled([dataclasses.replace(run, labels=())]))["answer"] == "4"  # its system is known again
+    assert CliRunner().invoke(main, ["label", str(own / "runs")]).stderr == ""
     entry_points(own, "another", systems="two-looks = elsewhere:SYSTEM")
     with pytest.raises(RecordError, match=r"2 installed packages give this name in metaprobe\.systems; give one of"):
         load_system("two-looks")
+
+
+def test_labels_say_which_runs_are_of_a_system_that_is_not_known(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    llm = ScriptedLLM({"answer": "Answer: 4", "confidence": "95 %", "*": "ready"})
+    monkeypatch.setattr("metaprobe.collecting.launch.load_models", lambda *_, **__: Models(llm))
+    launch(plan(own, limit=2), own / "runs")
+    listed = CliRunner().invoke(main, ["label", str(own / "runs")])
+    assert (listed.exit_code, listed.stdout) == (0, "")
+    assert listed.stderr == "runs passed over, whose system 'two-looks' is not known here (docs/own.md): 2\n"
 
 
 def test_the_command_finds_a_module_in_the_folder_where_it_starts(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,8 +30,8 @@ from metaprobe.eval.trajectory import trajectory_bands
 from metaprobe.eval.wording import bounds, control_named, number, p_value, percent, percent_bounds, spread, verdict
 
 SECTIONS = [
-    "summary", "methods", "scores", "reliability", "risk", "seen", "difficulty", "efficiency", "layers", "trajectories",
-    "accuracy", "choice", "systems", "routing", "audits", "notes", "provenance",
+    "glance", "summary", "methods", "scores", "reliability", "risk", "seen", "difficulty", "efficiency", "layers",
+    "trajectories", "accuracy", "choice", "systems", "routing", "audits", "notes", "provenance",
 ]  # fmt: skip
 
 
@@ -101,7 +101,10 @@ def test_the_page_is_well_formed_and_every_id_is_unique_and_every_reference_foun
 
 def test_the_page_fetches_nothing_and_may_not(page):
     outline = Outline(page)
-    assert all(url.startswith(("#", "data:text/csv;charset=utf-8,")) for url in outline.urls)
+    assert all(
+        url.startswith(("#", "data:text/csv;charset=utf-8,", "data:application/x-tex;charset=utf-8,"))
+        for url in outline.urls
+    )
     assert not re.search(r"@import|url\((?!#)", page)
     assert set(re.findall(r"https?://[^\s\"'<]+", page)) == {"http://www.w3.org/2000/svg"}
     policy = next(attrs["content"] for attrs in outline.all("meta") if "http-equiv" in attrs)
@@ -147,13 +150,16 @@ def test_figures_are_described_and_tables_can_be_scrolled_by_keyboard(comparison
 
 
 def test_every_figure_has_a_table_that_says_the_same(comparison):
-    for section in sections(comparison):
-        assert not section.figures or section.data or section.tables, section.ident
+    every = sections(comparison)
+    idents = {table.ident for section in every for table in (*section.tables, *section.data)}
+    for section in every:
+        for figure in (*section.figures, *section.folded):
+            assert figure.table in idents or (not figure.table and (section.data or section.tables)), figure.ident
 
 
 def test_every_table_can_be_saved_from_the_page(tables, page):
     links = {attrs["download"]: attrs["href"] for attrs in Outline(page).all("a") if "download" in attrs}
-    assert set(links) == set(tables)
+    assert {name for name in links if name.endswith(".csv")} == set(tables)
     assert all(unquote(links[name]).removeprefix("data:text/csv;charset=utf-8,") == tables[name] for name in tables)
 
 
@@ -212,10 +218,10 @@ def test_figures_take_their_colours_from_the_page(page):
     body = page[page.index("<body>") : page.index("<script>")]
     assert not re.search(r"#[0-9a-f]{6}\b", body)
     assert "currentColor" in body
-    used = set(re.findall(r"var\((--s\d)\)", body))
+    used = set(re.findall(r"var\((--[\w-]+)\)", body))
     style = page[: page.index("</style>")]
     light, dark = style.split("@media (prefers-color-scheme: dark)")
-    assert used
+    assert {f"--{family}" for family in {method.family for method in made_up(resamples=2).methods}} <= used
     assert all(f"{name}:" in part for name in used for part in (light, dark))
 
 
@@ -290,7 +296,7 @@ def test_a_learned_method_without_a_control_that_tells_is_to_be_compared_first(c
         for m in (replace(m, controls=None) for m in comparison.methods)
     )
     advice = brief(replace(comparison, methods=methods)).do
-    assert advice[0].startswith("The learned method tells something; compare it with a free number")
+    assert advice[0].startswith("The learned method is better than guessing; compare it with a free number")
     assert "Do not rely on what the model says of its own confidence." in advice
 
 

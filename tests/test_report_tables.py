@@ -17,9 +17,10 @@ from metaprobe.eval.report.facts import accuracy_section, audits_section
 from metaprobe.eval.report.inside import layers_section, seen_section, trajectories_section
 from metaprobe.eval.report.layout import Column, Table, slug, words
 from metaprobe.eval.report.methods import controls_table, headline, main_methods, method_table, methods_section
-from metaprobe.eval.report.performance import reliability_section, risk_section, scores_section
+from metaprobe.eval.report.performance import reliability_section, scores_section
 from metaprobe.eval.report.sections import sections
 from metaprobe.eval.report.systems import systems_section
+from metaprobe.eval.report.thresholds import thresholds_section
 from metaprobe.eval.results import (
     AcceptedAtRisk,
     Accuracy,
@@ -437,7 +438,7 @@ def test_scores_are_counted_in_twentieths(comparison):
 
 
 def test_the_risk_table_reads_every_methods_curve_at_its_coverages(comparison):
-    for row, method in zip(rows_of(risk_section(comparison).data[0]), comparison.methods, strict=True):
+    for row, method in zip(rows_of(table_of(thresholds_section(comparison), "risk")), comparison.methods, strict=True):
         curve = risk_coverage(comparison.y, method.probability)
         for at in (0.05, 0.1, 0.5, 1.0):
             nearest = float(np.interp(at, curve.coverage, curve.risk))
@@ -446,7 +447,7 @@ def test_the_risk_table_reads_every_methods_curve_at_its_coverages(comparison):
         shares = ("0.05", "0.1", "0.2", "0.3", "0.4", "0.5", "0.6", "0.7", "0.8", "0.9", "1")
         assert list(row) == ["method", *(f"risk_at_{at}" for at in shares)]
     ranked = replace(comparison.methods[0], ranking=-comparison.methods[0].probability)
-    turned = rows_of(risk_section(replace(comparison, methods=(ranked,))).data[0])
+    turned = rows_of(table_of(thresholds_section(replace(comparison, methods=(ranked,))), "risk"))
     assert float(turned[0]["risk_at_0.1"]) == np.interp(0.1, *vars_of(risk_coverage(comparison.y, ranked.ranking)))
 
 
@@ -587,7 +588,7 @@ def test_a_heading_says_which_way_is_better(comparison):
             for column in table.columns:
                 key = column.key
                 seen.add(key)
-                expected = "higher" if key in higher or key.startswith(("auroc_", "accepted_at_")) else ""
+                expected = "higher" if key in higher or key.startswith(("auroc_", "accepted_at_", "right_at_")) else ""
                 expected = "lower" if key in lower or key.startswith("risk_at_") else expected
                 if (table.ident, key) in {
                     ("overconfidence", "accuracy"),

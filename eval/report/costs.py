@@ -102,7 +102,7 @@ def _hull(at: int, found: CostQuality) -> Figure:
                     ends = 100 * point.interval.low, 100 * point.interval.high
                     ax.vlines(point.cost, *ends, color=colour, linewidth=1.0, alpha=0.5)
                 ax.plot([point.cost], [100 * point.accuracy], marker, color=colour, markersize=6)
-        per_cent_axes(ax, found.unit, "right")
+        per_cent_axes(ax, found.unit, "share that is right")
         ax.xaxis.set_major_formatter("{x:g}")
 
     spoken = "; ".join(f"{p.name}: {number(p.cost)}, {percent(p.accuracy, 1)}" for p in found.points)

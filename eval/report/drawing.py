@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from metaprobe.eval.report.palette import DASHES, INK
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Dashes = str | tuple[float, tuple[float, ...]]
+Dashes = Literal["solid"] | tuple[float, tuple[float, ...]]
 
 COLUMN_IN, PAGE_IN = 3.3, 6.9
 """Width of a column of a paper with two of them, and of both. A phone shows the text of a column's width as well."""

@@ -83,8 +83,8 @@ def seen_section(seen: SeenTokens | None) -> Section:
     return Section(
         ident="seen",
         title="How early it can be told",
-        intro="How well right answers are told from wrong ones when only the first tokens are known, as while an "
-        "answer streams. The same answers everywhere; a shorter one is read to its end.",
+        intro="How well right answers are distinguished from wrong ones when only the first tokens are known, as while "
+        "an answer streams. The same answers everywhere; a shorter one is read to its end.",
         figures=(figure,),
         data=(table,),
     )

@@ -77,7 +77,7 @@ def scores_section(comparison: Comparison) -> Section:
         ident="scores",
         title="Scores of right and of wrong answers",
         intro="The calibrated out-of-fold probability that an answer is right, among the right answers and among the "
-        "wrong ones. The less the two overlap, the better a method tells them apart."
+        "wrong ones. The less the two overlap, the better a method distinguishes them."
         if figures
         else "",
         figures=tuple(figures),

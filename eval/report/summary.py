@@ -47,8 +47,8 @@ def brief(comparison: Comparison) -> Brief:
     return Brief(
         asked=(
             f"{model} gave {len(comparison.y):,} answers that could be checked; {percent(comparison.base_rate)} are "
-            "right. Can its right answers be distinguished from its wrong ones without knowing the solution: by what it says of "
-            "its own confidence, or by the signals it gives off while it answers?",
+            "right. Can its right answers be distinguished from its wrong ones without knowing the solution: by what "
+            "it says of its own confidence, or by the signals it gives off while it answers?",
         ),
         found=tuple(_found(comparison, stated, learned)),
         sure=tuple(_sure(comparison)),
