@@ -301,9 +301,9 @@ timed in one run, after both were seen to give equal answers where they compute 
 means that ours is better. Targets were set beforehand; a row that misses its own stays as it is.
 
 Times are medians of the best turn, on one thread. Quality is the area under the ROC curve of distinguishing right
-from wrong on answers that no fit has seen, with intervals of 95 % from a bootstrap over groups, and the paired difference. The
-mean log-probability is what lm-polygraph calls Perplexity and what uqlm's sequence probability ranks by. More:
-[quality](quality.md), [routing](routing.md), [probes](probes.md), [the server](production.md).
+from wrong on answers that no fit has seen, with intervals of 95 % from a bootstrap over groups, and the paired
+difference. The mean log-probability is what lm-polygraph calls Perplexity and what uqlm's sequence probability ranks
+by. More: [quality](quality.md), [routing](routing.md), [probes](probes.md), [the server](production.md).
 
 Peers: artefactual (WEPR), uqlm (white-box scorers), lm-polygraph (estimators on log-probabilities), probelab (logistic
 probes), native LightGBM, scikit-learn, and the naive forms that one would write first. What a peer does by sampling

@@ -16,6 +16,8 @@ LINE = 12.0
 """Height of a line of the title and legend that a drawing has when it stands alone, in points."""
 LETTER = 4.4
 """Width of a letter there, rather too much than too little."""
+BOLD = 1.3
+"""How much wider the letters of the title are, which is bold."""
 
 
 def drawn(figure: Figure) -> str:
@@ -71,7 +73,7 @@ def _embedded(svg: str, figure: Figure) -> str:
 
 def _box_alone(figure: Figure, width: float, height: float) -> str:
     """The view box with room for title and legend."""
-    longest = max([len(figure.title), *(len(entry.text) + 7 for entry in figure.legend)])
+    longest = max([BOLD * len(figure.title), *(len(entry.text) + 7 for entry in figure.legend)])
     lines = 1.5 + len(figure.legend)
     return f"0 {-1.5 * LINE:g} {max(width, LETTER * longest + 16):g} {height + LINE * (lines + 0.5):g}"
 

@@ -87,8 +87,8 @@ def lead(found: list[Gain], accuracy: dict[str, float]) -> str:
         "stated confidence, P(true), single log-probabilities, length, being cut, what the prompt alone tells, the "
         "answer's own words, and all of these joined in one regression. On "
         + (f"{len(stand)} of the" if stand else "none of the")
-        + f" {len(checked)} pairs of model and task whose answers are recorded it distinguishes right from wrong answers "
-        "better than every one of them, after Holm"
+        + f" {len(checked)} pairs of model and task whose answers are recorded it distinguishes right from wrong "
+        "answers better than every one of them, after Holm"
         + (
             f": by {_shown(stand[0])} to {_shown(stand[-1])} in AUROC over the strongest ({_rows(stand)})."
             if stand

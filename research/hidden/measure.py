@@ -1,4 +1,4 @@
-"""What distinguishes right from wrong answers, per model and task: collects, measures, and writes docs/research/probes.md.
+"""What distinguishes right from wrong answers, per model and task: collects, writes docs/research/probes.md.
 
     python -m research.hidden.measure collect --models MODELS --data DATA
     python -m research.hidden.measure measure
