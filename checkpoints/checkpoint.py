@@ -37,7 +37,7 @@ from metaprobe.checkpoints.manifest import (
 )
 from metaprobe.checkpoints.onnx_guard import check_model
 from metaprobe.checkpoints.session import TRIED_BYTES, Arrays, GraphSession, outputs_agree
-from metaprobe.checkpoints.shown import explained, html_table
+from metaprobe.checkpoints.shown import explain_fields, html_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ SHOWN_FIGURES = 8
 """Held-out figures in the table for notebooks, the first of the card."""
 
 
-@explained
+@explain_fields
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Checkpoint:
     """A verified checkpoint, ready to run; may be shared by threads, and sent to processes.
@@ -219,7 +219,7 @@ def load_checkpoint(
     return checkpoint
 
 
-def verified_checkpoint(
+def load_verified(
     path: str | os.PathLike[str], *, sha256: str | None = None, limits: Limits | None = None
 ) -> Checkpoint:
     """As `load_checkpoint`, without the warnings: for who has just written it."""

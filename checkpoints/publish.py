@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from metaprobe.checkpoints.checkpoint import Checkpoint
 from metaprobe.checkpoints.errors import ContractMismatch
-from metaprobe.checkpoints.hub import PREFIX, Repository, explained, huggingface_hub, location_of
+from metaprobe.checkpoints.hub import PREFIX, Repository, explain_errors, huggingface_hub, location_of
 from metaprobe.checkpoints.manifest import CARD, MANIFEST, FileEntry, Manifest, manifest_bytes
 from metaprobe.checkpoints.write import check_target, place
 
@@ -71,7 +71,7 @@ def push(
     files = with_metadata(checkpoint, name=repository.split("/")[1], license=license, tags=tags)
     with tempfile.TemporaryDirectory() as folder:  # what is uploaded is known to load
         digest = place(Path(folder) / "checkpoint", files).digest
-    with explained(f"{PREFIX}{repository}"):
+    with explain_errors(f"{PREFIX}{repository}"):
         api = hub.HfApi(library_name=LIBRARY)
         api.create_repo(repository, private=private, exist_ok=True)
         commit = api.create_commit(

@@ -16,7 +16,7 @@ HUMAN = "human"
 FORM = 'expected {"call": ID, "correct": 0..1 or null}, perhaps with "source": "human" or "judge:NAME"'
 
 
-def unlabelled(runs: Iterable[Run]) -> Iterator[dict[str, Any]]:
+def find_unlabelled(runs: Iterable[Run]) -> Iterator[dict[str, Any]]:
     """Every answer that nobody has judged, as a line to fill in: its `correct` is null."""
     for run in runs:
         system = known_system(run.system)

@@ -19,7 +19,7 @@ from metaprobe.collecting.collect import (
     run_id,
     unsaid,
 )
-from metaprobe.collecting.models import api_options, check_layers, load_models, named_models, tokens_per_second
+from metaprobe.collecting.models import api_options, check_layers, load_models, parse_models, tokens_per_second
 from metaprobe.collecting.options import check_constants, check_limits, check_needs, options_of
 from metaprobe.llms.base import LLMError
 from metaprobe.llms.cache import CachedLLM, CallCache, OnCall
@@ -168,7 +168,7 @@ def launch(plan: CollectionPlan, out: Path, watch: CollectionWatch = CollectionW
     check(system, plan.variant, signals, policy, agents=agents)
     items = load_task(plan.task, seed=plan.items_seed, limit=plan.limit, data=plan.data, split=plan.split)
     _check_items(system, items, plan.task)
-    named = named_models(plan.llm, plan.judge, system, agents)
+    named = parse_models(plan.llm, plan.judge, system, agents)
     check_limits(options, system, named, agents)
     fields = {name for item in items for name in item.fields}
     folder = system.folder or system.name

@@ -37,7 +37,7 @@ API_OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
 """Options of `OpenAILLM` that a command may set: whether a value is one, and what is."""
 
 
-def named_models(llms: Sequence[str], judge: str | None, system: System, agents: Sequence[str]) -> dict[str, str]:
+def parse_models(llms: Sequence[str], judge: str | None, system: System, agents: Sequence[str]) -> dict[str, str]:
     """Specifications by the stage or agent that they are for, "" for the default.
 
     Raises `RecordError` for a stage or agent that the system does not have, and for two models for one.

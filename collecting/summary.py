@@ -98,7 +98,9 @@ def _essay_debate(runs: Sequence[Run], resamples: int, seed: int) -> dict[str, A
 
 def _caelf(runs: Sequence[Run], resamples: int, seed: int) -> dict[str, Any]:
     rated = caelf.feedback_ratings(runs, resamples=resamples, seed=seed)
-    return {"contest": caelf.contested(runs, resamples=resamples, seed=seed)} | ({"feedback": rated} if rated else {})
+    return {"contest": caelf.summarise_contests(runs, resamples=resamples, seed=seed)} | (
+        {"feedback": rated} if rated else {}
+    )
 
 
 ANALYSES: dict[str, Callable[[Sequence[Run], int, int], dict[str, Any]]] = {

@@ -16,7 +16,7 @@ ENOUGH_LONGER = 0.05
 """Beyond the k at which no more than this share of the answers goes on, nothing changes any more."""
 
 
-def seen_tokens(
+def auroc_by_tokens_seen(
     table: AnswerTable,
     *,
     learned: Mapping[str, Mapping[int, ArrayLike]] | None = None,

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from metaprobe.checkpoints import Checkpoint, ContractMismatch, Pretrained, bundle, load_checkpoint
 from metaprobe.checkpoints.flagging import threshold_at
 from metaprobe.checkpoints.kinds import check_kind
-from metaprobe.checkpoints.shown import explained, html_table
-from metaprobe.probes.contract import OnMismatch, checked, mismatch
+from metaprobe.checkpoints.shown import explain_fields, html_table
+from metaprobe.probes.contract import OnMismatch, check_choice, mismatch
 from metaprobe.probes.features import Schema, features, features_one, schema
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.float_list import float_list
@@ -41,7 +41,7 @@ FEW_TOKENS = 2
 """A score of an answer of so many tokens rests on so few log-probabilities that the verdict says so."""
 
 
-@explained
+@explain_fields
 @dataclass(frozen=True, slots=True, repr=False)
 class Verdict:
     """What a predictor says of one response.
@@ -120,7 +120,7 @@ class QualityPredictor(Pretrained):
                 f"{checkpoint.path} was made for other {self.schema.name!r} features than this version computes: train "
                 f"it again, or use the version of metaprobe it names"
             )
-        self._on_mismatch = checked(on_mismatch)
+        self._on_mismatch = check_choice(on_mismatch)
         if on_mismatch == "refuse" and checkpoint.manifest.generator is None:
             raise ContractMismatch(
                 f"{checkpoint.path} was trained on answers of a model that is not named, and so cannot tell another "
@@ -190,7 +190,7 @@ class QualityPredictor(Pretrained):
         by themselves. Raises `InvalidResponse` as `predict` does, and `ContractMismatch` for a verdict of another
         checkpoint.
         """
-        from metaprobe.probes.signals import Signal, Signals, measured_signals  # not needed for a verdict alone
+        from metaprobe.probes.signals import Signal, Signals, measure_signals  # not needed for a verdict alone
 
         if isinstance(answer, Verdict):
             verdict, measured = answer, {}
@@ -203,7 +203,7 @@ class QualityPredictor(Pretrained):
             parsed = self._parsed(answer)
             note = self._note(parsed)
             verdict = self._one(features_one(self.schema, parsed.logprobs, parsed.top_logprobs), note)
-            measured = measured_signals(parsed.logprobs)
+            measured = measure_signals(parsed.logprobs)
         read = {"confidence": verdict.score, "quality": verdict.score, CRITICAL: verdict.critical}
         thresholds = self.checkpoint.manifest.thresholds
         given = {n: Signal(v, verdict.checkpoint, thresholds) for n, v in read.items() if v is not None}

@@ -20,7 +20,7 @@ from metaprobe.records.line_fields import (
     labels_of,
     messages_of,
     mode_of,
-    named,
+    name_value,
     notes_of,
     sampling_of,
     statements_of,
@@ -296,7 +296,7 @@ def _object(raw: bytes) -> dict[str, Any]:
             " if it was cut off, write it again or remove it"
         ) from error
     if not isinstance(record, dict):
-        raise ImportFileError(f"came {named(record)}; expected one JSON object a line")
+        raise ImportFileError(f"came {name_value(record)}; expected one JSON object a line")
     return record
 
 

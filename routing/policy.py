@@ -83,7 +83,9 @@ def choose(state: State, wanted: str, legal_actions: Sequence[str]) -> str:
     return wanted if wanted in legal_actions else legal_actions[0]
 
 
-def decided(state: State, action: str, legal_actions: Sequence[str], scores: dict[str, float], reason: str) -> Decision:
+def make_decision(
+    state: State, action: str, legal_actions: Sequence[str], scores: dict[str, float], reason: str
+) -> Decision:
     """A deterministic decision: its action has propensity 1."""
     return Decision(
         id=state.decision_id,

@@ -13,7 +13,7 @@ from metaprobe.eval.audits.controls import (
     beats_controls,
     free_controls,
     layers_tried,
-    permuted_by_group,
+    permute_by_group,
     random_features,
     shuffled_labels,
 )
@@ -26,9 +26,9 @@ from metaprobe.eval.audits.data import (
     near_duplicates,
     repeated_questions,
 )
-from metaprobe.eval.audits.domains import domains_of, holds_elsewhere, left_out
+from metaprobe.eval.audits.domains import domains_of, holds_elsewhere, judge_left_out
 from metaprobe.eval.audits.run import AuditInputs, run_audits
-from metaprobe.eval.audits.similar import normalised, similar_pairs
+from metaprobe.eval.audits.similar import normalise, similar_pairs
 from metaprobe.eval.audits.transfer import transfer_matrix
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights
 from metaprobe.eval.metrics.controls import against_controls
@@ -159,8 +159,8 @@ def test_where_only_some_questions_could_be_compared_that_is_said(monkeypatch):
 
 
 def test_normalised_text_keeps_operators():
-    assert normalised("What is  3 + 5?") == normalised("what is 3+5")
-    assert normalised("3 + 5") != normalised("3 - 5")
+    assert normalise("What is  3 + 5?") == normalise("what is 3+5")
+    assert normalise("3 + 5") != normalise("3 - 5")
 
 
 @pytest.mark.parametrize("ones", [10, 90])
@@ -401,7 +401,7 @@ def test_leaked_labels_among_the_features_are_caught_by_shuffling_only_if_they_f
 def test_permuting_by_group_keeps_the_labels_and_equal_groups_whole(numbers, seed):
     groups = np.repeat([f"g{i:02}" for i in range(len(numbers))], 2)
     y = np.repeat(numbers, 2)
-    out = permuted_by_group(y, groups, np.random.default_rng(seed))
+    out = permute_by_group(y, groups, np.random.default_rng(seed))
     assert sorted(out) == sorted(y)
     assert (out[::2] == out[1::2]).all()
 
@@ -460,7 +460,7 @@ def elsewhere_of(table, X):
         scores = fit_on(X, table.y)(rest)(rows)
         return scores, 1 / (1 + np.exp(-scores))
 
-    return left_out(table, fit, X[:, 1], resamples=200)
+    return judge_left_out(table, fit, X[:, 1], resamples=200)
 
 
 def test_what_holds_on_tasks_left_out_passes_and_what_turns_round_there_does_not():
@@ -486,7 +486,7 @@ def test_of_one_task_the_dimensions_are_its_domains_and_of_one_domain_there_is_n
     of_one = dataclasses.replace(table, tasks=np.full(len(table), "t"), dimensions=table.tasks)
     assert domains_of(of_one)[0] == "dimension"
     assert domains_of(made_up(400).table) == ("", {})
-    assert left_out(made_up(400).table, lambda rows: (rows, rows), np.zeros(400)) is None
+    assert judge_left_out(made_up(400).table, lambda rows: (rows, rows), np.zeros(400)) is None
     lopsided = dataclasses.replace(table, y=np.where(table.tasks == "red", 1, table.y))
     assert domains_of(lopsided) == ("", {}), "a task of one class tells nothing"
 

@@ -7,7 +7,7 @@ import pytest
 
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Item, Label, Run, Statement, Usage
-from metaprobe.training.choice import DIRECT, LEARNED, ORACLE, STEPS, Paired, evaluate_choice, paired_answers
+from metaprobe.training.choice import DIRECT, LEARNED, ORACLE, STEPS, Paired, evaluate_choice, pair_variants
 
 
 def run(number: int, variant: str, *, right: bool, drawn: int, surprise: float = 1.0, confidence: float = 0.5) -> Run:
@@ -52,7 +52,7 @@ def runs(n: int = 60) -> list[Run]:
 
 @pytest.fixture(scope="module")
 def data() -> Paired:
-    return paired_answers(runs())
+    return pair_variants(runs())
 
 
 def test_items_answered_both_ways_are_paired_in_one_order(data: Paired) -> None:
@@ -66,17 +66,17 @@ def test_items_answered_both_ways_are_paired_in_one_order(data: Paired) -> None:
     signals = data.signals[1]
     assert (signals.value("difficulty"), signals.value("confidence")) == (pytest.approx(0.9), pytest.approx(0.1))
     assert data.X.shape[0] == 60
-    turned = paired_answers(runs()[::-1])
+    turned = pair_variants(runs()[::-1])
     np.testing.assert_array_equal(turned.correct, data.correct)
 
 
 def test_fewer_than_fifty_pairs_and_answers_without_a_label_or_a_partner_are_not_enough() -> None:
     fifty = runs(50)
-    assert len(paired_answers(fifty)) == 50
+    assert len(pair_variants(fifty)) == 50
     bare = replace(fifty[0], labels=())
     for few in (fifty[1:], [bare, *fifty[1:]], [replace(fifty[0], variant="other"), *fifty[1:]]):
         with pytest.raises(RecordError, match=r"49 items were answered and labelled .* the choice needs at least 50"):
-            paired_answers(few)
+            pair_variants(few)
 
 
 def test_each_policy_pays_for_the_answers_it_needs_and_the_statements_it_reads(data: Paired) -> None:

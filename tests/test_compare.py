@@ -21,7 +21,7 @@ from metaprobe.eval.compare import (
     run_of_answers,
     trajectories,
 )
-from metaprobe.eval.compare_details import detailed, level_ranks, ordinal_outcome
+from metaprobe.eval.compare_details import add_details, level_ranks, ordinal_outcome
 from metaprobe.eval.compare_difficulty import at_equal_difficulty, difficulty_strata, overconfidence
 from metaprobe.eval.compare_efficiency import NotTwoChoice, Responses, metacognitive_efficiency, two_choice_responses
 from metaprobe.eval.compare_items import write_item_table
@@ -284,7 +284,7 @@ def test_details_fill_every_figure_and_correlate_with_the_level_or_a_graded_labe
     level = ordinal_outcome(table, {})
     assert level.name == "ease of the item's level"
     results = method_results(table, judged, resamples=20)
-    stated, learned, _ = detailed(table, judged, results, ordinal=level, resamples=20)
+    stated, learned, _ = add_details(table, judged, results, ordinal=level, resamples=20)
     assert stated.spearman.estimate == pytest.approx(1)
     assert stated.kendall.estimate == pytest.approx(1)
     assert learned.brier.estimate == pytest.approx(np.mean((judged[1].probability - table.y) ** 2))
@@ -295,7 +295,7 @@ def test_details_fill_every_figure_and_correlate_with_the_level_or_a_graded_labe
     grades = np.where(np.arange(N) % 4 == 0, np.nan, table.y + np.arange(N) % 2)
     graded = ordinal_outcome(table, {"quality": grades, "correct": table.y.astype(float)})
     assert graded.name == "label 'quality'"
-    _, learned, _ = detailed(table, judged, results, ordinal=graded, resamples=20)
+    _, learned, _ = add_details(table, judged, results, ordinal=graded, resamples=20)
     known = np.isfinite(grades)
     assert learned.spearman.n == known.sum()
     assert learned.spearman.estimate == pytest.approx(spearman(grades[known], judged[1].ranking[known]))
@@ -320,7 +320,7 @@ def test_a_correlation_needs_thirty_answers_with_more_than_two_grades():
     assert ordinal_outcome(flat, {"g": two}) is None
     most = {"fewer": np.where(np.arange(N) < 300, np.arange(N) % 3, np.nan), "more": np.arange(N) % 3.0}
     assert ordinal_outcome(flat, most).name == "label 'more'"
-    _, learned, _ = detailed(flat, judges(flat), method_results(flat, judges(flat), resamples=5), resamples=5)
+    _, learned, _ = add_details(flat, judges(flat), method_results(flat, judges(flat), resamples=5), resamples=5)
     assert learned.spearman is learned.kendall is None
 
 

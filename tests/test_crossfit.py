@@ -13,7 +13,7 @@ from metaprobe.eval.results import Family
 from metaprobe.records.errors import RecordError
 from metaprobe.training.common.calibrate import choose_calibrator, sigmoid
 from metaprobe.training.common.roles import Roles, Rows, final_roles, outer_folds, roles_without
-from metaprobe.training.crossfit.audit import audited, out_of_domain
+from metaprobe.training.crossfit.audit import audit_method, out_of_domain
 from metaprobe.training.crossfit.folds import BEST_BASELINE, blend_weights, crossfit
 from metaprobe.training.crossfit.methods import (
     BLEND,
@@ -24,7 +24,7 @@ from metaprobe.training.crossfit.methods import (
     Method,
     PromptTfidf,
     Scores,
-    smoothed_means,
+    smooth_means,
     standard_methods,
 )
 
@@ -210,7 +210,7 @@ def test_a_given_score_promises_what_it_reaches_on_the_selection_rows(answers: E
 
 def test_a_cell_of_few_answers_is_drawn_towards_the_overall_share() -> None:
     values, cells = np.array([1, 1, 0, 0, 1, 0]), np.array(["a", "a", "b", "b", "b", "b"])
-    found, overall = smoothed_means(values, cells, 5.0)
+    found, overall = smooth_means(values, cells, 5.0)
     assert overall == 0.5
     assert found == pytest.approx({"a": (2 + 2.5) / (2 + 5), "b": (1 + 2.5) / (4 + 5)})
 
@@ -220,16 +220,16 @@ def test_audits_that_refit_are_named_where_there_is_too_little_for_them(
 ) -> None:
     method = GivenScore("knows", "log-probability", lambda table: table.y + noise(len(table), 0))
     fits = crossfit(answers, [method], folds=2)
-    whole = audited(answers, fits, method)
+    whole = audit_method(answers, fits, method)
     assert any("shuffled labels" in finding.name for finding in whole.audits)
-    without = audited(answers, fits, method, refits=False)
+    without = audit_method(answers, fits, method, refits=False)
     assert not any("shuffled labels" in finding.name for finding in without.audits)
 
     def refused(*_: object, **__: object) -> Scores:
         raise RecordError("too few groups")
 
     monkeypatch.setattr("metaprobe.training.crossfit.audit.outer_folds", refused)
-    told = audited(answers, fits, method)
+    told = audit_method(answers, fits, method)
     assert told.skipped == (*without.skipped, "refits: too few groups")
     assert [finding.name for finding in told.audits] == [finding.name for finding in without.audits]
 

@@ -19,7 +19,13 @@ from metaprobe.records.errors import RecordError
 from metaprobe.training.crossfit.methods import Evidence
 from metaprobe.training.crossfit.progress import Progress
 from metaprobe.training.hidden import difficulty as training
-from metaprobe.training.hidden.difficulty import ease_of, evaluate_difficulty, graded, item_folds, train_difficulty
+from metaprobe.training.hidden.difficulty import (
+    ease_of,
+    ease_of_levels,
+    evaluate_difficulty,
+    item_folds,
+    train_difficulty,
+)
 from metaprobe.training.hidden.difficulty_audit import difficulty_audits
 from metaprobe.training.linear.states import InMemory
 
@@ -68,11 +74,11 @@ def test_the_success_rate_is_that_of_an_items_samples() -> None:
 
 
 def test_levels_are_ordered_by_their_number_or_their_name() -> None:
-    assert graded(["3 digits", "1 digits", "12 digits"]).tolist() == [0.5, 1.0, 0.0]
-    assert graded(["hard", "easy", "medium"]).tolist() == [0.0, 1.0, 0.5]
-    assert graded(["popularity 0", "popularity 9"]).tolist() == [0.0, 1.0]
+    assert ease_of_levels(["3 digits", "1 digits", "12 digits"]).tolist() == [0.5, 1.0, 0.0]
+    assert ease_of_levels(["hard", "easy", "medium"]).tolist() == [0.0, 1.0, 0.5]
+    assert ease_of_levels(["popularity 0", "popularity 9"]).tolist() == [0.0, 1.0]
     with pytest.raises(RecordError, match="cannot be ordered"):
-        graded(["north", "south"])
+        ease_of_levels(["north", "south"])
 
 
 @pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")  # the level table knows the ease too

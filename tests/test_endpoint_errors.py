@@ -9,7 +9,7 @@ import pytest
 from asked_endpoint import KEY
 
 from metaprobe.llms.base import LLMError
-from metaprobe.llms.endpoint import shown_address
+from metaprobe.llms.endpoint import public_address
 from metaprobe.llms.endpoint_errors import MAX_REASON, EndpointError, Redactor, endpoint_error, retry_after_s
 from metaprobe.records.errors import InvalidResponse
 
@@ -132,19 +132,19 @@ def test_long_words_are_cut_and_secrets_taken_out() -> None:
     ],
 )
 def test_an_address_is_shown_with_its_host(url: str, shown: tuple[str, str]) -> None:
-    assert shown_address(url) == shown
+    assert public_address(url) == shown
 
 
 @pytest.mark.parametrize("url", ["ftp://host/v1", "host:8000/v1", "http://", "http://host:port/v1", ""])
 def test_what_is_no_address_is_refused(url: str) -> None:
     with pytest.raises(LLMError, match="is no address of an endpoint; expected http://host:port/v1"):
-        shown_address(url)
+        public_address(url)
 
 
 def test_a_refused_address_shows_nothing_secret() -> None:
     with pytest.raises(LLMError, match="address of host holds a user or password") as error:
-        shown_address("http://:hunter2@host/v1")
+        public_address("http://:hunter2@host/v1")
     assert "hunter2" not in str(error.value)
     with pytest.raises(LLMError, match="'host/v1' is no address") as error:
-        shown_address("ftp://me:hunter2@host/v1?key=hunter2")
+        public_address("ftp://me:hunter2@host/v1?key=hunter2")
     assert "hunter2" not in str(error.value)

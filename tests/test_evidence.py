@@ -16,11 +16,11 @@ from metaprobe.records.types import Call, Item, Label, Run
 from metaprobe.training.crossfit import evidence as module
 from metaprobe.training.crossfit.evidence import (
     generator_of,
+    invert,
     load_evidence,
     load_runs,
     origin_of_states,
     reader_contract,
-    turned_round,
 )
 from metaprobe.training.crossfit.folds import crossfit
 from metaprobe.training.crossfit.methods import BLEND, MEAN_LOGPROB, GivenScore, standard_methods
@@ -185,7 +185,7 @@ def test_a_run_that_two_stores_hold_is_refused(two_stages: RunStore, tmp_path: P
 
 def test_a_label_whose_one_is_bad_is_turned_round_everywhere(two_stages: RunStore) -> None:
     found = load_evidence([two_stages.path], stage="answer")
-    turned = turned_round(found)
+    turned = invert(found)
     np.testing.assert_array_equal(turned.table.y, 1 - found.table.y)
     np.testing.assert_array_equal(turned.labels_by_source["judge:m"], 1 - found.labels_by_source["judge:m"])
     np.testing.assert_array_equal(turned.features, found.features)

@@ -28,7 +28,7 @@ from metaprobe.checkpoints import (
     load_checkpoint,
     push,
 )
-from metaprobe.checkpoints.hub import Repository, explained, location_of
+from metaprobe.checkpoints.hub import Repository, explain_errors, location_of
 from metaprobe.checkpoints.manifest import FileEntry, manifest_bytes, own_digest
 from metaprobe.probes.hidden import ConfidenceProbe, DifficultyProbe
 from metaprobe.routing.gate import StreamingGate
@@ -326,7 +326,10 @@ def test_what_was_not_read_has_no_folder_and_a_gate_of_the_hub_is_named(hub):
         _ = Repository("org/quality", "main").path
     errors = pytest.importorskip("huggingface_hub.errors")
     response = httpx.Response(403, request=httpx.Request("GET", "http://hub"))
-    with pytest.raises(HubError, match="a file: access must be asked for on the hub, then log in"), explained("a file"):
+    with (
+        pytest.raises(HubError, match="a file: access must be asked for on the hub, then log in"),
+        explain_errors("a file"),
+    ):
         raise errors.GatedRepoError("closed", response=response)
 
 

@@ -29,7 +29,7 @@ from metaprobe.collecting.launch import (
     launch,
     policy_of,
 )
-from metaprobe.collecting.models import api_options, check_layers, load_models, named_models
+from metaprobe.collecting.models import api_options, check_layers, load_models, parse_models
 from metaprobe.llms.base import Capabilities
 from metaprobe.llms.cache import CallCache
 from metaprobe.llms.openai_client import OpenAILLM
@@ -195,16 +195,16 @@ MGV = SYSTEMS["monitor-generate-verify"]
 
 
 def test_models_are_for_stages_and_agents_that_there_are() -> None:
-    named = named_models(["small", "verify=large"], None, MGV, ())
+    named = parse_models(["small", "verify=large"], None, MGV, ())
     assert named == {"": "small", "verify": "large"}
-    assert named_models(["answer=a"], None, MGV, ()) == {"": "a", "answer": "a"}
-    assert named_models(["alpha=a", "b"], None, SYSTEMS["metacogagent"], ("alpha",))["alpha"] == "a"
+    assert parse_models(["answer=a"], None, MGV, ()) == {"": "a", "answer": "a"}
+    assert parse_models(["alpha=a", "b"], None, SYSTEMS["metacogagent"], ("alpha",))["alpha"] == "a"
     with pytest.raises(RecordError, match="no such stage or agent; it has monitor, strategy, answer, verify"):
-        named_models(["verfy=L"], None, MGV, ())
+        parse_models(["verfy=L"], None, MGV, ())
     with pytest.raises(RecordError, match="'judge'"):
-        named_models(["L"], "J", MGV, ())
+        parse_models(["L"], "J", MGV, ())
     with pytest.raises(RecordError, match="two models for monitor"):
-        named_models(["a", "monitor=b", "monitor=c"], None, MGV, ())
+        parse_models(["a", "monitor=b", "monitor=c"], None, MGV, ())
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from metaprobe.records.types import Decision, Item, Run
 from metaprobe.routing import learned_policy
 from metaprobe.routing.explore import EpsilonGreedy
 from metaprobe.routing.learned import LearnedRouter
-from metaprobe.routing.learned_policy import DRAWS, AgentPolicy, drawn, load_policy
+from metaprobe.routing.learned_policy import DRAWS, AgentPolicy, draw_confidences, load_policy
 from metaprobe.routing.learned_state import Past
 from metaprobe.routing.paper import ASK, COLLABORATE, EXECUTE, PaperRules
 from metaprobe.routing.policy import Policy, State
@@ -218,7 +218,7 @@ def test_what_others_may_say_is_drawn_as_often_as_they_said_it(said: list[float]
         for i, c in enumerate(said)
     ]
     past = pasts_of(arrays_of(questions))["a"][""]
-    often, wanted = Counter(drawn(past, seed)), Counter(said)
+    often, wanted = Counter(draw_confidences(past, seed)), Counter(said)
     for confidence in wanted:
         # One draw of rounding at either end, and 0.02 by which scores keep away from 0 and 1.
         assert often[confidence] / DRAWS == pytest.approx(wanted[confidence] / len(said), abs=2 / DRAWS + 0.02)
@@ -226,9 +226,9 @@ def test_what_others_may_say_is_drawn_as_often_as_they_said_it(said: list[float]
 
 def test_silence_is_drawn_too_where_it_was_part_of_the_training() -> None:
     past = Past(rate=0.0, price_usd=0.1, knots=(0.5,), scores=(0.0,), stated=0.5)
-    assert Counter(drawn(past, 0)) == {0.5: DRAWS // 2, None: DRAWS // 2}
-    assert set(drawn(dataclasses.replace(past, stated=0.97), 0)) == {0.5}
-    assert set(drawn(Past(rate=0.0, price_usd=0.1), 0)) == {None}
+    assert Counter(draw_confidences(past, 0)) == {0.5: DRAWS // 2, None: DRAWS // 2}
+    assert set(draw_confidences(dataclasses.replace(past, stated=0.97), 0)) == {0.5}
+    assert set(draw_confidences(Past(rate=0.0, price_usd=0.1), 0)) == {None}
 
 
 def test_it_is_named_by_its_checkpoint_so_that_a_store_does_not_mix_two(folder: Path) -> None:

@@ -13,7 +13,7 @@ from scripted import ScriptedLLM
 
 from metaprobe.cli import main
 from metaprobe.collecting.collect import CollectReport, collect
-from metaprobe.collecting.labels import add_labels, read_labels, unlabelled
+from metaprobe.collecting.labels import add_labels, find_unlabelled, read_labels
 from metaprobe.collecting.launch import CollectionPlan, launch
 from metaprobe.collecting.profiles import fold_profiles
 from metaprobe.llms.base import LLMError, Request
@@ -26,7 +26,7 @@ from metaprobe.routing.explore import EpsilonGreedy
 from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.policy import Outcome, State, learns
 from metaprobe.routing.profile_store import ProfileStore
-from metaprobe.routing.profiles import answered_correctly
+from metaprobe.routing.profiles import read_correctness
 
 ITEMS = [
     Item(id=f"i{n:02}", question=f"What is {n} + 1?", gold=(str(n + 1),), check="number", group=f"g{n}")
@@ -203,7 +203,7 @@ def test_a_persons_label_goes_before_a_programs_and_a_programs_before_a_judges()
     def known(*labels: tuple[float, str]) -> float | None:
         call = Call(id="c", stage="answer", agent="a")
         found = tuple(Label("c", "correct", value, source) for value, source in labels)
-        return answered_correctly(Run(id="r", system="s", variant="v", item=ITEMS[0], calls=(call,), labels=found), "a")
+        return read_correctness(Run(id="r", system="s", variant="v", item=ITEMS[0], calls=(call,), labels=found), "a")
 
     assert known() is None
     assert known((0.0, "judge:m")) == 0.0
@@ -317,7 +317,7 @@ def test_a_judge_does_not_change_what_a_program_has_found_and_a_person_does(tmp_
     (before,) = store
     (answer,) = [call for call in before.calls if call.stage == "answer"]
     other = 1.0 - (before.outcome or 0.0)
-    assert list(unlabelled(store)) == []
+    assert list(find_unlabelled(store)) == []
     assert add_labels(store, {answer.id: Label(answer.id, "correct", other, "judge:m")}) == 1
     (judged,) = store
     assert judged.outcome == before.outcome

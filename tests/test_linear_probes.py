@@ -22,8 +22,8 @@ from metaprobe.training.crossfit.methods import Evidence
 from metaprobe.training.linear.layers import fit_linear_probe, one_standard_error
 from metaprobe.training.linear.lowrank import fit_low_rank_probe
 from metaprobe.training.linear.moments import Moments, mass_mean, ridge
-from metaprobe.training.linear.probe import KINDS, Kind, fit_linear, held_out_scores
-from metaprobe.training.linear.solve import TOLERANCE, solve_logistic, standardised
+from metaprobe.training.linear.probe import KINDS, Kind, fit_linear, score_held_out
+from metaprobe.training.linear.solve import TOLERANCE, solve_logistic, standardise
 from metaprobe.training.linear.states import InMemory, OnDisk
 
 
@@ -59,7 +59,7 @@ def test_every_fold_and_penalty_agrees_with_scikit_learn(soft: bool) -> None:
     held = np.arange(400) % 3
     learns = torch.from_numpy((held != np.arange(3)[:, None]).astype(np.float32))
     penalties = (0.01, 1.0)
-    Z, _, _ = standardised(torch.from_numpy(X).float())
+    Z, _, _ = standardise(torch.from_numpy(X).float())
     found = solve_logistic(Z, torch.from_numpy(target).float(), learns, torch.tensor(penalties))
     assert found.gradient <= TOLERANCE
     for fold in range(3):
@@ -78,7 +78,7 @@ def test_every_fold_and_penalty_agrees_with_scikit_learn(soft: bool) -> None:
 @settings(max_examples=15)
 def test_the_solver_ends_at_a_minimum_also_with_fewer_rows_than_units(seed: int, penalty: float, width: int) -> None:
     X, y, _ = planted(40, width, 3.0, seed)
-    Z, _, _ = standardised(torch.from_numpy(X.astype(np.float32)))
+    Z, _, _ = standardise(torch.from_numpy(X.astype(np.float32)))
     found = solve_logistic(Z, torch.from_numpy(y).float(), torch.ones(1, 40), torch.tensor([penalty]))
     assert found.gradient <= TOLERANCE
     assert torch.isfinite(found.weights).all()
@@ -95,7 +95,7 @@ def test_the_solver_ends_at_a_minimum_under_next_to_no_penalty_whatever_the_proc
     y = rng.integers(0, 2, n)
     X = rng.normal(size=(n, width)) + gap * np.outer(y - 0.5, np.arange(width) < 20)
     X = X * np.arange(1.0, width + 1) ** -2 @ np.linalg.qr(rng.normal(size=(width, width)))[0]
-    Z, _, _ = standardised(torch.from_numpy(X).float())
+    Z, _, _ = standardise(torch.from_numpy(X).float())
     found = solve_logistic(Z, torch.from_numpy(y).float(), torch.ones(1, n), torch.tensor([penalty]))
     assert found.gradient <= TOLERANCE
 
@@ -119,7 +119,7 @@ def test_a_planted_direction_is_found_as_well_as_theory_allows(kind: Kind) -> No
 def test_held_out_scores_are_those_of_probes_fitted_on_the_other_folds(kind: Kind) -> None:
     X, y, _ = planted(300, 8, 1.0)
     fold = np.arange(300) % 4
-    found = held_out_scores(X, y, fold, kind, (0.1,))[:, 0]
+    found = score_held_out(X, y, fold, kind, (0.1,))[:, 0]
     for number in range(4):
         here = fold == number
         alone = fit_linear(X[~here], y[~here], kind, (0.1,)).score(X[here].astype(float))[:, 0]

@@ -14,7 +14,7 @@ from random_model import LAYERS, PROMPTS, TOLERANCE, answers, llm_of, request, t
 
 from metaprobe.llms.generation import generate
 from metaprobe.llms.hidden import Capture
-from metaprobe.llms.prefix import companions, padded, prefixes, shared_length
+from metaprobe.llms.prefix import companions, count_shared, pad_rows, prefixes
 
 network = random_model.network
 tokenizer = random_model.tokenizer
@@ -24,7 +24,7 @@ def test_a_shared_beginning_read_once_changes_nothing(network, tokenizer) -> Non
     begin = "a b c d e f g h i j k l m n o p "
     requests = [request(begin + p, i, hidden=True) for i, p in enumerate(PROMPTS)]
     together = answers(llm_of(network, tokenizer, capture=Capture(LAYERS)), requests)
-    assert shared_length([call.prompt_token_ids.tolist() for call in together]) >= 16
+    assert count_shared([call.prompt_token_ids.tolist() for call in together]) >= 16
     for call, asked in zip(together, requests, strict=True):
         alone = answers(llm_of(network, tokenizer, capture=Capture(LAYERS)), [asked])[0]
         assert call.token_ids.tolist() == alone.token_ids.tolist()
@@ -42,7 +42,7 @@ def test_a_shared_beginning_read_once_changes_nothing(network, tokenizer) -> Non
     ],
 )
 def test_the_shared_beginning_leaves_every_prompt_a_token(prompts: list[list[int]], shared: int) -> None:
-    assert shared_length(prompts) == shared
+    assert count_shared(prompts) == shared
 
 
 def test_long_beginnings_of_several_groups_are_read_once_each_and_change_nothing(network, tokenizer) -> None:
@@ -67,7 +67,7 @@ def test_rows_of_a_group_begin_alike_and_no_more_is_read_than_without(prompts: l
         first = found.first[found.group[row]]
         assert 0 <= length < len(prompt)
         assert prompt[:length] == prompts[first][:length]
-    ids, mask = padded(prompts, 9, found, torch.device("cpu"))
+    ids, mask = pad_rows(prompts, 9, found, torch.device("cpu"))
     assert [row[keep == 1].tolist() for row, keep in zip(ids, mask, strict=True)] == prompts
     cost = len(found.first) * max(found.lengths) + len(prompts) * (ids.shape[1] - max(found.lengths))
     assert cost <= len(prompts) * max(map(len, prompts))

@@ -13,7 +13,7 @@ from random_model import LAYERS, PROMPTS, TOLERANCE, WORDS, answers, llm_of, req
 from metaprobe.llms import grammar
 from metaprobe.llms.base import Capabilities, LLMError, Request
 from metaprobe.llms.hidden import Capture, RowStates, chosen_layers, decoder_blocks, layer_hooks
-from metaprobe.llms.prefix import Prefixes, padded
+from metaprobe.llms.prefix import Prefixes, pad_rows
 from metaprobe.llms.recorder import nucleus
 from metaprobe.llms.scoring import score
 from metaprobe.records.types import Call
@@ -202,9 +202,9 @@ def test_states_of_tokens_that_are_taken_back_do_not_count() -> None:
 
 
 def test_tokens_and_masks_are_made_where_the_model_is() -> None:
-    ids, mask = padded([[5, 6], [7]], 0, Prefixes((0, 0), (0, 0), (0,)), torch.device("meta"))
+    ids, mask = pad_rows([[5, 6], [7]], 0, Prefixes((0, 0), (0, 0), (0,)), torch.device("meta"))
     assert (ids.device.type, mask.device.type) == ("meta", "meta")
-    ids, mask = padded([[5, 6], [7]], 0, Prefixes((0, 0), (0, 0), (0,)), torch.device("cpu"))
+    ids, mask = pad_rows([[5, 6], [7]], 0, Prefixes((0, 0), (0, 0), (0,)), torch.device("cpu"))
     assert (ids.tolist(), mask.tolist()) == ([[5, 6], [0, 7]], [[1, 1], [0, 1]])
-    ids, mask = padded([[5, 6, 7], [8, 9]], 0, Prefixes((2, 1), (0, 1), (0, 1)), torch.device("cpu"))
+    ids, mask = pad_rows([[5, 6, 7], [8, 9]], 0, Prefixes((2, 1), (0, 1), (0, 1)), torch.device("cpu"))
     assert (ids.tolist(), mask.tolist()) == ([[5, 6, 7], [0, 8, 9]], [[1, 1, 1], [0, 1, 1]])

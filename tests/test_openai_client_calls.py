@@ -10,7 +10,7 @@ from asked_endpoint import complete, request, streamed, use
 from faulty_server import FaultyServer
 
 from metaprobe.llms.base import LLMError, Request
-from metaprobe.llms.openai_answers import echoed, token_ids
+from metaprobe.llms.openai_answers import read_echo, token_ids
 from metaprobe.llms.openai_client import OpenAILLM, plain_prompt
 from metaprobe.llms.pricing import Price
 from metaprobe.records.openai_stream import StreamedCompletion
@@ -180,11 +180,11 @@ def echo(prompt: str, tokens: list[str], *, drawn: int = 1, read: int | None = N
 )
 def test_a_likelihood_that_cannot_be_right_is_refused(answer: dict[str, Any], reason: str) -> None:
     with pytest.raises(LLMError, match=reason):
-        echoed(answer, "Q: yes", " yes")
-    whole = echoed(echo("Q: yes", ["Q", ":", " yes", "!"]), "Q: yes", " yes")
+        read_echo(answer, "Q: yes", " yes")
+    whole = read_echo(echo("Q: yes", ["Q", ":", " yes", "!"]), "Q: yes", " yes")
     assert whole["choices"][0]["logprobs"]["content"] == [{"token": " yes", "logprob": -1.0}]
     # The first token was left out: llama-cpp-python, where the prompt begins as it should.
-    assert echoed(echo("Q: yes", [":", " yes"], drawn=0, read=3), "Q: yes", " yes")
+    assert read_echo(echo("Q: yes", [":", " yes"], drawn=0, read=3), "Q: yes", " yes")
 
 
 def test_an_endpoint_without_text_completions_says_so(server: FaultyServer) -> None:

@@ -13,7 +13,7 @@ from asked_endpoint import KEY, Sleep, complete, request, streamed, use
 from faulty_server import FaultyServer
 
 from metaprobe.llms.base import Capabilities, LLMError
-from metaprobe.llms.endpoint import shown_address
+from metaprobe.llms.endpoint import public_address
 from metaprobe.llms.openai_client import OpenAILLM
 from metaprobe.llms.pricing import OPENAI_PRICES, Price, price_of, read_prices
 from metaprobe.records.types import Call, Usage
@@ -118,7 +118,7 @@ def test_a_missing_or_broken_key_is_told_before_anything_is_asked(monkeypatch: p
 
 
 def test_addresses_are_shown_without_their_query() -> None:
-    assert shown_address("http://[::1]:80/v1/?key=x") == ("http://[::1]:80/v1", "::1")
+    assert public_address("http://[::1]:80/v1/?key=x") == ("http://[::1]:80/v1", "::1")
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from metaprobe.records.errors import MissingExtra, RecordError, StoreMismatch
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Decision, Item, Run
 from metaprobe.routing.paper import AGAIN
-from metaprobe.routing.policy import Outcome, State, decided
+from metaprobe.routing.policy import Outcome, State, make_decision
 
 environment = asked_endpoint.environment
 server = asked_endpoint.server
@@ -240,7 +240,9 @@ class Stubborn:
     """Asks again wherever it may."""
 
     def decide(self, state: State, legal_actions: Sequence[str]) -> Decision:
-        return decided(state, AGAIN if AGAIN in legal_actions else legal_actions[0], legal_actions, {}, "never content")
+        return make_decision(
+            state, AGAIN if AGAIN in legal_actions else legal_actions[0], legal_actions, {}, "never content"
+        )
 
     def observe(self, decision_id: str, outcome: Outcome) -> None:
         """Learns nothing."""

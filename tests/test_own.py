@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from scripted import ScriptedLLM
 
 from metaprobe.cli import main
-from metaprobe.collecting.labels import unlabelled
+from metaprobe.collecting.labels import find_unlabelled
 from metaprobe.collecting.launch import CollectionPlan, launch, policy_of
 from metaprobe.pipelines import SYSTEMS, Models, Session, System, load_system
 from metaprobe.pipelines.contract import check_system
@@ -247,7 +247,7 @@ def test_an_installed_package_gives_its_systems_and_tasks_names(own: Path, monke
     monkeypatch.setattr("metaprobe.collecting.launch.load_models", lambda *_, **__: Models(llm))
     launch(plan(own, system="two-looks", task="squares", limit=1), own / "runs")
     (run,) = RunStore(own / "runs")
-    assert next(unlabelled([dataclasses.replace(run, labels=())]))["answer"] == "4"  # its system is known again
+    assert next(find_unlabelled([dataclasses.replace(run, labels=())]))["answer"] == "4"  # its system is known again
     assert CliRunner().invoke(main, ["label", str(own / "runs")]).stderr == ""
     entry_points(own, "another", systems="two-looks = elsewhere:SYSTEM")
     with pytest.raises(RecordError, match=r"2 installed packages give this name in metaprobe\.systems; give one of"):

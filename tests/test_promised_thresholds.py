@@ -8,8 +8,8 @@ from conftest import made_up
 
 from metaprobe.eval.table import AnswerTable
 from metaprobe.training.common.calibrators import PARITY, Calibrator, Isotonic, Platt, sigmoid
-from metaprobe.training.common.operating_points import FEWEST, ROUNDING, matched, operating_points
-from metaprobe.training.crossfit.thresholds import critical_thresholds, own_points, promised
+from metaprobe.training.common.operating_points import FEWEST, ROUNDING, match_share, operating_points
+from metaprobe.training.crossfit.thresholds import critical_thresholds, own_points, promise_thresholds
 
 RISING = Platt(4.0, 0.5)
 TEMPLATE = made_up(4).table
@@ -34,7 +34,7 @@ def world(n: int, seed: int, *, sure: float = 0.0) -> World:
 
 
 def found_in(made: World, calibrator: Calibrator = RISING, sign: float = 1.0) -> dict[str, float]:
-    return promised(sign * made.scores, made.table, made.rows, calibrator)
+    return promise_thresholds(sign * made.scores, made.table, made.rows, calibrator)
 
 
 def test_flagged_are_nine_in_ten_wrong_answers_and_accepted_are_right_nine_times_in_ten() -> None:
@@ -110,20 +110,20 @@ def test_critical_failures_are_caught_and_sound_answers_are_not_called_critical(
 def test_promises_that_too_few_answers_allow_are_not_made() -> None:
     made = world(30, 0)
     few = replace(made.table, y=np.r_[np.zeros(8, np.int64), np.ones(len(made.table.y) - 8, np.int64)])
-    assert promised(made.scores, few, made.rows, RISING) == {}
+    assert promise_thresholds(made.scores, few, made.rows, RISING) == {}
     assert critical_thresholds(made.scores, few, made.rows, RISING) == {}
-    alike = promised(np.zeros_like(made.scores), world(200, 0).table, np.arange(200), RISING)
+    alike = promise_thresholds(np.zeros_like(made.scores), world(200, 0).table, np.arange(200), RISING)
     assert alike["flag"] == pytest.approx(float(sigmoid(np.array(0.5))) + PARITY, abs=1e-4)
 
 
 def test_a_share_is_matched_by_the_value_that_comes_nearest() -> None:
     p = np.array([0.1, 0.2, 0.3, 0.4])
-    assert matched(p, 0.25) == pytest.approx(0.4 - ROUNDING)
-    assert matched(p, 0.375) == pytest.approx(0.4 - ROUNDING)  # as near to 0.3: the higher one
-    assert matched(p, 0.99) == pytest.approx(0.1 - ROUNDING)
-    assert matched(np.zeros(4), 0.5) == 0.0
-    assert matched(p, 0.0) is None
-    assert matched(p, 1.0) is None
+    assert match_share(p, 0.25) == pytest.approx(0.4 - ROUNDING)
+    assert match_share(p, 0.375) == pytest.approx(0.4 - ROUNDING)  # as near to 0.3: the higher one
+    assert match_share(p, 0.99) == pytest.approx(0.1 - ROUNDING)
+    assert match_share(np.zeros(4), 0.5) == 0.0
+    assert match_share(p, 0.0) is None
+    assert match_share(p, 1.0) is None
 
 
 def test_fifty_evaluated_answers_are_enough_to_match_a_threshold() -> None:
@@ -142,7 +142,7 @@ def test_fifty_evaluated_answers_are_enough_to_match_a_threshold() -> None:
 def test_thresholds_on_probabilities_do_not_depend_on_the_scale_of_the_scores() -> None:
     made = world(800, 3, sure=0.5)
     scaled, shifted = 5 * made.scores + 3, Platt(4 / 5, 0.5 - 3 * 4 / 5)
-    assert promised(scaled, made.table, made.rows, shifted) == pytest.approx(found_in(made), abs=2e-3)
+    assert promise_thresholds(scaled, made.table, made.rows, shifted) == pytest.approx(found_in(made), abs=2e-3)
     bent = Isotonic(np.array([-9.0, -1.0, 1.0, 9.0]), np.array([0.1, 0.2, 0.9, 0.95]))
     raw = (np.log(1 / (1 / found_in(made)["accept"] - 1)) - 0.5) / 4
     assert found_in(made, bent)["accept"] == pytest.approx(float(bent.probability(np.array(raw))), abs=1e-7)
@@ -150,7 +150,9 @@ def test_thresholds_on_probabilities_do_not_depend_on_the_scale_of_the_scores() 
 
 def test_answers_of_one_group_count_once_and_the_seed_draws_them() -> None:
     made = world(800, 3, sure=0.5)
-    assert promised(made.scores, made.table, made.rows, RISING, seed=1) != found_in(made)
-    assert promised(made.scores, made.table, made.rows, RISING, seed=0) == found_in(made)
+    assert promise_thresholds(made.scores, made.table, made.rows, RISING, seed=1) != found_in(made)
+    assert promise_thresholds(made.scores, made.table, made.rows, RISING, seed=0) == found_in(made)
     few = replace(made.table, groups=np.array([f"g{i // 20}" for i in range(len(made.scores))]))
-    assert "accept" not in promised(made.scores, few, made.rows, RISING)  # 20 groups in each half, and it takes 22
+    assert "accept" not in promise_thresholds(
+        made.scores, few, made.rows, RISING
+    )  # 20 groups in each half, and it takes 22

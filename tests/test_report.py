@@ -27,7 +27,16 @@ from metaprobe.eval.report.systems import systems_section
 from metaprobe.eval.report.text import comparison_table, shorten
 from metaprobe.eval.results import Comparison, Finding, MethodResult
 from metaprobe.eval.trajectory import trajectory_bands
-from metaprobe.eval.wording import bounds, control_named, number, p_value, percent, percent_bounds, spread, verdict
+from metaprobe.eval.wording import (
+    bounds,
+    control_named,
+    format_interval,
+    number,
+    p_value,
+    percent,
+    percent_bounds,
+    verdict,
+)
 
 SECTIONS = [
     "glance", "summary", "methods", "scores", "reliability", "risk", "seen", "difficulty", "efficiency", "layers",
@@ -432,7 +441,7 @@ def test_shares_and_probabilities_by_chance_are_written_as_they_are_read():
     assert percent(0.4444, 1) == "44.4\u00a0%"
     assert percent(float("nan")) == "n/a"
     assert [p_value(p) for p in (0.0009, 0.001, 0.01234, 1.0)] == ["< 0.001", "0.001", "0.012", "1.000"]
-    assert spread(Interval(0.5, 0.4, 0.6, 9, 9), 1) == "0.5 [0.4, 0.6]"
+    assert format_interval(Interval(0.5, 0.4, 0.6, 9, 9), 1) == "0.5 [0.4, 0.6]"
     assert control_named("P(true)") == "the further question P(true)"
     assert control_named("run identity") == "the plain predictor run identity"
     assert control_named("length") == "the free number length"

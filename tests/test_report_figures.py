@@ -20,7 +20,7 @@ from metaprobe.eval.report.layout import Figure, Legend
 from metaprobe.eval.report.palette import DASHES, FAMILY, INK, PAPER
 from metaprobe.eval.report.performance import SMALLEST_AREA, reliability_figure, scores_section
 from metaprobe.eval.report.sections import sections
-from metaprobe.eval.report.svg import drawn, standalone
+from metaprobe.eval.report.svg import draw_svg, standalone
 from metaprobe.eval.report.systems import systems_section
 from metaprobe.eval.report.thresholds import thresholds_section
 from metaprobe.eval.results import SeenMethod, SeenTokens
@@ -300,14 +300,14 @@ def box(svg, name):
 
 
 def test_a_drawing_alone_has_room_for_its_title_and_a_line_for_each_name():
-    plain = drawn(a_figure())
+    plain = draw_svg(a_figure())
     _, _, width, height = box(plain, "viewBox")
     assert (width, height) == pytest.approx((3.3 * 72, 2.4 * 72), abs=1)
     left, top, alone_width, alone_height = box(plain, "data-alone")
     assert left == 0
     assert -top + height < alone_height < height + 40
     assert alone_width == width
-    named = drawn(
+    named = draw_svg(
         a_figure(legend=(Legend(FAMILY["explicit"], "short"), Legend(FAMILY["learned"], "long " * 30)), height=0.5)
     )
     _, _, width, height = box(named, "viewBox")
@@ -329,11 +329,11 @@ def test_a_drawing_alone_has_room_for_its_title_and_a_line_for_each_name():
 def test_a_users_matplotlibrc_does_not_change_the_report(monkeypatch):
     import matplotlib as mpl
 
-    before = drawn(a_figure())
+    before = draw_svg(a_figure())
     monkeypatch.setitem(mpl.rcParams, "axes.linewidth", 7.0)
     monkeypatch.setitem(mpl.rcParams, "figure.dpi", 33.0)
     monkeypatch.setitem(mpl.rcParams, "lines.marker", "s")
-    assert drawn(a_figure()) == before
+    assert draw_svg(a_figure()) == before
 
 
 def test_every_axis_says_what_it_is(comparison):
@@ -365,6 +365,6 @@ def test_every_axis_says_what_it_is(comparison):
 
 
 def test_nothing_of_how_it_was_drawn_is_left_in_a_drawing():
-    svg = drawn(a_figure())
+    svg = draw_svg(a_figure())
     for left in ("<?xml", "<!DOCTYPE", "<!--", "<metadata", "<style", "font-family: '", "xlink:href"):
         assert left not in svg

@@ -30,7 +30,7 @@ from hypothesis import strategies as st
 
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.openai_format import parse_response
-from metaprobe.records.reading import error_message, known_temperature, listed, shown_keys, usage
+from metaprobe.records.reading import as_list, error_message, first_keys, read_temperature, usage
 from metaprobe.records.types import Usage
 
 ANSWER = Answer(["Par", "is", "."], [-0.5, -3.0, -0.25], [[-0.5, -1.5], [-0.125, -2.5], [-0.25, -4.0]])
@@ -433,15 +433,15 @@ def test_counts_temperatures_and_messages_that_are_none_are_passed_over() -> Non
     assert usage(7, 3) == Usage(7, 3)
     assert usage(0, 2**40 - 1) == Usage(0, 2**40 - 1)
     assert usage(-1, 2**40) == usage(True, 1.0) == usage(None, "3") == Usage(0, 0)
-    assert [known_temperature(value) for value in (0, 1.5, 1e30)] == [0.0, 1.5, 1e30]
-    assert [known_temperature(value) for value in (-0.1, 2e30, True, "1", None, 10**400)] == [None] * 6
+    assert [read_temperature(value) for value in (0, 1.5, 1e30)] == [0.0, 1.5, 1e30]
+    assert [read_temperature(value) for value in (-0.1, 2e30, True, "1", None, 10**400)] == [None] * 6
     assert error_message({"error": {"message": "m", "code": "c"}}) == "m"
     assert error_message({"error": {"code": "c"}}) == "c"
     assert error_message({"error": "bad"}) == error_message({"detail": "bad"}) == "bad"
     assert error_message({"object": "error", "message": "vLLM"}) == "vLLM"
     assert error_message({"detail": "x" * 201}) == "x" * 200
     assert error_message({}) == ""
-    assert shown_keys({**{f"k{i}": 0 for i in range(9)}, "a" * 41: 0, 7: 0}) == [
+    assert first_keys({**{f"k{i}": 0 for i in range(9)}, "a" * 41: 0, 7: 0}) == [
         "7",
         "a" * 40,
         *(f"k{i}" for i in range(6)),
@@ -449,9 +449,9 @@ def test_counts_temperatures_and_messages_that_are_none_are_passed_over() -> Non
 
 
 def test_a_list_is_a_sequence_and_a_text_is_none() -> None:
-    assert listed([1]) == [1]
-    assert listed((1,)) == (1,)
-    assert [listed(value) for value in ("a", b"a", bytearray(b"a"), {"a": 1}, None, 7)] == [None] * 6
+    assert as_list([1]) == [1]
+    assert as_list((1,)) == (1,)
+    assert [as_list(value) for value in ("a", b"a", bytearray(b"a"), {"a": 1}, None, 7)] == [None] * 6
 
 
 def generated(rows: list[list[int]]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
 from metaprobe.routing.learned import AGENTS, ANY, GAIN, INPUT, KIND, SUCCESS, WORDS, LearnedRouter
 from metaprobe.routing.learned_budget import Alone, Point, lambda_of_budget, plan_of
 from metaprobe.routing.learned_play import play
-from metaprobe.routing.learned_policy import DRAWS, AgentPolicy, drawn, load_policy
+from metaprobe.routing.learned_policy import DRAWS, AgentPolicy, draw_confidences, load_policy
 from metaprobe.routing.learned_state import FLOOR, PRICED, AskedAgent, Known, Past, agreement, content
 from metaprobe.routing.learned_text import WordScores, word_buckets
 from metaprobe.routing.paper import ASK, EXECUTE
@@ -213,16 +213,19 @@ def test_answers_agree_by_what_they_consist_of(one: str, other: str, same: float
 
 def test_drawn_confidences_are_the_quantiles_of_those_that_were_given() -> None:
     past = Past(rate=0.0, price_usd=0.0, knots=(0.1, 0.9), scores=(-0.67448975, 0.67448975), stated=1.0)
-    found = drawn(past, 0)
+    found = draw_confidences(past, 0)
     assert found.count(0.1) == found.count(0.9) == DRAWS / 2
-    half = drawn(dataclasses.replace(past, stated=0.5), 0)
+    half = draw_confidences(dataclasses.replace(past, stated=0.5), 0)
     assert half.count(None) == DRAWS / 2
     assert half.count(0.1) == half.count(0.9) == DRAWS / 4
-    assert found != drawn(past, 1)
+    assert found != draw_confidences(past, 1)
     # The nearest share: 0.53 of 32 is 16.96, 0.51 of them 16.32.
-    assert [drawn(dataclasses.replace(past, stated=share), 0).count(None) for share in (0.53, 0.51)] == [15, 16]
+    assert [draw_confidences(dataclasses.replace(past, stated=share), 0).count(None) for share in (0.53, 0.51)] == [
+        15,
+        16,
+    ]
     for silent in (dataclasses.replace(past, knots=(), scores=()), dataclasses.replace(past, stated=0.0)):
-        assert drawn(silent, 0) == [None] * DRAWS
+        assert draw_confidences(silent, 0) == [None] * DRAWS
 
 
 def test_words_are_read_up_to_400_with_their_neighbours_once_each() -> None:

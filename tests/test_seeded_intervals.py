@@ -16,10 +16,10 @@ from test_essay_debate_analysis import RUNS as DEBATES
 from test_routing_eval import matrix_of
 
 from metaprobe.eval.audits.data import label_noise
-from metaprobe.eval.audits.domains import left_out
+from metaprobe.eval.audits.domains import judge_left_out
 from metaprobe.eval.audits.transfer import transfer_matrix
 from metaprobe.eval.compare import PolicyOutcomes, auroc_gain, method_results, policy_results
-from metaprobe.eval.compare_details import detailed, ordinal_outcome
+from metaprobe.eval.compare_details import add_details, ordinal_outcome
 from metaprobe.eval.compare_difficulty import at_equal_difficulty, difficulty_strata, overconfidence
 from metaprobe.eval.compare_efficiency import metacognitive_efficiency
 from metaprobe.eval.compare_pairs import pair_tests
@@ -31,7 +31,7 @@ from metaprobe.eval.routing import compare, outcome_of
 from metaprobe.eval.routing_controls import always
 from metaprobe.eval.routing_curves import curve_figures
 from metaprobe.eval.run_results import agents_alone, similarity_flows, with_runs
-from metaprobe.eval.seen_tokens import seen_tokens
+from metaprobe.eval.seen_tokens import auroc_by_tokens_seen
 from metaprobe.eval.systems import caelf, essay_debate, metacogagent, metacrit, mgv
 from metaprobe.eval.table import answer_table
 from metaprobe.records.store import RunStore
@@ -82,7 +82,7 @@ DOMAINS = dataclasses.replace(TABLE, tasks=np.array(["a", "b"])[np.arange(600) /
 
 CASES: dict[str, Callable[..., Any]] = {
     "methods": lambda **drawn: method_results(TABLE, JUDGED, **drawn),
-    "details": lambda **drawn: detailed(
+    "details": lambda **drawn: add_details(
         TABLE, JUDGED, method_results(TABLE, JUDGED, **drawn), ordinal=ordinal_outcome(TABLE, {}), **drawn
     ),
     "difficulty": lambda **drawn: at_equal_difficulty(TABLE, JUDGED, difficulty_strata(TABLE), **drawn),
@@ -100,11 +100,13 @@ CASES: dict[str, Callable[..., Any]] = {
     "stages": lambda **drawn: with_runs(EMPTY, recorded("creak-metacrit"), **drawn),
     "flows": lambda **drawn: similarity_flows(recorded("creak-metacrit"), **drawn),
     "agents": lambda **drawn: agents_alone(recorded("metacog-every-agent", 60), **drawn),
-    "seen": lambda **drawn: seen_tokens(answer_table(recorded("smollm2-metacog-eval")), tokens=(1, 5), **drawn),
-    "left out": lambda **drawn: left_out(
+    "seen": lambda **drawn: auroc_by_tokens_seen(
+        answer_table(recorded("smollm2-metacog-eval")), tokens=(1, 5), **drawn
+    ),
+    "left out": lambda **drawn: judge_left_out(
         DOMAINS, lambda rows: (JUDGED[1].ranking[rows], JUDGED[1].probability[rows]), JUDGED[0].ranking, **drawn
     ),
-    "contest": lambda **drawn: caelf.contested(CONTESTS, **drawn),
+    "contest": lambda **drawn: caelf.summarise_contests(CONTESTS, **drawn),
     "ratings": lambda **drawn: caelf.feedback_ratings(RATED, **drawn),
     "scores": lambda **drawn: essay_debate.score_agreement(
         [dataclasses.replace(run, final_answer=str(int(run.id[-1]) % 4)) for run in DEBATES], **drawn

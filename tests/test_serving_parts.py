@@ -23,7 +23,7 @@ from metaprobe.serving.run import server_config
 from metaprobe.serving.scorer import Allowance, Scorer
 from metaprobe.serving.settings import Settings
 from metaprobe.serving.watch import watch
-from metaprobe.serving.wire import asked, batch, choices_of, combined
+from metaprobe.serving.wire import asked, batch, choices_of, combine_verdicts
 
 checkpoint = serving_clients.checkpoint
 predictor = serving_clients.predictor
@@ -245,8 +245,8 @@ def test_each_choice_becomes_a_completion_and_one_stays_as_it_came() -> None:
     ]
     assert choices_of(b'{"id":"a"}') == [b'{"id":"a"}']
     first, second = {"score": 0.5}, {"score": 0.25}
-    assert combined([first]) == first
-    assert combined([first, second]) == {"score": 0.5, "choices": [first, second]}
+    assert combine_verdicts([first]) == first
+    assert combine_verdicts([first, second]) == {"score": 0.5, "choices": [first, second]}
 
 
 def test_a_batch_is_an_object_with_responses_and_anything_else_is_one_response() -> None:

@@ -16,7 +16,7 @@ from metaprobe.eval.report.palette import FAMILY, INK, PAPER
 from metaprobe.eval.report.performance import reliability_figure
 from metaprobe.eval.report.summary import verdict_words
 from metaprobe.eval.results import FAMILIES, Comparison, MethodResult
-from metaprobe.eval.wording import number, spread
+from metaprobe.eval.wording import format_interval, number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -61,7 +61,7 @@ def _says(method: MethodResult) -> str:
 
 def _reliability(ident: str, title: str, method: MethodResult) -> Figure:
     stated = method.stated
-    note = f"AUROC {spread(method.auroc)}. ECE " + (
+    note = f"AUROC {format_interval(method.auroc)}. ECE " + (
         f"{number(stated.ece.estimate)} as stated, {number(method.ece.estimate)} recalibrated"
         if stated
         else number(method.ece.estimate)
@@ -91,7 +91,7 @@ def forest_figure(methods: Sequence[MethodResult]) -> Figure:
         rows.append(at + lines / 2)
         at += lines
     families = [family for family in FAMILIES if any(method.family == family for method in ordered)]
-    spoken = "; ".join(f"{m.name} {spread(m.auroc)}{_spoken_within(m)}" for m in ordered)
+    spoken = "; ".join(f"{m.name} {format_interval(m.auroc)}{_spoken_within(m)}" for m in ordered)
     return Figure(
         ident="forest",
         title="How well each method distinguishes right from wrong",
@@ -109,7 +109,7 @@ def forest_figure(methods: Sequence[MethodResult]) -> Figure:
 
 
 def _spoken_within(method: MethodResult) -> str:
-    return f", within runs {spread(method.within_runs)}" if method.within_runs else ""
+    return f", within runs {format_interval(method.within_runs)}" if method.within_runs else ""
 
 
 def _forest(

@@ -26,7 +26,7 @@ from metaprobe.eval.report.layout import (
 )
 from metaprobe.eval.report.palette import FAMILY, INK, RIGHT, WRONG, numbered
 from metaprobe.eval.results import LayerSweep, Place, SeenTokens, Trajectories, TrajectoryBands
-from metaprobe.eval.wording import number, percent, spread
+from metaprobe.eval.wording import format_interval, number, percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -96,7 +96,7 @@ def layers_section(sweeps: Sequence[LayerSweep]) -> Section:
     for at, sweep in enumerate(sweeps, start=1):
         where = _place(sweep.chosen)
         framed = f"{where}{_why(sweep, float(np.nanmax(sweep.selection_auroc)))}"
-        test = spread(sweep.test_auroc)
+        test = format_interval(sweep.test_auroc)
         low, high = float(np.nanmin(sweep.selection_auroc)), float(np.nanmax(sweep.selection_auroc))
         if sweep.selection_auroc.size > 1:
             figures.append(

@@ -26,7 +26,7 @@ from metaprobe.eval.report.layout import (
 from metaprobe.eval.report.methods import main_methods
 from metaprobe.eval.report.palette import FAMILY, INK, PAPER, RIGHT, WRONG
 from metaprobe.eval.results import Comparison, Family, MethodResult
-from metaprobe.eval.wording import number, spread
+from metaprobe.eval.wording import format_interval, number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -148,10 +148,10 @@ def reliability_section(comparison: Comparison) -> Section:
 
 
 def _calibration_note(method: MethodResult) -> str:
-    recalibrated = f"ECE {spread(method.ece)}, Brier skill {spread(method.brier_skill)}"
+    recalibrated = f"ECE {format_interval(method.ece)}, Brier skill {format_interval(method.brier_skill)}"
     if method.stated is None:
         return recalibrated
-    said = f"ECE {spread(method.stated.ece)}, Brier skill {spread(method.stated.brier_skill)}"
+    said = f"ECE {format_interval(method.stated.ece)}, Brier skill {format_interval(method.stated.brier_skill)}"
     return f"{AS_STATED.capitalize()}: {said}. {RECALIBRATED.capitalize()}: {recalibrated}"
 
 

@@ -12,7 +12,7 @@ from metaprobe.eval.report.latex import latex, printable
 from metaprobe.eval.report.layout import Section, Table
 from metaprobe.eval.report.sections import sections
 from metaprobe.eval.report.summary import brief
-from metaprobe.eval.report.svg import drawn, legend_key, standalone
+from metaprobe.eval.report.svg import draw_svg, legend_key, standalone
 from metaprobe.eval.results import Comparison
 from metaprobe.eval.wording import number
 
@@ -32,7 +32,7 @@ def report_files(comparison: Comparison) -> dict[str, str]:
 
 
 def _drawings(shown: Sequence[Section]) -> dict[str, str]:
-    return {figure.ident: drawn(figure) for section in shown for figure in (*section.figures, *section.folded)}
+    return {figure.ident: draw_svg(figure) for section in shown for figure in (*section.figures, *section.folded)}
 
 
 def _page(comparison: Comparison, shown: Sequence[Section], drawings: Mapping[str, str]) -> str:

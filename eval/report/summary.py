@@ -10,7 +10,7 @@ from metaprobe.eval.report.facts import consequence
 from metaprobe.eval.report.methods import chosen_in_folds, headline
 from metaprobe.eval.report.thresholds import risk_at
 from metaprobe.eval.results import Comparison, MethodResult
-from metaprobe.eval.wording import calibration_words, control_named, number, percent, spread, verdict
+from metaprobe.eval.wording import calibration_words, control_named, format_interval, number, percent, verdict
 
 FEW_GROUPS = 100
 """Below so many independent groups of questions, more of them is the first thing to ask for."""
@@ -75,11 +75,11 @@ def verdict_words(comparison: Comparison) -> tuple[str, ...]:
 
 def _against_controls(learned: MethodResult) -> str:
     """Whether what was learned beats what is free."""
-    name, over = f"The learned method ({learned.name}, AUROC {spread(learned.auroc)})", learned.controls
+    name, over = f"The learned method ({learned.name}, AUROC {format_interval(learned.auroc)})", learned.controls
     if over is None:
         return f"{name} has no control to be compared with."
     first = over.strongest
-    gain = f"{spread(first.difference, signed=True)} AUROC"
+    gain = f"{format_interval(first.difference, signed=True)} AUROC"
     control = control_named(first.name)
     if over.beaten:
         return f"{name} beats every one of {len(over.controls)} controls, the strongest, {control}, by {gain}."
@@ -97,7 +97,10 @@ def _of_stated(stated: MethodResult) -> str:
     guessing = "better" if auroc.low > 0.5 else "worse" if auroc.high < 0.5 else "unclear"
     own = stated.stated
     sure = f"; it is {percent(own.mean)} sure on average, and {percent(own.accuracy)} are right" if own else ""
-    return f"What the model says of itself ({stated.name}) {above[guessing]} guessing, AUROC {spread(auroc)}{sure}."
+    return (
+        f"What the model says of itself ({stated.name}) {above[guessing]} guessing, "
+        f"AUROC {format_interval(auroc)}{sure}."
+    )
 
 
 def _found(comparison: Comparison, stated: MethodResult | None, learned: MethodResult | None) -> list[str]:
@@ -203,7 +206,8 @@ def _use_learned(comparison: Comparison, learned: MethodResult, over: ControlCom
     return (
         f"Use the learned method ({learned.name}) to decide which answers to check: it beats each of "
         f"{len(over.controls)} controls, the strongest of them ({control_named(first.name)}) by "
-        f"{spread(first.difference, signed=True)} AUROC." + (f" {comparison.exported}" if comparison.exported else "")
+        f"{format_interval(first.difference, signed=True)} AUROC."
+        + (f" {comparison.exported}" if comparison.exported else "")
     )
 
 
@@ -215,7 +219,7 @@ def _within(learned: MethodResult) -> list[str]:
     first = over.standing[0]
     return [
         f"Among answers of one run it is not shown to beat {control_named(first.name)} "
-        f"({spread(first.difference, signed=True)} AUROC): where one model is used for one task, that will do."
+        f"({format_interval(first.difference, signed=True)} AUROC): where one model is used for one task, that will do."
     ]
 
 
@@ -223,8 +227,8 @@ def _undecided(learned: MethodResult, over: ControlComparison) -> str:
     others = ", ".join(control_named(control.name) for control in over.standing)
     return (
         f"The learned method ({learned.name}) beats the strongest control ({control_named(over.strongest.name)}) by "
-        f"{spread(over.strongest.difference, signed=True)} AUROC, but is not shown to beat {others}: collect more "
-        "answers before it decides anything."
+        f"{format_interval(over.strongest.difference, signed=True)} AUROC, but is not shown to beat "
+        f"{others}: collect more answers before it decides anything."
     )
 
 
@@ -234,6 +238,6 @@ def _falls_short(learned: MethodResult | None) -> list[str]:
     first = learned.controls.strongest
     less = "does worse" if verdict(first.difference) == "worse" else "is not shown to do better"
     return [
-        f"The learned method {less} than {control_named(first.name)} here ({spread(first.difference, signed=True)} "
-        "AUROC): train it on more answers, or do without."
+        f"The learned method {less} than {control_named(first.name)} here "
+        f"({format_interval(first.difference, signed=True)} AUROC): train it on more answers, or do without."
     ]

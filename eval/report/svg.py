@@ -20,7 +20,7 @@ BOLD = 1.3
 """How much wider the letters of the title are, which is bold."""
 
 
-def drawn(figure: Figure) -> str:
+def draw_svg(figure: Figure) -> str:
     """The SVG of a figure for a page, without a date: the same figure gives the same bytes.
 
     Title and legend, which the page writes itself, are in it too but not displayed; `standalone` shows them.
@@ -35,7 +35,7 @@ def drawn(figure: Figure) -> str:
 
 
 def standalone(svg: str) -> str:
-    """A drawing of `drawn` as a file of its own: title and legend in it, colours as on white.
+    """A drawing of `draw_svg` as a file of its own: title and legend in it, colours as on white.
 
     `page.js` does the same in the browser.
     """

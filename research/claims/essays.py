@@ -75,7 +75,7 @@ def arguing() -> dict[str, str]:
     """In how many items the solver had an attack to solve."""
     asked = [s.value for run in recorded("essays-caelf") for s in run.statements if s.kind == "attack"]
     yes = sum(value == 1 for value in asked)
-    found = caelf.contested(recorded("essays-caelf-levels"))
+    found = caelf.summarise_contests(recorded("essays-caelf-levels"))
     by_level = next((row for row in found if row.framework), None)
     after = "no store holds an attack"
     if by_level is not None and by_level.framework is not None:

@@ -133,7 +133,7 @@ def contest(runs: Sequence[Run], paper: dict[str, Any]) -> Lines:
             f"{row.framework[1].extensions:.1f}",
             share(row.contest_stands),
         ]
-        for row in caelf.contested(runs)
+        for row in caelf.summarise_contests(runs)
         if row.framework
     ]
     frame = ["variant", "n", "attacks at first", "after the contest", "extensions at first", "after", "contest stands"]
@@ -209,5 +209,5 @@ def contested(runs: Sequence[Run]) -> list[list[str]]:
             share(row.wrong_corrected),
             share(row.moved),
         ]
-        for row in caelf.contested(runs)
+        for row in caelf.summarise_contests(runs)
     ]

@@ -76,10 +76,10 @@ def diff(a: str, b: str, as_json: bool) -> None:
     read.
     """
     from metaprobe.checkpoints import CheckpointError, compare
-    from metaprobe.checkpoints.checkpoint import verified_checkpoint
+    from metaprobe.checkpoints.checkpoint import load_verified
 
     try:
-        found = compare(verified_checkpoint(a), verified_checkpoint(b))
+        found = compare(load_verified(a), load_verified(b))
     except CheckpointError as error:
         click.echo(f"Error: {error}", err=True)
         sys.exit(2)
@@ -111,9 +111,9 @@ def promote(context: click.Context, /, new: str, running: str, data: tuple[Path,
     and of the options --over and --lambda are theirs. Other kinds have no such guard. The decision is JSON on stdout.
     Exit code 0 where it is promoted, 1 where it is refused.
     """
-    from metaprobe.checkpoints.checkpoint import verified_checkpoint
+    from metaprobe.checkpoints.checkpoint import load_verified
 
-    kinds = [verified_checkpoint(location).manifest.kind for location in (new, running)]
+    kinds = [load_verified(location).manifest.kind for location in (new, running)]
     typed = {name for name in options if context.get_parameter_source(name) is _TYPED}
     price = options.pop("lambda_")
     if kinds == ["router", "router"]:

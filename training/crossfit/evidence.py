@@ -16,7 +16,7 @@ from metaprobe.records.errors import RecordError, StoreMismatch
 from metaprobe.records.fingerprint import fingerprint
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Run
-from metaprobe.training.common.grouping import joined_table
+from metaprobe.training.common.grouping import join_table
 from metaprobe.training.common.operating_points import evaluations_of
 from metaprobe.training.common.write import answers_of
 from metaprobe.training.crossfit.methods import Evidence
@@ -26,8 +26,8 @@ from metaprobe.training.linear.states_choice import (
     Wanted,
     chosen_grid,
     chosen_reader,
-    held_by_reader,
     model_of,
+    states_by_reader,
 )
 
 SCHEMA = "full"
@@ -98,13 +98,13 @@ def evidence_of(runs: Sequence[Run], tables: Mapping[str, AnswerTable], *, sprea
     measured = all(table.measured for table in tables.values())
     X = features(computed, list(logprobs.values())) if measured else np.empty((len(logprobs), 0), dtype=np.float32)
     if spread:
-        from metaprobe.training.common.dask_trees import spread_out  # needs an extra
+        from metaprobe.training.common.dask_trees import distribute  # needs an extra
 
-        X = spread_out(X)
+        X = distribute(X)
     generator, data, evaluated = generator_of(_calls(runs, row)), fingerprint(runs), evaluations_of(runs)
     found = {}
     for target, given in tables.items():
-        table, regrouped = joined_table(given)
+        table, regrouped = join_table(given)
         ids = table.call_ids.tolist()
         found[target] = Evidence(
             table=table,
@@ -140,7 +140,7 @@ def load_states(
     where they do not fit together: of several `models` (those that answered), of several widths, by several readers of
     whom none is named, or with no layer and position in common.
     """
-    held = held_by_reader(stores, call_ids)
+    held = states_by_reader(stores, call_ids)
     reader = chosen_reader(held, len(call_ids), wanted, models)
     if reader is None:
         return None, min((of.without for of in held.values()), default=len(call_ids))
@@ -215,7 +215,7 @@ def load_runs(stores: Sequence[str | Path]) -> list[Run]:
     return list(runs.values())
 
 
-def turned_round(evidence: Evidence) -> Evidence:
+def invert(evidence: Evidence) -> Evidence:
     """The same of the opposite label: 1 where there is no critical failure."""
     table = replace(evidence.table, y=1 - evidence.table.y)
     sources = {source: 1 - labels for source, labels in evidence.labels_by_source.items()}

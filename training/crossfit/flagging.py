@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from metaprobe.checkpoints import FlagPoint, Metric
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, statistic_interval
 from metaprobe.eval.table import AnswerTable
-from metaprobe.training.common.operating_points import matched
+from metaprobe.training.common.operating_points import match_share
 
 RATES = tuple(round(0.05 * step, 2) for step in range(1, 20))
 """Shares of the answers that are flagged, 5 % to 95 %."""
@@ -28,7 +28,7 @@ def flag_points(table: AnswerTable, held_out: Floats, exported: Floats, *, seed:
     weights = cluster_weights(table.groups.tolist(), seed=seed)
     found = []
     for rate in RATES:
-        threshold, here = matched(exported, 1 - rate), matched(held_out, 1 - rate)
+        threshold, here = match_share(exported, 1 - rate), match_share(held_out, 1 - rate)
         if threshold is None or here is None:
             continue
         flagged = held_out < here

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from metaprobe.training.common.heads import INVERTED
-from metaprobe.training.crossfit.evidence import load_evidence, turned_round
+from metaprobe.training.crossfit.evidence import invert, load_evidence
 from metaprobe.training.crossfit.folds import CrossFit, crossfit
 from metaprobe.training.crossfit.methods import (
     AFTER,
@@ -80,7 +80,7 @@ def study(
     """
     evidence = load_evidence(stores, target=target, stage=stage, agent=agent, hidden=hidden, bare=bare)
     if target in INVERTED:
-        evidence = turned_round(evidence)
+        evidence = invert(evidence)
     found = study_of(evidence, folds=folds, seed=seed, kind=kind, own=own, on_step=on_step)
     return replace(found, target=target, stores=tuple(Path(store) for store in stores))
 

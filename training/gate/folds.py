@@ -23,7 +23,7 @@ NAME = "streaming gate"
 OnStep = Callable[[str], None]
 
 
-def held_out_looks(
+def judge_held_out(
     evidence: Evidence,
     X: Features,
     *,
@@ -58,7 +58,7 @@ def held_out_looks(
     return HeldOutLooks(table, COUNTS, probability, full, fired), splits
 
 
-def audited_gate(
+def audit_gate(
     evidence: Evidence, X: Features, held_out: HeldOutLooks, splits: Sequence[Roles], *, seed: int
 ) -> AuditReport:
     """The audits of the last judgement that each answer got."""

@@ -14,13 +14,13 @@ from metaprobe.training.common.write import Export, write_checkpoint
 from metaprobe.training.crossfit.evidence import origin_of_states, reader_contract
 from metaprobe.training.crossfit.flagging import flag_points
 from metaprobe.training.crossfit.folds import CrossFit
-from metaprobe.training.crossfit.held_out import final_calibrator, held_out_figures, training_record
+from metaprobe.training.crossfit.held_out import final_calibrator, measure_held_out, training_record
 from metaprobe.training.crossfit.methods import (
     Evidence,
     HiddenProbeMethod,
     LowRankProbe,
 )
-from metaprobe.training.crossfit.thresholds import PROMISES, own_points, promised
+from metaprobe.training.crossfit.thresholds import PROMISES, own_points, promise_thresholds
 from metaprobe.training.linear.layers import LinearProbe
 
 
@@ -42,9 +42,9 @@ def export_hidden(
     hidden = probe.read(states)
     scores = probe.score_of(hidden)
     calibrator = final_calibrator(scores, table, roles.calibration, seed)
-    thresholds = promised(scores, table, roles.calibration, calibrator, seed=seed)
+    thresholds = promise_thresholds(scores, table, roles.calibration, calibrator, seed=seed)
     thresholds |= own_points(scores, evidence, roles.calibration, calibrator)
-    metrics, report = held_out_figures(evidence, fits, method, seed)
+    metrics, report = measure_held_out(evidence, fits, method, seed)
     before = probe.position == "prompt_last"
     return write_checkpoint(
         path,

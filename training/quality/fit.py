@@ -26,20 +26,20 @@ from metaprobe.training.common.trees import in_memory
 from metaprobe.training.common.write import Export, write_checkpoint
 from metaprobe.training.crossfit.flagging import flag_points
 from metaprobe.training.crossfit.folds import CrossFit
-from metaprobe.training.crossfit.held_out import held_out_figures, training_record
+from metaprobe.training.crossfit.held_out import measure_held_out, training_record
 from metaprobe.training.crossfit.methods import (
     USUAL_TREES,
     Evidence,
     FeatureTrees,
 )
-from metaprobe.training.crossfit.thresholds import PROMISES, critical_thresholds, own_points, promised
+from metaprobe.training.crossfit.thresholds import PROMISES, critical_thresholds, own_points, promise_thresholds
 from metaprobe.training.quality.figures import (
     NOT_AUDITED,
     GradedStudy,
-    graded_figures,
+    measure_grades,
     rare_figures,
 )
-from metaprobe.training.quality.raw_parity import checked_raw_graph
+from metaprobe.training.quality.raw_parity import build_raw_graph
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,7 +105,7 @@ def export_quality(
             flagging=kept.flagging,
             support=quality.Support.fit(*known).to_manifest(),
             packages=("lightgbm", "onnxmltools", "onnx"),
-            extra={RAW: checked_raw_graph(graph, evidence.schema, list(evidence.table.logprobs))} if raw else {},
+            extra={RAW: build_raw_graph(graph, evidence.schema, list(evidence.table.logprobs))} if raw else {},
             heads=kept.lines,
         ),
     )
@@ -127,7 +127,7 @@ class _Kept:
     def add_graded(self, target: str, head: GradedStudy, seed: int) -> None:
         """Fits the head of a graded target."""
         self.fitted[target] = level = head.fit(head.roles(seed), seed)
-        figures, audits = graded_figures(head, seed=seed)
+        figures, audits = measure_grades(head, seed=seed)
         self._note(target, figures, audits, NOT_AUDITED)
         n = len(head.evidence.table)
         self.lines.append(f"{target}: {level.kind}, {_scale(target)}, {n} answers{_constant_steps(head)}")
@@ -145,7 +145,7 @@ class _Kept:
             domain=head.trees.domain(table),
             seed=seed,
         )
-        figures, report = held_out_figures(head.evidence, head.fits, head.trees, seed)
+        figures, report = measure_held_out(head.evidence, head.fits, head.trees, seed)
         if head.inverted:
             figures |= rare_figures(table, head.fits[head.trees.name].probability, seed=seed)
         self._note(target, figures, report.audits, report.skipped)
@@ -175,7 +175,7 @@ def _points(
     """Returns the thresholds of the head that gives the score, and its curve of flag rates."""
     table, rows, calibrator = head.evidence.table, roles.calibration, probability.calibrator
     scores = probability.trees.score(head.evidence.features)
-    thresholds = promised(scores, table, rows, calibrator, seed=seed)
+    thresholds = promise_thresholds(scores, table, rows, calibrator, seed=seed)
     thresholds |= own_points(scores, head.evidence, rows, calibrator)
     held_out = head.fits[head.trees.name].probability
     return thresholds, flag_points(table, held_out, calibrator.probability(scores[rows]), seed=seed)

@@ -17,7 +17,7 @@ from metaprobe.training.crossfit.methods import (
 from metaprobe.training.crossfit.study import OnStep, Study, quiet, study_of
 from metaprobe.training.options import QualityOptions, WrongOptions
 from metaprobe.training.quality.data import Graded, load_heads
-from metaprobe.training.quality.figures import GradedStudy, graded_study
+from metaprobe.training.quality.figures import GradedStudy, study_grades
 from metaprobe.training.quality.fit import QualityHead, export_quality
 
 FEWEST_TASKS = 3
@@ -93,7 +93,7 @@ def head_studies(
         if regrouped := (data.evidence if isinstance(data, Graded) else data).regrouped:
             step(regrouped)
         if isinstance(data, Graded):
-            found[target] = graded_study(data, folds=folds, seed=seed, on_step=step)
+            found[target] = study_grades(data, folds=folds, seed=seed, on_step=step)
         else:
             if new_tasks:
                 _check_tasks(data.table)

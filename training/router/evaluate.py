@@ -14,7 +14,7 @@ from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval
 from metaprobe.eval.metrics.calibration import ece_interval
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.routing import FEWEST_GROUPS, Matrix, Played, best_single, cheapest, oracle, outcome_of, replay
-from metaprobe.eval.routing_controls import against, always, shuffled
+from metaprobe.eval.routing_controls import against, always, shuffle_choices
 from metaprobe.eval.routing_curves import curve_figures
 from metaprobe.records.errors import ImportFileError, RecordError
 from metaprobe.records.importer import iter_json_lines
@@ -65,7 +65,7 @@ def evaluate_router(
     )
     matrix = matrix_of(data, latency)
     games = [play(router, question) for question in questions]
-    mine = played_columns(games, data.agents)
+    mine = name_columns(games, data.agents)
     price = 1000 * router.lambda_
     figures = outcome_of(matrix, mine, price=price, resamples=resamples, seed=seed)
     result: dict[str, Any] = {
@@ -131,7 +131,7 @@ def _beside_controls(
     return {"controls": figures, "verdict": verdict}
 
 
-def played_columns(games: Sequence[Game], agents: Sequence[str]) -> list[Played]:
+def name_columns(games: Sequence[Game], agents: Sequence[str]) -> list[Played]:
     """The games with columns of a matrix for names."""
     column = {name: place for place, name in enumerate(agents)}
     return [Played(tuple(column[name] for name in game.asked), column[game.kept]) for game in games]
@@ -143,7 +143,7 @@ def _ends(router: LearnedRouter, matrix: Matrix, mine: Sequence[Played], seed: i
         "best single": always(matrix, best_single(matrix)),
         "best single at this lambda": always(matrix, best_single(matrix, price=1000 * router.lambda_)),
         "cheapest": always(matrix, cheapest(matrix)),
-        "the router's choices, shuffled": shuffled(mine, seed=seed),
+        "the router's choices, shuffled": shuffle_choices(mine, seed=seed),
         "oracle": oracle(matrix),
     }
 
@@ -209,7 +209,7 @@ def _curve(
 ) -> dict[str, Any]:
     lambdas = [point.lambda_ for point in router.curve[::EVERY]]
     policies = [
-        played_columns([play(other, question) for question in questions], data.agents)
+        name_columns([play(other, question) for question in questions], data.agents)
         for other in (router.at(lambda_) for lambda_ in lambdas)
     ]
     found = curve_figures(matrix, policies, resamples=resamples, seed=seed)
@@ -275,7 +275,7 @@ def route_lines(router: LearnedRouter, path: str | Path) -> Iterator[dict[str, A
         yield from _unreadable(broken)
         identity = record.get("id") if isinstance(record.get("id"), str) else None
         try:
-            routed = router.decide(known_of_line(record, number))
+            routed = router.decide(read_known(record, number))
         except RecordError as error:
             yield _line(number, identity, reason=str(error))
         else:
@@ -290,7 +290,7 @@ def route_lines(router: LearnedRouter, path: str | Path) -> Iterator[dict[str, A
     yield from _unreadable(broken)
 
 
-def known_of_line(record: dict[str, Any], number: int) -> Known:
+def read_known(record: dict[str, Any], number: int) -> Known:
     """What is known so far, as a line of `metaprobe route` tells it. Raises `ImportFileError` that names the field."""
     for key in sorted(record.keys() - set(KEYS)):
         # A misspelt key would lose what it says without a word; other keys are the user's own.
