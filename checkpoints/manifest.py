@@ -11,8 +11,9 @@ from typing import Any, Literal
 import metaprobe.checkpoints.strict_json as strict_json
 from metaprobe.checkpoints.errors import ContractMismatch, TamperedCheckpoint, UnsafeModel
 
-Severity = Literal["invalid", "weak"]
 Trust = Literal["sound", "weak", "invalid"]
+"""What the audits of a checkpoint say together: `sound` where none failed, else the worst `Severity` of the failed."""
+Severity = Literal["invalid", "weak"]
 """What a failed audit means. `invalid`: the figures cannot be believed (a leak, labels that say nothing). `weak`: they
 are real, but something simpler explains them, or they hold for less than it seems."""
 

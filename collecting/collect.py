@@ -310,7 +310,7 @@ def all_settings(
 
 
 def unsaid(system: System) -> dict[str, Any]:
-    """What a store was collected with whose settings are from before these could be set."""
+    """The settings to assume of an older store, which does not record them."""
     return {"tokens": {}, "constants": {constant.name: constant.default for constant in system.constants}}
 
 

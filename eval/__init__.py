@@ -1,1 +1,1 @@
-"""Tasks, metrics, comparison and report."""
+"""Metrics, audits, comparison and report."""

@@ -1,1 +1,1 @@
-"""Who is asked: a local model, or recorded calls."""
+"""Who is asked: a local model, an endpoint, or recorded calls."""

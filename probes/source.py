@@ -68,7 +68,7 @@ class Replacement:
 
     @property
     def lacks(self) -> str:
-        """The head without which it gives no number under its name, as words; empty where it has one."""
+        """Returns the name of the head that this signal needs and the checkpoint lacks; empty where it lacks none."""
         if self.name == CRITICAL:
             return "" if isinstance(self.reader, QualityPredictor) and CRITICAL in self.heads else CRITICAL
         if isinstance(self.reader, QualityPredictor):

@@ -1,1 +1,1 @@
-"""What to do about it: decisions, fixed thresholds and the learned choice."""
+"""What to do about an answer: the papers' rules, policies, the learned router and choice, the streaming gate."""

@@ -41,7 +41,7 @@ ASSESSMENT = 0.5
 
 
 class AgentPolicy:
-    """MetaCogAgent's two decisions by the learned router; every other point, and what it cannot judge, by the papers'.
+    """Makes MetaCogAgent's two decisions by the router; where it cannot judge, and elsewhere, by the papers' rules.
 
     It never has all agents vote: no estimate of P(the vote is right) won on held-out items (docs/research/routing.md).
     May be shared by threads.

@@ -87,8 +87,8 @@ class AskAtRate:
 class AskWithinBudget:
     """Asks another agent as often as a mean cost of a question allows, and then about the lowest confidences.
 
-    The cost so far never exceeds the budget for so many questions, but where the answers cost more than what was
-    expected of them (`State.features`), which is made up for by the next ones. May be shared by threads.
+    Spending stays within the budget, except where answers cost more than was expected of them (`State.features`); later
+    questions then make up for it. May be shared by threads.
     """
 
     label: ClassVar[str] = "budget"

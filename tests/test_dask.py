@@ -35,8 +35,8 @@ def planted(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 def test_rounds_are_those_that_early_stopping_keeps() -> None:
     losses = np.array([5.0, 3.0, 4.0, 3.5, 2.0, 1.0])
-    assert dask_trees.stopped(losses, patience=2) == 2  # 1.0 comes too late
-    assert dask_trees.stopped(losses, patience=4) == 6
+    assert dask_trees.best_rounds(losses, patience=2) == 2  # 1.0 comes too late
+    assert dask_trees.best_rounds(losses, patience=4) == 6
 
 
 def test_losses_computed_afterwards_are_those_that_lightgbm_reports() -> None:
@@ -51,7 +51,7 @@ def test_losses_computed_afterwards_are_those_that_lightgbm_reports() -> None:
         valid_sets=[lightgbm.Dataset(X[300:], y[300:], reference=train)],
         callbacks=[lightgbm.record_evaluation(seen)],
     )
-    found = dask_trees.staged_log_losses(booster, X[300:], y[300:]) / 100
+    found = dask_trees.log_losses_by_round(booster, X[300:], y[300:]) / 100
     np.testing.assert_allclose(found, seen["valid_0"]["binary_logloss"], rtol=1e-6)
 
 
@@ -123,8 +123,8 @@ def test_a_cluster_grows_on_train_rows_stops_by_selection_rows_and_finishes_on_b
     booster = kind(objective=objective, num_leaves=4, random_state=7, n_estimators=12, num_threads=1, verbosity=-1)
     booster = booster.fit(X[roles.train], y[roles.train]).booster_
     at = X[roles.selection], y[roles.selection]
-    losses = (dask_trees.staged_log_losses if objective == "binary" else dask_trees.staged_squares)(booster, *at)
-    assert grown.rounds == dask_trees.stopped(losses)
+    losses = (dask_trees.log_losses_by_round if objective == "binary" else dask_trees.squares_by_round)(booster, *at)
+    assert grown.rounds == dask_trees.best_rounds(losses)
     expected = booster.predict(at[0], raw_score=True, num_iteration=grown.rounds)
     np.testing.assert_allclose(grown.scores, expected)
     whole = cluster.finish(parameters, 5)
@@ -139,7 +139,7 @@ def test_squared_errors_computed_afterwards_are_those_of_each_round() -> None:
     lightgbm = pytest.importorskip("lightgbm")
     X, y = planted(300, 0)
     booster = lightgbm.train({"objective": "regression", "verbosity": -1, "num_threads": 1}, lightgbm.Dataset(X, y), 4)
-    for rounds, found in enumerate(dask_trees.staged_squares(booster, X, y), start=1):
+    for rounds, found in enumerate(dask_trees.squares_by_round(booster, X, y), start=1):
         assert found == pytest.approx(np.square(booster.predict(X, num_iteration=rounds) - y).sum())
 
 
@@ -177,10 +177,10 @@ def test_blocks_are_shared_out_several_to_a_thread(monkeypatch: pytest.MonkeyPat
     client = OneWorker()
     monkeypatch.setattr(distributed, "default_client", lambda: client)
     X, _ = planted(41, 0)
-    assert dask_trees.spread_out(X).chunks == ((21, 20), (len(NAMES),))
-    assert dask_trees.spread_out(X, rows=16).chunks[0] == (16, 16, 9)
-    assert dask_trees.spread_out(X[:1]).chunks[0] == (1,)
-    np.testing.assert_array_equal(dask_trees.spread_out(X).compute(scheduler="synchronous"), X)
+    assert dask_trees.distribute(X).chunks == ((21, 20), (len(NAMES),))
+    assert dask_trees.distribute(X, rows=16).chunks[0] == (16, 16, 9)
+    assert dask_trees.distribute(X[:1]).chunks[0] == (1,)
+    np.testing.assert_array_equal(dask_trees.distribute(X).compute(scheduler="synchronous"), X)
 
 
 @pytest.fixture

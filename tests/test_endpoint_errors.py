@@ -148,3 +148,10 @@ def test_a_refused_address_shows_nothing_secret() -> None:
     with pytest.raises(LLMError, match="'host/v1' is no address") as error:
         public_address("ftp://me:hunter2@host/v1?key=hunter2")
     assert "hunter2" not in str(error.value)
+
+
+def test_of_two_secrets_that_begin_alike_the_longer_one_goes_whole() -> None:
+    client = openai.AsyncOpenAI(
+        api_key="abc", default_headers={"x-first-token": "abcdef", "x-second-token": "abcdefghi"}
+    )
+    assert Redactor(client)("sent abcdefghi and abcdef and abc.") == "sent [secret] and [secret] and [secret]."

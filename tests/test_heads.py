@@ -21,7 +21,7 @@ from metaprobe.records.types import Call, Item, Label, Run
 from metaprobe.training.common import trees as trees_module
 from metaprobe.training.common.calibrate import Isotonic, Platt, fit_platt
 from metaprobe.training.common.graphs import trees_graph
-from metaprobe.training.common.heads import Amount, Level, Probability, fit_amount
+from metaprobe.training.common.heads import Amount, Level, Probability, fit_amount, fit_probability
 from metaprobe.training.common.roles import final_roles
 from metaprobe.training.common.trees import COMMON, fit_trees
 from metaprobe.training.crossfit.evidence import load_evidence
@@ -274,6 +274,15 @@ def test_thresholds_of_the_critical_head_hold_on_new_answers(evidence: Evidence)
     # In expectation over calibrations; the margins are two standard errors of the mean of 60.
     assert 0.9 - 0.01 <= np.mean(caught) <= 0.95
     assert 0.03 <= np.mean(alarmed) <= 0.05 + 0.005
+
+
+def test_an_exported_probability_is_calibrated_on_the_calibration_rows_and_on_no_other(evidence: Evidence) -> None:
+    table = evidence.table
+    roles = final_roles(table.groups.tolist(), table.y)
+    rare = table.y.copy()
+    rare[roles.calibration] = np.arange(len(roles.calibration)) % 10 == 0  # elsewhere about half are right
+    head = fit_probability(evidence.features, rare, table.groups, roles, names=evidence.feature_names)
+    assert head.value(evidence.features[roles.calibration]).mean() == pytest.approx(0.1, abs=0.02)
 
 
 def test_q_is_right_on_average_keeps_to_its_scale_and_needs_no_parts(evidence: Evidence) -> None:

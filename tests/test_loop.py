@@ -183,6 +183,21 @@ def test_a_budget_below_the_first_agents_own_cost_never_asks() -> None:
     assert {policy.decide(state(v, **costs), ["execute", "ask"]).action for v in scores(500)} == {"execute"}
 
 
+def test_nothing_is_asked_before_what_was_saved_pays_for_it() -> None:
+    policy, costs = AskWithinBudget(1.0), {SPENT_USD: 0.0002, PRICE_USD: 0.0018}  # asking costs two questions' budget
+    first = policy.decide(state(0.0, **costs), ["execute", "ask"])
+    assert first.action == "execute"
+    assert "what was saved so far does not pay for it yet" in first.reason
+
+
+def test_a_budget_for_everything_allows_for_all_and_no_more() -> None:
+    policy = AskWithinBudget(1000.0, window=1)
+    made = policy.decide(state(0.5, **{SPENT_USD: 0.0002, PRICE_USD: 0.004}), ["execute", "ask"])
+    assert made.action == "ask"
+    assert made.scores["ask"] == 1.0
+    assert "the budget allows for 100%" in made.reason
+
+
 def test_a_policy_takes_only_what_is_legal_and_says_what_it_lacks() -> None:
     assert AskAtRate(1.0).decide(state(0.1), ["execute"]).action == "execute"
     with pytest.raises(RecordError, match="has no legal action"):

@@ -90,3 +90,10 @@ def test_long_answers_are_not_decoded_whole_at_every_step() -> None:
     found = StopTexts(["\n\n"], decode)
     assert all(found.cut(range(n)) is None for n in range(1, 500))
     assert max(asked) <= found.window == 6
+
+
+def test_the_longest_of_several_stop_texts_is_found_and_held_back() -> None:
+    pieces = [letter.encode() for letter in "four. the end of it"]
+    texts_that_stop = stop_texts(pieces, ["!", "the end of it"])
+    assert texts_that_stop.cut(range(len(pieces))) == ("four. ", len("four. "))
+    assert texts_that_stop.safe(range(len(pieces) - 1)) == len("four. ")

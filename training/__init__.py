@@ -1,1 +1,1 @@
-"""Collect runs, build data sets, fit, calibrate, export."""
+"""Fit, calibrate, audit, compare and export."""

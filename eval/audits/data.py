@@ -132,7 +132,7 @@ def near_duplicates(
 
 
 def most_moved(y: NDArray[np.int64], rows: Rows, among: Rows) -> float:
-    """By how much the AUROC of the answers `among` can differ at most from what it were without what leaked to `rows`.
+    """Returns the most by which a leak to the answers `rows` can have moved the AUROC over the answers `among`.
 
     AUROC is the share of pairs of a 1 and a 0 in the right order; a pair can move only where one of the two is touched.
     """

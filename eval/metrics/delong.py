@@ -56,7 +56,10 @@ def delong_test(y: ArrayLike, score_a: ArrayLike, score_b: ArrayLike) -> DeLongT
 
 
 def normal_p(difference: float, standard_error: float) -> float:
-    """Two-sided p of a normally distributed difference from 0; nan where it varies not at all and is not 0."""
+    """Returns the two-sided p of a normally distributed difference from 0.
+
+    It is nan where the standard error is 0 and the difference is not.
+    """
     if standard_error == 0:
         return 1.0 if abs(difference) < 1e-12 else nan
     return float(2 * require("scipy.stats", "fit").norm.sf(abs(difference) / standard_error))

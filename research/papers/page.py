@@ -4,7 +4,7 @@
     python -m research.papers.page page
 
 What every paper reports is in docs/paper_figures/. Whatever stands there is either measured or listed with the reason
-why not; tests/test_reproduction.py holds the page against it.
+why not; tests/test_measured_pages.py holds the page against it.
 """
 
 import dataclasses

@@ -1,8 +1,8 @@
 """Where a checkpoint's number is reached as often as the stated one reached the paper's threshold.
 
 Monitor-Generate-Verify stops at a stated evaluation of 0.85, which models give to most of their answers. A calibrated
-probability may never get there. So the share of the training answers whose stated evaluation did is kept, as the value
-of the checkpoint's number that the same share of answers reaches: the checkpoint's threshold `iterate`.
+probability may never get there. The checkpoint's threshold `iterate` is therefore the value of its number that is
+reached by the same share of the training answers as reached 0.85 by their stated evaluation.
 
 MetaCogAgent's 0.5 gets none. What is stated there is too high as well, so that agents hardly ever ask, and a threshold
 that is reached as often hands that fault on (docs/systems.md, "Which threshold a replaced number meets").

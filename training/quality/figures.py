@@ -101,7 +101,7 @@ def measure_grades(study: GradedStudy, *, seed: int = 0) -> tuple[dict[str, Inte
 
 
 def rare_figures(table: AnswerTable, sound: Floats, *, seed: int = 0) -> dict[str, Interval]:
-    """AUPRC for the failures themselves, of `y` and held-out probabilities that are of the answer being sound.
+    """Returns the AUPRC with failures as the positive class; `table.y` and `sound` speak of the answer being sound.
 
     AUROC and the Brier skill are the same for either class.
     """

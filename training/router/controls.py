@@ -55,7 +55,7 @@ class Family:
         return score, cost, calls
 
     def spending(self, cost: float) -> Spent:
-        """The same of the mixture that spends this much on the other questions themselves.
+        """Returns the mixture, as `at` does, whose cost on the other questions is `cost`, not on the tuning questions.
 
         A budget is kept on the tuning questions, and more or less is then spent on others. Where two ways are to be
         compared at equal spending, one is taken at what the other spent. Only costs of the other questions are used.
