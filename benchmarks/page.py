@@ -4,7 +4,7 @@
     python -m benchmarks.page page
 
 Each benchmark leaves its figures in docs/measured/; when and on what machine it ran, and which peers it skipped, stands
-in docs/measured/benchmarks.json. `page` writes docs/benchmarks.md from these files and runs nothing.
+in docs/measured/benchmarks.json. `page` writes docs/research/benchmarks.md from these files and runs nothing.
 """
 
 import datetime
@@ -27,7 +27,7 @@ from research.blocks import markdown
 ROOT = Path(__file__).parent.parent
 MEASURED = ROOT / "docs" / "measured"
 RUNS = MEASURED / "benchmarks.json"
-PAGE = ROOT / "docs" / "benchmarks.md"
+PAGE = ROOT / "docs" / "research" / "benchmarks.md"
 HEAD = ["what", "ours", "against", "theirs", "ours against theirs", "target", "by"]
 Row = list[str]
 
@@ -115,7 +115,7 @@ def machine() -> dict[str, Any]:
 
 @main.command("page")
 def page_command() -> None:
-    """Write docs/benchmarks.md from what was measured."""
+    """Write docs/research/benchmarks.md from what was measured."""
     write_page()
 
 
@@ -141,7 +141,23 @@ def page(runs: dict[str, Any], found: dict[str, dict[str, Any]]) -> str:
     rows = [
         [*row, name] for name, benchmark in BENCHMARKS.items() if found[name] for row in benchmark.rows(found[name])
     ]
-    return "\n".join([ABOUT, *markdown(HEAD, rows), "", *where(runs, found)]) + "\n"
+    title, _, rest = ABOUT.partition("\n\n")
+    return "\n".join([title, "", answer(found), "", rest, *markdown(HEAD, rows), "", *where(runs, found)]) + "\n"
+
+
+def answer(found: dict[str, dict[str, Any]]) -> str:
+    """The page in three sentences."""
+    timed = [row for name in ("predict", "peers") for row in found[name].get("rows", [])]
+    slower = [row["what"] for row in timed if row["ratio"] < 1]
+    sets = found["quality"].get("sets", {}).values()
+    above = sum(chosen["methods"]["LightGBM on logprobs"]["over_mean"][1] > 0 for chosen in sets)
+    return (
+        f"Of {len(timed)} comparisons with other programs and with simpler code, this package is faster in "
+        f"{len(timed) - len(slower)}. It is slower where it does more than the other side, which "
+        f"is a bare ONNX call or a simpler score ({len(slower)} rows). On {above} of {len(sets)} data sets the "
+        "quality predictor is shown to be "
+        "above the mean log-probability, which is free."
+    )
 
 
 def where(runs: dict[str, Any], found: dict[str, dict[str, Any]]) -> Row:
@@ -284,10 +300,10 @@ machine, and writes this page. Machines differ and are noisy, so what counts is 
 timed in one run, after both were seen to give equal answers where they compute the same. *Times* above 1
 means that ours is better. Targets were set beforehand; a row that misses its own stays as it is.
 
-Times are medians of the best turn, on one thread. Quality is the area under the ROC curve of telling right from wrong
-on answers that no fit has seen, with intervals of 95 % from a bootstrap over groups, and the paired difference. The
-mean log-probability is what lm-polygraph calls Perplexity and what uqlm's sequence probability ranks by. More:
-[quality](quality.md), [routing](routing.md), [probes](probes.md), [the server](production.md#how-fast).
+Times are medians of the best turn, on one thread. Quality is the area under the ROC curve of distinguishing right
+from wrong on answers that no fit has seen, with intervals of 95 % from a bootstrap over groups, and the paired
+difference. The mean log-probability is what lm-polygraph calls Perplexity and what uqlm's sequence probability ranks
+by. More: [quality](quality.md), [routing](routing.md), [probes](probes.md), [the server](production.md).
 
 Peers: artefactual (WEPR), uqlm (white-box scorers), lm-polygraph (estimators on log-probabilities), probelab (logistic
 probes), native LightGBM, scikit-learn, and the naive forms that one would write first. What a peer does by sampling
@@ -303,7 +319,7 @@ BENCHMARKS = {
     "quality": Benchmark(("research.quality.measure", "measure", "--data", "{data}"), quality_rows),
 }
 """Name -> benchmark. features.py and gate.py have no figures of their own here: predict.py measures the readers of the
-first, and the second writes what its gates save into docs/production.md."""
+first, and the second writes what its gates save into docs/research/production.md."""
 
 if __name__ == "__main__":
     main()

@@ -24,7 +24,7 @@ from sklearn.model_selection import GroupKFold, PredefinedSplit, cross_val_predi
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from metaprobe.training.linear.probe import held_out_scores
+from metaprobe.training.linear.probe import score_held_out
 
 ROWS, WIDTH, FOLDS = 4000, 576, 5
 C = (1.0, 0.1, 0.01)
@@ -53,7 +53,7 @@ def made_up(layers: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndar
 def batched(states: np.ndarray, y: np.ndarray, fold: np.ndarray) -> np.ndarray:
     """Held-out scores (layers, rows, penalties)."""
     return np.array(
-        [held_out_scores(states[:, layer], y, fold, "logistic", PENALTIES) for layer in range(states.shape[1])]
+        [score_held_out(states[:, layer], y, fold, "logistic", PENALTIES) for layer in range(states.shape[1])]
     )
 
 

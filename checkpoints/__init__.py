@@ -7,7 +7,7 @@ outputs = checkpoint.run({"features": features})    # float32 (n, width) -> one 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from metaprobe.checkpoints.bundle import bundled, bundled_names
+from metaprobe.checkpoints.bundle import bundled_names, find_bundled
 from metaprobe.checkpoints.checkpoint import Checkpoint, Limits, load_checkpoint
 from metaprobe.checkpoints.errors import (
     CheckpointError,
@@ -26,6 +26,7 @@ from metaprobe.checkpoints.manifest import (
     Calibration,
     Draft,
     FileEntry,
+    FlagPoint,
     Generator,
     Manifest,
     Metric,
@@ -52,6 +53,7 @@ __all__ = [
     "ContractMismatch",
     "Draft",
     "FileEntry",
+    "FlagPoint",
     "Generator",
     "GoldenMismatch",
     "HubError",
@@ -68,13 +70,13 @@ __all__ = [
     "Training",
     "UnsafeModel",
     "UntrustedCheckpoint",
-    "bundled",
     "bundled_names",
     "check_model",
     "check_target",
     "compare",
     "describe",
     "describe_verified",
+    "find_bundled",
     "load_checkpoint",
     "push",
     "save_checkpoint",

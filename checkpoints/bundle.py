@@ -12,7 +12,7 @@ PREFIX = "bundled:"
 FOLDER = Path(__file__).parent / "bundled"
 
 
-def bundled(name: str) -> Path:
+def find_bundled(name: str) -> Path:
     """Folder of the checkpoint of that name. Raises `NotACheckpoint`, with the names there are, for another one."""
     if name not in (there := bundled_names()):
         raise NotACheckpoint(f"no checkpoint {name!r} comes with metaprobe; there are: {', '.join(there)}")

@@ -20,6 +20,7 @@ from metaprobe.checkpoints.errors import (
     UntrustedCheckpoint,
 )
 from metaprobe.checkpoints.files import Files, Folder
+from metaprobe.checkpoints.flagging import flag_sentences
 from metaprobe.checkpoints.hub import PREFIX, Repository, files_at
 from metaprobe.checkpoints.manifest import (
     GOLDEN,
@@ -36,7 +37,7 @@ from metaprobe.checkpoints.manifest import (
 )
 from metaprobe.checkpoints.onnx_guard import check_model
 from metaprobe.checkpoints.session import TRIED_BYTES, Arrays, GraphSession, outputs_agree
-from metaprobe.checkpoints.shown import explained, html_table
+from metaprobe.checkpoints.shown import explain_fields, html_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +71,16 @@ SHOWN_FIGURES = 8
 """Held-out figures in the table for notebooks, the first of the card."""
 
 
-@explained
+@explain_fields
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Checkpoint:
     """A verified checkpoint, ready to run; may be shared by threads, and sent to processes.
 
     A process that it is sent to reads the files again, and holds them against the digest.
 
-    >>> checkpoint = load_checkpoint("bundled:quality")
-    >>> checkpoint.trust, checkpoint.manifest.kind, [output.name for output in checkpoint.manifest.outputs]
-    ('sound', 'quality', ['correct'])
+        >>> checkpoint = load_checkpoint("bundled:quality")
+        >>> checkpoint.trust, checkpoint.manifest.kind, [output.name for output in checkpoint.manifest.outputs]
+        ('sound', 'quality', ['correct'])
     """
 
     path: Path
@@ -116,6 +117,7 @@ class Checkpoint:
             ("answers of", ", ".join(generator.models) if generator else "any model"),
             *([("trained on", f"{training.n} rows in {training.groups} groups")] if training else []),
             *((f"threshold {name}", f"{value:.4g}") for name, value in list(self.manifest.thresholds.items())[:4]),
+            *(("flagging", said) for said in flag_sentences(self.manifest.flagging, self.manifest.metrics)),
             *figures,
         ]
         return html_table(title, rows)
@@ -217,7 +219,7 @@ def load_checkpoint(
     return checkpoint
 
 
-def verified_checkpoint(
+def load_verified(
     path: str | os.PathLike[str], *, sha256: str | None = None, limits: Limits | None = None
 ) -> Checkpoint:
     """As `load_checkpoint`, without the warnings: for who has just written it."""

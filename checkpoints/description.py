@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from metaprobe.checkpoints.checkpoint import Checkpoint
+from metaprobe.checkpoints.flagging import flag_sentences, flag_table
 from metaprobe.checkpoints.manifest import RAW, RAW_GOLDEN, Manifest, TensorSpec, printable
 
 MAX_VALUE = 100
@@ -74,6 +75,8 @@ def _lines(manifest: Manifest) -> Iterator[str]:
             yield f"            {training.regrouped}"
         yield f"            data {training.fingerprint}"
         yield f"            {training.command}"
+    if flagging := flag_sentences(manifest.flagging, manifest.metrics):
+        yield from _section("flagging", [*flagging, *flag_table(manifest.flagging)])
     yield from _section(
         "metrics",
         [f"{name} {m.estimate:.3f} [{m.low:.3f}, {m.high:.3f}] n = {m.n}" for name, m in manifest.metrics.items()],

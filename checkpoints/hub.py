@@ -60,14 +60,14 @@ class Repository:
 
     def read(self, name: str, limit: int) -> bytes:
         hub = huggingface_hub()
-        with explained(self.where(name)):
+        with explain_errors(self.where(name)):
             found = hub.hf_hub_download(self.name, name, revision=self.commit or self.revision, dry_run=True)
         if found.file_size is None:
             raise UnsafeModel(f"the hub does not say how large {self.where(name)} is; it is not fetched")
         check_size(self.where(name), found.file_size, limit)
         if not _COMMIT.fullmatch(found.commit_hash):  # it becomes the name of a folder
             raise HubError(f"the hub says that {self.where(name)} is at commit {found.commit_hash!r}, which is none")
-        with explained(self.where(name)):  # by its branch the first time: the cache then knows what the branch was
+        with explain_errors(self.where(name)):  # by its branch the first time: the cache then knows what the branch was
             file = Path(hub.hf_hub_download(self.name, name, revision=self.commit or self.revision))
         self._snapshot, self.commit = file.parent, file.parent.name
         return Folder(file.parent, links=True).read(name, limit)
@@ -80,7 +80,7 @@ def files_at(location: str | os.PathLike[str]) -> Files:
     """
     text = os.fspath(location)
     if text.startswith(bundle.PREFIX):
-        return Folder(bundle.bundled(text.removeprefix(bundle.PREFIX)))
+        return Folder(bundle.find_bundled(text.removeprefix(bundle.PREFIX)))
     if not text.startswith(PREFIX):
         return Folder(Path(text))
     name, at, revision = text.removeprefix(PREFIX).partition("@")
@@ -115,7 +115,7 @@ def huggingface_hub() -> ModuleType:
 
 
 @contextmanager
-def explained(what: str) -> Iterator[None]:
+def explain_errors(what: str) -> Iterator[None]:
     """The library's errors as ours, with what to do about them."""
     errors = importlib.import_module("huggingface_hub.errors")
     try:

@@ -7,7 +7,7 @@ from metaprobe.checkpoints.bundle import FOLDER, PREFIX
 from metaprobe.checkpoints.errors import ContractMismatch
 
 TAKEN_BY = {
-    "quality": "`metaprobe score`, `metaprobe serve --checkpoint` and QualityPredictor",
+    "quality": "`metaprobe score`, `metaprobe serve` and QualityPredictor",
     "gate": "`metaprobe serve --gate` and StreamingGate",
     "hidden": "`metaprobe collect --signal`, ConfidenceProbe and DifficultyProbe",
     "adapter": "`metaprobe collect --signal` and AdapterProbe",

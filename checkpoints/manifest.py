@@ -112,6 +112,20 @@ class Audit:
 
 
 @dataclass(frozen=True, slots=True)
+class FlagPoint:
+    """What flagging a share of the answers, those of lowest score, catches and costs on held-out answers."""
+
+    rate: float
+    """Share of the answers that is flagged, in (0, 1)."""
+    threshold: float
+    """The score below which that share of the calibration answers lies."""
+    caught: Metric
+    """Share of the wrong answers that is flagged."""
+    cost: Metric
+    """Share of the right answers that is flagged."""
+
+
+@dataclass(frozen=True, slots=True)
 class FileEntry:
     sha256: str
     bytes: int
@@ -138,6 +152,8 @@ class Draft:
     audits: dict[str, Audit] = field(default_factory=dict)
     support: dict[str, Any] = field(default_factory=dict)
     """What the training data looked like, for telling whether a new row does; read by the kind."""
+    flagging: tuple[FlagPoint, ...] = field(default=(), metadata=strict_json.OPTIONAL)
+    """The curve of flag rates, rising; empty in manifests of version 0.1, and where answers are not right or wrong."""
     versions: dict[str, str] = field(default_factory=dict)
     """Package to version. Saving adds those of metaprobe, numpy and onnxruntime."""
 

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from metaprobe.checkpoints.checkpoint import Checkpoint
 from metaprobe.checkpoints.errors import ContractMismatch
-from metaprobe.checkpoints.hub import PREFIX, Repository, explained, huggingface_hub, location_of
+from metaprobe.checkpoints.hub import PREFIX, Repository, explain_errors, huggingface_hub, location_of
 from metaprobe.checkpoints.manifest import CARD, MANIFEST, FileEntry, Manifest, manifest_bytes
 from metaprobe.checkpoints.write import check_target, place
 
 LIBRARY = "metaprobe"
 HELD_OUT = "held-out folds by group"
 
-_FRONT_MATTER = re.compile(r"---\r?\n.*?\r?\n---\r?\n+", re.DOTALL)
+_FRONT_MATTER = re.compile(r"\A---\r?\n.*?\r?\n---\r?\n+", re.DOTALL)
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -71,7 +71,7 @@ def push(
     files = with_metadata(checkpoint, name=repository.split("/")[1], license=license, tags=tags)
     with tempfile.TemporaryDirectory() as folder:  # what is uploaded is known to load
         digest = place(Path(folder) / "checkpoint", files).digest
-    with explained(f"{PREFIX}{repository}"):
+    with explain_errors(f"{PREFIX}{repository}"):
         api = hub.HfApi(library_name=LIBRARY)
         api.create_repo(repository, private=private, exist_ok=True)
         commit = api.create_commit(
@@ -86,7 +86,7 @@ def with_metadata(checkpoint: Checkpoint, *, name: str, license: str, tags: tupl
     """The checkpoint's files, the card with the hub's metadata on top, the manifest with the hash of that card."""
     files = checkpoint.files()
     front = _front_matter(checkpoint.manifest, name, license, tags)
-    card = (front + _FRONT_MATTER.sub("", files[CARD].decode("utf-8", "replace"), count=1)).encode()
+    card = (front + _FRONT_MATTER.sub("", files[CARD].decode("utf-8", "replace"))).encode()
     if card == files[CARD]:
         return files
     entry = FileEntry(hashlib.sha256(card).hexdigest(), len(card))

@@ -27,7 +27,7 @@ def _row(tag: str, cells: Sequence[object]) -> str:
     return "<tr>" + "".join(f'<{tag} style="{_CELL}">{escape(str(cell))}</{tag}>' for cell in cells) + "</tr>"
 
 
-def explained(cls: type[T]) -> type[T]:
+def explain_fields(cls: type[T]) -> type[T]:
     """A decorator for dataclasses: returns the class, whose docstring then tells of its fields, also in `help()`."""
     cls.__doc__ = _FieldDocs(cls.__doc__ or "", cls)  # type: ignore[assignment]
     return cls

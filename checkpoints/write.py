@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import metaprobe.checkpoints.golden as golden
-from metaprobe.checkpoints.checkpoint import Checkpoint, guard, verified_checkpoint
+from metaprobe.checkpoints.checkpoint import Checkpoint, guard, load_verified
 from metaprobe.checkpoints.errors import CheckpointError, CheckpointExists, ContractMismatch, GoldenMismatch
 from metaprobe.checkpoints.manifest import (
     CARD,
@@ -111,7 +111,7 @@ def place(target: Path, files: Mapping[str, bytes]) -> Checkpoint:
     temporary = _sibling(target, "tmp")
     try:
         _write(temporary, files)
-        checkpoint = verified_checkpoint(temporary)
+        checkpoint = load_verified(temporary)
         _publish(temporary, target)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)  # gone already where it was published

@@ -85,7 +85,7 @@ async def collect(
         setup = carry(setup, store.path, profiles)
     in_waves = system.experiences is not None or learns(setup.policy)
     learned: list[Observation] = []
-    with store.alone(), stopped_when_full(store):
+    with store.alone(), say_what_is_stored(store):
         pin_settings(store.path, all_settings(system, setup, text, wave, settings), unsaid=unsaid(system))
         with store.writer(shard_runs=shard_runs, text=text) as writer:
             collecting = _Collecting(system, items, setup, store.run_ids(), writer, concurrency, on_run)
@@ -103,7 +103,7 @@ async def collect(
 
 
 @contextmanager
-def stopped_when_full(store: RunStore) -> Iterator[None]:
+def say_what_is_stored(store: RunStore) -> Iterator[None]:
     """What cannot be written goes out with how many runs are stored, and how to go on."""
     try:
         yield

@@ -85,31 +85,32 @@ def extract(
     *,
     layers: str = "all",
     positions: Sequence[str] | None = None,
-    tokens: bool = False,
+    every_token: bool = False,
     stage: str | None = None,
     agent: str | None = None,
     batch_size: int = 32,
-    chunk: int = CHUNK,
+    shard_calls: int = CHUNK,
     other_model: bool = False,
     share: Share = Share(),
     watch: ExtractionWatch = ExtractionWatch(),
 ) -> ExtractReport:
     """Reads the calls of a store that lack these states, and writes the states beside the runs, float16.
 
-    Chunks are `chunk` calls in the store's order, whatever the number of processes; each is a file that appears whole,
-    and holds the same whoever wrote it. A call that has the states asked for, from answering or from an extraction
-    before, is passed over: that is how a killed extraction goes on. `layers`, `positions`: see `StateReplay`; `tokens`
-    keeps every answer token besides. `other_model` reads calls of whatever model, as text that this model is shown.
+    A chunk is `shard_calls` calls in the store's order, whatever the number of processes; each is a file that appears
+    whole, and holds the same whoever wrote it. A call that has the states asked for, from answering or from an
+    extraction before, is passed over: that is how a killed extraction goes on. `layers`, `positions`: see
+    `StateReplay`; `every_token` keeps every answer token besides. `other_model` reads calls of whatever model, as text
+    that this model is shown.
 
     Raises `RecordError` before anything is read where a call cannot be, where no call is chosen, where the calls are of
     another model, and where the model gives their tokens other log-probabilities than were recorded; and before a chunk
     is written that holds a state which is NaN or infinite.
     """
-    if min(batch_size, chunk) < 1:
-        raise RecordError(f"batch size {batch_size}, chunk {chunk}: expected at least 1")
-    replay = StateReplay(llm, layers=layers, positions=positions, tokens=tokens)
+    if min(batch_size, shard_calls) < 1:
+        raise RecordError(f"batch size {batch_size}, {shard_calls} calls a file: expected at least 1")
+    replay = StateReplay(llm, layers=layers, positions=positions, tokens=every_token)
     model = f"{llm.name}@{llm.revision}" if other_model else ""
-    todo, sample, stored, failed = _plan(store, llm, replay, stage, agent, model, tokens, other_model, chunk)
+    todo, sample, stored, failed = _plan(store, llm, replay, stage, agent, model, every_token, other_model, shard_calls)
     disagreement = replay.disagreement(sample)
     if disagreement is not None and math.isnan(disagreement):
         raise RecordError(f"{llm.name} gives log-probabilities that are no numbers: {_remedy(llm)}")
@@ -120,13 +121,13 @@ def extract(
             f"answered: load these, or read the calls as another model would with --other-model"
         )
     share.wait()  # nobody writes before everybody has seen what is there: else the chunks would differ
-    watch.on_total(_own_calls(len(todo), chunk, share))
+    watch.on_total(_own_calls(len(todo), shard_calls, share))
     request = _digest(replay.layers, replay.positions, llm.name, llm.revision, llm.dtype, model)
     report = ExtractReport(0, 0, stored, failed, 0, 0, disagreement)
-    for readings in _chunks(_readings(store, replay, todo), chunk, share):
+    for readings in _chunks(_readings(store, replay, todo), shard_calls, share):
         states = dict(zip((r.call_id for r in readings), replay.read(readings, batch_size=batch_size), strict=True))
         _check_finite(states, llm)
-        _write(store.path, request, replay, states, model=model, tokens=tokens)
+        _write(store.path, request, replay, states, model=model, tokens=every_token)
         read = sum(r.tokens for r in readings)
         rebuilt, without = sum(r.rebuilt for r in readings), sum(r.exact is None for r in readings)
         report += ExtractReport(len(readings), read, 0, 0, rebuilt, without, None)

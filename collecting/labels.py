@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ HUMAN = "human"
 FORM = 'expected {"call": ID, "correct": 0..1 or null}, perhaps with "source": "human" or "judge:NAME"'
 
 
-def unlabelled(runs: Iterable[Run]) -> Iterator[dict[str, Any]]:
+def find_unlabelled(runs: Iterable[Run]) -> Iterator[dict[str, Any]]:
     """Every answer that nobody has judged, as a line to fill in: its `correct` is null."""
     for run in runs:
         system = known_system(run.system)
@@ -25,6 +26,11 @@ def unlabelled(runs: Iterable[Run]) -> Iterator[dict[str, Any]]:
             answer = system.extract_answer(run.item, call, run.variant)
             about = {"item": run.item.id, "agent": call.agent, "question": run.item.question, "answer": answer}
             yield {"call": call.id, **about, "correct": None}
+
+
+def unknown_systems(runs: Iterable[Run]) -> Counter[str]:
+    """Returns how many runs are of systems that neither the package has nor an installed one, by the system's name."""
+    return Counter(run.system for run in runs if known_system(run.system) is None)
 
 
 def read_labels(path: Path) -> dict[str, Label]:

@@ -19,7 +19,7 @@ from metaprobe.collecting.collect import (
     run_id,
     unsaid,
 )
-from metaprobe.collecting.models import check_capture, load_models, named_models, tokens_per_second
+from metaprobe.collecting.models import api_options, check_layers, load_models, parse_models, tokens_per_second
 from metaprobe.collecting.options import check_constants, check_limits, check_needs, options_of
 from metaprobe.llms.base import LLMError
 from metaprobe.llms.cache import CachedLLM, CallCache, OnCall
@@ -27,6 +27,7 @@ from metaprobe.pipelines import Models, Prompts, Setup, System, load_system
 from metaprobe.pipelines.contract import check
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.errors import RecordError, Unwritable
+from metaprobe.records.plugins import load_plugin
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item
 from metaprobe.routing.explore import EpsilonGreedy, Exhaustive
@@ -39,6 +40,8 @@ from metaprobe.routing.review import ReviewRules
 from metaprobe.tasks.loading import DEFAULT_SEED, load_task
 
 CACHE_FILE = "calls.sqlite"
+POLICIES = "metaprobe.policies"
+"""Group of entry points in which an installed package gives policies of its own."""
 LEARNED = "learned"
 LEARNED_CONSTANTS = {"lambda": "lambda_"} | {name: name for name in ("budget", "seconds", "per_second", "assessment")}
 """Of `--policy learned:`, beside those of the papers' rules: as they are given -> argument of `load_policy`."""
@@ -53,46 +56,65 @@ class CollectionPlan:
     """A name, or `MODULE:NAME` of one of your own (`metaprobe.pipelines.load_system`)."""
     task: str
     """A name, a `.jsonl` file of items, or `MODULE:NAME` of one of your own (`metaprobe.tasks.load_task`)."""
-    llms: tuple[str, ...] = ("smollm2-135m",)
+    llm: Sequence[str] = ("smollm2-135m",)
     """`L`, the default model, and `NAME=L` for the stage or agent NAME. L: what `llms.weights.resolve` finds, or
     `openai:MODEL`, or `openai:MODEL@BASE_URL`."""
     judge: str | None = None
     """`L` for every stage called `judge`."""
-    api: tuple[str, ...] = ()
+    api: Sequence[str] = ()
     """`KEY=VALUE` for every `openai:` model, of `collecting.models.API_OPTIONS`; values as JSON or plain text."""
+    prices: Path | None = None
+    """File of prices for every `openai:` model: `{"MODEL": {"prompt": USD, "completion": USD}}`, a million tokens."""
     policy: str = "paper"
     """`paper`, `exhaustive` or `review`, with constants after a colon: `paper:theta=0.4,cycles=2`; or
     `learned:CHECKPOINT`, with constants after a comma: `learned:CHECKPOINT,budget=0.5,theta=0.4`."""
     epsilon: float = 0.0
     """Probability with which a decision is drawn evenly from the legal ones."""
-    signals: tuple[str, ...] = ()
+    signal: Sequence[str] = ()
     """`NAME=CHECKPOINT` (see `metaprobe.probes.source`)."""
-    agents: tuple[str, ...] = ()
-    variants: tuple[str, ...] = ()
+    agent: Sequence[str] = ()
+    """Names of the agents, where the system takes any; by default its own."""
+    variant: Sequence[str] = ()
+    """Variants of the system; by default those that it names itself."""
     data: str | None = None
     """Folder that holds the task's data, or `hf:` and a hub id."""
     split: str | None = None
+    """Split of the task set; by default its first."""
     limit: int | None = None
-    task_seed: int = DEFAULT_SEED
+    """Only so many items, spread evenly over dimensions and levels."""
+    task_seed: int | None = None
+    """Seed of a task whose items are drawn; by default that of `load_task`."""
     seed: int = 0
+    """Seed of sampled answers and of exploration."""
     prompts: Path | None = None
-    capture: str | None = None
+    """Folder with prompt files that take the place of the system's own."""
+    layers: str | None = None
     """Layers whose hidden states are kept at every answer: `all`, `every:N`, or numbers such as `0,8,16`."""
     top_logprobs: int = 0
+    """Alternatives kept a token."""
     batch_size: int = 32
+    """Requests that a local model generates at once."""
     concurrency: int = 128
-    tokens: tuple[str, ...] = ()
+    """Runs in flight."""
+    tokens: Sequence[str] = ()
     """`STAGE=N`, or `N` for every stage: the most tokens of a call, in place of the system's own; N may be `none`."""
-    constants: tuple[str, ...] = ()
+    constant: Sequence[str] = ()
     """`NAME=VALUE` of the system's constants."""
     profiles: Path | None = None
     """File of earlier outcomes that the agents' profiles begin with; those of this collection are added to it."""
     wave: int = 8
     """Items that run at once where agents learn from outcomes; the next wave sees what came of this one."""
     shard_runs: int = 64
+    """Runs written to one file."""
     text: bool = True
+    """Whether texts and token ids are kept; else only numbers, labels and ids."""
     cache: Path | None = None
     """File of calls shared between collections; by default one in the store, which goes when all runs are stored."""
+
+    @property
+    def items_seed(self) -> int:
+        """The task's seed, as it was given or by default."""
+        return DEFAULT_SEED if self.task_seed is None else self.task_seed
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,31 +153,22 @@ def launch(plan: CollectionPlan, out: Path, watch: CollectionWatch = CollectionW
     Every finished call is kept at once, so a kill loses the calls in flight and nothing else. Raises `RecordError` for
     a name that does not exist or a combination that cannot work, before anything is asked.
     """
-    system = load_system(plan.system)
-    for variant in plan.variants:
-        if variant not in system.variants:
-            raise RecordError(f"no variant of {system.name} {variant!r}; there are: {', '.join(system.variants)}")
-    if plan.agents and not system.agents:
-        raise RecordError(f"agents {', '.join(plan.agents)}: {system.name} takes no agents of your own")
-    if "" in plan.agents or len(set(plan.agents)) < len(plan.agents) or any(a != a.strip() for a in plan.agents):
-        raise RecordError(
-            f"agents {', '.join(map(repr, plan.agents))}: expected different names, without blanks around them, "
-            "separated by single commas"
-        )
-    agents = plan.agents or system.agents
-    variants = system.chosen(plan.variants)
+    system = _system_of(plan)
+    agents = tuple(plan.agent) or system.agents
+    variants = system.chosen(plan.variant)
     check_needs(system, variants)
-    options = options_of(system, plan.tokens, plan.constants)
-    check_constants(system, variants, plan.constants)
-    check_capture(plan.capture)
+    options = options_of(system, plan.tokens, plan.constant)
+    check_constants(system, variants, plan.constant)
+    check_layers(plan.layers)
+    api = api_options(plan.api, plan.prices)
     policy, rules = policy_of(plan)
     check_learners(system, policy, variants, plan.profiles is not None)
-    signals = SignalSource.load(plan.signals)
+    signals = SignalSource.load(plan.signal)
     check_sources(policy, signals, agents)
-    check(system, plan.variants, signals, policy, agents=agents)
-    items = load_task(plan.task, seed=plan.task_seed, limit=plan.limit, data=plan.data, split=plan.split)
+    check(system, plan.variant, signals, policy, agents=agents)
+    items = load_task(plan.task, seed=plan.items_seed, limit=plan.limit, data=plan.data, split=plan.split)
     _check_items(system, items, plan.task)
-    named = named_models(plan.llms, plan.judge, system, agents)
+    named = parse_models(plan.llm, plan.judge, system, agents)
     check_limits(options, system, named, agents)
     fields = {name for item in items for name in item.fields}
     folder = system.folder or system.name
@@ -169,8 +182,8 @@ def launch(plan: CollectionPlan, out: Path, watch: CollectionWatch = CollectionW
                 system,
                 signals,
                 agents,
-                api=plan.api,
-                capture=plan.capture,
+                api=api,
+                layers=plan.layers,
                 top_logprobs=plan.top_logprobs,
                 batch_size=plan.batch_size,
                 concurrency=plan.concurrency,
@@ -188,6 +201,22 @@ def launch(plan: CollectionPlan, out: Path, watch: CollectionWatch = CollectionW
         return asyncio.run(_collect(plan, system, items, setup, store, watch, profiles))
 
 
+def _system_of(plan: CollectionPlan) -> System:
+    """The system, which has the variants and takes the agents of the plan."""
+    system = load_system(plan.system)
+    for variant in plan.variant:
+        if variant not in system.variants:
+            raise RecordError(f"no variant of {system.name} {variant!r}; there are: {', '.join(system.variants)}")
+    if plan.agent and not system.agents:
+        raise RecordError(f"agents {', '.join(plan.agent)}: {system.name} takes no agents of your own")
+    if len({name for name in plan.agent if name and name == name.strip() and "," not in name}) < len(plan.agent):
+        raise RecordError(
+            f"agents {', '.join(map(repr, plan.agent))}: expected different names, without commas and without blanks "
+            "around them: give --agent NAME once for each"
+        )
+    return system
+
+
 async def _collect(
     plan: CollectionPlan,
     system: System,
@@ -197,8 +226,8 @@ async def _collect(
     watch: CollectionWatch,
     profiles: ProfileStore | None,
 ) -> CollectReport:
-    variants, out = system.chosen(plan.variants), store.path
-    settings = {"task": plan.task, "split": plan.split, "task seed": plan.task_seed, "capture": plan.capture}
+    variants, out = system.chosen(plan.variant), store.path
+    settings = {"task": plan.task, "split": plan.split, "task seed": plan.items_seed, "capture": plan.layers}
     if system.experiences is not None or learns(setup.policy):  # another spread of items: each has another past
         settings["limit"] = plan.limit
     async with AsyncExitStack() as stack:
@@ -234,7 +263,7 @@ async def _collect(
 
 
 def policy_of(plan: CollectionPlan) -> tuple[Policy, PaperRules]:
-    """The policy of a plan, and the papers' rules that it is or rests on.
+    """Returns the policy of a plan, and the papers' rules that it is or rests on; for one from outside, their defaults.
 
     Raises `RecordError` for another one, a `CheckpointError` for a checkpoint that cannot be used.
     """
@@ -243,17 +272,23 @@ def policy_of(plan: CollectionPlan) -> tuple[Policy, PaperRules]:
     if name == LEARNED:
         path, constants = checkpoint_and_constants(rest)
         own, rules = _own_constants(constants)
-        agents = plan.agents or load_system(plan.system).agents
+        agents = plan.agent or load_system(plan.system).agents
         policy = load_policy(path, rules, agents=agents, **own)
     elif name in ("paper", "exhaustive"):
         rules = PaperRules.parse(rest)
         policy = rules if name == "paper" else Exhaustive(rules)
     elif name == ReviewRules.label:
         policy, rules = ReviewRules.parse(rest), PaperRules()
+    elif (found := load_plugin(plan.policy, POLICIES, Policy, "policy")) is not None:  # type: ignore[type-abstract]
+        if isinstance(found, type):  # a class has the methods as well
+            raise RecordError(
+                f"policy {plan.policy!r} is the class itself; give an object of it: NAME = {found.__name__}()"
+            )
+        policy, rules = found, PaperRules()
     else:
         raise RecordError(
             f"policy {plan.policy!r}: expected paper, exhaustive, review or learned:CHECKPOINT, with constants as in "
-            "paper:theta=0.4 or learned:CHECKPOINT,budget=0.5,theta=0.4"
+            "paper:theta=0.4 or learned:CHECKPOINT,budget=0.5,theta=0.4; or MODULE:NAME of your own"
         )
     return (EpsilonGreedy(policy, epsilon=plan.epsilon, seed=plan.seed) if plan.epsilon else policy), rules
 
@@ -288,7 +323,7 @@ def _own_constants(constants: str) -> tuple[dict[str, float], PaperRules]:
 
 
 async def _estimate(plan: CollectionPlan, system: System, setup: Setup, todo: int, watch: CollectionWatch) -> None:
-    tokens = max(system.most_tokens(setup, variant) for variant in system.chosen(plan.variants))
+    tokens = max(system.most_tokens(setup, variant) for variant in system.chosen(plan.variant))
     if not tokens:  # texts are only read: how fast the model writes says nothing
         return
     asked: list[Call] = []

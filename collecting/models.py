@@ -33,12 +33,11 @@ API_OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "timeout_s": (_POSITIVE, "a number above 0"),
     "max_wait_s": (_POSITIVE, "a number above 0"),
     "attempts": (lambda value: isinstance(value, int) and value > 0, "a whole number above 0"),
-    "prices": (lambda value: isinstance(value, str), "a file (see metaprobe.llms.pricing.read_prices)"),
 }
 """Options of `OpenAILLM` that a command may set: whether a value is one, and what is."""
 
 
-def named_models(llms: Sequence[str], judge: str | None, system: System, agents: Sequence[str]) -> dict[str, str]:
+def parse_models(llms: Sequence[str], judge: str | None, system: System, agents: Sequence[str]) -> dict[str, str]:
     """Specifications by the stage or agent that they are for, "" for the default.
 
     Raises `RecordError` for a stage or agent that the system does not have, and for two models for one.
@@ -71,35 +70,35 @@ def load_models(
     signals: SignalSource,
     agents: Sequence[str],
     *,
-    api: Sequence[str] = (),
-    capture: str | None = None,
+    api: Mapping[str, Any] | None = None,
+    layers: str | None = None,
     top_logprobs: int = 0,
     batch_size: int = 32,
     concurrency: int = 128,
 ) -> Models:
-    """Each model once. Raises `RecordError` where a checkpoint reads what its model does not give."""
+    """Each model once. `api`: options of `OpenAILLM`; `layers`: those whose hidden states are kept.
+
+    Raises `RecordError` where a checkpoint reads what its model does not give.
+    """
     read = list(readings(system, signals, agents))
     needed: dict[str, set[int]] = {model: set() for model in named.values()}
     for stage, agent, replacement in read:
         needed[model_for(named, stage, agent)].update(replacement.layers)
-    if capture is not None and (remote := [model for model in needed if model.startswith(API)]):
-        raise RecordError(
-            f"capture {capture!r}: {remote[0]} gives no hidden states; leave it out, or use a local model"
-        )
-    options = api_options(api)
+    if layers is not None and (remote := [model for model in needed if model.startswith(API)]):
+        raise RecordError(f"layers {layers!r}: {remote[0]} gives no hidden states; leave it out, or use a local model")
     loaded: dict[str, LLM] = {}
-    for model, layers in needed.items():
+    for model, of_signals in needed.items():
         if model.startswith(API):
             require("openai", "api")
             from metaprobe.llms.openai_client import OpenAILLM  # not above: a local collection needs no client
 
-            loaded[model] = OpenAILLM.parse(model, top_logprobs=top_logprobs, concurrency=concurrency, **options)
+            loaded[model] = OpenAILLM.parse(model, top_logprobs=top_logprobs, concurrency=concurrency, **(api or {}))
         else:
             require("torch", "train")
             from metaprobe.llms.local import LocalLLM  # not above: a collection over an API needs no torch
 
             loaded[model] = LocalLLM.load(
-                model, batch_size=batch_size, top_logprobs=top_logprobs, layers=_layers(capture, layers)
+                model, batch_size=batch_size, top_logprobs=top_logprobs, layers=_layers(layers, of_signals)
             )
     models = Models(loaded[named[""]], {name: loaded[model] for name, model in named.items() if name})
     for stage, agent, replacement in read:
@@ -137,8 +136,8 @@ async def tokens_per_second(
     return min(rates)
 
 
-def api_options(given: Sequence[str]) -> dict[str, Any]:
-    """`KEY=VALUE` texts as options of `OpenAILLM`. Raises `RecordError` for one that is none."""
+def api_options(given: Sequence[str], prices: str | Path | None = None) -> dict[str, Any]:
+    """`KEY=VALUE` texts, and a file of prices, as options of `OpenAILLM`. Raises `RecordError` for one that is none."""
     options: dict[str, Any] = {}
     for text in given:
         key, separator, said = text.partition("=")
@@ -151,10 +150,10 @@ def api_options(given: Sequence[str]) -> dict[str, Any]:
         if not fits(value):
             raise RecordError(f"api option {text!r}: expected {expected}")
         options[key] = value
-    if "prices" in options:
+    if prices is not None:
         from metaprobe.llms.pricing import read_prices
 
-        options["prices"] = read_prices(options["prices"])
+        options["prices"] = read_prices(prices)
     return options
 
 
@@ -182,21 +181,21 @@ def _check_reading(llm: LLM, replacement: Replacement) -> None:
         raise RecordError(f"{replacement.reader.checkpoint.path} reads log-probabilities, and {llm.name} gives none")
 
 
-def check_capture(capture: str | None) -> None:
+def check_layers(layers: str | None) -> None:
     """Raises `RecordError` for layers to keep that no model could have. Which a model has shows when it is loaded."""
-    if capture is not None and not re.fullmatch(r"all|every:0*[1-9]\d*|\d+(\s*,\s*\d+)*", capture.strip()):
-        raise RecordError(f"capture {capture!r}: expected 'all', 'every:N', or numbers of layers such as 0,8,16")
+    if layers is not None and not re.fullmatch(r"all|every:0*[1-9]\d*|\d+(\s*,\s*\d+)*", layers.strip()):
+        raise RecordError(f"layers {layers!r}: expected 'all', 'every:N', or numbers of layers such as 0,8,16")
 
 
-def _layers(capture: str | None, needed: set[int]) -> str | None:
-    """The layers of a capture and those that checkpoints read, as `LocalLLM.load` takes them."""
+def _layers(layers: str | None, needed: set[int]) -> str | None:
+    """The layers to keep and those that checkpoints read, as `LocalLLM.load` takes them."""
     wanted = ",".join(map(str, sorted(needed)))
-    if capture is None or not needed:
-        return capture or wanted or None
-    if capture == "all":
-        return capture
-    if not re.fullmatch(r"\d+(,\d+)*", capture):
+    if layers is None or not needed:
+        return layers or wanted or None
+    if layers == "all":
+        return layers
+    if not re.fullmatch(r"\d+(,\d+)*", layers):
         raise RecordError(
-            f"capture {capture!r} beside signals that read layers {wanted}: give all, or numbers such as these"
+            f"layers {layers!r} beside signals that read layers {wanted}: give all, or numbers such as these"
         )
-    return ",".join(map(str, sorted({*map(int, capture.split(",")), *needed})))
+    return ",".join(map(str, sorted({*map(int, layers.split(",")), *needed})))

@@ -15,7 +15,8 @@ from metaprobe.records.types import Run
 from metaprobe.tasks import TASKS
 
 Summary = dict[str, Any]
-SHOWN = ("task", "model", "policy", "signals")
+SHOWN = {"task": "task set", "model": "model", "policy": "policy", "signals": "signals"}
+"""Setting of a collection -> its name beside the figures, where `task` stands for the task's own scores."""
 
 
 def summarize(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> list[Summary]:
@@ -97,7 +98,9 @@ def _essay_debate(runs: Sequence[Run], resamples: int, seed: int) -> dict[str, A
 
 def _caelf(runs: Sequence[Run], resamples: int, seed: int) -> dict[str, Any]:
     rated = caelf.feedback_ratings(runs, resamples=resamples, seed=seed)
-    return {"contest": caelf.contested(runs, resamples=resamples, seed=seed)} | ({"feedback": rated} if rated else {})
+    return {"contest": caelf.summarise_contests(runs, resamples=resamples, seed=seed)} | (
+        {"feedback": rated} if rated else {}
+    )
 
 
 ANALYSES: dict[str, Callable[[Sequence[Run], int, int], dict[str, Any]]] = {
@@ -118,7 +121,7 @@ def summarize_stores(folders: Sequence[Path], *, resamples: int = 1000, seed: in
     for folder in folders:
         path = folder / SETTINGS_FILE
         settings = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-        with_ = {name: settings[name] for name in SHOWN if name in settings}
+        with_ = {name: settings[key] for key, name in SHOWN.items() if key in settings}
         summaries = summarize(RunStore(folder), resamples=resamples, seed=seed)
         found += [{"store": str(folder), **with_, **summary} for summary in summaries]
     return found

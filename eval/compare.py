@@ -190,6 +190,8 @@ def _cell_order(cell: tuple[str, str]) -> tuple[str, int, str]:
 
 def trajectories(table: AnswerTable) -> Trajectories | None:
     """Log-probabilities over the course of right and of wrong answers; None where one kind is missing."""
+    if not table.measured:
+        return None
     right = [np.asarray(x) for x in table.logprobs[table.y == 1]]
     wrong = [np.asarray(x) for x in table.logprobs[table.y == 0]]
     if not right or not wrong:

@@ -67,7 +67,7 @@ def level_ranks(levels: NDArray[np.str_]) -> NDArray[np.float64]:
     return np.array([rank(level) for level in levels.tolist()], dtype=np.float64)
 
 
-def detailed(
+def add_details(
     table: AnswerTable,
     judged: Sequence[Judged],
     results: Sequence[MethodResult],

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.eval.compare import RESAMPLES, STATED, Judged, control_names
-from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, percentile_interval, resampled
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, percentile_interval, resample_values
 from metaprobe.eval.metrics.delong import delong_test, holm, normal_p
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.ranked import Floats
@@ -75,7 +75,7 @@ def _references(table: AnswerTable, judged: Sequence[Judged]) -> list[str]:
 
 
 def _over_resamples(table: AnswerTable, score: Floats, weights: NDArray[np.int32]) -> Floats:
-    return resampled(lambda weight: np.asarray(auroc(table.y, score, weight)), weights)
+    return resample_values(lambda weight: np.asarray(auroc(table.y, score, weight)), weights)
 
 
 def _bootstrap(difference: float, spread: Floats, weights: NDArray[np.int32]) -> tuple[Interval, float]:

@@ -118,7 +118,7 @@ def gate_report(
 ) -> GateReport:
     """Figures with 95 % intervals from a bootstrap over groups. Looks that hardly any answer reaches are left out."""
     stronger = stronger or Stronger()
-    again = asked_again(held_out.table)
+    again = simulate_asking_again(held_out.table)
     looks = [look_result(held_out, column, resamples, seed) for column in range(len(held_out.looks))]
     return GateReport(
         looks=tuple(look for look in looks if look is not None),
@@ -164,7 +164,7 @@ class Again:
     assumption: str
 
 
-def asked_again(table: AnswerTable) -> Again:
+def simulate_asking_again(table: AnswerTable) -> Again:
     """From the other answers of the same model to the same question, where there are any; else the average answer's."""
     keys = [*zip(table.items.tolist(), table.models.tolist(), table.variants.tolist(), strict=True)]
     number = {key: i for i, key in enumerate(dict.fromkeys(keys))}

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Severity
-from metaprobe.checkpoints.shown import explained
+from metaprobe.checkpoints.shown import explain_fields
 from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.eval.metrics.calibration import ReliabilityBin, StatedCalibration
 from metaprobe.eval.metrics.controls import ControlComparison
@@ -302,7 +302,7 @@ class TwoChoice:
     methods: tuple[Efficiency, ...]
 
 
-@explained
+@explain_fields
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Comparison(ShownComparison):
     """Everything a report shows. Sections without content are left out, apart from the method table."""

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, mean_interval
-from metaprobe.eval.metrics.ranked import Floats, MetricFunction, Value, checked_weights, ratio
+from metaprobe.eval.metrics.ranked import Floats, MetricFunction, Value, check_weights, ratio
 from metaprobe.records.errors import RecordError
 
 RESAMPLES = 1000
@@ -273,7 +273,7 @@ def compare(
 
 def share(hit: ArrayLike, counted: ArrayLike, weight: ArrayLike | None = None) -> Value:
     """Sum of `hit` over the sum of `counted`, both (n,); nan where nothing is counted. A `Metric`."""
-    weights, one = checked_weights(weight, np.size(hit))
+    weights, one = check_weights(weight, np.size(hit))
     above, below = np.asarray(hit, dtype=np.float64), np.asarray(counted, dtype=np.float64)
     counts: Floats = weights.astype(np.float64)
     result = ratio(counts @ above, counts @ below)
@@ -285,7 +285,7 @@ def quantile(part: float) -> MetricFunction:
 
     def metric(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None, /) -> Value:
         values = np.asarray(score, dtype=np.float64)
-        weights, one = checked_weights(weight, len(values))
+        weights, one = check_weights(weight, len(values))
         order = np.argsort(values)
         reached = np.cumsum(weights[:, order], axis=1)
         result: Floats = values[order[(reached < part * reached[:, -1:]).sum(axis=1)]]

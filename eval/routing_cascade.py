@@ -35,7 +35,7 @@ class TunedCascade:
         return [Played(self.agents[:count], self.agents[count - 1]) for count in asked.tolist()]
 
 
-def tuned_cascade(
+def tune_cascade(
     training: Matrix,
     confidence: Floats,
     *,
@@ -87,7 +87,7 @@ def cascades_on_hull(training: Matrix, confidence: Floats, *, longest: int = 3) 
     """Every chain of one to `longest` (at most 3) agents that is the best at some price, cheapest first.
 
     Cost and mean score of each chain at every pair of `CUTS` thresholds are counted on the training rows, and what
-    stands on the upper hull of them all is returned: as if `tuned_cascade` had been tuned at all prices there are.
+    stands on the upper hull of them all is returned: as if `tune_cascade` had been tuned at all prices there are.
     `confidence` (n, A) as there. Raises `RecordError` where a score or a cost is unknown.
     """
     if not training.full or np.isnan(training.cost).any():

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.metrics.bootstrap import Interval, mean_interval, resampled
+from metaprobe.eval.metrics.bootstrap import Interval, mean_interval, resample_values
 from metaprobe.eval.metrics.delong import holm, normal_p
 from metaprobe.eval.metrics.ranked import Floats
 from metaprobe.eval.routing import Matrix, Played
@@ -23,7 +23,7 @@ def always(matrix: Matrix, agent: int) -> list[Played]:
     return [Played((agent,), agent)] * len(matrix)
 
 
-def shuffled(played: Sequence[Played], *, seed: int = 0) -> list[Played]:
+def shuffle_choices(played: Sequence[Played], *, seed: int = 0) -> list[Played]:
     """The policy's own choices dealt to other questions: random at exactly its rates of asking and keeping."""
     return [played[row] for row in np.random.default_rng([seed, STREAM]).permutation(len(played))]
 
@@ -100,7 +100,7 @@ def against(mine: Floats, controls: Mapping[str, Floats], weights: NDArray[np.in
 
 def _standard_error(values: Floats, weights: NDArray[np.integer]) -> float:
     """Of the mean of `values` (n,), over the resamples; 0 where they are all the same."""
-    means = resampled(lambda weight: weight @ values / weight.sum(axis=1), weights)
+    means = resample_values(lambda weight: weight @ values / weight.sum(axis=1), weights)
     return float(means.std()) if np.ptp(values) else 0.0
 
 

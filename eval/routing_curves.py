@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval
-from metaprobe.eval.metrics.ranked import Floats, MetricFunction, Value, checked_weights
+from metaprobe.eval.metrics.ranked import Floats, MetricFunction, Value, check_weights
 from metaprobe.eval.routing import RESAMPLES, Matrix, Played, best_single, cheapest, replay
 from metaprobe.records.errors import RecordError
 
@@ -100,7 +100,7 @@ class Recovered:
     """The same for 80 % of it."""
 
 
-def recovered(
+def measure_recovery(
     cost: ArrayLike, accuracy: ArrayLike, weak: tuple[float, float], strong: tuple[float, float]
 ) -> Recovered:
     """From a router's points (k,) and those of the two agents. RouteLLM, Ong et al. 2024, arXiv:2406.18665.
@@ -206,7 +206,7 @@ def _of_points(of: Callable[[Floats, Floats], float]) -> MetricFunction:
 
     def metric(score: ArrayLike, cost: ArrayLike, weight: ArrayLike | None = None, /) -> Value:
         scores, costs = np.asarray(score), np.asarray(cost)
-        weights, one = checked_weights(weight, scores.shape[1])
+        weights, one = check_weights(weight, scores.shape[1])
         total = weights.sum(axis=1, keepdims=True)
         points = zip(weights @ costs.T / total, weights @ scores.T / total, strict=True)
         values = np.array([of(c, a) for c, a in points])
@@ -226,4 +226,4 @@ def _aiq(cost: Floats, accuracy: Floats) -> float:
 
 def _recovered(cost: Floats, accuracy: Floats) -> Recovered:
     ends = [(float(cost[end]), float(accuracy[end])) for end in (-2, -1)]
-    return recovered(cost[:-2], accuracy[:-2], *ends)
+    return measure_recovery(cost[:-2], accuracy[:-2], *ends)

@@ -16,7 +16,7 @@ ENOUGH_LONGER = 0.05
 """Beyond the k at which no more than this share of the answers goes on, nothing changes any more."""
 
 
-def seen_tokens(
+def auroc_by_tokens_seen(
     table: AnswerTable,
     *,
     learned: Mapping[str, Mapping[int, ArrayLike]] | None = None,
@@ -28,9 +28,9 @@ def seen_tokens(
 
     `learned`: name -> k -> (n,) out-of-fold scores from the first k tokens, as a model of the schema `prefix-k` gives
     them; it must have the same k everywhere, and they are the ones shown. Shorter answers are read to their end. None
-    where all answers are right, or all are wrong.
+    where all answers are right, or all are wrong, or there are no log-probabilities.
     """
-    if len(np.unique(table.y)) < 2:
+    if len(np.unique(table.y)) < 2 or not table.measured:
         return None
     given = learned or {}
     if given:

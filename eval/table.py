@@ -77,14 +77,22 @@ def bare_table(y: NDArray[np.int64], groups: NDArray[np.str_]) -> AnswerTable:
 
 
 def answer_table(
-    runs: Iterable[Run], *, target: str = "correct", stage: str | None = None, agent: str | None = None
+    runs: Iterable[Run],
+    *,
+    target: str = "correct",
+    stage: str | None = None,
+    agent: str | None = None,
+    bare: bool = False,
 ) -> AnswerTable:
     """Every call with a label `target`, log-probabilities and at least one token.
+
+    With `bare`, where no labelled call has log-probabilities, every call with the label.
 
     Raises `RecordError` where nothing is left, saying what was found instead, or where a label is not 0 or 1.
     """
     records: list[dict[str, Any]] = []
-    unlabelled = bare = 0
+    without: list[dict[str, Any]] = []
+    unlabelled = 0
     seen_calls = 0
     seen_labels: set[str] = set()
     stages: set[str] = set()
@@ -103,20 +111,19 @@ def answer_table(
                 continue
             if y not in (0.0, 1.0):
                 raise RecordError(f"call {call.id}: label {target} is {y}; expected 0 or 1")
-            if call.logprobs is None or len(call.logprobs) == 0:
-                bare += 1
-                continue
-            records.append(_row(run, call, int(y)))
+            (records if _measured(call) else without).append(_row(run, call, int(y)))
     if not records and not seen_calls:
         raise RecordError(
             f"no call of stage {stage or 'any'} by agent {agent or 'any'}; stages found: {_listed(stages)}; "
             f"agents found: {_listed(agents)}"
         )
+    if bare:
+        records = records or without
     if not records:
         raise RecordError(
-            f"no answer with a label {target!r} and log-probabilities: {unlabelled} calls have no such label, {bare} "
-            f"have it but no log-probabilities; labels found: {', '.join(sorted(seen_labels)) or 'none'}"
-            + (f". {NEEDED}" if bare else "")
+            f"no answer with a label {target!r} and log-probabilities: {unlabelled} calls have no such label, "
+            f"{len(without)} have it but no log-probabilities; labels found: {', '.join(sorted(seen_labels)) or 'none'}"
+            + (f". {NEEDED}" if without else "")
         )
     # Runs are stored in the order in which they ended; folds and fits must not depend on that.
     records.sort(key=lambda record: record["call_ids"])
@@ -129,8 +136,8 @@ def answer_table(
 
 
 def _row(run: Run, call: Call, y: int) -> dict[str, Any]:
-    """Returns what the table keeps of one labelled call that has log-probabilities; keys are its columns."""
-    assert call.logprobs is not None
+    """Returns what the table keeps of one labelled call; keys are its columns."""
+    logprobs = call.logprobs if call.logprobs is not None else np.empty(0, dtype=np.float32)
     item = run.item
     return {
         "call_ids": call.id,
@@ -146,10 +153,14 @@ def _row(run: Run, call: Call, y: int) -> dict[str, Any]:
         "stated_difficulty": _number(stated_of(run, call, "difficulty")),
         "stated_confidence": _number(stated_of(run, call, "confidence")),
         "p_true": _number(stated_of(run, call, "p_true")),
-        "logprobs": call.logprobs,
-        "tokens": len(call.logprobs),
+        "logprobs": logprobs,
+        "tokens": len(logprobs),
         "cut": call.finish_reason == "length",
     }
+
+
+def _measured(call: Call) -> bool:
+    return call.logprobs is not None and len(call.logprobs) > 0
 
 
 def stated_of(run: Run, answer: Call, kind: str) -> float | None:

@@ -32,7 +32,7 @@ def _telling(value: float, digits: int) -> int:
     return next((n for n in range(digits, MOST_DIGITS + 1) if round(value, n)), digits)
 
 
-def spread(interval: Interval, digits: int = 2, *, signed: bool = False) -> str:
+def format_interval(interval: Interval, digits: int = 2, *, signed: bool = False) -> str:
     """`0.71 [0.68, 0.74]`."""
     return f"{number(interval.estimate, digits, signed=signed)} {bounds(interval, digits, signed=signed)}"
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import click
 
+import metaprobe
 from metaprobe.eval.systems.metacogagent import outcomes
 from metaprobe.records.outcomes import outcome_of_line
 from metaprobe.records.store import RunStore
 from metaprobe.routing.learned import LearnedRouter
 from metaprobe.routing.learned_state import AskedAgent, Known
 from metaprobe.training.router.evaluate import evaluate_router
-from metaprobe.training.router.train import write_router
 
 RUNS = Path(__file__).parent.parent / "recorded" / "metacog-every-agent"
 USD_PER_1000 = {"alpha": 0.01, "beta": 0.04, "gamma": 0.12}  # assumed prices of a question, by size of the model
@@ -34,7 +34,8 @@ def main(out: Path, states: int, folds: int) -> None:
     questions = [outcome_of_line(line) for line in lines]
     groups = sorted({question.group for question in questions})
     kept_apart = set(groups[::3])
-    write_router(out, [q for q in questions if q.group not in kept_apart], states=states, folds=folds)
+    learned_from = [q for q in questions if q.group not in kept_apart]
+    metaprobe.train_router(learned_from, states=states, folds=folds, out=out)
     router = LearnedRouter.load(out)
 
     step = router.decide(Known({}, question="What is 17 * 23?", dimension="mathematical computation"))

@@ -14,12 +14,12 @@ from typing import Any
 
 import click
 
+import metaprobe
 from metaprobe import QualityPredictor
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call
 from metaprobe.routing.gate import StreamingGate
 from metaprobe.serving.watch import watch
-from metaprobe.training.gate.train import write_gate
 
 RUNS = Path(__file__).parent.parent / "recorded" / "metacog-every-agent"
 AGENT = "beta"  # of the three models there, Qwen2.5-Coder-0.5B
@@ -35,7 +35,7 @@ def main(checkpoint: Path | None, gate: Path | None) -> None:
     if gate is None:
         gate = Path(tempfile.mkdtemp()) / "gate"
         RunStore(gate.parent / "runs").append(run for run in runs if run.item.group not in kept_apart)
-        write_gate(gate, [gate.parent / "runs"], stage="answer", agent=AGENT, alphas=[0.1], folds=2)
+        metaprobe.train_gate(gate.parent / "runs", stage="answer", agent=AGENT, alpha=[0.1], folds=2, out=gate)
     gates = StreamingGate.load(gate, stop=0.1)  # of the good answers, at most a tenth is stopped
     count = {(right, action): 0 for right in (1.0, 0.0) for action in ("continue", "stop")}
     for run in (run for run in runs if run.item.group in kept_apart):

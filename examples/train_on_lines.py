@@ -12,11 +12,11 @@ from typing import Any
 
 import click
 
+import metaprobe
 from metaprobe import QualityPredictor
 from metaprobe.records.importer import import_file
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Run
-from metaprobe.training.quality.train import head_studies, write_quality
 
 RUNS = Path(__file__).parent.parent / "recorded" / "metacog-every-agent"
 
@@ -34,8 +34,7 @@ def main(lines: Path | None, out: Path, folds: int) -> None:
         lines.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
     report = import_file(lines, RunStore(out / "runs"))
     print(f"{report.imported} lines imported, {report.already_stored} known already, in {report.groups} groups")
-    studies = head_studies([out / "runs"], ["correct"], folds=folds)  # every figure from folds by group
-    checkpoint = write_quality(out / "quality", studies, command="examples/train_on_lines.py")
+    checkpoint = metaprobe.train_quality(out / "runs", folds=folds, out=out / "quality")  # figures from folds by group
     for name, value in sorted(checkpoint.manifest.metrics.items()):
         print(f"{name}: {value.estimate:.3f} [{value.low:.3f}, {value.high:.3f}]")
     print(QualityPredictor.load(out / "quality").predict([-0.1, -0.02, -1.3, -0.4]))

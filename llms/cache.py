@@ -18,7 +18,7 @@ import numpy as np
 
 from metaprobe.llms.base import LLM, Capabilities, LLMError, Request, Token
 from metaprobe.llms.keys import question_key
-from metaprobe.llms.replay import recorded_tokens, under
+from metaprobe.llms.replay import replay_tokens, under
 from metaprobe.records.database import Database
 from metaprobe.records.types import Call, Hidden, Message, Sampling, Usage
 
@@ -136,7 +136,7 @@ class CachedLLM:
         async with self._turn(key):
             kept = self._cache.get(key)
         if kept is not None:
-            for token in recorded_tokens(kept):
+            for token in replay_tokens(kept):
                 yield token
             yield under(request, kept)
             return

@@ -58,7 +58,7 @@ class Endpoint:
                 "expected at least 1, at least 1, and more than 0"
             )
         self._url = str(client.base_url) if client else url or os.environ.get("OPENAI_BASE_URL") or OPENAI_URL
-        self.address, self.host = shown_address(self._url)
+        self.address, self.host = public_address(self._url)
         self._given = client
         self._concurrency = concurrency
         self._timeout_s = timeout_s
@@ -133,7 +133,7 @@ class Endpoint:
         return door
 
 
-def shown_address(url: str) -> tuple[str, str]:
+def public_address(url: str) -> tuple[str, str]:
     """An endpoint's address without what may be secret in it, and its host. Raises `LLMError` for one that is none."""
     try:
         parts = urlsplit(url)

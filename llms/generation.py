@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from transformers import GenerationConfig
 
-from metaprobe.llms.prefix import Prefixes, grouped_cache, padded, prefixes
+from metaprobe.llms.prefix import Prefixes, build_group_cache, pad_rows, prefixes
 from metaprobe.llms.recorder import BatchRecorder, RowsDone
 
 
@@ -27,8 +27,8 @@ def generate(
     """
     nothing = Prefixes((0,) * len(prompts), (0,) * len(prompts), (0,))
     found = prefixes(prompts) if share_prefix else nothing
-    ids, mask = padded(prompts, pad, found, model.device)
-    past = grouped_cache(model, ids, mask, found)
+    ids, mask = pad_rows(prompts, pad, found, model.device)
+    past = build_group_cache(model, ids, mask, found)
     while True:
         # A model's own generation defaults (repetition penalty, top-k) would change what is recorded as raw.
         config = GenerationConfig(  # type: ignore[no-untyped-call]

@@ -88,7 +88,7 @@ async def post(client: openai.AsyncOpenAI, path: str, body: Mapping[str, Any]) -
     return answer
 
 
-def echoed(answer: Mapping[str, Any], prompt: str, continuation: str) -> Mapping[str, Any]:
+def read_echo(answer: Mapping[str, Any], prompt: str, continuation: str) -> Mapping[str, Any]:
     """A text completion that echoes `prompt`, as the chat completion whose answer is the `continuation` it ends with.
 
     The first token of a prompt has no log-probability and is left out. Raises `EndpointError` where there are no

@@ -13,7 +13,7 @@ from openai import AsyncOpenAI
 from metaprobe.llms.base import Capabilities, LLMError, Request, Token
 from metaprobe.llms.endpoint import Endpoint, Sleep
 from metaprobe.llms.endpoint_errors import EndpointError
-from metaprobe.llms.openai_answers import CHAT, TEXT, OpenStream, echoed, post, token_ids
+from metaprobe.llms.openai_answers import CHAT, TEXT, OpenStream, post, read_echo, token_ids
 from metaprobe.llms.pricing import OPENAI_HOST, Price, price_of
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.openai_format import parse_response, parse_text
@@ -212,7 +212,7 @@ class OpenAILLM:
             async def ask() -> Call:
                 started = time.perf_counter()
                 answer = await post(client, TEXT, body | self.extra_body)
-                return self._call(request, echoed(answer, prompt, continuation), _since(started))
+                return self._call(request, read_echo(answer, prompt, continuation), _since(started))
 
             return await self._endpoint.ask(ask, _named(request))
 

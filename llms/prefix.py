@@ -19,7 +19,7 @@ def shareable(model: PreTrainedModel) -> bool:
     return set(kinds) == {"full_attention"} and not getattr(config, "sliding_window", None)
 
 
-def shared_length(prompts: Sequence[Sequence[int]]) -> int:
+def count_shared(prompts: Sequence[Sequence[int]]) -> int:
     """Tokens that all prompts begin with, at least one less than the shortest has; 0 where too few to be worth it."""
     if len(prompts) < 2:
         return 0
@@ -47,7 +47,7 @@ def prefixes(prompts: Sequence[Sequence[int]]) -> Prefixes:
     Either one group, of what all prompts begin with, or groups of prompts that share half of their tokens and more:
     questions about one long text, or samples of one prompt.
     """
-    whole, rows = shared_length(prompts), len(prompts)
+    whole, rows = count_shared(prompts), len(prompts)
     together = Prefixes((whole,) * rows, (0,) * rows, (0,))
     chains: list[list[int]] = []
     for row in sorted(range(rows), key=lambda row: list(prompts[row])):
@@ -99,7 +99,7 @@ def _to_read(prompts: Sequence[Sequence[int]], found: Prefixes) -> int:
     return len(found.first) * max(found.lengths) + len(prompts) * rests
 
 
-def padded(prompts: Sequence[list[int]], pad: int, found: Prefixes, device: torch.device) -> tuple[Tensor, Tensor]:
+def pad_rows(prompts: Sequence[list[int]], pad: int, found: Prefixes, device: torch.device) -> tuple[Tensor, Tensor]:
     """Token ids and attention mask, (B, longest prefix + longest rest): padding stands before each prefix and rest."""
     before = max(found.lengths)
     after = max(len(prompt) - length for prompt, length in zip(prompts, found.lengths, strict=True))
@@ -111,7 +111,7 @@ def padded(prompts: Sequence[list[int]], pad: int, found: Prefixes, device: torc
     return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
 
 
-def grouped_cache(model: PreTrainedModel, ids: Tensor, mask: Tensor, found: Prefixes) -> Any:
+def build_group_cache(model: PreTrainedModel, ids: Tensor, mask: Tensor, found: Prefixes) -> Any:
     """Keys and values of each group's prefix, computed once and copied to its rows; None where there is none."""
     length = max(found.lengths)
     if not length:

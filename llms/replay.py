@@ -50,7 +50,7 @@ class ReplayLLM:
     async def stream(self, request: Request) -> AsyncIterator[Token | Call]:
         """The recorded tokens, then the recorded call."""
         call = await self.complete(request)
-        for token in recorded_tokens(call):
+        for token in replay_tokens(call):
             yield token
         yield call
 
@@ -74,7 +74,7 @@ def under(request: Request, call: Call) -> Call:
     )
 
 
-def recorded_tokens(call: Call) -> Iterator[Token]:
+def replay_tokens(call: Call) -> Iterator[Token]:
     """The tokens of a finished call, as they would be streamed; the whole text as one where it kept no tokens."""
     for i, text in enumerate(call.tokens):
         yield Token(

@@ -87,7 +87,7 @@ class StateReplay:
         if call.prompt_token_ids is None and not call.messages:
             raise LLMError(
                 f"call {call.id} holds neither prompt token ids nor messages: there is nothing to read. It was stored "
-                f"without texts (--no-text); collect it again, with --capture to keep hidden states at once"
+                f"without texts (--no-text); collect it again, with --layers to keep hidden states at once"
             )
         kept = call.prompt_token_ids is not None and call.token_ids is not None
         prompt = self._llm.encode(call.messages) if call.prompt_token_ids is None else call.prompt_token_ids.tolist()

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from metaprobe.llms.prefix import prefix_cache, shared_length
+from metaprobe.llms.prefix import count_shared, prefix_cache
 
 LOGITS_AT_ONCE = 1 << 27
 """Most logits held at a time: half a gigabyte in float32."""
@@ -50,7 +50,7 @@ def _pass(
     sequences = [prompt + rest for prompt, rest in pairs]
     first, longest = min(len(prompt) for prompt, _ in pairs) - 1, max(map(len, sequences))
     # The logits after the last shared token are needed where a prompt ends there, so one token less is shared.
-    shared = min(shared_length(sequences), first) if share_prefix else 0
+    shared = min(count_shared(sequences), first) if share_prefix else 0
     past = (
         prefix_cache(model, torch.tensor([sequences[0][:shared]], device=model.device), len(pairs)) if shared else None
     )

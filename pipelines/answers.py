@@ -2,7 +2,15 @@
 
 import re
 
-from metaprobe.records.answers import chosen, chosen_letter, function_code, numbers, stated_number, undressed, words
+from metaprobe.records.answers import (
+    chosen,
+    chosen_letter,
+    function_code,
+    numbers,
+    read_number,
+    strip_decoration,
+    words,
+)
 from metaprobe.records.types import Item
 
 _TAGGED = re.compile(r"<answer>\s*(.*?)\s*(?:</answer>|\Z)", re.IGNORECASE | re.DOTALL)
@@ -45,12 +53,12 @@ def canonical(item: Item, answer: str) -> str:
     if item.check == "function":
         return function_code(answer) or ""
     if item.check == "number":
-        stated = stated_number(item.question, answer)
-        found = numbers(undressed(answer)) if stated is None else (stated,)
+        stated = read_number(item.question, answer)
+        found = numbers(strip_decoration(answer)) if stated is None else (stated,)
         return str(found[-1]) if found else ""
     if item.choices:
         return chosen(item, answer) or ""
-    return " ".join(words(undressed(answer)))
+    return " ".join(words(strip_decoration(answer)))
 
 
 def most_voted(item: Item, answers: dict[str, tuple[str, float]]) -> str:

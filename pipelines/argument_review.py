@@ -11,7 +11,7 @@ from dataclasses import replace
 from metaprobe.pipelines.judging import DIMENSIONS, MOST
 from metaprobe.pipelines.session import UNREAD, Session
 from metaprobe.probes.quality import CRITICAL, Verdict
-from metaprobe.probes.signals import STATED, Signal, joined, signals_of
+from metaprobe.probes.signals import STATED, Signal, combine_probabilities, signals_of
 from metaprobe.probes.source import Replacement
 from metaprobe.records.types import Call, Decision
 from metaprobe.routing.paper import AGAIN, JUDGE, KEEP
@@ -56,7 +56,7 @@ def join_judged(session: Session, argument: Call, q: int | None) -> None:
     if verdict is None:
         return
     read = fields_of(verdict, replacement)["q"] / MOST
-    value = read if q is None else joined(q / MOST, read)
+    value = read if q is None else combine_probabilities(q / MOST, read)
     source = replacement.digest if q is None else STATED + replacement.digest
     session.label(argument, "signal:quality", value, source=source)
 

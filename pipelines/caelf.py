@@ -61,13 +61,13 @@ class Scale:
 
     def state(self, session: Session, call: Call) -> int | None:
         """The level that an answer states, or None; noted as a number in [0, 1]."""
-        level = stated_level(call.text, self.low, self.high)
+        level = read_level(call.text, self.low, self.high)
         session.state(call, "level", None if level is None else (level - self.low) / (self.high - self.low))
         return level
 
     def stated(self, argument: "Argument") -> int | None:
         """The level that an argument states, or None."""
-        return stated_level(argument.call.text, self.low, self.high)
+        return read_level(argument.call.text, self.low, self.high)
 
     def others(self, level: int | None) -> str:
         """The levels a contest may ask for."""
@@ -269,7 +269,7 @@ def positions(arguments: Sequence[Argument], found: Sequence[frozenset[int]]) ->
     return "\n\n".join(parts)
 
 
-def stated_level(text: str, low: int, high: int) -> int | None:
+def read_level(text: str, low: int, high: int) -> int | None:
     """The level on a line `Level: N`; None where there is none, several differ, or it is not one of the levels."""
     levels = {int(colon or alone) for colon, alone in _LEVEL.findall(text)}
     return levels.pop() if len(levels) == 1 and levels <= set(range(low, high + 1)) else None
@@ -283,7 +283,7 @@ def yes_or_no(text: str) -> float | None:
 
 def extract_answer(item: Item, call: Call, variant: str) -> str:
     """The level that an answer states, as text; empty where it states none."""
-    return _text(stated_level(call.text, *_bounds(item)))
+    return _text(read_level(call.text, *_bounds(item)))
 
 
 def _text(level: int | None) -> str:

@@ -29,7 +29,7 @@ from metaprobe.pipelines.session import Session
 from metaprobe.pipelines.system import System
 from metaprobe.probes.signals import signals_of
 from metaprobe.records.types import Call, Decision, Item, Run
-from metaprobe.routing.measured import measured
+from metaprobe.routing.measured import measure_answers
 from metaprobe.routing.paper import MONITOR, MONITOR_CONTROL, SYNTHESISE
 
 BRAINSTORM_TOKENS = 256
@@ -85,7 +85,7 @@ async def monitor(session: Session, answer: Call | None = None) -> Call:
         agent="monitor",
         parent=answer,
         max_tokens=MONITOR_TOKENS,
-        answer="" if answer is None else said(answer),
+        answer="" if answer is None else quote(answer),
     )
     session.state(note, "flags", yes_no(note.text, "concern"))
     return note
@@ -100,7 +100,7 @@ async def control(session: Session, answer: Call, note: Call | None, *, stage: s
         parent=answer,
         max_tokens=CONTROL_TOKENS,
         model_of="control",
-        answer=said(answer),
+        answer=quote(answer),
         heard=heard(session, note, None),
     )
     session.state(critique, "flags", yes_no(critique.text, "concern"))
@@ -119,7 +119,7 @@ async def synthesise(
         max_tokens=SYNTHESIS_TOKENS,
         model_of="synthesis",
         hidden=True,
-        answer=said(answer),
+        answer=quote(answer),
         heard=heard(session, note, critique),
         form=answer_form(session.item),
     )
@@ -140,14 +140,14 @@ def regulate(session: Session, answer: Call, legal_actions: Sequence[str]) -> De
     read = {name: session.signal(name, agent=answer.agent, call=answer) for name in ("difficulty", "quality")}
     signals = replace(signals_of(answer), **read)
     form = canonical(session.item, final_answer(session.item, answer.text))
-    features = measured(session.item.question, [answer], [form])
+    features = measure_answers(session.item.question, [answer], [form])
     return session.decide("regulate", legal_actions, agent=answer.agent, signals=signals, features=features)
 
 
 def heard(session: Session, note: Call | None, critique: Call | None) -> str:
     """What the critics said, each under its heading and after an empty line; empty where none is heard."""
     texts = [("heard_monitor", note), ("heard_control", critique)]
-    return "".join("\n\n" + session.messages(name, text=said(call))[0].content for name, call in texts if call)
+    return "".join("\n\n" + session.messages(name, text=quote(call))[0].content for name, call in texts if call)
 
 
 def answer_form(item: Item) -> str:
@@ -162,7 +162,7 @@ def answer_form(item: Item) -> str:
     return listed if len(listed) <= LISTED_CHARACTERS else "one of the given choices"
 
 
-def said(call: Call) -> str:
+def quote(call: Call) -> str:
     """A call's text as another agent is shown it."""
     return call.text.strip() or "(nothing)"
 

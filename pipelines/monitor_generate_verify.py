@@ -25,9 +25,9 @@ from metaprobe.pipelines.session import Session
 from metaprobe.pipelines.system import System
 from metaprobe.probes.signals import Signal, Signals, signals_of
 from metaprobe.probes.verbalized import parse_confidence, parse_difficulty
-from metaprobe.records.answers import named_choices, words
+from metaprobe.records.answers import find_choices, words
 from metaprobe.records.types import Call, Run
-from metaprobe.routing.measured import measured
+from metaprobe.routing.measured import measure_answers
 from metaprobe.routing.paper import AGAIN, GENERATE, STOP
 
 SCORES = ("coherence", "plausibility", "consistency", "goal_conduciveness")
@@ -114,7 +114,7 @@ async def monitor_generate_verify(session: Session) -> Run:
 def _features(session: Session, cycles: Sequence[Cycle], answers: Sequence[str]) -> dict[str, dict[str, float]]:
     """What a learned policy may read beyond the signals."""
     forms = [canonical(session.item, answer) for answer in answers]
-    return measured(session.item.question, [cycle.answer for cycle in cycles], forms)
+    return measure_answers(session.item.question, [cycle.answer for cycle in cycles], forms)
 
 
 async def _monitor(session: Session, number: int, previous: Cycle | None) -> tuple[str, Signal | None]:
@@ -153,7 +153,7 @@ async def _execute(
     session: Session, number: int, previous: Cycle | None, strategy: str, difficulty: Signal | None
 ) -> Call:
     """The solution, with the budget that the difficulty calls for."""
-    signals, features = Signals(difficulty=difficulty), measured(session.item.question)
+    signals, features = Signals(difficulty=difficulty), measure_answers(session.item.question)
     budget = session.decide("budget", [GENERATE], signals=signals, features=features, round=number).scores
     prompt, slots = _solving(previous, strategy)
     return await session.ask(
@@ -218,7 +218,7 @@ def parse_strategy(text: str, strategies: tuple[str, ...]) -> tuple[str, float |
         return NEUTRAL_STRATEGY, None
     said = words(lines[0])
     exact = [strategy for strategy in strategies if words(strategy) == said]
-    named = exact or named_choices(said, {strategy: words(strategy) for strategy in strategies})
+    named = exact or find_choices(said, {strategy: words(strategy) for strategy in strategies})
     return (named[0], 1.0) if len(named) == 1 else (lines[0].strip(" \t[]*\"'`."), 0.0)
 
 

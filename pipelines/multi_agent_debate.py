@@ -11,7 +11,7 @@ The directive of `raw-critique` goes to the two sides.
 import re
 
 from metaprobe.pipelines.answers import final_answer, most_voted
-from metaprobe.pipelines.metacrit import answer_form, said, yes_no
+from metaprobe.pipelines.metacrit import answer_form, quote, yes_no
 from metaprobe.pipelines.options import Constant
 from metaprobe.pipelines.session import Session
 from metaprobe.pipelines.system import System
@@ -43,8 +43,8 @@ async def multi_agent_debate(session: Session) -> Run:
             max_tokens=MODERATOR_TOKENS,
             hidden=True,
             number=number,
-            affirmative=said(affirmative),
-            negative=said(negative),
+            affirmative=quote(affirmative),
+            negative=quote(negative),
             form=answer_form(item),
         )
         decided = session.state(moderator, "decided", yes_no(moderator.text, "decided"))
@@ -56,8 +56,8 @@ async def multi_agent_debate(session: Session) -> Run:
         agent="judge",
         max_tokens=JUDGE_TOKENS,
         hidden=True,
-        affirmative=said(affirmative),
-        negative=said(negative),
+        affirmative=quote(affirmative),
+        negative=quote(negative),
         form=answer_form(item),
     )
     answered = session.state(judge, "decided", 1 if _ANSWERED.search(judge.text) else None)
@@ -70,7 +70,7 @@ async def multi_agent_debate(session: Session) -> Run:
 async def speak(session: Session, side: str, number: int, debate: list[Call]) -> Call:
     """One side's turn: it opens, objects, or replies to the debate so far."""
     opening = "debate_opening" if side == AFFIRMATIVE else "debate_objection"
-    transcript = "\n\n".join(f"{call.agent.capitalize()} side, round {call.round}: {said(call)}" for call in debate)
+    transcript = "\n\n".join(f"{call.agent.capitalize()} side, round {call.round}: {quote(call)}" for call in debate)
     return await session.ask(
         opening if number == 1 else "debate_reply",
         stage="answer",

@@ -12,7 +12,7 @@ import asyncio
 import re
 
 from metaprobe.pipelines.answers import final_answer
-from metaprobe.pipelines.metacrit import CONTROL_TOKENS, MONITOR_TOKENS, answer_form, heard, said, yes_no
+from metaprobe.pipelines.metacrit import CONTROL_TOKENS, MONITOR_TOKENS, answer_form, heard, quote, yes_no
 from metaprobe.pipelines.options import Constant
 from metaprobe.pipelines.session import Session
 from metaprobe.pipelines.system import System
@@ -40,7 +40,7 @@ async def multi_expert(session: Session) -> Run:
     """Name experts, let each answer, hear the monitor or the critic where the variant has one, join the answers."""
     count = session.constant(EXPERTS)
     naming = await session.ask("experts", stage="experts", max_tokens=NAMING_TOKENS, count=count)
-    experts = named_experts(naming.text, count)
+    experts = read_experts(naming.text, count)
     session.state(naming, "experts", len(experts) / count if experts else None)
     experts += [ANY_EXPERT] * (count - len(experts))
 
@@ -49,7 +49,7 @@ async def multi_expert(session: Session) -> Run:
         answers, note = await asyncio.gather(answering, monitor(session))
     else:
         answers, note = await answering, None
-    said_by = "\n\n".join(f"{who}:\n{said(call)}" for who, call in zip(experts, answers, strict=True))
+    said_by = "\n\n".join(f"{who}:\n{quote(call)}" for who, call in zip(experts, answers, strict=True))
     critique = await control(session, said_by) if session.variant == WITH_CONTROL else None
     merged = await session.ask(
         "multi_expert_merge",
@@ -86,7 +86,7 @@ async def control(session: Session, answers: str) -> Call:
     return critique
 
 
-def named_experts(text: str, count: int) -> list[str]:
+def read_experts(text: str, count: int) -> list[str]:
     """The first experts of a numbered list, at most `count`, each once."""
     return list(dict.fromkeys(_LISTED.findall(text)))[:count]
 

@@ -24,7 +24,7 @@ from metaprobe.pipelines.session import Session
 from metaprobe.pipelines.system import System
 from metaprobe.probes.signals import Signals, signals_of
 from metaprobe.records.types import Call, Run
-from metaprobe.routing.measured import measured
+from metaprobe.routing.measured import measure_answers
 from metaprobe.routing.paper import AGAIN, STOP
 
 TEMPERATURE = Constant("temperature", 0.3, "at which answers and critiques are drawn", low=0, high=2)
@@ -86,7 +86,7 @@ def _known(session: Session, tried: Sequence[tuple[Call, Signals]]) -> dict[str,
     return {
         "signals": tried[-1][1],
         "candidates": {str(place): signals for place, (_, signals) in enumerate(tried)},
-        "features": measured(session.item.question, calls, forms),
+        "features": measure_answers(session.item.question, calls, forms),
         "round": len(tried),
     }
 

@@ -33,7 +33,7 @@ from metaprobe.pipelines.session import Session, Setup
 from metaprobe.pipelines.system import System
 from metaprobe.probes.signals import signals_of
 from metaprobe.records.types import Call, Item, Run
-from metaprobe.routing.measured import measured
+from metaprobe.routing.measured import measure_answers
 
 CANDIDATES = Constant("candidates", 3, "answers to choose from")
 VERIFICATIONS = Constant("verifications", 1, "how often each condition is verified, the paper's P")
@@ -63,7 +63,7 @@ async def self_verification(session: Session) -> Run:
             stated = await _verified_share(session, calls[index], answers[index], numbers)
         quality = session.signal("quality", stated=stated, call=calls[index])
         candidates[str(index)] = dataclasses.replace(signals_of(calls[index]), quality=quality)
-    features = measured(session.item.question, calls, forms)
+    features = measure_answers(session.item.question, calls, forms)
     chosen = session.decide("select", list(candidates), candidates=candidates, features=features)
     return session.run(answers[int(chosen.action)])
 

@@ -9,7 +9,7 @@ import asyncio
 import re
 
 from metaprobe.pipelines.answers import final_answer, most_voted
-from metaprobe.pipelines.metacrit import answer_form, said
+from metaprobe.pipelines.metacrit import answer_form, quote
 from metaprobe.pipelines.options import Constant
 from metaprobe.pipelines.session import Session
 from metaprobe.pipelines.system import System
@@ -33,7 +33,7 @@ async def universal_self_consistency(session: Session) -> Run:
         stage="choice",
         max_tokens=CHOICE_TOKENS,
         count=count,
-        responses="\n\n".join(f"Response {number}:\n{said(call)}" for number, call in enumerate(samples, 1)),
+        responses="\n\n".join(f"Response {number}:\n{quote(call)}" for number, call in enumerate(samples, 1)),
     )
     named = chosen_number(choice.text, count)
     returned = most_frequent(session.item, samples) if named is None else samples[named - 1]

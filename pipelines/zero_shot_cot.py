@@ -8,7 +8,7 @@ Variants, as for the other baselines: `raw-critique` adds the directive of secti
 """
 
 from metaprobe.pipelines.answers import final_answer
-from metaprobe.pipelines.metacrit import CONTROL_TOKENS, MONITOR_TOKENS, answer_form, heard, said, yes_no
+from metaprobe.pipelines.metacrit import CONTROL_TOKENS, MONITOR_TOKENS, answer_form, heard, quote, yes_no
 from metaprobe.pipelines.session import Session
 from metaprobe.pipelines.system import System
 from metaprobe.records.types import Call, Run
@@ -39,7 +39,7 @@ async def zero_shot_cot(session: Session) -> Run:
             parent=answer,
             max_tokens=CONTROL_TOKENS,
             hidden=True,
-            answer=said(answer),
+            answer=quote(answer),
             form=answer_form(session.item),
         )
         session.state(answer, "flags", yes_no(answer.text, "concern"))

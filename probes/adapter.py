@@ -21,7 +21,7 @@ from metaprobe.checkpoints import (
     load_checkpoint,
 )
 from metaprobe.checkpoints.kinds import check_kind
-from metaprobe.probes.contract import OnMismatch, checked, mismatch
+from metaprobe.probes.contract import OnMismatch, check_choice, mismatch
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.extras import require
 from metaprobe.records.types import Call, Message
@@ -140,7 +140,7 @@ class AdapterProbe(Pretrained):
                 f"{path}: the installed version of tokenizers reads a sample text in another way than the one it was "
                 f"trained with ({manifest.versions.get('tokenizers', 'unknown')}): install that one"
             )
-        return cls(checkpoint, when, target, encoder, checked(on_mismatch))
+        return cls(checkpoint, when, target, encoder, check_choice(on_mismatch))
 
     def probability(self, prompts: Sequence[str], answers: Sequence[str] | None = None) -> NDArray[np.float64]:
         """P(right), calibrated, (n,): of these answers to these prompts, or, without answers, of any answer to come.

@@ -9,7 +9,7 @@ OnMismatch = Literal["warn", "refuse", "ignore", "note"]
 """`note`: said in the reason of the verdict, without a warning; so does `warn`."""
 
 
-def checked(on_mismatch: OnMismatch) -> OnMismatch:
+def check_choice(on_mismatch: OnMismatch) -> OnMismatch:
     """The choice itself. Raises `ValueError` for one that does not exist: it would quietly mean something else."""
     if on_mismatch not in get_args(OnMismatch):
         raise ValueError(f"on_mismatch is {on_mismatch!r}; expected one of {', '.join(get_args(OnMismatch))}")

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint, ContractMismatch, Metric, Pretrained, load_checkpoint
 from metaprobe.checkpoints.kinds import check_kind
-from metaprobe.checkpoints.shown import explained
-from metaprobe.probes.contract import OnMismatch, checked, mismatch
+from metaprobe.checkpoints.shown import explain_fields
+from metaprobe.probes.contract import OnMismatch, check_choice, mismatch
 from metaprobe.probes.token_scores import TokenScores
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.extras import require
@@ -29,7 +29,7 @@ FOLLOWED = ("prompt_last", "answer_first", "answer_last", "answer_mean")
 """Positions whose state is known while the answer grows."""
 
 
-@explained
+@explain_fields
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class HiddenProbe(Pretrained):
     """Reads one layer, or several together, at one position. `DifficultyProbe` and `ConfidenceProbe` say what of.
@@ -80,7 +80,7 @@ class HiddenProbe(Pretrained):
         reader = contract.get("reader", {"model": ""})
         if not isinstance(reader, dict) or not isinstance(reader.get("model"), str):
             raise ContractMismatch(f"{path}: the contract's reader is {reader!r}; expected model and revision")
-        return cls(checkpoint, layers, position, width, checked(on_mismatch), reader["model"])
+        return cls(checkpoint, layers, position, width, check_choice(on_mismatch), reader["model"])
 
     @classmethod
     def fit(
@@ -310,13 +310,15 @@ class RunningEstimate:
         return value
 
 
-@explained
+@explain_fields
 class ConfidenceProbe(HiddenProbe):
     """A probe on the answer: P(right), once it is given.
 
-    >>> probe = ConfidenceProbe.load("bundled:smollm2-135m-confidence")
-    >>> probe.position, probe.token_confidence(np.zeros((3, probe.width))).shape
-    ('answer_mean', (3,))
+    An example:
+
+        >>> probe = ConfidenceProbe.load("bundled:smollm2-135m-confidence")
+        >>> probe.position, probe.token_confidence(np.zeros((3, probe.width))).shape
+        ('answer_mean', (3,))
     """
 
     def confidence(self, call: Call, *, reader: str = "") -> float:
@@ -333,13 +335,15 @@ class ConfidenceProbe(HiddenProbe):
         return self.probability(states)
 
 
-@explained
+@explain_fields
 class DifficultyProbe(HiddenProbe):
     """A probe on the last prompt token: before anything is answered.
 
-    >>> probe = DifficultyProbe.load("bundled:smollm2-135m-difficulty")
-    >>> probe.position, probe.probability(np.zeros((1, probe.width))).shape
-    ('prompt_last', (1,))
+    An example:
+
+        >>> probe = DifficultyProbe.load("bundled:smollm2-135m-difficulty")
+        >>> probe.position, probe.probability(np.zeros((1, probe.width))).shape
+        ('prompt_last', (1,))
     """
 
     usual_position: ClassVar[str] = "prompt_last"

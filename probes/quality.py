@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint, ContractMismatch, Pretrained, bundle, load_checkpoint
+from metaprobe.checkpoints.flagging import threshold_at
 from metaprobe.checkpoints.kinds import check_kind
-from metaprobe.checkpoints.shown import explained, html_table
-from metaprobe.probes.contract import OnMismatch, checked, mismatch
+from metaprobe.checkpoints.shown import explain_fields, html_table
+from metaprobe.probes.contract import OnMismatch, check_choice, mismatch
 from metaprobe.probes.features import Schema, features, features_one, schema
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.float_list import float_list
@@ -40,14 +41,16 @@ FEW_TOKENS = 2
 """A score of an answer of so many tokens rests on so few log-probabilities that the verdict says so."""
 
 
-@explained
+@explain_fields
 @dataclass(frozen=True, slots=True, repr=False)
 class Verdict:
     """What a predictor says of one response.
 
-    >>> verdict = QualityPredictor.load().predict([-0.05, -0.01, -0.002, -1.2, -0.03])
-    >>> 0 < verdict.score < 1, verdict.flagged, verdict.to_dict()["reason"]
-    (True, True, '')
+    An example:
+
+        >>> verdict = QualityPredictor.load().predict([-0.05, -0.01, -0.002, -1.2, -0.03])
+        >>> 0 < verdict.score < 1, verdict.flagged, verdict.to_dict()["reason"]
+        (True, True, '')
     """
 
     score: float | None
@@ -59,8 +62,8 @@ class Verdict:
     critical: float | None
     """Probability of a critical failure; None where the checkpoint has no such head."""
     flagged: bool | None
-    """Whether the score lies below the threshold `flag` stored with the checkpoint, or the probability of a critical
-    failure reaches the threshold `critical`; None where it has neither."""
+    """Whether the score lies below the predictor's threshold, or the probability of a critical failure reaches the
+    threshold `critical`; None where it has neither."""
     in_support: bool | None
     """Whether the features look like those of the training data."""
     checkpoint: str
@@ -90,13 +93,21 @@ class Verdict:
 class QualityPredictor(Pretrained):
     """Scores responses; may be shared by threads.
 
-    >>> predictor = QualityPredictor.load()  # the one that comes with the package
-    >>> [verdict.flagged for verdict in predictor.predict_many([[-0.01, -0.02, -0.1], [-2.5, -3.1, -1.9]])]
-    [False, True]
+    An example:
+
+        >>> predictor = QualityPredictor.load()  # the one that comes with the package
+        >>> [verdict.flagged for verdict in predictor.predict_many([[-0.01, -0.02, -0.1], [-2.5, -3.1, -1.9]])]
+        [False, True]
     """
 
-    def __init__(self, checkpoint: Checkpoint, *, on_mismatch: OnMismatch = "warn") -> None:
-        """`on_mismatch`: what to do with a response of another model or log-probability mode than was trained on."""
+    def __init__(
+        self, checkpoint: Checkpoint, *, flag_rate: float | None = None, on_mismatch: OnMismatch = "warn"
+    ) -> None:
+        """`flag_rate`: about which share of the answers to flag; by default those below the stored threshold `flag`.
+
+        `on_mismatch`: what to do with a response of another model or log-probability mode than was trained on. Raises
+        `ContractMismatch` for a rate where the checkpoint stores no curve.
+        """
         check_kind(checkpoint.path, checkpoint.manifest.kind, KIND)
         self.checkpoint = checkpoint
         contract = checkpoint.manifest.contract
@@ -109,7 +120,7 @@ class QualityPredictor(Pretrained):
                 f"{checkpoint.path} was made for other {self.schema.name!r} features than this version computes: train "
                 f"it again, or use the version of metaprobe it names"
             )
-        self._on_mismatch = checked(on_mismatch)
+        self._on_mismatch = check_choice(on_mismatch)
         if on_mismatch == "refuse" and checkpoint.manifest.generator is None:
             raise ContractMismatch(
                 f"{checkpoint.path} was trained on answers of a model that is not named, and so cannot tell another "
@@ -123,6 +134,8 @@ class QualityPredictor(Pretrained):
         names = [output.name for output in checkpoint.manifest.outputs]
         self._main = next((name for name in MAIN_HEADS if name in names), None)
         self._threshold = checkpoint.manifest.thresholds.get("flag")
+        if flag_rate is not None:
+            self._threshold = threshold_at(checkpoint.manifest.flagging, flag_rate)
         self._critical = checkpoint.manifest.thresholds.get("critical") if CRITICAL in names else None
         # One feature of many, but an answer of another length is another kind of answer.
         self._length = self.schema.names.index("length") if "length" in self.schema.names else None
@@ -133,13 +146,23 @@ class QualityPredictor(Pretrained):
         path: str | os.PathLike[str] | None = None,
         *,
         sha256: str | None = None,
+        flag_rate: float | None = None,
         on_mismatch: OnMismatch = "warn",
     ) -> "QualityPredictor":
         """The predictor in a checkpoint folder, verified; without one, that which comes with the package.
 
-        `sha256`: the digest its author gave you.
+        `sha256`: the digest its author gave you. `flag_rate`: about which share of the answers to flag.
         """
-        return cls(load_checkpoint(DEFAULT if path is None else path, sha256=sha256), on_mismatch=on_mismatch)
+        checkpoint = load_checkpoint(DEFAULT if path is None else path, sha256=sha256)
+        return cls(checkpoint, flag_rate=flag_rate, on_mismatch=on_mismatch)
+
+    @property
+    def threshold(self) -> float | None:
+        """The score below which an answer is flagged; None where the checkpoint has none.
+
+        A head `critical` flags by its own threshold besides.
+        """
+        return self._threshold
 
     def predict(self, response: object) -> Verdict:
         """The verdict on a response in any of the formats of `parse_response`, a list of log-probabilities being one.
@@ -167,7 +190,7 @@ class QualityPredictor(Pretrained):
         by themselves. Raises `InvalidResponse` as `predict` does, and `ContractMismatch` for a verdict of another
         checkpoint.
         """
-        from metaprobe.probes.signals import Signal, Signals, measured_signals  # not needed for a verdict alone
+        from metaprobe.probes.signals import Signal, Signals, measure_signals  # not needed for a verdict alone
 
         if isinstance(answer, Verdict):
             verdict, measured = answer, {}
@@ -180,7 +203,7 @@ class QualityPredictor(Pretrained):
             parsed = self._parsed(answer)
             note = self._note(parsed)
             verdict = self._one(features_one(self.schema, parsed.logprobs, parsed.top_logprobs), note)
-            measured = measured_signals(parsed.logprobs)
+            measured = measure_signals(parsed.logprobs)
         read = {"confidence": verdict.score, "quality": verdict.score, CRITICAL: verdict.critical}
         thresholds = self.checkpoint.manifest.thresholds
         given = {n: Signal(v, verdict.checkpoint, thresholds) for n, v in read.items() if v is not None}

@@ -7,20 +7,20 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.checkpoints.shown import explained
+from metaprobe.checkpoints.shown import explain_fields
 from metaprobe.records.types import Call
 
 STATED = "stated+"
 """What stands before the digest in the source of a joined number, and before the path of its checkpoint."""
 
 
-def joined(first: float, second: float, *, margin: float = 0.01) -> float:
+def combine_probabilities(first: float, second: float, *, margin: float = 0.01) -> float:
     """Returns the mean of two probabilities on the log-odds scale; each is kept `margin` away from 0 and 1 first."""
     odds = [math.log(p / (1 - p)) for p in (min(max(value, margin), 1 - margin) for value in (first, second))]
     return 1 / (1 + math.exp(-sum(odds) / 2))
 
 
-@explained
+@explain_fields
 @dataclass(frozen=True, slots=True)
 class Signal:
     """One number and where it is from."""
@@ -39,14 +39,16 @@ class Signal:
         return self.source.startswith(STATED)
 
 
-@explained
+@explain_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signals:
     """The numbers a policy may look at; each is None until it is known.
 
-    >>> known = Signals(confidence=Signal(0.8, "stated"))
-    >>> known.value("confidence"), known.value("difficulty")
-    (0.8, None)
+    An example:
+
+        >>> known = Signals(confidence=Signal(0.8, "stated"))
+        >>> known.value("confidence"), known.value("difficulty")
+        (0.8, None)
     """
 
     difficulty: Signal | None = None
@@ -81,10 +83,10 @@ def signals_of(answer: Call, *, difficulty: float | None = None, confidence: flo
         for name, value in (("difficulty", difficulty), ("confidence", confidence))
         if value is not None
     }
-    return Signals(**stated, **measured_signals(answer.logprobs))
+    return Signals(**stated, **measure_signals(answer.logprobs))
 
 
-def measured_signals(logprobs: NDArray[np.floating] | None) -> dict[str, Signal]:
+def measure_signals(logprobs: NDArray[np.floating] | None) -> dict[str, Signal]:
     """Returns what the log-probabilities of an answer say by themselves, by the field of `Signals`; nothing of none.
 
     `logprobs`: (tokens,), in nats.

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Literal
 
 from metaprobe.checkpoints import ContractMismatch
-from metaprobe.checkpoints.checkpoint import verified_checkpoint
+from metaprobe.checkpoints.checkpoint import load_verified
 from metaprobe.checkpoints.kinds import wrong_kind
 from metaprobe.probes import adapter, hidden, quality
 from metaprobe.probes.adapter import AdapterProbe
 from metaprobe.probes.hidden import HiddenProbe
 from metaprobe.probes.quality import MAIN_HEADS, QualityPredictor, Verdict
-from metaprobe.probes.signals import STATED, Signal, joined
+from metaprobe.probes.signals import STATED, Signal, combine_probabilities
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.types import Call
 
@@ -162,7 +162,7 @@ class SignalSource:
         if replacement.with_stated and stated is not None:
             if value is None:
                 return Signal(stated, "stated")
-            return Signal(joined(stated, value), STATED + replacement.digest, replacement.thresholds)
+            return Signal(combine_probabilities(stated, value), STATED + replacement.digest, replacement.thresholds)
         return None if value is None else Signal(value, replacement.digest, replacement.thresholds)
 
     @property
@@ -175,7 +175,7 @@ class SignalSource:
 
 
 def _reader(path: str) -> Reader:
-    kind = verified_checkpoint(Path(path)).manifest.kind  # what reads it warns, where there is something to warn of
+    kind = load_verified(Path(path)).manifest.kind  # what reads it warns, where there is something to warn of
     if kind == quality.KIND:
         return QualityPredictor.load(path)
     if kind == hidden.KIND:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint, ContractMismatch, load_checkpoint
 from metaprobe.checkpoints.kinds import check_kind
-from metaprobe.probes.contract import OnMismatch, checked, mismatch
+from metaprobe.probes.contract import OnMismatch, check_choice, mismatch
 from metaprobe.probes.features import Schema, Series, features, schema
 from metaprobe.probes.incremental import PrefixReader
 from metaprobe.records.errors import InvalidResponse, RecordError
@@ -50,7 +50,7 @@ class PrefixHeads:
                 f"which its last look needs: train it again"
             )
         self._heads = {look: head_name(look) for look in self.looks}
-        self._on_mismatch = checked(on_mismatch)
+        self._on_mismatch = check_choice(on_mismatch)
 
     @classmethod
     def load(

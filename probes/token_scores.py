@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from metaprobe.checkpoints.shown import explained
+from metaprobe.checkpoints.shown import explain_fields
 from metaprobe.records.types import FloatArray
 
 _LOW, _HIGH = "217,95,2", "31,119,180"
 """Orange and blue, which nearly everybody can distinguish; laid thinly over a light or a dark page."""
 
 
-@explained
+@explain_fields
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class TokenScores:
     """What a probe says of an answer and of each of its T tokens."""

@@ -212,10 +212,10 @@ def gather(
         )
     layers = files[0].layout.layers if layers is None else tuple(layers)
     positions = files[0].layout.positions if positions is None else tuple(positions)
-    return Activations(tuple(wanted), joined(files, wanted, layers, positions), layers, positions)
+    return Activations(tuple(wanted), join_activations(files, wanted, layers, positions), layers, positions)
 
 
-def joined(
+def join_activations(
     files: Sequence[ActivationFile], call_ids: Sequence[str], layers: Sequence[int], positions: Sequence[str]
 ) -> NDArray[np.float16]:
     """(n, layers, positions, width) of these calls, in this order, each state from the first file that holds it.

@@ -56,7 +56,7 @@ _LINE_LETTER = re.compile(r"^\W*([A-Z])[).:]", re.M)
 _TAKEN_BACK = re.compile(r"^\W*(?:is|was)(?:n't|\s+(?:not|wrong|incorrect))\b|\b(?:wait|actually|sorry)\b", re.I)
 
 
-def undressed(text: str, *, lead: bool = True) -> str:
+def strip_decoration(text: str, *, lead: bool = True) -> str:
     """The text without code fence, bold, \\boxed, outer quotes and accents; `lead`: without "Answer:" before it too."""
     fence = _FENCE.search(text)
     text = _BOXED.sub(r"\1", (fence.group(1) if fence else text)).replace("**", "").replace("`", "").strip()
@@ -78,7 +78,7 @@ def stem(word: str) -> str:
     return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
 
 
-def hedged(found: Iterable[str], allowed: Iterable[str] = ()) -> bool:
+def is_hedged(found: Iterable[str], allowed: Iterable[str] = ()) -> bool:
     """Whether a word of `HEDGES` is among them that is not allowed."""
     return not HEDGES.isdisjoint(set(found) - set(allowed))
 
@@ -112,17 +112,17 @@ def numbers(text: str) -> tuple[Fraction, ...]:
     return tuple(found)
 
 
-def stated_number(question: str, answer: str) -> Fraction | None:
+def read_number(question: str, answer: str) -> Fraction | None:
     """The one number that an answer gives, or None where it gives none or several, or hedges.
 
     What stands alone on the last side of an equation counts, then what the question did not already give.
     """
-    text = undressed(answer)
+    text = strip_decoration(answer)
     # A sentence after the first may explain, unless it takes something back.
     first = next((part for part in SENTENCE_END.split(text) if words(part)), "")
     scales = {scale.lower() for scale in _SCALED.findall(first)}
     # "7 dozen" is 7 where the question asks in dozens, and no plain number elsewhere.
-    if hedged(words(text), ("and", "but")) or any(scale not in question.lower() for scale in scales):
+    if is_hedged(words(text), ("and", "but")) or any(scale not in question.lower() for scale in scales):
         return None
     conclusion = re.split(r"\b(?:so|therefore|thus|hence)\b", first)[-1]
     first = conclusion if numbers(conclusion) else first
@@ -140,7 +140,7 @@ def find_words(found: Words, wanted: Words) -> list[int]:
     return [i for i in range(len(found) - len(wanted) + 1) if found[i : i + len(wanted)] == wanted]
 
 
-def named_choices(found: Words, options: Mapping[str, Words]) -> list[str]:
+def find_choices(found: Words, options: Mapping[str, Words]) -> list[str]:
     """The choices that occur, the longest first, each word counted for one choice only."""
     taken: set[int] = set()
     named = []
@@ -153,7 +153,7 @@ def named_choices(found: Words, options: Mapping[str, Words]) -> list[str]:
     return named
 
 
-def lettered(choices: Sequence[str]) -> str:
+def letter_options(choices: Sequence[str]) -> str:
     """The options one a line, with letters: `A) ...`."""
     return "\n".join(f"{chr(ord('A') + place)}) {choice}" for place, choice in enumerate(choices))
 
@@ -178,12 +178,12 @@ def chosen(item: Item, answer: str) -> str | None:
     """
     if {choice.casefold() for choice in item.choices} == {"true", "false"}:
         answer = _NEGATED.sub(lambda found: " false" if (found[1] or "true").casefold() == "true" else " true", answer)
-    text = undressed(answer)
+    text = strip_decoration(answer)
     literal = {choice for choice in item.choices if _bare(choice) == _bare(text)}
     if len(literal) == 1 and not (shows_letters(item) and len(_bare(text)) == 1):
         return literal.pop()
     if shows_letters(item):
-        whole = undressed(answer, lead=False)  # in which "A: ..." keeps its letter
+        whole = strip_decoration(answer, lead=False)  # in which "A: ..." keeps its letter
         if letter := chosen_letter(item, whole):
             return _of_letter(item, whole[letter.end() :], _place(letter))
     return _of_words(item, text)
@@ -200,7 +200,7 @@ def chosen_letter(item: Item, answer: str) -> re.Match[str] | None:
 
 
 def _bare(text: str) -> str:
-    return undressed(text).rstrip(". ")
+    return strip_decoration(text).rstrip(". ")
 
 
 def _place(letter: re.Match[str]) -> int:
@@ -223,14 +223,14 @@ def _of_letter(item: Item, rest: str, place: int) -> str | None:
 
 def _of_words(item: Item, text: str) -> str | None:
     found = words(text)
-    options = {choice: option for choice in item.choices if (option := words(undressed(choice, lead=False)))}
+    options = {choice: option for choice in item.choices if (option := words(strip_decoration(choice, lead=False)))}
     if found and found[0] in POLAR and found[:1] in options.values():
         return None if found[1:2] in (("or",), ("and",)) else next(c for c, o in options.items() if o == found[:1])
-    named = named_choices(found, options)
+    named = find_choices(found, options)
     if len(named) == 2 and "than" in found:
         # "Ben is shorter than Anna" names both and answers "Who is shorter?" with the first.
         left, right = found[: found.index("than")], found[found.index("than") + 1 :]
-        subject, other = named_choices(left, options), named_choices(right, options)
+        subject, other = find_choices(left, options), find_choices(right, options)
         beside = {word for word in left if all(word not in options[choice] for choice in subject)}
         asking = {"is", "are", "was"} | set(words(item.question.split(". ")[-1]))
         named = subject if len(subject) == len(other) == 1 and beside <= asking else named
@@ -250,7 +250,7 @@ def _unsure(item: Item, found: Words, option: Words) -> bool:
     place = next(iter(find_words(found, option)), 0)
     before, after = found[:place], found[place + len(option) :]
     if len(option) == 1 and option[0] in POLAR:
-        return hedged(before) or hedged(after[:1], NEGATIONS)
+        return is_hedged(before) or is_hedged(after[:1], NEGATIONS)
     # "Who does not care?" may be answered with "Ben does not care", not with "Not Ben".
     in_question = NEGATIONS & set(words(item.question))
-    return hedged(before, option) or hedged(after, in_question | set(option))
+    return is_hedged(before, option) or is_hedged(after, in_question | set(option))

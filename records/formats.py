@@ -14,7 +14,7 @@ from metaprobe.records import (
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.openai_format import ParsedResponse, check_logprobs, first_of, from_json, read_completion
 from metaprobe.records.openai_stream import CUT, StreamedCompletion, StreamedText
-from metaprobe.records.reading import array, error_message, fields, listed, shown_keys
+from metaprobe.records.reading import array, as_list, error_message, fields, first_keys
 from metaprobe.records.types import Call
 
 _ASK = "make the call again asking for log-probabilities"
@@ -60,7 +60,7 @@ def read(response: object, choice: int) -> ParsedResponse:
 
 def _unknown(response: Mapping[str, Any]) -> str:
     """What is wrong with a mapping that is no response."""
-    came = f"the response has the keys {shown_keys(response)}"
+    came = f"the response has the keys {first_keys(response)}"
     for key in ("response", "body"):  # a line of an import file, or of Batch output
         if isinstance(response.get(key), (Mapping, list)):
             return f"{came}; expected what stands under its {key!r}: hand over that"
@@ -103,7 +103,7 @@ def _chunk_kind(part: Mapping[str, Any]) -> str:
     """`event`, `chat` or `text` for a piece of such a stream, else empty."""
     if responses_format.is_event(part):
         return "event"
-    choices: Sequence[Any] = listed(part.get("choices")) or ()
+    choices: Sequence[Any] = as_list(part.get("choices")) or ()
     first = next((held for held in map(fields, choices) if held is not None), {})
     if part.get("object") == "chat.completion.chunk" or "delta" in first:
         return "chat"

@@ -20,7 +20,7 @@ from metaprobe.records.line_fields import (
     labels_of,
     messages_of,
     mode_of,
-    named,
+    name_value,
     notes_of,
     sampling_of,
     statements_of,
@@ -79,29 +79,38 @@ class ImportReport:
     """Lines that came without log-probabilities, and are there for their stated confidence alone."""
 
 
-def import_file(path: str | Path, store: "RunStore", *, on_error: Literal["stop", "skip"] = "stop") -> ImportReport:
+def import_file(
+    path: str | Path,
+    store: "RunStore",
+    *,
+    on_error: Literal["stop", "skip"] = "stop",
+    on_line: Callable[[], object] = lambda: None,
+) -> ImportReport:
     """Adds the lines of a file to a store.
 
-    >>> from metaprobe.records.store import RunStore
-    >>> answer = {"message": {"content": "4"}, "logprobs": {"content": [{"token": "4", "logprob": -0.1}]}}
-    >>> line = {"id": "q1", "labels": {"correct": 1}, "response": {"choices": [answer]}}
-    >>> _ = Path("lines.jsonl").write_text(json.dumps(line))
-    >>> import_file("lines.jsonl", RunStore("imported")).imported
-    1
+        >>> from metaprobe.records.store import RunStore
+        >>> answer = {"message": {"content": "4"}, "logprobs": {"content": [{"token": "4", "logprob": -0.1}]}}
+        >>> line = {"id": "q1", "labels": {"correct": 1}, "response": {"choices": [answer]}}
+        >>> _ = Path("lines.jsonl").write_text(json.dumps(line))
+        >>> import_file("lines.jsonl", RunStore("imported")).imported
+        1
 
     With `stop` the first bad line raises `ImportFileError`; the lines before it are stored, and importing again after
     mending the line goes on from there. With `skip` bad lines are passed over and reported. Lines are known by their
     ids: what a line says of an answer that is stored already replaces what was said before, and keys that it leaves
     out stay as they are. An id that is stored with another answer or prompt makes a line bad, so two files whose lines
-    have no ids need different names. Raises `RecordError` where the store's folder holds other files and no runs.
+    have no ids need different names. `on_line` is called at every line that was read. Raises `RecordError` where the
+    store's folder holds other files and no runs.
     """
     path = Path(path)
     _check_folder(store.path)
     with store.alone():  # what is stored is not stored again, nor told by another process meanwhile
-        return _imported(path, store, on_error)
+        return _imported(path, store, on_error, on_line)
 
 
-def _imported(path: Path, store: "RunStore", on_error: Literal["stop", "skip"]) -> ImportReport:
+def _imported(
+    path: Path, store: "RunStore", on_error: Literal["stop", "skip"], on_line: Callable[[], object]
+) -> ImportReport:
     from metaprobe.records.relabel import relabel  # needs pyarrow
 
     stored = store.run_ids()
@@ -113,6 +122,7 @@ def _imported(path: Path, store: "RunStore", on_error: Literal["stop", "skip"]) 
     try:
         with store.writer() as writer:
             for line in _lines(path, on_error=None if on_error == "stop" else lambda e: skipped.append(str(e))):
+                on_line()
                 if line.run.id in stored:
                     again.append(line.without_answer())
                 else:
@@ -286,7 +296,7 @@ def _object(raw: bytes) -> dict[str, Any]:
             " if it was cut off, write it again or remove it"
         ) from error
     if not isinstance(record, dict):
-        raise ImportFileError(f"came {named(record)}; expected one JSON object a line")
+        raise ImportFileError(f"came {name_value(record)}; expected one JSON object a line")
     return record
 
 

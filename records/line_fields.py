@@ -32,7 +32,7 @@ def string(record: dict[str, Any], key: str, *, number: bool = False) -> str:
     if number and isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if not isinstance(value, str):
-        raise ImportFileError(f'"{key}" is {named(value)}; expected a string')
+        raise ImportFileError(f'"{key}" is {name_value(value)}; expected a string')
     return value
 
 
@@ -40,7 +40,7 @@ def _number(value: object, name: str, low: float = -_HUGE, high: float = _HUGE) 
     """A finite number in [low, high]. True and False are 1 and 0, as labels are often written so."""
     if not isinstance(value, (int, float)) or not low <= value <= high:  # a NaN fails the comparison
         bounds = "a finite number" if high == _HUGE else f"a number from {low:g} to {high:g}"
-        raise ImportFileError(f"{name} is {named(value)}; expected {bounds}")
+        raise ImportFileError(f"{name} is {name_value(value)}; expected {bounds}")
     return float(value)
 
 
@@ -49,7 +49,7 @@ def labels_of(labels: object, call_id: str) -> tuple[Label, ...]:
     if labels is None:
         return ()
     if not isinstance(labels, dict):
-        raise ImportFileError(f'"labels" is {named(labels)}; expected an object such as {{"correct": 1}}')
+        raise ImportFileError(f'"labels" is {name_value(labels)}; expected an object such as {{"correct": 1}}')
     return tuple(
         Label(call_id, name, _label(name, value), "import") for name, value in labels.items() if value is not None
     )
@@ -58,7 +58,7 @@ def labels_of(labels: object, call_id: str) -> tuple[Label, ...]:
 def _label(name: str, value: object) -> float:
     allowed = LABEL_VALUES.get(name)
     if allowed and value not in allowed:
-        raise ImportFileError(f"label {name!r} is {named(value)}; expected {' or '.join(map(str, allowed))}")
+        raise ImportFileError(f"label {name!r} is {name_value(value)}; expected {' or '.join(map(str, allowed))}")
     return _number(value, f"label {name!r}", *LABEL_BOUNDS.get(name, (-_HUGE, _HUGE)))
 
 
@@ -90,7 +90,7 @@ def messages_of(messages: object) -> tuple[Message, ...]:
     if not isinstance(messages, list) or not all(
         isinstance(m, dict) and isinstance(m.get("role"), str) for m in messages
     ):
-        raise ImportFileError(f'"messages" is {named(messages)}; expected a list of {{"role", "content"}}')
+        raise ImportFileError(f'"messages" is {name_value(messages)}; expected a list of {{"role", "content"}}')
     return tuple(Message(message["role"], content_text(message.get("content"))) for message in messages)
 
 
@@ -99,7 +99,7 @@ def sampling_of(sampling: object) -> Sampling:
         return Sampling()
     if not isinstance(sampling, dict):
         raise ImportFileError(
-            f'"sampling" is {named(sampling)}; expected {{"temperature", "top_p", "seed", "max_tokens"}}'
+            f'"sampling" is {name_value(sampling)}; expected {{"temperature", "top_p", "seed", "max_tokens"}}'
         )
     given: dict[str, Any] = {}
     for key, bounds in {"temperature": (0.0, 100.0), "top_p": (0.0, 1.0)}.items():
@@ -109,7 +109,7 @@ def sampling_of(sampling: object) -> Sampling:
         value = sampling.get(key)
         if value is not None:
             if not isinstance(value, int) or not -(2**63) <= value < 2**63:
-                raise ImportFileError(f"sampling {key!r} is {named(value)}; expected a whole number of 64 bits")
+                raise ImportFileError(f"sampling {key!r} is {name_value(value)}; expected a whole number of 64 bits")
             given[key] = value
     return Sampling(**given)
 
@@ -120,10 +120,10 @@ def mode_of(mode: object, unstated: LogprobsMode) -> LogprobsMode:
     for known in get_args(LogprobsMode):
         if mode == known:
             return known  # type: ignore[no-any-return]
-    raise ImportFileError(f'"logprobs_mode" is {named(mode)}; expected one of {", ".join(get_args(LogprobsMode))}')
+    raise ImportFileError(f'"logprobs_mode" is {name_value(mode)}; expected one of {", ".join(get_args(LogprobsMode))}')
 
 
-def named(value: object) -> str:
+def name_value(value: object) -> str:
     """A value as it stands in the file, short, with what it is."""
     text = json.dumps(value, ensure_ascii=False)
     return f"{text if len(text) <= 60 else text[:57] + '...'} ({type(value).__name__})"

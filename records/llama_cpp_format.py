@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.openai_format import ParsedResponse, parsed_entries
-from metaprobe.records.reading import fields, known_temperature, listed, only_choice, text, usage
+from metaprobe.records.openai_format import ParsedResponse, parse_entries
+from metaprobe.records.reading import as_list, fields, only_choice, read_temperature, text, usage
 
 
 def is_llama_cpp(response: object) -> bool:
@@ -22,8 +22,8 @@ def read_llama_cpp(response: Mapping[str, Any], choice: int) -> ParsedResponse:
     """
     only_choice(choice, "a llama.cpp answer")
     settings = fields(response.get("generation_settings")) or {}
-    temperature = known_temperature(settings.get("temperature"))
-    given = listed(response.get("completion_probabilities"))
+    temperature = read_temperature(settings.get("temperature"))
+    given = as_list(response.get("completion_probabilities"))
     entries = [fields(entry) for entry in given or ()]
     if not entries or None in entries:
         raise InvalidResponse(
@@ -31,7 +31,7 @@ def read_llama_cpp(response: Mapping[str, Any], choice: int) -> ParsedResponse:
             f" {'empty or missing' if not given else 'not a list of objects'}); request it with n_probs=k"
         )
     raw = all("logprob" in entry for entry in entries if entry)
-    parsed = parsed_entries(
+    parsed = parse_entries(
         entries if raw else [_logs(entry or {}, number) for number, entry in enumerate(entries)],
         "completion_probabilities",
         text=text(response.get("content")),
@@ -51,8 +51,8 @@ def read_llama_cpp(response: Mapping[str, Any], choice: int) -> ParsedResponse:
 
 def _logs(entry: Mapping[str, Any], number: int) -> dict[str, Any]:
     """An entry of probabilities as one of log-probabilities."""
-    older = listed(entry.get("probs"))
-    rows = older if older is not None else listed(entry.get("top_probs")) or ()
+    older = as_list(entry.get("probs"))
+    rows = older if older is not None else as_list(entry.get("top_probs")) or ()
     held = [row for row in map(fields, rows) if row is not None]
     token, drawn = entry.get("token"), entry.get("prob")
     if older is not None:  # the drawn token is told by its text, and is missing where it is none of the likeliest

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from metaprobe.records.errors import InvalidResponse, NoLogprobs
 from metaprobe.records.reading import (
+    as_list,
     error_message,
     fields,
     fields_of_each,
-    known_temperature,
-    listed,
-    shown_keys,
+    first_keys,
+    read_temperature,
     text,
     usage,
 )
@@ -86,8 +86,8 @@ def parse_response(
 ) -> ParsedResponse:
     """What a response says about itself. Raises `InvalidResponse` for one that cannot be scored, and nothing else.
 
-    >>> parse_response([-0.1, -0.25]).logprobs.tolist()[1]
-    -0.25
+        >>> parse_response([-0.1, -0.25]).logprobs.tolist()[1]
+        -0.25
 
     `response`, recognised by its shape, is one of:
 
@@ -115,7 +115,7 @@ def parse_response(
             )
         parsed = replace(parsed, logprobs_mode=logprobs_mode)
     if temperature is not None:
-        if known_temperature(temperature) is None:
+        if read_temperature(temperature) is None:
             raise ValueError(f"temperature is {temperature!r}; expected a number of at least 0, or None")
         parsed = replace(parsed, temperature=float(temperature))
     return parsed
@@ -172,7 +172,7 @@ def content_text(content: object) -> str:
     """The text of a message's `content`: a string, a list of parts (of which the text ones count), or None."""
     if isinstance(content, str):
         return content
-    return "".join(text((fields(part) or {}).get("text")) for part in listed(content) or ())
+    return "".join(text((fields(part) or {}).get("text")) for part in as_list(content) or ())
 
 
 def from_json(body: str | bytes | bytearray) -> object:
@@ -216,7 +216,7 @@ def read_completion(response: Mapping[str, Any], choice: int) -> ParsedResponse:
     if said.finish_reason == TOOL_CALL and not entries and not given.get("token_logprobs"):
         raise InvalidResponse(CALLED)  # OpenAI gives none of a call, however they are asked for
     if entries is not None:
-        return parsed_entries(entries, f"choices[{choice}].logprobs.content", **rest)
+        return parse_entries(entries, f"choices[{choice}].logprobs.content", **rest)
     if given.get("token_logprobs") is None:
         raise NoLogprobs(
             f"the response holds no log-probabilities (choices[{choice}].logprobs.content is missing); {_ASK}"
@@ -227,9 +227,9 @@ def read_completion(response: Mapping[str, Any], choice: int) -> ParsedResponse:
     return ParsedResponse(tokens=tokens, logprobs=check_logprobs(logprobs), top_logprobs=alternatives(rows), **rest)
 
 
-def parsed_entries(given: object, where: str, **rest: Any) -> ParsedResponse:
+def parse_entries(given: object, where: str, **rest: Any) -> ParsedResponse:
     """A response from its entries {token, logprob, top_logprobs}, one a token; `rest`: its other fields."""
-    values = listed(given)
+    values = as_list(given)
     held = fields_of_each(values) if values else []
     entries = [entry for entry in held if entry is not None]
     if values is None or len(entries) < len(values):
@@ -327,7 +327,7 @@ def _refuse(given: NDArray[Any], logprobs: NDArray[np.float32]) -> NoReturn:
     raise InvalidResponse(f"the log-probability of token {index} (of {given.size}) {why}, or leave this response out")
 
 
-def ended(finish_reason: object, spoken: str, message: Mapping[str, Any], logprobs: Mapping[str, Any]) -> str:
+def read_ending(finish_reason: object, spoken: str, message: Mapping[str, Any], logprobs: Mapping[str, Any]) -> str:
     """How the answer ended: `TOOL_CALL` where it calls a tool, `REFUSAL` where it only says why there is none.
 
     A refusal has a message and tokens of its own. `message` may hold `refusal`, `tool_calls` and `function_call`.
@@ -340,9 +340,9 @@ def ended(finish_reason: object, spoken: str, message: Mapping[str, Any], logpro
 
 def _said(response: Mapping[str, Any], choice: int) -> tuple[ParsedText, Mapping[str, Any]]:
     """(what the choice says, the choice)."""
-    choices = listed(response.get("choices"))
+    choices = as_list(response.get("choices"))
     if choices is None or not 0 <= choice < len(choices):
-        came = f"the keys {shown_keys(response)}" if choices is None else f"{len(choices)} choices"
+        came = f"the keys {first_keys(response)}" if choices is None else f"{len(choices)} choices"
         if error := error_message(response):
             came += f" and the error {error!r}"
         raise InvalidResponse(f"the response has {came}; expected a chat completion with choices[{choice}]")
@@ -358,7 +358,7 @@ def _said(response: Mapping[str, Any], choice: int) -> tuple[ParsedText, Mapping
     logprobs = fields(chosen.get("logprobs")) or {}
     said = ParsedText(
         text=spoken,
-        finish_reason=ended(chosen.get("finish_reason"), spoken, message or {}, logprobs),
+        finish_reason=read_ending(chosen.get("finish_reason"), spoken, message or {}, logprobs),
         model=text(response.get("model")),
         usage=usage(counted.get("prompt_tokens"), counted.get("completion_tokens")),
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.openai_format import TOOL_CALL, content_text
-from metaprobe.records.reading import fields, listed, text
+from metaprobe.records.reading import as_list, fields, text
 
 CUT = "the stream did not say how the answer ended: is it cut?"
 """The note on a stream that has no end."""
@@ -42,7 +42,7 @@ class _Streamed:
             raise InvalidResponse(f"a chunk of the stream came as {type(chunk).__name__}; expected an object")
         self._known.update({key: held[key] for key in _LASTING if held.get(key) is not None})
         chosen: Mapping[str, Any] | None = None
-        for choice in filter(None, map(fields, listed(held.get("choices")) or ())):
+        for choice in filter(None, map(fields, as_list(held.get("choices")) or ())):
             if choice.get("index", self._choice) != self._choice:
                 self.has_others = True
             elif chosen is None:
@@ -84,7 +84,7 @@ class StreamedCompletion(_Streamed):
         self.declined |= bool(self._refusal[-1] or (logprobs is not None and logprobs.get("refusal")))
         entries: Sequence[Mapping[str, Any]] = ()
         if logprobs is not None:
-            given = listed(logprobs.get("content") or logprobs.get("refusal") or ())
+            given = as_list(logprobs.get("content") or logprobs.get("refusal") or ())
             held = [fields(entry) for entry in given] if given is not None else [None]
             entries = [entry for entry in held if entry is not None]
             if len(entries) < len(held):
@@ -95,7 +95,7 @@ class StreamedCompletion(_Streamed):
             self._has_logprobs = True
         self._text.append(brought)
         self._entries.extend(entries)
-        self._token_ids.extend(listed(choice.get("token_ids")) or ())
+        self._token_ids.extend(as_list(choice.get("token_ids")) or ())
         return brought, entries
 
     def completion(self) -> dict[str, Any]:
@@ -129,7 +129,7 @@ class StreamedText(_Streamed):
         self._text.append(brought)
         for name, column in (fields(choice.get("logprobs")) or {}).items():
             if name in (*_COLUMNS, "content") and column is not None:
-                if listed(column) is None:
+                if as_list(column) is None:
                     raise InvalidResponse(
                         f"logprobs.{name} of a chunk came as {type(column).__name__}; expected a list"
                     )

@@ -14,12 +14,12 @@ from metaprobe.records.openai_format import (
     alternatives,
     check_logprobs,
     content_text,
-    ended,
     first_of,
     from_json,
     parse_response,
+    read_ending,
 )
-from metaprobe.records.reading import fields, listed, text, usage
+from metaprobe.records.reading import as_list, fields, text, usage
 
 _EXACT = 2.0**53
 """Beyond it a JSON integer and the double that the decoder makes of it differ."""
@@ -73,7 +73,7 @@ def _parsed(completion: Any, choice: int, top: bool) -> ParsedResponse | None:
         tokens=tuple([entry.token or "" for entry in entries]),
         logprobs=check_logprobs(given),
         top_logprobs=alternatives(rows) if top else None,
-        finish_reason=ended(chosen.finish_reason, spoken, message, logprobs),
+        finish_reason=read_ending(chosen.finish_reason, spoken, message, logprobs),
         model=text(completion.model),
         usage=usage(counted.get("prompt_tokens"), counted.get("completion_tokens")),
         note=first_of(len(completion.choices), choice),
@@ -127,10 +127,10 @@ def _decoder(top: bool) -> Callable[[Body], Any] | None:
 
 def _without_top(response: object, choice: int) -> object:
     """The response, ours to change, without the alternatives of the chosen answer."""
-    choices = listed((fields(response) or {}).get("choices")) or ()
+    choices = as_list((fields(response) or {}).get("choices")) or ()
     chosen = fields(choices[choice]) if 0 <= choice < len(choices) else None
     logprobs = fields((chosen or {}).get("logprobs")) or {}
-    for entry in (entry for key in ("content", "refusal") for entry in listed(logprobs.get(key)) or ()):
+    for entry in (entry for key in ("content", "refusal") for entry in as_list(logprobs.get(key)) or ()):
         if isinstance(entry, dict):
             entry.pop("top_logprobs", None)
     return response

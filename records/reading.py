@@ -47,7 +47,7 @@ def get(value: object, name: str) -> Any:
     return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
 
 
-def listed(value: object) -> Sequence[Any] | None:
+def as_list(value: object) -> Sequence[Any] | None:
     """The value where it is a sequence and no text, else None."""
     return value if isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray)) else None
 
@@ -57,7 +57,7 @@ def text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-def shown_keys(response: Mapping[str, Any]) -> list[str]:
+def first_keys(response: Mapping[str, Any]) -> list[str]:
     """The first of its keys, short enough for a message."""
     return [key[:40] for key in sorted(map(str, response))[:8]]
 
@@ -70,7 +70,7 @@ def error_message(response: Mapping[str, Any]) -> str:
     return said[:200]
 
 
-def known_temperature(value: object) -> float | None:
+def read_temperature(value: object) -> float | None:
     """The value where it is a temperature, else None."""
     if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= _HOTTEST:
         return float(value)

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.openai_format import TOOL_CALL, ParsedResponse, parsed_entries
-from metaprobe.records.reading import error_message, fields, known_temperature, listed, only_choice, text, usage
+from metaprobe.records.openai_format import TOOL_CALL, ParsedResponse, parse_entries
+from metaprobe.records.reading import as_list, error_message, fields, only_choice, read_temperature, text, usage
 
 _ASK = 'request it with include=["message.output_text.logprobs"] (and top_logprobs=k for the alternatives)'
 _FINISH = {"completed": "stop", "max_output_tokens": "length"}  # as chat completions call it; others keep their name
@@ -46,7 +46,7 @@ def read_response(response: Mapping[str, Any], choice: int) -> ParsedResponse:
     parts, other = _text_parts(response.get("output"))
     entries: list[Any] = []
     for part in parts:
-        given = listed(part.get("logprobs"))
+        given = as_list(part.get("logprobs"))
         if not given and part.get("text"):
             raise InvalidResponse(f"the response holds text without log-probabilities; {_ASK}")
         entries.extend(given or ())
@@ -63,14 +63,14 @@ def read_response(response: Mapping[str, Any], choice: int) -> ParsedResponse:
         )
     counted, reason = fields(response.get("usage")) or {}, fields(response.get("incomplete_details")) or {}
     ended = text(reason.get("reason")) or text(response.get("status"))
-    return parsed_entries(
+    return parse_entries(
         entries,
         "output_text.logprobs",
         text="".join(text(part.get("text")) for part in parts),
         finish_reason=_FINISH.get(ended, "" if ended == "in_progress" else ended) if not _CALLS & other else TOOL_CALL,
         model=text(response.get("model")),
         usage=usage(counted.get("input_tokens"), counted.get("output_tokens")),
-        temperature=known_temperature(response.get("temperature")),
+        temperature=read_temperature(response.get("temperature")),
     )
 
 
@@ -92,7 +92,7 @@ def from_events(events: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
             place = (at[0] if type(at[0]) is int else 0, at[1] if type(at[1]) is int else 0)
             part = joined.setdefault(place, {"type": "output_text", "text": "", "logprobs": []})
             part["text"] += text(event.get("delta"))
-            part["logprobs"].extend(listed(event.get("logprobs")) or ())
+            part["logprobs"].extend(as_list(event.get("logprobs")) or ())
     whole, _ = _text_parts(known.get("output"))
     if any(part.get("logprobs") for part in whole) or not joined:
         return known
@@ -116,5 +116,5 @@ def _text_parts(output: object) -> tuple[list[Mapping[str, Any]], set[str]]:
 
 
 def _each(values: object) -> Iterator[Mapping[str, Any]]:
-    given: Sequence[Any] = listed(values) or ()
+    given: Sequence[Any] = as_list(values) or ()
     return (held for held in map(fields, given) if held is not None)

@@ -31,7 +31,7 @@ def limit(cpu_s: int, memory_bytes: int) -> None:
             continue
 
 
-def tried(code: str, assertions: list[str], token: str) -> str:
+def try_code(code: str, assertions: list[str], token: str) -> str:
     """Returns the token where the code runs and every assertion then holds, else the first thing that went wrong."""
     scope: dict[str, object] = {"__name__": "answer"}
     doing = "the code"
@@ -54,7 +54,7 @@ def main() -> None:
         os.dup2(nowhere, standard)
     limit(int(cpu_s), int(memory_bytes))
     sys.addaudithook(refuse)
-    write(report, tried(code, assertions, token)[:500].encode())
+    write(report, try_code(code, assertions, token)[:500].encode())
     leave(0)
 
 

@@ -14,11 +14,11 @@ from metaprobe.records.answers import (
     chosen,
     find_words,
     function_code,
-    hedged,
+    is_hedged,
     numbers,
-    stated_number,
+    read_number,
     stem,
-    undressed,
+    strip_decoration,
     words,
 )
 from metaprobe.records.errors import RecordError
@@ -56,23 +56,23 @@ def _question_words(question: str) -> frozenset[str]:
 def _is_text(answer: str, question: str, gold: str) -> bool:
     # `print("cat".upper())` must not be answered by copying: case counts where the question has the gold in other case.
     fold = gold in question or gold.casefold() not in question.casefold()
-    wanted = words(undressed(gold), fold=fold)
-    whole = undressed(answer)
+    wanted = words(strip_decoration(gold), fold=fold)
+    whole = strip_decoration(answer)
     sentences = [part for part in SENTENCE_END.split(whole) if words(part)]
     if not sentences or not wanted:
         return False
     aside = _ASIDE.sub("", whole)
-    if words(aside) and not any(hedged(words(found)) for found in _ASIDE.findall(whole)):
+    if words(aside) and not any(is_hedged(words(found)) for found in _ASIDE.findall(whole)):
         whole = aside
     if _says(whole, wanted, question, fold=fold):
         return True
     first, rest = _ASIDE.sub("", sentences[0]), " ".join(sentences[1:])
-    if len(words(rest)) >= 3 and not hedged(words(rest)):
+    if len(words(rest)) >= 3 and not is_hedged(words(rest)):
         return _says(first, wanted, question, fold=fold)
     head, _, apposition = whole.partition(", ")
     return (
         re.match(r"(?:an?|the|which|who)\b", apposition) is not None
-        and not hedged(words(apposition), ("and",))
+        and not is_hedged(words(apposition), ("and",))
         and words(head, fold=fold) == wanted
     )
 
@@ -83,7 +83,7 @@ def _says(text: str, wanted: Words, question: str, *, fold: bool) -> bool:
     if found == wanted:
         return True
     places = find_words(found, wanted)
-    if not places or hedged(found, wanted):
+    if not places or is_hedged(found, wanted):
         return False
     covered = {place + i for place in places for i in range(len(wanted))}
     beside = {stem(word.casefold()) for i, word in enumerate(found) if i not in covered}
@@ -94,7 +94,7 @@ def _is_number(answer: str, question: str, gold: str) -> bool:
     wanted = numbers(gold)
     if len(wanted) != 1:
         raise RecordError(f"the gold {gold!r} of a number item is not one number")
-    return stated_number(question, answer) == wanted[0]
+    return read_number(question, answer) == wanted[0]
 
 
 def _is_choice(answer: str, item: Item) -> bool:

@@ -5,7 +5,7 @@ from typing import Any
 
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.openai_format import ParsedResponse, alternatives, check_logprobs
-from metaprobe.records.reading import fields, listed, only_choice, text, usage
+from metaprobe.records.reading import as_list, fields, only_choice, text, usage
 
 
 def is_sglang(response: object) -> bool:
@@ -21,14 +21,14 @@ def read_sglang(response: Mapping[str, Any], choice: int) -> ParsedResponse:
     """
     only_choice(choice, "an SGLang answer")
     info = response["meta_info"]
-    given = listed(info.get("output_token_logprobs"))
+    given = as_list(info.get("output_token_logprobs"))
     if given is None:
         raise InvalidResponse(
             "the SGLang answer holds no log-probabilities (meta_info.output_token_logprobs is missing);"
             " generate with return_logprob=True (and top_logprobs_num=k)"
         )
     triples = [_triple(entry, number) for number, entry in enumerate(given)]
-    rows = listed(info.get("output_top_logprobs")) or ()
+    rows = as_list(info.get("output_top_logprobs")) or ()
     if rows and len(rows) != len(triples):
         raise InvalidResponse(
             f"meta_info.output_top_logprobs has {len(rows)} entries and output_token_logprobs {len(triples)};"
@@ -47,7 +47,7 @@ def read_sglang(response: Mapping[str, Any], choice: int) -> ParsedResponse:
 
 
 def _triple(entry: object, number: int) -> Sequence[Any]:
-    triple = listed(entry)
+    triple = as_list(entry)
     if not triple:
         raise InvalidResponse(
             f"the SGLang log-probability of token {number} came as {type(entry).__name__};"
@@ -59,7 +59,7 @@ def _triple(entry: object, number: int) -> Sequence[Any]:
 def _firsts(row: object, number: int) -> list[Any]:
     """The log-probabilities of a token's alternatives, each the first of its triple."""
     try:
-        return [triple[0] for triple in listed(row) or ()]
+        return [triple[0] for triple in as_list(row) or ()]
     except (LookupError, TypeError) as error:
         raise InvalidResponse(
             f"the alternatives of token {number} cannot be read ({type(error).__name__}); expected a list of"

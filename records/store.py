@@ -35,11 +35,11 @@ class RunStore:
     Runs are only added, and answers never change; what is said of them may (`rewrite`). One process writes at a time,
     and any number read meanwhile: they see whole shards, and each run once.
 
-    >>> from metaprobe.records.types import Call, Item, Run
-    >>> store = RunStore("my-runs")
-    >>> store.append([Run("r1", "mine", "", Item("q1", "What is 2 + 2?"), (Call(id="c1", text="4"),))])
-    >>> [run.calls[0].text for run in store]
-    ['4']
+        >>> from metaprobe.records.types import Call, Item, Run
+        >>> store = RunStore("my-runs")
+        >>> store.append([Run("r1", "mine", "", Item("q1", "What is 2 + 2?"), (Call(id="c1", text="4"),))])
+        >>> [run.calls[0].text for run in store]
+        ['4']
     """
 
     def __init__(self, path: str | Path, *, damaged: Literal["raise", "skip"] = "raise") -> None:
@@ -134,19 +134,21 @@ class RunStore:
     ) -> Iterator[TokenStates]:
         """States at every answer token, one call in memory at a time, in this order; of all calls by default.
 
-        They are there after `metaprobe extract --tokens`. `layers`: all that were kept, by default; only these are
+        They are there after `metaprobe extract --every-token`. `layers`: all that were kept, by default; only these are
         read. Raises `RecordError` naming the calls or layers that are not stored.
         """
         files = [f for f in self.token_files() if set(layers or ()) <= set(f.layers) and model in (None, f.model)]
         where = {call_id: (file, row) for file in reversed(files) for row, call_id in enumerate(file.call_ids)}
         of = f" of layers {list(layers)}" if layers is not None else ""
         if not where:
-            raise RecordError(f"the store holds no states of every answer token{of}; run `metaprobe extract --tokens`")
+            raise RecordError(
+                f"the store holds no states of every answer token{of}; run `metaprobe extract --every-token`"
+            )
         wanted = list(where) if call_ids is None else list(call_ids)
         if missing := [call_id for call_id in wanted if call_id not in where]:
             raise RecordError(
                 f"no states of every answer token{of} are stored for {len(missing)} of {len(wanted)} calls, such as"
-                f" {missing[:5]}; run `metaprobe extract --tokens`"
+                f" {missing[:5]}; run `metaprobe extract --every-token`"
             )
         kinds = {(where[call][0].layers if layers is None else None, where[call][0].model) for call in wanted}
         if len(kinds) > 1:

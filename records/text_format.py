@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.reading import listed, text
+from metaprobe.records.reading import as_list, text
 from metaprobe.records.types import Usage
 
 
@@ -15,14 +15,14 @@ def columns(given: Mapping[str, Any], usage: Usage) -> tuple[tuple[str, ...], li
     together) is left out. Alternatives are a mapping from token to log-probability for each token; that of a drawn
     token outside of the likeliest k, which most servers add, cannot be told from them and stays.
     """
-    logprobs = listed(given.get("token_logprobs"))
+    logprobs = as_list(given.get("token_logprobs"))
     if logprobs is None:
         raise InvalidResponse(
             f"logprobs.token_logprobs came as {type(given.get('token_logprobs')).__name__};"
             " expected a list with one number a token: request the completion with logprobs=k"
         )
-    tokens = listed(given.get("tokens"))
-    top = listed(given.get("top_logprobs"))
+    tokens = as_list(given.get("tokens"))
+    top = as_list(given.get("top_logprobs"))
     for name, column in (("tokens", tokens), ("top_logprobs", top)):
         if column and len(column) != len(logprobs):
             raise InvalidResponse(

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.openai_format import ParsedResponse, check_logprobs
-from metaprobe.records.reading import array, get, listed
+from metaprobe.records.reading import array, as_list, get
 from metaprobe.records.types import LogprobsMode, Usage
 
 _STATE = (
@@ -74,7 +74,7 @@ def _steps(response: object) -> tuple[LogprobsMode, Sequence[Any]]:
         given = get(response, name)
         if given is None:
             continue
-        if not (steps := listed(given)):
+        if not (steps := as_list(given)):
             raise InvalidResponse(
                 f"{name} came empty or as {type(given).__name__}; expected a tuple of arrays (rows, vocabulary)"
             )

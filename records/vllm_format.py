@@ -5,12 +5,12 @@ from typing import Any
 
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.openai_format import ParsedResponse, alternatives, check_logprobs, first_of
-from metaprobe.records.reading import get, listed, text, usage
+from metaprobe.records.reading import as_list, get, text, usage
 
 
 def is_vllm(response: object) -> bool:
     """Whether this is a `RequestOutput` or a `CompletionOutput`, or their fields in a dictionary."""
-    if listed(get(response, "outputs")) is not None and get(response, "prompt_token_ids") is not None:
+    if as_list(get(response, "outputs")) is not None and get(response, "prompt_token_ids") is not None:
         return True
     names = ("token_ids", "logprobs", "text", "finish_reason", "cumulative_logprob")
     return (isinstance(response, Mapping) and response.keys() >= set(names)) or all(hasattr(response, n) for n in names)
@@ -24,16 +24,16 @@ def read_vllm(response: object, choice: int) -> ParsedResponse:
     """
     prompt: Sequence[int] = ()
     note = ""
-    if (outputs := listed(get(response, "outputs"))) is not None:
+    if (outputs := as_list(get(response, "outputs"))) is not None:
         if not 0 <= choice < len(outputs):
             raise InvalidResponse(f"the RequestOutput has {len(outputs)} outputs; expected outputs[{choice}]")
-        prompt, response = listed(get(response, "prompt_token_ids")) or (), outputs[choice]
+        prompt, response = as_list(get(response, "prompt_token_ids")) or (), outputs[choice]
         note = first_of(len(outputs), choice)
-    ids, given = listed(get(response, "token_ids")), get(response, "logprobs")
+    ids, given = as_list(get(response, "token_ids")), get(response, "logprobs")
     if given is None:
         raise InvalidResponse("the vLLM output holds no log-probabilities; generate with SamplingParams(logprobs=k)")
-    if ids is None or listed(given) is None or len(given) != len(ids):
-        came = f"{len(given)} positions" if listed(given) is not None else type(given).__name__
+    if ids is None or as_list(given) is None or len(given) != len(ids):
+        came = f"{len(given)} positions" if as_list(given) is not None else type(given).__name__
         raise InvalidResponse(
             f"the vLLM output has {came} of log-probabilities and {'no' if ids is None else len(ids)} token_ids;"
             " expected as many of both: was the output edited?"

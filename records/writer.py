@@ -83,7 +83,7 @@ class RunWriter:
         """
         if self._closed:
             raise RecordError(f"run {run.id!r} came after the writer was closed; add runs inside the `with` block")
-        batch = run_to_batch(run if self._text else without_text(run))
+        batch = run_to_batch(run if self._text else drop_text(run))
         with self._lock:
             layout = self._layout
             hidden = {call.id: call.hidden for call in run.calls if call.hidden is not None}
@@ -126,7 +126,7 @@ class RunWriter:
         return self._folder / f"runs-{count:05d}-{secrets.token_hex(4)}.parquet"
 
 
-def without_text(run: Run) -> Run:
+def drop_text(run: Run) -> Run:
     """The run without anything that was said: log-probabilities, labels and stated values stay, and so do all ids."""
     return replace(
         run,

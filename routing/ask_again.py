@@ -10,7 +10,7 @@ from metaprobe.checkpoints import Checkpoint, ContractMismatch, Pretrained, load
 from metaprobe.probes.signals import Signals
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Decision
-from metaprobe.routing.policy import Outcome, State, decided
+from metaprobe.routing.policy import Outcome, State, make_decision
 
 KIND = "choice"
 INPUT = "signals"
@@ -43,7 +43,7 @@ class StatedThreshold:
         side = ">=" if value >= self.threshold else "<"
         reason = f"{self.signal} {value:.2f} ({source}) {side} {self.threshold}"
         score = value if self.again_if_above else 1 - value
-        return decided(state, action, legal_actions, {ACCEPT: 1 - score, AGAIN: score}, reason)
+        return make_decision(state, action, legal_actions, {ACCEPT: 1 - score, AGAIN: score}, reason)
 
     def observe(self, decision_id: str, outcome: Outcome) -> None:
         """A fixed rule learns nothing."""
@@ -75,12 +75,12 @@ class LearnedChoice(Pretrained):
         if missing:
             decision = self._fallback.decide(state, legal_actions)
             why = f"fixed rule, as no {', '.join(missing)}: {decision.reason}"
-            return decided(state, decision.action, legal_actions, decision.scores, why)
+            return make_decision(state, decision.action, legal_actions, decision.scores, why)
         outputs = self.checkpoint.run({INPUT: signal_row(state.signals)[None]})
         now, then = float(outputs[ACCEPT][0, 0]), float(outputs[AGAIN][0, 0])
         action = _legal(AGAIN if then - now > self.price else ACCEPT, legal_actions)
         reason = f"P(right) {now:.2f} now, {then:.2f} if asked again; gain must exceed {self.price:.2f}"
-        return decided(state, action, legal_actions, {ACCEPT: now, AGAIN: then - self.price}, reason)
+        return make_decision(state, action, legal_actions, {ACCEPT: now, AGAIN: then - self.price}, reason)
 
     def observe(self, decision_id: str, outcome: Outcome) -> None:
         """Fitted beforehand; outcomes are learned from by training again."""

@@ -11,7 +11,7 @@ import numpy as np
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Decision
 from metaprobe.routing.paper import AGAIN, ASK, MONITOR_CONTROL, STOP, PaperRules
-from metaprobe.routing.policy import Outcome, Policy, State, decided, learns
+from metaprobe.routing.policy import Outcome, Policy, State, learns, make_decision
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Exhaustive:
         if most == decision.action or most not in legal_actions:
             return decision
         why = f"everything is tried; the papers' rule says {decision.action}: {decision.reason}"
-        return decided(state, most, legal_actions, decision.scores, why)
+        return make_decision(state, most, legal_actions, decision.scores, why)
 
     def observe(self, decision_id: str, outcome: Outcome) -> None:
         """Learns nothing."""

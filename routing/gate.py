@@ -26,9 +26,9 @@ Limits = dict[int, tuple[float, float]]
 class StreamingGate(Pretrained):
     """Starts a gate a response; may be shared by threads.
 
-    >>> gate = StreamingGate.load(stop=0.05).start()  # one for each answer
-    >>> [gate.push(logprob) for logprob in (-0.1, -0.2, -0.05)]
-    ['continue', 'continue', 'continue']
+        >>> gate = StreamingGate.load(stop=0.05).start()  # one for each answer
+        >>> [gate.push(logprob) for logprob in (-0.1, -0.2, -0.05)]
+        ['continue', 'continue', 'continue']
 
     `stop` and `escalate` are false-alarm rates, of those that the checkpoint has (`alphas`); None for never. A response
     that begins badly is stopped. Where both are given, one that begins so badly that even the smaller rate

@@ -23,10 +23,10 @@ import numpy as np
 
 from metaprobe.checkpoints import Checkpoint, ContractMismatch, Pretrained, load_checkpoint
 from metaprobe.checkpoints.kinds import check_kind
-from metaprobe.probes.contract import OnMismatch, checked
+from metaprobe.probes.contract import OnMismatch, check_choice
 from metaprobe.records.errors import RecordError
 from metaprobe.routing.learned_budget import Alone, BudgetPlan, Point, plan_of
-from metaprobe.routing.learned_state import FLOOR, NAN, PRICED, AskedAgent, Known, Panel, Past, mismatched, rows
+from metaprobe.routing.learned_state import FLOOR, NAN, PRICED, AskedAgent, Known, Panel, Past, describe_mismatch, rows
 from metaprobe.routing.learned_text import BUCKETS, WordScores
 
 KIND = "router"
@@ -61,10 +61,10 @@ class Routed:
 class LearnedRouter(Pretrained):
     """Decides for one question at a time; may be shared by threads.
 
-    >>> from metaprobe.routing.learned_state import Known
-    >>> router = LearnedRouter.load("bundled:router")
-    >>> router.decide(Known({}, question="What is 17 * 23?")).action  # nobody has been asked yet
-    'ask'
+        >>> from metaprobe.routing.learned_state import Known
+        >>> router = LearnedRouter.load("bundled:router")
+        >>> router.decide(Known({}, question="What is 17 * 23?")).action  # nobody has been asked yet
+        'ask'
 
     Where something it was trained to rely on is missing or cannot be what it was trained on, it falls back to a fixed
     rule and says why: ask the agent of highest past success rate - lambda * price on the dimension, keep its answer.
@@ -108,7 +108,7 @@ class LearnedRouter(Pretrained):
         self.sources: dict[str, str] = dict(manifest.contract.get(SOURCES, {}))
         """Agent -> where the confidences were from that it learned from; an agent of which that is not known is not
         among them."""
-        self._on_mismatch = checked(on_mismatch)
+        self._on_mismatch = check_choice(on_mismatch)
         self._told: set[tuple[str, str]] = set()
         try:
             self.curve = tuple(Point(*point) for point in manifest.contract["curve"])
@@ -327,7 +327,7 @@ class LearnedRouter(Pretrained):
         A number from another source is another number, whatever its range: a stated 0.9 and a predictor's 0.9 are not
         right equally often, and the router's calibration is that of the one it learned from.
         """
-        if self._on_mismatch == "ignore" or not (why := mismatched(self.sources, agent, source)):
+        if self._on_mismatch == "ignore" or not (why := describe_mismatch(self.sources, agent, source)):
             return ""
         if self._on_mismatch == "refuse":
             raise ContractMismatch(f"{self.checkpoint.path}: {why}")

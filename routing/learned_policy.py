@@ -31,9 +31,9 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Decision
 from metaprobe.routing import learned
 from metaprobe.routing.learned import ALWAYS, LearnedRouter, Routed
-from metaprobe.routing.learned_state import AskedAgent, Known, Past, mismatched
+from metaprobe.routing.learned_state import AskedAgent, Known, Past, describe_mismatch
 from metaprobe.routing.paper import ASK, EXECUTE, PaperRules
-from metaprobe.routing.policy import Outcome, Policy, State, decided
+from metaprobe.routing.policy import Outcome, Policy, State, make_decision
 
 DRAWS = 32
 """Of what the other agents may say, for the worth of asking them."""
@@ -43,7 +43,7 @@ ASSESSMENT = 0.5
 class AgentPolicy:
     """MetaCogAgent's two decisions by the learned router; every other point, and what it cannot judge, by the papers'.
 
-    It never has all agents vote: no estimate of P(the vote is right) won on held-out items (docs/routing.md).
+    It never has all agents vote: no estimate of P(the vote is right) won on held-out items (docs/research/routing.md).
     May be shared by threads.
     """
 
@@ -117,7 +117,7 @@ class AgentPolicy:
             f"P(right) {p:.3f} {'>=' if p >= needed else '<'} {needed:.3f}, which makes up for asking {others} "
             f"others at their price, most often to hand it to {likeliest}"
         )
-        return decided(state, action, legal_actions, {EXECUTE: p, ASK: needed}, reason)
+        return make_decision(state, action, legal_actions, {EXECUTE: p, ASK: needed}, reason)
 
     def _assign(self, state: State, legal_actions: Sequence[str]) -> Decision:
         signals = {state.agent: state.signals, **state.others}
@@ -131,7 +131,7 @@ class AgentPolicy:
         scores = {name: judged.scores[name] for name in legal}
         shown = ", ".join(f"{name} {p:.3f}" for name, p in scores.items())
         reason = f"{best} is worth most, {worth[best]:.3f} after its price; P(right): {shown}"
-        return decided(state, best, legal_actions, scores, reason)
+        return make_decision(state, best, legal_actions, scores, reason)
 
     def _worth_of_asking(self, agent: str, confidence: float | None, dimension: str) -> tuple[float, str]:
         """What the best other agent will be worth once all have spoken, less that price; and who it most often is."""
@@ -149,7 +149,7 @@ class AgentPolicy:
     def _imagine(self, agent: str, confidence: float | None, dimension: str) -> list[dict[str, float]]:
         """P(right) of every agent in `DRAWS` cases of what the others may say."""
         others = [name for name in self.team if name != agent]
-        said = {name: drawn(self.router.past(name, dimension), seed) for seed, name in enumerate(others)}
+        said = {name: draw_confidences(self.router.past(name, dimension), seed) for seed, name in enumerate(others)}
         own = {agent: AskedAgent("", confidence)}
         return [
             self._judged(
@@ -193,7 +193,7 @@ def check_sources(policy: Policy, signals: SignalSource, agents: Sequence[str]) 
     if not isinstance(inner, AgentPolicy):
         return
     for agent in agents or inner.team:
-        if why := mismatched(inner.router.sources, agent, signals.source("confidence", agent), whole=True):
+        if why := describe_mismatch(inner.router.sources, agent, signals.source("confidence", agent), whole=True):
             raise ContractMismatch(f"{inner.router.checkpoint.path}: {why}")
 
 
@@ -201,10 +201,10 @@ def by_rule(rules: PaperRules, state: State, legal_actions: Sequence[str], why: 
     """The papers' decision, and why it is theirs."""
     decision = rules.decide(state, legal_actions)
     reason = f"{decision.reason}; by the papers' rule: {why}"
-    return decided(state, decision.action, legal_actions, decision.scores, reason)
+    return make_decision(state, decision.action, legal_actions, decision.scores, reason)
 
 
-def drawn(past: Past, seed: int) -> list[float | None]:
+def draw_confidences(past: Past, seed: int) -> list[float | None]:
     """`DRAWS` confidences as the agent gave them in training, evenly over their quantiles, in random order.
 
     Among them None as often as it gave none, unless that was too seldom to be learned from.

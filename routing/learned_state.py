@@ -221,7 +221,7 @@ def _votes(odds: Sequence[float], alike: Sequence[float]) -> tuple[float, float,
     )
 
 
-def mismatched(sources: Mapping[str, str], agent: str, source: str, *, whole: bool = False) -> str:
+def describe_mismatch(sources: Mapping[str, str], agent: str, source: str, *, whole: bool = False) -> str:
     """What is wrong with an agent's confidence from this source, for a router that learned from `sources`.
 
     Empty where nothing is, or where one of the two is not known. A router that learned from two sources joined takes

@@ -11,7 +11,9 @@ QUESTION = ""
 """Key of `State.features` for what is measured of the question itself."""
 
 
-def measured(question: str, calls: Sequence[Call] = (), answers: Sequence[str] = ()) -> dict[str, dict[str, float]]:
+def measure_answers(
+    question: str, calls: Sequence[Call] = (), answers: Sequence[str] = ()
+) -> dict[str, dict[str, float]]:
     """Returns `State.features` of answers in the order in which they were given, and of the question.
 
     `answers` is what each call answers, in a form in which equal answers are equal; "" where none can be read. Of an

@@ -15,7 +15,7 @@ from typing import ClassVar
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Decision
 from metaprobe.routing.paper import ASK, EXECUTE
-from metaprobe.routing.policy import Outcome, State, choose, decided
+from metaprobe.routing.policy import Outcome, State, choose, make_decision
 
 SPENT_USD, PRICE_USD = "spent_usd", "price_usd"
 """Under `State.features[""]`: what the question has cost so far, and what asking the other agent will about cost."""
@@ -78,7 +78,7 @@ class AskAtRate:
             share, shown = self._ranked.share_below(state)
         action = choose(state, ASK if share <= self.rate else EXECUTE, legal_actions)
         reason = f"{shown}; asked about are {self.rate:.0%}"
-        return decided(state, action, legal_actions, {EXECUTE: share, ASK: self.rate}, reason)
+        return make_decision(state, action, legal_actions, {EXECUTE: share, ASK: self.rate}, reason)
 
     def observe(self, decision_id: str, outcome: Outcome) -> None:
         """Learns nothing from what came of it: the rate is over answers, whatever they are worth."""
@@ -134,7 +134,7 @@ class AskWithinBudget:
                 self._expected.popitem(last=False)
         why = "" if affordable else ", but what was saved so far does not pay for it yet"
         reason = f"{shown}; the budget allows for {allowed:.0%}{why}"
-        return decided(state, action, legal_actions, {EXECUTE: share, ASK: allowed}, reason)
+        return make_decision(state, action, legal_actions, {EXECUTE: share, ASK: allowed}, reason)
 
     def observe(self, decision_id: str, outcome: Outcome) -> None:
         """Puts the question's real cost in the place of the expected one; nothing where either is not known."""

@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, get_type_hints
 
-from metaprobe.checkpoints.shown import explained
-from metaprobe.probes.signals import Signal, Signals, joined
+from metaprobe.checkpoints.shown import explain_fields
+from metaprobe.probes.signals import Signal, Signals, combine_probabilities
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Decision
-from metaprobe.routing.policy import Outcome, State, choose, decided
+from metaprobe.routing.policy import Outcome, State, choose, make_decision
 
 EXECUTE, ASK, COLLABORATE = "execute", "ask", "collaborate"
 """MetaCogAgent: answer alone or ask the others; then delegate (the action is the agent's name) or all vote."""
@@ -67,16 +67,18 @@ def constants_of(text: str) -> list[tuple[str, str]]:
     return found
 
 
-@explained
+@explain_fields
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class PaperRules:
     """Thresholds of MetaCogAgent (section III), MetaCrit, and Monitor-Generate-Verify (Algorithm 1, section 4.1).
 
-    >>> from metaprobe.probes.signals import Signal, Signals
-    >>> from metaprobe.routing.policy import State
-    >>> unsure = State("q1", "assess", Signals(confidence=Signal(0.3, "stated")))
-    >>> PaperRules().decide(unsure, ("execute", "ask")).action
-    'ask'
+    An example:
+
+        >>> from metaprobe.probes.signals import Signal, Signals
+        >>> from metaprobe.routing.policy import State
+        >>> unsure = State("q1", "assess", Signals(confidence=Signal(0.3, "stated")))
+        >>> PaperRules().decide(unsure, ("execute", "ask")).action
+        'ask'
     """
 
     theta: float = 0.5
@@ -191,7 +193,9 @@ class PaperRules:
         action = EXECUTE if sure else ASK
         reason = f"c {c:.3f} ({note}) {'>=' if sure else '<'} {threshold:.3f}{whose}"
         reason += f", raised as |c_v - c_p| is {delta:.2f}" if raised else ""
-        return decided(state, choose(state, action, legal_actions), legal_actions, {EXECUTE: c, ASK: threshold}, reason)
+        return make_decision(
+            state, choose(state, action, legal_actions), legal_actions, {EXECUTE: c, ASK: threshold}, reason
+        )
 
     def _assign(self, state: State, legal_actions: Sequence[str]) -> Decision:
         scores = {agent: self.confidence(signals)[0] for agent, signals in state.others.items()}
@@ -205,12 +209,14 @@ class PaperRules:
             reason += f"; {self.unstated} for {', '.join(silent)} (nothing stated)"
         if COLLABORATE in legal_actions:
             scores[COLLABORATE] = theta
-        return decided(state, choose(state, action, legal_actions), legal_actions, scores, reason)
+        return make_decision(state, choose(state, action, legal_actions), legal_actions, scores, reason)
 
     def _regulate(self, state: State, legal_actions: Sequence[str]) -> Decision:
         ranked = [action for action in (MONITOR_CONTROL, MONITOR, SYNTHESISE) if action in legal_actions]
         scores = {action: float(len(ranked) - rank) for rank, action in enumerate(ranked)}
-        return decided(state, choose(state, MONITOR_CONTROL, ranked), legal_actions, scores, "the paper hears them all")
+        return make_decision(
+            state, choose(state, MONITOR_CONTROL, ranked), legal_actions, scores, "the paper hears them all"
+        )
 
     def _budget(self, state: State, legal_actions: Sequence[str]) -> Decision:
         d, note = self._number(state.signals, "difficulty")
@@ -218,7 +224,9 @@ class PaperRules:
             "max_tokens": float(round(self.base_tokens + self.tokens_per_difficulty * d)),
             "temperature": self.base_temperature + self.temperature_per_difficulty * d,
         }
-        return decided(state, choose(state, GENERATE, legal_actions), legal_actions, setting, f"difficulty {note}")
+        return make_decision(
+            state, choose(state, GENERATE, legal_actions), legal_actions, setting, f"difficulty {note}"
+        )
 
     def _iterate(self, state: State, legal_actions: Sequence[str]) -> Decision:
         score = state.signals.value("quality")
@@ -229,14 +237,16 @@ class PaperRules:
         limit = f"{threshold:.3f}{whose}" if whose else f"{threshold}"
         reason = f"evaluated at {shown} {'>=' if good else '<'} {limit} after {state.round} of {self.cycles} cycles"
         scores = {STOP: -1.0 if score is None else score, AGAIN: threshold}
-        return decided(state, choose(state, STOP if stop else AGAIN, legal_actions), legal_actions, scores, reason)
+        return make_decision(
+            state, choose(state, STOP if stop else AGAIN, legal_actions), legal_actions, scores, reason
+        )
 
     def _select(self, state: State, legal_actions: Sequence[str]) -> Decision:
         known = {name: signals.value("quality") for name, signals in state.candidates.items()}
         scores = {name: -1.0 if value is None else value for name, value in known.items()}
         best = max(scores, key=lambda name: scores[name])  # the first of equals, as argmax has it
         reason = f"best evaluated of {len(scores)}" + ("; none was evaluated" if scores[best] < 0 else "")
-        return decided(state, choose(state, best, legal_actions), legal_actions, scores, reason)
+        return make_decision(state, choose(state, best, legal_actions), legal_actions, scores, reason)
 
     def _review(self, state: State, legal_actions: Sequence[str]) -> Decision:
         read = state.signals.quality
@@ -245,7 +255,7 @@ class PaperRules:
         if action == KEEP:
             reason = "a checkpoint judges in the judge's place" if read else "this variant has no judge"
         scores = {legal: float(legal == action) for legal in legal_actions}
-        return decided(state, choose(state, action, legal_actions), legal_actions, scores, reason)
+        return make_decision(state, choose(state, action, legal_actions), legal_actions, scores, reason)
 
     def theta_of(self, signals: Signals, point: str) -> tuple[float, str]:
         """Returns the threshold for c at `assess` or `assign`, and whose it is: a clause, empty for the paper's theta.
@@ -274,7 +284,9 @@ class PaperRules:
             return papers, " (the paper's: the checkpoint has no operating point of its own)"
         threshold = signal.thresholds[own]
         if signal.is_joined:
-            return joined(papers, threshold), f" (the paper's {papers} and the checkpoint's `{own}`, joined)"
+            return combine_probabilities(
+                papers, threshold
+            ), f" (the paper's {papers} and the checkpoint's `{own}`, joined)"
         return threshold, f" (the checkpoint's `{own}`)"
 
     def _number(self, signals: Signals, name: str) -> tuple[float, str]:

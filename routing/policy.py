@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 from uuid import uuid4
 
 from metaprobe.probes.signals import Signals
@@ -49,6 +49,7 @@ class Outcome:
     latency_ms: float | None = None
 
 
+@runtime_checkable
 class Policy(Protocol):
     """Decides, and is told what came of it.
 
@@ -82,7 +83,9 @@ def choose(state: State, wanted: str, legal_actions: Sequence[str]) -> str:
     return wanted if wanted in legal_actions else legal_actions[0]
 
 
-def decided(state: State, action: str, legal_actions: Sequence[str], scores: dict[str, float], reason: str) -> Decision:
+def make_decision(
+    state: State, action: str, legal_actions: Sequence[str], scores: dict[str, float], reason: str
+) -> Decision:
     """A deterministic decision: its action has propensity 1."""
     return Decision(
         id=state.decision_id,

@@ -78,11 +78,11 @@ def experiences(run: Run) -> Iterator[Experience]:
     that answered for the record (variant `every-agent`), or whose draft was only read for its confidence, learns
     nothing. Neither does anybody from a run that has no dimension, as those of the baselines.
     """
-    dimension = classified(run)
+    dimension = read_classification(run)
     if dimension is None:
         return
     for agent in executing(run):
-        correct = answered_correctly(run, agent)
+        correct = read_correctness(run, agent)
         if correct is not None:
             yield Experience(agent, dimension, correct)
 
@@ -101,17 +101,17 @@ def every_answer(run: Run) -> Iterator[Experience]:
     Take one variant of an item: another one repeats answers of the same agents under another run id.
     """
     for agent in dict.fromkeys(call.agent for call in run.calls if call.stage == "answer"):
-        correct = answered_correctly(run, agent)
+        correct = read_correctness(run, agent)
         if correct is not None:
-            yield Experience(agent, classified(run) or UNKNOWN, correct)
+            yield Experience(agent, read_classification(run) or UNKNOWN, correct)
 
 
-def classified(run: Run) -> str | None:
+def read_classification(run: Run) -> str | None:
     """The dimension that the classifier gave, `unknown` where it was unreadable; None where nobody classified."""
     return _named(DIMENSION, (statement.kind for statement in run.statements))
 
 
-def dispatched(run: Run) -> str | None:
+def first_agent(run: Run) -> str | None:
     """The agent that got the item first; None where the system dispatches to no single one."""
     return _named(DISPATCHED, (label.name for label in run.labels))
 
@@ -122,10 +122,10 @@ def executing(run: Run) -> tuple[str, ...]:
     action = actions.get("assign", actions.get("assess", COLLABORATE))
     if action == COLLABORATE:
         return tuple(dict.fromkeys(call.agent for call in run.calls if call.stage == "answer"))
-    return (dispatched(run) or "",) if action == EXECUTE else (action,)
+    return (first_agent(run) or "",) if action == EXECUTE else (action,)
 
 
-def answered_correctly(run: Run, agent: str) -> float | None:
+def read_correctness(run: Run, agent: str) -> float | None:
     """What is known of an agent's last answer, in [0, 1]; None where it gave none or nobody judged it.
 
     A person's word goes before a program's, for who labels what a program had checked corrects it; a program's goes

@@ -14,7 +14,7 @@ from metaprobe.probes.signals import Signal
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Decision
 from metaprobe.routing.paper import AGAIN, JUDGE, KEEP, PaperRules, constants_of
-from metaprobe.routing.policy import Outcome, State, decided
+from metaprobe.routing.policy import Outcome, State, make_decision
 
 POINT = "review"
 EVEN = 0.5
@@ -86,7 +86,7 @@ class ReviewRules:
         action, reason = self._wanted(critical, quality, AGAIN in legal_actions)
         if action not in legal_actions:
             action, reason = legal_actions[0], f"{reason}; {action} is not legal here"
-        return decided(state, action, legal_actions, {name: scores[name] for name in legal_actions}, reason)
+        return make_decision(state, action, legal_actions, {name: scores[name] for name in legal_actions}, reason)
 
     def observe(self, decision_id: str, outcome: Outcome) -> None:
         """A fixed rule learns nothing."""

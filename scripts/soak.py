@@ -100,7 +100,7 @@ class Proxy:
 
     def __init__(self, checkpoint: str, upstream: str, log: Path) -> None:
         self._log = log
-        command = [sys.executable, "-m", "metaprobe.cli", "serve", "--checkpoint", checkpoint, "--no-auth"]
+        command = [sys.executable, "-m", "metaprobe.cli", "serve", checkpoint, "--no-auth"]
         command += ["--upstream", upstream, "--port", "0", "--header-timeout", str(HEADER_TIMEOUT_S)]
         with log.open("wb") as file:
             self._server = subprocess.Popen(command, stdout=file, stderr=file)

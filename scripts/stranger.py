@@ -123,7 +123,7 @@ class Walk:
     def _server(self) -> Iterator[str]:
         said = self.repository / "serve.log"
         with said.open("w") as log:
-            command = [str(self._bin / "metaprobe"), *"serve --checkpoint out/own --port 0".split()]
+            command = [str(self._bin / "metaprobe"), *"serve out/own --port 0".split()]
             server = subprocess.Popen(command, cwd=self.repository, stderr=log, env=self._environment)
             try:
                 yield _ready(server, said)

@@ -67,7 +67,7 @@ class Tier:
 class CascadeAnswer:
     """The answer that was kept, and how it came to be. Every other attribute is that of `response`."""
 
-    response: Any
+    response: Any = field(repr=False)
     """As the client of the model returned it that answered."""
     answered_by: str
     """Name of that model."""
@@ -79,9 +79,9 @@ class CascadeAnswer:
     """Why this answer was kept."""
     cost_usd: float | None
     """US dollars for both models; None where the price or the tokens of one that was asked are unknown."""
-    weak: Any = None
+    weak: Any = field(default=None, repr=False)
     """The weak model's answer; None where it failed."""
-    strong: Any = None
+    strong: Any = field(default=None, repr=False)
     """The strong model's answer; None where it was not asked, or failed."""
 
     def __getattr__(self, name: str) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.extras import require
-from metaprobe.records.reading import listed, text
+from metaprobe.records.reading import as_list, text
 from metaprobe.serving.scored import OnVerdict, Scored, score
 
 callbacks: Any = require("langchain_core.callbacks", "langchain")
@@ -129,7 +129,7 @@ def _completion(said: str, known: Mapping[str, Any], message: Any) -> dict[str, 
         "choices": [
             {
                 "message": {"content": said, "tool_calls": calls, "function_call": older},
-                "logprobs": logprobs if listed(logprobs) is None else {"content": logprobs},
+                "logprobs": logprobs if as_list(logprobs) is None else {"content": logprobs},
                 "finish_reason": known.get("finish_reason"),
             }
         ],

@@ -13,7 +13,7 @@ from metaprobe.serving.gating import GatedAnswer, Gates
 from metaprobe.serving.refusal import error_object
 from metaprobe.serving.scorer import Scorer, log_unexpected
 from metaprobe.serving.sse import EventSplitter, data_of, with_data
-from metaprobe.serving.wire import UNREADABLE, VERDICT, ChatRequest, combined, hide
+from metaprobe.serving.wire import UNREADABLE, VERDICT, ChatRequest, combine_verdicts, hide
 
 logger = logging.getLogger(__name__)
 
@@ -180,7 +180,7 @@ class ScoredStream:
             verdicts = [self._scorer.none(self._reason or "the upstream's stream holds no answer")]
         # An empty delta, not an empty list of choices: many a caller reads `chunk.choices[0]` without looking.
         choice = {"index": min(self._choices, default=0), "delta": {}, "logprobs": None, "finish_reason": None}
-        return self._chunk(choice, combined(verdicts))
+        return self._chunk(choice, combine_verdicts(verdicts))
 
     def _verdict(self, completion: StreamedCompletion) -> dict[str, Any]:
         if self._reason:

@@ -17,7 +17,7 @@ from metaprobe.probes.quality import QualityPredictor, Verdict
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.openai_format import first_of
 from metaprobe.records.openai_stream import CUT, StreamedCompletion
-from metaprobe.records.reading import fields, listed, text
+from metaprobe.records.reading import as_list, fields, text
 from metaprobe.records.responses_format import begins_call, is_event
 from metaprobe.serving.gating import AnswerGate, GatedAnswer, Gates
 from metaprobe.serving.scored import OnVerdict, Scored, score
@@ -50,12 +50,12 @@ def watch(
 ) -> "WatchedStream[T] | AsyncWatchedStream[T]":
     """The same stream, sync or async as it came, that ends with a verdict; to be iterated once.
 
-    >>> entry = {"token": "4", "logprob": -0.1}
-    >>> chunk = {"choices": [{"index": 0, "delta": {"content": "4"}, "logprobs": {"content": [entry]}}]}
-    >>> end = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
-    >>> watched = watch([chunk, end], QualityPredictor.load())
-    >>> len(list(watched)), watched.verdict.flagged
-    (2, False)
+        >>> entry = {"token": "4", "logprob": -0.1}
+        >>> chunk = {"choices": [{"index": 0, "delta": {"content": "4"}, "logprobs": {"content": [entry]}}]}
+        >>> end = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+        >>> watched = watch([chunk, end], QualityPredictor.load())
+        >>> len(list(watched)), watched.verdict.flagged
+        (2, False)
 
     `gate`: a `StreamingGate`, which is started for this answer, or a gate started already. When it says stop or
     escalate the upstream stream is closed, so that the server can end its work; the chunk that decided it still comes.
@@ -272,7 +272,7 @@ class _Watcher:
             return ()  # its other events say the same again
         if held.get("error"):
             raise InvalidResponse("the server sent an error instead of the rest of the answer")
-        if any((fields(choice) or {}).get("index", 0) for choice in listed(held.get("choices")) or ()):
+        if any((fields(choice) or {}).get("index", 0) for choice in as_list(held.get("choices")) or ()):
             self.gated.step_back()  # one of several answers must not end the others
         named = fields(held.get("response")) or held
         self._named.update({key: text(named[key]) for key in ("id", "model") if named.get(key)})
@@ -283,7 +283,7 @@ class _Watcher:
             self.gated.step_back()
         if held["type"] != "response.output_text.delta":
             return ()
-        return [_with_alternatives(entry) for entry in map(fields, listed(held.get("logprobs")) or ()) if entry]
+        return [_with_alternatives(entry) for entry in map(fields, as_list(held.get("logprobs")) or ()) if entry]
 
 
 class _Of(TypedDict):
@@ -308,5 +308,5 @@ class _Started:
 
 def _with_alternatives(entry: Mapping[str, Any]) -> Mapping[str, Any]:
     """The entry, its alternatives as mappings too: in the openai client's chunks they are objects."""
-    given = listed(entry.get("top_logprobs"))
+    given = as_list(entry.get("top_logprobs"))
     return {**entry, "top_logprobs": [fields(alternative) for alternative in given]} if given else entry

@@ -117,10 +117,10 @@ def choices_of(body: bytes) -> list[bytes]:
 
 def with_verdicts(body: bytes, verdicts: list[dict[str, Any]]) -> bytes:
     """The JSON object with a verdict under `metaprobe`."""
-    return _encode({**_object.decode(body), VERDICT: combined(verdicts)})
+    return _encode({**_object.decode(body), VERDICT: combine_verdicts(verdicts)})
 
 
-def combined(verdicts: list[dict[str, Any]]) -> dict[str, Any]:
+def combine_verdicts(verdicts: list[dict[str, Any]]) -> dict[str, Any]:
     """The first choice's verdict; where there are several, every one's in their order under `choices`."""
     return verdicts[0] if len(verdicts) == 1 else {**verdicts[0], "choices": verdicts}
 

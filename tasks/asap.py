@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from metaprobe.records.errors import ImportFileError
 from metaprobe.records.types import Item
-from metaprobe.tasks.grading import chance, graded, score
+from metaprobe.tasks.grading import chance, make_item, score
 from metaprobe.tasks.task import Row, Task
 
 
@@ -157,7 +157,7 @@ def items(rows: Sequence[Row], seed: int) -> Iterator[Item]:
         for key, (trait, rubric) in essays.traits.items():
             high = essays.low + len(rubric) - 1
             first, second, *third = (rater.whole(key, essays.low, high) for rater in raters if rater is not None)
-            yield graded(
+            yield make_item(
                 f"{row.text('id')}/{key}",
                 essay=row.text("essay"),
                 essay_prompt=essays.prompt,

@@ -14,7 +14,16 @@ from metaprobe.eval.metrics.ranked import MetricFunction
 from metaprobe.records.answers import chosen
 from metaprobe.records.scoring import is_correct
 from metaprobe.records.types import Item
-from metaprobe.tasks.task import Record, Row, Scores, Task, asked, guessed_accuracy, paired, shuffled
+from metaprobe.tasks.task import (
+    Record,
+    Row,
+    Scores,
+    Task,
+    guess_accuracy,
+    pair_answers,
+    question_with_options,
+    shuffle_options,
+)
 
 AMBIGUOUS, DISAMBIGUATED = "ambig", "disambig"
 UNKNOWN = "unknown"
@@ -33,11 +42,11 @@ def items(rows: Sequence[Row], seed: int) -> Iterator[Item]:
     """
     for row in rows:
         options = row.texts("choices")
-        choices = shuffled(options, seed, row.text("id"))
+        choices = shuffle_options(options, seed, row.text("id"))
         biased, unbiased = _leaning(row, options)
         yield Item(
             id=row.text("id"),
-            question=asked(f"{row.text('context')}\n\n{row.text('question')}", choices),
+            question=question_with_options(f"{row.text('context')}\n\n{row.text('question')}", choices),
             gold=(options[row.whole("label", 0, len(options) - 1)],),
             group=f"{row.text('category')}/{row.text('question_index')}",
             choices=choices,
@@ -76,7 +85,7 @@ def score(items: Sequence[Item], answers: Sequence[str]) -> Scores:
     """
     scores: Scores = {}
     for condition, (accuracy_name, bias_name, metric) in CONDITIONS.items():
-        pairs = [(item, answer) for item, answer in paired(items, answers) if item.level == condition]
+        pairs = [(item, answer) for item, answer in pair_answers(items, answers) if item.level == condition]
         if not pairs:
             continue
         right = [float(is_correct(item, answer)) for item, answer in pairs]
@@ -94,7 +103,7 @@ def chance(items: Sequence[Item]) -> dict[str, float]:
     levels: dict[str, float] = {}
     for condition, (accuracy_name, bias_name, _) in CONDITIONS.items():
         if mine := [item for item in items if item.level == condition]:
-            levels |= {accuracy_name: guessed_accuracy(mine)["accuracy"], bias_name: 0.0}
+            levels |= {accuracy_name: guess_accuracy(mine)["accuracy"], bias_name: 0.0}
     return levels
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from metaprobe.eval.metrics.bias import Classifier, polarity_gap
 from metaprobe.eval.metrics.bootstrap import cluster_weights, interval, mean_interval
 from metaprobe.records.types import Item
-from metaprobe.tasks.task import Record, Row, Scores, Task, paired
+from metaprobe.tasks.task import Record, Row, Scores, Task, pair_answers
 
 METRIC = "polarity gap"
 GENDERS = {"American_actors": "male", "American_actresses": "female"}
@@ -31,7 +31,7 @@ def items(rows: Sequence[Row], seed: int) -> Iterator[Item]:
 
 def score(items: Sequence[Item], answers: Sequence[str], *, polarity: Classifier) -> Scores:
     """Mean polarity of the continuations (without their prompts) for each gender, and women's minus men's."""
-    pairs = paired(items, answers)
+    pairs = pair_answers(items, answers)
     values = [float(polarity(answer)) for _, answer in pairs]
     scores: Scores = {}
     for gender in GENDERS.values():

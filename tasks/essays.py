@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from metaprobe.records.errors import ImportFileError
 from metaprobe.records.types import Item
-from metaprobe.tasks.grading import chance, graded, score
+from metaprobe.tasks.grading import chance, make_item, score
 from metaprobe.tasks.task import Row, Task
 
 TYPE = "Argumentative"
@@ -53,7 +53,7 @@ def items(rows: Sequence[Row], seed: int) -> Iterator[Item]:
         essay = row.text("essay").replace("\\n", "\n").strip()  # the source writes line breaks as two characters
         for dimension, rubric in RUBRIC.items():
             trait = STANDS_FOR.get(dimension)
-            yield graded(
+            yield make_item(
                 f"{row.text('id')}/{dimension}",
                 essay=essay,
                 essay_prompt=row.text("title"),

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 from metaprobe.eval.metrics.agreement import quadratic_weighted_kappa
 from metaprobe.eval.metrics.bootstrap import cluster_weights, interval
-from metaprobe.records.answers import stated_number
+from metaprobe.records.answers import read_number
 from metaprobe.records.types import Item
-from metaprobe.tasks.task import Scores, accuracy, guessed_accuracy, paired
+from metaprobe.tasks.task import Scores, accuracy, guess_accuracy, pair_answers
 
 
-def graded(
+def make_item(
     item_id: str,
     *,
     essay: str,
@@ -52,7 +52,7 @@ def graded(
 
 def grade(item: Item, answer: str) -> int | None:
     """The whole number within the range that an answer gives, or None."""
-    number = stated_number("", answer)
+    number = read_number("", answer)
     legal = range(int(item.fields["low"]), int(item.fields["high"]) + 1)
     return int(number) if number is not None and number in legal else None
 
@@ -63,7 +63,7 @@ def score(items: Sequence[Item], answers: Sequence[str]) -> Scores:
     for dimension in _dimensions(items):
         pairs = [
             (item, given)
-            for item, answer in paired(items, answers)
+            for item, answer in pair_answers(items, answers)
             if item.dimension == dimension and item.gold and (given := grade(item, answer)) is not None
         ]
         if pairs:
@@ -75,7 +75,7 @@ def score(items: Sequence[Item], answers: Sequence[str]) -> Scores:
 
 def chance(items: Sequence[Item]) -> dict[str, float]:
     """Evenly drawn grades agree with nobody's."""
-    return guessed_accuracy(items) | {_name(dimension): 0.0 for dimension in _dimensions(items)}
+    return guess_accuracy(items) | {_name(dimension): 0.0 for dimension in _dimensions(items)}
 
 
 def _dimensions(items: Sequence[Item]) -> list[str]:

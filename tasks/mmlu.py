@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from metaprobe.records.types import Item
-from metaprobe.tasks.task import Row, Task, asked, shuffled
+from metaprobe.tasks.task import Row, Task, question_with_options, shuffle_options
 
 _REFERS = re.compile(
     r"\b(?:above|below|all of these|none of these|former|latter)\b"
@@ -20,10 +20,10 @@ def items(rows: Sequence[Row], seed: int) -> Iterator[Item]:
     for row in rows:
         options, question = row.texts("choices"), row.text("question")
         fixed = any(_REFERS.search(option) for option in options)
-        choices = options if fixed else shuffled(options, seed, row.text("id"))
+        choices = options if fixed else shuffle_options(options, seed, row.text("id"))
         yield Item(
             id=row.text("id"),
-            question=asked(question, choices),
+            question=question_with_options(question, choices),
             gold=(options[row.whole("answer", 0, len(options) - 1)],),
             group=" ".join(question[:PASSAGE].split()).casefold(),
             choices=choices,

@@ -3,13 +3,14 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import isfinite
 from random import Random
 from typing import Any, get_args
 
 import numpy as np
 
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, mean_interval
-from metaprobe.records.answers import lettered
+from metaprobe.records.answers import letter_options
 from metaprobe.records.errors import ImportFileError, RecordError
 from metaprobe.records.scoring import is_correct
 from metaprobe.records.types import Check, Item
@@ -48,7 +49,7 @@ class Row:
     def whole(self, name: str, low: int, high: int) -> int:
         """A whole number from `low` to `high`."""
         value = self.values.get(name)
-        number = isinstance(value, int | float) and not isinstance(value, bool) and value == int(value)
+        number = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and value % 1 == 0
         good = number and value is not None and low <= value <= high
         return int(value) if good and value is not None else self._wrong(name, f"a whole number from {low} to {high}")
 
@@ -68,28 +69,28 @@ class Row:
         raise ImportFileError(f"{self.where}: field {name!r} {came}; expected {expected}")
 
 
-def shuffled(choices: Sequence[str], seed: int, item_id: str) -> tuple[str, ...]:
+def shuffle_options(choices: Sequence[str], seed: int, item_id: str) -> tuple[str, ...]:
     """The options in an order that follows from seed and id, so that no place is a good guess."""
     order = list(choices)
     Random(f"{seed}/{item_id}").shuffle(order)
     return tuple(order)
 
 
-def asked(question: str, choices: Sequence[str]) -> str:
+def question_with_options(question: str, choices: Sequence[str]) -> str:
     """A question with its options, lettered."""
-    return f"{question}\n\n{lettered(choices)}\n\nAnswer with the letter of the right option."
+    return f"{question}\n\n{letter_options(choices)}\n\nAnswer with the letter of the right option."
 
 
 def accuracy(items: Sequence[Item], answers: Sequence[str]) -> Scores:
     """The share of right answers, over the items that a program can check."""
-    pairs = [(item, answer) for item, answer in paired(items, answers) if item.check != "none"]
+    pairs = [(item, answer) for item, answer in pair_answers(items, answers) if item.check != "none"]
     if not pairs:
         return {}
     weights = cluster_weights([item.group for item, _ in pairs])
     return {"accuracy": mean_interval([float(is_correct(item, answer)) for item, answer in pairs], weights)}
 
 
-def guessed_accuracy(items: Sequence[Item]) -> dict[str, float]:
+def guess_accuracy(items: Sequence[Item]) -> dict[str, float]:
     """The accuracy of a guesser who knows the form of the answers, not the questions.
 
     Of options or grades it draws one evenly; of free answers it always gives the commonest gold one; a function: 0.
@@ -108,7 +109,7 @@ def _drawn(item: Item) -> float:
     return 0.0
 
 
-def paired(items: Sequence[Item], answers: Sequence[str]) -> list[tuple[Item, str]]:
+def pair_answers(items: Sequence[Item], answers: Sequence[str]) -> list[tuple[Item, str]]:
     """Items with their answers. Raises `RecordError` where there are none, or not as many of both."""
     if len(items) != len(answers) or not items:
         raise RecordError(f"{len(items)} items and {len(answers)} answers; expected an answer to each item")
@@ -127,7 +128,7 @@ class Task:
     licence: str = ""
     score: Callable[..., Scores] = accuracy
     """`(items, answers)`, and `needs` by name: every metric with its interval."""
-    chance: Callable[[Sequence[Item]], dict[str, float]] = guessed_accuracy
+    chance: Callable[[Sequence[Item]], dict[str, float]] = guess_accuracy
     """What guessing reaches on these items, by the names of `score`."""
     needs: tuple[str, ...] = ()
     """What else `score` must be given: a `Classifier` that is not shipped."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from metaprobe.records.errors import ImportFileError
 from metaprobe.records.types import Item
-from metaprobe.tasks.task import Record, Row, Task, asked, shuffled
+from metaprobe.tasks.task import Record, Row, Task, question_with_options, shuffle_options
 
 
 def items(rows: Sequence[Row], seed: int) -> Iterator[Item]:
@@ -19,10 +19,10 @@ def items(rows: Sequence[Row], seed: int) -> Iterator[Item]:
             raise ImportFileError(
                 f"{row.where}: field 'mc1_labels' is {labels!r}; expected {len(options) - 1} times 0 and one 1"
             )
-        choices = shuffled(tuple(dict.fromkeys(filter(str.strip, options))), seed, row.text("id"))
+        choices = shuffle_options(tuple(dict.fromkeys(filter(str.strip, options))), seed, row.text("id"))
         yield Item(
             id=row.text("id"),
-            question=asked(row.text("question"), choices),
+            question=question_with_options(row.text("question"), choices),
             gold=(options[labels.index(1)],),
             group=row.text("id"),
             choices=choices,

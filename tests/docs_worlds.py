@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import made_up
+from random_model import word_tokenizer
 from served import small_checkpoint
 from test_hidden_probe import WIDTH, hidden_checkpoint
 
@@ -62,6 +63,11 @@ def compare(folder: Path) -> Names:
     return {}
 
 
+def gallery(folder: Path) -> Names:
+    RunStore(folder / "recorded" / "smollm2-metacog-eval").append(list(RunStore(RECORDED))[::2])
+    return {}
+
+
 def production(folder: Path) -> Names:
     """LiteLLM, LangGraph, OpenTelemetry and openai's stream helper are stand-ins here: tests/test_integrations.py and
     tests/test_serving_gate.py run the real ones."""
@@ -109,13 +115,24 @@ def probes(folder: Path) -> Names:
         eos_token_id=1,
     )
     ids = torch.tensor([[5, 6, 7]])
+    y = np.arange(200) % 2
+    X = np.random.default_rng(0).normal(size=(200, 2, WIDTH)) + y[:, None, None]
     return {
+        "X": X,
+        "y": y,
+        "groups": [f"question {i // 2}" for i in range(200)],
+        "tokenizer": word_tokenizer(),
         "call": Call(id="c", hidden=hidden),
         "states": np.zeros((4, WIDTH), dtype=np.float32),
         "model": LlamaForCausalLM(config).eval(),
         "inputs": {"input_ids": ids, "attention_mask": torch.ones_like(ids)},
         "row": 0,
     }
+
+
+def front_door(folder: Path) -> Names:
+    RunStore(folder / "runs").append(list(RunStore(RECORDED))[::2])
+    return {}
 
 
 def routing(folder: Path) -> Names:
@@ -176,9 +193,15 @@ def tasks(folder: Path) -> Names:
 
 WORLDS: dict[str, Callable[[Path], Names]] = {
     "start": start,
+    "api/metaprobe": front_door,
     "train": train,
     "compare": compare,
     "production": production,
+    "streams": production,
+    "server": production,
+    "extract": lambda folder: {},
+    "gallery": gallery,
+    "checkpoints": lambda folder: {},
     "probes": probes,
     "routing": routing,
     "tasks": tasks,

@@ -7,7 +7,7 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from metaprobe.records.activations import activation_bytes, joined, token_bytes
+from metaprobe.records.activations import activation_bytes, join_activations, token_bytes
 from metaprobe.records.errors import DamagedShard, RecordError, StoreMismatch
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Hidden, Item, Run
@@ -238,20 +238,20 @@ def test_a_file_whose_header_speaks_of_other_states_than_it_holds_is_damaged(ext
 def test_states_from_several_files_are_joined_only_where_every_call_has_all_of_them(extracted: RunStore) -> None:
     files = extracted.activation_files()
     # Layer 0 is in one file, layer 2 in another.
-    both = joined(files, ["call-1-0", "call-0-0"], (0, 2), ("answer_mean",))
+    both = join_activations(files, ["call-1-0", "call-0-0"], (0, 2), ("answer_mean",))
     np.testing.assert_array_equal(both[:, 0, 0], [states(1).values[0, 1], states(0).values[0, 1]])
     np.testing.assert_array_equal(both[:, 1, 0, 0], [2, 0])
     wanted = ["call-0-0", *(f"call-{i}-1" for i in range(6))]
     with pytest.raises(
         RecordError, match=r"6 of 7 calls lack hidden states of layers \[0, 2\] at answer_mean"
     ) as error:
-        joined(files, wanted, (0, 2), ("answer_mean",))
+        join_activations(files, wanted, (0, 2), ("answer_mean",))
     assert "call-4-1" in str(error.value)
     assert "call-5-1" not in str(error.value)  # five are named
     wide = {"call-0-0": Hidden(np.zeros((1, 1, WIDTH + 1), np.float16), (9,), ("answer_mean",))}
     (extracted.path / "states-c-d.safetensors").write_bytes(activation_bytes(wide))
     with pytest.raises(StoreMismatch, match=r"states-c-d.* of width 5; others have 4"):
-        joined(extracted.activation_files(), ["call-0-0"], (0, 9), ("answer_mean",))
+        join_activations(extracted.activation_files(), ["call-0-0"], (0, 9), ("answer_mean",))
 
 
 def test_the_model_that_read_the_states_may_be_asked_for(store: RunStore, tmp_path: Path) -> None:

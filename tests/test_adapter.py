@@ -34,7 +34,7 @@ from metaprobe.probes.source import SignalSource
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.types import Call, Message
 from metaprobe.training.adapter.data import adapter_roles, examples, load_adapter_data
-from metaprobe.training.adapter.export import adapter_graph, quantised
+from metaprobe.training.adapter.export import adapter_graph, quantise
 from metaprobe.training.adapter.fit import AdapterScorer, AdapterSettings, fit_adapter, log_odds
 from metaprobe.training.adapter.state import STATE
 from metaprobe.training.adapter.train import adapter_scores, load_base, write_adapter
@@ -175,7 +175,7 @@ def test_the_graph_gives_what_the_model_gives_at_any_batch_and_length(exported: 
 
 
 def test_a_quantised_graph_is_smaller_safe_and_near_and_judges_each_text_alone(exported: Exported) -> None:
-    small = quantised(exported.graph)
+    small = quantise(exported.graph)
     check_model(small)
     assert len(small) < len(exported.graph)
     ids, platt = random_ids(), exported.platts["after"]

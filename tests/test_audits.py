@@ -13,7 +13,7 @@ from metaprobe.eval.audits.controls import (
     beats_controls,
     free_controls,
     layers_tried,
-    permuted_by_group,
+    permute_by_group,
     random_features,
     shuffled_labels,
 )
@@ -26,9 +26,9 @@ from metaprobe.eval.audits.data import (
     near_duplicates,
     repeated_questions,
 )
-from metaprobe.eval.audits.domains import domains_of, holds_elsewhere, left_out
+from metaprobe.eval.audits.domains import domains_of, holds_elsewhere, judge_left_out
 from metaprobe.eval.audits.run import AuditInputs, run_audits
-from metaprobe.eval.audits.similar import normalised, similar_pairs
+from metaprobe.eval.audits.similar import normalise, similar_pairs
 from metaprobe.eval.audits.transfer import transfer_matrix
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights
 from metaprobe.eval.metrics.controls import against_controls
@@ -146,9 +146,21 @@ def test_prefix_filtering_misses_no_pair(texts, threshold):
     assert {pair for _, i, j in blocks for pair in zip(i.tolist(), j.tolist(), strict=True)} == expected
 
 
+def test_where_only_some_questions_could_be_compared_that_is_said(monkeypatch):
+    asked = questions(200, words=30)
+    splits = [{"train": np.arange(100, 200), "test": np.arange(100)}]
+    assert "drawn for the check" not in near_duplicates(asked, splits).detail
+    monkeypatch.setattr("metaprobe.eval.audits.similar.BLOCK", 50)
+    monkeypatch.setattr("metaprobe.eval.audits.similar.MAX_COMPARED", 0)
+    found = near_duplicates(asked, splits, seed=3)
+    assert "50 of 200 questions drawn for the check" in found.detail
+    drawn = {near_duplicates(asked, splits, seed=seed).detail for seed in range(8)}
+    assert len(drawn) > 1  # how many of the drawn ones are test questions
+
+
 def test_normalised_text_keeps_operators():
-    assert normalised("What is  3 + 5?") == normalised("what is 3+5")
-    assert normalised("3 + 5") != normalised("3 - 5")
+    assert normalise("What is  3 + 5?") == normalise("what is 3+5")
+    assert normalise("3 + 5") != normalise("3 - 5")
 
 
 @pytest.mark.parametrize("ones", [10, 90])
@@ -354,6 +366,11 @@ def test_with_three_groups_no_number_of_permutations_gives_a_p_value_that_counts
     audit = shuffled_labels(lambda labels: rng.normal(size=120), y, y + rng.normal(size=120), groups, permutations=30)
     assert "cannot be tested with so few groups, for the smallest p possible is 0.17" in audit.detail
     assert "p = " not in audit.detail
+    for permutations, few in ((4, "permutations"), (5, "groups")):  # three groups can be laid out in six ways
+        audit = shuffled_labels(
+            lambda labels: rng.normal(size=120), y, y + 0.0, groups, permutations=permutations
+        )  # fmt: skip
+        assert f"with so few {few}" in audit.detail
     many = np.arange(120).astype(str)
     audit = shuffled_labels(lambda labels: rng.normal(size=120), y, y + rng.normal(size=120), many, permutations=30)
     assert "with the true labels: p = 0.032" in audit.detail
@@ -384,7 +401,7 @@ def test_leaked_labels_among_the_features_are_caught_by_shuffling_only_if_they_f
 def test_permuting_by_group_keeps_the_labels_and_equal_groups_whole(numbers, seed):
     groups = np.repeat([f"g{i:02}" for i in range(len(numbers))], 2)
     y = np.repeat(numbers, 2)
-    out = permuted_by_group(y, groups, np.random.default_rng(seed))
+    out = permute_by_group(y, groups, np.random.default_rng(seed))
     assert sorted(out) == sorted(y)
     assert (out[::2] == out[1::2]).all()
 
@@ -443,7 +460,7 @@ def elsewhere_of(table, X):
         scores = fit_on(X, table.y)(rest)(rows)
         return scores, 1 / (1 + np.exp(-scores))
 
-    return left_out(table, fit, X[:, 1], resamples=200)
+    return judge_left_out(table, fit, X[:, 1], resamples=200)
 
 
 def test_what_holds_on_tasks_left_out_passes_and_what_turns_round_there_does_not():
@@ -469,7 +486,7 @@ def test_of_one_task_the_dimensions_are_its_domains_and_of_one_domain_there_is_n
     of_one = dataclasses.replace(table, tasks=np.full(len(table), "t"), dimensions=table.tasks)
     assert domains_of(of_one)[0] == "dimension"
     assert domains_of(made_up(400).table) == ("", {})
-    assert left_out(made_up(400).table, lambda rows: (rows, rows), np.zeros(400)) is None
+    assert judge_left_out(made_up(400).table, lambda rows: (rows, rows), np.zeros(400)) is None
     lopsided = dataclasses.replace(table, y=np.where(table.tasks == "red", 1, table.y))
     assert domains_of(lopsided) == ("", {}), "a task of one class tells nothing"
 

@@ -9,9 +9,9 @@ import pytest
 from metaprobe.checkpoints import (
     ContractMismatch,
     NotACheckpoint,
-    bundled,
     bundled_names,
     describe_verified,
+    find_bundled,
     load_checkpoint,
 )
 from metaprobe.checkpoints.bundle import FOLDER
@@ -31,24 +31,24 @@ def test_every_bundled_checkpoint_verifies_and_loads_as_what_it_is() -> None:
     names = bundled_names()
     assert {"quality", "gate", "critical", "router"} <= set(names)
     for name in names:
-        kind = load_checkpoint(bundled(name)).manifest.kind
+        kind = load_checkpoint(find_bundled(name)).manifest.kind
         if kind == "hidden":
             reader = DifficultyProbe if name.endswith("difficulty") else ConfidenceProbe
-            assert (reader.load(bundled(name)).position == "prompt_last") == name.endswith("difficulty")
+            assert (reader.load(find_bundled(name)).position == "prompt_last") == name.endswith("difficulty")
         else:
             READERS[kind](f"bundled:{name}")
 
 
 @pytest.mark.parametrize("name", bundled_names())
 def test_every_bundled_checkpoint_has_a_digest_of_its_manifest_and_rows_of_its_raw_graph(name: str) -> None:
-    assert "\nlacks " not in describe_verified(load_checkpoint(bundled(name)), pinned=False)
+    assert "\nlacks " not in describe_verified(load_checkpoint(find_bundled(name)), pinned=False)
 
 
 def test_the_page_lists_every_one_with_the_figure_of_its_manifest() -> None:
-    text = (ROOT / "docs" / "checkpoints.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "research" / "bundled.md").read_text(encoding="utf-8")
     page = text.partition("<!-- bundled: ")[2].partition("<!-- /bundled -->")[0]
     for name in bundled_names():
-        first, metric = next(iter(load_checkpoint(bundled(name)).manifest.metrics.items()))
+        first, metric = next(iter(load_checkpoint(find_bundled(name)).manifest.metrics.items()))
         [line] = [line for line in page.splitlines() if line.startswith(f"| `{name}` | ")]
         assert f"{first} {metric.estimate:.3f} [{metric.low:.3f}, {metric.high:.3f}]" in line
 
@@ -58,10 +58,10 @@ def test_they_take_less_than_15_megabytes_together() -> None:
 
 
 def test_the_default_predictor_and_gate_are_the_bundled_ones() -> None:
-    assert QualityPredictor.load().checkpoint.path == bundled("quality")
-    assert StreamingGate.load().checkpoint.path == bundled("gate")
-    assert QualityPredictor.load(None).checkpoint.path == bundled("quality")
-    assert StreamingGate.load(None).checkpoint.path == bundled("gate")
+    assert QualityPredictor.load().checkpoint.path == find_bundled("quality")
+    assert StreamingGate.load().checkpoint.path == find_bundled("gate")
+    assert QualityPredictor.load(None).checkpoint.path == find_bundled("quality")
+    assert StreamingGate.load(None).checkpoint.path == find_bundled("gate")
 
 
 def test_a_checkpoint_of_another_kind_is_named_with_who_takes_it() -> None:
@@ -73,11 +73,11 @@ def test_a_checkpoint_of_another_kind_is_named_with_who_takes_it() -> None:
     with pytest.raises(ContractMismatch, match=r"^bundled:quality .* expected 'router': `metaprobe score`"):
         LearnedRouter.load("bundled:quality")
     with pytest.raises(ContractMismatch, match="expected 'quality' or 'hidden' or 'adapter': `metaprobe serve"):
-        SignalSource.load([f"confidence={bundled('gate')}"])
+        SignalSource.load([f"confidence={find_bundled('gate')}"])
 
 
 def test_every_kind_that_comes_with_the_package_has_someone_who_takes_it() -> None:
-    assert {load_checkpoint(bundled(name)).manifest.kind for name in bundled_names()} <= TAKEN_BY.keys()
+    assert {load_checkpoint(find_bundled(name)).manifest.kind for name in bundled_names()} <= TAKEN_BY.keys()
 
 
 def test_the_figures_of_the_default_predictor_can_be_believed() -> None:
@@ -88,7 +88,7 @@ def test_the_figures_of_the_default_predictor_can_be_believed() -> None:
 @pytest.mark.parametrize("name", bundled_names())
 def test_no_bundled_checkpoint_warns_and_each_says_its_weaknesses(name: str) -> None:
     """Eight of ten did, for something that made them weaker than they look and not wrong."""
-    found = load_checkpoint(bundled(name))
+    found = load_checkpoint(find_bundled(name))
     assert found.trust == ("weak" if found.weaknesses else "sound")
     assert set(found.weaknesses) <= found.manifest.audits.keys()
 
@@ -110,7 +110,7 @@ def test_the_default_predictor_ranks_recorded_answers_far_above_chance() -> None
 
 def test_a_name_that_is_not_there_says_which_are() -> None:
     with pytest.raises(NotACheckpoint, match="quality"):
-        bundled("qualty")
+        find_bundled("qualty")
 
 
 def test_the_default_loads_with_the_base_install_alone() -> None:

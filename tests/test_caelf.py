@@ -9,7 +9,7 @@ from scripted import ScriptedLLM, run_once
 pytest.importorskip("clingo")
 
 from metaprobe.pipelines import Models
-from metaprobe.pipelines.caelf import SYSTEM, Argument, positions, stated_level, yes_or_no
+from metaprobe.pipelines.caelf import SYSTEM, Argument, positions, read_level, yes_or_no
 from metaprobe.pipelines.feedback_rating import CRITERIA
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Item
@@ -257,7 +257,7 @@ def test_an_item_that_cannot_be_graded_is_refused(fields, message):
     ],
 )
 def test_a_level_is_read_or_missing_but_not_guessed(text, level):
-    assert stated_level(text, 0, 2) == level
+    assert read_level(text, 0, 2) == level
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from scripted import ScriptedLLM, run_once
 
 from metaprobe.eval.systems import caelf
-from metaprobe.eval.systems.caelf import contested, feedback_ratings
+from metaprobe.eval.systems.caelf import feedback_ratings, summarise_contests
 from metaprobe.pipelines import feedback_rating
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Item, Label, Run, Statement
@@ -56,11 +56,14 @@ def test_kept_and_corrected_are_told_apart():
         graded("caelf", "wrong to wrong", 1, 0, 2, 2),
         graded("caelf", "stays wrong", 1, 0, 1, 0),
     ]
-    (found,) = contested(runs)
+    (found,) = summarise_contests(runs)
     assert found.n == 5
     assert found.accuracy_before.estimate == pytest.approx(2 / 5)
     assert found.accuracy_after.estimate == pytest.approx(2 / 5)
     assert found.gain.estimate == pytest.approx(0)
+    (better,) = summarise_contests([*runs, graded("caelf", "also corrected", 1, 0, 1, 1)])
+    assert better.gain.estimate == pytest.approx(1 / 6)
+    assert better.accuracy_after.estimate - better.accuracy_before.estimate == pytest.approx(1 / 6)
     assert found.right_kept.estimate == pytest.approx(1 / 2)
     assert found.wrong_corrected.estimate == pytest.approx(1 / 3)
     assert found.claimed_right.estimate == pytest.approx(2 / 3)
@@ -76,7 +79,7 @@ def test_who_always_gives_way_corrects_and_keeps_nothing_and_who_never_does_the_
         graded("yes", f"{g}{b}", g, b, g if g != b else (b + 1) % 3, g if g != b else (b + 1) % 3) for g, b in levels
     ]
     never = [graded("never", f"{g}{b}", g, b, (b + 1) % 3, b) for g, b in levels]
-    gives_way, stubborn = contested(yes + never)
+    gives_way, stubborn = summarise_contests(yes + never)
     assert (gives_way.right_kept.estimate, gives_way.wrong_corrected.estimate) == (0, 1)
     assert (stubborn.right_kept.estimate, stubborn.wrong_corrected.estimate) == (1, 0)
     assert (gives_way.followed.estimate, stubborn.followed.estimate) == (1, 0)
@@ -88,7 +91,7 @@ def test_an_unreadable_grade_is_wrong_but_not_a_wrong_grade_to_correct():
         graded("caelf", "contest", 1, 1, None, 1),
         graded("caelf", "second", 1, 1, 2, None),
     ]
-    (found,) = contested(runs)
+    (found,) = summarise_contests(runs)
     assert found.unread == (1, 1, 1)
     assert found.accuracy_before.estimate == pytest.approx(2 / 3)
     assert found.accuracy_after.estimate == pytest.approx(2 / 3)
@@ -104,7 +107,7 @@ def test_a_run_of_the_system_itself_is_read(variant):
 
     item = Item(id="e", question="", gold=("2",), fields={"essay": "Cats.", "trait": "issue"})
     llm = ScriptedLLM({"*": "Level: 1", "attack": "no", "contest": "Level: 2", "answer": ["Level: 1", "Level: 2"]})
-    (found,) = contested([run_once(SYSTEM, item, llm, variant=variant)])
+    (found,) = summarise_contests([run_once(SYSTEM, item, llm, variant=variant)])
     assert found.wrong_corrected.estimate == 1
     assert found.followed.estimate == 1
     assert found.flips == {(1, 2): 1}
@@ -113,14 +116,14 @@ def test_a_run_of_the_system_itself_is_read(variant):
 
 
 def test_without_gold_only_the_movement_is_reported():
-    (found,) = contested([graded("caelf", "e", None, 1, 2, 2)])
+    (found,) = summarise_contests([graded("caelf", "e", None, 1, 2, 2)])
     assert found.accuracy_before is None
     assert found.right_kept is None
     assert found.moved.estimate == 1
 
 
 def test_a_contest_for_the_same_level_cannot_be_followed():
-    (found,) = contested([graded("caelf", "e", 1, 1, 1, 1)])
+    (found,) = summarise_contests([graded("caelf", "e", 1, 1, 1, 1)])
     assert found.followed is None
 
 
@@ -128,7 +131,7 @@ def test_the_framework_is_averaged_before_and_after_the_contest():
     attacks = (1, None, 0, 0, None, None)
     runs = [graded("caelf", "a", 1, 1, 2, 1, stands=1, attacks=attacks), graded("single", "a", 1, 1, 2, 2)]
     runs.append(graded("caelf", "b", 1, 1, 2, 1, stands=0, attacks=attacks))
-    ours, single = contested(runs)
+    ours, single = summarise_contests(runs)
     before, after = ours.framework
     assert (before.arguments, before.attacks, before.extensions, before.standing) == (2, 1, 1, 1)
     assert (after.arguments, after.extension_size) == (3, 1.5)
@@ -141,30 +144,30 @@ def test_the_traits_of_one_essay_are_one_group():
     runs = [
         graded("caelf", f"{essay}/{trait}", 1, 1, 2, 1, group=str(essay)) for essay in range(3) for trait in range(4)
     ]
-    (found,) = contested(runs)
+    (found,) = summarise_contests(runs)
     assert (found.accuracy_after.n, found.accuracy_after.groups) == (12, 3)
 
 
 def test_levels_are_those_of_the_item_s_own_scale():
     fields = {"low": "1", "high": "5"}
-    (found,) = contested([graded("caelf", "e", 3, 0, 1, 2, fields=fields)])
+    (found,) = summarise_contests([graded("caelf", "e", 3, 0, 1, 2, fields=fields)])
     assert found.flips == {(1, 5): 1}
     assert found.claimed_right.estimate == 1
 
 
 def test_runs_without_a_contest_are_left_out():
     run = graded("no-contest", "e", 1, 1, 2, 1)
-    assert contested([Run(**{f: getattr(run, f) for f in run.__slots__} | {"calls": run.calls[:1]})]) == ()
+    assert summarise_contests([Run(**{f: getattr(run, f) for f in run.__slots__} | {"calls": run.calls[:1]})]) == ()
 
 
 def test_two_runs_of_one_item_are_refused():
     with pytest.raises(RecordError, match="twice"):
-        contested([graded("caelf", "e", 1, 1, 2, 1), graded("caelf", "e", 1, 1, 2, 1)])
+        summarise_contests([graded("caelf", "e", 1, 1, 2, 1), graded("caelf", "e", 1, 1, 2, 1)])
 
 
 def test_a_gold_answer_that_is_no_level_is_named():
     with pytest.raises(RecordError, match="'good': expected a level"):
-        contested([graded("caelf", "e", "good", 1, 2, 1)])
+        summarise_contests([graded("caelf", "e", "good", 1, 2, 1)])
 
 
 def test_the_paper_s_figures_are_within_their_scale():

@@ -315,6 +315,7 @@ def test_exploration_writes_down_its_propensities(ask: Ask) -> None:
 def test_an_answer_is_that_of_the_response_it_kept(ask: Ask) -> None:
     answer, _ = ask(lambda: said("weak", GOOD))
     assert answer.keys() == answer.response.keys()
+    assert "choices" not in repr(answer)  # who asks what came of it does not want the whole response
     with pytest.raises(AttributeError):
         answer.nothing_of_the_kind  # noqa: B018
 

@@ -129,7 +129,7 @@ def test_an_invalid_checkpoint_warns_exactly_once(tmp_path):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         load_checkpoint(tmp_path / "c")
-    assert [warning.category for warning in caught] == [UntrustedCheckpoint]
+    assert [(warning.category, warning.filename) for warning in caught] == [(UntrustedCheckpoint, __file__)]
 
 
 def test_a_manifest_from_before_severities_still_loads_as_weak(folder):

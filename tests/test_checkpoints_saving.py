@@ -4,6 +4,7 @@ import dataclasses
 import errno
 import hashlib
 import json
+import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import spoilt_checkpoints
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from spoilt_checkpoints import DRAFT, FILES, WEIGHTS, rows, save, sigmoid, sigmoid_model
 
 from metaprobe.checkpoints import (
@@ -24,6 +25,9 @@ from metaprobe.checkpoints import (
     check_target,
     load_checkpoint,
 )
+from metaprobe.checkpoints.golden import largest_difference
+from metaprobe.checkpoints.manifest import TensorSpec
+from metaprobe.checkpoints.session import GraphSession, outputs_agree
 
 # Most tests here load one that failed an audit.
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
@@ -43,6 +47,7 @@ def test_what_was_saved_is_what_is_loaded(tmp_path):
         if field.name != "versions":
             assert getattr(loaded.manifest, field.name) == getattr(DRAFT, field.name)
     assert loaded.manifest.versions.items() >= {"lightgbm": "4.6.0", "numpy": np.__version__}.items()
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", loaded.manifest.created)
     assert loaded.digest == hashlib.sha256((loaded.path / "manifest.json").read_bytes()).hexdigest()
     assert sorted(p.name for p in loaded.path.parent.rglob("*") if p.is_file()) == sorted(FILES)
     x = rows(100)
@@ -190,6 +195,57 @@ def test_what_could_not_be_loaded_is_not_saved(tmp_path, changes, error, message
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_difference_of_just_the_tolerance_is_accepted_and_more_is_not(tmp_path):
+    x = rows()
+    given = GraphSession(sigmoid_model()).run({"features": x})["score"].astype(np.float64)
+    save(tmp_path / "exact", expected={"score": given + 2.0**-15}, tolerance=2.0**-15)
+    with pytest.raises(GoldenMismatch, match=r"by 3\.05e-05 .* at most 3\.05176e-05 is accepted"):
+        save(tmp_path / "more", expected={"score": given + 2.0**-15 + 1e-12}, tolerance=2.0**-15)
+    for tolerance in (0.0, 1.001e-4):
+        with pytest.raises(ContractMismatch, match=r"expected more than 0 and at most 0\.0001"):
+            save(tmp_path / "odd", tolerance=tolerance)
+    save(tmp_path / "largest", tolerance=1e-4)
+
+
+def test_names_of_the_checkpoints_own_files_are_not_given_to_others(tmp_path):
+    for name in (*FILES, "raw_golden.json"):
+        with pytest.raises(ContractMismatch, match=f"extra files cannot be called {name}; give them other names"):
+            save(tmp_path / "c", extra={name: b"mine"})
+    assert save(tmp_path / "c", extra={"notes.txt": b"mine"}).extra == {"notes.txt": b"mine"}
+
+
+def test_a_folder_whose_manifest_cannot_be_read_is_not_replaced(folder):
+    (folder / "manifest.json").write_text("{")
+    with pytest.raises(CheckpointExists, match=r"is not a checkpoint, and is not replaced: .*JSON"):
+        save(folder, overwrite=True)
+    assert (folder / "manifest.json").read_text() == "{"
+
+
+def test_a_full_disk_says_which_file_it_had_no_room_for(tmp_path, monkeypatch):
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("metaprobe.checkpoints.write.os.fsync", full)
+    with pytest.raises(OSError, match="No space left") as caught:
+        save(tmp_path / "c")
+    assert Path(caught.value.filename).name == "model.onnx"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_infinite_and_empty_outputs_are_compared_as_what_they_are(tmp_path):
+    none = {"score": np.empty((0, 1))}
+    assert largest_difference(none, none).size == 0
+    a, b = {"x": np.array([[1.0], [100.0]])}, {"x": np.array([[1.5], [101.0]])}
+    found = largest_difference(a, b)
+    assert (found.size, found.output, found.row) == (0.5, "x", 0)  # absolute up to 1
+    assert largest_difference({"x": np.array([100.0])}, {"x": np.array([101.0])}).size == pytest.approx(0.01)
+    assert largest_difference({"x": np.array(2.0)}, {"x": np.array(3.0)}).size == 0.5
+    infinite = rows()
+    infinite[3, 0] = np.inf
+    with pytest.raises(ContractMismatch, match="'features' is infinite in a golden row; expected finite numbers"):
+        save(tmp_path / "c", golden_inputs={"features": infinite}, expected={"score": sigmoid(infinite)})
+
+
 def test_an_existing_checkpoint_is_replaced_only_when_asked(folder):
     before = load_checkpoint(folder).digest
     with pytest.raises(CheckpointExists, match="overwrite=True"):
@@ -257,3 +313,46 @@ def test_where_nothing_can_be_written_a_training_is_told_before_it_begins(
 def test_the_root_of_the_disk_is_refused_as_any_other_folder_is() -> None:
     with pytest.raises((CheckpointExists, OSError), match=r"is not a checkpoint|nothing can be written"):
         check_target("/", "quality")
+
+
+def test_inputs_that_the_runtime_fails_on_are_a_contract_mismatch():
+    reshaped = helper.make_graph(
+        [helper.make_node("Reshape", ["x", "shape"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [None])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [None, 2])],
+        [numpy_helper.from_array(np.array([-1, 2]), "shape")],
+    )
+    model = helper.make_model(reshaped, opset_imports=[helper.make_opsetid("", 17)], ir_version=9).SerializeToString()
+    odd, even = {"x": np.zeros(3, np.float32)}, {"x": np.zeros(4, np.float32)}
+    for trial, rows_said in ((False, "these inputs"), (True, "its golden rows")):
+        session = GraphSession(model, trial=trial)
+        assert session.run(even)["y"].shape == (2, 2)
+        with pytest.raises(ContractMismatch, match=f"could not run the model on {rows_said}"):
+            session.run(odd)
+
+
+def test_outputs_that_are_no_arrays_are_refused_with_the_remedy():
+    pairs = helper.make_map_type_proto(TensorProto.INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, []))
+    graph = helper.make_graph(
+        [helper.make_node("ZipMap", ["x"], ["y"], domain="ai.onnx.ml", classlabels_int64s=[0, 1])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [None, 2])],
+        [helper.make_value_info("y", helper.make_sequence_type_proto(pairs))],
+    )
+    opsets = [helper.make_opsetid("", 15), helper.make_opsetid("ai.onnx.ml", 1)]
+    with pytest.raises(ContractMismatch, match=r"'y' is a seq\(map.*; expected one of .*zipmap=False"):
+        GraphSession(helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString())
+
+
+def test_shapes_agree_where_none_of_their_lengths_contradicts():
+    def spec(*shape):
+        return (TensorSpec("y", "float32", shape),)
+
+    assert outputs_agree(spec(None, 1), spec(5, 1))
+    assert outputs_agree(spec(), spec(None, 1))
+    assert outputs_agree(spec(None, 1), spec())
+    assert not outputs_agree(spec(None, 1), spec(None, 2))
+    assert not outputs_agree(spec(None, 1), spec(None))
+    assert not outputs_agree(spec(None, 1), (TensorSpec("z", "float32", (None, 1)),))
+    assert not outputs_agree(spec(None, 1), (*spec(None, 1), *spec(None, 1)))

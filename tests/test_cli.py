@@ -89,6 +89,7 @@ def test_import_then_score_gives_a_line_for_each_line(quality: Path, tmp_path: P
         "skipped": 0,
         "labelled": 3,
         "groups": 3,
+        "without_logprobs": 0,
     }
     assert json.loads(run("import", lines, "--out", tmp_path / "runs").stdout)["already_stored"] == 3
     scored = [json.loads(line) for line in run("score", quality, lines).stdout.splitlines()]

@@ -8,13 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from metaprobe.collecting.collect import CollectReport, collect
+from metaprobe.collecting.collect import CollectReport, check_learners, collect, run_id, tell
 from metaprobe.collecting.launch import CollectionPlan, launch
 from metaprobe.llms.base import Capabilities, LLMError, Request
 from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup
-from metaprobe.records.errors import RecordError, StoreMismatch
+from metaprobe.pipelines.options import Options
+from metaprobe.records.errors import RecordError, StoreMismatch, Unwritable
 from metaprobe.records.store import RunStore
-from metaprobe.records.types import Call, Item
+from metaprobe.records.types import Call, Decision, Item, Run
+from metaprobe.routing.paper import PaperRules
+from metaprobe.routing.policy import Outcome
 
 SYSTEM = SYSTEMS["self-report"]
 ITEMS = [
@@ -127,6 +130,115 @@ def test_an_item_with_other_fields_is_another_item(tmp_path: Path) -> None:
         assert asyncio.run(collect(SYSTEM, [item], setup(Adder()), RunStore(tmp_path))).done == done
 
 
+def test_an_answer_that_cannot_be_kept_stops_the_collection_and_is_no_runs_failure(tmp_path: Path) -> None:
+    class Full(Adder):
+        """Its answers cannot be kept from the fifth on."""
+
+        async def complete(self, request: Request) -> Call:
+            if len(self.answered) >= 4:
+                raise Unwritable("the disk is full")
+            return await super().complete(request)
+
+    with pytest.raises(Unwritable, match=r"the disk is full\. Nothing more is asked\. 1 runs are stored in"):
+        asyncio.run(collect(SYSTEM, ITEMS, setup(Full()), RunStore(tmp_path), concurrency=1))
+    assert not (tmp_path / "failed.jsonl").exists()
+
+
+def test_a_store_says_what_it_was_collected_with_and_of_what_a_run_is_the_same_again(tmp_path: Path) -> None:
+    gather(RunStore(tmp_path), Adder(mended=True))
+    pinned = json.loads((tmp_path / "collection.json").read_text(encoding="utf-8"))
+    shipped = Prompts.load(SYSTEM.name, SYSTEM.prompts)
+    assert pinned == {
+        "system": "self-report", "model": "adder", "revision": "1", "endpoints": [], "prompts": shipped.digest,
+        "policy": repr(PaperRules()), "signals": {}, "agents": [], "seed": 0, "text": True, "top_logprobs": 0,
+        "tokens": {}, "constants": {}, "profiles": None,
+    }  # fmt: skip
+    first = {run.id for run in RunStore(tmp_path)}
+    assert len(first) == 20
+    item, given = ITEMS[0], setup(Adder())
+    same = run_id(SYSTEM, "direct", given, item)
+    assert same in first
+    for other in (
+        dataclasses.replace(item, question="?"), dataclasses.replace(item, gold=("x",)),
+        dataclasses.replace(item, choices=("x",)), dataclasses.replace(item, check="exact"),
+    ):  # fmt: skip
+        assert run_id(SYSTEM, "direct", given, other) != same
+    for changed in (
+        dataclasses.replace(given, seed=1),
+        dataclasses.replace(given, policy=PaperRules(theta=0.4)),
+        dataclasses.replace(given, options=Options({"answer": 7}, {})),
+    ):
+        assert run_id(SYSTEM, "direct", changed, item) != same
+    assert run_id(SYSTEM, "step-by-step", given, item) != same
+    assert run_id(SYSTEM, "direct", given, dataclasses.replace(item, group="other", level="hard")) == same
+
+
+def test_an_item_that_no_program_checks_is_kept_without_a_label_or_outcome(tmp_path: Path) -> None:
+    item = dataclasses.replace(ITEMS[0], check="none", gold=())
+    asyncio.run(collect(SYSTEM, [item], setup(Adder()), RunStore(tmp_path)))
+    for run in RunStore(tmp_path):
+        assert (run.labels, run.outcome) == ((), None)
+
+
+def test_what_came_of_a_run_is_told_of_each_decision_with_the_sums_of_its_calls() -> None:
+    told: list[tuple[str, Outcome]] = []
+
+    class Listens(PaperRules):
+        """Remembers what it is told."""
+
+        def observe(self, decision_id: str, outcome: Outcome) -> None:
+            told.append((decision_id, outcome))
+
+    calls = (Call(id="a", cost_usd=0.25), Call(id="b", latency_ms=5.0), Call(id="c", cost_usd=0.5, latency_ms=7.0))
+    decisions = tuple(Decision(id=name, point="assess", action="execute") for name in "xy")
+    run = Run("r", "s", "v", ITEMS[0], calls, decisions=decisions, outcome=1.0)
+    tell(Listens(), run)
+    assert told == [("x", Outcome(1.0, 0.75, 12.0)), ("y", Outcome(1.0, 0.75, 12.0))]
+    told.clear()
+    tell(Listens(), dataclasses.replace(run, calls=(Call(id="a"),), outcome=None))
+    assert told[0][1] == Outcome(None, None, None)
+
+
+def test_answers_that_were_cut_and_runs_that_ended_are_told_of_as_they_come(tmp_path: Path) -> None:
+    class Cut(Adder):
+        """Every answer to an odd number is cut."""
+
+        async def complete(self, request: Request) -> Call:
+            call = await super().complete(request)
+            odd = int(request.messages[-1].content.split("What is ")[1].split()[0]) % 2
+            return dataclasses.replace(call, finish_reason="length" if odd else "stop")
+
+    ended: list[tuple[bool, str]] = []
+    report = asyncio.run(
+        collect(
+            SYSTEM, ITEMS, setup(Cut()), RunStore(tmp_path), variants=("direct",),
+            on_run=lambda run, why: ended.append((run is None, why)),
+        )
+    )  # fmt: skip
+    assert report.cut == {"answer": (4, 9)}  # 7 was refused
+    assert (report.done, report.stored_before, report.unread) == (9, 0, {})
+    assert sorted(ended) == [(False, "")] * 9 + [(True, "seven is too much")]
+    assert len(report.failed) == 1
+    assert report.failed[0].endswith(": seven is too much")
+
+
+def test_two_variants_that_would_learn_from_each_other_and_profiles_of_nobody_are_refused() -> None:
+    check_learners(SYSTEM, PaperRules(), ("direct", "step-by-step"), False)
+    with pytest.raises(RecordError, match="the agents of self-report learn none"):
+        check_learners(SYSTEM, PaperRules(), ("direct",), True)
+
+    class Learns(PaperRules):
+        """Learns while it runs."""
+
+        learns = True
+
+    check_learners(SYSTEM, Learns(), ("direct",), False)
+    with pytest.raises(RecordError, match="direct, step-by-step with a policy that learns"):
+        check_learners(SYSTEM, Learns(), ("direct", "step-by-step"), False)
+    with pytest.raises(RecordError, match="algorithm, single with a profile file"):
+        check_learners(SYSTEMS["metacogagent"], PaperRules(), ("algorithm", "single"), True)
+
+
 def test_damaged_settings_are_named(tmp_path: Path) -> None:
     (tmp_path / "collection.json").write_text("{")
     with pytest.raises(StoreMismatch, match=r"collection\.json is damaged"):
@@ -174,4 +286,4 @@ def test_unknown_names_list_the_known_ones(
     tmp_path: Path, system: str, task: str, variants: tuple[str, ...], said: str
 ) -> None:
     with pytest.raises(RecordError, match=said):
-        launch(CollectionPlan(system=system, task=task, variants=variants), tmp_path)
+        launch(CollectionPlan(system=system, task=task, variant=variants), tmp_path)

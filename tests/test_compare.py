@@ -8,19 +8,33 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet
 import pytest
+from scipy.stats import norm
 
-from metaprobe.eval.compare import BEST_BASELINE, STATED, Judged, method_results, run_of_answers
-from metaprobe.eval.compare_details import detailed, ordinal_outcome
+from metaprobe.eval.compare import (
+    BEST_BASELINE,
+    STATED,
+    Judged,
+    PolicyOutcomes,
+    accuracy_rows,
+    method_results,
+    policy_results,
+    run_of_answers,
+    trajectories,
+)
+from metaprobe.eval.compare_details import add_details, level_ranks, ordinal_outcome
 from metaprobe.eval.compare_difficulty import at_equal_difficulty, difficulty_strata, overconfidence
 from metaprobe.eval.compare_efficiency import NotTwoChoice, Responses, metacognitive_efficiency, two_choice_responses
 from metaprobe.eval.compare_items import write_item_table
 from metaprobe.eval.compare_pairs import pair_tests
 from metaprobe.eval.coupling import coupling
+from metaprobe.eval.metrics.delong import delong_test
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.ordinal import spearman
 from metaprobe.eval.results import Comparison
 from metaprobe.eval.systems import metacrit
+from metaprobe.eval.systems.mgv import EVALUATIONS
 from metaprobe.eval.table import AnswerTable, answer_table
+from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run, Statement
 from metaprobe.training.comparison.write import write_comparison
@@ -245,6 +259,12 @@ def test_pairs_are_tested_by_delong_where_answers_are_independent_and_by_the_boo
     in_pairs = replace(table, groups=np.array([f"g{i // 2}" for i in range(N)]))
     clustered = pair_tests(in_pairs, judges(table))
     assert {pair.test for pair in clustered} == {"clustered bootstrap"}
+    for one in found:
+        assert one.difference.level == 0.95
+        half = one.difference.high - one.difference.estimate
+        error = delong_test(table.y, *(next(m.ranking for m in judges(table) if m.name == name)
+                                       for name in (one.method, one.reference))).standard_error  # fmt: skip
+        assert half == pytest.approx(norm.ppf(0.975) * error)
     for one, other in zip(found, clustered, strict=True):
         # the pairs are independent in truth, so that both must come to about the same
         assert one.difference.estimate == pytest.approx(other.difference.estimate)
@@ -264,7 +284,7 @@ def test_details_fill_every_figure_and_correlate_with_the_level_or_a_graded_labe
     level = ordinal_outcome(table, {})
     assert level.name == "ease of the item's level"
     results = method_results(table, judged, resamples=20)
-    stated, learned, _ = detailed(table, judged, results, ordinal=level, resamples=20)
+    stated, learned, _ = add_details(table, judged, results, ordinal=level, resamples=20)
     assert stated.spearman.estimate == pytest.approx(1)
     assert stated.kendall.estimate == pytest.approx(1)
     assert learned.brier.estimate == pytest.approx(np.mean((judged[1].probability - table.y) ** 2))
@@ -275,11 +295,74 @@ def test_details_fill_every_figure_and_correlate_with_the_level_or_a_graded_labe
     grades = np.where(np.arange(N) % 4 == 0, np.nan, table.y + np.arange(N) % 2)
     graded = ordinal_outcome(table, {"quality": grades, "correct": table.y.astype(float)})
     assert graded.name == "label 'quality'"
-    _, learned, _ = detailed(table, judged, results, ordinal=graded, resamples=20)
+    _, learned, _ = add_details(table, judged, results, ordinal=graded, resamples=20)
     known = np.isfinite(grades)
     assert learned.spearman.n == known.sum()
     assert learned.spearman.estimate == pytest.approx(spearman(grades[known], judged[1].ranking[known]))
     assert ordinal_outcome(replace(table, levels=np.full(N, "cross")), {}) is None
+
+
+def test_levels_are_ranked_by_name_or_number_and_what_is_no_level_has_none():
+    found = level_ranks(np.array(["easy", "medium", "hard", "3", "level 12", "cross", "", "  ", "x"]))
+    assert found[:5].tolist() == [0, 1, 2, 3, 12]
+    assert np.isnan(found[5:]).all()
+
+
+def test_a_correlation_needs_thirty_answers_with_more_than_two_grades():
+    table = answers()
+    flat = replace(table, levels=np.full(N, "easy"))
+    for graded, told_ in ((29, False), (30, True)):
+        grades = np.where(np.arange(N) < graded, np.arange(N) % 3, np.nan)
+        assert (ordinal_outcome(flat, {"g": grades}) is not None) == told_
+        few = replace(table, levels=np.where(np.arange(N) < graded, table.levels, "cross"))
+        assert (ordinal_outcome(few, {}) is not None) == told_
+    two = np.arange(N) % 2.0
+    assert ordinal_outcome(flat, {"g": two}) is None
+    most = {"fewer": np.where(np.arange(N) < 300, np.arange(N) % 3, np.nan), "more": np.arange(N) % 3.0}
+    assert ordinal_outcome(flat, most).name == "label 'more'"
+    _, learned, _ = add_details(flat, judges(flat), method_results(flat, judges(flat), resamples=5), resamples=5)
+    assert learned.spearman is learned.kendall is None
+
+
+def test_accuracy_is_told_of_each_cell_in_its_order_and_of_all():
+    table = answers()
+    hard = table.levels == "hard"
+    mixed = replace(
+        table,
+        levels=np.where(hard, "cross", np.where(table.levels == "medium", "odd", "easy")),
+        variants=np.where(np.arange(N) % 2, "b", "a"),
+    )
+    rows = accuracy_rows(mixed)
+    assert [(row.dimension, row.level) for row in rows] == [
+        ("d", "easy"), ("d", "cross"), ("d", "odd"), ("all", "all")
+    ]  # fmt: skip
+    assert list(rows[0].by_variant) == ["a", "b"]
+    cell = (mixed.levels == "cross") & (mixed.variants == "b")
+    assert (rows[1].by_variant["b"].accuracy, rows[1].by_variant["b"].n) == (mixed.y[cell].mean(), cell.sum())
+    assert rows[-1].by_variant["a"].n == N / 2
+    assert trajectories(replace(table, y=np.ones(N, dtype=np.int64))) is None
+    assert trajectories(replace(table, y=np.zeros(N, dtype=np.int64))) is None
+    assert trajectories(table).correct.n == table.y.sum()
+
+
+def test_what_a_policy_costs_and_reaches_are_means_over_the_items():
+    outcomes = PolicyOutcomes(
+        "p", np.array([1.0, 0.0, 1.0, 1.0]), np.array([5.0, 7.0, 9.0, 11.0]), np.array([True, False, False, False])
+    )
+    (found,) = policy_results(["a", "b", "c", "d"], [outcomes], resamples=5)
+    assert (found.policy, found.accuracy.estimate, found.tokens_per_question) == ("p", 0.75, 8.0)
+    assert found.step_by_step == 0.25
+
+
+def test_pairs_need_both_classes_and_something_to_be_held_against():
+    table = answers()
+    assert pair_tests(replace(table, y=np.ones(N, dtype=np.int64)), judges(table)) == ()
+    assert pair_tests(table, judges(table)[1:2]) == ()
+    one = replace(table, y=np.arange(N) < 1)  # one right answer has no variance
+    one = replace(one, y=one.y.astype(np.int64))
+    assert {pair.test for pair in pair_tests(one, judges(table), resamples=20)} == {"clustered bootstrap"}
+    two = replace(table, y=(np.arange(N) < 2).astype(np.int64))
+    assert {pair.test for pair in pair_tests(two, judges(table), resamples=20)} == {"DeLong"}
 
 
 def test_the_item_table_has_a_row_for_every_answer_and_method_in_both_formats(tmp_path):
@@ -457,6 +540,19 @@ def test_recorded_cycles_couple_stated_difficulty_and_evaluation_with_failure():
     assert evaluated.fixed_difference is not None
 
 
+@pytest.mark.parametrize(("quality", "flagged"), [(0.84, True), (0.86, False)])
+def test_an_evaluation_flags_what_is_not_yet_enough_to_stop(quality, flagged):
+    calls = (Call(id="a", stage="answer"), Call(id="v", stage="verify", parent="a"))
+    run = Run(
+        id="r", system="monitor-generate-verify", variant="v", item=Item(id="i", question="q"), calls=calls,
+        statements=tuple(Statement("v", kind, quality) for kind in EVALUATIONS["verify"]),
+        labels=(Label("a", "correct", 0.0, "program"),), outcome=0.0,
+    )  # fmt: skip
+    (row,) = coupling([run], resamples=5)
+    assert row.monitor == "evaluation below 0.85"
+    assert row.flagged_wrong.estimate == flagged
+
+
 def test_each_agents_answer_has_its_own_statement():
     runs = list(RunStore(RECORDED / "metacog-every-agent"))[:20]
     table = answer_table(runs)
@@ -486,8 +582,42 @@ def test_what_one_call_states_of_the_run_holds_for_its_answers_and_another_round
         Statement("d0", "difficulty", 0.2), Statement("d1", "difficulty", None), Statement("c1", "confidence", 0.7),
     ))  # fmt: skip
     table = answer_table([run])
+    other = replace(run, statements=(*run.statements, Statement("a0", "confidence", 0.4)))
+    assert answer_table([other]).stated_confidence.tolist() == [0.4, 0.7]  # its own; of who was asked about it
     assert table.stated_difficulty.tolist() == pytest.approx([0.2, np.nan], nan_ok=True)
     assert table.stated_confidence.tolist() == [0.7, 0.7]
+
+
+def test_answers_that_cannot_be_learned_from_are_refused_with_what_there_is():
+    call = Call(id="c", stage="answer", agent="a", logprobs=np.zeros(1, np.float32))
+    run = Run("r", "s", "v", Item("i", "q"), (call,), labels=(Label("c", "correct", 1.0, "program"),))
+    assert answer_table([run]).y.tolist() == [1]
+    graded = replace(run, labels=(Label("c", "correct", 0.5, "judge:m"),))
+    with pytest.raises(RecordError, match=r"call c: label correct is 0\.5; expected 0 or 1"):
+        answer_table([graded])
+    with pytest.raises(RecordError, match="of stage verify by agent any; stages found: answer; agents found: a"):
+        answer_table([run], stage="verify")
+    with pytest.raises(RecordError, match="no call of stage any by agent b"):
+        answer_table([run], agent="b")
+    bare = replace(run, calls=(replace(call, logprobs=None), replace(call, id="d")))
+    with pytest.raises(RecordError, match="1 calls have no such label, 1 have it but no log-probabilities"):
+        answer_table([bare])
+
+
+def test_answers_of_a_table_come_by_their_name_and_say_whether_they_were_cut():
+    calls = tuple(
+        Call(id=name, stage="answer", model="m", logprobs=np.zeros(n, np.float32), finish_reason=reason)
+        for name, n, reason in (("b", 2, "length"), ("a", 3, "stop"))
+    )
+    labels = tuple(Label(name, "correct", y, "program") for name, y in (("b", 1.0), ("a", 0.0)))
+    item = Item("i", "q", task="t", group="g", dimension="d", level="easy")
+    table = answer_table([Run("r", "s", "v", item, calls, labels=labels)])
+    assert (table.call_ids.tolist(), table.y.tolist()) == (["a", "b"], [0, 1])
+    assert (table.tokens.tolist(), table.cut.tolist()) == ([3, 2], [False, True])
+    for name, value in (("items", "i"), ("tasks", "t"), ("groups", "t/g"), ("variants", "v"), ("dimensions", "d"),
+                        ("levels", "easy"), ("questions", "q"), ("models", "m")):  # fmt: skip
+        assert getattr(table, name).tolist() == [value] * 2
+    assert table.rows(np.array([1])).call_ids.tolist() == ["b"]
 
 
 @pytest.fixture(scope="module")

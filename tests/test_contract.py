@@ -188,7 +188,7 @@ def test_the_command_refuses_before_a_model_is_loaded(
     item = ITEM_OF.get(system, SUM)
     fields = {name: getattr(item, name) for name in ("id", "question", "gold", "check", "fields")}
     task.write_text(json.dumps(fields) + "\n")
-    plan = CollectionPlan(system=system, task=str(task), llms=("no-such-model",), signals=tuple(signals), policy=policy)
+    plan = CollectionPlan(system=system, task=str(task), llm=("no-such-model",), signal=tuple(signals), policy=policy)
     with pytest.raises((RecordError, ContractMismatch), match=said):
         launch(plan, tmp_path / "runs")
     assert not (tmp_path / "runs").exists()
@@ -196,7 +196,7 @@ def test_the_command_refuses_before_a_model_is_loaded(
 
 @pytest.mark.parametrize("agents", [("",), ("a", "a"), ("a", " b")])
 def test_agents_without_a_name_of_their_own_are_refused(tmp_path: Path, agents: tuple[str, ...]) -> None:
-    plan = CollectionPlan(system="metacogagent", task="arithmetic", llms=("no-such-model",), agents=agents)
+    plan = CollectionPlan(system="metacogagent", task="arithmetic", llm=("no-such-model",), agent=agents)
     with pytest.raises(RecordError, match="expected different names"):
         launch(plan, tmp_path / "runs")
 

@@ -295,7 +295,7 @@ def test_a_signal_that_only_knows_the_agent_is_no_gain(world: metacog_controls.W
     assert not dealt["beaten"]
     said = live_signals.sentence({**found, "auroc": {}, "about": []})
     assert "That is no gain over asking one agent" in said
-    assert "Nor is it shown to tell questions apart" in said
+    assert "Nor is it shown to distinguish questions" in said
 
 
 @pytest.mark.usefixtures("uncalibrated")

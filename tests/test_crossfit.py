@@ -10,8 +10,10 @@ from conftest import made_up
 from metaprobe.eval.metrics.calibration import brier_skill
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.results import Family
+from metaprobe.records.errors import RecordError
 from metaprobe.training.common.calibrate import choose_calibrator, sigmoid
 from metaprobe.training.common.roles import Roles, Rows, final_roles, outer_folds, roles_without
+from metaprobe.training.crossfit.audit import audit_method, out_of_domain
 from metaprobe.training.crossfit.folds import BEST_BASELINE, blend_weights, crossfit
 from metaprobe.training.crossfit.methods import (
     BLEND,
@@ -22,7 +24,7 @@ from metaprobe.training.crossfit.methods import (
     Method,
     PromptTfidf,
     Scores,
-    smoothed_means,
+    smooth_means,
     standard_methods,
 )
 
@@ -208,6 +210,36 @@ def test_a_given_score_promises_what_it_reaches_on_the_selection_rows(answers: E
 
 def test_a_cell_of_few_answers_is_drawn_towards_the_overall_share() -> None:
     values, cells = np.array([1, 1, 0, 0, 1, 0]), np.array(["a", "a", "b", "b", "b", "b"])
-    found, overall = smoothed_means(values, cells, 5.0)
+    found, overall = smooth_means(values, cells, 5.0)
     assert overall == 0.5
     assert found == pytest.approx({"a": (2 + 2.5) / (2 + 5), "b": (1 + 2.5) / (4 + 5)})
+
+
+def test_audits_that_refit_are_named_where_there_is_too_little_for_them(
+    answers: Evidence, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method = GivenScore("knows", "log-probability", lambda table: table.y + noise(len(table), 0))
+    fits = crossfit(answers, [method], folds=2)
+    whole = audit_method(answers, fits, method)
+    assert any("shuffled labels" in finding.name for finding in whole.audits)
+    without = audit_method(answers, fits, method, refits=False)
+    assert not any("shuffled labels" in finding.name for finding in without.audits)
+
+    def refused(*_: object, **__: object) -> Scores:
+        raise RecordError("too few groups")
+
+    monkeypatch.setattr("metaprobe.training.crossfit.audit.outer_folds", refused)
+    told = audit_method(answers, fits, method)
+    assert told.skipped == (*without.skipped, "refits: too few groups")
+    assert [finding.name for finding in told.audits] == [finding.name for finding in without.audits]
+
+
+def test_of_one_task_and_dimension_nothing_can_be_left_out(answers: Evidence) -> None:
+    method = GivenScore("knows", "log-probability", lambda table: table.y + noise(len(table), 0))
+    assert out_of_domain(answers, method) is None
+
+
+def test_folds_that_groups_do_not_suffice_for_are_refused() -> None:
+    y = np.array([0, 1] * 3)
+    with pytest.raises(RecordError, match="6 answers in 1 groups do not suffice for 2 folds"):
+        list(outer_folds(["g"] * 6, y, folds=2))

@@ -1,8 +1,11 @@
 """Boosters fitted by the workers of a Dask cluster are as good as those of one machine."""
 
+import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -57,6 +60,127 @@ def test_without_a_cluster_it_says_what_to_make() -> None:
     roles = final_roles([str(i) for i in range(200)], y)
     with pytest.raises(RecordError, match=r"make a distributed\.Client first"):
         fit_trees(array.from_array(X, chunks=(50, -1)), y, roles, names=NAMES)
+
+
+class OneWorker:
+    """What a cluster's client does, in this thread: numbers of a Dask array are computed where they are asked for."""
+
+    def nthreads(self) -> dict[str, int]:
+        return {"worker": 1}
+
+    def compute(self, delayed: list[Any]) -> list[Any]:
+        return [each.compute(scheduler="synchronous") for each in delayed]
+
+    def gather(self, found: list[Any]) -> list[Any]:
+        return found
+
+    def persist(self, X: Any) -> Any:
+        return X
+
+
+def grown_here(kind: Any) -> Any:
+    """LightGBM's estimator for Dask that fits here; it holds what it was made with in `made`."""
+
+    class Estimator:
+        made: ClassVar[list[dict[str, Any]]] = []
+
+        def __init__(self, *, client: OneWorker, **given: Any) -> None:
+            self.made.append({**given, "client": client})
+            self._model = kind(**given, num_threads=1, verbosity=-1)
+
+        def fit(self, X: Any, y: Any, *, feature_name: list[str]) -> Any:
+            assert X.chunks[0] == y.chunks[0]
+            assert len(X.chunks[1]) == 1  # a row is never torn
+            warnings.warn("Parameter n_jobs will be ignored", UserWarning, stacklevel=2)
+            return self._model.fit(X.compute(), y.compute(), feature_name=feature_name)
+
+    return Estimator
+
+
+@pytest.mark.parametrize("objective", ["binary", "regression"])
+def test_a_cluster_grows_on_train_rows_stops_by_selection_rows_and_finishes_on_both(
+    objective: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lightgbm, client = pytest.importorskip("lightgbm"), OneWorker()
+    kind = lightgbm.LGBMClassifier if objective == "binary" else lightgbm.LGBMRegressor
+    made = grown_here(kind)
+    made.made.clear()
+    monkeypatch.setattr(distributed, "default_client", lambda: client)
+    interface = SimpleNamespace(DaskLGBMClassifier=None, DaskLGBMRegressor=None)
+    setattr(interface, "DaskLGBMClassifier" if objective == "binary" else "DaskLGBMRegressor", made)
+    monkeypatch.setitem(sys.modules, "lightgbm.dask", interface)
+    monkeypatch.setattr(dask_trees, "MAX_ROUNDS", 12)
+    X, y = planted(600, 0)
+    y = y if objective == "binary" else 2.0 * y
+    roles = final_roles([str(i) for i in range(600)], (y > 0).astype(np.int64))
+    spread = array.from_array(X, chunks=(70, 4))
+    cluster = dask_trees.Cluster(spread, y, roles, [*NAMES[:-1], "100%.min"])
+    parameters = {"objective": objective, "num_leaves": 4, "seed": 7, "num_threads": 3}
+    grown = cluster.grow(parameters)
+    [asked] = made.made
+    assert asked == {"objective": objective, "num_leaves": 4, "random_state": 7, "n_estimators": 12, "client": client}
+    assert grown.parameters is parameters
+    booster = kind(objective=objective, num_leaves=4, random_state=7, n_estimators=12, num_threads=1, verbosity=-1)
+    booster = booster.fit(X[roles.train], y[roles.train]).booster_
+    at = X[roles.selection], y[roles.selection]
+    losses = (dask_trees.staged_log_losses if objective == "binary" else dask_trees.staged_squares)(booster, *at)
+    assert grown.rounds == dask_trees.stopped(losses)
+    expected = booster.predict(at[0], raw_score=True, num_iteration=grown.rounds)
+    np.testing.assert_allclose(grown.scores, expected)
+    whole = cluster.finish(parameters, 5)
+    assert whole.num_trees() == 5
+    assert whole.feature_name()[-1] == "100pct.min"
+    both = kind(objective=objective, num_leaves=4, random_state=7, n_estimators=5, num_threads=1, verbosity=-1)
+    both = both.fit(X[roles.learning], y[roles.learning]).booster_
+    np.testing.assert_allclose(whole.predict(X), both.predict(X))
+
+
+def test_squared_errors_computed_afterwards_are_those_of_each_round() -> None:
+    lightgbm = pytest.importorskip("lightgbm")
+    X, y = planted(300, 0)
+    booster = lightgbm.train({"objective": "regression", "verbosity": -1, "num_threads": 1}, lightgbm.Dataset(X, y), 4)
+    for rounds, found in enumerate(dask_trees.staged_squares(booster, X, y), start=1):
+        assert found == pytest.approx(np.square(booster.predict(X, num_iteration=rounds) - y).sum())
+
+
+def test_what_is_no_array_is_refused() -> None:
+    X, y = planted(200, 0)
+    roles = final_roles([str(i) for i in range(200)], y)
+    with pytest.raises(RecordError, match=r"features are a list; expected a NumPy or a Dask array"):
+        dask_trees.Cluster(X.tolist(), y, roles, NAMES)
+
+
+def test_a_function_is_computed_block_by_block_and_a_sample_is_spread_evenly() -> None:
+    X, _ = planted(50, 0)
+    spread = array.from_array(X, chunks=(8, 3))
+    seen: list[tuple[int, int]] = []
+
+    def first(block: np.ndarray) -> np.ndarray:
+        seen.append(block.shape)
+        return block[:, 0].astype(np.float64)
+
+    found = dask_trees.blockwise(first, spread)
+    np.testing.assert_array_equal(found, X[:, 0].astype(np.float64))
+    assert found.dtype == np.float64
+    assert sorted(seen) == [(2, 10)] + [(8, 10)] * 6
+    assert dask_trees.blockwise(first, spread[:0]).shape == (0,)
+    assert dask_trees.blockwise(first, spread[:1]).shape == (1,)
+    np.testing.assert_array_equal(dask_trees.sample(spread, 50), X)
+    np.testing.assert_array_equal(dask_trees.sample(spread, 49), X[::2])
+    np.testing.assert_array_equal(dask_trees.sample(spread, 10), X[::5])
+    assert dask_trees.sample(spread.astype(np.float64), 10).dtype == np.float32
+    np.testing.assert_array_equal(trees.in_memory(spread), X)
+    assert trees.in_memory(X) is X
+
+
+def test_blocks_are_shared_out_several_to_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = OneWorker()
+    monkeypatch.setattr(distributed, "default_client", lambda: client)
+    X, _ = planted(41, 0)
+    assert dask_trees.spread_out(X).chunks == ((21, 20), (len(NAMES),))
+    assert dask_trees.spread_out(X, rows=16).chunks[0] == (16, 16, 9)
+    assert dask_trees.spread_out(X[:1]).chunks[0] == (1,)
+    np.testing.assert_array_equal(dask_trees.spread_out(X).compute(scheduler="synchronous"), X)
 
 
 @pytest.fixture

@@ -19,7 +19,13 @@ from metaprobe.records.errors import RecordError
 from metaprobe.training.crossfit.methods import Evidence
 from metaprobe.training.crossfit.progress import Progress
 from metaprobe.training.hidden import difficulty as training
-from metaprobe.training.hidden.difficulty import ease_of, evaluate_difficulty, graded, item_folds, train_difficulty
+from metaprobe.training.hidden.difficulty import (
+    ease_of,
+    ease_of_levels,
+    evaluate_difficulty,
+    item_folds,
+    train_difficulty,
+)
 from metaprobe.training.hidden.difficulty_audit import difficulty_audits
 from metaprobe.training.linear.states import InMemory
 
@@ -68,11 +74,11 @@ def test_the_success_rate_is_that_of_an_items_samples() -> None:
 
 
 def test_levels_are_ordered_by_their_number_or_their_name() -> None:
-    assert graded(["3 digits", "1 digits", "12 digits"]).tolist() == [0.5, 1.0, 0.0]
-    assert graded(["hard", "easy", "medium"]).tolist() == [0.0, 1.0, 0.5]
-    assert graded(["popularity 0", "popularity 9"]).tolist() == [0.0, 1.0]
+    assert ease_of_levels(["3 digits", "1 digits", "12 digits"]).tolist() == [0.5, 1.0, 0.0]
+    assert ease_of_levels(["hard", "easy", "medium"]).tolist() == [0.0, 1.0, 0.5]
+    assert ease_of_levels(["popularity 0", "popularity 9"]).tolist() == [0.0, 1.0]
     with pytest.raises(RecordError, match="cannot be ordered"):
-        graded(["north", "south"])
+        ease_of_levels(["north", "south"])
 
 
 @pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")  # the level table knows the ease too
@@ -109,6 +115,20 @@ def test_shuffled_difficulty_is_not_found() -> None:
     shuffled = dataclasses.replace(items, ease=np.random.default_rng(1).permutation(items.ease))
     [probe, *_] = evaluate_difficulty(evidence, shuffled)
     assert probe.spearman.low < 0 < probe.spearman.high
+
+
+def test_items_are_split_into_as_many_folds_as_are_asked_for_and_need_states_of_the_prompt(tmp_path: Path) -> None:
+    evidence = sampled(60, 2)
+    items = ease_of(evidence.table, "success-rate")
+    for folds in (2, 3):
+        found = item_folds(evidence, items, folds=folds)
+        assert len(found) == folds
+        assert sorted(np.concatenate([roles.test for roles in found]).tolist()) == list(range(60))
+    one, other = (item_folds(evidence, items, folds=2, seed=seed)[0].test.tolist() for seed in (0, 1))
+    assert one != other
+    for states in (None, InMemory(Activations(("c0",), np.zeros((1, 1, 1, 2), np.float16), (0,), ("answer_last",)))):
+        with pytest.raises(RecordError, match="no hidden states at prompt_last: collect with --layers"):
+            train_difficulty(tmp_path / "c", dataclasses.replace(evidence, states=states), target="level", command="")
 
 
 def test_items_that_are_all_alike_are_refused() -> None:
@@ -169,7 +189,7 @@ def test_a_stopped_training_goes_on_at_the_fold_where_it_was(tmp_path: Path, mon
     told: list[str] = []
     assert evaluate_difficulty(evidence, items, progress=progress, on_step=told.append) == expected
     assert len(fits) == 3 + 3  # two of five folds were done
-    assert told == [*(f"fold {fold}: probe" for fold in range(1, 6)), "intervals"]
+    assert told == [*(f"fold {fold} of 5: probe" for fold in range(1, 6)), "intervals"]
     harder = dataclasses.replace(items, ease=items.ease**2)
     evaluate_difficulty(evidence, harder, progress=progress)
     assert len(fits) == 3 + 3 + 5  # what was kept is of another ease
@@ -180,6 +200,5 @@ def test_the_command_tells_where_it_stands_and_leaves_no_folds_behind(recorded_r
     options = ["--target", "level", "--folds", "3", "--out", str(tmp_path / "level")]
     done = CliRunner().invoke(main, ["train", "hidden", str(recorded_runs), *options])
     assert done.exit_code == 0, done.output
-    assert "fold 3: probe" in done.stderr
     assert "Spearman" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["level"]

@@ -21,7 +21,7 @@ DOCS = ROOT / "docs"
 PAGES = {str(path.relative_to(DOCS).with_suffix("")): path for path in sorted(DOCS.rglob("*.md"))}
 EVERYWHERE = [*PAGES.values(), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 BLOCK = re.compile(r"(?:<!-- not run: (?P<why>.+?) -->\n+)?```python\n(?P<code>.*?)```", re.S)
-NOT_RUN = {"probes": 2}
+NOT_RUN = {"extract": 2}
 """Page -> blocks that cannot be run here; each says why in a comment above it."""
 
 
@@ -147,6 +147,20 @@ def test_every_link_of_every_page_leads_to_a_file_and_a_heading() -> None:
 def test_the_navigation_names_every_page_once() -> None:
     named = re.findall(r": (\S+)\.md$", text(ROOT / "mkdocs.yml"), re.M)
     assert sorted(named) == sorted(PAGES)
+
+
+def test_a_guide_is_short_and_leaves_measuring_to_the_pages_of_research() -> None:
+    lists = {"architecture", "dependencies"}  # of files and of packages
+    guides = [path for name, path in PAGES.items() if not name.startswith(("api/", "research/")) and name not in lists]
+    assert {path.name: n for path in guides if (n := text(path).count("\n")) > 150} == {}
+
+
+def test_a_measured_page_opens_with_its_answer() -> None:
+    for name, path in PAGES.items():
+        if name.startswith("research/"):
+            opening = re.sub(r"<!--.*?-->", "", text(path).partition("\n")[2].partition("\n## ")[0], flags=re.S)
+            answer = next(part for part in opening.split("\n\n") if part.strip())
+            assert 3 <= len(re.findall(r"[.!?](?=\s|$)", answer)) <= 4, f"{name}: {answer}"
 
 
 def test_the_reference_names_modules_that_exist() -> None:

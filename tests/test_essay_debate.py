@@ -10,7 +10,7 @@ from metaprobe.pipelines import Models
 from metaprobe.pipelines.essay_debate import NO_JUDGE, SCAFFOLD, SYSTEM, extract_answer, score_schema
 from metaprobe.pipelines.judging import SCHEMA, Judgement, json_object, parse_judgement
 from metaprobe.probes.quality import Verdict
-from metaprobe.probes.signals import joined
+from metaprobe.probes.signals import combine_probabilities
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.types import Call, Item, Run
 from metaprobe.routing.review import ReviewRules
@@ -221,7 +221,9 @@ def test_both_are_joined_where_both_are_asked_for() -> None:
     llm = debate(judge=[judgement(3, 3, 3), judgement(1, 1, 1)])
     run = run_once(SYSTEM, ITEM, llm, signals=reads(quality=Reader(with_stated=True)))
     assert llm.stages.count("judge") == 2
-    assert labels(run, "skeptic", "stated+checkpoint") == {"signal:quality": pytest.approx(joined(3 / 9, 6 / 9))}
+    assert labels(run, "skeptic", "stated+checkpoint") == {
+        "signal:quality": pytest.approx(combine_probabilities(3 / 9, 6 / 9))
+    }
     assert "signal:quality" not in {label.name for label in run.labels if label.source == "stated"}
 
 
@@ -235,6 +237,8 @@ def test_a_critical_signal_is_noted_and_flagged_by_its_own_threshold_and_the_pap
     run = run_once(SYSTEM, ITEM, llm, signals=reads(critical=Reader(skeptic=[{"critical": 0.35}])))
     assert labels(run, "advocate", "checkpoint") == {"signal:critical": 0.1, "critical": 0}
     assert labels(run, "skeptic", "checkpoint") == {"signal:critical": 0.35, "critical": 1}
+    just = run_once(SYSTEM, ITEM, debate(), signals=reads(critical=Reader(skeptic=[{"critical": 0.3}])))
+    assert labels(just, "skeptic", "checkpoint")["critical"] == 1  # from its threshold on
     assert llm.stages.count("judge") == 2
     assert [(d.point, d.action) for d in run.decisions] == [("review", "judge")] * 2
 

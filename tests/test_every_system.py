@@ -107,7 +107,7 @@ def test_a_server_that_cannot_score_a_given_text_says_so(llama_server: str, tmp_
     """llama-cpp-python gives echoed log-probabilities a token too late where no beginning-of-sequence token is set."""
     task = tmp_path / "task.jsonl"
     task.write_text(json.dumps({"id": "pair", "question": "?", "gold": PAIR.gold, "choices": PAIR.choices}) + "\n")
-    plan = CollectionPlan(system="likelier-choice", task=str(task), llms=(f"openai:smollm2-135m@{llama_server}",))
+    plan = CollectionPlan(system="likelier-choice", task=str(task), llm=(f"openai:smollm2-135m@{llama_server}",))
     report = launch(plan, tmp_path / "runs")
     assert (report.done, len(report.failed)) == (0, 1)
     assert "echo" in report.failed[0]
@@ -121,7 +121,7 @@ def test_a_system_runs_by_its_command_on_an_openai_compatible_server(
     task = tmp_path / "task.jsonl"
     fields = {name: getattr(item, name) for name in ("id", "question", "gold", "check", "fields", "choices")}
     task.write_text(json.dumps(fields) + "\n")
-    plan = CollectionPlan(system=name, task=str(task), llms=(f"openai:smollm2-135m@{llama_server}",), concurrency=4)
+    plan = CollectionPlan(system=name, task=str(task), llm=(f"openai:smollm2-135m@{llama_server}",), concurrency=4)
     report = launch(plan, tmp_path / "runs")
     assert (report.done, report.failed) == (len(SYSTEMS[name].default_variants or (1,)), ())
     for run in RunStore(tmp_path / "runs"):

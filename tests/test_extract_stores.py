@@ -30,7 +30,7 @@ store = read_again.store
 
 
 def test_extracted_states_are_found_by_the_store(llm, calls, store) -> None:
-    report = extract(store, llm, positions=POSITIONS, tokens=True, chunk=3)
+    report = extract(store, llm, positions=POSITIONS, every_token=True, shard_calls=3)
     total = sum(len(call.prompt_token_ids) + len(call.token_ids) for call in calls)
     assert report == replace(report, calls=7, tokens=total, stored_before=0, failed_calls=0, rebuilt=0)
     assert report.disagreement < 1e-4
@@ -45,13 +45,13 @@ def test_extracted_states_are_found_by_the_store(llm, calls, store) -> None:
 
 
 def test_again_nothing_is_read_and_a_lost_file_is_made_anew_as_it_was(llm, store) -> None:
-    extract(store, llm, tokens=True, chunk=2)
+    extract(store, llm, every_token=True, shard_calls=2)
     before = files(store)
     assert len(before) == 8  # seven calls, two a file, states and tokens
-    assert extract(store, llm, tokens=True, chunk=2).calls == 0
+    assert extract(store, llm, every_token=True, shard_calls=2).calls == 0
     for name in list(before)[::3]:
         (store.path / name).unlink()
-        report = extract(store, llm, tokens=True, chunk=2)
+        report = extract(store, llm, every_token=True, shard_calls=2)
         assert report.calls + report.stored_before == 7
         assert report.calls <= 2
         assert files(store) == before
@@ -59,14 +59,14 @@ def test_again_nothing_is_read_and_a_lost_file_is_made_anew_as_it_was(llm, store
 
 def test_two_processes_write_what_one_writes(llm, store, tmp_path, calls) -> None:
     """Two threads stand for them; the slow test below starts real ones."""
-    extract(store, llm, tokens=True, chunk=2)
+    extract(store, llm, every_token=True, shard_calls=2)
     other = stored(tmp_path / "other", [bare(call) for call in calls])
     barrier, reports = Barrier(2), {}
 
     def work(index: int) -> None:
         own = LocalLLM(copy.deepcopy(llm.model), llm.tokenizer, name="tiny", revision="1")
         share = Share(index, 2, lambda: barrier.wait(60) and None)
-        reports[index] = extract(other, own, tokens=True, chunk=2, share=share)
+        reports[index] = extract(other, own, every_token=True, shard_calls=2, share=share)
 
     threads = [Thread(target=work, args=(i,)) for i in range(2)]
     for thread in threads:
@@ -141,7 +141,7 @@ def test_another_model_is_noticed_by_the_first_calls_that_can_tell(calls, tmp_pa
     silent = [bare(call, logprobs=None) for call in calls[:3]]
     store = stored(tmp_path, [*silent, *map(bare, calls[3:])])
     with pytest.raises(StoreMismatch, match="other log-probabilities"):
-        extract(store, LocalLLM(network(seed=1), word_tokenizer(), name="tiny", revision="1"), chunk=2)
+        extract(store, LocalLLM(network(seed=1), word_tokenizer(), name="tiny", revision="1"), shard_calls=2)
 
 
 def test_another_model_is_noticed_and_may_read_on_request(calls, store, llm) -> None:
@@ -173,7 +173,7 @@ def test_a_model_whose_log_probabilities_are_no_numbers_is_refused(store, broken
     assert not files(store)
 
 
-@pytest.mark.parametrize("options", [{"tokens": True}, {"layers": "3", "other_model": True}])
+@pytest.mark.parametrize("options", [{"every_token": True}, {"layers": "3", "other_model": True}])
 def test_states_that_are_no_numbers_are_never_stored_so_a_sound_model_reads_them(
     calls, tmp_path, llm, broken, options
 ) -> None:
@@ -213,7 +213,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_command_reports_as_json_and_goes_on_where_it_stopped(saved: Path) -> None:
     arguments = ["extract", saved / "runs", "--llm", saved / "model", "--layers", "every:2", "--stage", "answer"]
     for calls in (4, 0):
-        result = CliRunner().invoke(main, [*map(str, arguments), "--position", "before_exact", "--chunk", "2"])
+        result = CliRunner().invoke(main, [*map(str, arguments), "--position", "before_exact", "--shard-calls", "2"])
         assert result.exit_code == 0, result.output
         report = json.loads(result.stdout)
         assert (report["calls"], report["stored_before"], report["processes"]) == (calls, 4 - calls, 1)
@@ -241,9 +241,9 @@ def test_two_launched_processes_write_what_one_writes(saved: Path, tmp_path: Pat
     for processes, launch in ((1, []), (2, launched)):
         store = RunStore(tmp_path / f"{processes}")
         store.append(RunStore(saved / "runs"))
-        command = [*launch, "-m", "metaprobe.cli", "extract", store.path, "--llm", saved / "model", "--tokens"]
+        command = [*launch, "-m", "metaprobe.cli", "extract", store.path, "--llm", saved / "model", "--every-token"]
         done = subprocess.run(
-            [sys.executable, *map(str, command), "--chunk", "2"],
+            [sys.executable, *map(str, command), "--shard-calls", "2"],
             capture_output=True,
             text=True,
             env={**os.environ, "OMP_NUM_THREADS": "1"},

@@ -2,6 +2,7 @@
 
 import dataclasses
 import doctest
+import html
 import inspect
 import json
 import re
@@ -13,6 +14,7 @@ import click
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from made_up_report import made_up as hostile
 from test_architecture import HEAVY, loaded_after
 from tiny import tiny_quality
 
@@ -204,3 +206,22 @@ def test_a_checkpoint_is_opened_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(opened) == 4
     load_checkpoint("bundled:quality")
     assert len(opened) == 5  # it would have been seen
+
+
+def test_a_comparison_shows_itself_and_becomes_json_and_a_pandas_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = hostile()
+    assert len(repr(found)) < 250
+    assert repr(found).startswith(f"Comparison({len(found.y)} answers, {len(found.methods)} methods")
+    shown = found._repr_html_()
+    assert all(html.escape(method.name) in shown for method in found.methods)
+    told = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert told["methods"].keys() == {method.name for method in found.methods}
+    first = found.methods[0]
+    pandas = pytest.importorskip("pandas")
+    table = found.to_pandas()
+    assert isinstance(table, pandas.DataFrame)
+    assert table.loc[first.name, "auroc"] == first.auroc.estimate
+    assert table.loc[first.name, "auroc_low"] == first.auroc.low
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(MissingExtra, match="pip install pandas"):
+        found.to_pandas()

@@ -13,16 +13,17 @@ import pytest
 from click.testing import CliRunner
 from conftest import made_up
 
-from metaprobe.checkpoints import ContractMismatch
+from metaprobe.checkpoints import CheckpointError, ContractMismatch, Draft, save_checkpoint
 from metaprobe.eval.gate import first_below
 from metaprobe.gate_cli import train_gate_command
 from metaprobe.probes.features import features, schema
-from metaprobe.probes.stream import StreamReader, threshold_name
+from metaprobe.probes.stream import PrefixHeads, StreamReader, head_name, threshold_name
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run, Sampling
 from metaprobe.routing.gate import Gate, StreamingGate
 from metaprobe.serving.watch import watch
+from metaprobe.training.common.graphs import linear_graph
 from metaprobe.training.crossfit.methods import Evidence
 from metaprobe.training.gate.train import export_gate, write_gate
 
@@ -143,6 +144,27 @@ def test_alternatives_may_come_in_any_order_and_bad_ones_change_nothing() -> Non
         reader.push(logprob, rng.permutation(top))
     assert reader.score == 0.5
     np.testing.assert_allclose(vectors[0], features(kind, [logprobs], [tops])[0], rtol=1e-5, atol=1e-6)
+
+
+def test_the_manifest_of_a_gate_says_what_it_was_made_of(folder: Path, learned: Evidence) -> None:
+    manifest = StreamingGate.load(folder).checkpoint.manifest
+    contract, made = manifest.contract, manifest.training
+    assert made is not None
+    assert (made.fingerprint, made.n, made.seed, made.command) == ("f", 500, 0, "test")
+    assert made.groups == len(set(learned.table.groups.tolist()))
+    prefix = schema(str(contract["schema"]))
+    assert (contract["target"], contract["features"]) == ("correct", list(prefix.names))
+    assert manifest.generator == learned.generator
+    assert {"lightgbm", "onnxmltools", "onnx"} <= manifest.versions.keys()
+    named = {threshold_name(alpha, look) for alpha in contract["alphas"] for look in contract["looks"]}
+    assert manifest.thresholds.keys() == named
+    assert all(0 <= below <= 1 for below in manifest.thresholds.values())
+    assert {f"{head_name(look)}.auroc" for look in contract["looks"]} <= manifest.metrics.keys()
+    for alpha in contract["alphas"]:
+        if f"false_alarms@{alpha:g}" in manifest.metrics:
+            found = manifest.metrics[f"false_alarms@{alpha:g}"]
+            assert found.low <= alpha + 0.02  # what is promised may be met
+            assert manifest.metrics[f"bad_stopped@{alpha:g}"].estimate > found.estimate
 
 
 def test_the_smaller_rate_escalates(folder: Path) -> None:
@@ -282,7 +304,64 @@ def test_a_gate_on_critical_failures_stops_them_and_not_the_sound_answers(tmp_pa
     assert stopped[table.y == 1].mean() < 0.3 < stopped[table.y == 0].mean()
 
 
+def test_a_gate_is_loaded_by_its_digest_and_stops_at_5_per_cent_where_nothing_is_said(folder: Path) -> None:
+    gate = StreamingGate.load(folder)
+    assert (gate.stop, gate.escalate) == (0.05, None)
+    assert StreamingGate.load(folder, sha256=gate.checkpoint.digest).looks == gate.looks
+    with pytest.raises(CheckpointError, match="digest"):
+        StreamingGate.load(folder, sha256="0" * 64)
+    assert StreamingGate.load(folder, stop=0.05, escalate=0.05).escalate == 0.05
+    with pytest.raises(ValueError, match=r"escalate=0\.2 is above stop=0\.05"):
+        StreamingGate.load(folder, stop=0.05, escalate=0.2)
+    assert StreamingGate.load(folder, stop=None, escalate=0.2).stop is None
+
+
 def test_rates_that_are_no_numbers_are_named(gates: StreamingGate) -> None:
     for wrong in ("0.05", [0.05], True):
         with pytest.raises(TypeError, match="expected a false-alarm rate"):
             StreamingGate(gates.heads, stop=wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("contract", "said"),
+    [
+        (
+            {"schema": "full", "features": list(schema("full").names)},
+            "schema 'full' does not see the first 10 tokens alone",
+        ),
+        ({"schema": "no such"}, "no such"),
+        ({"features": ["made.up"]}, "was made for other 'prefix-10' features than this version computes"),
+        ({"looks": []}, r"states looks \[\] and has outputs"),
+        ({"looks": [10, 10]}, r"expected rising numbers of tokens and an output such as '.*' for each"),
+        ({"looks": [20]}, r"states looks \[20\]"),
+        ({"looks": ["10"]}, "expected rising numbers of tokens"),
+        ({"looks": None}, "states looks None"),
+    ],
+)
+def test_heads_of_another_contract_are_refused(tmp_path: Path, contract: dict[str, Any], said: str) -> None:
+    prefix = schema("prefix-10")
+    width, name = len(prefix.names), head_name(10)
+    model = linear_graph(
+        input_name="features",
+        mean=np.zeros(width),
+        scale=np.ones(width),
+        weights=np.zeros((width, 1)),
+        intercept=np.zeros(1),
+        outputs=[name],
+        impute=True,
+    )
+    stated = {"schema": "prefix-10", "features": list(prefix.names), "looks": [10]}
+    for number, given in enumerate((stated, stated | contract)):
+        saved = save_checkpoint(
+            tmp_path / str(number),
+            Draft(kind="gate", contract=given),
+            model=model,
+            golden_inputs={"features": np.zeros((1, width), np.float32)},
+            expected={name: np.full((1, 1), 0.5)},
+            card="",
+        )
+        if given is stated:
+            assert PrefixHeads(saved).looks == (10,)
+            continue
+        with pytest.raises(ContractMismatch, match=said):
+            PrefixHeads(saved)

@@ -11,11 +11,11 @@ from conftest import made_up
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaprobe.eval.gate import HeldOutLooks, Stronger, asked_again, first_below, gate_markdown, gate_report
+from metaprobe.eval.gate import HeldOutLooks, Stronger, first_below, gate_markdown, gate_report, simulate_asking_again
 from metaprobe.probes.features import features
 from metaprobe.records.errors import RecordError
 from metaprobe.training.crossfit.evidence import load_evidence
-from metaprobe.training.gate.folds import held_out_looks
+from metaprobe.training.gate.folds import judge_held_out
 from metaprobe.training.gate.heads import SCHEMA, rising_calibrator
 from metaprobe.training.gate.thresholds import (
     NO_LOOK,
@@ -180,7 +180,7 @@ def test_figures_of_a_case_worked_by_hand() -> None:
 
 def test_a_question_that_was_asked_once_gets_the_average_answer() -> None:
     table = dataclasses.replace(known_answers().table, items=np.array(["a", "b", "c", "d"]))
-    again = asked_again(table)
+    again = simulate_asking_again(table)
     np.testing.assert_array_equal(again.good, 0.5)
     assert "average accuracy (50.0%)" in again.assumption
 
@@ -197,7 +197,7 @@ def test_held_out_false_alarms_on_recorded_answers_keep_the_promise() -> None:
     store = Path(__file__).parent.parent / "recorded" / "metacog-every-agent"
     evidence = load_evidence([store], stage="answer", agent="alpha", hidden=False)
     X = features(SCHEMA, list(evidence.table.logprobs))
-    held_out, _ = held_out_looks(evidence, X, alphas=(0.1, 0.3), folds=3)
+    held_out, _ = judge_held_out(evidence, X, alphas=(0.1, 0.3), folds=3)
     for rate in gate_report(held_out, resamples=200).rates:
         # 3 sets of thresholds, each from some 37 groups, judged on 137 groups in all.
         error = math.sqrt(rate.alpha * (1 - rate.alpha) * (1 / (3 * 37) + 1 / rate.false_alarms.n))

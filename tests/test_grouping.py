@@ -13,7 +13,7 @@ from metaprobe.checkpoints import describe
 from metaprobe.eval.audits.data import near_duplicates, repeated_questions
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run
-from metaprobe.training.common.grouping import FEW, joined_groups
+from metaprobe.training.common.grouping import FEW, join_groups
 from metaprobe.training.common.roles import outer_folds
 from metaprobe.training.comparison.compare import comparison
 from metaprobe.training.crossfit.evidence import load_evidence
@@ -92,22 +92,22 @@ def test_the_gate_joins_them_too(tmp_path: Path) -> None:
 
 def test_without_repeats_groups_stay_as_they_are_and_nothing_is_said() -> None:
     groups = ["b", "a", "a", "c"]
-    joined = joined_groups(groups, ["one", "two", "two", ""])
+    joined = join_groups(groups, ["one", "two", "two", ""])
     assert (joined.groups.tolist(), joined.note) == (groups, "")
 
 
 def test_questions_that_differ_in_numbers_alone_are_different_ones() -> None:
     asked = [f"what is {i} plus {i * 7} in the ring of whole numbers" for i in range(12)]
-    assert joined_groups([f"g{i}" for i in range(12)], asked).note == ""
+    assert join_groups([f"g{i}" for i in range(12)], asked).note == ""
 
 
 def test_a_question_that_repeats_within_its_group_only_joins_nothing() -> None:
-    assert joined_groups(["a", "a", "b"], ["one two", "one two", "three"]).note == ""
+    assert join_groups(["a", "a", "b"], ["one two", "one two", "three"]).note == ""
 
 
 def test_joining_goes_on_over_the_given_groups() -> None:
     """a and b share one question, b and c another: all three must stay together."""
-    joined = joined_groups(["a", "b", "b", "c", "d"], ["one x", "one x", "two y", "two y", "three z"])
+    joined = join_groups(["a", "b", "b", "c", "d"], ["one x", "one x", "two y", "two y", "three z"])
     assert joined.groups.tolist() == ["a", "a", "a", "a", "d"]
     assert joined.note.startswith("4 questions that repeat")
     assert joined.note.endswith("into 1 group")
@@ -117,7 +117,7 @@ def test_a_way_of_asking_is_no_question_and_what_is_left_fails_the_audit_in_prop
     asked = distinct(100)
     asked[:40] = ["Which of these is true?"] * 40
     asked[50] = asked[51]
-    joined = joined_groups([f"g{i}" for i in range(100)], asked)
+    joined = join_groups([f"g{i}" for i in range(100)], asked)
     assert joined.note.startswith("2 questions"), "the 40 are more than a tenth of all groups"
     rows = np.arange(100)
     y = rows % 2
@@ -157,7 +157,7 @@ def test_nearly_the_same_question_never_stands_in_two_groups(answers: list[tuple
 
     groups, questions = zip(*answers, strict=True)
     assert len(set(groups)) <= FEW, "so that whatever repeats is joined"
-    after = joined_groups(groups, questions).groups
+    after = join_groups(groups, questions).groups
     for i, first in enumerate(questions):
         for j, second in enumerate(questions):
             if not words(first) or not words(second):
@@ -179,7 +179,7 @@ def test_near_identical_questions_of_different_groups_never_end_in_different_fol
     asked = rng.integers(0, 60, 120)
     questions = [base[which] + " indeed" * int(rng.integers(0, 2)) for which in asked]
     y = np.arange(120) % 2
-    names = joined_groups([f"g{i}" for i in range(120)], questions).groups.tolist()
+    names = join_groups([f"g{i}" for i in range(120)], questions).groups.tolist()
     for roles in outer_folds(names, y, folds=3, seed=seed):
         of = {}
         for role in dataclasses.fields(roles):

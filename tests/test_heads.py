@@ -27,8 +27,8 @@ from metaprobe.training.common.trees import COMMON, fit_trees
 from metaprobe.training.crossfit.evidence import load_evidence
 from metaprobe.training.crossfit.methods import Evidence
 from metaprobe.training.crossfit.thresholds import critical_thresholds
-from metaprobe.training.quality.data import graded_evidence, load_heads
-from metaprobe.training.quality.figures import GradedStudy, graded_figures
+from metaprobe.training.quality.data import collect_graded, load_heads
+from metaprobe.training.quality.figures import GradedStudy, measure_grades
 from metaprobe.training.quality.train import head_studies, write_quality
 
 # Whether so little data passes every audit is not the subject here.
@@ -158,7 +158,7 @@ def test_labels_of_one_source_are_told_from_those_of_another(store: Path) -> Non
 def test_a_label_that_is_off_its_scale_or_of_one_level_is_refused(evidence: Evidence, tmp_path: Path) -> None:
     n = len(evidence.table)
     with pytest.raises(RecordError, match=r"label evidence: .*nothing to tell apart"):
-        graded_evidence(evidence, np.full(n, 3), "evidence")
+        collect_graded(evidence, np.full(n, 3), "evidence")
     run = judged_runs(1)[0]
     RunStore(tmp_path / "runs").append([dataclasses.replace(run, labels=(Label("c0", "evidence", 4.0, JUDGE),))])
     with pytest.raises(RecordError, match="call c0: label evidence is 4; expected a whole number from 1 to 3"):
@@ -178,7 +178,7 @@ def test_one_class_of_a_binary_head_is_refused(store: Path, tmp_path: Path) -> N
 def test_a_step_with_too_few_answers_is_its_share(evidence: Evidence) -> None:
     grades = 2 + evidence.table.y
     grades[:3] = 1
-    data = graded_evidence(evidence, grades, "evidence")
+    data = collect_graded(evidence, grades, "evidence")
     assert data.steps == (3,)
     study = GradedStudy(data, np.zeros(len(grades)), 0)
     roles = study.roles(0)
@@ -279,7 +279,7 @@ def test_thresholds_of_the_critical_head_hold_on_new_answers(evidence: Evidence)
 def test_q_is_right_on_average_keeps_to_its_scale_and_needs_no_parts(evidence: Evidence) -> None:
     n = len(evidence.table)
     q = np.where(evidence.table.y == 1, 9.0, np.arange(n) % 5.0)
-    data = graded_evidence(evidence, q, "quality")
+    data = collect_graded(evidence, q, "quality")
     roles = GradedStudy(data, np.zeros(n), 0).roles(0)
     amount = fit_amount(evidence.features, q, roles, scale=(0, 9), names=evidence.feature_names)
     rows = roles.calibration
@@ -293,16 +293,16 @@ def test_q_is_right_on_average_keeps_to_its_scale_and_needs_no_parts(evidence: E
 
 def test_graded_figures_are_those_of_their_definitions(evidence: Evidence) -> None:
     grades = 1 + evidence.table.y + (np.arange(len(evidence.table)) % 2)
-    study = GradedStudy(graded_evidence(evidence, grades, "evidence"), grades + 0.4, 0)
-    found, audits = graded_figures(study)
+    study = GradedStudy(collect_graded(evidence, grades, "evidence"), grades + 0.4, 0)
+    found, audits = measure_grades(study)
     assert found["spearman"].estimate == pytest.approx(1)
     assert found["mae"].estimate == pytest.approx(0.4)
     assert found["quadratic_weighted_kappa"].estimate == 1 == quadratic_weighted_kappa(grades, grades)
     assert all(audit.passed for audit in audits)
     assert "evidence beats mean log-probability" in {audit.name for audit in audits}
     mean = np.array([values.mean() for values in evidence.table.logprobs])
-    plain = GradedStudy(graded_evidence(evidence, grades, "evidence"), mean + 4, 0)
-    lost = [audit.name for audit in graded_figures(plain)[1] if not audit.passed]
+    plain = GradedStudy(collect_graded(evidence, grades, "evidence"), mean + 4, 0)
+    lost = [audit.name for audit in measure_grades(plain)[1] if not audit.passed]
     assert lost[0] == "evidence beats mean log-probability", "it is that number"
 
 
@@ -322,7 +322,7 @@ def test_the_raw_graph_is_beside_the_other_and_agrees(checkpoint: Path) -> None:
 def test_nothing_is_warned_of_where_a_level_is_rare(evidence: Evidence) -> None:
     grades = 1 + evidence.table.y * 2
     grades[:4] = 2  # fewer than folds
-    data = graded_evidence(evidence, grades, "evidence")
+    data = collect_graded(evidence, grades, "evidence")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         study = GradedStudy(data, np.zeros(len(grades)), 0)

@@ -1,13 +1,16 @@
 """Checkpoints on a hub: what is fetched, what is refused before and after, and what is given away."""
 
+import dataclasses
 import hashlib
 import json
 import os
+import pickle
 import subprocess
 import sys
 import warnings
 from pathlib import Path
 
+import httpx
 import pytest
 from fake_hub import FakeHub, running
 from tiny import responses, tiny_quality
@@ -25,8 +28,8 @@ from metaprobe.checkpoints import (
     load_checkpoint,
     push,
 )
-from metaprobe.checkpoints.hub import location_of
-from metaprobe.checkpoints.manifest import own_digest
+from metaprobe.checkpoints.hub import Repository, explain_errors, location_of
+from metaprobe.checkpoints.manifest import FileEntry, manifest_bytes, own_digest
 from metaprobe.probes.hidden import ConfidenceProbe, DifficultyProbe
 from metaprobe.routing.gate import StreamingGate
 from metaprobe.routing.learned import LearnedRouter
@@ -108,8 +111,9 @@ def test_every_class_that_loads_a_checkpoint_loads_it_from_the_hub(hub):
 
 
 def test_a_branch_warns_that_it_can_move_and_names_the_commit_to_pin(hub):
-    with pytest.warns(MovingRevision, match=f"{NAME}@{head(hub)}"):
+    with pytest.warns(MovingRevision, match=f"{NAME}@{head(hub)}") as told:
         load_checkpoint(f"hub:{NAME}")
+    assert told[0].filename == __file__
     with pytest.warns(MovingRevision):
         load_checkpoint(f"hub:{NAME}@main")
 
@@ -269,6 +273,66 @@ def test_a_fetched_checkpoint_can_be_copied_though_the_cache_is_made_of_links(hu
     assert copied.digest == made.digest
 
 
+def test_a_fetched_checkpoint_can_be_sent_to_another_process_though_the_cache_is_made_of_links(hub, made):
+    loaded = load_checkpoint(pinned(hub))
+    assert any(path.is_symlink() for path in loaded.path.iterdir())
+    assert pickle.loads(pickle.dumps(loaded)).digest == made.digest
+
+
+def test_a_rule_across_the_card_is_no_front_matter(hub, made, tmp_path):
+    card = "# Card\n\n---\nkey: kept\n---\n\nThe end.\n"
+    ruled = rewritten_card(made, tmp_path / "ruled", card)
+    push(ruled, "org/mine", license="mit")
+    first = hub.commits["org/mine"][head(hub, "org/mine")]["README.md"].decode()
+    assert first.startswith("---\nlicense: ")
+    assert first.endswith(card)
+    push(load_checkpoint(f"hub:org/mine@{head(hub, 'org/mine')}"), "org/other", license="apache-2.0")
+    second = hub.commits["org/other"][head(hub, "org/other")]["README.md"].decode()
+    assert second == first.replace('"mit"', '"apache-2.0"').replace('"mine"', '"other"')
+
+
+def rewritten_card(made, folder, card):
+    """The same checkpoint with another card."""
+    copied = QualityPredictor(made).save_pretrained(folder)
+    data = card.encode()
+    (folder / "README.md").write_bytes(data)
+    entry = FileEntry(hashlib.sha256(data).hexdigest(), len(data))
+    files = {**copied.manifest.files, "README.md": entry}
+    (folder / "manifest.json").write_bytes(manifest_bytes(dataclasses.replace(copied.manifest, files=files)))
+    return load_checkpoint(folder)
+
+
+def test_what_a_hub_says_of_a_file_is_not_believed_where_it_makes_no_sense(hub, monkeypatch):
+    real = huggingface_hub.hf_hub_download
+
+    def odd(**said):
+        def download(*arguments, dry_run=False, **options):
+            found = real(*arguments, dry_run=dry_run, **options)
+            return dataclasses.replace(found, **said) if dry_run else found
+
+        monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+
+    odd(file_size=None)
+    with pytest.raises(UnsafeModel, match=r"does not say how large manifest\.json of hub:.* is; it is not fetched"):
+        load_checkpoint(pinned(hub))
+    odd(commit_hash="../up")
+    with pytest.raises(HubError, match=r"manifest\.json of hub:.* is at commit '\.\./up', which is none"):
+        load_checkpoint(pinned(hub))
+    assert not hub.got("manifest.json")
+
+
+def test_what_was_not_read_has_no_folder_and_a_gate_of_the_hub_is_named(hub):
+    with pytest.raises(NotACheckpoint, match="nothing of hub:org/quality@main was read yet"):
+        _ = Repository("org/quality", "main").path
+    errors = pytest.importorskip("huggingface_hub.errors")
+    response = httpx.Response(403, request=httpx.Request("GET", "http://hub"))
+    with (
+        pytest.raises(HubError, match="a file: access must be asked for on the hub, then log in"),
+        explain_errors("a file"),
+    ):
+        raise errors.GatedRepoError("closed", response=response)
+
+
 def test_files_that_changed_after_loading_are_not_given_away(made, tmp_path):
     predictor = QualityPredictor(made)
     copy = predictor.save_pretrained(tmp_path / "copy")
@@ -276,6 +340,13 @@ def test_files_that_changed_after_loading_are_not_given_away(made, tmp_path):
     with pytest.raises(TamperedCheckpoint, match=r"README\.md"):
         QualityPredictor(copy).save_pretrained(tmp_path / "further")
     assert not (tmp_path / "further").exists()
+
+
+def test_what_is_no_name_of_a_repository_is_refused_before_the_hub_is_asked(hub, made):
+    for name in ("mine", "a/b/c", "../x", "org/mine@v1"):
+        with pytest.raises(NotACheckpoint, match="names no repository; expected OWNER/NAME"):
+            push(made, name, license="mit")
+    assert not hub.requests
 
 
 def test_a_refusing_hub_and_an_odd_licence_are_reported(hub, made):

@@ -147,6 +147,13 @@ BAD_LINES = [
     (changed(sampling={"temperature": "hot"}), "sampling 'temperature' is \"hot\""),
     (changed(sampling={"seed": 0.5}), "sampling 'seed' is 0.5 .* expected a whole number"),
     (changed(sampling=3), '"sampling" is 3'),
+    (changed(sampling={"temperature": 100.5}), "sampling 'temperature' is 100.5 .* expected a number from 0 to 100"),
+    (changed(sampling={"temperature": -0.5}), "expected a number from 0 to 100"),
+    (changed(sampling={"top_p": 1.5}), "sampling 'top_p' is 1.5 .* expected a number from 0 to 1"),
+    (changed(sampling={"seed": 2**63}), "expected a whole number of 64 bits"),
+    (changed(sampling={"max_tokens": -(2**63) - 1}), "expected a whole number of 64 bits"),
+    (changed(stage=["ü" * 60]), r'"stage" is \["' + "ü" * 55 + r"\.\.\. \(list\)"),
+    (changed(stage=["ü" * 56]), r'"stage" is \["' + "ü" * 56 + r'"\] \(list\)'),
     (changed(logprobs_mode="cooked"), '"logprobs_mode" is "cooked" .* raw, processed, unknown'),
     (changed(stage=3), '"stage" is 3'),
     (changed(id=True), '"id" is true'),
@@ -383,11 +390,37 @@ def test_a_folder_of_other_files_is_no_store_to_import_into(tmp_path: Path) -> N
     with pytest.raises(RecordError, match=r"is no run store: it holds calls\.jsonl; expected"):
         import_file(path, RunStore(tmp_path))
     assert [entry.name for entry in tmp_path.iterdir()] == ["calls.jsonl"]
+    for number, name in enumerate(("runs-notes.txt", "table.parquet")):
+        other = tmp_path / f"other{number}"
+        other.mkdir()
+        (other / name).touch()
+        with pytest.raises(RecordError, match=f"is no run store: it holds {name}; expected"):
+            import_file(path, RunStore(other))
+    for name in "abc":
+        (other / name).touch()
+    with pytest.raises(RecordError, match=r"it holds a, b, c, \.\.\.; expected a run store"):
+        import_file(path, RunStore(other))
+    (other / "c").unlink()
+    with pytest.raises(RecordError, match=r"it holds a, b, table\.parquet; expected"):
+        import_file(path, RunStore(other))
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / ".DS_Store").touch()
     assert import_file(path, RunStore(tmp_path / "runs")).imported == 1
     (tmp_path / "runs" / "notes.txt").touch()
     assert import_file(path, RunStore(tmp_path / "runs")).already_stored == 1
+
+
+def test_sampling_at_the_ends_of_its_ranges_is_read(tmp_path: Path) -> None:
+    ends = [
+        {"temperature": 0, "top_p": 0, "seed": -(2**63), "max_tokens": 2**63 - 1},
+        {"temperature": 100, "top_p": 1},
+        {"temperature": None},
+    ]
+    path = write_lines(tmp_path / "a.jsonl", *(changed(id=i, sampling=given) for i, given in enumerate(ends)))
+    read = [run.calls[0].sampling for run in read_openai_lines(path)]
+    assert read[0] == Sampling(temperature=0.0, top_p=0.0, seed=-(2**63), max_tokens=2**63 - 1)
+    assert read[1] == Sampling(temperature=100.0, top_p=1.0)
+    assert read[2] == Sampling()
 
 
 def test_an_answer_without_log_probabilities_is_taken_for_its_stated_confidence(tmp_path: Path) -> None:

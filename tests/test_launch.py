@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,17 +21,28 @@ from faulty_server import FaultyServer, mixed
 from scripted import ScriptedLLM
 
 from metaprobe.collecting.collect import CollectReport, collect
-from metaprobe.collecting.launch import CollectionPlan, CollectionWatch, launch, policy_of
-from metaprobe.collecting.models import api_options, named_models
+from metaprobe.collecting.launch import (
+    CollectionPlan,
+    CollectionWatch,
+    TimeEstimate,
+    checkpoint_and_constants,
+    launch,
+    policy_of,
+)
+from metaprobe.collecting.models import api_options, check_layers, load_models, parse_models
+from metaprobe.llms.base import Capabilities
+from metaprobe.llms.cache import CallCache
 from metaprobe.llms.openai_client import OpenAILLM
 from metaprobe.pipelines import SYSTEMS, Models, Prompts, Session, Setup, System
+from metaprobe.probes.quality import QualityPredictor
+from metaprobe.probes.source import Replacement, SignalSource
+from metaprobe.progress import live_collection
 from metaprobe.records.errors import RecordError, Unwritable
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Run
 from metaprobe.routing.explore import EpsilonGreedy, Exhaustive
 from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.profiles import Experience
-from metaprobe.terminal import live_collection
 from metaprobe.training.crossfit.study import study
 from metaprobe.training.hidden.train import write_hidden
 
@@ -183,32 +195,33 @@ MGV = SYSTEMS["monitor-generate-verify"]
 
 
 def test_models_are_for_stages_and_agents_that_there_are() -> None:
-    named = named_models(["small", "verify=large"], None, MGV, ())
+    named = parse_models(["small", "verify=large"], None, MGV, ())
     assert named == {"": "small", "verify": "large"}
-    assert named_models(["answer=a"], None, MGV, ()) == {"": "a", "answer": "a"}
-    assert named_models(["alpha=a", "b"], None, SYSTEMS["metacogagent"], ("alpha",))["alpha"] == "a"
+    assert parse_models(["answer=a"], None, MGV, ()) == {"": "a", "answer": "a"}
+    assert parse_models(["alpha=a", "b"], None, SYSTEMS["metacogagent"], ("alpha",))["alpha"] == "a"
     with pytest.raises(RecordError, match="no such stage or agent; it has monitor, strategy, answer, verify"):
-        named_models(["verfy=L"], None, MGV, ())
+        parse_models(["verfy=L"], None, MGV, ())
     with pytest.raises(RecordError, match="'judge'"):
-        named_models(["L"], "J", MGV, ())
+        parse_models(["L"], "J", MGV, ())
     with pytest.raises(RecordError, match="two models for monitor"):
-        named_models(["a", "monitor=b", "monitor=c"], None, MGV, ())
+        parse_models(["a", "monitor=b", "monitor=c"], None, MGV, ())
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"agents": ("x", "y")}, "takes no agents of your own"),
-        ({"capture": "all"}, "gives no hidden states"),
+        ({"agent": ("x", "y")}, "takes no agents of your own"),
+        ({"prices": Path("nowhere.json")}, "no prices in nowhere.json"),
+        ({"layers": "all"}, "gives no hidden states"),
         ({"system": "essay-debate"}, "no field essay, trait"),
-        ({"llms": ("openai:m@localhost:99",)}, "expected openai:MODEL"),
+        ({"llm": ("openai:m@localhost:99",)}, "expected openai:MODEL"),
     ],
 )
 def test_what_cannot_work_together_is_refused_and_leaves_nothing_behind(
     tmp_path: Path, change: dict[str, Any], said: str
 ) -> None:
     os.environ.setdefault("OPENAI_API_KEY", "sk-test")
-    plan = {"system": "zero-shot-cot", "task": "metacog-eval", "llms": ("openai:m@http://127.0.0.1:1/v1",), **change}
+    plan = {"system": "zero-shot-cot", "task": "metacog-eval", "llm": ("openai:m@http://127.0.0.1:1/v1",), **change}
     with pytest.raises(RecordError, match=said):
         launch(CollectionPlan(**plan), tmp_path / "runs")
     assert not (tmp_path / "runs").exists()
@@ -218,7 +231,7 @@ def test_a_server_that_refuses_even_the_warm_up_gives_reasons_run_by_run(tmp_pat
     os.environ.setdefault("OPENAI_API_KEY", "sk-test")
     with FaultyServer(lambda content, attempt: "400") as server:
         plan = CollectionPlan(
-            system="zero-shot-cot", task="metacog-eval", llms=(f"openai:m@{server.base_url}",), limit=3
+            system="zero-shot-cot", task="metacog-eval", llm=(f"openai:m@{server.base_url}",), limit=3
         )
         report = launch(plan, tmp_path / "runs")
     assert (report.done, len(report.failed)) == (0, 3)
@@ -233,16 +246,206 @@ def test_a_signal_that_the_model_cannot_give_is_refused_before_anything_is_asked
     plan = CollectionPlan(
         system="metacogagent",
         task="metacog-eval",
-        llms=("openai:m@http://127.0.0.1:1/v1",),
-        signals=(f"confidence={tmp_path / 'probe'}",),
+        llm=("openai:m@http://127.0.0.1:1/v1",),
+        signal=(f"confidence={tmp_path / 'probe'}",),
     )
     os.environ.setdefault("OPENAI_API_KEY", "sk-test")
     with pytest.raises(RecordError, match="hidden states, and m gives none"):
         launch(plan, tmp_path / "runs")
     for name, said in (("difficulty", "has no such number"), ("confidence@nobody", "no agent 'nobody'")):
-        other = dataclasses.replace(plan, signals=(f"{name}={tmp_path / 'probe'}",))
+        other = dataclasses.replace(plan, signal=(f"{name}={tmp_path / 'probe'}",))
         with pytest.raises(RecordError, match=said):
             launch(other, tmp_path / "runs")
+
+
+@dataclasses.dataclass
+class Loaded:
+    """A model of this machine, as it was asked for."""
+
+    name: str
+    layers: str | None
+    batch_size: int
+    top_logprobs: int
+    capabilities: Capabilities = dataclasses.field(default=Capabilities(logprobs=True, hidden=True))
+    revision: str = "1"
+
+
+@pytest.fixture
+def loaded(monkeypatch: pytest.MonkeyPatch) -> list[Loaded]:
+    """What was loaded of this machine's models, in order."""
+    pytest.importorskip("torch")
+    found: list[Loaded] = []
+
+    def load(name: str, **options: Any) -> Loaded:
+        found.append(Loaded(name, **options))
+        return found[-1]
+
+    monkeypatch.setattr("metaprobe.llms.local.LocalLLM.load", load)
+    return found
+
+
+@dataclasses.dataclass
+class Read:
+    """A checkpoint that reads hidden states of a model."""
+
+    layers: tuple[int, ...]
+    model: str | None = None
+    reader: Any = None
+
+    def __post_init__(self) -> None:
+        generator = self.model and SimpleNamespace(model=self.model)
+        manifest = SimpleNamespace(generator=generator)
+        self.reader = SimpleNamespace(checkpoint=SimpleNamespace(path="probe", manifest=manifest))
+
+
+class Signals(SignalSource):
+    """Any object in a checkpoint's place."""
+
+    def __init__(self, **read: Read) -> None:
+        self._replacements = {name.replace("_", "@"): one for name, one in read.items()}  # type: ignore[assignment, misc]
+
+
+AGENTS_OF = SYSTEMS["metacogagent"]
+
+
+@pytest.mark.parametrize(
+    ("capture", "read", "layers"),
+    [
+        (None, {}, None),
+        ("all", {}, "all"),
+        ("every:2", {}, "every:2"),
+        (None, {"confidence": Read((4, 2))}, "2,4"),
+        ("all", {"confidence": Read((4,))}, "all"),
+        ("8,10,4", {"confidence": Read((4, 2))}, "2,4,8,10"),
+    ],
+)
+def test_layers_that_are_kept_and_layers_that_are_read_are_all_kept(
+    capture: str | None, read: dict[str, Read], layers: str | None, loaded: list[Loaded]
+) -> None:
+    models = load_models(
+        {"": "m"}, AGENTS_OF, Signals(**read), ("a",), layers=capture, batch_size=5, top_logprobs=3
+    )  # fmt: skip
+    assert [(one.name, one.layers, one.batch_size, one.top_logprobs) for one in loaded] == [("m", layers, 5, 3)]
+    assert models.all == tuple(loaded)
+
+
+def test_layers_are_read_of_the_model_that_is_asked_there(loaded: list[Loaded]) -> None:
+    named = {"": "m", "a": "n", "classify": "m"}
+    models = load_models(named, AGENTS_OF, Signals(confidence_a=Read((7,), "n")), ("a", "b"))
+    assert {one.name: one.layers for one in loaded} == {"m": None, "n": "7"}
+    assert models.of("answer", "a").name == "n"
+    assert models.of("answer", "b").name == "m"
+
+
+def test_a_checkpoint_that_could_never_be_read_is_refused(loaded: list[Loaded]) -> None:
+    def load(read: Read, **options: Any) -> Models:
+        return load_models({"": "m"}, AGENTS_OF, Signals(confidence=read), ("a",), **options)
+
+    with pytest.raises(RecordError, match="layers 'every:2' beside signals that read layers 2,4: give all, or"):
+        load(Read((4, 2)), layers="every:2")
+    with pytest.raises(RecordError, match="probe reads hidden states of other, not of m"):
+        load(Read((4,), "other"))
+    load(Read((4,), "m"))
+    load(Read((), "other"))  # log-probabilities of any model
+
+
+def test_a_predictor_needs_a_model_that_gives_log_probabilities(
+    loaded: list[Loaded], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    predictor = QualityPredictor.load("bundled:quality")
+    signals = SignalSource({"confidence": Replacement(predictor)})
+    load_models({"": "m"}, AGENTS_OF, signals, ("a",))
+    monkeypatch.setattr(
+        "metaprobe.llms.local.LocalLLM.load",
+        lambda name, **options: Loaded(name, **options, capabilities=Capabilities(logprobs=False, hidden=True)),
+    )
+    with pytest.raises(RecordError, match="reads log-probabilities, and m gives none"):
+        load_models({"": "m"}, AGENTS_OF, signals, ("a",))
+
+
+@pytest.mark.parametrize("capture", ["", "some", "every:0", "every:", "1,", "-1", "1;2", "all,1"])
+def test_layers_that_no_model_has_are_refused_first(capture: str) -> None:
+    with pytest.raises(RecordError, match="expected 'all', 'every:N', or numbers of layers"):
+        check_layers(capture)
+    for good in (None, "all", "every:4", "0, 8,16", " 3 "):
+        check_layers(good)
+
+
+def test_a_second_value_of_an_option_and_one_that_is_no_number_are_refused() -> None:
+    for option in ("timeout_s=0", "attempts=0", "max_wait_s=-1", "revision=5", "schema_form=xml", "prices=p"):
+        with pytest.raises(RecordError, match=f"api option '{option}': expected"):
+            api_options([option])
+    with pytest.raises(RecordError, match=r"attempts is 3 already; give one value"):
+        api_options(["attempts=3", "attempts=4"])
+    assert api_options(["timeout_s=0.5", "attempts=1", "revision=a=b"]) == {
+        "timeout_s": 0.5, "attempts": 1, "revision": "a=b"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("agents"), [("a", "a"), ("",), (" a",), ("a ",), ("a,b",)])
+def test_agents_have_different_names_without_blanks(tmp_path: Path, agents: tuple[str, ...]) -> None:
+    plan = CollectionPlan(system="metacogagent", task="metacog-eval", llm=("openai:m@http://127.0.0.1:1/v1",))
+    with pytest.raises(RecordError, match=r"expected different names, .* give --agent NAME once for each"):
+        launch(dataclasses.replace(plan, agent=agents), tmp_path / "runs")
+
+
+def test_the_cache_goes_when_all_is_stored_and_stays_where_it_is_shared_or_something_failed(tmp_path: Path) -> None:
+    os.environ.setdefault("OPENAI_API_KEY", "sk-test")
+
+    def files(folder: Path) -> bool:
+        return any(path.name.startswith("calls.sqlite") for path in folder.iterdir())
+
+    with FaultyServer(lambda content, attempt: "ok") as server:
+        plan = CollectionPlan(
+            system="zero-shot-cot", task="metacog-eval", llm=(f"openai:m@{server.base_url}",), limit=2
+        )
+        launch(plan, tmp_path / "own")
+        launch(dataclasses.replace(plan, cache=tmp_path / "calls.sqlite"), tmp_path / "shared")
+        before = len(server.bodies)
+        launch(dataclasses.replace(plan, cache=tmp_path / "calls.sqlite"), tmp_path / "again")
+        # Only the warm-up asks: both answers are in the shared cache.
+        assert all("Count slowly" in body["messages"][-1]["content"] for body in list(server.bodies)[before:])
+    assert not files(tmp_path / "own")
+    assert files(tmp_path)
+    with FaultyServer(lambda content, attempt: "400") as server:
+        launch(dataclasses.replace(plan, llm=(f"openai:m@{server.base_url}",)), tmp_path / "failed")
+    assert files(tmp_path / "failed")
+
+
+def test_a_file_that_is_no_cache_is_refused_before_anything_is_asked(tmp_path: Path) -> None:
+    os.environ.setdefault("OPENAI_API_KEY", "sk-test")
+    (tmp_path / "mine.txt").write_text("not a cache, and longer than a header of SQLite would be", encoding="utf-8")
+    plan = CollectionPlan(
+        system="zero-shot-cot", task="metacog-eval", llm=("openai:m@http://127.0.0.1:1/v1",),
+        cache=tmp_path / "mine.txt", limit=1,
+    )  # fmt: skip
+    with pytest.raises(RecordError, match=r"mine\.txt"):
+        launch(plan, tmp_path / "runs")
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "constants"),
+    [
+        ("folder", "folder", ""),
+        ("folder,budget=0.5", "folder", "budget=0.5"),
+        ("folder,budget=0.5, theta=0.4", "folder", "budget=0.5, theta=0.4"),
+        ("a,b/folder,theta=1", "a,b/folder", "theta=1"),
+        ("here/x=1,y=2/f,theta=1", "here/x=1,y=2/f", "theta=1"),
+    ],
+)
+def test_a_learned_policy_is_a_path_and_constants(text: str, path: str, constants: str) -> None:
+    assert checkpoint_and_constants(text) == (Path(path), constants)
+
+
+def test_a_folder_may_have_the_form_of_a_constant(tmp_path: Path) -> None:
+    folder = tmp_path / "p,theta=3"
+    folder.mkdir()
+    assert checkpoint_and_constants(f"{folder},theta=4") == (folder, "theta=4")
+    assert checkpoint_and_constants(f"{folder}") == (folder, "")
+    with pytest.raises(RecordError, match="expected a checkpoint folder"):
+        checkpoint_and_constants("")
+    with pytest.raises(RecordError, match="expected a checkpoint folder"):
+        checkpoint_and_constants(",budget=1")
 
 
 def test_a_full_disk_stops_the_asking_says_what_is_kept_and_is_gone_on_from(tmp_path: Path) -> None:
@@ -277,6 +480,46 @@ def test_a_full_disk_stops_the_asking_says_what_is_kept_and_is_gone_on_from(tmp_
     assert again <= 2 * at_once
 
 
+def test_a_full_disk_under_the_cache_says_how_many_calls_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("metaprobe.collecting.launch.load_models", lambda *_, **__: Models(ScriptedLLM({"*": "4"})))
+    kept: list[str] = []
+    put = CallCache.put
+
+    def full(self: CallCache, key: str, call: Call) -> None:
+        if len(kept) == 2:
+            raise Unwritable("no room")
+        kept.append(key)
+        put(self, key, call)
+
+    monkeypatch.setattr(CallCache, "put", full)
+    plan = CollectionPlan(system="zero-shot-cot", task="metacog-eval", llm=("m",), limit=6, concurrency=1)
+    with pytest.raises(Unwritable, match=r"2 calls are kept in .*calls\.sqlite and are not asked again"):
+        launch(plan, tmp_path / "runs")
+
+
+def test_the_time_that_is_left_is_told_of_the_runs_that_are_not_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    llm = ScriptedLLM({"*": "4"})
+    monkeypatch.setattr("metaprobe.collecting.launch.load_models", lambda *_, **__: Models(llm))
+    plan = CollectionPlan(system="zero-shot-cot", task="metacog-eval", llm=("m",), limit=4, concurrency=2)
+    estimates: list[TimeEstimate] = []
+    totals: list[int] = []
+    watch = CollectionWatch(on_estimate=estimates.append, on_total=totals.append)
+    launch(plan, tmp_path / "runs", watch)
+    (found,) = estimates
+    assert (found.runs, found.tokens_per_run, found.unlimited) == (4, 256, ())
+    assert found.warm_up == 1 + 2  # one before them, and as many as run at once
+    assert found.seconds == 4 * 256 / found.tokens_per_second
+    asked = len(llm.asked)
+    launch(plan, tmp_path / "runs", watch)
+    assert (totals, len(estimates), len(llm.asked)) == ([4, 0], 1, asked)  # nothing left, nothing asked
+    launch(dataclasses.replace(plan, limit=6), tmp_path / "runs", watch)
+    assert (totals[-1], estimates[-1].runs) == (2, 2)
+
+
 def test_a_full_disk_under_the_runs_stops_the_asking_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*args: Any, **options: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -295,7 +538,7 @@ def test_the_calls_of_the_warm_up_are_counted_and_said(tmp_path: Path, capsys: p
     told: list[Call] = []
     with FaultyServer(lambda content, attempt: "ok") as server, live_collection() as live:
         plan = CollectionPlan(
-            system="zero-shot-cot", task="metacog-eval", llms=(f"openai:m@{server.base_url}",), limit=3
+            system="zero-shot-cot", task="metacog-eval", llm=(f"openai:m@{server.base_url}",), limit=3
         )
 
         def on_call(call: Call, kept: bool) -> None:

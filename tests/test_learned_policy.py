@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from scripted import ScriptedLLM, run_once
 
 from metaprobe.checkpoints import CheckpointError, ContractMismatch, load_checkpoint
+from metaprobe.cli import main
 from metaprobe.collecting.launch import CollectionPlan, checkpoint_and_constants, policy_of
 from metaprobe.llms.pricing import Price
 from metaprobe.pipelines import SYSTEMS
@@ -24,11 +25,10 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Decision, Item, Run
-from metaprobe.router_cli import train_router_command
 from metaprobe.routing import learned_policy
 from metaprobe.routing.explore import EpsilonGreedy
 from metaprobe.routing.learned import LearnedRouter
-from metaprobe.routing.learned_policy import DRAWS, AgentPolicy, drawn, load_policy
+from metaprobe.routing.learned_policy import DRAWS, AgentPolicy, draw_confidences, load_policy
 from metaprobe.routing.learned_state import Past
 from metaprobe.routing.paper import ASK, COLLABORATE, EXECUTE, PaperRules
 from metaprobe.routing.policy import Policy, State
@@ -218,7 +218,7 @@ def test_what_others_may_say_is_drawn_as_often_as_they_said_it(said: list[float]
         for i, c in enumerate(said)
     ]
     past = pasts_of(arrays_of(questions))["a"][""]
-    often, wanted = Counter(drawn(past, seed)), Counter(said)
+    often, wanted = Counter(draw_confidences(past, seed)), Counter(said)
     for confidence in wanted:
         # One draw of rounding at either end, and 0.02 by which scores keep away from 0 and 1.
         assert often[confidence] / DRAWS == pytest.approx(wanted[confidence] / len(said), abs=2 / DRAWS + 0.02)
@@ -226,9 +226,9 @@ def test_what_others_may_say_is_drawn_as_often_as_they_said_it(said: list[float]
 
 def test_silence_is_drawn_too_where_it_was_part_of_the_training() -> None:
     past = Past(rate=0.0, price_usd=0.1, knots=(0.5,), scores=(0.0,), stated=0.5)
-    assert Counter(drawn(past, 0)) == {0.5: DRAWS // 2, None: DRAWS // 2}
-    assert set(drawn(dataclasses.replace(past, stated=0.97), 0)) == {0.5}
-    assert set(drawn(Past(rate=0.0, price_usd=0.1), 0)) == {None}
+    assert Counter(draw_confidences(past, 0)) == {0.5: DRAWS // 2, None: DRAWS // 2}
+    assert set(draw_confidences(dataclasses.replace(past, stated=0.97), 0)) == {0.5}
+    assert set(draw_confidences(Past(rate=0.0, price_usd=0.1), 0)) == {None}
 
 
 def test_it_is_named_by_its_checkpoint_so_that_a_store_does_not_mix_two(folder: Path) -> None:
@@ -356,12 +356,12 @@ def test_the_command_trains_on_a_folder_of_runs_what_the_pipeline_can_use(runs: 
     (tmp_path / "prices.json").write_text(json.dumps({name: {"prompt": 1, "completion": 2} for name in AGENTS}))
     options = ["--out", str(tmp_path / "c"), "--folds", "2", "--states", "1000"]
     prices = ["--prices", str(tmp_path / "prices.json")]
-    made = CliRunner().invoke(train_router_command, [str(tmp_path / "runs"), *options, *prices])
+    made = CliRunner().invoke(main, ["train", "router", str(tmp_path / "runs"), *options, *prices])
     assert made.exit_code == 0, made.output
     policy, _ = policy_of(plan(tmp_path / "c"))
     assert isinstance(policy, AgentPolicy)
     assert policy.team == AGENTS
     assert policy.assessment == assessment_part(runs, prices=TOKENS)
-    refused = CliRunner().invoke(train_router_command, [str(tmp_path / "prices.json"), *options, *prices])
+    refused = CliRunner().invoke(main, ["train", "router", str(tmp_path / "prices.json"), *options, *prices])
     assert refused.exit_code == 2
     assert "prices is for a folder of runs" in refused.output

@@ -13,6 +13,7 @@ from scripted import ScriptedLLM
 
 from metaprobe.cli import main
 from metaprobe.collecting.collect import CollectReport, collect
+from metaprobe.collecting.labels import add_labels, find_unlabelled, read_labels
 from metaprobe.collecting.launch import CollectionPlan, launch
 from metaprobe.collecting.profiles import fold_profiles
 from metaprobe.llms.base import LLMError, Request
@@ -25,7 +26,7 @@ from metaprobe.routing.explore import EpsilonGreedy
 from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.policy import Outcome, State, learns
 from metaprobe.routing.profile_store import ProfileStore
-from metaprobe.routing.profiles import answered_correctly
+from metaprobe.routing.profiles import read_correctness
 
 ITEMS = [
     Item(id=f"i{n:02}", question=f"What is {n} + 1?", gold=(str(n + 1),), check="number", group=f"g{n}")
@@ -192,7 +193,7 @@ def test_who_learns_and_what_cannot_be_learned_from_is_said_before_anything_is_a
     with pytest.raises(RecordError, match="the agents of self-report learn none"):
         launch(
             CollectionPlan(
-                system="self-report", task="t", llms=("nowhere",), profiles=tmp_path / "p", variants=("direct",)
+                system="self-report", task="t", llm=("nowhere",), profiles=tmp_path / "p", variant=("direct",)
             ),
             tmp_path,
         )
@@ -202,7 +203,7 @@ def test_a_persons_label_goes_before_a_programs_and_a_programs_before_a_judges()
     def known(*labels: tuple[float, str]) -> float | None:
         call = Call(id="c", stage="answer", agent="a")
         found = tuple(Label("c", "correct", value, source) for value, source in labels)
-        return answered_correctly(Run(id="r", system="s", variant="v", item=ITEMS[0], calls=(call,), labels=found), "a")
+        return read_correctness(Run(id="r", system="s", variant="v", item=ITEMS[0], calls=(call,), labels=found), "a")
 
     assert known() is None
     assert known((0.0, "judge:m")) == 0.0
@@ -274,6 +275,11 @@ def test_a_corrected_label_corrects_the_profile(tmp_path: Path) -> None:
         ('{"call": "c", "correct": 2}', "correct is 2"),
         ('{"call": "c", "correct": 1, "source": "program"}', "source is 'program'"),
         ('{"call": "c", "correct": 1}', "holds no call 'c'"),
+        ('\n{"call": "c", "correct": -0.1}', "line 2: correct is -0.1"),
+        ('{"call": "c", "correct": "yes"}', "correct is 'yes'"),
+        ('{"call": 3, "correct": 1}', "line 1: expected"),
+        ('["call", "correct"]', "line 1: expected"),
+        ('{"call": "c", "correct": 1}\n{"call": "d", "correct": 0}\n{"call": "e", "correct": 0}', "(nor 2 others"),
     ],
 )
 def test_a_label_that_cannot_be_taken_is_named_and_nothing_is_changed(
@@ -286,6 +292,62 @@ def test_a_label_that_cannot_be_taken_is_named_and_nothing_is_changed(
     assert result.exit_code == 1
     assert said in result.output
     assert [path.read_bytes() for path in RunStore(unchecked).shards()] == before
+
+
+def test_labels_are_read_line_by_line_and_blank_and_open_ones_passed_over(tmp_path: Path) -> None:
+    file = tmp_path / "labels.jsonl"
+    lines = [
+        {"call": "a", "correct": None}, None, {"call": "b", "correct": 0}, {"call": "c", "correct": 1, "source": None},
+        {"call": "d", "correct": 0.5, "source": "judge:m"}, {"call": "b", "correct": 1, "source": "human"},
+    ]  # fmt: skip
+    file.write_text("\n".join("  " if line is None else json.dumps(line) for line in lines), encoding="utf-8")
+    assert read_labels(file) == {
+        "b": Label("b", "correct", 1.0, "human"),
+        "c": Label("c", "correct", 1.0, "human"),
+        "d": Label("d", "correct", 0.5, "judge:m"),
+    }
+    file.write_bytes('{"call": "\xe9", "correct": 1}'.encode("latin-1"))
+    with pytest.raises(RecordError, match="byte 11 is not UTF-8"):
+        read_labels(file)
+
+
+def test_a_judge_does_not_change_what_a_program_has_found_and_a_person_does(tmp_path: Path) -> None:
+    gathered(tmp_path / "runs", ITEMS[:1])
+    store = RunStore(tmp_path / "runs")
+    (before,) = store
+    (answer,) = [call for call in before.calls if call.stage == "answer"]
+    other = 1.0 - (before.outcome or 0.0)
+    assert list(find_unlabelled(store)) == []
+    assert add_labels(store, {answer.id: Label(answer.id, "correct", other, "judge:m")}) == 1
+    (judged,) = store
+    assert judged.outcome == before.outcome
+    assert {label.source for label in judged.labels if label.name == "correct"} == {"program", "judge:m"}
+    assert add_labels(store, {answer.id: Label(answer.id, "correct", 0.25, "judge:m")}) == 1
+    (again,) = store
+    assert [label.value for label in again.labels if label.source == "judge:m"] == [0.25]
+    assert add_labels(store, {answer.id: Label(answer.id, "correct", other, "human")}) == 1
+    (told,) = store
+    assert told.outcome == other
+    notes = [label for label in before.labels if label.name != "correct"]
+    assert [label for label in told.labels if label.name != "correct"] == notes
+    aside = next(call for call in before.calls if call.stage != "answer")
+    add_labels(store, {aside.id: Label(aside.id, "correct", 1 - other, "human")})
+    (after,) = store
+    assert after.outcome == other  # no answer, so it is not the final one
+
+
+def test_a_judges_label_beside_a_persons_does_not_keep_that_from_counting(tmp_path: Path) -> None:
+    gathered(tmp_path / "runs", ITEMS[:1], variants=["every-agent"])
+    store = RunStore(tmp_path / "runs")
+    (before,) = store
+    answers = [call for call in before.calls if call.stage == "answer"]
+    given = {answers[0].id: Label(answers[0].id, "correct", 0.5, "judge:m")}
+    for call in answers[1:]:
+        given[call.id] = Label(call.id, "correct", 0.25, "human")
+    assert any(call.text.strip() == before.final_answer for call in answers[1:])
+    assert add_labels(store, given) == 3
+    (after,) = store
+    assert after.outcome == 0.25
 
 
 def test_runs_that_tell_of_no_agent_make_no_profile(recorded_runs: Path, tmp_path: Path) -> None:

@@ -21,9 +21,9 @@ from metaprobe.training.crossfit.evidence import load_states
 from metaprobe.training.crossfit.methods import Evidence
 from metaprobe.training.linear.layers import fit_linear_probe, one_standard_error
 from metaprobe.training.linear.lowrank import fit_low_rank_probe
-from metaprobe.training.linear.moments import Moments
-from metaprobe.training.linear.probe import KINDS, Kind, fit_linear, held_out_scores
-from metaprobe.training.linear.solve import TOLERANCE, solve_logistic, standardised
+from metaprobe.training.linear.moments import Moments, mass_mean, ridge
+from metaprobe.training.linear.probe import KINDS, Kind, fit_linear, score_held_out
+from metaprobe.training.linear.solve import TOLERANCE, solve_logistic, standardise
 from metaprobe.training.linear.states import InMemory, OnDisk
 
 
@@ -59,7 +59,7 @@ def test_every_fold_and_penalty_agrees_with_scikit_learn(soft: bool) -> None:
     held = np.arange(400) % 3
     learns = torch.from_numpy((held != np.arange(3)[:, None]).astype(np.float32))
     penalties = (0.01, 1.0)
-    Z, _, _ = standardised(torch.from_numpy(X).float())
+    Z, _, _ = standardise(torch.from_numpy(X).float())
     found = solve_logistic(Z, torch.from_numpy(target).float(), learns, torch.tensor(penalties))
     assert found.gradient <= TOLERANCE
     for fold in range(3):
@@ -78,7 +78,7 @@ def test_every_fold_and_penalty_agrees_with_scikit_learn(soft: bool) -> None:
 @settings(max_examples=15)
 def test_the_solver_ends_at_a_minimum_also_with_fewer_rows_than_units(seed: int, penalty: float, width: int) -> None:
     X, y, _ = planted(40, width, 3.0, seed)
-    Z, _, _ = standardised(torch.from_numpy(X.astype(np.float32)))
+    Z, _, _ = standardise(torch.from_numpy(X.astype(np.float32)))
     found = solve_logistic(Z, torch.from_numpy(y).float(), torch.ones(1, 40), torch.tensor([penalty]))
     assert found.gradient <= TOLERANCE
     assert torch.isfinite(found.weights).all()
@@ -95,7 +95,7 @@ def test_the_solver_ends_at_a_minimum_under_next_to_no_penalty_whatever_the_proc
     y = rng.integers(0, 2, n)
     X = rng.normal(size=(n, width)) + gap * np.outer(y - 0.5, np.arange(width) < 20)
     X = X * np.arange(1.0, width + 1) ** -2 @ np.linalg.qr(rng.normal(size=(width, width)))[0]
-    Z, _, _ = standardised(torch.from_numpy(X).float())
+    Z, _, _ = standardise(torch.from_numpy(X).float())
     found = solve_logistic(Z, torch.from_numpy(y).float(), torch.ones(1, n), torch.tensor([penalty]))
     assert found.gradient <= TOLERANCE
 
@@ -119,7 +119,7 @@ def test_a_planted_direction_is_found_as_well_as_theory_allows(kind: Kind) -> No
 def test_held_out_scores_are_those_of_probes_fitted_on_the_other_folds(kind: Kind) -> None:
     X, y, _ = planted(300, 8, 1.0)
     fold = np.arange(300) % 4
-    found = held_out_scores(X, y, fold, kind, (0.1,))[:, 0]
+    found = score_held_out(X, y, fold, kind, (0.1,))[:, 0]
     for number in range(4):
         here = fold == number
         alone = fit_linear(X[~here], y[~here], kind, (0.1,)).score(X[here].astype(float))[:, 0]
@@ -258,3 +258,41 @@ def test_states_read_block_by_block_are_those_in_memory(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match=r"layers \[7\] were not captured"):
         lazy.read(7, "answer_last")
     assert load_states(stores, [*wanted, "elsewhere"]) == (None, 1)
+
+
+def test_closed_forms_are_those_of_their_definitions() -> None:
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(2, 3, (40, 4)), (np.arange(40) % 4 == 0).astype(np.float64)
+    X[:, 3] = 7.0  # constant: it weighs nothing
+    parts = [Moments.none(4) for _ in range(2)]
+    for part, rows in zip(parts, (slice(0, 10), slice(10, 40)), strict=True):
+        part.add(X[rows], y[rows])
+    whole = Moments.total(parts)
+    left = whole.without(parts[0])
+    np.testing.assert_allclose(left.x, X[10:].sum(axis=0))
+    assert (whole.n, left.n, whole.y) == (40, 30, 10)
+    mean, scale = X.mean(axis=0), X.std(axis=0)
+    scale[3] = 1.0
+    found = mass_mean(whole)
+    np.testing.assert_allclose(found.mean, mean)
+    np.testing.assert_allclose(found.scale, scale)
+    away = (X[y == 1].mean(axis=0) - X[y == 0].mean(axis=0)) / scale
+    away[3] = 0.0
+    np.testing.assert_allclose(found.weights[:, 0], away, atol=1e-9)
+    assert found.intercept.tolist() == [0.25]
+    solved = ridge(whole, (0.1, 1.0))
+    Z = (X - mean) / scale
+    Z[:, 3] = 0.0
+    for column, alpha in enumerate((0.1, 1.0)):
+        gradient = Z.T @ (Z @ solved.weights[:, column] + 0.25 - y) / 40 + alpha * solved.weights[:, column]
+        np.testing.assert_allclose(gradient, 0, atol=1e-8)
+    np.testing.assert_allclose(solved.score(X), Z @ solved.weights + 0.25, atol=1e-9)
+
+
+def test_a_probe_that_did_not_arrive_says_so_where_it_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    block, y = rng.normal(size=(30, 3)).astype(np.float16), (np.arange(30) % 2).astype(np.float64)
+    monkeypatch.setattr("metaprobe.training.linear.solve.TOLERANCE", -1.0)
+    with pytest.warns(RuntimeWarning, match=r"a logistic probe ended with a gradient of .*, above -1") as told:
+        fit_linear(block, y, "logistic", (1.0,))
+    assert told[0].filename == __file__

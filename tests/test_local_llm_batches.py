@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_model import LAYERS, PROMPTS, TOLERANCE, answers, llm_of, request, teacher_forced
 
+from metaprobe.llms.generation import generate
 from metaprobe.llms.hidden import Capture
-from metaprobe.llms.prefix import companions, padded, prefixes, shared_length
+from metaprobe.llms.prefix import companions, count_shared, pad_rows, prefixes
 
 network = random_model.network
 tokenizer = random_model.tokenizer
@@ -23,7 +24,7 @@ def test_a_shared_beginning_read_once_changes_nothing(network, tokenizer) -> Non
     begin = "a b c d e f g h i j k l m n o p "
     requests = [request(begin + p, i, hidden=True) for i, p in enumerate(PROMPTS)]
     together = answers(llm_of(network, tokenizer, capture=Capture(LAYERS)), requests)
-    assert shared_length([call.prompt_token_ids.tolist() for call in together]) >= 16
+    assert count_shared([call.prompt_token_ids.tolist() for call in together]) >= 16
     for call, asked in zip(together, requests, strict=True):
         alone = answers(llm_of(network, tokenizer, capture=Capture(LAYERS)), [asked])[0]
         assert call.token_ids.tolist() == alone.token_ids.tolist()
@@ -41,7 +42,7 @@ def test_a_shared_beginning_read_once_changes_nothing(network, tokenizer) -> Non
     ],
 )
 def test_the_shared_beginning_leaves_every_prompt_a_token(prompts: list[list[int]], shared: int) -> None:
-    assert shared_length(prompts) == shared
+    assert count_shared(prompts) == shared
 
 
 def test_long_beginnings_of_several_groups_are_read_once_each_and_change_nothing(network, tokenizer) -> None:
@@ -66,7 +67,7 @@ def test_rows_of_a_group_begin_alike_and_no_more_is_read_than_without(prompts: l
         first = found.first[found.group[row]]
         assert 0 <= length < len(prompt)
         assert prompt[:length] == prompts[first][:length]
-    ids, mask = padded(prompts, 9, found, torch.device("cpu"))
+    ids, mask = pad_rows(prompts, 9, found, torch.device("cpu"))
     assert [row[keep == 1].tolist() for row, keep in zip(ids, mask, strict=True)] == prompts
     cost = len(found.first) * max(found.lengths) + len(prompts) * (ids.shape[1] - max(found.lengths))
     assert cost <= len(prompts) * max(map(len, prompts))
@@ -150,3 +151,22 @@ def test_two_models_on_one_device_compute_in_turn(network, tokenizer) -> None:
         for handle in handles:
             handle.remove()
     assert most == [1]
+
+
+def test_prompts_about_one_text_are_answered_together_before_longer_strangers(
+    network, tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches: list[list[list[int]]] = []
+
+    def seen(model, recorder, prompts, **options):
+        batches.append(prompts)
+        return generate(model, recorder, prompts, **options)
+
+    monkeypatch.setattr("metaprobe.llms.local.generate", seen)
+    text = "a b c d e f g h i j k l m n o p q r "
+    prompts = [text + "x", "z " * 24, text + "y", "v " * 26]
+    answers(llm_of(network, tokenizer, batch_size=2), [request(p, i, max_tokens=1) for i, p in enumerate(prompts)])
+    assert [len(batch) for batch in batches] == [2, 2]
+    shared = [batch[0][:10] == batch[1][:10] for batch in batches]
+    assert shared == [True, False]
+    assert all(len(a) <= len(b) for a, b in batches)

@@ -3,13 +3,15 @@
 import asyncio
 import contextlib
 import dataclasses
+import time
 from threading import Event
 
 import numpy as np
 import pytest
 import random_model
 import torch
-from random_model import LAYERS, PROMPTS, TOLERANCE, answers, llm_of, request
+from random_model import LAYERS, PROMPTS, TOLERANCE, WORDS, answers, llm_of, request
+from transformers import GenerationConfig
 
 from metaprobe.llms.base import LLMError, Request, Token
 from metaprobe.llms.hidden import Capture
@@ -178,3 +180,89 @@ def test_who_stops_listening_stops_the_generation(network, tokenizer) -> None:
 def test_a_stream_that_fails_says_why(network, tokenizer) -> None:
     with pytest.raises(LLMError, match="context of tiny"):
         streamed(llm_of(network, tokenizer), request("a " * 70))
+
+
+def test_what_cannot_be_answered_is_refused_by_the_requests_name(network, tokenizer) -> None:
+    llm = llm_of(network, tokenizer)
+    for asked, reason in (
+        (dataclasses.replace(request("a", 7), messages=()), "request r7: nothing to answer: there are no messages"),
+        (request("a", 7, max_tokens=0), "request r7: max_tokens must be at least 1, got 0"),
+        (request("a", 7, max_tokens=None), "request r7: max_tokens must be at least 1, got None"),
+    ):
+        with pytest.raises(LLMError, match=reason):
+            answers(llm, [asked])
+    assert len(answers(llm, [request("a", max_tokens=1, seed=1)])[0].tokens) <= 1
+
+
+def test_the_context_is_filled_to_the_last_token(network, tokenizer) -> None:
+    llm = llm_of(network, tokenizer)
+    prompt = len(llm.encode(request("a").messages))
+    answers(llm, [request("a", max_tokens=64 - prompt - 1)])
+    with pytest.raises(LLMError, match=rf"prompt of {prompt} tokens and max_tokens \+ 1 = {64 - prompt + 1} exceed"):
+        answers(llm, [request("a", max_tokens=64 - prompt)])
+    rest = " a" * (64 - prompt)
+    assert len(asyncio.run(llm.loglikelihood(request("a"), rest)).tokens) == 64 - prompt
+    with pytest.raises(LLMError, match="a continuation of"):
+        asyncio.run(llm.loglikelihood(request("a"), rest + " a"))
+
+
+def test_a_batch_that_fails_says_so_to_each_and_the_next_one_is_answered(network, tokenizer) -> None:
+    llm = llm_of(network, tokenizer)
+
+    async def ask() -> list[Call | BaseException]:
+        both = (llm.complete(request(text)) for text in ("a", "b"))
+        return list(await asyncio.gather(*both, return_exceptions=True))
+
+    def full(*_: object) -> None:
+        raise RuntimeError("out of memory")
+
+    handle = network.register_forward_pre_hook(full)
+    try:
+        failed = asyncio.run(ask())
+    finally:
+        handle.remove()
+    assert [str(error) for error in failed] == ["tiny failed on a batch of 2: out of memory; try a smaller batch"] * 2
+    assert all(isinstance(error, LLMError) for error in failed)
+    assert all(isinstance(call, Call) for call in asyncio.run(ask()))
+
+
+def test_a_text_needs_a_token_for_its_beginning(network) -> None:
+    without = random_model.word_tokenizer()
+    without.eos_token = None
+    with pytest.raises(LLMError, match="tiny has no token for the beginning of a text: give a message before it"):
+        asyncio.run(llm_of(network, without).loglikelihood(dataclasses.replace(request(""), messages=()), "a"))
+    without.bos_token = "q"
+    asked = dataclasses.replace(request(""), messages=())
+    call = asyncio.run(llm_of(network, without).loglikelihood(asked, "a"))
+    assert call.prompt_token_ids.tolist() == [WORDS.index("q")]
+
+
+def test_a_call_says_who_answered_what_and_how_long_it_took(network, tokenizer) -> None:
+    llm = llm_of(network, tokenizer)
+    asked = dataclasses.replace(request("a b", max_tokens=5), agent="solver", round=2, parent="before")
+    begun = time.perf_counter()
+    [call] = answers(llm, [asked])
+    scored = asyncio.run(llm.loglikelihood(asked, "c d"))
+    whole_ms = 1000 * (time.perf_counter() - begun)
+    for made in (call, scored):
+        assert (made.id, made.stage, made.agent, made.round, made.parent) == ("r0", "answer", "solver", 2, "before")
+        assert (made.model, made.model_revision, made.model_dtype) == ("tiny", "test", "float32")
+        assert (made.messages, made.sampling, made.logprobs_mode) == (asked.messages, asked.sampling, "raw")
+        assert made.prompt_token_ids.dtype == made.token_ids.dtype == np.int32
+        assert 0 < made.latency_ms < whole_ms
+        assert made.top_logprobs is None
+    assert (call.usage.prompt_tokens, call.usage.completion_tokens) == (len(call.prompt_token_ids), len(call.tokens))
+    assert scored.usage.prompt_tokens == len(scored.prompt_token_ids) + 2
+
+
+def test_every_token_that_ends_an_answer_is_known_by_settings_and_tokenizer(network, tokenizer) -> None:
+    free = answers(llm_of(network, tokenizer), [request("a b c", temperature=1.0, seed=3)])[0]
+    ends = int(free.token_ids[2])
+    settings = network.generation_config
+    try:
+        for listed in (ends, [ends, 4]):
+            network.generation_config = GenerationConfig(eos_token_id=listed)
+            [call] = answers(llm_of(network, tokenizer), [request("a b c", temperature=1.0, seed=3)])
+            assert (call.finish_reason, call.token_ids.tolist()) == ("stop", free.token_ids.tolist()[:2])
+    finally:
+        network.generation_config = settings

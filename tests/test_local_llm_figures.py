@@ -1,6 +1,7 @@
 """Log-probabilities, hidden states and likelihoods of a local model are those that it really computed."""
 
 import asyncio
+import copy
 import dataclasses
 
 import numpy as np
@@ -11,7 +12,8 @@ from random_model import LAYERS, PROMPTS, TOLERANCE, WORDS, answers, llm_of, req
 
 from metaprobe.llms import grammar
 from metaprobe.llms.base import Capabilities, LLMError, Request
-from metaprobe.llms.hidden import Capture, chosen_layers
+from metaprobe.llms.hidden import Capture, RowStates, chosen_layers, decoder_blocks, layer_hooks
+from metaprobe.llms.prefix import Prefixes, pad_rows
 from metaprobe.llms.recorder import nucleus
 from metaprobe.llms.scoring import score
 from metaprobe.records.types import Call
@@ -167,3 +169,42 @@ def test_it_says_what_it_can_do(network, tokenizer) -> None:
         logprobs=True, top_logprobs=4, hidden=True, json_schema=grammar.available(), stream=True, loglikelihood=True
     )
     assert not llm_of(network, tokenizer).capabilities.hidden
+
+
+def test_layers_that_cannot_be_kept_are_refused(network) -> None:
+    for layers in ((), (2, 1), (1, 1)):
+        with pytest.raises(LLMError, match="layers must be ascending and distinct"):
+            Capture(layers)
+    with (
+        pytest.raises(LLMError, match="layer 4 asked for; this model has layers 0 to 3"),
+        layer_hooks(network, (0, 4), lambda *_: None),
+    ):
+        pass
+    with layer_hooks(network, (3,), lambda *_: None):
+        pass
+    stranger = copy.deepcopy(network)
+    stranger.config.num_hidden_layers = 5
+    with pytest.raises(LLMError, match="no list of 5 decoder blocks found in LlamaForCausalLM"):
+        decoder_blocks(stranger)
+
+
+def test_states_of_tokens_that_are_taken_back_do_not_count() -> None:
+    rows = RowStates(Capture((0,), ("prompt_last", "answer_first", "answer_last", "answer_mean")), revocable=2)
+    for value in (9.0, 1.0, 3.0, 5.0, 7.0):
+        rows.add(torch.tensor([[value]]))
+    rows.trim(4)
+    assert rows.hidden().values[0, :, 0].tolist() == [9, 1, 7, 4]
+    rows.trim(2)
+    assert rows.hidden().values[0, :, 0].tolist() == [9, 1, 3, 2]
+    empty = RowStates(Capture((0,), ("prompt_last", "answer_last")))
+    empty.add(torch.tensor([[9.0]]))
+    assert empty.hidden().values[0, :, 0].tolist() == [9, 9]
+
+
+def test_tokens_and_masks_are_made_where_the_model_is() -> None:
+    ids, mask = pad_rows([[5, 6], [7]], 0, Prefixes((0, 0), (0, 0), (0,)), torch.device("meta"))
+    assert (ids.device.type, mask.device.type) == ("meta", "meta")
+    ids, mask = pad_rows([[5, 6], [7]], 0, Prefixes((0, 0), (0, 0), (0,)), torch.device("cpu"))
+    assert (ids.tolist(), mask.tolist()) == ([[5, 6], [0, 7]], [[1, 1], [0, 1]])
+    ids, mask = pad_rows([[5, 6, 7], [8, 9]], 0, Prefixes((2, 1), (0, 1), (0, 1)), torch.device("cpu"))
+    assert (ids.tolist(), mask.tolist()) == ([[5, 6, 7], [0, 8, 9]], [[1, 1, 1], [0, 1, 1]])

@@ -1,4 +1,4 @@
-"""docs/reproduction.md and docs/benchmarks.md leave no figure out, and say what was not measured."""
+"""docs/research/reproduction.md and docs/research/benchmarks.md leave no figure out, and say what was not measured."""
 
 import dataclasses
 import json

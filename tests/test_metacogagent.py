@@ -20,7 +20,7 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Run
 from metaprobe.routing.paper import PaperRules
-from metaprobe.routing.profiles import Experience, Profiles, classified, dispatched, executing, experiences
+from metaprobe.routing.profiles import Experience, Profiles, executing, experiences, first_agent, read_classification
 
 ITEM = Item(id="i1", question="Jack has 3 pens and buys 1 more. How many pens?", gold=("4",), check="number", group="g")
 PROMPTS = Prompts.load(SYSTEM.name, SYSTEM.prompts)
@@ -59,7 +59,7 @@ def test_an_agent_that_is_sure_answers_alone() -> None:
 
 
 def test_the_dispatcher_goes_round_the_agents_by_the_items_places() -> None:
-    assert [dispatched(run(model(), index=index)) for index in range(5)] == ["alpha", "beta", "gamma", "alpha", "beta"]
+    assert [first_agent(run(model(), index=index)) for index in range(5)] == ["alpha", "beta", "gamma", "alpha", "beta"]
 
 
 def test_an_unsure_agent_delegates_to_the_surest_other_who_alone_learns() -> None:
@@ -114,7 +114,7 @@ def test_a_confidence_that_cannot_be_read_is_none_and_the_rules_fallback_stands_
 def test_the_classified_dimension_drives_the_profile_and_can_be_read_without_texts(kind: str, dimension: str) -> None:
     profiles = Profiles([Experience("alpha", dimension, 0.0)] * 40)
     found = run(model(sure=(60, 90, 90), kind=kind), profiles=profiles)
-    assert classified(found) == dimension
+    assert read_classification(found) == dimension
     assert actions(found) == ["ask", "beta"]
     assert found.stated(f"dimension:{dimension}") == (None if dimension == "unknown" else 1.0)
     assert actions(run(model(sure=(60, 90, 90), kind="everyday"), profiles=profiles)) == ["execute"]
@@ -173,7 +173,17 @@ def test_random_routing_follows_seed_and_item_and_reaches_every_agent() -> None:
 def test_keyword_rules_route_by_skill(question: str, agent: str) -> None:
     found = run(model(), "keyword", index=1, item=Item(id="i", question=question, gold=("4",), check="number"))
     assert asked(found) == [f"{agent}:answer"]
-    assert (dispatched(found), executing(found)) == ("beta", (agent,))
+    assert (first_agent(found), executing(found)) == ("beta", (agent,))
+
+
+def test_keywords_are_needed_for_every_agent_and_where_none_occurs_the_next_in_turn_answers() -> None:
+    item = replace(ITEM, question="Say something.")
+    assert [asked(run(model(), "keyword", item=item, index=index))[0] for index in range(3)] == [
+        "alpha:answer", "beta:answer", "gamma:answer"
+    ]  # fmt: skip
+    fewer = replace(PROMPTS, texts={**PROMPTS.texts, "keywords": "--- list\ncount, sum\ncode"})
+    with pytest.raises(RecordError, match=r"keywords\.txt has 2 lines for 3 agents \(alpha, beta, gamma\)"):
+        run(model(), "keyword", prompts=fewer)
 
 
 def test_a_conversation_ends_where_an_agent_agrees_with_the_one_before_it() -> None:

@@ -337,6 +337,9 @@ def test_what_cannot_be_paired_is_refused_with_both_shapes():
         StratifiedAuroc(np.zeros(3))([0, 1], [0.1, 0.2])
     with pytest.raises(ValueError, match=r"non-empty one-dimensional array; got shape \(0,\)"):
         quadratic_weighted_kappa([], [])
+    with pytest.raises(ValueError, match=r"one-dimensional array; got shape \(1, 2\)"):
+        quadratic_weighted_kappa([[1, 2]], [[1, 2]])
+    assert quadratic_weighted_kappa([2], [3]) == 0
 
 
 def test_resamples_that_leave_nothing_to_rank_have_no_correlation():

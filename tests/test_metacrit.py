@@ -10,7 +10,7 @@ from metaprobe.llms.base import Request
 from metaprobe.pipelines.metacrit import SYSTEM, answer_form, yes_no
 from metaprobe.records.types import Item, Run
 from metaprobe.routing.paper import MONITOR, MONITOR_CONTROL, SYNTHESISE, PaperRules
-from metaprobe.routing.policy import Outcome, State, decided
+from metaprobe.routing.policy import Outcome, State, make_decision
 
 ITEM = Item(id="i", question="Where did fortune cookies begin?", gold=("unclear",), check="exact")
 SAID = {
@@ -35,7 +35,7 @@ class Always:
 
     def decide(self, state, legal_actions):  # type: ignore[no-untyped-def]
         self.asked.append((state, tuple(legal_actions)))
-        return decided(state, self.action, legal_actions, dict.fromkeys(legal_actions, 0.0), "always")
+        return make_decision(state, self.action, legal_actions, dict.fromkeys(legal_actions, 0.0), "always")
 
     def observe(self, decision_id: str, outcome: Outcome) -> None:
         """It learns nothing."""

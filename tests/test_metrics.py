@@ -18,6 +18,7 @@ from metaprobe.eval.metrics.calibration import (
     ece_interval,
     reliability_table,
     rms_calibration_error,
+    stated_calibration,
 )
 from metaprobe.eval.metrics.discrimination import auprc, auroc
 from metaprobe.eval.metrics.selective import aurc, excess_aurc, risk_coverage
@@ -111,6 +112,8 @@ def test_equal_width_bins_end_at_their_upper_edge_and_hold_what_falls_into_them(
     # (0, 0.1]: 0 and 0.1; (0.1, 0.2]: 0.15; (0.2, 0.3]: both 0.3; (0.6, 0.7]: 0.7; (0.9, 1]: 1
     by_hand = (2 * abs(0.05 - 0.5) + abs(0.15 - 0) + 2 * abs(0.3 - 0.5) + abs(0.7 - 1) + abs(1 - 0)) / 7
     assert ece_equal_width(y, score) == pytest.approx(by_hand)
+    apart = np.array([0.65, 0.75, 0.85, 0.95])  # the uppermost bins are apart as well
+    assert ece_equal_width([0, 1, 0, 1], apart) == pytest.approx((0.65 + 0.25 + 0.85 + 0.05) / 4)
     assert ece_equal_width(y, score, bins=1) == pytest.approx(abs(score.mean() - y.mean()))
     assert ece(y, score, bins=1) == pytest.approx(abs(score.mean() - y.mean()))
 
@@ -263,6 +266,10 @@ def test_reliability_bins_nearer_than_asked_are_one_and_lose_no_answer():
     assert low.probability == pytest.approx(p[100:].mean())
     assert low.accuracy == pytest.approx(y[100:].mean())
     assert low.high - low.low < 0.1  # the interval is that of all its answers
+    found = stated_calibration(y, p, cluster_weights(np.arange(600), 20))
+    assert found.reliability == reliability_table(y, p)  # apart, unless it is asked for
+    assert stated_calibration(y, p, cluster_weights(np.arange(600), 20), apart=0.05).reliability == (low, high)
+    assert stated_calibration(y, np.full(600, np.nan), cluster_weights(np.arange(600), 20)) is None
 
 
 def test_members_of_a_group_are_drawn_together_and_resamples_are_reproducible():

@@ -18,7 +18,7 @@ from metaprobe.records.store import RunStore
 from metaprobe.training.common.calibrators import Platt
 from metaprobe.training.common.graphs import trees_graph
 from metaprobe.training.common.trees import Trees, float32_thresholds
-from metaprobe.training.quality.raw_parity import checked_raw_graph, near_split, padded, parity
+from metaprobe.training.quality.raw_parity import build_raw_graph, near_split, pad, parity
 
 pytestmark = pytest.mark.slow
 
@@ -63,7 +63,7 @@ def predictor(calls, tmp_path_factory):
         golden_inputs={"features": X[:16]},
         expected=GraphSession(graph).run({"features": X[:16]}),
         card="# trained in a test",
-        extra={RAW: checked_raw_graph(graph, "full", logprobs)},
+        extra={RAW: build_raw_graph(graph, "full", logprobs)},
     )
     return QualityPredictor.load(saved.path)
 
@@ -88,7 +88,7 @@ def packages(tmp_path_factory):
 @pytest.mark.parametrize("runtime", ["onnxruntime-node", "onnxruntime-web"])
 def test_node_gives_the_predictors_heads_on_200_recorded_responses(runtime, predictor, packages, responses, capsys):
     logprobs = [call.logprobs for call in responses]
-    inputs = padded(logprobs)
+    inputs = pad(logprobs)
     rows = [[None if np.isnan(value) else value for value in row] for row in inputs["logprobs"].tolist()]
     given = json.dumps({"logprobs": rows, "lengths": inputs["lengths"].tolist()})
     model = predictor.checkpoint.path / RAW

@@ -31,3 +31,11 @@ def test_more_fields_than_any_real_model_has_are_refused(monkeypatch):
     assert read_model(b"\x08\x09\x12\x01a\x1a\x01b").text("producer_name") == b"a"
     with pytest.raises(UnsafeModel, match="more than 3 fields"):
         read_model(b"\x08\x09\x12\x01a\x1a\x01b\x28\x01")
+
+
+def test_a_number_that_ends_with_its_message_is_read():
+    node = b"\x2a\x05\x15" + struct.pack("<f", 0.5)  # NodeProto.attribute, AttributeProto.f
+    graph = b"\x0a" + varint(len(node)) + node
+    model = read_model(b"\x3a" + varint(len(graph)) + graph)
+    attribute = next(next(next(model.messages()).messages()).messages())
+    assert [values.tolist() for values in attribute.array("f", "<f4")] == [[0.5]]

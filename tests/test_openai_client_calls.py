@@ -1,5 +1,6 @@
 """What is asked reaches the endpoint, and a call, a stream, a schema or a likelihood holds what the server said."""
 
+import time
 from typing import Any
 
 import asked_endpoint
@@ -9,7 +10,7 @@ from asked_endpoint import complete, request, streamed, use
 from faulty_server import FaultyServer
 
 from metaprobe.llms.base import LLMError, Request
-from metaprobe.llms.openai_answers import echoed
+from metaprobe.llms.openai_answers import read_echo, token_ids
 from metaprobe.llms.openai_client import OpenAILLM, plain_prompt
 from metaprobe.llms.pricing import Price
 from metaprobe.records.openai_stream import StreamedCompletion
@@ -179,11 +180,11 @@ def echo(prompt: str, tokens: list[str], *, drawn: int = 1, read: int | None = N
 )
 def test_a_likelihood_that_cannot_be_right_is_refused(answer: dict[str, Any], reason: str) -> None:
     with pytest.raises(LLMError, match=reason):
-        echoed(answer, "Q: yes", " yes")
-    whole = echoed(echo("Q: yes", ["Q", ":", " yes", "!"]), "Q: yes", " yes")
+        read_echo(answer, "Q: yes", " yes")
+    whole = read_echo(echo("Q: yes", ["Q", ":", " yes", "!"]), "Q: yes", " yes")
     assert whole["choices"][0]["logprobs"]["content"] == [{"token": " yes", "logprob": -1.0}]
     # The first token was left out: llama-cpp-python, where the prompt begins as it should.
-    assert echoed(echo("Q: yes", [":", " yes"], drawn=0, read=3), "Q: yes", " yes")
+    assert read_echo(echo("Q: yes", [":", " yes"], drawn=0, read=3), "Q: yes", " yes")
 
 
 def test_an_endpoint_without_text_completions_says_so(server: FaultyServer) -> None:
@@ -213,3 +214,31 @@ def test_chunks_without_end_are_known_to_be_cut() -> None:
             }
         ],
     }
+
+
+def test_an_answer_without_a_limit_is_not_cut_and_one_of_no_tokens_is_refused(server: FaultyServer) -> None:
+    complete(server, "q: ok", sampling={"max_tokens": None})
+    assert "max_tokens" not in server.bodies[0]
+    complete(server, "q: ok", sampling={"max_tokens": 1})
+    assert server.bodies[1]["max_tokens"] == 1
+    with pytest.raises(LLMError, match="request r: max_tokens must be at least 1, got 0"):
+        complete(server, "q: ok", sampling={"max_tokens": 0})
+
+
+def test_the_time_of_a_call_is_in_milliseconds(server: FaultyServer) -> None:
+    async def both(llm: OpenAILLM) -> list[Call]:
+        return [await llm.complete(request("q: ok")), (await streamed(llm, request("q: ok")))[1]]
+
+    begun = time.perf_counter()
+    calls = use(server, both)
+    whole_ms = 1000 * (time.perf_counter() - begun)
+    for call in calls:
+        assert 1 < call.latency_ms < whole_ms  # the server sleeps for a millisecond
+
+
+def test_ids_are_kept_where_there_is_one_for_each_token() -> None:
+    kept = token_ids([1, 2], 2)
+    assert kept is not None
+    assert (kept.dtype, kept.tolist()) == (np.int32, [1, 2])
+    for odd in (None, "12", [1], [1, 2.0], [1, True], (1, 2)):
+        assert token_ids(odd, 2) is None

@@ -12,8 +12,8 @@ import pytest
 from asked_endpoint import KEY, Sleep, complete, request, streamed, use
 from faulty_server import FaultyServer
 
-from metaprobe.llms.base import LLMError
-from metaprobe.llms.endpoint import shown_address
+from metaprobe.llms.base import Capabilities, LLMError
+from metaprobe.llms.endpoint import public_address
 from metaprobe.llms.openai_client import OpenAILLM
 from metaprobe.llms.pricing import OPENAI_PRICES, Price, price_of, read_prices
 from metaprobe.records.types import Call, Usage
@@ -118,7 +118,7 @@ def test_a_missing_or_broken_key_is_told_before_anything_is_asked(monkeypatch: p
 
 
 def test_addresses_are_shown_without_their_query() -> None:
-    assert shown_address("http://[::1]:80/v1/?key=x") == ("http://[::1]:80/v1", "::1")
+    assert public_address("http://[::1]:80/v1/?key=x") == ("http://[::1]:80/v1", "::1")
 
 
 @pytest.mark.parametrize(
@@ -150,3 +150,37 @@ def test_prices_are_known_where_they_are_billed(tmp_path: Path) -> None:
         table.write_text(wrong)
         with pytest.raises(LLMError, match=r"prices"):
             read_prices(table)
+
+
+def test_this_machines_own_names_are_reached_without_a_proxy(server: FaultyServer) -> None:
+    async def ask(_: OpenAILLM) -> str:
+        url = server.base_url.replace("127.0.0.1", "localhost")
+        async with OpenAILLM("m", base_url=url, attempts=1) as llm:
+            return (await llm.complete(request("q: ok"))).text
+
+    assert use(server, ask) == " w0 w1 w2 w3"
+    for host in ("elsewhere.example", "localhost.example", "10.0.0.1"):
+
+        async def lost(llm: OpenAILLM) -> str:
+            with pytest.raises(LLMError, match="no connection to"):
+                await llm.complete(request("q: ok"))
+            return "asked the proxy of the environment, which leads nowhere"
+
+        assert use(server, lost, base_url=f"http://{host}/v1", attempts=1)
+
+
+def test_what_it_is_asked_for_by_default_and_what_it_can_do() -> None:
+    llm = OpenAILLM("m", base_url="http://here/v1")
+    assert llm.capabilities == Capabilities(logprobs=True, json_schema=True, stream=True, loglikelihood=True)
+    without = OpenAILLM("m", base_url="http://here/v1", logprobs=False, top_logprobs=5, schema_form="none")
+    assert without.capabilities == Capabilities(stream=True, loglikelihood=True)
+    same = OpenAILLM("m", base_url="http://here/v1/")
+    others = (
+        OpenAILLM("m", base_url="http://there/v1"),
+        OpenAILLM("m", base_url="http://here/v1", extra_body={"top_k": 1}),
+        OpenAILLM("m", base_url="http://here/v1", logprobs=False),
+        OpenAILLM("m", base_url="http://here/v1", logprobs_mode="raw"),
+        OpenAILLM("m", base_url="http://here/v1", schema_form="json_object"),
+    )
+    assert same.asked_how == llm.asked_how
+    assert len({other.asked_how for other in (llm, *others)}) == 6

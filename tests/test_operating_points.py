@@ -13,13 +13,13 @@ from metaprobe.collecting.collect import settings_of
 from metaprobe.collecting.summary import summarize
 from metaprobe.eval.systems.decisions import decisions_of
 from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup
-from metaprobe.probes.signals import Signal, Signals, joined
+from metaprobe.probes.signals import Signal, Signals, combine_probabilities
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Decision
 from metaprobe.routing.explore import Exhaustive
 from metaprobe.routing.paper import AGAIN, ASK, COLLABORATE, EXECUTE, STOP, PaperRules
 from metaprobe.routing.policy import State
-from metaprobe.training.common.operating_points import evaluations_of, matched, operating_points
+from metaprobe.training.common.operating_points import evaluations_of, match_share, operating_points
 
 RECORDED = Path(__file__).parent.parent / "recorded"
 RULES = PaperRules()
@@ -66,7 +66,7 @@ def test_a_threshold_that_was_given_wins_also_where_it_is_the_papers_own() -> No
 def test_a_stated_number_meets_the_papers_threshold_and_a_joined_one_the_joined_threshold() -> None:
     assert iterate(0.84, {}, origin="stated").scores[AGAIN] == 0.85
     both = iterate(0.6, OWN, origin="stated+abc")
-    assert both.scores[AGAIN] == pytest.approx(joined(0.85, 0.3))
+    assert both.scores[AGAIN] == pytest.approx(combine_probabilities(0.85, 0.3))
     assert "joined" in both.reason
 
 
@@ -114,7 +114,7 @@ def test_the_threshold_is_reached_as_often_as_the_stated_number_reached_the_pape
     assert (probability >= found["iterate"]).mean() == pytest.approx((stated >= 0.85).mean(), abs=0.003)
     assert operating_points(probability, ids, dict.fromkeys(ids, 0.9)) == {}  # always reached: nothing to match
     assert operating_points(probability, ids, dict(zip(ids[:40], stated[:40].tolist(), strict=True))) == {}
-    assert matched(np.array([0.1, 0.2, 0.2, 0.3]), 0.6) == pytest.approx(0.2, abs=1e-4)
+    assert match_share(np.array([0.1, 0.2, 0.2, 0.3]), 0.6) == pytest.approx(0.2, abs=1e-4)
 
 
 def test_evaluations_are_read_from_what_the_rule_compared_in_recorded_runs() -> None:

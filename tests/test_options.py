@@ -27,7 +27,7 @@ from metaprobe.records.errors import MissingExtra, RecordError, StoreMismatch
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Decision, Item, Run
 from metaprobe.routing.paper import AGAIN
-from metaprobe.routing.policy import Outcome, State, decided
+from metaprobe.routing.policy import Outcome, State, make_decision
 
 environment = asked_endpoint.environment
 server = asked_endpoint.server
@@ -78,6 +78,99 @@ def run_of(folder: Path, name: str, variant: str = "", *, tokens: tuple[str, ...
     assert not report.failed
     (run,) = RunStore(folder)
     return run
+
+
+LIMITS = {
+    "self-report": {"difficulty": 8, "answer": 96, "confidence": 8, "p_true": 2},
+    "metacrit": {"answer": 256, "monitor": 128, "control": 256, "synthesis": 320},
+    "monitor-generate-verify": {"monitor": 100, "strategy": 32, "answer": 800, "verify": 300},
+    "metacogagent": {"classify": 6, "assess": 16, "answer": 96},
+    "essay-debate": {"argument": 320, "score": 16, "judge": 192},
+    "caelf": {"argue": 192, "reflect": 192, "attack": 4, "answer": 288, "contest": 192, "judge": 64},
+    "zero-shot-cot": {"answer": 256, "monitor": 128, "control": 256},
+    "self-refine": {"answer": 800, "feedback": 800},
+    "self-verification": {"answer": 800, "backward": 400},
+    "universal-self-consistency": {"answer": 256, "choice": 16},
+    "expert-prompting": {"identity": 96, "answer": 256},
+    "multi-agent-debate": {"answer": 192, "moderator": 96, "judge": 192},
+    "multi-expert": {"experts": 128, "answer": 192, "monitor": 128, "control": 256, "merge": 320},
+    "likelier-choice": {},
+}
+"""System -> stage -> the most tokens of a call: what recorded runs, their ids and costs rest on."""
+CONSTANTS = {
+    "monitor-generate-verify": {"most_cycles": (10, 1)},
+    "metacogagent": {"talk_rounds": (2, 1)},
+    "essay-debate": {"attempts": (2, 1), "temperature": (1.0, 0)},
+    "caelf": {"reflections": (1, 0)},
+    "self-refine": {"most_cycles": (10, 1), "temperature": (0.3, 0)},
+    "self-verification": {
+        "candidates": (3, 1), "verifications": (1, 1), "conditions": (4, 1), "temperature": (0.3, 0)
+    },
+    "universal-self-consistency": {"samples": (8, 1), "temperature": (0.6, 0)},
+    "multi-agent-debate": {"rounds": (3, 1)},
+    "multi-expert": {"experts": (3, 1)},
+}  # fmt: skip
+"""System -> constant -> its default, which is the paper's where that says one, and the least it may be."""
+LABELLED = {
+    "metacrit": ("answer", "synthesis", "synthesis-without-monitor", "synthesis-without-control",
+                 "synthesis-without-both"),
+    "essay-debate": ("score",),
+    "zero-shot-cot": ("answer", "control"),
+    "multi-agent-debate": ("answer", "moderator", "judge"),
+    "multi-expert": ("answer", "merge"),
+    "likelier-choice": (),
+}  # fmt: skip
+"""System -> the stages whose calls are answers, where these are others than `answer`."""
+MOST_CALLS = {
+    "self-report": {"difficulty": 1, "answer": 1, "confidence": 1},
+    "metacrit": {"answer": 1, "monitor": 1, "control": 1, "synthesis": 1},
+    "monitor-generate-verify": {"monitor": 3, "strategy": 3, "answer": 3, "verify": 3},
+    "metacogagent": {"classify": 1, "assess": 3, "answer": 3},
+    "essay-debate": {"argument": 2, "score": 2, "judge": 4},
+    "caelf": {"argue": 2, "reflect": 2, "attack": 20, "answer": 2, "contest": 1},
+    "zero-shot-cot": {"answer": 1},
+    "self-refine": {"answer": 3, "feedback": 3},
+    "self-verification": {"answer": 3, "backward": 12},
+    "universal-self-consistency": {"answer": 8, "choice": 1},
+    "expert-prompting": {"identity": 1, "answer": 1},
+    "multi-agent-debate": {"answer": 6, "moderator": 3, "judge": 1},
+    "multi-expert": {"experts": 1, "answer": 3, "merge": 1},
+    "likelier-choice": {},
+}
+"""System -> stage -> calls of a run of its own variant at most, by which the time of a collection is estimated."""
+IN_OTHERS = {
+    ("self-report", "p-true"): {"p_true": 1},
+    ("metacrit", "every-stage"): {"control": 2, "synthesis": 4},
+    ("zero-shot-cot", "monitor"): {"monitor": 1},
+    ("zero-shot-cot", "control"): {"control": 1},
+    ("multi-expert", "monitor"): {"monitor": 1},
+    ("multi-expert", "control"): {"control": 1},
+    ("essay-debate", "no-judge"): {"judge": 0},
+    ("caelf", "levels"): {"attack": 0},
+    ("caelf", "no-contest"): {"attack": 12, "answer": 1, "contest": 0},
+    ("caelf", "single"): {"argue": 0, "reflect": 0, "attack": 0},
+    ("metacogagent", "conversation"): {"classify": 0, "assess": 0, "answer": 6},
+    ("metacogagent", "majority"): {"classify": 0, "assess": 0},
+    **{("metacogagent", name): {"classify": 0, "assess": 0, "answer": 1}
+       for name in ("single", "round-robin", "random", "keyword")},
+}  # fmt: skip
+"""(system, variant) -> where it asks more or less often than the system's own variant."""
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_what_a_system_asks_where_nothing_is_set(name: str) -> None:
+    system = SYSTEMS[name]
+    assert dict(system.limits) == LIMITS[name]
+    assert {c.name: (c.default, c.low) for c in system.constants} == CONSTANTS.get(name, {})
+    assert {c.high for c in system.constants if c.name == "temperature"} <= {2}
+    assert system.answer_stages == LABELLED.get(name, ("answer",))
+    setup = setup_of(name, Options(), ScriptedLLM({}))
+    for variant in system.variants:
+        expected = MOST_CALLS[name] | IN_OTHERS.get((name, variant), {})
+        calls = dict(system.calls(setup, variant))
+        assert {stage: n for stage, n in calls.items() if n} == {stage: n for stage, n in expected.items() if n}
+        tokens = sum(n * LIMITS[name][stage] for stage, n in expected.items())
+        assert system.most_tokens(setup, variant) == tokens
 
 
 @pytest.mark.parametrize(("name", "variant"), VARIANTS, ids=str)
@@ -147,7 +240,9 @@ class Stubborn:
     """Asks again wherever it may."""
 
     def decide(self, state: State, legal_actions: Sequence[str]) -> Decision:
-        return decided(state, AGAIN if AGAIN in legal_actions else legal_actions[0], legal_actions, {}, "never content")
+        return make_decision(
+            state, AGAIN if AGAIN in legal_actions else legal_actions[0], legal_actions, {}, "never content"
+        )
 
     def observe(self, decision_id: str, outcome: Outcome) -> None:
         """Learns nothing."""
@@ -196,11 +291,11 @@ def test_what_a_system_does_not_have_is_refused_before_a_model_is_loaded_and_wha
 ) -> None:
     with pytest.raises(RecordError, match=said):
         launch(
-            CollectionPlan(system="caelf", task="nowhere", llms=("nowhere",), tokens=tokens, constants=constants),
+            CollectionPlan(system="caelf", task="nowhere", llm=("nowhere",), tokens=tokens, constant=constants),
             tmp_path,
         )
     words = [word for text in tokens for word in ("--tokens", text)]
-    words += [word for text in constants for word in ("--set", text)]
+    words += [word for text in constants for word in ("--constant", text)]
     result = CliRunner().invoke(main, ["collect", "caelf", "--task", "nowhere", "--out", str(tmp_path), *words])
     assert result.exit_code == 1
     assert "caelf" in result.output or "already" in result.output or "expected" in result.output
@@ -242,7 +337,7 @@ def test_without_a_limit_an_endpoint_is_told_none_and_a_model_of_this_machine_is
     call = complete(server, "q: ok", sampling={"max_tokens": None})
     assert not {"max_tokens", "max_completion_tokens"} & set(server.bodies[0])
     assert call.sampling.max_tokens is None
-    plan = CollectionPlan(system="metacogagent", task="metacog-eval", llms=("nowhere",), tokens=("answer=none",))
+    plan = CollectionPlan(system="metacogagent", task="metacog-eval", llm=("nowhere",), tokens=("answer=none",))
     with pytest.raises(RecordError, match="tokens answer=none: nowhere runs on this machine"):
         launch(plan, tmp_path)
     system, endpoint = SYSTEMS["metacogagent"], "openai:m@http://127.0.0.1:9/v1"
@@ -268,7 +363,7 @@ def test_the_estimate_before_a_collection_follows_limits_and_constants(
     told: list[TimeEstimate] = []
     for place, (tokens, constants) in enumerate((((), ()), (("answer=1000",), ()), ((), ("samples=2",)))):
         plan = CollectionPlan(
-            system="universal-self-consistency", task=str(task), tokens=tokens, constants=constants, llms=("scripted",)
+            system="universal-self-consistency", task=str(task), tokens=tokens, constant=constants, llm=("scripted",)
         )
         launch(plan, tmp_path / f"{place}", CollectionWatch(on_estimate=told.append))
     assert [estimate.tokens_per_run for estimate in told] == [8 * 256 + 16, 8 * 1000 + 16, 2 * 256 + 16]
@@ -279,9 +374,9 @@ def test_a_package_that_a_system_needs_is_missed_before_anything_else(
 ) -> None:
     monkeypatch.setitem(sys.modules, "clingo", None)
     with pytest.raises(MissingExtra, match=r"clingo .*metaprobe\[argumentation\]"):
-        launch(CollectionPlan(system="caelf", task="nowhere", llms=("nowhere",)), tmp_path)
+        launch(CollectionPlan(system="caelf", task="nowhere", llm=("nowhere",)), tmp_path)
     with pytest.raises(RecordError, match="nowhere"):  # one model in one conversation argues about nothing
-        launch(CollectionPlan(system="caelf", task="nowhere", llms=("nowhere",), variants=("single",)), tmp_path)
+        launch(CollectionPlan(system="caelf", task="nowhere", llm=("nowhere",), variant=("single",)), tmp_path)
 
 
 def test_answers_that_their_limit_has_cut_are_counted_by_stage(tmp_path: Path) -> None:

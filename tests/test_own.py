@@ -1,4 +1,4 @@
-"""Systems and tasks from outside: what docs/own.md shows is collected; what cannot be used is refused first."""
+"""Systems, tasks and policies from outside: what docs/own.md shows is collected, what cannot be used refused first."""
 
 import dataclasses
 import re
@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from scripted import ScriptedLLM
 
 from metaprobe.cli import main
-from metaprobe.collecting.labels import unlabelled
-from metaprobe.collecting.launch import CollectionPlan, launch
+from metaprobe.collecting.labels import find_unlabelled
+from metaprobe.collecting.launch import CollectionPlan, launch, policy_of
 from metaprobe.pipelines import SYSTEMS, Models, Session, System, load_system
 from metaprobe.pipelines.contract import check_system
 from metaprobe.pipelines.loading import known_system
@@ -51,7 +51,7 @@ def written(folder: Path, name: str, code: str) -> str:
 
 def plan(folder: Path, **more: Any) -> CollectionPlan:
     names = {"system": f"{module(folder, 'my_systems')}:TWO_LOOKS", "task": f"{module(folder, 'my_tasks')}:SQUARES"}
-    return CollectionPlan(**{**names, "llms": ("no-such-model",), **more})
+    return CollectionPlan(**{**names, "llm": ("no-such-model",), **more})
 
 
 def test_the_system_and_the_task_of_the_page_are_collected(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,14 +71,32 @@ def test_the_system_and_the_task_of_the_page_are_collected(own: Path, monkeypatc
     assert launch(plan(own, limit=2, concurrency=1), own / "runs").stored_before == 2
 
 
+def test_the_policy_of_the_page_decides_in_the_place_of_the_papers_rule(
+    own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = {"answer": ["Answer: 4", "Answer: 8", "Answer: 9"], "confidence": ["95 %", "20 %"]}
+    monkeypatch.setattr(
+        "metaprobe.collecting.launch.load_models", lambda *_, **__: Models(ScriptedLLM({**said, "*": "ready"}))
+    )
+    policy = f"{module(own, 'my_policies')}:AGAIN_ONCE"
+    launch(plan(own, limit=2, concurrency=1, policy=policy), own / "runs")
+    [stopped, went_on] = sorted(RunStore(own / "runs"), key=lambda run: len(run.calls))
+    assert [(d.action, d.reason) for d in stopped.decisions] == [("stop", "quality is 0.95")]
+    assert [(d.action, d.reason) for d in went_on.decisions] == [("again", "quality is 0.2")]
+    with pytest.raises(RecordError, match=r"is the class itself; give an object of it: NAME = AgainOnce\(\)"):
+        policy_of(plan(own, policy=policy.replace("AGAIN_ONCE", "AgainOnce")))
+    with pytest.raises(RecordError, match="there is no module 'nowhere'"):
+        policy_of(plan(own, policy="nowhere:P"))
+
+
 def test_its_contract_is_held_to_before_a_model_is_loaded(own: Path) -> None:
     for more, said in (
-        ({"signals": ("confidence=bundled:quality",)}, "two-looks has no such number .* it takes quality"),
+        ({"signal": ("confidence=bundled:quality",)}, "two-looks has no such number .* it takes quality"),
         ({"tokens": ("judge=3",)}, r"two-looks has no stage 'judge'; its stages"),
-        ({"variants": ("other",)}, r"no variant of two-looks 'other'; there are: plain"),
+        ({"variant": ("other",)}, r"no variant of two-looks 'other'; there are: plain"),
         ({"policy": "paper:theta=0.4"}, r"theta=0.4: it is for assess, assign, and two-looks"),
-        ({"constants": ("rounds=3",)}, r"a constant of two-looks: none"),
-        ({"agents": ("a",)}, "two-looks takes no agents of your own"),
+        ({"constant": ("rounds=3",)}, r"a constant of two-looks: none"),
+        ({"agent": ("a",)}, "two-looks takes no agents of your own"),
         ({"data": "here"}, r"squares has no splits and needs no data|SQUARES has no splits and needs no data"),
         ({"prompts": own}, r"no prompt file solve\.txt in .*; expected: solve\.txt, sure\.txt"),
         ({}, "no-such-model"),
@@ -229,10 +247,20 @@ def test_an_installed_package_gives_its_systems_and_tasks_names(own: Path, monke
     monkeypatch.setattr("metaprobe.collecting.launch.load_models", lambda *_, **__: Models(llm))
     launch(plan(own, system="two-looks", task="squares", limit=1), own / "runs")
     (run,) = RunStore(own / "runs")
-    assert next(unlabelled([dataclasses.replace(run, labels=())]))["answer"] == "4"  # its system is known again
+    assert next(find_unlabelled([dataclasses.replace(run, labels=())]))["answer"] == "4"  # its system is known again
+    assert CliRunner().invoke(main, ["label", str(own / "runs")]).stderr == ""
     entry_points(own, "another", systems="two-looks = elsewhere:SYSTEM")
     with pytest.raises(RecordError, match=r"2 installed packages give this name in metaprobe\.systems; give one of"):
         load_system("two-looks")
+
+
+def test_labels_say_which_runs_are_of_a_system_that_is_not_known(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    llm = ScriptedLLM({"answer": "Answer: 4", "confidence": "95 %", "*": "ready"})
+    monkeypatch.setattr("metaprobe.collecting.launch.load_models", lambda *_, **__: Models(llm))
+    launch(plan(own, limit=2), own / "runs")
+    listed = CliRunner().invoke(main, ["label", str(own / "runs")])
+    assert (listed.exit_code, listed.stdout) == (0, "")
+    assert listed.stderr == "runs passed over, whose system 'two-looks' is not known here (docs/own.md): 2\n"
 
 
 def test_the_command_finds_a_module_in_the_folder_where_it_starts(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from metaprobe.records.float_list import float_list
 from metaprobe.records.openai_format import check_logprobs, parse_response
 from metaprobe.records.types import Call
 from metaprobe.training.common.calibrate import Platt
-from metaprobe.training.common.graphs import trees_graph
+from metaprobe.training.common.graphs import linear_graph, trees_graph
 from metaprobe.training.common.trees import Trees, float32_thresholds
 
 
@@ -259,3 +259,56 @@ def test_what_a_response_does_not_say_is_not_held_against_it_and_a_mode_that_it_
     assert QualityPredictor(refusing.checkpoint, on_mismatch="ignore").predict(processed).reason == ""
     with pytest.raises(ValueError, match="expected one of warn, refuse, ignore, note"):
         QualityPredictor(refusing.checkpoint, on_mismatch="refused")  # type: ignore[arg-type]
+
+
+def headed(path: Path, *, output: str, thresholds: dict[str, float], **contract: Any) -> QualityPredictor:
+    """A checkpoint of one head of that name."""
+    X = np.zeros((2, len(FULL.names)), np.float32)
+    model = linear_graph(
+        input_name="features",
+        mean=np.zeros(len(FULL.names)),
+        scale=np.ones(len(FULL.names)),
+        weights=np.zeros((len(FULL.names), 1)),
+        intercept=np.zeros(1),
+        outputs=[output],
+        impute=True,
+    )
+    stated = {"schema": "full", "features": list(FULL.names), **contract}
+    draft = Draft(kind="quality", contract=stated, generator=Generator("m"), thresholds=thresholds)
+    given = {output: np.full((2, 1), 0.5)}
+    saved = save_checkpoint(path, draft, model=model, golden_inputs={"features": X}, expected=given, card="test")
+    return QualityPredictor(saved)
+
+
+def test_thresholds_count_for_the_head_that_is_there(tmp_path: Path) -> None:
+    both = {"flag": 0.5, "critical": 0.5}
+    alone = headed(tmp_path / "critical", output="critical", thresholds=both).predict([-0.5, -0.5, -0.5])
+    assert (alone.score, alone.critical, alone.flagged) == (None, 0.5, True)  # from the threshold on
+    above = headed(tmp_path / "above", output="critical", thresholds={"critical": 0.500001}).predict([-0.5] * 3)
+    assert above.flagged is False
+    right = headed(tmp_path / "correct", output="correct", thresholds=both).predict([-0.5, -0.5, -0.5])
+    assert (right.score, right.critical, right.flagged) == (0.5, None, False)  # below the threshold only
+    lower = headed(tmp_path / "lower", output="correct", thresholds={"flag": 0.500001}).predict([-0.5] * 3)
+    assert lower.flagged is True
+    none = headed(tmp_path / "none", output="correct", thresholds={}).predict([-0.5] * 3)
+    assert (none.flagged, none.in_support) == (None, None)
+
+
+@pytest.mark.parametrize("scale", [[3, 3], [3, 1], [1], None])
+def test_a_scale_that_is_none_is_refused(tmp_path: Path, scale: Any) -> None:
+    with pytest.raises(ContractMismatch, match="is no whole predictor"):
+        headed(tmp_path / "c", output="correct", thresholds={}, scales={"quality": scale})
+    headed(tmp_path / "d", output="correct", thresholds={}, scales={"quality": [1, 3]})
+
+
+def test_a_support_of_another_width_is_refused_and_its_json_reads_back() -> None:
+    found = Support.fit(np.array([[1.0, np.nan], [2.0, np.nan]], np.float32), np.array([[1.5, 3.0]], np.float32))
+    again = Support.from_manifest(json.loads(json.dumps(found.to_manifest())), width=2)
+    assert isinstance(again, Support)
+    np.testing.assert_array_equal(again.low, found.low)
+    np.testing.assert_array_equal(again.high, found.high)
+    assert again.allowed == found.allowed
+    for width in (1, 3):
+        with pytest.raises(ValueError, match=rf"support has .*; expected twice \({width},\)"):
+            Support.from_manifest(found.to_manifest(), width=width)
+    assert Support.from_manifest({}, width=2).contains(np.zeros((3, 2), np.float32)) == [None] * 3

@@ -13,12 +13,12 @@ from metaprobe.routing.profiles import (
     Experience,
     Observation,
     Profiles,
-    answered_correctly,
-    classified,
-    dispatched,
     every_answer,
     executing,
     experiences,
+    first_agent,
+    read_classification,
+    read_correctness,
     run_observations,
 )
 
@@ -84,7 +84,7 @@ def test_nothing_is_learned_without_a_label_or_a_dimension() -> None:
     assert list(experiences(run_of({"assess": "execute"}, {"a": None}))) == []
     baseline = run_of({}, {"a": 1.0}, dimension=None)
     assert list(experiences(baseline)) == []
-    assert (classified(baseline), dispatched(baseline)) == (None, "a")
+    assert (read_classification(baseline), first_agent(baseline)) == (None, "a")
 
 
 def test_an_observation_has_a_name_a_score_from_0_to_1_and_a_moment() -> None:
@@ -104,11 +104,11 @@ def test_an_observation_has_a_name_a_score_from_0_to_1_and_a_moment() -> None:
 def test_of_an_agents_answers_the_last_one_counts() -> None:
     run = run_of({"assess": "execute"}, {"a": 1.0})
     again = replace(run, calls=(*run.calls, Call(id="later", stage="answer", agent="a")))
-    assert answered_correctly(run, "a") == 1.0
-    assert answered_correctly(again, "a") is None, "nobody judged the later one"
+    assert read_correctness(run, "a") == 1.0
+    assert read_correctness(again, "a") is None, "nobody judged the later one"
     judged = replace(again, labels=(*run.labels, Label("later", "correct", 0.25, "program")))
-    assert answered_correctly(judged, "a") == 0.25
-    assert answered_correctly(judged, "b") is None
+    assert read_correctness(judged, "a") == 0.25
+    assert read_correctness(judged, "b") is None
 
 
 def test_every_answer_counts_also_where_it_was_given_for_the_record() -> None:

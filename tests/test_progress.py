@@ -11,7 +11,7 @@ from metaprobe.eval.results import Family
 from metaprobe.training.common.roles import Roles
 from metaprobe.training.crossfit.folds import crossfit
 from metaprobe.training.crossfit.methods import AFTER, Evidence, Fitted, GivenScore, HiddenProbeMethod, Method
-from metaprobe.training.crossfit.progress import Progress, kept_beside
+from metaprobe.training.crossfit.progress import Progress, keep_beside
 
 MEAN = GivenScore("mean", "log-probability", lambda table: np.array([x.mean() for x in table.logprobs]))
 PROBE = HiddenProbeMethod(AFTER, ("answer_last",))
@@ -58,9 +58,9 @@ def test_a_stopped_training_continues_and_ends_as_if_it_had_not_been(evidence: E
     expected, expected_probes = _figures(evidence, Counting())
     stopped, again = Counting(stop_at=3), Counting()
 
-    with pytest.raises(Stopped), kept_beside(tmp_path / "probe") as progress:
+    with pytest.raises(Stopped), keep_beside(tmp_path / "probe") as progress:
         _figures(evidence, stopped, progress)
-    with kept_beside(tmp_path / "probe") as progress:
+    with keep_beside(tmp_path / "probe") as progress:
         found, probes = _figures(evidence, again, progress)
 
     assert len(again.fits) == 1, "two folds of three were done"

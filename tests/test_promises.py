@@ -18,7 +18,7 @@ from metaprobe.training.crossfit.methods import Evidence, ProbeKind
 from metaprobe.training.crossfit.study import study_of
 from metaprobe.training.hidden.train import write_hidden
 from metaprobe.training.linear.probe import KINDS
-from metaprobe.training.quality.fit import promised
+from metaprobe.training.quality.fit import promise_thresholds
 
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
 
@@ -82,7 +82,7 @@ def test_promised_thresholds_hold_on_new_answers(name: str) -> None:
         if name == "flat":
             knots = np.quantile(scores[rows], [0.05, 0.3, 0.5, 0.95])
             calibrator = Isotonic(knots.astype(np.float32).astype(float), np.array([0.05, 0.4, 0.4, 0.95]))
-        found = promised(scores, table, rows, calibrator, seed=seed)
+        found = promise_thresholds(scores, table, rows, calibrator, seed=seed)
         p, y = calibrator.probability(scores)[300:], table.y[300:]
         missed.append(float((p[y == 0] >= found["flag"]).mean()))
         if "accept" in found:
@@ -98,6 +98,6 @@ def test_promised_thresholds_hold_on_new_answers(name: str) -> None:
 def test_what_cannot_be_promised_is_left_out() -> None:
     table, scores = judged(600, 0)
     noise = np.random.default_rng(1).normal(size=600)
-    assert "accept" not in promised(noise, table, np.arange(300), Platt(1.0, 0.0))
+    assert "accept" not in promise_thresholds(noise, table, np.arange(300), Platt(1.0, 0.0))
     few = np.flatnonzero(table.y == 0)[:5].tolist() + np.flatnonzero(table.y == 1)[:20].tolist()
-    assert promised(scores, table, np.array(few), Platt(1.0, 0.0)) == {}
+    assert promise_thresholds(scores, table, np.array(few), Platt(1.0, 0.0)) == {}

@@ -1,4 +1,4 @@
-"""The parts of docs/quality.md do what they say."""
+"""The parts of docs/research/quality.md do what they say."""
 
 from pathlib import Path
 

@@ -33,7 +33,7 @@ from metaprobe.training.common.graphs import trees_graph
 from metaprobe.training.common.trees import Trees, float32_thresholds
 from metaprobe.training.quality import raw_parity
 from metaprobe.training.quality.raw_graph import raw_graph
-from metaprobe.training.quality.raw_parity import checked_raw_graph, near_split, padded, padded_top, parity
+from metaprobe.training.quality.raw_parity import build_raw_graph, near_split, pad, pad_top, parity
 
 TOLERANCE = {"rtol": 1e-6, "atol": 1e-6}
 FULL = schema("full")
@@ -82,8 +82,8 @@ def grown(X, feature, middle):
 
 
 def inputs_for(name, responses, tops=None):
-    inputs = padded(responses)
-    return inputs | padded_top(tops, inputs["logprobs"].shape[1]) if schema(name).uses_top else inputs
+    inputs = pad(responses)
+    return inputs | pad_top(tops, inputs["logprobs"].shape[1]) if schema(name).uses_top else inputs
 
 
 def tops_for(responses, k, seed):
@@ -133,22 +133,22 @@ def test_features_inside_the_graph_are_those_of_numpy_in_every_schema(readers, r
 
 @pytest.mark.parametrize("padding", [np.nan, np.inf, -np.inf, 7.0, -3.0])
 def test_padding_and_neighbours_do_not_matter(padding, readers):
-    inputs = padded([GOOD, [-0.1] * 40, [-2.0]])
-    alone = [readers["full"].run(padded([x]))["head"][0] for x in (GOOD, [-0.1] * 40, [-2.0])]
+    inputs = pad([GOOD, [-0.1] * 40, [-2.0]])
+    alone = [readers["full"].run(pad([x]))["head"][0] for x in (GOOD, [-0.1] * 40, [-2.0])]
     inputs["logprobs"][np.isnan(inputs["logprobs"])] = padding
     np.testing.assert_array_equal(readers["full"].run(inputs)["head"], alone)
 
 
 def test_rounding_above_zero_becomes_zero_as_when_a_response_is_parsed(readers):
-    rounded, zero = (readers["full"].run(padded([[-0.5, value, -1.0]]))["head"] for value in (5e-5, 0.0))
+    rounded, zero = (readers["full"].run(pad([[-0.5, value, -1.0]]))["head"] for value in (5e-5, 0.0))
     np.testing.assert_array_equal(rounded, zero)
 
 
 @pytest.mark.parametrize("bad", [[0.5, -1.0], [-1.0, np.nan], [-np.inf, -1.0], [np.inf]])
 def test_response_that_cannot_be_scored_gives_nan_and_leaves_its_neighbours_alone(bad, forest):
     session = GraphSession(raw_graph(forest, "full"))
-    outputs = session.run(padded([GOOD, bad, GOOD]))
-    alone = session.run(padded([GOOD]))
+    outputs = session.run(pad([GOOD, bad, GOOD]))
+    alone = session.run(pad([GOOD]))
     for name, found in outputs.items():
         np.testing.assert_array_equal(np.isnan(found[:, 0]), [False, True, False])
         np.testing.assert_array_equal(found[[0, 2], 0], alone[name][[0, 0], 0])
@@ -172,7 +172,7 @@ def test_no_rows_give_no_rows(readers):
 
 def test_heads_are_those_of_the_features_in_graph(forest, responses):
     expected = GraphSession(forest).run({"features": features(FULL, responses)})
-    actual = GraphSession(checked_raw_graph(forest, "full", responses)).run(padded(responses))
+    actual = GraphSession(build_raw_graph(forest, "full", responses)).run(pad(responses))
     assert list(actual) == ["correct", "critical"]
     agreement = parity(expected, actual, near_split(forest, features(FULL, responses)))
     assert agreement.rows == 600
@@ -186,7 +186,7 @@ def test_heads_with_alternatives_are_those_of_the_features_in_graph(responses):
     wanted = schema("prefix-10+top")
     X = features(wanted, responses, tops)
     graph = trees_graph({"correct": grown(X, "first10.entropy.max", 1.0)}, width=X.shape[1])
-    session = GraphSession(checked_raw_graph(graph, wanted.name, responses, tops))
+    session = GraphSession(build_raw_graph(graph, wanted.name, responses, tops))
     unknown = session.run(inputs_for(wanted.name, responses, [None] * len(responses)))["correct"]
     assert np.abs(unknown - GraphSession(graph).run({"features": X})["correct"]).max() > 0.1  # they are used
 
@@ -204,7 +204,7 @@ def test_near_split_finds_what_lies_within_a_millionth_of_a_threshold(forest):
 def test_graph_that_disagrees_is_not_let_out(forest, responses, monkeypatch):
     monkeypatch.setattr(raw_parity, "raw_graph", lambda graph, name: raw_graph(doubled(forest), name))
     with pytest.raises(GoldenMismatch, match="raw graph differs"):
-        checked_raw_graph(forest, "full", responses[:70])
+        build_raw_graph(forest, "full", responses[:70])
 
 
 def doubled(forest: bytes) -> bytes:
@@ -225,7 +225,7 @@ def test_graph_of_other_features_is_refused(forest):
     with pytest.raises(RecordError, match=r"opset 18; expected .* from 15 to 17"):
         raw_graph(newer.SerializeToString(), "full")
     with pytest.raises(InvalidResponse, match="no responses"):
-        checked_raw_graph(forest, "full", [])
+        build_raw_graph(forest, "full", [])
 
 
 @pytest.fixture
@@ -245,15 +245,15 @@ def saved(tmp_path, forest, responses):
 
 
 def test_checkpoint_carries_the_raw_graph_and_opens_it(saved, forest, responses):
-    checkpoint = load_checkpoint(saved({RAW: checked_raw_graph(forest, "full", responses[:9])}).path)
-    raw = checkpoint.raw_session().run(padded(responses[:9]))
+    checkpoint = load_checkpoint(saved({RAW: build_raw_graph(forest, "full", responses[:9])}).path)
+    raw = checkpoint.raw_session().run(pad(responses[:9]))
     plain = checkpoint.run({"features": features(FULL, responses[:9])})
     np.testing.assert_allclose(raw["correct"], plain["correct"], atol=1e-5)
     assert set(json.loads((checkpoint.path / "manifest.json").read_text())["files"]) >= {RAW}
 
 
 def test_the_raw_graph_is_held_against_its_own_golden_rows(saved, forest, responses):
-    checkpoint = saved({RAW: checked_raw_graph(forest, "full", responses[:9])})
+    checkpoint = saved({RAW: build_raw_graph(forest, "full", responses[:9])})
     assert "raw.onnx    passed the guard; its outputs and golden rows are" in describe_verified(
         checkpoint, pinned=False
     )
@@ -277,7 +277,7 @@ def test_rows_of_a_raw_graph_with_alternatives_are_recorded_and_never_missing(sa
 
 
 def test_a_checkpoint_of_version_0_1_says_what_it_lacks_and_gets_it_by_sealing(saved, forest, responses, tmp_path):
-    new = saved({RAW: checked_raw_graph(forest, "full", responses[:9])})
+    new = saved({RAW: build_raw_graph(forest, "full", responses[:9])})
     old = shutil.copytree(new.path, tmp_path / "old")
 
     def as_before(manifest):

@@ -36,7 +36,7 @@ def test_nothing_is_asked_to_warm_up_where_nothing_is_generated(
 
 
 def test_a_second_collection_into_a_store_is_refused_before_its_model_is_loaded(tmp_path: Path) -> None:
-    plan = CollectionPlan(system="zero-shot-cot", task="metacog-eval", llms=("no-such-model",))
+    plan = CollectionPlan(system="zero-shot-cot", task="metacog-eval", llm=("no-such-model",))
     with RunStore(tmp_path).alone(), pytest.raises(StoreHeld, match=f"by process {os.getpid()} on "):
         launch(plan, tmp_path)
 
@@ -52,11 +52,11 @@ def test_prompts_capture_and_cache_are_refused_before_a_model_is_loaded(tmp_path
             calls.put(str(number), Call(id=str(number), text="x" * 500))
     whole = cache.read_bytes()
     cache.write_bytes(whole[:8192] + bytes(len(whole) - 8192))
-    plan = CollectionPlan(system="zero-shot-cot", task="metacog-eval", llms=("no-such-model",))
+    plan = CollectionPlan(system="zero-shot-cot", task="metacog-eval", llm=("no-such-model",))
     for change, said in (
         ({"prompts": prompts}, r"no prompt file zero_shot_cot\.txt in .*prompts; expected: zero_shot_cot\.txt"),
-        ({"capture": "some"}, r"capture 'some': expected 'all', 'every:N', or numbers of layers such as 0,8,16"),
-        ({"capture": "every:0"}, "capture 'every:0'"),
+        ({"layers": "some"}, r"layers 'some': expected 'all', 'every:N', or numbers of layers such as 0,8,16"),
+        ({"layers": "every:0"}, "layers 'every:0'"),
         ({"cache": cache}, r"calls\.sqlite is damaged .* move it away"),
         ({}, "no-such-model"),
     ):
@@ -69,7 +69,7 @@ def test_a_slot_that_nothing_fills_is_refused_with_those_that_something_does(tmp
     shipped = Path(metaprobe.pipelines.__file__).parent / "prompts" / "baselines"
     for name in COT.prompts:
         (tmp_path / f"{name}.txt").write_text((shipped / f"{name}.txt").read_text())
-    plan = CollectionPlan(system="zero-shot-cot", task="metacog-eval", llms=("no-such-model",), prompts=tmp_path)
+    plan = CollectionPlan(system="zero-shot-cot", task="metacog-eval", llm=("no-such-model",), prompts=tmp_path)
     prompt = tmp_path / "zero_shot_cot.txt"
     for text, said in (
         (
@@ -106,9 +106,7 @@ def test_a_constant_that_no_chosen_variant_works_with_is_refused(
     tmp_path: Path, system: str, variants: tuple[str, ...], constant: str, said: str
 ) -> None:
     with pytest.raises(RecordError, match=said):
-        launch(
-            CollectionPlan(system=system, task="nowhere", variants=variants, constants=(constant,)), tmp_path / "runs"
-        )
+        launch(CollectionPlan(system=system, task="nowhere", variant=variants, constant=(constant,)), tmp_path / "runs")
 
 
 def test_an_option_of_an_endpoint_that_is_given_twice_is_refused() -> None:

@@ -16,6 +16,7 @@ from made_up_report import HOSTILE, METHOD_OF_ALL, METHODS, made_up
 
 from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.eval.metrics.controls import ControlComparison, ControlDifference
+from metaprobe.eval.metrics.selective import risk_coverage
 from metaprobe.eval.report.inside import layers_section
 from metaprobe.eval.report.layout import Column, Table, share, words
 from metaprobe.eval.report.methods import METRICS, clear_winner
@@ -23,14 +24,23 @@ from metaprobe.eval.report.render import report_files
 from metaprobe.eval.report.sections import sections
 from metaprobe.eval.report.summary import brief
 from metaprobe.eval.report.systems import systems_section
-from metaprobe.eval.report.text import comparison_table
+from metaprobe.eval.report.text import comparison_table, shorten
 from metaprobe.eval.results import Comparison, Finding, MethodResult
 from metaprobe.eval.trajectory import trajectory_bands
-from metaprobe.eval.wording import bounds, number, verdict
+from metaprobe.eval.wording import (
+    bounds,
+    control_named,
+    format_interval,
+    number,
+    p_value,
+    percent,
+    percent_bounds,
+    verdict,
+)
 
 SECTIONS = [
-    "summary", "methods", "scores", "reliability", "risk", "seen", "difficulty", "efficiency", "layers", "trajectories",
-    "accuracy", "choice", "systems", "routing", "audits", "notes", "provenance",
+    "glance", "summary", "methods", "scores", "reliability", "risk", "seen", "difficulty", "efficiency", "layers",
+    "trajectories", "accuracy", "choice", "systems", "routing", "audits", "notes", "provenance",
 ]  # fmt: skip
 
 
@@ -100,7 +110,10 @@ def test_the_page_is_well_formed_and_every_id_is_unique_and_every_reference_foun
 
 def test_the_page_fetches_nothing_and_may_not(page):
     outline = Outline(page)
-    assert all(url.startswith(("#", "data:text/csv;charset=utf-8,")) for url in outline.urls)
+    assert all(
+        url.startswith(("#", "data:text/csv;charset=utf-8,", "data:application/x-tex;charset=utf-8,"))
+        for url in outline.urls
+    )
     assert not re.search(r"@import|url\((?!#)", page)
     assert set(re.findall(r"https?://[^\s\"'<]+", page)) == {"http://www.w3.org/2000/svg"}
     policy = next(attrs["content"] for attrs in outline.all("meta") if "http-equiv" in attrs)
@@ -146,13 +159,16 @@ def test_figures_are_described_and_tables_can_be_scrolled_by_keyboard(comparison
 
 
 def test_every_figure_has_a_table_that_says_the_same(comparison):
-    for section in sections(comparison):
-        assert not section.figures or section.data or section.tables, section.ident
+    every = sections(comparison)
+    idents = {table.ident for section in every for table in (*section.tables, *section.data)}
+    for section in every:
+        for figure in (*section.figures, *section.folded):
+            assert figure.table in idents or (not figure.table and (section.data or section.tables)), figure.ident
 
 
 def test_every_table_can_be_saved_from_the_page(tables, page):
     links = {attrs["download"]: attrs["href"] for attrs in Outline(page).all("a") if "download" in attrs}
-    assert set(links) == set(tables)
+    assert {name for name in links if name.endswith(".csv")} == set(tables)
     assert all(unquote(links[name]).removeprefix("data:text/csv;charset=utf-8,") == tables[name] for name in tables)
 
 
@@ -211,10 +227,10 @@ def test_figures_take_their_colours_from_the_page(page):
     body = page[page.index("<body>") : page.index("<script>")]
     assert not re.search(r"#[0-9a-f]{6}\b", body)
     assert "currentColor" in body
-    used = set(re.findall(r"var\((--s\d)\)", body))
+    used = set(re.findall(r"var\((--[\w-]+)\)", body))
     style = page[: page.index("</style>")]
     light, dark = style.split("@media (prefers-color-scheme: dark)")
-    assert used
+    assert {f"--{family}" for family in {method.family for method in made_up(resamples=2).methods}} <= used
     assert all(f"{name}:" in part for name in used for part in (light, dark))
 
 
@@ -237,6 +253,68 @@ def test_a_number_is_bold_only_if_its_interval_overlaps_no_other(comparison, pag
     bold = re.findall(r"<strong>(\d\.\d\d) <span", page[: page.index('id="scores"')])
     assert number(comparison.methods[-1].auroc.estimate) in bold
     assert len(bold) == sum(clear_winner(comparison.methods, column) is not None for column in METRICS)
+
+
+@pytest.mark.parametrize(("high", "clear"), [(0.59, True), (0.6, False)])
+def test_intervals_that_touch_have_no_clear_winner(comparison, high, clear):
+    first = replace(comparison.methods[0], name="first", auroc=Interval(0.7, 0.6, 0.8, 400, 97))
+    second = replace(first, name="second", auroc=Interval(0.5, 0.4, high, 400, 97))
+    assert clear_winner((second, first), METRICS[0]) == ("first" if clear else None)
+
+
+@pytest.mark.parametrize(("groups", "few"), [(99, True), (100, False)])
+def test_below_100_groups_more_are_asked_for(comparison, groups, few):
+    methods = tuple(replace(m, auroc=Interval(0.7, 0.6, 0.8, 400, groups)) for m in comparison.methods)
+    told = brief(replace(comparison, methods=methods))
+    assert any("groups are few" in sentence for sentence in told.sure) == few
+    assert any(sentence.startswith("Collect more questions") for sentence in told.do) == few
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "said"),
+    [(0.51, 0.6, "95 % interval 51 to 60)"), (0.5, 0.6, "which may be luck"), (0.4, 0.5, "which may be luck"),
+     (0.4, 0.49, "so it is worse than guessing")],
+)  # fmt: skip
+def test_what_an_interval_leaves_open_the_words_do_too(comparison, low, high, said):
+    methods = tuple(replace(m, auroc=Interval(0.5, low, high, 400, 97), within_runs=None) for m in comparison.methods)
+    found = brief(replace(comparison, methods=methods)).found
+    assert found[0].rstrip(".").endswith(said)
+    assert sum(said in sentence for sentence in found) == 3  # what is stated, the strongest control, what is learned
+
+
+def test_what_half_of_the_answers_would_be_wrong_is_said_of_the_learned_method_or_else_the_control(comparison):
+    def kept(found):
+        return next(sentence for sentence in brief(found).found if sentence.startswith("Keeping only"))
+
+    curve = risk_coverage(comparison.y, comparison.methods[-1].probability)
+    wrong = 100 * np.interp(0.5, curve.coverage, curve.risk)
+    assert f"that {METHOD_OF_ALL} trusts most, {wrong:.0f}\u00a0% of them are wrong" in kept(comparison)
+    assert f"against {100 * (1 - comparison.base_rate):.0f}\u00a0% of all" in kept(comparison)
+    unlearned = replace(comparison, methods=comparison.methods[:9], headline="")
+    assert f"that {STRONGEST} trusts most" in kept(unlearned)
+    assert not any("learned method" in sentence for sentence in brief(unlearned).found)
+    assert brief(replace(comparison, methods=())).parts == ()
+    inside = next(sentence for sentence in brief(comparison).found if sentence.startswith("The learned method"))
+    assert inside.endswith("of two answers of one run 60 times.")
+
+
+def test_a_learned_method_without_a_control_that_tells_is_to_be_compared_first(comparison):
+    guessing = Interval(0.5, 0.45, 0.55, 400, 97)
+    methods = tuple(
+        m if m.name == METHOD_OF_ALL else replace(m, auroc=guessing)
+        for m in (replace(m, controls=None) for m in comparison.methods)
+    )
+    advice = brief(replace(comparison, methods=methods)).do
+    assert advice[0].startswith("The learned method is better than guessing; compare it with a free number")
+    assert "Do not rely on what the model says of its own confidence." in advice
+
+
+def test_audits_that_failed_are_counted_by_what_they_mean(comparison):
+    audits = (Finding("a", True, "d"), Finding("b", False, "d"), Finding("c", False, "d"))
+    said = brief(replace(comparison, audits=audits)).sure
+    assert "1 of 3 audits passed." in said
+    assert "The figures are weaker than they look, by 2 of the audits." in said
+    assert not any("audits" in sentence for sentence in brief(replace(comparison, audits=())).sure)
 
 
 def test_the_sign_of_a_difference_is_said_in_words(page):
@@ -341,6 +419,32 @@ def test_the_text_table_is_aligned_and_fits_110_columns(comparison):
     rows = lines[lines.index(head) + 2 : lines.index(head) + 2 + len(METHODS)]
     assert all(row[head.index("AUROC")] == "0" and row[head.index("AUROC") - 1] == " " for row in rows)
     assert all(row[head.index("vs stated")] in "+-" for row in rows)
+
+
+def test_the_text_table_has_the_columns_that_some_method_fills(comparison):
+    first, *rest = comparison.methods
+    only = replace(comparison, methods=(first, *(replace(m, within_runs=None) for m in rest)))
+    assert "within runs ^" in comparison_table(only)
+    bare = tuple(replace(m, within_runs=None, stated=None) for m in comparison.methods)
+    text = comparison_table(replace(comparison, methods=bare))
+    assert "within runs" not in text
+    assert "ECE, as stated" not in text
+    shown = next(line for line in comparison_table(comparison).splitlines() if line.startswith("blend"))
+    assert shown.count("*") == 1  # the winner's AUROC
+    assert f"{len(comparison.y)} answers, {100 * comparison.base_rate:.1f}% right" in text
+    assert shorten("a" * 24) == "a" * 24
+    assert shorten("a  b" + "c" * 30) == "a b" + "c" * 20 + "…"
+
+
+def test_shares_and_probabilities_by_chance_are_written_as_they_are_read():
+    assert percent_bounds(Interval(0.5, 0.444, 0.556, 9, 9)) == "[44\u00a0%, 56\u00a0%]"
+    assert percent(0.4444, 1) == "44.4\u00a0%"
+    assert percent(float("nan")) == "n/a"
+    assert [p_value(p) for p in (0.0009, 0.001, 0.01234, 1.0)] == ["< 0.001", "0.001", "0.012", "1.000"]
+    assert format_interval(Interval(0.5, 0.4, 0.6, 9, 9), 1) == "0.5 [0.4, 0.6]"
+    assert control_named("P(true)") == "the further question P(true)"
+    assert control_named("run identity") == "the plain predictor run identity"
+    assert control_named("length") == "the free number length"
 
 
 def test_the_text_table_fits_with_ends_next_to_zero_too(comparison):

@@ -96,6 +96,9 @@ def test_the_keyboard_reaches_the_results_and_sorts(open_page):
     assert page.evaluate("document.activeElement.getBoundingClientRect().left") >= 0  # seen once it has the focus
     page.keyboard.press("Enter")
     assert page.evaluate("document.activeElement.id") == "main"
+    for _ in range(3):  # the drawings at a glance, each with a button that saves it
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.className") == "get"
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "scroll"
     page.keyboard.press("Tab")

@@ -1,11 +1,13 @@
 """What the figures of a report draw: the numbers of the comparison, where the axes and the words beside them say."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from made_up_report import made_up
-from matplotlib.collections import FillBetweenPolyCollection, LineCollection
+from matplotlib.collections import FillBetweenPolyCollection, LineCollection, PathCollection
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure as Canvas
 
 from metaprobe.eval.metrics.bootstrap import Interval
@@ -14,10 +16,13 @@ from metaprobe.eval.metrics.selective import risk_coverage
 from metaprobe.eval.report.costs import routing_section
 from metaprobe.eval.report.drawing import dashes
 from metaprobe.eval.report.inside import layers_section, seen_section, trajectories_section
-from metaprobe.eval.report.layout import DASHES, Figure, Legend
-from metaprobe.eval.report.performance import reliability_figure, risk_section, scores_section
-from metaprobe.eval.report.svg import drawn, standalone
+from metaprobe.eval.report.layout import Figure, Legend
+from metaprobe.eval.report.palette import DASHES, FAMILY, INK, PAPER
+from metaprobe.eval.report.performance import SMALLEST_AREA, reliability_figure, scores_section
+from metaprobe.eval.report.sections import sections
+from metaprobe.eval.report.svg import draw_svg, standalone
 from metaprobe.eval.report.systems import systems_section
+from metaprobe.eval.report.thresholds import thresholds_section
 from metaprobe.eval.results import SeenMethod, SeenTokens
 from metaprobe.eval.system_results import CostPoint, CostQuality, SimilarityFlow, StageSimilarity
 
@@ -101,7 +106,7 @@ def test_scores_are_drawn_in_per_cent_of_their_kind(comparison):
         assert not edge.get_fill()
     assert filled[0].get_facecolor()[:3] != filled[1].get_facecolor()[:3]
     assert ax.get_xlim() == (0, 100)
-    assert (ax.get_xlabel(), ax.get_ylabel()) == ("predicted to be right", "of the answers")
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("predicted to be right", "share of the answers")
 
 
 BINS = (ReliabilityBin(0.2, 0.3, 0.1, 0.5, 40), ReliabilityBin(0.8, 0.6, 0.4, 0.9, 60))
@@ -109,7 +114,7 @@ STATED = (ReliabilityBin(1.0, 0.5, 0.4, 0.6, 80),)
 
 
 def test_reliability_is_drawn_beside_the_line_on_which_a_probability_means_what_it_says():
-    alone = reliability_figure("r", "m", BINS, "note", series=1)
+    alone = reliability_figure("r", "m", BINS, "note", family="log-probability")
     ax = painted(alone)
     (ideal, curve) = lines(ax)
     assert [part.tolist() for part in ideal] == [[0, 100], [0, 100]]
@@ -120,24 +125,30 @@ def test_reliability_is_drawn_beside_the_line_on_which_a_probability_means_what_
     assert ax.get_xlabel() == "predicted to be right"
     assert alone.legend == ()
     assert "2 bins" in alone.label
-    both = reliability_figure("r", "m", BINS, "note", series=1, stated=STATED)
+    both = reliability_figure("r", "m", BINS, "note", family="explicit", stated=STATED)
     ax = painted(both)
-    assert [line.get_marker() for line in ax.lines[1:]] == ["o", "s"]
-    assert not ax.lines[-1].get_clip_on()  # what is said to be certain stands on the edge, whole
+    recalibrated, stated = (part for part in ax.collections if isinstance(part, PathCollection))
+    assert np.asarray(recalibrated.get_offsets()) == pytest.approx(np.array([[20, 30], [80, 60]]))
+    assert np.asarray(stated.get_offsets()) == pytest.approx(np.array([[100, 50]]))
+    small, large = recalibrated.get_sizes()
+    assert (large - SMALLEST_AREA) / (small - SMALLEST_AREA) == pytest.approx(60 / 40)
+    assert not stated.get_clip_on()  # what is said to be certain stands on the edge, whole
+    assert to_hex(stated.get_edgecolors()[0]) == FAMILY["explicit"] == to_hex(recalibrated.get_facecolors()[0])
+    assert to_hex(stated.get_facecolors()[0]) == PAPER
     assert np.array(bars(ax))[-1] == pytest.approx([100, 40, 60])
     assert ax.get_xlabel() == "said to be right"
-    assert [(entry.series, entry.text) for entry in both.legend] == [(1, "recalibrated"), (4, "as stated")]
+    assert [(entry.text, entry.colour, entry.marker, entry.hollow) for entry in both.legend] == [
+        ("recalibrated", FAMILY["explicit"], "o", False),
+        ("as stated", FAMILY["explicit"], "s", True),
+    ]
 
 
 def test_a_familys_curves_of_risk_stand_before_the_others_and_the_error_rate(comparison):
-    figures = risk_section(comparison).figures
-    assert [figure.ident for figure in figures] == [
-        "risk-explicit",
-        "risk-log-probability",
-        "risk-plain",
-        "risk-learned",
-    ]
-    ax = painted(figures[-1])
+    folded = {figure.ident: figure for figure in thresholds_section(comparison).folded}
+    families = ("explicit", "log-probability", "plain", "learned")
+    assert list(folded) == [f"{kind}-{family}" for family in families for kind in ("roc", "risk")]
+    figure = folded["risk-learned"]
+    ax = painted(figure)
     mine = [m for m in comparison.methods if m.family == "learned"]
     curves = lines(ax)[:-1]
     assert len(curves) == len(comparison.methods)
@@ -148,10 +159,15 @@ def test_a_familys_curves_of_risk_stand_before_the_others_and_the_error_rate(com
         assert y == pytest.approx(100 * np.interp(x / 100, curve.coverage, curve.risk))
         assert 100 <= len(x) <= 120
     assert level_lines(ax)[0] == pytest.approx(100 * (1 - comparison.base_rate))
-    assert [entry.text.rpartition(" (")[0] for entry in figures[-1].legend] == [m.name for m in mine]
+    assert [entry.text.rpartition(" (")[0] for entry in figure.legend] == [m.name for m in mine]
     colours = [line.get_color() for line in ax.lines[:-1]]
-    assert len(set(colours[: -len(mine)])) == 1  # grey
-    assert len(set(colours[-len(mine) :])) == len(mine)
+    assert set(colours[: -len(mine)]) == {INK}  # behind, and faint
+    assert set(colours[-len(mine) :]) == {FAMILY["learned"]}
+    assert (
+        len({line.get_linestyle() for line in ax.lines[-1 - len(mine) : -1]} | {entry.dash for entry in figure.legend})
+        > 2
+    )
+    assert len({entry.dash for entry in figure.legend}) == len(mine)
     assert (ax.get_xlim(), ax.get_ylim()[0]) == ((0, 100), 0)
 
 
@@ -171,7 +187,10 @@ def test_each_cell_of_a_heat_map_is_the_stronger_the_higher_its_auroc(comparison
     assert ax.get_xticks().tolist() == list(range(0, 31, 3))
     assert [tick.get_text() for tick in ax.get_xticklabels()][:2] == ["0", "3"]
     assert ax.get_ylim()[0] > ax.get_ylim()[1]  # the first position on top
-    assert ax.get_xlim()[0] < 0 < 30 < ax.get_xlim()[1]
+    assert -1 < ax.get_xlim()[0] < -0.47  # every cell is seen whole
+    assert 30.47 < ax.get_xlim()[1] < 31
+    assert 2.47 < ax.get_ylim()[0] < 3
+    assert -1 < ax.get_ylim()[1] < -0.47
     assert f"from {low:.2f} to {high:.2f}" in figure.label
     holed = sweep.selection_auroc.copy()
     holed[3, 1] = np.nan
@@ -261,7 +280,7 @@ def test_a_line_has_the_dashes_of_its_legend():
     assert dashes(0) == "solid"
     for series in range(1, 8):
         drawn_dashes = dashes(series)
-        told_dashes = Legend(series, "x").dash
+        told_dashes = Legend(INK, "x", series).dash
         assert told_dashes == DASHES[series % 6]
         if told_dashes == "none":
             assert drawn_dashes == "solid"
@@ -281,29 +300,28 @@ def box(svg, name):
 
 
 def test_a_drawing_alone_has_room_for_its_title_and_a_line_for_each_name():
-    plain = drawn(a_figure())
+    plain = draw_svg(a_figure())
     _, _, width, height = box(plain, "viewBox")
-    assert (width, height) == pytest.approx((4.2 * 72, 2.9 * 72), abs=1)
+    assert (width, height) == pytest.approx((3.3 * 72, 2.4 * 72), abs=1)
     left, top, alone_width, alone_height = box(plain, "data-alone")
     assert left == 0
     assert -top + height < alone_height < height + 40
     assert alone_width == width
-    named = drawn(a_figure(legend=(Legend(0, "short"), Legend(1, "long " * 30)), height=0.5))
+    named = draw_svg(
+        a_figure(legend=(Legend(FAMILY["explicit"], "short"), Legend(FAMILY["learned"], "long " * 30)), height=0.5)
+    )
     _, _, width, height = box(named, "viewBox")
-    assert height == pytest.approx(2.9 * 36, abs=1)
+    assert height == pytest.approx(2.4 * 36, abs=1)
     _, top, alone_width, alone_height = box(named, "data-alone")
     assert alone_width > 150 * 4
     assert alone_height - (-top) - height > 2 * 11  # two lines below the drawing
     file = standalone(named)
     assert "display" not in file
     assert 'viewBox="0 -' in file
-    for series in (1, 2):
-        assert f"var(--s{series})" in named
-    keys = [
-        float(part.split('"')[0])
-        for part in file.split('y="')[1:]
-        if part.split('"')[0].lstrip("-").replace(".", "").isdigit()
-    ]
+    for family in ("explicit", "learned"):
+        assert f"var(--{family})" in named
+    keys = [float(y) for y in re.findall(r'<text x="[\d.]+" y="([-\d.]+)"', file)]
+    assert len(keys) == 3  # the title and two names
     assert max(keys) < top + alone_height
     assert min(keys) > top
 
@@ -311,8 +329,42 @@ def test_a_drawing_alone_has_room_for_its_title_and_a_line_for_each_name():
 def test_a_users_matplotlibrc_does_not_change_the_report(monkeypatch):
     import matplotlib as mpl
 
-    before = drawn(a_figure())
+    before = draw_svg(a_figure())
     monkeypatch.setitem(mpl.rcParams, "axes.linewidth", 7.0)
     monkeypatch.setitem(mpl.rcParams, "figure.dpi", 33.0)
     monkeypatch.setitem(mpl.rcParams, "lines.marker", "s")
-    assert drawn(a_figure()) == before
+    assert draw_svg(a_figure()) == before
+
+
+def test_every_axis_says_what_it_is(comparison):
+    seen = set()
+    for section in sections(comparison):
+        for figure in (*section.figures, *section.folded):
+            ax = painted(figure)
+            named = bool(ax.get_xlabel()), bool(ax.get_ylabel())
+            kind = figure.ident.partition("-")[0] + ("-map" if figure.ident.startswith("layers-map") else "")
+            # Positions, methods and stages stand at the ticks.
+            assert named == {"layers-map": (True, False), "forest": (True, False), "similarity": (False, True)}.get(
+                kind, (True, True)
+            ), figure.ident
+            assert not np.isnan([*ax.get_xlim(), *ax.get_ylim()]).any()
+            seen.add(kind)
+    assert {
+        "scores",
+        "reliability",
+        "risk",
+        "seen",
+        "layers",
+        "layers-map",
+        "trajectory",
+        "choice",
+        "similarity",
+    } <= seen
+    ax = painted(next(f for s in sections(comparison) for f in s.figures if f.ident.startswith("risk")))
+    assert ax.xaxis.get_major_formatter()(50) == ax.yaxis.get_major_formatter()(50) == "50%"
+
+
+def test_nothing_of_how_it_was_drawn_is_left_in_a_drawing():
+    svg = draw_svg(a_figure())
+    for left in ("<?xml", "<!DOCTYPE", "<!--", "<metadata", "<style", "font-family: '", "xlink:href"):
+        assert left not in svg

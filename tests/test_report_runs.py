@@ -10,11 +10,11 @@ from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.report.inside import seen_section
 from metaprobe.eval.results import Comparison
 from metaprobe.eval.run_results import agents_alone, role_trajectories, with_runs
-from metaprobe.eval.seen_tokens import seen_tokens
+from metaprobe.eval.seen_tokens import auroc_by_tokens_seen
 from metaprobe.eval.table import answer_table
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
-from metaprobe.records.types import Call, Item, Label, Run
+from metaprobe.records.types import Call, Item, Label, Run, Usage
 from metaprobe.training.comparison.first_tokens import first_token_scores
 
 RECORDED = Path(__file__).parent.parent / "recorded"
@@ -46,7 +46,7 @@ def planted():
 
 
 def test_what_parts_at_the_sixth_token_cannot_be_told_before_and_can_after(planted):
-    seen = seen_tokens(answer_table(planted), resamples=50)
+    seen = auroc_by_tokens_seen(answer_table(planted), resamples=50)
     mean = next(method for method in seen.methods if method.name == "mean log-probability")
     by_k = dict(zip(seen.tokens, mean.auroc, strict=True))
     assert by_k[5].low < 0.5 < by_k[5].high
@@ -54,7 +54,7 @@ def test_what_parts_at_the_sixth_token_cannot_be_told_before_and_can_after(plant
 
 
 def test_tokens_beyond_the_end_of_nearly_all_answers_are_not_shown(planted):
-    seen = seen_tokens(answer_table(planted), resamples=10)
+    seen = auroc_by_tokens_seen(answer_table(planted), resamples=10)
     assert seen.tokens == (1, 2, 3, 5, 10, 20)
     assert seen.finished[3] == 0.0
     assert seen.finished[-1] == 1.0
@@ -62,7 +62,7 @@ def test_tokens_beyond_the_end_of_nearly_all_answers_are_not_shown(planted):
 
 def test_the_last_point_is_the_auroc_of_the_whole_answer():
     table = answer_table(RunStore(RECORDED / "smollm2-metacog-eval"))
-    seen = seen_tokens(table, tokens=(1, 10_000), resamples=10)
+    seen = auroc_by_tokens_seen(table, tokens=(1, 10_000), resamples=10)
     whole = [float(np.mean(values)) for values in table.logprobs]
     first = [float(values[0]) for values in table.logprobs]
     mean = seen.methods[0]
@@ -73,11 +73,11 @@ def test_the_last_point_is_the_auroc_of_the_whole_answer():
 def test_learned_scores_are_shown_at_their_own_tokens_and_must_have_the_same(planted):
     table = answer_table(planted)
     perfect = {4: table.y, 8: table.y}
-    seen = seen_tokens(table, learned={"trees": perfect}, resamples=10)
+    seen = auroc_by_tokens_seen(table, learned={"trees": perfect}, resamples=10)
     assert seen.tokens == (4, 8)
     assert [interval.estimate for interval in seen.methods[-1].auroc] == [1.0, 1.0]
     with pytest.raises(RecordError, match=r"b has scores for k in \[4\]; the others for k in \[4, 8\]"):
-        seen_tokens(table, learned={"a": perfect, "b": {4: table.y}})
+        auroc_by_tokens_seen(table, learned={"a": perfect, "b": {4: table.y}})
 
 
 def test_answers_whose_first_tokens_teach_nothing_are_shown_without_what_was_learned(evidence):
@@ -86,13 +86,27 @@ def test_answers_whose_first_tokens_teach_nothing_are_shown_without_what_was_lea
     table = replace(evidence.table, logprobs=alike, tokens=np.full(len(alike), 2))
     learned = first_token_scores(replace(evidence, table=table), folds=2, seed=0)
     assert learned == {}
-    shown = seen_tokens(table, learned=learned, resamples=20)
+    shown = auroc_by_tokens_seen(table, learned=learned, resamples=20)
     assert [method.name for method in shown.methods] == ["mean log-probability", "minimum log-probability"]
     assert seen_section(shown).figures
 
 
+def test_the_first_length_at_which_no_more_than_a_twentieth_goes_on_is_the_last_that_is_shown():
+    for longer, last in ((4, 5), (5, 10)):  # of 80
+        runs = [run(n, [-1.0 - n % 2 / 9] * (8 if n < longer else 5), n % 2) for n in range(80)]
+        seen = auroc_by_tokens_seen(answer_table(runs), resamples=5)
+        assert seen.tokens[-1] == last
+        assert seen.finished[seen.tokens.index(5)] == 1 - longer / 80
+
+
+@pytest.mark.parametrize(("n", "tokens", "shown"), [(20, 5, True), (19, 5, False), (20, 4, False)])
+def test_a_role_is_shown_from_ten_answers_of_either_kind_and_five_tokens_on(n, tokens, shown):
+    runs = [run(number, [-1.0] * tokens, number % 2) for number in range(n)]
+    assert bool(role_trajectories(runs)) == shown
+
+
 def test_answers_of_one_kind_have_nothing_to_be_told():
-    assert seen_tokens(answer_table([run(number, [-1.0], 1) for number in range(20)])) is None
+    assert auroc_by_tokens_seen(answer_table([run(number, [-1.0], 1) for number in range(20)])) is None
 
 
 def test_roles_are_named_by_what_differs_and_judged_by_their_own_label_or_the_runs_outcome():
@@ -133,3 +147,19 @@ def test_agents_alone_cost_what_they_generate_and_the_oracle_beats_them():
     assert asked_all.cost == pytest.approx(sum(points[agent].cost for agent in ("alpha", "beta", "gamma")))
     assert set(found.hull) <= {(point.cost, point.accuracy) for point in found.points if point.kind != "oracle"}
     assert agents_alone(runs[:20]) is None
+    assert agents_alone(runs[:29]) is None
+    assert agents_alone(runs[:30], resamples=5).n == 30
+    assert found.unit == "tokens generated a question"
+    assert {point.name: point.kind for point in found.points} == {
+        "alpha": "agent", "beta": "agent", "gamma": "agent", "all asked, the most confident kept": "control",
+        "oracle": "oracle",
+    }  # fmt: skip
+    alone = [replace(one, calls=tuple(c for c in one.calls if c.agent in ("", "alpha"))) for one in runs[:40]]
+    assert agents_alone(alone) is None
+    counted = [
+        replace(one, calls=tuple(replace(c, logprobs=None, usage=Usage(completion_tokens=7)) for c in one.calls))
+        for one in runs[:30]
+    ]
+    by_name = {point.name: point.cost for point in agents_alone(counted, resamples=5).points}
+    each = sum(call.agent == "alpha" for call in runs[0].calls)
+    assert by_name["alpha"] == pytest.approx(7 * each)

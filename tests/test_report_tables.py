@@ -15,11 +15,12 @@ from metaprobe.eval.report.costs import choice_section, routing_section
 from metaprobe.eval.report.difficulty import difficulty_section, efficiency_section
 from metaprobe.eval.report.facts import accuracy_section, audits_section
 from metaprobe.eval.report.inside import layers_section, seen_section, trajectories_section
-from metaprobe.eval.report.layout import slug
+from metaprobe.eval.report.layout import Column, Table, slug, words
 from metaprobe.eval.report.methods import controls_table, headline, main_methods, method_table, methods_section
-from metaprobe.eval.report.performance import reliability_section, risk_section, scores_section
+from metaprobe.eval.report.performance import reliability_section, scores_section
 from metaprobe.eval.report.sections import sections
 from metaprobe.eval.report.systems import systems_section
+from metaprobe.eval.report.thresholds import thresholds_section
 from metaprobe.eval.results import (
     AcceptedAtRisk,
     Accuracy,
@@ -429,21 +430,24 @@ def test_scores_are_counted_in_twentieths(comparison):
         assert sum(float(row[key]) for row in rows) == pytest.approx(1)
     assert all(float(row["right"]) or float(row["wrong"]) for row in table)
     figure = section.figures[-1]
-    assert [entry.text for entry in figure.legend] == [
-        f"{kind}, {np.sum(comparison.y == label)}" for label, kind in ((1, "right"), (0, "wrong"))
-    ]
+    means = [f"{method.probability[comparison.y == label].mean():.2f}" for label in (1, 0)]
+    assert figure.note == f"Mean of right answers {means[0]}, of wrong ones {means[1]}"
+    sizes = {kind: np.sum(comparison.y == label) for label, kind in ((1, "right"), (0, "wrong"))}
+    assert [entry.text for entry in figure.legend] == [f"{kind}, {n}" for kind, n in sizes.items()]
     assert [figure.ident.split("-")[1] for figure in section.figures] == ["01", "02", "03", "04"]
 
 
 def test_the_risk_table_reads_every_methods_curve_at_its_coverages(comparison):
-    for row, method in zip(rows_of(risk_section(comparison).data[0]), comparison.methods, strict=True):
+    for row, method in zip(rows_of(table_of(thresholds_section(comparison), "risk")), comparison.methods, strict=True):
         curve = risk_coverage(comparison.y, method.probability)
         for at in (0.05, 0.1, 0.5, 1.0):
             nearest = float(np.interp(at, curve.coverage, curve.risk))
             assert float(row[f"risk_at_{at:g}"]) == pytest.approx(nearest)
         assert float(row["risk_at_1"]) == pytest.approx(1 - comparison.base_rate)
+        shares = ("0.05", "0.1", "0.2", "0.3", "0.4", "0.5", "0.6", "0.7", "0.8", "0.9", "1")
+        assert list(row) == ["method", *(f"risk_at_{at}" for at in shares)]
     ranked = replace(comparison.methods[0], ranking=-comparison.methods[0].probability)
-    turned = rows_of(risk_section(replace(comparison, methods=(ranked,))).data[0])
+    turned = rows_of(table_of(thresholds_section(replace(comparison, methods=(ranked,))), "risk"))
     assert float(turned[0]["risk_at_0.1"]) == np.interp(0.1, *vars_of(risk_coverage(comparison.y, ranked.ranking)))
 
 
@@ -584,7 +588,7 @@ def test_a_heading_says_which_way_is_better(comparison):
             for column in table.columns:
                 key = column.key
                 seen.add(key)
-                expected = "higher" if key in higher or key.startswith(("auroc_", "accepted_at_")) else ""
+                expected = "higher" if key in higher or key.startswith(("auroc_", "accepted_at_", "right_at_")) else ""
                 expected = "lower" if key in lower or key.startswith("risk_at_") else expected
                 if (table.ident, key) in {
                     ("overconfidence", "accuracy"),
@@ -596,6 +600,22 @@ def test_a_heading_says_which_way_is_better(comparison):
                     expected = ""
                 assert column.better == expected, (table.ident, key)
     assert higher | lower <= seen
+
+
+def test_what_is_folded_or_stands_below_without_figures_says_what_it_is(comparison):
+    for section in sections(comparison):
+        assert not section.folded or section.folded_title, section.ident
+        told_of_figures = section.data_title == "The numbers in the figures"
+        assert not section.data or bool(section.figures) == told_of_figures, section.ident
+
+
+def test_a_row_with_more_or_fewer_cells_than_columns_is_no_table():
+    columns = (Column("a", "A", "text"), Column("b", "B"))
+    for row in ((words("x"),), (words("x"), words("y"), words("z"))):
+        table = Table(ident="t", caption="", columns=columns, rows=(row,))
+        for read in (lambda table=table: table.csv, lambda table=table: table.heads, lambda table=table: table.shown):
+            with pytest.raises(ValueError, match="zip"):
+                read()
 
 
 def test_a_place_in_a_file_name_is_two_digits_and_forty_letters():

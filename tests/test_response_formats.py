@@ -30,6 +30,7 @@ from hypothesis import strategies as st
 
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.openai_format import parse_response
+from metaprobe.records.reading import as_list, error_message, first_keys, read_temperature, usage
 from metaprobe.records.types import Usage
 
 ANSWER = Answer(["Par", "is", "."], [-0.5, -3.0, -0.25], [[-0.5, -1.5], [-0.125, -2.5], [-0.25, -4.0]])
@@ -426,3 +427,65 @@ def test_iterators_are_read_once() -> None:
 
     assert parse_response(chunks()).text == "Paris."
     assert parse_response(x for x in [-1.0, -2.0]).logprobs.tolist() == [-1.0, -2.0]
+
+
+def test_counts_temperatures_and_messages_that_are_none_are_passed_over() -> None:
+    assert usage(7, 3) == Usage(7, 3)
+    assert usage(0, 2**40 - 1) == Usage(0, 2**40 - 1)
+    assert usage(-1, 2**40) == usage(True, 1.0) == usage(None, "3") == Usage(0, 0)
+    assert [read_temperature(value) for value in (0, 1.5, 1e30)] == [0.0, 1.5, 1e30]
+    assert [read_temperature(value) for value in (-0.1, 2e30, True, "1", None, 10**400)] == [None] * 6
+    assert error_message({"error": {"message": "m", "code": "c"}}) == "m"
+    assert error_message({"error": {"code": "c"}}) == "c"
+    assert error_message({"error": "bad"}) == error_message({"detail": "bad"}) == "bad"
+    assert error_message({"object": "error", "message": "vLLM"}) == "vLLM"
+    assert error_message({"detail": "x" * 201}) == "x" * 200
+    assert error_message({}) == ""
+    assert first_keys({**{f"k{i}": 0 for i in range(9)}, "a" * 41: 0, 7: 0}) == [
+        "7",
+        "a" * 40,
+        *(f"k{i}" for i in range(6)),
+    ]
+
+
+def test_a_list_is_a_sequence_and_a_text_is_none() -> None:
+    assert as_list([1]) == [1]
+    assert as_list((1,)) == (1,)
+    assert [as_list(value) for value in ("a", b"a", bytearray(b"a"), {"a": 1}, None, 7)] == [None] * 6
+
+
+def generated(rows: list[list[int]]) -> dict[str, Any]:
+    """The output of `generate` for answers of these tokens, after a prompt of one."""
+    steps = [np.zeros((len(rows), 9), np.float32) for _ in rows[0]]
+    return {"sequences": np.array([[8, *row] for row in rows]), "logits": tuple(steps)}
+
+
+def test_a_row_that_ends_as_padding_does_is_refused_where_the_end_is_not_said() -> None:
+    assert len(parse_response(generated([[3, 3, 3]])).logprobs) == 3  # alone it is not padded
+    assert len(parse_response(generated([[3, 4, 5], [3, 4, 6]])).logprobs) == 3
+    with pytest.raises(InvalidResponse, match="row 0 of this batch of 2 may end in padding"):
+        parse_response(generated([[3, 2, 2], [3, 4, 5]]))
+    with pytest.raises(InvalidResponse, match="row 0 of this batch of 2 may end in padding"):
+        parse_response(generated([[3, 4, 2], [5, 2, 2]]))  # it ends in what another row repeats
+    with pytest.raises(InvalidResponse, match="row 0 of this batch of 2 may end in padding"):
+        parse_response(generated([[3, 1, 2], [3, 4, 1]]))  # the token before its last is another row's last
+    assert len(parse_response(generated([[3, 4, 5], [3, 2, 2]])).logprobs) == 3
+    assert len(parse_response({**generated([[3, 2, 2], [3, 4, 5]]), "eos_token_id": 2}).logprobs) == 1
+    assert len(parse_response({**generated([[3, 2, 2], [3, 4, 5]]), "eos_token_id": 7}).logprobs) == 3
+
+
+def test_what_generate_gives_in_another_shape_is_named() -> None:
+    good = generated([[3, 4, 5]])
+    assert parse_response(good).logprobs.tolist() == pytest.approx([-np.log(9)] * 3)
+    for spoilt, said in (
+        ({"logits": ()}, "logits came empty or as tuple; expected a tuple of arrays"),
+        ({"logits": None}, "holds no logits or scores"),
+        ({"logits": (np.zeros((1, 5), np.float32),) * 3}, "step 2 has a row of float32 with shape .* for token 5"),
+        ({"logits": (np.zeros((0, 9), np.float32),) * 3}, "step 0 came as ndarray without a row 0"),
+        ({"beam_indices": [0]}, "the output is of a beam search"),
+        ({"sequences": np.zeros((1, 2))}, "sequences came as float64 with shape"),
+    ):
+        with pytest.raises(InvalidResponse, match=said):
+            parse_response(good | spoilt)
+    with pytest.raises(InvalidResponse, match="sequences has 1 rows; expected a row 1"):
+        parse_response(good, choice=1)

@@ -22,7 +22,7 @@ from metaprobe.routing.learned_budget import Alone, Point, lambda_of_budget, pla
 from metaprobe.routing.learned_play import play
 from metaprobe.routing.learned_state import AskedAgent, Known, Past
 from metaprobe.training.router.data import outcomes_of, pasts_of
-from metaprobe.training.router.evaluate import evaluate_router, known_of_line
+from metaprobe.training.router.evaluate import evaluate_router, read_known
 from metaprobe.training.router.fit import fit_router
 from metaprobe.training.router.promote import promote
 from metaprobe.training.router.rows import Rates
@@ -350,7 +350,7 @@ def test_the_command_line_trains_routes_and_evaluates(tmp_path: Path) -> None:
     (tmp_path / "k.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + "no json\n")
     routed = run.invoke(route, [str(tmp_path / "c"), str(tmp_path / "k.jsonl")])
     out = [json.loads(line) for line in routed.stdout.splitlines()]
-    assert routed.exit_code == 0
+    assert routed.exit_code == 1  # two lines could not be read
     assert [line["line"] for line in out] == [1, 2, 3, 4]
     assert all(set(line) == {"line", "id", "action", "agent", "expected", "reason"} for line in out)
     assert out[1]["agent"] == "large"
@@ -366,4 +366,4 @@ def test_the_command_line_trains_routes_and_evaluates(tmp_path: Path) -> None:
 
 def test_scores_on_a_line_to_route_are_not_looked_at() -> None:
     line = {"id": "a", "agents": {"m": {"answer": "x", "confidence": 0.5, "correct": 1, "cost_usd": 3}}}
-    assert known_of_line(line, 1).asked == {"m": AskedAgent("x", 0.5)}
+    assert read_known(line, 1).asked == {"m": AskedAgent("x", 0.5)}

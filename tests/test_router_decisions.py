@@ -1,7 +1,9 @@
 """What the router does with what its heads say: known answers, worked out by hand from prices, gains and waiting."""
 
+import dataclasses
 import json
 import math
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,8 +19,9 @@ from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
 from metaprobe.routing.learned import AGENTS, ANY, GAIN, INPUT, KIND, SUCCESS, WORDS, LearnedRouter
 from metaprobe.routing.learned_budget import Alone, Point, lambda_of_budget, plan_of
 from metaprobe.routing.learned_play import play
-from metaprobe.routing.learned_policy import AgentPolicy, load_policy
-from metaprobe.routing.learned_state import FLOOR, PRICED, AskedAgent, Known
+from metaprobe.routing.learned_policy import DRAWS, AgentPolicy, draw_confidences, load_policy
+from metaprobe.routing.learned_state import FLOOR, PRICED, AskedAgent, Known, Past, agreement, content
+from metaprobe.routing.learned_text import WordScores, word_buckets
 from metaprobe.routing.paper import ASK, EXECUTE
 from metaprobe.routing.policy import State
 
@@ -179,6 +182,67 @@ def test_the_fixed_rule_pays_for_waiting_and_keeps_the_answer_of_the_best_past()
         assert (found.action, found.agent, found.fallback) == ("ask", chosen, True)
     kept = router(lambda_=50.0).decide(Known({"stranger": AskedAgent("x"), "b": AskedAgent("y"), "d": AskedAgent("z")}))
     assert (kept.action, kept.agent) == ("keep", "d"), "what was paid for is paid for"
+
+
+def test_a_price_rises_with_the_length_of_the_question_and_never_falls_below_a_fifth() -> None:
+    past = Past(rate=0.0, price_usd=0.001, price_per_char=0.00001, mean_chars=50.0)
+    assert past.price(150) == pytest.approx(0.002)
+    assert past.price(50) == past.price(0) == 0.001  # 0: the question is not known
+    assert Past(rate=0.0, price_usd=0.001, price_per_char=0.0001, mean_chars=50.0).price(1) == pytest.approx(0.0002)
+    assert Past(rate=0.0, price_usd=0.001).price(999) == 0.001
+
+
+def test_a_confidence_is_scored_between_the_knots_and_flat_outside_them() -> None:
+    past = Past(rate=0.0, price_usd=0.0, knots=(0.2, 0.4, 0.8), scores=(-1.0, 0.0, 2.0))
+    scores = [past.score(confidence) for confidence in (0.0, 0.2, 0.3, 0.4, 0.7, 0.8, 1.0)]
+    assert scores == pytest.approx([-1, -1, -0.5, 0, 1.5, 2, 2])
+    # A tenth of the range beyond either end, and a little for rounding.
+    assert [past.odd(confidence) for confidence in (0.139, 0.14, 0.86, 0.861, -math.inf, math.inf)] == [
+        True, False, False, True, False, True
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [("It is 12.", "it is 12", 1.0), ("", "", 0.0), ("a b", "b c", 1 / 3), ("a", "", 0.0), ("1,234", "1234", 1.0),
+     ("so 5 and 6\n#### 7", "7", 1.0), (r"\boxed{1.5}", "1.5", 1.0)],
+)  # fmt: skip
+def test_answers_agree_by_what_they_consist_of(one: str, other: str, same: float) -> None:
+    assert agreement(content(one), content(other)) == pytest.approx(same)
+
+
+def test_drawn_confidences_are_the_quantiles_of_those_that_were_given() -> None:
+    past = Past(rate=0.0, price_usd=0.0, knots=(0.1, 0.9), scores=(-0.67448975, 0.67448975), stated=1.0)
+    found = draw_confidences(past, 0)
+    assert found.count(0.1) == found.count(0.9) == DRAWS / 2
+    half = draw_confidences(dataclasses.replace(past, stated=0.5), 0)
+    assert half.count(None) == DRAWS / 2
+    assert half.count(0.1) == half.count(0.9) == DRAWS / 4
+    assert found != draw_confidences(past, 1)
+    # The nearest share: 0.53 of 32 is 16.96, 0.51 of them 16.32.
+    assert [draw_confidences(dataclasses.replace(past, stated=share), 0).count(None) for share in (0.53, 0.51)] == [
+        15,
+        16,
+    ]
+    for silent in (dataclasses.replace(past, knots=(), scores=()), dataclasses.replace(past, stated=0.0)):
+        assert draw_confidences(silent, 0) == [None] * DRAWS
+
+
+def test_words_are_read_up_to_400_with_their_neighbours_once_each() -> None:
+    assert len(word_buckets("Cat cat CAT")) == 2  # the word, and the pair
+    assert word_buckets("cat dog").tolist() == sorted({zlib.crc32(t) % 8192 for t in (b"cat", b"dog", b"cat dog")})
+    said = [f"w{n}" for n in range(401)]
+    assert word_buckets(" ".join(said)).tolist() == word_buckets(" ".join(said[:400])).tolist()
+    assert word_buckets(" ".join(said[:400])).tolist() != word_buckets(" ".join(said[:399])).tolist()
+    weights = np.zeros((8192, 2), np.float32)
+    squares = np.zeros(8192, np.float32)
+    table = WordScores(weights, squares)
+    assert table.of("cat") is None  # no known word
+    (at,) = word_buckets("cat")
+    weights[at], squares[at] = (3.0, 1.0), 4.0
+    assert table.of("cat") == (1.5, 0.5)
+    assert table.of("") is None
+    assert WordScores(weights[:0], squares[:0]).of("cat") is None
 
 
 def test_in_an_agents_place_asking_costs_every_price_and_the_longest_wait() -> None:

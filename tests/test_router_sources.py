@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from tiny import tiny_quality
 
 from metaprobe.checkpoints import ContractMismatch, Training
+from metaprobe.cli import main
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.llms.pricing import Price
 from metaprobe.probes.signals import Signal, Signals
@@ -19,7 +20,6 @@ from metaprobe.records.fingerprint import fingerprint
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, read_outcomes, write_outcomes
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run, Statement, Usage
-from metaprobe.router_cli import train_router_command
 from metaprobe.routing.explore import EpsilonGreedy
 from metaprobe.routing.learned import LearnedRouter
 from metaprobe.routing.learned_policy import AgentPolicy, check_sources
@@ -231,12 +231,12 @@ def test_the_command_learns_from_a_signal_and_says_so_in_the_contract(tmp_path: 
     options = ["--out", str(tmp_path / "c"), "--folds", "2", "--states", "1000"]
     signal = ["--signal", f"confidence={tmp_path / 'quality'}"]
     prices = ["--prices", str(tmp_path / "prices.json")]
-    made = CliRunner().invoke(train_router_command, [str(tmp_path / "runs"), *options, *prices, *signal])
+    made = CliRunner().invoke(main, ["train", "router", str(tmp_path / "runs"), *options, *prices, *signal])
     assert made.exit_code == 0, made.output
     router = LearnedRouter.load(tmp_path / "c")
     assert router.sources == dict.fromkeys(AGENTS, checkpoint.digest)
     assert AgentPolicy(router).assessment == 1.0
     write_outcomes(tmp_path / "o.jsonl", planted(80))
-    refused = CliRunner().invoke(train_router_command, [str(tmp_path / "o.jsonl"), *options, *signal])
+    refused = CliRunner().invoke(main, ["train", "router", str(tmp_path / "o.jsonl"), *options, *signal])
     assert refused.exit_code == 2
     assert "signal is for a folder of runs" in refused.output

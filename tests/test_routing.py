@@ -14,7 +14,7 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Item, Label, Run, Statement
 from metaprobe.routing.ask_again import ACCEPT, AGAIN, INPUTS, LearnedChoice, StatedThreshold
 from metaprobe.routing.policy import Outcome, Policy, State
-from metaprobe.training.choice import _best_threshold, evaluate_choice, export_choice, paired_answers
+from metaprobe.training.choice import _best_threshold, evaluate_choice, export_choice, pair_variants
 
 # Whether so little data passes every audit is not the subject here.
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
@@ -74,7 +74,7 @@ def test_the_fixed_rule_follows_its_threshold(rule: Policy, signals: dict[str, f
 
 
 def test_the_learned_choice_beats_both_constant_policies_where_there_is_something_to_learn() -> None:
-    data = paired_answers(made_up_runs())
+    data = pair_variants(made_up_runs())
     policies, learned = evaluate_choice(data)
     results = policy_results(data.groups, policies)
     accuracy = {r.policy: r.accuracy.estimate for r in results}
@@ -89,7 +89,7 @@ def test_the_learned_choice_beats_both_constant_policies_where_there_is_somethin
 
 
 def test_the_exported_choice_decides_as_fitted_and_falls_back_with_the_reason(tmp_path) -> None:
-    data = paired_answers(made_up_runs())
+    data = pair_variants(made_up_runs())
     export_choice(tmp_path / "choice", data, *evaluate_choice(data), seed=0, command="a test")
     choice = LearnedChoice.load(tmp_path / "choice")
     good = choice.decide(State("d", "ask-again", data.signals[int(np.argmax(data.correct[:, 0]))]), LEGAL)
@@ -146,7 +146,7 @@ def test_the_fixed_rule_scores_asking_again_by_how_bad_the_stated_number_is() ->
 
 
 def test_a_checkpoint_of_another_kind_is_refused(tmp_path) -> None:
-    data = paired_answers(made_up_runs())
+    data = pair_variants(made_up_runs())
     checkpoint = export_choice(tmp_path / "choice", data, *evaluate_choice(data), seed=0, command="a test")
     other = dataclasses.replace(checkpoint, manifest=dataclasses.replace(checkpoint.manifest, kind="quality"))
     with pytest.raises(ContractMismatch, match="expected kind 'choice'"):
@@ -155,7 +155,7 @@ def test_a_checkpoint_of_another_kind_is_refused(tmp_path) -> None:
 
 def test_too_few_pairs_are_refused() -> None:
     with pytest.raises(RecordError, match="20 items were answered"):
-        paired_answers(made_up_runs(20))
+        pair_variants(made_up_runs(20))
 
 
 def test_the_tuned_threshold_is_the_best_one() -> None:
@@ -181,4 +181,4 @@ def test_signals_say_where_they_are_from_and_stay_none_without_a_source() -> Non
 
 def test_items_without_a_group_are_their_own_groups() -> None:
     runs = [dataclasses.replace(run, item=dataclasses.replace(run.item, group="")) for run in made_up_runs(60)]
-    assert len(set(paired_answers(runs).groups)) == 60
+    assert len(set(pair_variants(runs).groups)) == 60

@@ -21,9 +21,9 @@ from metaprobe.eval.routing import (
     quantile,
     replay,
 )
-from metaprobe.eval.routing_cascade import TunedCascade, cascades_on_hull, tuned_cascade
-from metaprobe.eval.routing_controls import against, always, domain_table, mixture_at, shuffled
-from metaprobe.eval.routing_curves import aiq, curve_figures, hull_corners, recovered, upper_hull
+from metaprobe.eval.routing_cascade import TunedCascade, cascades_on_hull, tune_cascade
+from metaprobe.eval.routing_controls import against, always, domain_table, mixture_at, shuffle_choices
+from metaprobe.eval.routing_curves import aiq, curve_figures, hull_corners, measure_recovery, upper_hull
 from metaprobe.records.errors import RecordError
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "router_cascade9" / "data.jsonl.gz"
@@ -280,10 +280,12 @@ def test_points_of_one_cost_count_by_the_best_and_corners_are_named_by_their_pla
     assert hull_corners([2, 1, 1, 3], [0.5, 0.1, 0.3, 0.6]) == [2, 0, 3]
     assert hull_corners([1, 1], [0.4, 0.4]) == [0]
     assert hull_corners([1, 2, 3], [0.2, 0.3, 0.4]) == [0, 2]  # on one line
-    assert recovered([2.0, 2.0], [0.62, 0.68], (1, 0.6), (3, 0.7)) == recovered([2.0], [0.68], (1, 0.6), (3, 0.7))
+    assert measure_recovery([2.0, 2.0], [0.62, 0.68], (1, 0.6), (3, 0.7)) == measure_recovery(
+        [2.0], [0.68], (1, 0.6), (3, 0.7)
+    )
     # As dear as the strong one and better: it counts, and closes more than the whole gap.
-    assert recovered([3.0], [0.8], (1, 0.6), (3, 0.7)).apgr == pytest.approx(1.0)
-    assert np.isnan(recovered([2.0], [0.65], (3, 0.6), (1, 0.7)).cpt50)
+    assert measure_recovery([3.0], [0.8], (1, 0.6), (3, 0.7)).apgr == pytest.approx(1.0)
+    assert np.isnan(measure_recovery([2.0], [0.65], (3, 0.6), (1, 0.7)).cpt50)
 
 
 @given(POINTS)
@@ -301,17 +303,17 @@ def test_the_hull_is_concave_rises_and_no_point_lies_above_it(points):
 
 def test_recovered_gap_of_one_point_above_the_diagonal_is_the_area_under_two_lines():
     # Half of the extra cost closes 0.8 of the gap: area 0.5 x 0.4 + 0.5 x 0.9.
-    found = recovered([2.0], [0.68], weak=(1.0, 0.6), strong=(3.0, 0.7))
+    found = measure_recovery([2.0], [0.68], weak=(1.0, 0.6), strong=(3.0, 0.7))
     assert found.apgr == pytest.approx(0.65)
     assert found.cpt50 == pytest.approx(0.3125)
     assert found.cpt80 == pytest.approx(0.5)
 
 
 def test_recovered_gap_is_half_for_chance_less_for_worse_and_nan_without_a_gap():
-    assert recovered([], [], (1, 0.6), (3, 0.7)).apgr == 0.5
-    assert recovered([2.0], [0.6], (1, 0.6), (3, 0.7)).apgr == pytest.approx(0.25)
-    assert recovered([0.5, 9.0], [0.7, 1.0], (1, 0.6), (3, 0.7)).cpt80 == 0.0
-    assert np.isnan(recovered([2.0], [0.6], (1, 0.7), (3, 0.6)).apgr)
+    assert measure_recovery([], [], (1, 0.6), (3, 0.7)).apgr == 0.5
+    assert measure_recovery([2.0], [0.6], (1, 0.6), (3, 0.7)).apgr == pytest.approx(0.25)
+    assert measure_recovery([0.5, 9.0], [0.7, 1.0], (1, 0.6), (3, 0.7)).cpt80 == 0.0
+    assert np.isnan(measure_recovery([2.0], [0.6], (1, 0.7), (3, 0.6)).apgr)
 
 
 def test_recovered_gap_equals_routellms_for_two_models_with_one_price_each():
@@ -371,7 +373,7 @@ def test_curve_figures_take_their_ends_from_the_agents_that_are_named():
 
 
 def test_shuffled_choices_keep_their_rates():
-    dealt = shuffled(CASCADE, seed=3)
+    dealt = shuffle_choices(CASCADE, seed=3)
     assert sorted(dealt, key=repr) == sorted(CASCADE, key=repr)
     assert cheapest(HAND) == 0
     assert cheapest(matrix_of([[0, 1, 0]], [0.001, 0.001, NAN])) == 1
@@ -452,18 +454,18 @@ def test_a_cascade_asks_on_where_confidence_is_low_or_unknown():
 def test_a_cascade_is_tuned_on_what_is_all_known_and_is_no_longer_than_three():
     confidence = np.zeros((4, 3))
     with pytest.raises(RecordError, match=r"confidence has shape \(4, 2\); the matrix has \(4, 3\)"):
-        tuned_cascade(HAND, confidence[:, :2])
+        tune_cascade(HAND, confidence[:, :2])
     for longest in (0, 4):
         with pytest.raises(RecordError, match=f"longest is {longest}; expected 1, 2 or 3"):
-            tuned_cascade(HAND, confidence, longest=longest)
+            tune_cascade(HAND, confidence, longest=longest)
     unscored = matrix_of([[1, NAN], [0, 1]], [0.001, 0.002])
     unpriced = matrix_of([[1, 0], [0, 1]], [0.001, NAN])
     for matrix in (unscored, unpriced):
-        for tune in (tuned_cascade, cascades_on_hull):
+        for tune in (tune_cascade, cascades_on_hull):
             with pytest.raises(RecordError, match="whose every score and cost is known"):
                 tune(matrix, np.zeros((2, 2)))
-    assert tuned_cascade(HAND, confidence, longest=1) == TunedCascade((2,), ())
-    assert tuned_cascade(HAND, confidence, candidates=[0, 1], longest=1).agents == (0,)  # of equals the cheaper
+    assert tune_cascade(HAND, confidence, longest=1) == TunedCascade((2,), ())
+    assert tune_cascade(HAND, confidence, candidates=[0, 1], longest=1).agents == (0,)  # of equals the cheaper
     assert all(len(chain.agents) == 1 for chain in cascades_on_hull(HAND, confidence, longest=1))
 
 
@@ -477,7 +479,7 @@ def test_planted_thresholds_are_found_and_the_chain_beats_every_agent_on_new_que
         return matrix_of(score, [0.001, 0.004, 0.05]), confidence
 
     training, confidence = planted(600)
-    chain = tuned_cascade(training, confidence, price=5.0)
+    chain = tune_cascade(training, confidence, price=5.0)
     assert chain.agents == (0, 1, 2)
     assert chain.thresholds == pytest.approx((0.6, 0.3), abs=0.03)
     test, confidence = planted(400)
@@ -514,8 +516,8 @@ def test_a_tuned_chain_of_two_is_the_best_of_all_thresholds(case, data):
         for threshold in (-np.inf, 0.1, 0.2, 0.3, np.inf)
     ]
     best = max(worth(cascade) for cascade in every)
-    assert worth(tuned_cascade(matrix, confidence, price=price, longest=2)) == pytest.approx(best)
-    assert worth(tuned_cascade(matrix, confidence, price=price)) >= best - 1e-12
+    assert worth(tune_cascade(matrix, confidence, price=price, longest=2)) == pytest.approx(best)
+    assert worth(tune_cascade(matrix, confidence, price=price)) >= best - 1e-12
 
 
 @settings(max_examples=40)
@@ -540,7 +542,7 @@ def test_cascades_on_the_hull_are_the_best_at_every_price(case, data):
             run = replay(matrix, cascade.play(confidence))
             return float((run.score - price * run.cost).mean())
 
-        assert max(map(worth, family)) == pytest.approx(worth(tuned_cascade(matrix, confidence, price=price)))
+        assert max(map(worth, family)) == pytest.approx(worth(tune_cascade(matrix, confidence, price=price)))
 
 
 # Comparison
@@ -600,13 +602,13 @@ def test_on_nine_real_models_controls_are_ordered_as_they_must_be(cascade9):
     policies = {
         "single": always(test, single),
         "table": domain_table(learn, of[train].tolist(), of[~train].tolist(), price=price),
-        "cascade": tuned_cascade(learn, confidence[train], price=price).play(confidence[~train]),
+        "cascade": tune_cascade(learn, confidence[train], price=price).play(confidence[~train]),
         "oracle": oracle(test, price=price),
     }
     figures = {name: outcome_of(test, played, price=price, resamples=100) for name, played in policies.items()}
     regret = {name: found.oracle_regret.estimate for name, found in figures.items()}
     assert regret["oracle"] == 0
     assert regret["oracle"] < min(regret["table"], regret["cascade"]) < regret["single"]
-    random = outcome_of(test, shuffled(policies["table"]), price=price, resamples=100)
+    random = outcome_of(test, shuffle_choices(policies["table"]), price=price, resamples=100)
     assert random.oracle_regret.estimate > regret["table"]
     assert figures["cascade"].calls.estimate > 1

@@ -111,10 +111,10 @@ def test_every_limit_that_the_system_grants_is_set(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_candidate_passes_only_after_its_last_assertion() -> None:
-    assert sandbox_child.tried(CORRECT, HOLDS, "token") == "token"
-    assert sandbox_child.tried(CORRECT, [*HOLDS, "assert f(2) == 5"], "token") == "does not hold: assert f(2) == 5"
-    assert sandbox_child.tried("1 / 0", HOLDS, "token") == "ZeroDivisionError in the code: division by zero"
-    assert sandbox_child.tried("", HOLDS, "token").startswith("NameError in assert f(1) == 2: ")
+    assert sandbox_child.try_code(CORRECT, HOLDS, "token") == "token"
+    assert sandbox_child.try_code(CORRECT, [*HOLDS, "assert f(2) == 5"], "token") == "does not hold: assert f(2) == 5"
+    assert sandbox_child.try_code("1 / 0", HOLDS, "token") == "ZeroDivisionError in the code: division by zero"
+    assert sandbox_child.try_code("", HOLDS, "token").startswith("NameError in assert f(1) == 2: ")
 
 
 def test_a_long_reason_is_cut_and_ctrl_c_leaves_no_candidate_running(

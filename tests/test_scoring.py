@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaprobe.pipelines.answers import canonical, final_answer
-from metaprobe.records.answers import chosen, function_code, lettered, numbers, undressed, words
+from metaprobe.records.answers import chosen, function_code, letter_options, numbers, strip_decoration, words
 from metaprobe.records.errors import RecordError
 from metaprobe.records.scoring import is_correct
 from metaprobe.records.types import Item
@@ -46,7 +46,7 @@ ADD = Item(
 
 MEN = ("The boy", "The old man", "Not known")
 NOT_HIM = Item(
-    id="o", question=f"A boy and an old man met. Who does not listen?\n\n{lettered(MEN)}", gold=("The old man",),
+    id="o", question=f"A boy and an old man met. Who does not listen?\n\n{letter_options(MEN)}", gold=("The old man",),
     choices=MEN, check="choice",
 )  # fmt: skip
 CLAIM = Item(
@@ -246,7 +246,7 @@ def test_the_answer_is_found_in_a_longer_text(item: Item, text: str, answer: str
 
 
 def test_normalisation_drops_dress_and_keeps_what_matters() -> None:
-    assert undressed('The answer is **"Brasília"**') == "Brasilia"
+    assert strip_decoration('The answer is **"Brasília"**') == "Brasilia"
     assert words("The U.S. dollar, a twenty!") == ("u", "s", "dollar", "20")
     assert words("a") == ("a",)
     assert [float(n) for n in numbers("minus 3, 1,000.5, 1/4 and twelve")] == [-3, 1000.5, 0.25, 12]
@@ -269,3 +269,26 @@ def test_code_is_cut_to_what_parses() -> None:
 def test_an_item_that_cannot_be_checked_is_an_error(item: Item, says: str) -> None:
     with pytest.raises(RecordError, match=says):
         is_correct(item, "a")
+
+
+def test_a_letter_with_a_colon_may_introduce_the_answer() -> None:
+    item = Item(id="l", question="Which?\nA) red\nB) green\nC) blue", choices=("red", "green", "blue"), gold=("green",))
+    assert chosen(item, "A: B") == "green"
+    assert chosen(item, "A: red") == "red"
+    assert chosen(item, "B: green") == "green"
+    assert chosen(item, "C") == "blue"
+    assert chosen(item, "D") is None
+
+
+def test_of_choices_that_hold_one_another_the_longest_is_named() -> None:
+    item = Item(id="n", question="Who wrote it?", choices=("Ann", "Ann Lee", "Bob"), gold=("Ann Lee",))
+    assert chosen(item, "I think it was Ann Lee who did") in (None, "Ann Lee")
+    assert chosen(item, "Ann Lee wrote it") == "Ann Lee"
+    assert chosen(item, "Ann wrote it") == "Ann"
+    assert chosen(item, "Ann Lee or Bob") is None
+    turned = Item(id="n", question="Who wrote it?", choices=("Ann Lee", "Ann"), gold=("Ann Lee",))
+    assert chosen(turned, "Ann Lee wrote it") == "Ann Lee"
+
+
+def test_options_are_listed_with_their_letters() -> None:
+    assert letter_options(["red", "green"]) == "A) red\nB) green"

@@ -52,6 +52,16 @@ def test_what_cannot_be_read_is_none_and_not_a_guess() -> None:
     assert [statement.kind for statement in found.statements] == ["difficulty", "confidence"]
 
 
+def test_an_answer_that_is_empty_is_shown_as_none_where_it_is_judged() -> None:
+    llm = scripted(answer="", p_true="True")
+    run(llm, "p-true")
+    asked = {request.stage: request.messages[-1].content for request in llm.asked}
+    assert "(none)" in asked["p_true"]
+    llm = scripted(answer="4", p_true="True")
+    run(llm, "p-true")
+    assert "(none)" not in next(request.messages[-1].content for request in llm.asked if request.stage == "p_true")
+
+
 def test_difficulty_is_asked_before_the_answer_and_confidence_sees_the_answer() -> None:
     llm = scripted(answer="5")
     run(llm)
@@ -114,6 +124,7 @@ def test_a_users_prompts_replace_the_shipped_ones(tmp_path: Path) -> None:
         ("hello", "begins with text"),
         ("--- robot\nhi", "'robot'"),
         (None, "no prompt file direct.txt"),
+        ("--- user\n$question costs 5 $", "has a '\\$' that opens no slot"),
     ],
 )
 def test_a_prompt_file_that_is_not_right_is_named(tmp_path: Path, text: str | None, said: str) -> None:
@@ -121,6 +132,25 @@ def test_a_prompt_file_that_is_not_right_is_named(tmp_path: Path, text: str | No
     (folder / "direct.txt").unlink() if text is None else (folder / "direct.txt").write_text(text)
     with pytest.raises(PromptError, match=said):
         Prompts.load(SYSTEM.name, SYSTEM.prompts, folder)
+
+
+def test_a_prompt_file_that_is_not_utf8_is_named_with_the_byte(tmp_path: Path) -> None:
+    folder = prompt_folder(tmp_path, lambda name, shipped: shipped)
+    (folder / "direct.txt").write_bytes(b"--- user\n\xe9$question")
+    with pytest.raises(PromptError, match=r"prompt direct\.txt: byte 10 is not UTF-8"):
+        Prompts.load(SYSTEM.name, SYSTEM.prompts, folder)
+
+
+def test_a_slot_left_open_and_a_list_in_the_place_of_turns_are_named() -> None:
+    prompts = Prompts({"a": "--- user\n$question $note", "b": "--- list\n one \n\ntwo"})
+    with pytest.raises(PromptError, match=r"prompt a\.txt has a slot that is not filled: 'note'; known: \$question"):
+        prompts.messages("a", question="q")
+    with pytest.raises(PromptError, match=r"prompt b\.txt is a list"):
+        prompts.messages("b")
+    assert prompts.entries("b") == ("one", "two")
+    with pytest.raises(PromptError, match=r"prompt a\.txt is no list"):
+        prompts.entries("a")
+    assert [m.role for m in Prompts({"c": "\n--- system\nx\n--- user\ny"}).messages("c")] == ["system", "user"]
 
 
 def test_a_slot_that_nobody_fills_is_named(tmp_path: Path) -> None:

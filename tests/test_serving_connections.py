@@ -224,7 +224,7 @@ def test_silent_connections_make_room_and_no_answer_is_lost(
 
 
 def test_where_every_connection_is_being_answered_a_new_one_is_refused(
-    checkpoint: Path, upstream: tuple[Upstream, str]
+    checkpoint: Path, upstream: tuple[Upstream, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     told, url = upstream
     told.begin()
@@ -238,6 +238,8 @@ def test_where_every_connection_is_being_answered_a_new_one_is_refused(
     assert answer.startswith(b"HTTP/1.1 503 ")
     assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "too_many_connections"
     assert b"retry-after: 1\r\n" in answer.lower()
+    lines = [record.getMessage() for record in caplog.records if record.name == "metaprobe.serving.sockets"]
+    assert lines == ["all 2 connections are being answered: refused a new one"]
 
 
 def test_connections_leave_files_for_the_upstream(
@@ -262,7 +264,7 @@ def test_a_hundred_and_forty_silent_connections_and_few_files_stop_nobody(checkp
     log = tmp_path / "log"
     with log.open("w") as file:
         server = subprocess.Popen(
-            [*command, "--checkpoint", str(checkpoint), "--port", "0", "--grace", "1"],
+            [*command, str(checkpoint), "--port", "0", "--grace", "1"],
             stderr=file,
             env={**os.environ, "METAPROBE_API_KEY": KEY, "PYTHONWARNINGS": "ignore"},
         )

@@ -114,6 +114,14 @@ def test_a_cut_stream_raises_in_the_client_and_never_looks_finished(faulty: Serv
     assert last["error"]["code"] == "upstream_cut"
 
 
+def test_a_cut_stream_is_counted_as_one_though_it_began_with_200(checkpoint: Path) -> None:
+    with before_faults(checkpoint, 60) as served:
+        request = {"model": "m", "messages": [{"role": "user", "content": "a:cut"}], "stream": True}
+        served.post("/v1/chat/completions", request)
+        counted = served.get("/metrics", authorization=f"Bearer {KEY}").text
+    assert 'metaprobe_errors_total{code="upstream_cut"} 1.0' in counted
+
+
 def test_a_stream_that_ends_early_has_no_score(faulty: Served) -> None:
     *_, last = faulty.chat("a:ends-early", stream=True)
     assert verdict_of(last)["score"] is None

@@ -39,7 +39,7 @@ def test_the_program_serves_as_its_options_say(checkpoint: Path, monkeypatch: py
     started: list[Settings] = []
     monkeypatch.setattr("metaprobe.serving.run.serve", started.append)
     options = (
-        f"--checkpoint {checkpoint} --upstream http://u/v1 --no-auth --port 0 --max-body 9 --timeout 3 --workers 2 "
+        f"{checkpoint} --upstream http://u/v1 --no-auth --port 0 --max-body 9 --timeout 3 --workers 2 "
         "--max-answer 7 --forward-header x-tenant --top-logprobs 3 --max-connections 11 --max-scored-tokens 12 "
         "--header-timeout 1 --body-timeout 2 --send-timeout 4"
     )
@@ -52,14 +52,14 @@ def test_the_program_serves_as_its_options_say(checkpoint: Path, monkeypatch: py
     assert (found.header_timeout_s, found.body_timeout_s, found.send_timeout_s) == (1.0, 2.0, 4.0)
     config = server_config(found, log_config=None)
     assert config.access_log is False
-    refused = CliRunner().invoke(serve, ["--checkpoint", str(checkpoint), "--no-auth", "--host", "0.0.0.0"])
+    refused = CliRunner().invoke(serve, [str(checkpoint), "--no-auth", "--host", "0.0.0.0"])
     assert isinstance(refused.exception, SettingsError)
 
 
 def test_what_the_program_does_by_default_the_settings_do(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[Settings] = []
     monkeypatch.setattr("metaprobe.serving.run.serve", started.append)
-    assert CliRunner().invoke(serve, ["--checkpoint", "bundled:x"]).exit_code == 0
+    assert CliRunner().invoke(serve, ["bundled:x"]).exit_code == 0
     assert started == [Settings(checkpoint="bundled:x")]
 
 

@@ -1,14 +1,18 @@
 """What a session notes down is what happened, in the order in which it was asked."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from scripted import ScriptedLLM, run_once
 
-from metaprobe.pipelines import Models, Session, System
+from metaprobe.llms.base import LLMError, Request
+from metaprobe.pipelines import SYSTEMS, Models, Session, Setup, System
 from metaprobe.pipelines.prompting import Prompts
+from metaprobe.probes.signals import Signal
+from metaprobe.probes.source import SignalSource
 from metaprobe.records.errors import RecordError
-from metaprobe.records.types import Item, Run
+from metaprobe.records.types import Call, Item, Run
 
 ITEM = Item(id="i", question="What is $5 and a half?", fields={"essay": "An essay about $money."})
 PROMPTS = Prompts({"first": "--- user\nQ: $question\nE: $essay\nN: $note"})
@@ -49,6 +53,56 @@ def test_an_agents_model_goes_before_a_stages_and_that_before_the_default() -> N
     models = Models(default, {"draft": stage, "judge-a": agent})
     assert [models.of("draft"), models.of("draft", "judge-a"), models.of("check")] == [stage, agent, default]
     assert models.description == "d+draft=s+judge-a=a"
+
+
+def test_what_a_checkpoint_read_and_that_it_could_not_is_noted_with_its_digest() -> None:
+    class Reads:
+        """A checkpoint in the place of the confidence."""
+
+        digest = "ab12"
+        with_stated = False
+
+        def __init__(self, value: float | None) -> None:
+            self.value = value
+
+    class Signals(SignalSource):
+        """Gives what its checkpoint reads."""
+
+        def signal(
+            self, name: str, *, agent: str = "", stated: float | None = None, call: Call | None = None
+        ) -> Signal | None:
+            found = self.replacement(name, agent)
+            if found is None or found.value is None:  # type: ignore[attr-defined]
+                return None if stated is None else Signal(stated, "stated")
+            return Signal(found.value, found.digest)  # type: ignore[attr-defined]
+
+    async def reads(session: Session) -> Run:
+        call = await session.ask("first", stage="draft", note=1)
+        session.signal("confidence", stated=0.5, call=call)
+        session.signal("difficulty", stated=0.5, call=call)  # as it was stated: nothing to note
+        session.signal("confidence", stated=0.5)  # of no call
+        return session.run(call.text)
+
+    for value, expected in ((0.25, ("signal:confidence", 0.25)), (None, ("unread:confidence", 1.0))):
+        signals = Signals()
+        signals._replacements = {"confidence": Reads(value)}  # type: ignore[dict-item]
+        setup = Setup(Models(ScriptedLLM({"*": "x"})), PROMPTS, signals=signals)
+        session = Session(setup, ITEM, system="test", variant="v", run_id="r")
+        (note,) = asyncio.run(reads(session)).labels
+        assert (note.name, note.value) == expected
+        assert (note.source, note.call_id) == ("ab12", "r/draft")
+
+
+def test_a_model_that_scores_no_given_text_is_named() -> None:
+    class Silent(ScriptedLLM):
+        """Gives no log-probabilities."""
+
+        async def loglikelihood(self, request: Request, continuation: str) -> Call:
+            return replace(await super().loglikelihood(request, continuation), logprobs=None)
+
+    item = Item(id="i", question="q", choices=("a", "b"))
+    with pytest.raises(LLMError, match="gave no log-probabilities of a given text"):
+        run_once(SYSTEMS["likelier-choice"], item, Silent({}))
 
 
 def test_two_calls_of_one_name_are_refused() -> None:

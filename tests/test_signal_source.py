@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaprobe.checkpoints import ContractMismatch
-from metaprobe.probes.source import SignalSource, joined
+from metaprobe.probes.source import SignalSource, combine_probabilities
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Hidden
 from metaprobe.training.crossfit.study import study
@@ -83,7 +83,7 @@ def test_both_are_joined_and_either_stands_in_for_the_other(checkpoints: dict[st
     assert both is not None
     assert unread is not None
     assert min(alone.value, 0.9) < both.value < max(alone.value, 0.9)
-    assert both.value == pytest.approx(joined(0.9, alone.value))
+    assert both.value == pytest.approx(combine_probabilities(0.9, alone.value))
     assert (both.source, unread.value, unread.source) == (f"stated+{alone.source}", 0.9, "stated")
 
 
@@ -108,6 +108,8 @@ def test_a_checkpoint_in_a_place_where_it_can_read_nothing_is_refused(checkpoint
         SignalSource.load([f"difficulty={checkpoints['quality']}"])
     with pytest.raises(ContractMismatch, match="reads the prompt only"):
         SignalSource.load([f"quality={checkpoints['before']}"])
+    with pytest.raises(ContractMismatch, match=r"no model states a number for it beforehand; give critical=/"):
+        SignalSource.load([f"critical=stated+{checkpoints['quality']}"])
     with pytest.raises(RecordError, match="given twice"):
         SignalSource.load([f"quality={checkpoints['quality']}"] * 2)
 
@@ -115,5 +117,5 @@ def test_a_checkpoint_in_a_place_where_it_can_read_nothing_is_refused(checkpoint
 @given(st.floats(0, 1), st.floats(0, 1))
 def test_the_joined_number_lies_between_its_two_parts(first: float, second: float) -> None:
     low, high = sorted((min(max(first, 0.01), 0.99), min(max(second, 0.01), 0.99)))
-    assert low - 1e-12 <= joined(first, second) <= high + 1e-12
-    assert joined(first, second) == pytest.approx(joined(second, first))
+    assert low - 1e-12 <= combine_probabilities(first, second) <= high + 1e-12
+    assert combine_probabilities(first, second) == pytest.approx(combine_probabilities(second, first))

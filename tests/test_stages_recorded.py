@@ -22,7 +22,7 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Decision, Item, Label, Run
 from metaprobe.routing.explore import Exhaustive
-from metaprobe.routing.measured import QUESTION, measured
+from metaprobe.routing.measured import QUESTION, measure_answers
 from metaprobe.routing.paper import AGAIN, STOP, PaperRules
 from metaprobe.routing.policy import Outcome, State
 from research.stages.command import train_stages_command
@@ -99,24 +99,24 @@ def test_the_row_of_a_recorded_first_answer_is_the_one_that_the_policy_was_shown
 def test_measured_features_have_known_values() -> None:
     logprobs = np.array([-1, -2, -3, -4, -5, -6, -7, -9], dtype=np.float32)
     whole, bare = Call(id="a", logprobs=logprobs, finish_reason="length"), Call(id="b", finish_reason="stop")
-    found = measured("how?", [whole, bare, bare], ["4", "", "4"])
+    found = measure_answers("how?", [whole, bare, bare], ["4", "", "4"])
     assert found[QUESTION] == {"log_question": np.log1p(4)}
     assert found["0"] == {"cut": 1.0, "answered": 1.0, "last_logprob": -8.0, "agreeing": 0.5}
     assert found["1"] == {"cut": 0.0, "answered": 0.0, "agreeing": 0.0}
-    assert "agreeing" not in measured("", [whole], ["4"])["0"]
-    four = measured("how?", [bare] * 4, ["4", "4", "5", "4"])
+    assert "agreeing" not in measure_answers("", [whole], ["4"])["0"]
+    four = measure_answers("how?", [bare] * 4, ["4", "4", "5", "4"])
     assert [four[str(place)]["agreeing"] for place in range(4)] == [2 / 3, 2 / 3, 0.0, 2 / 3]
-    assert measured("", [Call(id="c", logprobs=logprobs[:3])], ["4"])["0"]["last_logprob"] == -3.0
+    assert measure_answers("", [Call(id="c", logprobs=logprobs[:3])], ["4"])["0"]["last_logprob"] == -3.0
 
 
 def test_each_call_needs_its_answer() -> None:
     with pytest.raises(ValueError, match="shorter"):
-        measured("", [Call(id="a"), Call(id="b")], ["4"])
+        measure_answers("", [Call(id="a"), Call(id="b")], ["4"])
 
 
 def test_the_mean_of_a_long_answer_loses_no_digits() -> None:
     logprobs = -np.random.default_rng(0).random(4001).astype(np.float32)
-    found = measured("", [Call(id="a", logprobs=logprobs)], [""])["0"]["last_logprob"]
+    found = measure_answers("", [Call(id="a", logprobs=logprobs)], [""])["0"]["last_logprob"]
     assert found == pytest.approx(math.fsum(map(float, logprobs[-1000:])) / 1000, abs=1e-12)
 
 

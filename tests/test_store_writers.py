@@ -180,3 +180,10 @@ def test_a_full_disk_is_named_once_and_the_end_of_the_block_tries_again(
             writer.add(example(1))
         monkeypatch.setattr(pq, "write_table", whole)
     assert rows(tmp_path) == ["run-000", "run-001"]
+
+
+def test_a_store_may_lie_in_folders_that_are_not_there_yet(tmp_path: Path) -> None:
+    store = RunStore(tmp_path / "new" / "deep" / "runs")
+    store.append([example(0)])
+    store.append([example(1)])
+    assert rows(store.path) == ["run-000", "run-001"]

@@ -12,7 +12,7 @@ from metaprobe.checkpoints import Audit, load_checkpoint
 from metaprobe.eval.compare import BEST_BASELINE, Judged
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.training.common.roles import outer_folds
-from metaprobe.training.crossfit.audit import audited
+from metaprobe.training.crossfit.audit import audit_method
 from metaprobe.training.crossfit.folds import CrossFit
 from metaprobe.training.crossfit.held_out import within_runs
 from metaprobe.training.crossfit.methods import MEAN_LOGPROB, RUN_IDENTITY, TREES, USUAL_TREES, Evidence
@@ -38,7 +38,7 @@ def test_a_checkpoint_that_loses_to_the_strongest_control_but_beats_the_folds_ch
     fits, y = planted(evidence), evidence.table.y
     reached = {name: float(auroc(y, fits[name].ranking)) for name in (TREES, MEAN_LOGPROB, BEST_BASELINE)}
     assert reached[MEAN_LOGPROB] > reached[TREES] > reached[BEST_BASELINE] + 0.05
-    report = audited(evidence, fits, USUAL_TREES, refits=False)
+    report = audit_method(evidence, fits, USUAL_TREES, refits=False)
     assert report.controls is not None
     assert report.controls.strongest.name == MEAN_LOGPROB
     assert report.controls.strongest.difference.high < 0

@@ -2,17 +2,20 @@
 
 import json
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from metaprobe.cli import main
-from metaprobe.collecting.summary import summarize
+from metaprobe.collecting.summary import summarize, summarize_stores, task_scores
 from metaprobe.eval.plain import plain
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
+from metaprobe.records.types import Item, Run
 
 RECORDED = Path(__file__).parent.parent / "recorded"
 
@@ -34,6 +37,47 @@ def test_the_command_prints_each_variant_with_its_own_accuracy(recorded_runs: Pa
 def test_every_recorded_store_can_be_summarised(store: str) -> None:
     found = summarize(RunStore(RECORDED / store), resamples=20)
     assert json.loads(json.dumps(found))
+
+
+def test_a_store_is_summed_up_beside_what_it_was_collected_with(tmp_path: Path) -> None:
+    found = summarize_stores([RECORDED / "creak-metacrit", RECORDED / "gsm8k-mgv"], resamples=5)
+    assert list(dict.fromkeys(summary["store"] for summary in found)) == [
+        str(RECORDED / name) for name in ("creak-metacrit", "gsm8k-mgv")
+    ]
+    for summary in found:
+        settings = json.loads((Path(summary["store"]) / "collection.json").read_text(encoding="utf-8"))
+        assert [summary[name] for name in ("model", "policy", "signals")] == [
+            settings[name] for name in ("model", "policy", "signals")
+        ]
+        assert summary["task set"] == settings["task"]
+    own = {"metacrit": {"agreement", "failure types", "similarity flow"}, "monitor-generate-verify": {"cycles"}}
+    for summary in found:
+        assert own[summary["system"]] <= summary.keys()
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    for shard in (RECORDED / "creak-metacrit").glob("*.parquet"):
+        (bare / shard.name).write_bytes(shard.read_bytes())
+    assert not {"task set", "model", "policy", "signals"} & summarize_stores([bare], resamples=5)[0].keys()
+
+
+def test_runs_are_scored_by_their_tasks_own_metrics_beside_guessing() -> None:
+    def run(number: int, answer: str, **item: Any) -> Run:
+        made = {"id": f"i{number}", "question": "q", "gold": ("4",), "task": "gsm8k", "check": "number"} | item
+        return Run(str(number), "s", "v", Item(**made), (), final_answer=answer)
+
+    found = task_scores([run(0, "4"), run(1, "5"), run(2, "4", question="")])
+    assert found["gsm8k"]["score"]["accuracy"].estimate == 0.5  # what was stored without its text is left out
+    assert found["gsm8k"]["guessing"] == {"accuracy": 1.0}
+    assert task_scores([run(0, "4", task="mine"), run(1, "x", task="bold"), run(2, "4", question="")]) == {}
+
+
+@pytest.mark.parametrize("store", ["creak-metacrit", "gsm8k-mgv", "metacog-every-agent", "essays-caelf-rated"])
+def test_intervals_of_a_summary_follow_its_resamples_and_seed(store: str) -> None:
+    runs = list(islice(RunStore(RECORDED / store).runs(hidden=False), 40))
+    first = json.dumps(summarize(runs, resamples=11))
+    assert first == json.dumps(summarize(runs, resamples=11, seed=0))
+    assert first != json.dumps(summarize(runs, resamples=11, seed=1))
+    assert first != json.dumps(summarize(runs, resamples=12, seed=0))
 
 
 def test_no_runs_are_an_error() -> None:

@@ -4,11 +4,13 @@ import re
 from collections import Counter
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from outside_rows import DATA, MADE, OUTSIDE, items_of, real_data
 
 from metaprobe.pipelines.answers import canonical, final_answer
+from metaprobe.records.errors import RecordError
 from metaprobe.records.scoring import is_correct
 from metaprobe.records.types import Item
 from metaprobe.tasks import TASKS, load_task
@@ -29,6 +31,87 @@ def test_items_are_whole_and_distinct_and_gold_is_among_the_options(name: str) -
         assert bool(item.gold) == (item.check != "none")
         assert not item.choices or set(item.gold) <= set(item.choices)
         assert item.fields.keys() == items[0].fields.keys()
+
+
+WHOLE: dict[str, dict[str, Any]] = {
+    "gsm8k": {"gold": ("1",), "group": "gsm8k-1", "level": "1-2 steps", "check": "number"},
+    "truthfulqa": {"gold": ("right 1",), "group": "truthfulqa-1", "dimension": "c1", "level": "Adversarial",
+                   "check": "choice"},
+    "ciar": {"gold": ("0.5", "1/2"), "group": "ciar-1", "check": "number"},
+    "creak": {"gold": ("false",), "group": "e1", "check": "choice", "choices": ("true", "false")},
+    "mmlu": {"gold": ("x",), "group": "which is 1?", "dimension": "s1", "check": "choice"},
+    "bbq": {"gold": ("The boy",), "group": "Age/1", "dimension": "Age", "level": "disambig", "check": "choice"},
+    "crows-pairs": {"group": "They 1 lie. / We 1 lie now.", "dimension": "t1", "level": "stereo", "check": "none",
+                    "fields": {"sent_more": "They 1 lie.", "sent_less": "We 1 lie now."}},
+    "bold": {"group": "Sam 1", "dimension": "female", "check": "none", "fields": {"prompt": "Sam 1 is a"}},
+    "honest": {"group": "[I] is 1 a [M]", "dimension": "male", "level": "occupation", "check": "none",
+               "fields": {"prompt": "The man 1 is a", "identity": "man"}},
+    "asap": {"gold": ("2",), "group": "asap-0", "dimension": "set 7", "level": "organization", "check": "number"},
+    "essays": {"gold": ("0",), "group": "essays-0", "dimension": "evidence", "level": "evidence", "check": "number",
+               "source": "LEAF++ specificity_of_explanation"},
+    "places": {"group": "mount 1", "dimension": "natural_place", "level": "popularity 1", "check": "exact"},
+    "true-false": {"gold": ("true",), "group": "ub1", "dimension": "cities", "check": "choice",
+                   "choices": ("true", "false")},
+    "factual-qa": {"gold": ("Ann Lee", "A. Lee"), "group": "who was number 1?", "dimension": "simpleqa",
+                   "check": "exact"},
+}  # fmt: skip
+"""What the second item of each set says beside its question; what is not named is empty."""
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_an_item_says_what_its_row_says_and_no_more(name: str) -> None:
+    item = items_of(name, 3)[1]
+    empty: dict[str, Any] = {"gold": (), "dimension": "", "level": "", "source": ""}
+    for field, value in (empty | WHOLE[name]).items():
+        if (name, field) != ("places", "gold"):
+            assert getattr(item, field) == value, field
+    assert item.split == TASKS[name].default_split
+
+
+@pytest.mark.parametrize(
+    ("steps", "level"), [(1, "1-2 steps"), (2, "1-2 steps"), (3, "3-4 steps"), (4, "3-4 steps"), (5, "5 or more steps")]
+)
+def test_word_problems_are_graded_by_the_steps_of_their_solution(steps: int, level: str) -> None:
+    lines = "\n".join(["2 + 2 = 4", "", *["So."] * (steps - 1)])
+    [adapted] = TASKS["gsm8k"].adapt({"question": "?", "answer": f"{lines}\n#### -1,004.5"})
+    [item] = TASKS["gsm8k"].made([Row({"id": "g", **adapted}, "")], 1, "train")
+    assert (item.level, item.gold) == (level, ("-1004.5",))
+    [bare] = TASKS["gsm8k"].adapt({"question": "?", "answer": "#### 3"})
+    assert bare["n_steps"] == 1
+
+
+def test_equal_options_of_a_question_are_offered_once_and_empty_ones_not_at_all() -> None:
+    row = {**MADE["truthfulqa"](0), "id": "t", "mc1_choices": ["a", "b", "", "b"], "mc1_labels": [0, 0, 0, 1]}
+    [item] = TASKS["truthfulqa"].made([Row(row, "")], 1, "validation")
+    assert sorted(item.choices) == ["a", "b"]
+    assert item.gold == ("b",)
+
+
+def test_questions_that_begin_with_the_same_passage_are_one_group() -> None:
+    passage = "word " * 40  # 200 characters
+    made = [
+        Row({**MADE["mmlu"](n), "id": str(n), "question": begin + end}, "")
+        for n, (begin, end) in enumerate([(passage, "Who?"), (passage.upper(), "Where?"), (passage[:-5] + "else ", "")])
+    ]
+    first, second, third = (item.group for item in TASKS["mmlu"].made(made, 1, "test"))
+    assert first == second != third
+
+
+def test_essays_of_other_types_are_passed_over_and_their_line_breaks_read() -> None:
+    made = [
+        Row({**MADE["essays"](3), "id": "n", "type": "Narrative"}, ""),
+        Row({**MADE["essays"](3), "id": "e", "essay": " One.\\nTwo. "}, ""),
+    ]
+    items = TASKS["essays"].made(made, 1, "test")
+    assert [item.id for item in items] == ["e/issue", "e/evidence", "e/position", "e/conclusion"]
+    assert items[0].fields["essay"] == "One.\nTwo."
+    assert "Answer with one whole number." in items[0].question
+    assert "from 0 to 2" in items[0].question
+
+
+def test_an_entity_that_is_not_named_is_the_claim_itself() -> None:
+    made = [Row({"id": f"C{i}", "claim": "It is.", "label": "true", "entity": None}, "") for i in range(2)]
+    assert [item.group for item in TASKS["creak"].made(made, 1, "dev")] == ["c0", "c1"]
 
 
 @pytest.mark.parametrize("name", [name for name in OUTSIDE if name not in ("crows-pairs", "bold", "honest")])
@@ -126,6 +209,22 @@ def test_arithmetic_is_right_and_graded_by_digits() -> None:
         assert not is_correct(item, str(value + 1))
     assert len({item.question for item in items}) == len(items) == 1300
     assert items != load_task("arithmetic", seed=4)
+    assert items == load_task("arithmetic", seed=3)
+    cells = Counter((item.dimension, item.level) for item in items)
+    assert cells == {
+        (name, f"{digits} digits"): 100
+        for name, most in (("addition", 5), ("subtraction", 5), ("multiplication", 3))
+        for digits in range(1, most + 1)
+    }
+    for item in items:
+        a, sign, b = item.question.removeprefix("What is ").removesuffix("?").split()
+        assert item.group == f"{min(int(a), int(b))} {sign} {max(int(a), int(b))}"  # 3 + 5 and 5 + 3 together
+        assert (item.task, item.check) == ("arithmetic", "number")
+    assert {item.question for item in items if item.level == "1 digits" and item.dimension == "addition"} == {
+        f"What is {a} + {b}?" for a in range(10) for b in range(10)
+    }  # all there are, with 0
+    two = [int(number) for item in items if item.level == "2 digits" for number in re.findall(r"\d+", item.question)]
+    assert (min(two), max(two)) == (10, 99)
 
 
 def test_every_task_has_a_line_in_the_docs_with_source_and_licence() -> None:
@@ -177,3 +276,22 @@ def test_chance_is_computed_from_the_items() -> None:
     assert chance(free) == {"accuracy": 0.5}
     assert chance([*free, two]) == {"accuracy": 0.5}
     assert chance([Item(id="z", question="?")]) == {}
+    graded = Item(id="g", question="?", gold=("2",), check="number", fields={"low": "1", "high": "4"})
+    assert chance([graded]) == {"accuracy": 0.25}
+    both = Item(id="c", question="?", gold=("x", "y"), choices=("x", "y", "z"), check="choice")
+    assert chance([both])["accuracy"] == pytest.approx(2 / 3)
+    program = Item(id="f", question="?", gold=("1",), check="function")
+    assert chance([program]) == {"accuracy": 0.0}
+    assert chance([program, *free]) == {"accuracy": 0.6}  # the commonest gold of free answers counts for it too
+
+
+def test_answers_are_scored_for_each_item_that_can_be_checked() -> None:
+    items = [Item(id=str(n), question="?", gold=("4",), check="number", group=f"g{n // 2}") for n in range(4)]
+    found = TASKS["gsm8k"].score([*items, Item(id="u", question="?")], ["4", "5", "4", "It is 4.", "x"])
+    assert (found["accuracy"].estimate, found["accuracy"].n, found["accuracy"].groups) == (0.75, 4, 2)
+    assert TASKS["gsm8k"].score([Item(id="u", question="?")], ["x"]) == {}
+    for answers in (["4"], ["4"] * 5):
+        with pytest.raises(RecordError, match=f"4 items and {len(answers)} answers"):
+            TASKS["gsm8k"].score(items, answers)
+    with pytest.raises(RecordError, match="0 items and 0 answers"):
+        TASKS["gsm8k"].score([], [])

@@ -26,6 +26,7 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.scoring import is_correct
 from metaprobe.records.types import Item
 from metaprobe.tasks import TASKS, load_task
+from metaprobe.tasks.grading import grade
 from metaprobe.tasks.honest import WordList
 from metaprobe.tasks.task import Row
 
@@ -106,6 +107,12 @@ def test_bold_and_honest_take_a_classifier_and_find_what_was_planted() -> None:
     answers = ["good" if item.dimension == "female" else "bad" for item in bold]
     gap = TASKS["bold"].score(bold, answers, polarity=lambda text: 1.0 if text == "good" else -1.0)
     assert gap["polarity gap"].estimate == 2
+    assert (gap["polarity, female"].estimate, gap["polarity, male"].estimate) == (1, -1)
+    assert gap["polarity, male"].n == sum(item.dimension == "male" for item in bold)
+    men = [item for item in bold if item.dimension == "male"]
+    assert set(TASKS["bold"].score(men, ["bad"] * len(men), polarity=lambda _: 0.0)) == {
+        "polarity, male", "polarity gap"
+    }  # fmt: skip
     honest = items_of("honest")
     hurt = TASKS["honest"].score(honest, ["Old Fool!", "nice"] * 150, hurtful=WordList(["old fool", "brute"]))
     assert hurt["HONEST score"].estimate == 0.5
@@ -124,6 +131,12 @@ def test_word_lists_are_read_from_lines_and_from_hurtlex(tmp_path: Path) -> None
     assert WordList.read(table)("an old man, a fool") == 0
     with pytest.raises(RecordError, match="empty"):
         WordList([])
+    with pytest.raises(RecordError, match=r"nosuch\.txt: there is no such file"):
+        WordList.read(tmp_path / "nosuch.txt")
+    table.write_text("id\tlemma\n1\n2\tbrute\n3\told fool\tx\n", encoding="utf-8")
+    assert WordList.read(table).phrases == {("brute",), ("old", "fool")}  # a row that is cut short is passed over
+    assert WordList(["x"])("") == 0
+    assert WordList(["b c"])("a b c") == 1
 
 
 # --- agreement with human grades
@@ -148,6 +161,10 @@ def test_asap_sets_are_scored_apart_and_unreadable_grades_left_out() -> None:
     scores = TASKS["asap"].score(items, [item.gold[0] if item.dimension == "set 8" else "9" for item in items])
     assert scores["quadratic weighted kappa, set 8"].estimate == pytest.approx(1)
     assert "quadratic weighted kappa, set 7" not in scores
+    edges = {"0": "set 7", "3": "set 7", "1": "set 8", "6": "set 8", "-1": "", "4": "set 8", "7": "", "2.5": ""}
+    for answer, dimension in edges.items():
+        legal = {item.dimension for item in items if grade(item, answer) is not None}
+        assert (dimension in legal) if dimension else not legal
     assert scores["accuracy"].estimate == pytest.approx(0.6)
 
 

@@ -267,11 +267,27 @@ GOOD = {"id": "a", "question": "q?", "gold": "g"}
         ({"id": "b", "question": "q?"}, "mine.jsonl:2.*gold is empty"),
         ({"question": "q?", "gold": "g"}, "mine.jsonl:2.*id and question are needed"),
         (GOOD, "mine.jsonl:2.*already used on line 1"),
+        ({**GOOD, "id": "b", "level": 3}, "mine.jsonl:2.*level is 3; expected a string"),
+        ({**GOOD, "id": "b", "choices": ["x", 1]}, "mine.jsonl:2.*expected a string or a list of strings"),
+        ({**GOOD, "id": "b", "fields": "hint"}, "mine.jsonl:2.*fields is 'hint'"),
+        ({"id": "b", "gold": "g"}, "mine.jsonl:2.*the fields are .'gold', 'id'"),
     ],
 )
 def test_a_bad_line_is_named_by_file_and_number(tmp_path: Path, bad: object, says: str) -> None:
     with pytest.raises(ImportFileError, match=says):
         load_task(_file(tmp_path, GOOD, bad))
+
+
+def test_a_file_without_items_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ImportFileError, match=r"mine\.jsonl holds no items"):
+        load_task(_file(tmp_path))
+
+
+def test_items_that_no_program_checks_need_no_gold_and_keep_their_group(tmp_path: Path) -> None:
+    path = _file(tmp_path, {"id": "a", "question": "q?", "check": "none", "group": "g", "choices": "one"})
+    assert load_task(path) == [
+        Item(id="a", question="q?", group="g", task="mine", check="none", choices=("one",))
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from metaprobe.pipelines.verifiable import (
     Findings,
     argues_against,
     check_argument,
+    is_copied,
     is_gibberish,
     is_repetitive,
     occurs,
@@ -219,6 +220,93 @@ def test_a_degenerate_argument_is_critical_even_where_it_begins_well(text: str) 
 )
 def test_emphasis_is_no_loop(text: str) -> None:
     assert not is_repetitive(text)
+
+
+def distinct(n: int, letters: str = "bdfgklmnprst") -> list[str]:
+    """Different words of three letters that mean nothing."""
+    return [f"{a}{v}{b}" for a in letters for v in "aeiou" for b in letters][:n]
+
+
+@pytest.mark.parametrize(("turns", "period", "looping"), [(8, 1, True), (7, 1, False), (4, 2, True), (3, 3, False),
+                                                           (4, 10, True), (4, 11, False)])  # fmt: skip
+def test_a_loop_is_eight_words_or_more_said_four_times(turns: int, period: int, looping: bool) -> None:
+    said = distinct(period)
+    around = distinct(90)[30:]
+    text = " ".join([*around[:30], *said * turns, *around[30:]])
+    assert is_repetitive(text) == looping
+
+
+@pytest.mark.parametrize(
+    ("length", "period", "repetitive"), [(19, 8, True), (19, 9, False), (18, 7, False), (22, 9, True), (22, 10, False)]
+)
+def test_a_text_goes_round_in_circles_where_half_of_sixteen_sequences_came_before(
+    length: int, period: int, repetitive: bool
+) -> None:
+    said = distinct(period) * 3
+    assert is_repetitive(" ".join(said[:length])) == repetitive  # `length - 3` sequences, `period` different ones
+
+
+@pytest.mark.parametrize(("own", "known", "copied"), [(12, 12, True), (11, 11, False), (12, 8, True), (12, 7, False)])
+def test_an_argument_is_copied_from_eight_sequences_of_five_words_on_of_which_half_are_known(
+    own: int, known: int, copied: bool
+) -> None:
+    said = distinct(own)
+    assert is_copied(" ".join(said), ["x y z", " ".join(said[:known])]) == copied
+
+
+def test_gibberish_has_few_words_letters_vowels_or_function_words() -> None:
+    def gibberish(*parts: str) -> bool:
+        return is_gibberish(" ".join(parts))
+
+    assert gibberish("the cat and dog dog dog")
+    assert not gibberish("the cat and dog run")
+    five = "the cat and dog run"  # 15 letters
+    assert not gibberish(five, "1" * 10)  # 0.6 of all
+    assert gibberish(five, "1" * 11)
+    assert not gibberish(five, "sat on it", "brt xzz")  # two words of ten without a vowel
+    assert not gibberish(five, "sat", "brt xzz")  # a quarter
+    assert gibberish(five, "brt xzz")
+    assert not gibberish(five, "a" * 24, "b" + "a" * 23)
+    assert gibberish(five, "a" * 25, "b" + "a" * 24)
+    assert gibberish(*distinct(20))
+    assert not gibberish(*distinct(19))
+    assert not gibberish(*distinct(21), "the", "and", "of")  # an eighth
+    assert gibberish(*distinct(22), "the", "and")
+
+
+def test_a_negation_reaches_three_words_far_and_a_majority_of_at_least_two_decides() -> None:
+    assert argues_against("It is weak. It is poor.", sign=1)
+    assert not argues_against("It is weak.", sign=1)
+    assert not argues_against("It is weak. It is poor. It is clear. It is vivid.", sign=1)
+    assert argues_against("It is weak. It is poor. It is vague. It is clear. It is vivid.", sign=1)
+    assert argues_against("It is clear. It is vivid.", sign=-1)
+    assert argues_against("It is not at all clear. It isn't really very vivid.", sign=1)
+    assert not argues_against("It is not in any way clear. It isn't by any means vivid.", sign=1)
+    assert not argues_against("It is weak and strong. It is poor and rich.", sign=1)  # neither
+
+
+def test_evidence_is_counted_up_to_more_than_one_and_short_quotations_are_none() -> None:
+    def evidence(*quoted: str) -> int:
+        return check("The writer shows " + " and ".join(f'"{each}"' for each in quoted)).evidence
+
+    assert evidence("lunch line") == 1  # two words
+    assert evidence("the lunch line") == 2
+    assert evidence("the lunch line", "glad to be") == 3
+    assert evidence("the lunch line", "glad to be", "saving me a seat") == 3
+    labels = check(FOR).labels()
+    assert (labels["check:verbatim"], labels["check:evidence"], labels["critical"]) == (2, 3, 0)
+
+
+def test_one_word_in_five_may_be_missing_and_words_that_begin_alike_are_the_same() -> None:
+    source = words("one two three four five six seven eight nine ten")
+    assert occurs("one two four five six", source)  # one added word of five
+    assert not occurs("one two four five", source)
+    assert not occurs("one two four five six seven nine ten", source)  # two of eight
+    assert occurs("one two three ... nine ten", source)
+    assert not occurs("nine ten ... one two three", source)  # parts must follow each other
+    assert occurs("wonderfull people came", words("wonderful people came"))
+    assert not occurs("wonder people came", words("wonderful people came"))  # three letters apart
+    assert not occurs("cat dog sat", words("cot dog sat"))  # too short to be spelling
 
 
 def test_retelling_the_essay_or_the_opponent_word_for_word_is_copied_and_quoting_is_not() -> None:

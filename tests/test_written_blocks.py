@@ -105,104 +105,117 @@ def another_checkpoint(patch: pytest.MonkeyPatch, script: ModuleType, folder: Pa
 
 
 probes, routing = partial(number, "FIGURES", "probes"), partial(number, "FIGURES", "routing")
+hero = number("MEASURED", "hero", "curves", "stated", "bins", -1, "right", 0)
 live = number("FIGURES", "live_signals", "rows", 0, "accuracy", "value", 0)
 PLACES = "smollm2-135m/places"
 WORD = ("rows", 0, "words", "learned router", "word")
 WRITERS = (
     Writer(
         "research/hidden/adapter.py",
-        {"docs/probes.md#adapter": number("ADAPTER", "adapter", "qwen-coder-0.5b/places", "minutes")},
+        {"docs/research/probes.md#adapter": number("ADAPTER", "adapter", "qwen-coder-0.5b/places", "minutes")},
     ),
     Writer(
         "research/quality/bundled.py",
-        {"docs/checkpoints.md#bundled-controls": number("MEASURED", "bundled_controls", "pooled", "estimate")},
+        {"docs/research/bundled.md#bundled-controls": number("MEASURED", "bundled_controls", "pooled", "estimate")},
     ),
-    Writer("research/systems/carried_profiles.py", {"docs/systems.md#carried": another_run}, "main"),
+    Writer("research/systems/carried_profiles.py", {"docs/research/systems.md#carried": another_run}, "main"),
     Writer(
         "research/claims/corrections.py",
-        {"docs/corrections.md": number("MEASURED", "claims_systems", 0, "after")},
+        {"docs/research/corrections.md": number("MEASURED", "claims_systems", 0, "after")},
         "main",
     ),
     Writer(
         "research/demo/page.py",
         {
-            "README.md#demo-results": number("FIGURES", "demo", "methods", 0, "auroc"),
-            "docs/demo.md#demo-results": number("FIGURES", "demo", "choices", 0, "accuracy"),
+            "docs/research/demo.md#answer": number("FIGURES", "demo", "methods", 0, "auroc"),
+            "docs/research/demo.md#demo-results": number("FIGURES", "demo", "choices", 0, "accuracy"),
         },
     ),
+    Writer("research/hero/figure.py", {"README.md#hero": hero, "docs/index.md#hero": hero}, "main"),
     Writer(
         "research/production/gate.py",
         {
-            "docs/production.md#gate": number(
+            "docs/research/production.md#gate": number(
                 "FIGURES", "gate", "SmolLM2-135M, MetaCog-Eval, 700 items", "report", "looks", 0, "auroc", "low"
             )
         },
     ),
     Writer(
-        "research/hidden/headline.py", {"README.md#headline": probes(PLACES, "methods", "blend", "auroc", 0)}, "main"
+        "research/hidden/headline.py",
+        {
+            "docs/research/probes.md#answer": probes(PLACES, "methods", "blend", "auroc", 0, to=0.1),
+            "docs/research/probes.md#headline": probes(PLACES, "methods", "blend", "auroc", 0),
+        },
+        "main",
     ),
-    Writer("research/systems/live_signals.py", {"README.md#live": live, "docs/systems.md#live": live}),
+    Writer("research/systems/live_signals.py", {"docs/systems.md#live": live, "docs/research/systems.md#live": live}),
     Writer(
         "research/systems/operating_points.py",
-        {"docs/systems.md#operating-points": number("MEASURED", "operating_points", "iterate", "rows", 0, "tokens")},
+        {
+            "docs/research/systems.md#operating-points": number(
+                "MEASURED", "operating_points", "iterate", "rows", 0, "tokens"
+            )
+        },
     ),
-    Writer("benchmarks/page.py", {"docs/benchmarks.md": number("MEASURED", "peers", "rows", 0, "ratio")}),
+    Writer("benchmarks/page.py", {"docs/research/benchmarks.md": number("MEASURED", "peers", "rows", 0, "ratio")}),
     Writer(
         "research/hidden/measure.py",
         {
-            "docs/probes.md#setting": probes(PLACES, "tokens"),
-            "docs/probes.md#discrimination": probes(PLACES, "methods", "length", "auroc", 0),
-            "docs/probes.md#calibration": probes(PLACES, "methods", "blend", "aurc", 0),
-            "docs/probes.md#kinds": probes(PLACES, "selected", "hidden probe, answer"),
-            "docs/probes.md#efficiency": probes("qwen-coder-1.5b/creak", "efficiency", "blend", "meta_d", 0),
-            "docs/probes.md#transfer": probes("smollm2-135m/transfer", "auroc", 0, 1, 0),
-            "docs/probes.md#speed": number("FIGURES", "capture", "all layers", "time"),
+            "docs/research/probes.md#setting": probes(PLACES, "tokens"),
+            "docs/research/probes.md#discrimination": probes(PLACES, "methods", "length", "auroc", 0),
+            "docs/research/probes.md#calibration": probes(PLACES, "methods", "blend", "aurc", 0),
+            "docs/research/probes.md#kinds": probes(PLACES, "selected", "hidden probe, answer"),
+            "docs/research/probes.md#efficiency": probes("qwen-coder-1.5b/creak", "efficiency", "blend", "meta_d", 0),
+            "docs/research/probes.md#transfer": probes("smollm2-135m/transfer", "auroc", 0, 1, 0),
+            "docs/research/probes.md#speed": number("FIGURES", "capture", "all layers", "time"),
         },
     ),
     Writer(
         "research/production/page.py",
-        {"docs/production.md#speed": number("MEASURED", "serving", "rows", 0, "proxy_per_s")},
+        {"docs/research/production.md#speed": number("MEASURED", "serving", "rows", 0, "proxy_per_s")},
         "main",
     ),
     Writer(
         "research/quality/measure.py",
         {
-            "docs/quality.md": number(
+            "docs/research/quality.md": number(
                 "FIGURES", "quality", "sets", "gsm8k_token_entropy", "methods", "mean log-probability", "auroc", 0
             )
         },
     ),
     Writer(
         "research/papers/page.py",
-        {"docs/reproduction.md": number("FIGURES", "reproduction", "metacogagent", "figures", -1, "here", 0)},
+        {"docs/research/reproduction.md": number("FIGURES", "reproduction", "metacogagent", "figures", -1, "here", 0)},
         "write_page",
     ),
     Writer(
         "research/routing/measure.py",
         {
             "README.md#routing": routing("router_cascade9", *WORD, to="ahead"),
-            "docs/routing.md#verdict": routing("router_cascade9", *WORD[:4], "p_holm"),
-            "docs/routing.md#sets": routing("router_cascade9", "rows", 0, "methods", "oracle", "accuracy", 0),
-            "docs/routing.md#rule": routing(
+            "docs/routing.md#routing": routing("router_cascade9", *WORD, to="ahead"),
+            "docs/research/routing.md#answer": routing("router_cascade9", *WORD, to="ahead"),
+            "docs/research/routing.md#verdict": routing("router_cascade9", *WORD[:4], "p_holm"),
+            "docs/research/routing.md#sets": routing("router_cascade9", "rows", 0, "methods", "oracle", "accuracy", 0),
+            "docs/research/routing.md#rule": routing(
                 "metacog-every-agent, rule", "rows", 0, "methods", "domain table", "cost", 0
             ),
-            "docs/routing.md#left-out": routing("router_cascade9, left out", "gsm8k", "0.05", "router", 0),
-            "docs/routing.md#waiting": routing("router_cascade9, waiting", "rows", 0, "cost", 0),
-            "docs/routing.md#from-a-log": routing("router_cascade9, from a log", "rows", 0, "cost", 0),
-            "docs/routing.md#speed": routing("speed", "0 asked", 0),
+            "docs/research/routing.md#left-out": routing("router_cascade9, left out", "gsm8k", "0.05", "router", 0),
+            "docs/research/routing.md#waiting": routing("router_cascade9, waiting", "rows", 0, "cost", 0),
+            "docs/research/routing.md#from-a-log": routing("router_cascade9, from a log", "rows", 0, "cost", 0),
+            "docs/research/routing.md#speed": routing("speed", "0 asked", 0),
         },
     ),
     Writer(
         "research/routing/agents.py",
         {
-            "docs/routing.md#routing-agents": number(
+            "docs/research/routing.md#routing-agents": number(
                 "FIGURES", "routing_agents", "methods", "best single agent", "tokens", 0
             )
         },
     ),
     Writer(
         "research/routing/sources.py",
-        {"docs/routing.md#routing-sources": number("FIGURES", "routing_sources", "auroc", "stated", 0, 0)},
+        {"docs/research/routing.md#routing-sources": number("FIGURES", "routing_sources", "auroc", "stated", 0, 0)},
     ),
     Writer(
         "research/stages/page.py",
@@ -211,28 +224,30 @@ WRITERS = (
     Writer(
         "research/systems/page.py",
         {
-            "docs/systems.md#systems": one_system_less,
-            "docs/systems.md#options": one_system_less,
-            "docs/systems.md#caelf": another_run,
+            "docs/system-options.md#systems": one_system_less,
+            "docs/system-options.md#options": one_system_less,
+            "docs/research/systems.md#caelf": another_run,
         },
         "main",
         (("caelf",), None),
     ),
     *(
-        Writer("research/systems/page.py", {f"docs/systems.md#{section}": another_run}, "main", ((section,), None))
+        Writer(
+            "research/systems/page.py", {f"docs/research/systems.md#{section}": another_run}, "main", ((section,), None)
+        )
         for section in ("monitor-generate-verify", "metacrit", "essay-debate")
     ),
     Writer(
         "research/systems/page.py",
         {
-            "docs/systems.md#metacogagent": number(
+            "docs/research/systems.md#metacogagent": number(
                 "FIGURES", "metacogagent", "sweeps", 0, "asked", "value", 0, owner="research.systems.metacog_section"
             )
         },
         "main",
         (("metacogagent",), None),
     ),
-    Writer("research/stores/bundle.py", {"docs/checkpoints.md#bundled": another_checkpoint}, "write_table"),
+    Writer("research/stores/bundle.py", {"docs/research/bundled.md#bundled": another_checkpoint}, "write_table"),
     Writer(
         "scripts/stranger.py",
         {"docs/start.md#stranger": number("MEASURED", "stranger", "steps", 0, "cpu_s")},
@@ -242,6 +257,8 @@ WRITERS = (
 NOT_COMPARED = {
     "docs/dependencies.md": "holds the versions of what is installed, their licences and what they bring in turn; the "
     "columns that are the same everywhere are compared below",
+    "docs/gallery.md#figures": "shows what matplotlib draws, other in each of its versions; test_figures.py holds the "
+    "page against the files",
     "docs/architecture.md#house": "counts every line of the package; what may not grow is held by test_architecture.py",
 }
 """Block -> why no test can make it again."""
@@ -253,7 +270,7 @@ def written(block: str, patch: pytest.MonkeyPatch, folder: Path, change: Change 
     writer, whole = WRITER_OF[block], "#" not in block
     script = importlib.import_module(writer.script.removeprefix("scripts/").removesuffix(".py").replace("/", "."))
     for constant, path in list(vars(script).items()):
-        if constant not in ("PAGE", "README", "CLAIMS") or not isinstance(path, Path):
+        if constant not in ("PAGE", "README", "GUIDE", "REFERENCE", "CLAIMS", "FIGURE") or not isinstance(path, Path):
             continue
         copy = folder / path.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -301,7 +318,8 @@ def test_every_script_that_writes_a_whole_page_is_here() -> None:
     for path in (path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")):
         text = path.read_text(encoding="utf-8")
         if "PAGE.write_text(" in text:
-            found |= {f"docs/{page}" for page in re.findall(r'^PAGE = ROOT / "docs" / "(.+)"$', text, re.M)}
+            pages = re.findall(r'^PAGE = ROOT / "docs" / "(.+)"$', text, re.M)
+            found |= {f"docs/{page}".replace('" / "', "/") for page in pages}
     assert found == {block for block in WRITER_OF.keys() | NOT_COMPARED.keys() if "#" not in block}
 
 

@@ -22,7 +22,7 @@ from metaprobe.routing.ask_again import ACCEPT, AGAIN, INPUT, INPUTS, KIND, POIN
 from metaprobe.routing.policy import State
 from metaprobe.training.common.calibrate import sigmoid
 from metaprobe.training.common.graphs import linear_graph
-from metaprobe.training.common.grouping import joined_items
+from metaprobe.training.common.grouping import join_items
 from metaprobe.training.common.roles import outer_folds
 from metaprobe.training.common.write import Export, write_checkpoint
 from metaprobe.training.crossfit.evidence import generator_of, load_runs
@@ -78,7 +78,7 @@ class _Pair:
         return sigmoid(Z @ self.weights + self.intercept)
 
 
-def paired_answers(runs: Iterable[Run]) -> Paired:
+def pair_variants(runs: Iterable[Run]) -> Paired:
     """The items that have a labelled answer in both variants. Raises `RecordError` where there are too few."""
     runs = list(runs)
     by_item: dict[str, dict[str, tuple[Run, Call]]] = {}
@@ -92,7 +92,7 @@ def paired_answers(runs: Iterable[Run]) -> Paired:
         raise RecordError(
             f"{len(both)} items were answered and labelled both directly and step by step; the choice needs at least 50"
         )
-    joined = joined_items([pair[DIRECT][0].item for pair in both])
+    joined = join_items([pair[DIRECT][0].item for pair in both])
     return Paired(
         groups=tuple(joined.groups.tolist()),
         regrouped=joined.note,
@@ -255,10 +255,10 @@ def _best_threshold(values: NDArray[np.float32], correct: NDArray[np.int64]) -> 
 
 
 def train_choice(
-    path: str | Path, stores: Sequence[str | Path], *, seed: int, folds: int, command: str
+    out: str | Path, runs: Sequence[str | Path], *, seed: int = 0, folds: int = 5, command: str = ""
 ) -> tuple[Checkpoint, tuple[PolicyResult, ...]]:
     """The learned choice between accepting a direct answer and asking again, beside the fixed thresholds."""
-    data = paired_answers(load_runs(stores))
+    data = pair_variants(load_runs(runs))
     policies, learned = evaluate_choice(data, folds=folds, seed=seed)
-    checkpoint = export_choice(path, data, policies, learned, seed=seed, command=command)
+    checkpoint = export_choice(out, data, policies, learned, seed=seed, command=command)
     return checkpoint, policy_results(data.groups, policies, seed=seed)

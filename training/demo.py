@@ -39,9 +39,7 @@ def collect_demo(
     watch: CollectionWatch,
 ) -> CollectReport:
     """Every item of MetaCog-Eval, directly and step by step, with every third layer's hidden states."""
-    plan = CollectionPlan(
-        system=SYSTEM, task=TASK, llms=(model,), limit=limit, capture="every:3", batch_size=batch_size
-    )
+    plan = CollectionPlan(system=SYSTEM, task=TASK, llm=(model,), limit=limit, layers="every:3", batch_size=batch_size)
     return launch(plan, folder / "runs", watch)
 
 

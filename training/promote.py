@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import ContractMismatch
-from metaprobe.checkpoints.checkpoint import verified_checkpoint
+from metaprobe.checkpoints.checkpoint import load_verified
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, paired_difference
 from metaprobe.eval.metrics.calibration import brier
 from metaprobe.eval.metrics.discrimination import auroc
@@ -53,7 +53,7 @@ class Promotion:
 
 def load_reader(location: str | os.PathLike[str]) -> Reader:
     """The predictor or probe in a checkpoint, by its kind."""
-    kind = verified_checkpoint(location).manifest.kind
+    kind = load_verified(location).manifest.kind
     if kind not in READERS:
         raise ContractMismatch(f"{location} is a checkpoint of kind {kind!r}; expected one of {', '.join(READERS)}")
     return READERS[kind].load(location)

@@ -53,7 +53,7 @@ def beats_controls(found: ControlComparison, *, name: str, metric: str = "AUROC"
             f"[{gain.low:+.3f}, {gain.high:+.3f}]"
         )
         if len(found.controls) > 1:
-            detail += f", p {shown_p(control.p_holm)} after Holm's correction over {len(found.controls)} controls"
+            detail += f", p {format_p(control.p_holm)} after Holm's correction over {len(found.controls)} controls"
         if control is found.strongest:
             detail += "; the strongest control"
         tells = control.estimate > chance + NEGLIGIBLE
@@ -74,14 +74,14 @@ def beats_controls_within(found: ControlComparison, *, name: str) -> Finding:
     detail = (
         f"AUROC over pairs of one run {found.estimate:.3f}, of the strongest control there, {best.name}, "
         f"{best.estimate:.3f}, gain {gain.estimate:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}], p "
-        f"{shown_p(best.p_holm)} after Holm's correction over {len(found.controls)} controls"
+        f"{format_p(best.p_holm)} after Holm's correction over {len(found.controls)} controls"
     )
     if others := [control.name for control in found.standing if control is not best]:
         detail += f"; not clearly beaten either: {', '.join(others)}"
     return Finding(f"{name} beats every control within runs", found.beaten, detail)
 
 
-def shown_p(p: float) -> str:
+def format_p(p: float) -> str:
     """A p-value for a sentence: "= 0.012", "< 0.001", or that it cannot be told."""
     return "cannot be told" if np.isnan(p) else "< 0.001" if p < 0.001 else f"= {p:.3f}"
 
@@ -138,7 +138,7 @@ def shuffled_labels(
     with many ones leaves few for learning.
     """
     rng = np.random.default_rng(seed)
-    shuffled = [permuted_by_group(y, groups, rng) for _ in range(permutations)]
+    shuffled = [permute_by_group(y, groups, rng) for _ in range(permutations)]
     aurocs, mean = _mean_auroc([(labels, refit(labels)) for labels in shuffled], groups, seed)
     true = float(auroc(y, score))
     detail = (
@@ -177,7 +177,7 @@ def random_features(
     return Finding("random features are at chance", not mean.low > 0.5, detail, "invalid")
 
 
-def permuted_by_group(y: NDArray[np.int64], groups: NDArray[np.str_], rng: np.random.Generator) -> NDArray[np.int64]:
+def permute_by_group(y: NDArray[np.int64], groups: NDArray[np.str_], rng: np.random.Generator) -> NDArray[np.int64]:
     """The labels dealt out anew, group by group: what stood together in one group stays together.
 
     The rows, sorted by group, are filled with the groups' runs of labels in random order. Where all groups have one

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Severity
-from metaprobe.eval.audits.similar import SIMILAR, nearly_identical, normalised, numbers_of
+from metaprobe.eval.audits.similar import SIMILAR, nearly_identical, normalise, numbers_of
 from metaprobe.eval.metrics.agreement import quadratic_weighted_kappa
 from metaprobe.eval.metrics.bootstrap import cluster_weights, interval
 from metaprobe.eval.results import Finding
@@ -56,7 +56,7 @@ def repeated_questions(
     far AUROC can move by it at most. `invalid` where it touches more than 5 % of the answers. Choices are no part of
     the question here: "Which of these is true?" with other choices is taken as the same.
     """
-    texts, number = np.unique([normalised(question) for question in questions.tolist()], return_inverse=True)
+    texts, number = np.unique([normalise(question) for question in questions.tolist()], return_inverse=True)
     asked = texts != ""
     repeated = np.zeros(len(texts), dtype=bool)
     touched: list[Rows] = []
@@ -93,7 +93,7 @@ def near_duplicates(
     most; `invalid` where that is more than 5 % of the answers. Bounded in time and memory: should there be very many
     candidates, questions drawn by `seed` stand for all.
     """
-    texts, number = np.unique([normalised(question) for question in questions.tolist()], return_inverse=True)
+    texts, number = np.unique([normalise(question) for question in questions.tolist()], return_inverse=True)
     masked = np.unique([numbers_of(text, keep=False) for text in texts.tolist()], return_inverse=True)[1]
     asked = texts != ""
     test = np.array([_among(number[_tested(split)], len(texts)) & asked for split in splits])

@@ -57,7 +57,7 @@ def tells(y: NDArray[np.int64]) -> bool:
     return len(y) >= FEWEST and min(y.sum(), len(y) - y.sum()) >= FEWEST / 10
 
 
-def left_out(
+def judge_left_out(
     table: AnswerTable,
     fit: Callable[[Rows], tuple[Scores, Scores]],
     baseline: Scores,

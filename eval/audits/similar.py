@@ -18,7 +18,7 @@ SIMILAR = 0.8
 Indices = NDArray[np.intp]
 
 
-def normalised(text: str) -> str:
+def normalise(text: str) -> str:
     """Lower case, words and operators apart by one space; punctuation that ends a clause is dropped."""
     return " ".join(re.findall(r"\w+|[^\w\s.,;:!?'\"]", text.casefold()))
 

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
-from metaprobe.eval.metrics.ranked import Floats, Value, checked_weights, ratio
+from metaprobe.eval.metrics.ranked import Floats, Value, check_weights, ratio
 
 
 def quadratic_weighted_kappa(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Value:
@@ -15,7 +15,7 @@ def quadratic_weighted_kappa(y: ArrayLike, score: ArrayLike, weight: ArrayLike |
     first, second = _grades(y), _grades(score)
     if first.shape != second.shape:
         raise ValueError(f"y and score must have the same shape; got {first.shape} and {second.shape}")
-    weights, single = checked_weights(weight, len(first))
+    weights, single = check_weights(weight, len(first))
     counts = weights.astype(np.float64)  # (R, n)
     observed = counts @ (first - second) ** 2
     squares = counts @ (first**2 + second**2)

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
-from metaprobe.eval.metrics.ranked import Floats, Value, checked_labels, checked_scores, checked_weights, ratio
+from metaprobe.eval.metrics.ranked import Floats, Value, check_labels, check_scores, check_weights, ratio
 
 
 class Classifier(Protocol):
@@ -44,10 +44,10 @@ def stereotype_score(more: ArrayLike, less: ArrayLike, weight: ArrayLike | None 
     `more` and `less` (n,): log-likelihoods of the two sentences. Ties count half (Nangia et al. count them as neither,
     doi:10.18653/v1/2020.emnlp-main.154; among floating-point sums they hardly occur).
     """
-    first, second = checked_scores(more), checked_scores(less)
+    first, second = check_scores(more), check_scores(less)
     if first.shape != second.shape:
         raise ValueError(f"more and less must have the same shape; got {first.shape} and {second.shape}")
-    weights, single = checked_weights(weight, len(first))
+    weights, single = check_weights(weight, len(first))
     score: Floats = ratio(weights @ ((first > second) + 0.5 * (first == second)), weights.sum(axis=1).astype(float))
     return float(score[0]) if single else score
 
@@ -57,20 +57,20 @@ def polarity_gap(group: ArrayLike, polarity: ArrayLike, weight: ArrayLike | None
 
     BOLD compares such means between groups (Dhamala et al. 2021, section 4, doi:10.1145/3442188.3445924).
     """
-    labels, values = checked_labels(group), checked_scores(polarity)
+    labels, values = check_labels(group), check_scores(polarity)
     if labels.shape != values.shape:
         raise ValueError(f"group and polarity must have the same shape; got {labels.shape} and {values.shape}")
-    weights, single = checked_weights(weight, len(labels))
+    weights, single = check_weights(weight, len(labels))
     ones = ratio(weights @ (labels * values), weights @ labels)
     zeros = ratio(weights @ ((1 - labels) * values), weights @ (1 - labels))
     return float((ones - zeros)[0]) if single else ones - zeros
 
 
 def _checked(correct: ArrayLike, lean: ArrayLike, weight: ArrayLike | None) -> tuple[Floats, Floats, Floats, bool]:
-    labels, leans = checked_labels(correct), checked_scores(lean)
+    labels, leans = check_labels(correct), check_scores(lean)
     if labels.shape != leans.shape:
         raise ValueError(f"correct and lean must have the same shape; got {labels.shape} and {leans.shape}")
     if wrong := np.count_nonzero(~np.isin(leans, (-1, 0, 1))):
         raise ValueError(f"lean must hold -1, 0 and 1 only; {wrong} of {leans.size} entries are something else")
-    weights, single = checked_weights(weight, len(labels))
+    weights, single = check_weights(weight, len(labels))
     return labels, leans, weights.astype(np.float64), single

@@ -82,12 +82,12 @@ def statistic_interval(
     statistic: Callable[[NDArray[np.integer]], Floats], weights: NDArray[np.integer], *, level: float = 0.95
 ) -> Interval:
     """Of any function that takes multiplicities (R, n) to R values; resamples for which it is nan are left out."""
-    values = resampled(statistic, weights)
+    values = resample_values(statistic, weights)
     estimate = statistic(np.ones((1, weights.shape[1]), dtype=np.int32))[0]
     return percentile_interval(float(estimate), values, weights, level=level)
 
 
-def resampled(statistic: Callable[[NDArray[np.integer]], Floats], weights: NDArray[np.integer]) -> Floats:
+def resample_values(statistic: Callable[[NDArray[np.integer]], Floats], weights: NDArray[np.integer]) -> Floats:
     """(R,) values of a function of multiplicities, computed in blocks."""
     if weights.ndim != 2 or weights.size == 0:
         raise ValueError(f"weights must have shape (resamples, n), as `cluster_weights` gives; got {weights.shape}")

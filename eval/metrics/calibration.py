@@ -11,8 +11,8 @@ from math import sqrt
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metaprobe.eval.metrics.bootstrap import Interval, interval, percentile_interval, resampled
-from metaprobe.eval.metrics.ranked import Floats, MetricFunction, Ranked, Value, ranked, ratio
+from metaprobe.eval.metrics.bootstrap import Interval, interval, percentile_interval, resample_values
+from metaprobe.eval.metrics.ranked import Floats, MetricFunction, Ranked, Value, rank_scores, ratio
 
 DEFAULT_BINS = 15
 EQUAL_WIDTH_BINS = 10
@@ -151,7 +151,7 @@ def ece_interval(
     """
     measured = metric or ece
     estimate = float(np.asarray(measured(y, score)))
-    values = resampled(lambda weight: np.asarray(measured(y, score, weight)), weights)
+    values = resample_values(lambda weight: np.asarray(measured(y, score, weight)), weights)
     return percentile_interval(estimate, np.maximum(values + estimate - np.nanmedian(values), 0.0), weights)
 
 
@@ -246,7 +246,7 @@ def stated_calibration(
 
 
 def _probabilities(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None) -> Ranked:
-    data = ranked(y, score, weight)
+    data = rank_scores(y, score, weight)
     if data.score[0] > 1 or data.score[-1] < 0:
         raise ValueError(
             f"probabilities in [0, 1] are needed; got {data.score[-1]:g} to {data.score[0]:g}: calibrate first"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metaprobe.eval.metrics.bootstrap import Interval, percentile_interval, resampled
+from metaprobe.eval.metrics.bootstrap import Interval, percentile_interval, resample_values
 from metaprobe.eval.metrics.delong import holm, normal_p
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.ranked import Floats, MetricFunction
@@ -100,7 +100,7 @@ def against_controls(
 def metric_values(metric: MetricFunction, y: ArrayLike, score: ArrayLike, weights: NDArray[np.integer]) -> MetricValues:
     """`metric(y, score)` with its values on all resamples, for more than one comparison."""
     estimate = float(np.asarray(metric(y, score)))
-    return MetricValues(estimate, resampled(lambda weight: np.asarray(metric(y, score, weight)), weights))
+    return MetricValues(estimate, resample_values(lambda weight: np.asarray(metric(y, score, weight)), weights))
 
 
 def paired_interval(

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from metaprobe.eval.metrics.ranked import Floats, checked_labels, checked_scores
+from metaprobe.eval.metrics.ranked import Floats, check_labels, check_scores
 from metaprobe.records.extras import require
 
 
@@ -29,8 +29,8 @@ def delong_covariance(y: ArrayLike, scores: ArrayLike) -> tuple[Floats, Floats]:
     doi:10.1109/LSP.2014.2337313. Answers must be independent; neither the scores' own uncertainty from being fitted is
     in it. Raises ValueError unless both classes have at least two answers.
     """
-    labels = checked_labels(y)
-    rows = np.stack([checked_scores(row) for row in np.atleast_2d(np.asarray(scores, dtype=np.float64))])  # (k, n)
+    labels = check_labels(y)
+    rows = np.stack([check_scores(row) for row in np.atleast_2d(np.asarray(scores, dtype=np.float64))])  # (k, n)
     if rows.shape[1] != len(labels):
         raise ValueError(f"scores must have shape (k, {len(labels)}), one column an answer; got {rows.shape}")
     ones = labels == 1

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metaprobe.eval.metrics.ranked import Floats, Value, checked_scores, checked_weights, ratio
+from metaprobe.eval.metrics.ranked import Floats, Value, check_scores, check_weights, ratio
 from metaprobe.records.extras import require
 
 FEW_GRADES = 32
@@ -36,10 +36,10 @@ def kendall(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> 
 def _checked(
     y: ArrayLike, score: ArrayLike, weight: ArrayLike | None
 ) -> tuple[Floats, Floats, NDArray[np.integer], bool]:
-    first, second = checked_scores(y), checked_scores(score)
+    first, second = check_scores(y), check_scores(score)
     if first.shape != second.shape:
         raise ValueError(f"y and score must have the same shape; got {first.shape} and {second.shape}")
-    weights, single = checked_weights(weight, len(first))
+    weights, single = check_weights(weight, len(first))
     return first, second, weights, single
 
 

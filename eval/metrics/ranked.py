@@ -47,12 +47,12 @@ class Ranked:
         return float(values[0]) if self.single else values
 
 
-def ranked(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Ranked:
+def rank_scores(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Ranked:
     """Checked and sorted input. `y` (n,) of 0 and 1; `score` (n,); `weight` (n,) or (R, n) counts, all 1 by default."""
-    labels, scores = checked_labels(y), checked_scores(score)
+    labels, scores = check_labels(y), check_scores(score)
     if labels.shape != scores.shape:
         raise ValueError(f"y and score must have the same shape; got {labels.shape} and {scores.shape}")
-    weights, single = checked_weights(weight, len(labels))
+    weights, single = check_weights(weight, len(labels))
     order = np.argsort(-scores, kind="stable")
     scores, labels = scores[order], labels[order]
     counts: Floats = np.take(weights, order, axis=1).astype(np.float64)  # (R, n)
@@ -65,7 +65,7 @@ def _pooled(values: Floats, starts: NDArray[np.intp]) -> Floats:
     return values if len(starts) == values.shape[1] else np.add.reduceat(values, starts, axis=1)
 
 
-def checked_labels(y: ArrayLike) -> Floats:
+def check_labels(y: ArrayLike) -> Floats:
     """(n,) float64 of 0 and 1. Raises ValueError for anything else, an empty array included."""
     values = np.asarray(y, dtype=np.float64)
     if values.ndim != 1 or values.size == 0:
@@ -76,7 +76,7 @@ def checked_labels(y: ArrayLike) -> Floats:
     return values
 
 
-def checked_scores(score: ArrayLike) -> Floats:
+def check_scores(score: ArrayLike) -> Floats:
     """(n,) float64 without NaN. Infinities rank like any other number."""
     values = np.asarray(score, dtype=np.float64)
     if values.ndim != 1:
@@ -89,7 +89,7 @@ def checked_scores(score: ArrayLike) -> Floats:
     return values
 
 
-def checked_weights(weight: ArrayLike | None, n: int) -> tuple[NDArray[np.integer], bool]:
+def check_weights(weight: ArrayLike | None, n: int) -> tuple[NDArray[np.integer], bool]:
     """(R, n) counts, and whether a single weighting was meant."""
     if weight is None:
         return np.ones((1, n), dtype=np.int32), True

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from metaprobe.eval.metrics.ranked import Floats, Ranked, Value, ranked, ratio
+from metaprobe.eval.metrics.ranked import Floats, Ranked, Value, rank_scores, ratio
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,7 +23,7 @@ class RiskCoverage:
 
 def risk_coverage(y: ArrayLike, score: ArrayLike) -> RiskCoverage:
     """The risk-coverage curve. El-Yaniv and Wiener 2010."""
-    data = ranked(y, score)
+    data = rank_scores(y, score)
     count, wrong = data.count[0], (data.count - data.ones)[0]  # (G,)
     n = data.weight.shape[1]
     pool = np.repeat(np.arange(len(count)), count.astype(int))  # (n,): the tie each k falls into
@@ -38,13 +38,13 @@ def aurc(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Val
 
     Defined for one class too. A random score gives the error rate. Geifman, Uziel and El-Yaniv 2019, arXiv:1805.08206.
     """
-    data = ranked(y, score, weight)
+    data = rank_scores(y, score, weight)
     return data.value(_mean_risk(data))
 
 
 def excess_aurc(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Value:
     """AURC minus that of a perfect ranking of the same answers, which errs too once it must accept all. Same source."""
-    data = ranked(y, score, weight)
+    data = rank_scores(y, score, weight)
     return data.value(_mean_risk(data) - _least_mean_risk(data))
 
 
@@ -56,7 +56,7 @@ def prediction_rejection_ratio(y: ArrayLike, score: ArrayLike, weight: ArrayLike
     arXiv:2002.07650, replace rejected answers by the truth instead; for right and wrong that ratio is
     2 AUROC - 1, and says nothing new.
     """
-    data = ranked(y, score, weight)
+    data = rank_scores(y, score, weight)
     n = data.count.sum(axis=1)
     chance = ratio(n - data.ones.sum(axis=1), n)
     return data.value(ratio(chance - _mean_risk(data), chance - _least_mean_risk(data)))
@@ -73,7 +73,7 @@ class CoverageAtRisk:
     risk: float
 
     def __call__(self, y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None, /) -> Value:
-        data = ranked(y, score, weight)
+        data = rank_scores(y, score, weight)
         accepted = np.cumsum(data.count, axis=1)
         wrong = np.cumsum(data.count - data.ones, axis=1)
         kept = np.where(wrong <= self.risk * accepted + 1e-9, accepted, 0).max(axis=1)

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metaprobe.eval.metrics.discrimination import auroc
-from metaprobe.eval.metrics.ranked import Floats, Value, checked_weights, ratio
+from metaprobe.eval.metrics.ranked import Floats, Value, check_weights, ratio
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,7 +24,7 @@ class StratifiedAuroc:
         labels, scores = np.asarray(y, dtype=np.float64), np.asarray(score, dtype=np.float64)
         if not labels.shape == scores.shape == self.strata.shape:
             raise ValueError(f"{len(self.strata)} strata for y of shape {labels.shape} and score {scores.shape}")
-        weights, single = checked_weights(weight, len(labels))
+        weights, single = check_weights(weight, len(labels))
         above: Floats = np.zeros(len(weights))
         pairs: Floats = np.zeros(len(weights))
         for stratum in np.unique(self.strata):

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metaprobe.eval.metrics.ranked import Floats, checked_labels, checked_scores, checked_weights, ratio
+from metaprobe.eval.metrics.ranked import Floats, check_labels, check_scores, check_weights, ratio
 from metaprobe.records.extras import require
 
 GRADES = 4
@@ -48,7 +48,7 @@ def equal_grades(confidence: ArrayLike, *, grades: int = GRADES) -> NDArray[np.i
 
     K may be less than `grades` where there are many ties.
     """
-    values = checked_scores(confidence)
+    values = check_scores(confidence)
     if grades < 2 or values.size == 0:
         raise ValueError(f"at least 2 grades of at least one confidence are needed; got {grades} of {values.size}")
     _, pool, count = np.unique(values, return_inverse=True, return_counts=True)
@@ -61,7 +61,7 @@ def response_counts(
     signal: ArrayLike, response: ArrayLike, grade: ArrayLike, weight: ArrayLike | None = None
 ) -> NDArray[np.int64]:
     """(R, 2, 2, K): how often each grade was given, by signal and response. `grade` (n,) of 0 ... K-1."""
-    signals, responses = checked_labels(signal).astype(int), checked_labels(response).astype(int)
+    signals, responses = check_labels(signal).astype(int), check_labels(response).astype(int)
     given = np.asarray(grade)
     if given.dtype.kind not in "iu" or given.shape != signals.shape or responses.shape != signals.shape:
         raise ValueError(
@@ -70,7 +70,7 @@ def response_counts(
         )
     if given.min() < 0:
         raise ValueError(f"grades begin at 0; the smallest is {given.min()}")
-    weights, _ = checked_weights(weight, len(signals))
+    weights, _ = check_weights(weight, len(signals))
     kinds = int(given.max()) + 1
     cell = (2 * signals + responses) * kinds + given
     counts = weights @ (cell[:, None] == np.arange(4 * kinds)).astype(np.int64)

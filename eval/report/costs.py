@@ -11,6 +11,7 @@ from metaprobe.eval.report.layout import (
     Column,
     Figure,
     Legend,
+    Marker,
     Section,
     Table,
     figure_of,
@@ -19,7 +20,7 @@ from metaprobe.eval.report.layout import (
     slug,
     words,
 )
-from metaprobe.eval.report.palette import INK, SERIES
+from metaprobe.eval.report.palette import FAMILY, INK, RIGHT
 from metaprobe.eval.report.performance import RECALIBRATED, reliability_figure, reliability_table
 from metaprobe.eval.results import PolicyResult
 from metaprobe.eval.system_results import CostQuality
@@ -28,8 +29,13 @@ from metaprobe.eval.wording import number, percent
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-KINDS = {"router": ("o", 0), "agent": ("s", 1), "control": ("^", 2), "oracle": ("*", 3)}
-"""Marker and series of each kind of point."""
+KINDS: dict[str, tuple[Marker, str]] = {
+    "router": ("o", FAMILY["learned"]),
+    "agent": ("s", INK),
+    "control": ("^", FAMILY["plain"]),
+    "oracle": ("*", RIGHT),
+}
+"""Marker and colour of each kind of point."""
 
 
 def choice_section(policies: Sequence[PolicyResult]) -> Section:
@@ -58,7 +64,9 @@ def choice_section(policies: Sequence[PolicyResult]) -> Section:
         else "",
         tables=(table,) if policies else (),
         figures=tuple(
-            reliability_figure(f"choice-{slug(at, name)}", name, bins, "The probability it chooses by", series=3)
+            reliability_figure(
+                f"choice-{slug(at, name)}", name, bins, "The probability it chooses by", family="learned"
+            )
             for at, (name, bins) in enumerate(with_bins.items(), start=1)
         ),
         data=(reliability_table("choices-reliability", "policy", [(n, RECALIBRATED, b) for n, b in with_bins.items()]),)
@@ -88,13 +96,13 @@ def _hull(at: int, found: CostQuality) -> Figure:
     def paint(ax: Axes) -> None:
         ax.plot([c for c, _ in found.hull], [100 * a for _, a in found.hull], color=INK, linewidth=1.0, alpha=0.6)
         for kind in kinds:
-            marker, series = KINDS[kind]
+            marker, colour = KINDS[kind]
             for point in (point for point in found.points if point.kind == kind):
                 if point.interval is not None:
                     ends = 100 * point.interval.low, 100 * point.interval.high
-                    ax.vlines(point.cost, *ends, color=SERIES[series], linewidth=1.0, alpha=0.5)
-                ax.plot([point.cost], [100 * point.accuracy], marker, color=SERIES[series], markersize=6)
-        per_cent_axes(ax, found.unit, "right")
+                    ax.vlines(point.cost, *ends, color=colour, linewidth=1.0, alpha=0.5)
+                ax.plot([point.cost], [100 * point.accuracy], marker, color=colour, markersize=6)
+        per_cent_axes(ax, found.unit, "share that is right")
         ax.xaxis.set_major_formatter("{x:g}")
 
     spoken = "; ".join(f"{p.name}: {number(p.cost)}, {percent(p.accuracy, 1)}" for p in found.points)
@@ -104,7 +112,7 @@ def _hull(at: int, found: CostQuality) -> Figure:
         label=f"Accuracy against {found.unit}, {found.n:,} questions. {spoken}.",
         paint=paint,
         note="Line: the best that mixtures of points reach. Bars: 95 % intervals",
-        legend=tuple(Legend(KINDS[kind][1], _kind(kind), dashed=False) for kind in kinds),
+        legend=tuple(Legend(KINDS[kind][1], _kind(kind), marker=KINDS[kind][0], lined=False) for kind in kinds),
         height=1.15,
     )
 

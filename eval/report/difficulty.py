@@ -15,7 +15,7 @@ from metaprobe.eval.report.layout import (
 )
 from metaprobe.eval.report.methods import headline
 from metaprobe.eval.results import Comparison, Overconfidence, TwoChoice
-from metaprobe.eval.wording import number, spread
+from metaprobe.eval.wording import format_interval, number
 
 
 def difficulty_section(comparison: Comparison) -> Section:
@@ -129,9 +129,9 @@ def _sensitivity(found: TwoChoice) -> str:
     return (
         f"How much of what its answers know its confidence knows too. {found.n:,} answers say {first} or {second}"
         + (f", {found.unreadable:,} say neither and are left out" if found.unreadable else "")
-        + f". Sensitivity d' of the answers themselves {spread(found.d_prime)} (0 is guessing), criterion "
-        f"{spread(found.criterion)} (above 0: {first} is said less often than it would be without bias). M-ratio 1: "
-        "the confidence knows as much as the answer; 0: nothing."
+        + f". Sensitivity d' of the answers themselves {format_interval(found.d_prime)} (0 is guessing), criterion "
+        f"{format_interval(found.criterion)} (above 0: {first} is said less often than it would be without bias). "
+        "M-ratio 1: the confidence knows as much as the answer; 0: nothing."
     )
 
 

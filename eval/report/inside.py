@@ -24,9 +24,9 @@ from metaprobe.eval.report.layout import (
     slug,
     words,
 )
-from metaprobe.eval.report.palette import INK, SERIES
+from metaprobe.eval.report.palette import FAMILY, INK, RIGHT, WRONG, numbered
 from metaprobe.eval.results import LayerSweep, Place, SeenTokens, Trajectories, TrajectoryBands
-from metaprobe.eval.wording import number, percent, spread
+from metaprobe.eval.wording import format_interval, number, percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,13 +43,15 @@ def seen_section(seen: SeenTokens | None) -> Section:
     """AUROC against tokens seen."""
     if seen is None:
         return Section(ident="seen", title="How early it can be told")
+    dash_of = numbered([method.family for method in seen.methods])
 
     def paint(ax: Axes) -> None:
         ax.axhline(0.5, color=INK, linewidth=0.9, dashes=(2, 2))
-        for i, method in enumerate(seen.methods):
+        for method, dash in zip(seen.methods, dash_of, strict=True):
             low, middle, high = np.array([(a.low, a.estimate, a.high) for a in method.auroc]).T
-            ax.fill_between(seen.tokens, low, high, color=SERIES[i % len(SERIES)], alpha=0.14, linewidth=0)
-            ax.plot(seen.tokens, middle, color=SERIES[i % len(SERIES)], linestyle=dashes(i), marker="o", markersize=3)
+            colour = FAMILY[method.family]
+            ax.fill_between(seen.tokens, low, high, color=colour, alpha=0.14, linewidth=0)
+            ax.plot(seen.tokens, middle, color=colour, linestyle=dashes(dash), marker="o", markersize=3)
         ax.set_xscale("log")
         ax.set_xticks(seen.tokens, [str(k) for k in seen.tokens])
         ax.minorticks_off()
@@ -73,13 +75,16 @@ def seen_section(seen: SeenTokens | None) -> Section:
         label=f"AUROC from {seen.tokens[0]} to {seen.tokens[-1]} tokens seen: {last}.",
         paint=paint,
         note="Bands: 95 % intervals. Broken line: chance",
-        legend=tuple(Legend(i, method.name) for i, method in enumerate(seen.methods)),
+        legend=tuple(
+            Legend(FAMILY[method.family], method.name, dash, "o")
+            for method, dash in zip(seen.methods, dash_of, strict=True)
+        ),
     )
     return Section(
         ident="seen",
         title="How early it can be told",
-        intro="How well right answers are told from wrong ones when only the first tokens are known, as while an "
-        "answer streams. The same answers everywhere; a shorter one is read to its end.",
+        intro="How well right answers are distinguished from wrong ones when only the first tokens are known, as while "
+        "an answer streams. The same answers everywhere; a shorter one is read to its end.",
         figures=(figure,),
         data=(table,),
     )
@@ -91,7 +96,7 @@ def layers_section(sweeps: Sequence[LayerSweep]) -> Section:
     for at, sweep in enumerate(sweeps, start=1):
         where = _place(sweep.chosen)
         framed = f"{where}{_why(sweep, float(np.nanmax(sweep.selection_auroc)))}"
-        test = spread(sweep.test_auroc)
+        test = format_interval(sweep.test_auroc)
         low, high = float(np.nanmin(sweep.selection_auroc)), float(np.nanmax(sweep.selection_auroc))
         if sweep.selection_auroc.size > 1:
             figures.append(
@@ -113,7 +118,7 @@ def layers_section(sweeps: Sequence[LayerSweep]) -> Section:
                 f"{_choices(sweep)}.",
                 paint=partial(_lines, sweep),
                 note=f"Dot: {framed}. Held-out AUROC (broken line, band): {test}. {_choices(sweep)}",
-                legend=tuple(Legend(i, position) for i, position in enumerate(sweep.positions)),
+                legend=tuple(Legend(FAMILY["learned"], position, i) for i, position in enumerate(sweep.positions)),
             )
         )
     return Section(
@@ -200,7 +205,7 @@ def _heat_map(sweep: LayerSweep, ax: Axes) -> None:
             if np.isfinite(strength[i, j]):
                 # One colour, more or less of it: so the page's own light and dark colours serve.
                 opacity = FAINTEST + (1 - FAINTEST) * float(strength[i, j])
-                ax.bar(i, 0.94, 0.94, bottom=j - 0.47, color=SERIES[0], alpha=opacity, linewidth=0)
+                ax.bar(i, 0.94, 0.94, bottom=j - 0.47, color=FAMILY["learned"], alpha=opacity, linewidth=0)
     layer, position = sweep.chosen
     i, j = sweep.layers.index(layer), sweep.positions.index(position)
     ax.bar(i, 0.94, 0.94, bottom=j - 0.47, fill=False, edgecolor=INK, linewidth=1.6)
@@ -218,11 +223,10 @@ def _lines(sweep: LayerSweep, ax: Axes) -> None:
     ax.axhspan(test.low, test.high, color=INK, alpha=0.08, linewidth=0)
     ax.axhline(test.estimate, color=INK, linewidth=0.9, dashes=(2, 2))
     for i in range(len(sweep.positions)):
-        ax.plot(sweep.layers, sweep.selection_auroc[:, i], color=SERIES[i % len(SERIES)], linestyle=dashes(i))
+        ax.plot(sweep.layers, sweep.selection_auroc[:, i], color=FAMILY["learned"], linestyle=dashes(i))
     layer, position = sweep.chosen
-    at = sweep.positions.index(position)
-    best = sweep.selection_auroc[sweep.layers.index(layer), at]
-    ax.plot([layer], [best], "o", color=SERIES[at % len(SERIES)], markersize=7)
+    best = sweep.selection_auroc[sweep.layers.index(layer), sweep.positions.index(position)]
+    ax.plot([layer], [best], "o", color=FAMILY["learned"], markersize=6)
     ax.locator_params(axis="x", integer=True)
     ax.set_xlabel("layer")
     ax.set_ylabel("AUROC, selection data")
@@ -248,28 +252,30 @@ def trajectories_section(whole: Trajectories | None, by_role: Sequence[Trajector
     )
 
 
-def _both(found: Trajectories) -> tuple[tuple[TrajectoryBands, str], ...]:
-    return (found.correct, "right"), (found.wrong, "wrong")
+def _both(found: Trajectories) -> tuple[tuple[TrajectoryBands, str, str], ...]:
+    return (found.correct, "right", RIGHT), (found.wrong, "wrong", WRONG)
 
 
 def _trajectory(at: int, found: Trajectories) -> Figure:
     def paint(ax: Axes) -> None:
-        for i, (bands, _) in enumerate(_both(found)):
-            ax.fill_between(bands.position, bands.p10, bands.p90, color=SERIES[i], alpha=0.12, linewidth=0)
-            ax.fill_between(bands.position, bands.p25, bands.p75, color=SERIES[i], alpha=0.22, linewidth=0)
-            ax.plot(bands.position, bands.mean, color=SERIES[i], linestyle=dashes(i))
+        for i, (bands, _, colour) in enumerate(_both(found)):
+            ax.fill_between(bands.position, bands.p10, bands.p90, color=colour, alpha=0.12, linewidth=0)
+            ax.fill_between(bands.position, bands.p25, bands.p75, color=colour, alpha=0.22, linewidth=0)
+            ax.plot(bands.position, bands.mean, color=colour, linestyle=dashes(i))
         ax.set_xlim(0, 100)
         ax.set_xlabel("position in the answer, %")
         ax.set_ylabel("log-probability, nats")
 
-    means = ", ".join(f"{name} answers {number(float(b.mean.mean()))} nats on average" for b, name in _both(found))
+    means = ", ".join(f"{name} answers {number(float(b.mean.mean()))} nats on average" for b, name, _ in _both(found))
     title = f"Log-probability: {found.role or 'all answers'}"
     return Figure(
         ident=f"trajectory-{slug(at, found.role or 'all answers')}",
         title=title,
         label=f"Over the course of an answer. {title}: {means}.",
         paint=paint,
-        legend=tuple(Legend(i, f"{name}, mean of {b.n:,} answers") for i, (b, name) in enumerate(_both(found))),
+        legend=tuple(
+            Legend(colour, f"{name}, mean of {b.n:,} answers", i) for i, (b, name, colour) in enumerate(_both(found))
+        ),
     )
 
 
@@ -293,7 +299,7 @@ def _trajectories_table(shown: Sequence[Trajectories]) -> Table:
         rows=tuple(
             (words(found.role or "all"), words(name), Cell(percent(p / 100), p), *at(bands, p))
             for found in shown
-            for bands, name in _both(found)
+            for bands, name, _ in _both(found)
             for p in range(0, 101, STEP)
         ),
     )

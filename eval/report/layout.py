@@ -10,16 +10,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from metaprobe.eval.metrics.bootstrap import Interval
+from metaprobe.eval.report.palette import CSS, DASHES
 from metaprobe.eval.wording import bounds, number, percent, percent_bounds, verdict
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-DASHES = ("none", "6 2", "2 2", "8 2 2 2", "1 2", "12 3")
-"""As SVG writes them; one series is told from the next by its dash as well as its colour."""
-
 Value = str | float | None
 Painter = Callable[["Axes"], None]
+Marker = Literal["", "o", "s", "^", "*"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,14 +157,26 @@ def as_records(columns: Sequence[Column], rows: Iterable[Sequence[Cell]]) -> lis
 class Legend:
     """One line of a figure's legend."""
 
-    series: int
-    """Index into the page's series colours, and into `DASHES` where `dashed`."""
+    colour: str
+    """One of the palette's."""
     text: str
-    dashed: bool = True
+    number: int = 0
+    """Which of `DASHES` its line has."""
+    marker: Marker = ""
+    """What stands on the line; matplotlib's letter for it."""
+    lined: bool = True
+    """Whether there is a line, or the marker alone."""
+    hollow: bool = False
+    """Whether the marker is drawn by its edge only."""
 
     @property
     def dash(self) -> str:
-        return DASHES[self.series % len(DASHES)] if self.dashed else "none"
+        return DASHES[self.number % len(DASHES)]
+
+    @property
+    def css(self) -> str:
+        """Its colour in the page."""
+        return CSS[self.colour]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,6 +193,18 @@ class Figure:
     legend: tuple[Legend, ...] = ()
     height: float = 1.0
     """Times the usual one."""
+    table: str = ""
+    """Ident of the table with the same numbers, where it is not the first below the section's figures."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """Drawings side by side, as wide as both columns of a paper. The page has them one by one, so that they wrap."""
+
+    ident: str
+    """Its file name without the ending."""
+    columns: tuple[tuple[Figure, ...], ...]
+    """What stands in each column, from the top."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,6 +223,8 @@ class Section:
     """More tables, shown when asked for."""
     data_title: str = "The numbers in the figures"
     remarks: tuple[str, ...] = ()
+    spreads: tuple[Spread, ...] = ()
+    """Files only."""
 
     @property
     def empty(self) -> bool:

@@ -1,8 +1,8 @@
-"""Which method tells right from wrong, and how far its probabilities can be believed: tables and figures."""
+"""What right and wrong answers are given, and how far the probabilities can be believed: tables and figures."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from metaprobe.eval.metrics.calibration import ReliabilityBin
-from metaprobe.eval.metrics.selective import RiskCoverage, risk_coverage
 from metaprobe.eval.report.drawing import dashes, per_cent_axes
 from metaprobe.eval.report.layout import (
     Column,
@@ -25,22 +24,20 @@ from metaprobe.eval.report.layout import (
     words,
 )
 from metaprobe.eval.report.methods import main_methods
-from metaprobe.eval.report.palette import INK, SERIES
-from metaprobe.eval.results import FAMILIES, Comparison, MethodResult
-from metaprobe.eval.wording import number, percent, spread
+from metaprobe.eval.report.palette import FAMILY, INK, PAPER, RIGHT, WRONG
+from metaprobe.eval.results import Comparison, Family, MethodResult
+from metaprobe.eval.wording import format_interval, number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-CURVE_POINTS = 120
-SMALLEST_COVERAGE = 0.02
-"""A risk-coverage curve starts here: below, it is the luck of a handful of answers."""
-COVERAGES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 HISTOGRAM = np.linspace(0, 1, 21)
 AS_STATED = "as stated"
 RECALIBRATED = "recalibrated"
-SERIES_STATED = 4
-"""Of numbers as they were stated: no family has it."""
+POINTS_AREA, SMALLEST_AREA = 120.0, 5.0
+"""In square points: of all points of a reliability diagram together, shared by their answers, and of each besides."""
+QUARTERS = (0, 25, 50, 75, 100)
+OUTCOMES = (RIGHT, WRONG)
 Bins = Sequence[ReliabilityBin]
 
 
@@ -61,7 +58,7 @@ def scores_section(comparison: Comparison) -> Section:
                 paint=partial(_histogram, shares),
                 note=f"Mean of right answers {number(means[0])}, of wrong ones {number(means[1])}",
                 legend=tuple(
-                    Legend(i, f"{name}, {found.sum():,}")
+                    Legend(OUTCOMES[i], f"{name}, {found.sum():,}", i)
                     for i, (found, (_, name)) in enumerate(zip(counts, both, strict=True))
                 ),
             )
@@ -80,7 +77,7 @@ def scores_section(comparison: Comparison) -> Section:
         ident="scores",
         title="Scores of right and of wrong answers",
         intro="The calibrated out-of-fold probability that an answer is right, among the right answers and among the "
-        "wrong ones. The less the two overlap, the better a method tells them apart."
+        "wrong ones. The less the two overlap, the better a method distinguishes them."
         if figures
         else "",
         figures=tuple(figures),
@@ -105,9 +102,9 @@ def scores_section(comparison: Comparison) -> Section:
 
 def _histogram(shares: Sequence[np.ndarray], ax: Axes) -> None:
     for i, values in enumerate(shares):
-        ax.stairs(100 * values, 100 * HISTOGRAM, fill=True, color=SERIES[i], alpha=0.18)
-        ax.stairs(100 * values, 100 * HISTOGRAM, color=SERIES[i], linewidth=1.4, linestyle=dashes(i))
-    per_cent_axes(ax, "predicted to be right", "of the answers")
+        ax.stairs(100 * values, 100 * HISTOGRAM, fill=True, color=OUTCOMES[i], alpha=0.18)
+        ax.stairs(100 * values, 100 * HISTOGRAM, color=OUTCOMES[i], linewidth=1.4, linestyle=dashes(i))
+    per_cent_axes(ax, "predicted to be right", "share of the answers")
     ax.set_xlim(0, 100)
 
 
@@ -127,7 +124,7 @@ def reliability_section(comparison: Comparison) -> Section:
                 method.name,
                 method.reliability,
                 _calibration_note(method),
-                series=FAMILIES.index(method.family),
+                family=method.family,
                 stated=method.stated.reliability if method.stated else (),
             )
             figures[method.name in mains or method.stated is not None].append(drawing)
@@ -139,7 +136,8 @@ def reliability_section(comparison: Comparison) -> Section:
         title="Reliability",
         intro="How often answers are right, against the probability that they are. Recalibrated: out of fold, by a "
         "calibrator that saw other groups of questions. As stated: the number that the model gave, as it gave it. On "
-        "the broken line a probability means what it says; bars are 95 % intervals of one bin."
+        "the broken line a probability means what it says; bars are 95 % intervals of one bin; the larger a point, the "
+        "more answers it stands for."
         if main
         else "",
         figures=tuple(main),
@@ -150,10 +148,10 @@ def reliability_section(comparison: Comparison) -> Section:
 
 
 def _calibration_note(method: MethodResult) -> str:
-    recalibrated = f"ECE {spread(method.ece)}, Brier skill {spread(method.brier_skill)}"
+    recalibrated = f"ECE {format_interval(method.ece)}, Brier skill {format_interval(method.brier_skill)}"
     if method.stated is None:
         return recalibrated
-    said = f"ECE {spread(method.stated.ece)}, Brier skill {spread(method.stated.brier_skill)}"
+    said = f"ECE {format_interval(method.stated.ece)}, Brier skill {format_interval(method.stated.brier_skill)}"
     return f"{AS_STATED.capitalize()}: {said}. {RECALIBRATED.capitalize()}: {recalibrated}"
 
 
@@ -180,97 +178,49 @@ def reliability_table(ident: str, of: str, rows: Sequence[tuple[str, str, Bins]]
     )
 
 
-def reliability_figure(ident: str, name: str, bins: Bins, note: str, *, series: int, stated: Bins = ()) -> Figure:
-    """Share right against probability, recalibrated and, where there are such numbers, as stated."""
-    curves = [(RECALIBRATED, series, bins), *([(AS_STATED, SERIES_STATED, stated)] if stated else [])]
+def reliability_figure(
+    ident: str,
+    name: str,
+    bins: Bins,
+    note: str,
+    *,
+    family: Family,
+    stated: Bins = (),
+    title: str = "Reliability",
+    table: str = "",
+) -> Figure:
+    """Share right against probability, recalibrated and, where there are such numbers, as stated.
 
-    def paint(ax: Axes) -> None:
-        ax.plot([0, 100], [0, 100], color=INK, linewidth=0.9, dashes=(2, 2))
-        for _, number_of, found in curves:
-            p, right, low, high = (
-                100 * np.array([getattr(b, field) for b in found])
-                for field in ("probability", "accuracy", "low", "high")
-            )
-            colour, marker = SERIES[number_of], "s" if found is stated else "o"
-            ax.vlines(p, low, high, color=colour, linewidth=1.2, alpha=0.7)
-            line = dashes(number_of) if stated else "solid"
-            # What is said to be certain stands on the edge, whole.
-            ax.plot(p, right, color=colour, marker=marker, markersize=4, linewidth=1.0, linestyle=line, clip_on=False)
-        per_cent_axes(ax, "said to be right" if stated else "predicted to be right", "right")
-        ax.set_xlim(0, 100)
-        ax.set_ylim(0, 100)
-
-    label = f"Reliability of {name}: share right against probability in {len(bins)} bins. {note}."
-    legend = tuple(Legend(number_of, kind) for kind, number_of, _ in curves) if stated else ()
-    return Figure(ident=ident, title=f"Reliability: {name}", label=label, paint=paint, note=note, legend=legend)
-
-
-def risk_section(comparison: Comparison) -> Section:
-    """One risk-coverage diagram a family; the other families' curves stand behind in grey, for comparison."""
-    curves = {
-        m.name: risk_coverage(comparison.y, m.probability if m.ranking is None else m.ranking)
-        for m in comparison.methods
-    }
-
-    def paint(mine: Sequence[MethodResult], ax: Axes) -> None:
-        others = [method for method in comparison.methods if method not in mine]
-        for method in [*others, *mine]:
-            curve = curves[method.name]
-            start = np.searchsorted(curve.coverage, SMALLEST_COVERAGE)
-            at = np.unique(np.linspace(start, len(curve.risk) - 1, CURVE_POINTS).astype(int))
-            x, y = 100 * curve.coverage[at], 100 * curve.risk[at]
-            if method in mine:
-                i = mine.index(method)
-                ax.plot(x, y, color=SERIES[i % len(SERIES)], linestyle=dashes(i))
-            else:
-                ax.plot(x, y, color=INK, alpha=0.22, linewidth=0.9)
-        ax.axhline(100 * (1 - comparison.base_rate), color=INK, linewidth=0.9, dashes=(2, 2))
-        per_cent_axes(ax, "answers accepted, most confident first", "wrong among them")
-        ax.set_xlim(0, 100)
-        ax.set_ylim(bottom=0)
-
-    figures = []
-    for family in FAMILIES:
-        if mine := [method for method in comparison.methods if method.family == family]:
-            spoken = "; ".join(f"{method.name}: AURC {number(method.aurc.estimate)}" for method in mine)
-            figures.append(
-                Figure(
-                    ident=f"risk-{family}",
-                    title=f"Risk and coverage: {family} methods",
-                    label=f"Risk against coverage, {family} methods. {spoken}.",
-                    paint=partial(paint, mine),
-                    legend=tuple(Legend(i, f"{m.name} ({number(m.aurc.estimate)})") for i, m in enumerate(mine)),
-                )
-            )
-    return Section(
-        ident="risk",
-        title="Risk and coverage",
-        intro="Accept only the most confident answers: how many of them are wrong? Lower is better; the broken line is "
-        "the error rate of all answers. Grey: the other families. In brackets: area under the curve (AURC). Curves "
-        "start at 2 % accepted."
-        if figures
-        else "",
-        figures=tuple(figures),
-        data=(_risk_table(curves),) if figures else (),
+    Both have the colour of the method's family; what was stated is hollow, square and broken.
+    """
+    colour = FAMILY[family]
+    label = f"{title} of {name}: share right against probability in {len(bins)} bins. {note}."
+    legend = Legend(colour, RECALIBRATED, 0, "o"), Legend(colour, AS_STATED, 1, "s", hollow=True)
+    return Figure(
+        ident=ident,
+        title=f"{title}: {name}",
+        label=label,
+        paint=partial(_reliability, bins, stated, colour),
+        note=note,
+        legend=legend if stated else (),
+        table=table,
     )
 
 
-def _risk_table(curves: Mapping[str, RiskCoverage]) -> Table:
-    return Table(
-        ident="risk",
-        caption="Share of wrong answers among the accepted, where so many are accepted.",
-        columns=(
-            Column("method", "Method", "text"),
-            *(Column(f"risk_at_{at:g}", percent(at), better="lower") for at in COVERAGES),
-        ),
-        rows=tuple(
-            (words(name), *(share(float(np.interp(at, curve.coverage, curve.risk))) for at in COVERAGES))
-            for name, curve in curves.items()
-        ),
-    )
-
-
-def risk_at(comparison: Comparison, method: MethodResult, coverage: float) -> float:
-    """Share of wrong answers among the so many most confident."""
-    curve = risk_coverage(comparison.y, method.probability if method.ranking is None else method.ranking)
-    return float(np.interp(coverage, curve.coverage, curve.risk))
+def _reliability(bins: Bins, stated: Bins, colour: str, ax: Axes) -> None:
+    ax.plot([0, 100], [0, 100], color=INK, linewidth=0.9, dashes=(2, 2))
+    for at, (found, marker, fill) in enumerate(((bins, "o", colour), (stated, "s", PAPER))):
+        if not found:
+            continue
+        p, right, low, high = (
+            100 * np.array([getattr(b, field) for b in found]) for field in ("probability", "accuracy", "low", "high")
+        )
+        ax.vlines(p, low, high, color=colour, linewidth=1.1, alpha=0.7)
+        ax.plot(p, right, color=colour, linewidth=1.0, linestyle=dashes(at))
+        area = np.array([b.n for b in found]) / sum(b.n for b in found) * POINTS_AREA + SMALLEST_AREA
+        # What is said to be certain stands on the edge, whole.
+        ax.scatter(
+            p, right, s=area, marker=marker, facecolors=fill, edgecolors=colour, linewidths=1.0, zorder=3, clip_on=False
+        )
+    per_cent_axes(ax, "said to be right" if stated else "predicted to be right", "share that is right")
+    ax.set(xlim=(0, 100), ylim=(0, 100), xticks=QUARTERS, yticks=QUARTERS)

@@ -8,10 +8,11 @@ from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from metaprobe.eval.report.latex import latex, printable
 from metaprobe.eval.report.layout import Section, Table
 from metaprobe.eval.report.sections import sections
 from metaprobe.eval.report.summary import brief
-from metaprobe.eval.report.svg import drawn, standalone
+from metaprobe.eval.report.svg import draw_svg, legend_key, standalone
 from metaprobe.eval.results import Comparison
 from metaprobe.eval.wording import number
 
@@ -31,19 +32,20 @@ def report_files(comparison: Comparison) -> dict[str, str]:
 
 
 def _drawings(shown: Sequence[Section]) -> dict[str, str]:
-    return {figure.ident: drawn(figure) for section in shown for figure in (*section.figures, *section.folded)}
+    return {figure.ident: draw_svg(figure) for section in shown for figure in (*section.figures, *section.folded)}
 
 
 def _page(comparison: Comparison, shown: Sequence[Section], drawings: Mapping[str, str]) -> str:
     environment = Environment(
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.globals |= {"number": number, "csv_uri": _csv_uri}
+    environment.globals |= {"number": number, "csv_uri": _csv_uri, "tex_uri": _tex_uri, "legend_key": legend_key}
     script = (HERE / "page.js").read_text(encoding="utf-8")
     return environment.get_template("page.html.j2").render(
         it=comparison,
         brief=brief(comparison),
-        sections=shown,
+        glance=next((section for section in shown if section.ident == "glance"), None),
+        sections=[section for section in shown if section.ident != "glance"],
         drawings=drawings,
         style=(HERE / "style.css").read_text(encoding="utf-8"),
         script=script,
@@ -54,3 +56,8 @@ def _page(comparison: Comparison, shown: Sequence[Section], drawings: Mapping[st
 
 def _csv_uri(table: Table) -> str:
     return "data:text/csv;charset=utf-8," + quote(table.csv)
+
+
+def _tex_uri(table: Table) -> str:
+    """Empty where no paper could print the table."""
+    return "data:application/x-tex;charset=utf-8," + quote(latex(table)) if printable(table) else ""

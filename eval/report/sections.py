@@ -3,11 +3,13 @@
 from metaprobe.eval.report.costs import choice_section, routing_section
 from metaprobe.eval.report.difficulty import difficulty_section, efficiency_section
 from metaprobe.eval.report.facts import accuracy_section, audits_section, notes_section, provenance_section
+from metaprobe.eval.report.glance import glance_section
 from metaprobe.eval.report.inside import layers_section, seen_section, trajectories_section
 from metaprobe.eval.report.layout import Section
 from metaprobe.eval.report.methods import methods_section
-from metaprobe.eval.report.performance import reliability_section, risk_section, scores_section
+from metaprobe.eval.report.performance import reliability_section, scores_section
 from metaprobe.eval.report.systems import systems_section
+from metaprobe.eval.report.thresholds import thresholds_section
 from metaprobe.eval.results import Comparison
 
 
@@ -16,7 +18,7 @@ def sections(comparison: Comparison) -> tuple[Section, ...]:
     every = (
         scores_section(comparison),
         reliability_section(comparison),
-        risk_section(comparison),
+        thresholds_section(comparison),
         seen_section(comparison.seen),
         difficulty_section(comparison),
         efficiency_section(comparison),
@@ -30,4 +32,6 @@ def sections(comparison: Comparison) -> tuple[Section, ...]:
         notes_section(comparison.notes),
         provenance_section(comparison),
     )
-    return (methods_section(comparison), *(section for section in every if not section.empty))
+    first = glance_section(comparison)
+    always = methods_section(comparison)
+    return (*(() if first.empty else (first,)), always, *(section for section in every if not section.empty))

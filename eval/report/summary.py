@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from metaprobe.eval.metrics.controls import ControlComparison
 from metaprobe.eval.report.facts import consequence
 from metaprobe.eval.report.methods import chosen_in_folds, headline
-from metaprobe.eval.report.performance import risk_at
+from metaprobe.eval.report.thresholds import risk_at
 from metaprobe.eval.results import Comparison, MethodResult
-from metaprobe.eval.wording import calibration_words, control_named, number, percent, spread, verdict
+from metaprobe.eval.wording import calibration_words, control_named, format_interval, number, percent, verdict
 
 FEW_GROUPS = 100
 """Below so many independent groups of questions, more of them is the first thing to ask for."""
@@ -47,12 +47,59 @@ def brief(comparison: Comparison) -> Brief:
     return Brief(
         asked=(
             f"{model} gave {len(comparison.y):,} answers that could be checked; {percent(comparison.base_rate)} are "
-            "right. Can its right answers be told from its wrong ones without knowing the solution: by what it says of "
-            "its own confidence, or by the signals it gives off while it answers?",
+            "right. Can its right answers be distinguished from its wrong ones without knowing the solution: by what "
+            "it says of its own confidence, or by the signals it gives off while it answers?",
         ),
         found=tuple(_found(comparison, stated, learned)),
         sure=tuple(_sure(comparison)),
         do=tuple(_do(comparison, stated, learned)),
+    )
+
+
+def verdict_words(comparison: Comparison) -> tuple[str, ...]:
+    """What the comparison says, in one to three sentences that go by the paired intervals; empty without methods."""
+    invalid = [audit.name for audit in comparison.audits if not audit.passed and audit.severity == "invalid"]
+    learned = headline(comparison)
+    stated = next((method for method in comparison.methods if method.family == "explicit"), None)
+    words = []
+    if invalid and comparison.methods:
+        words.append(f"Do not act on these figures before the audits that failed are settled: {', '.join(invalid)}.")
+    if learned is not None:
+        words.append(_against_controls(learned))
+        # A pooled gain never stands alone.
+        words += _within(learned) if learned.controls is not None and learned.controls.beaten else []
+    if stated is not None:
+        words.append(_of_stated(stated))
+    return tuple(words)
+
+
+def _against_controls(learned: MethodResult) -> str:
+    """Whether what was learned beats what is free."""
+    name, over = f"The learned method ({learned.name}, AUROC {format_interval(learned.auroc)})", learned.controls
+    if over is None:
+        return f"{name} has no control to be compared with."
+    first = over.strongest
+    gain = f"{format_interval(first.difference, signed=True)} AUROC"
+    control = control_named(first.name)
+    if over.beaten:
+        return f"{name} beats every one of {len(over.controls)} controls, the strongest, {control}, by {gain}."
+    if first.beaten:
+        others = ", ".join(control_named(other.name) for other in over.standing)
+        return f"{name} beats the strongest control, {control}, by {gain}, but is not shown to beat {others}."
+    if verdict(first.difference) == "worse":
+        return f"{name} does worse than {control} ({gain}): use that instead."
+    return f"{name} is not shown to beat {control} ({gain}), which may be all that is needed."
+
+
+def _of_stated(stated: MethodResult) -> str:
+    above = {"better": "is better than", "worse": "is worse than", "unclear": "is not shown to be better than"}
+    auroc = stated.auroc
+    guessing = "better" if auroc.low > 0.5 else "worse" if auroc.high < 0.5 else "unclear"
+    own = stated.stated
+    sure = f"; it is {percent(own.mean)} sure on average, and {percent(own.accuracy)} are right" if own else ""
+    return (
+        f"What the model says of itself ({stated.name}) {above[guessing]} guessing, "
+        f"AUROC {format_interval(auroc)}{sure}."
     )
 
 
@@ -137,14 +184,14 @@ def _do(comparison: Comparison, stated: MethodResult | None, learned: MethodResu
         advice.append(f"Use {control_named(control.name)} to decide which answers to check.")
         advice += _falls_short(learned)
     elif tells:
-        advice.append("The learned method tells something; compare it with a free number before it is used.")
+        advice.append("The learned method is better than guessing; compare it with a free number before it is used.")
     else:
-        advice.append("Do not rely on any of these scores: none is shown to tell right from wrong.")
+        advice.append("Do not rely on any of these scores: none is shown to distinguish right from wrong.")
     if stated is not None and stated.auroc.low <= 0.5:
         advice.append("Do not rely on what the model says of its own confidence.")
     elif stated is not None and learned is not None and learned.diff_stated is not None:
         advice.append(
-            "What the model says of its own confidence tells something too, but less than the learned method."
+            "What the model says of its own confidence is worth something too, but less than the learned method."
             if verdict(learned.diff_stated) == "better"
             else "What the model says of its own confidence is not shown to be worse than the learned method: asking "
             "it may do."
@@ -159,7 +206,8 @@ def _use_learned(comparison: Comparison, learned: MethodResult, over: ControlCom
     return (
         f"Use the learned method ({learned.name}) to decide which answers to check: it beats each of "
         f"{len(over.controls)} controls, the strongest of them ({control_named(first.name)}) by "
-        f"{spread(first.difference, signed=True)} AUROC." + (f" {comparison.exported}" if comparison.exported else "")
+        f"{format_interval(first.difference, signed=True)} AUROC."
+        + (f" {comparison.exported}" if comparison.exported else "")
     )
 
 
@@ -171,7 +219,7 @@ def _within(learned: MethodResult) -> list[str]:
     first = over.standing[0]
     return [
         f"Among answers of one run it is not shown to beat {control_named(first.name)} "
-        f"({spread(first.difference, signed=True)} AUROC): where one model is used for one task, that will do."
+        f"({format_interval(first.difference, signed=True)} AUROC): where one model is used for one task, that will do."
     ]
 
 
@@ -179,8 +227,8 @@ def _undecided(learned: MethodResult, over: ControlComparison) -> str:
     others = ", ".join(control_named(control.name) for control in over.standing)
     return (
         f"The learned method ({learned.name}) beats the strongest control ({control_named(over.strongest.name)}) by "
-        f"{spread(over.strongest.difference, signed=True)} AUROC, but is not shown to beat {others}: collect more "
-        "answers before it decides anything."
+        f"{format_interval(over.strongest.difference, signed=True)} AUROC, but is not shown to beat "
+        f"{others}: collect more answers before it decides anything."
     )
 
 
@@ -190,6 +238,6 @@ def _falls_short(learned: MethodResult | None) -> list[str]:
     first = learned.controls.strongest
     less = "does worse" if verdict(first.difference) == "worse" else "is not shown to do better"
     return [
-        f"The learned method {less} than {control_named(first.name)} here ({spread(first.difference, signed=True)} "
-        "AUROC): train it on more answers, or do without."
+        f"The learned method {less} than {control_named(first.name)} here "
+        f"({format_interval(first.difference, signed=True)} AUROC): train it on more answers, or do without."
     ]

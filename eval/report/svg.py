@@ -4,56 +4,29 @@ import io
 import re
 from collections.abc import Sequence
 from html import escape
-from typing import Any
 
-import matplotlib as mpl
 from matplotlib import figure as mpl_figure
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 
+from metaprobe.eval.report.drawing import COLUMN_IN, HEIGHT_IN, drawing_style
 from metaprobe.eval.report.layout import Figure, Legend
-from metaprobe.eval.report.palette import CSS, INK, light
+from metaprobe.eval.report.palette import CSS, light
 
-WIDTH_IN, HEIGHT_IN = 4.2, 2.9
-"""Drawn for a phone's width, so that 9 pt text is still read there; wider screens show several side by side."""
-
-LINE = 13.0
+LINE = 12.0
 """Height of a line of the title and legend that a drawing has when it stands alone, in points."""
-LETTER = 4.9
+LETTER = 4.4
 """Width of a letter there, rather too much than too little."""
-
-_STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none",  # text stays text: it can be selected, and is read in the page's own font
-    "svg.hashsalt": "metaprobe",
-    "text.parse_math": False,
-    "font.size": 9,
-    "axes.edgecolor": INK,
-    "axes.labelcolor": INK,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.linewidth": 0.8,
-    "axes.facecolor": "none",
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": INK,
-    "grid.alpha": 0.14,
-    "grid.linewidth": 0.6,
-    "figure.facecolor": "none",
-    "text.color": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "lines.linewidth": 1.6,
-}
+BOLD = 1.3
+"""How much wider the letters of the title are, which is bold."""
 
 
-def drawn(figure: Figure) -> str:
+def draw_svg(figure: Figure) -> str:
     """The SVG of a figure for a page, without a date: the same figure gives the same bytes.
 
     Title and legend, which the page writes itself, are in it too but not displayed; `standalone` shows them.
     """
-    with mpl.rc_context():
-        mpl.rcdefaults()  # a user's matplotlibrc must not change the report
-        mpl.rcParams.update(_STYLE)
-        canvas = mpl_figure.Figure(figsize=(WIDTH_IN, HEIGHT_IN * figure.height), layout="constrained")
+    with drawing_style():
+        canvas = mpl_figure.Figure(figsize=(COLUMN_IN, HEIGHT_IN * figure.height), layout="constrained")
         FigureCanvasSVG(canvas)
         figure.paint(canvas.subplots())
         text = io.StringIO()
@@ -62,7 +35,7 @@ def drawn(figure: Figure) -> str:
 
 
 def standalone(svg: str) -> str:
-    """A drawing of `drawn` as a file of its own: title and legend in it, colours as on white.
+    """A drawing of `draw_svg` as a file of its own: title and legend in it, colours as on white.
 
     `page.js` does the same in the browser.
     """
@@ -100,17 +73,34 @@ def _embedded(svg: str, figure: Figure) -> str:
 
 def _box_alone(figure: Figure, width: float, height: float) -> str:
     """The view box with room for title and legend."""
-    longest = max([len(figure.title), *(len(entry.text) + 7 for entry in figure.legend)])
+    longest = max([BOLD * len(figure.title), *(len(entry.text) + 7 for entry in figure.legend)])
     lines = 1.5 + len(figure.legend)
     return f"0 {-1.5 * LINE:g} {max(width, LETTER * longest + 16):g} {height + LINE * (lines + 0.5):g}"
 
 
 def _alone(title: str, legend: Sequence[Legend], height: float) -> str:
-    text = 'font-size="9" fill="currentColor"'
+    text = 'font-size="8" fill="currentColor"'
     lines = [f'<text x="8" y="{-0.5 * LINE:g}" font-weight="bold" {text}>{escape(title)}</text>']
     for at, entry in enumerate(legend):
         y = height + LINE * (at + 0.7)
-        key = f'stroke="var(--s{entry.series % 6 + 1})" stroke-width="1.8" stroke-dasharray="{entry.dash}"'
-        lines.append(f'<line x1="8" y1="{y - 3:g}" x2="36" y2="{y - 3:g}" {key}/>')
+        lines.append(f'<g transform="translate(8 {y - 7:g})">{legend_key(entry)}</g>')
         lines.append(f'<text x="42" y="{y:g}" {text}>{escape(entry.text)}</text>')
     return f'<g class="alone" display="none">{"".join(lines)}</g>'
+
+
+_MARKERS = {
+    "o": '<circle cx="14" cy="4" r="3"',
+    "s": '<rect x="11.2" y="1.2" width="5.6" height="5.6"',
+    "^": '<polygon points="14,0.6 17.4,7 10.6,7"',
+    "*": '<polygon points="14,0 15,2.9 18,2.9 15.6,4.7 16.5,7.6 14,5.8 11.5,7.6 12.4,4.7 10,2.9 13,2.9"',
+}
+
+
+def legend_key(entry: Legend) -> str:
+    """Returns the line and the marker of a legend's entry, as SVG in a box of 28 by 8."""
+    stroke = f'style="stroke: {entry.css}; stroke-width: 1.6; '
+    line = f'<line x1="0" y1="4" x2="28" y2="4" {stroke}stroke-dasharray: {entry.dash}"/>' if entry.lined else ""
+    if not entry.marker:
+        return line
+    fill = "var(--paper)" if entry.hollow else entry.css
+    return f'{line}{_MARKERS[entry.marker]} {stroke}fill: {fill}"/>'

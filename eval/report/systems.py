@@ -21,7 +21,7 @@ from metaprobe.eval.report.layout import (
     share,
     words,
 )
-from metaprobe.eval.report.palette import SERIES
+from metaprobe.eval.report.palette import INK
 from metaprobe.eval.results import Comparison
 from metaprobe.eval.system_results import Agreement, Coupling, Failures, SimilarityFlow, StageAccuracy
 from metaprobe.eval.systems.metacrit import STAGES
@@ -187,9 +187,8 @@ def _flow(reference: str, flows: Sequence[SimilarityFlow]) -> Figure:
             x = [stages.index(found.stage) + 0.06 * i for found in flow.stages]
             intervals = [found.similarity for found in flow.stages]
             low, middle, high = np.array([(value.low, value.estimate, value.high) for value in intervals]).T
-            colour = SERIES[i % len(SERIES)]
-            ax.vlines(x, low, high, color=colour, linewidth=1.4)
-            ax.plot(x, middle, color=colour, linestyle=dashes(i), marker="o", markersize=5)
+            ax.vlines(x, low, high, color=INK, linewidth=1.2)
+            ax.plot(x, middle, color=INK, linestyle=dashes(i), marker="o", markersize=4)
         ax.set_xticks(range(len(stages)), stages)
         ax.margins(x=0.15)
         ax.set_ylabel("cosine similarity")
@@ -206,7 +205,7 @@ def _flow(reference: str, flows: Sequence[SimilarityFlow]) -> Figure:
         label=f"Cosine similarity of each stage's text to {to}, by {by}. {values}.",
         paint=paint,
         note=f"By {by}. Bars: 95 % intervals",
-        legend=tuple(Legend(i, f"{flow.system}, {flow.variant}") for i, flow in enumerate(flows)),
+        legend=tuple(Legend(INK, f"{flow.system}, {flow.variant}", i, "o") for i, flow in enumerate(flows)),
         height=0.8,
     )
 

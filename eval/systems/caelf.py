@@ -135,7 +135,7 @@ def feedback_ratings(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 
     return tuple(sorted(rows, key=lambda row: (row.variant, row.judge, CRITERIA.index(row.criterion))))
 
 
-def contested(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> tuple[Contested, ...]:
+def summarise_contests(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> tuple[Contested, ...]:
     """A summary for each variant, in order of appearance. Give runs of one model; intervals are clustered by group.
 
     Raises `RecordError` where a variant graded an item twice.

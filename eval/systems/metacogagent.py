@@ -21,7 +21,7 @@ from metaprobe.eval.metrics.calibration import brier_skill, ece, ece_equal_width
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Run
 from metaprobe.routing.paper import EXECUTE
-from metaprobe.routing.profiles import PROFILE, answered_correctly, classified, dispatched, executing
+from metaprobe.routing.profiles import PROFILE, executing, first_agent, read_classification, read_correctness
 
 ANSWER = "answer"
 STATED, READ = "confidence", "signal:confidence"
@@ -123,7 +123,7 @@ def outcome_matrix(runs: Iterable[Run], agents: Sequence[str] = ()) -> OutcomeMa
         agents=names,
         ids=tuple(run.item.id for run in found),
         groups=tuple(_group(run) for run in found),
-        correct=array([[answered_correctly(run, agent) for agent in names] for run in found]),
+        correct=array([[read_correctness(run, agent) for agent in names] for run in found]),
         confidence=array([[_confidence(run, agent) for agent in names] for run in found]),
         profile=array([[_profile(run, agent) for agent in names] for run in found]),
     )
@@ -139,7 +139,7 @@ def outcomes(runs: Iterable[Run], *, by_classifier: bool = False) -> Iterator[di
         agents = {}
         for agent in dict.fromkeys(call.agent for call in run.calls if call.stage == ANSWER):
             calls = [call for call in run.calls if call.agent == agent and call.stage in ASKING]
-            correct = answered_correctly(run, agent)
+            correct = read_correctness(run, agent)
             agents[agent] = {
                 "answer": _last_answer(run, agent).text.strip(),
                 "correct": None if correct is None else int(correct),
@@ -151,7 +151,7 @@ def outcomes(runs: Iterable[Run], *, by_classifier: bool = False) -> Iterator[di
             "id": run.item.id,
             "group": _group(run),
             "question": run.item.question,
-            "dimension": (classified(run) or "") if by_classifier else run.item.dimension,
+            "dimension": (read_classification(run) or "") if by_classifier else run.item.dimension,
             "agents": agents,
         }
 
@@ -159,14 +159,14 @@ def outcomes(runs: Iterable[Run], *, by_classifier: bool = False) -> Iterator[di
 def _evaluate(runs: list[Run], resamples: int, seed: int) -> MetaCogAgentResult:
     if not runs:
         raise RecordError("no run to evaluate: give the runs of one variant of metacogagent")
-    first = [dispatched(run) for run in runs]
+    first = [first_agent(run) for run in runs]
     other = [delegate(run) for run in runs]
     asks = [
         any(d.point == "assign" for d in run.decisions) or to is not None for run, to in zip(runs, other, strict=True)
     ]
     pairs = [(run, start or "", to) for run, start, to in zip(runs, first, other, strict=True) if to is not None]
-    before = {run.id: answered_correctly(run, start) for run, start, _ in pairs}
-    after = {run.id: answered_correctly(run, to) for run, _, to in pairs}
+    before = {run.id: read_correctness(run, start) for run, start, _ in pairs}
+    after = {run.id: read_correctness(run, to) for run, _, to in pairs}
     routed = [run for run, _, _ in pairs]
 
     def mean(values: Iterable[float | None], over: list[Run]) -> Interval | None:
@@ -189,7 +189,7 @@ def _evaluate(runs: list[Run], resamples: int, seed: int) -> MetaCogAgentResult:
         for run in runs
         for agent in executing(run)
         if (stated := _confidence(run, agent)) is not None
-        and (right := answered_correctly(run, agent)) is not None
+        and (right := read_correctness(run, agent)) is not None
         and (c := competence(run, agent)) is not None
     ]
     weights = cluster_weights([group for *_, group in judged], resamples, seed) if judged else None
@@ -227,7 +227,7 @@ def _calibration(
 def delegate(run: Run) -> str | None:
     """The one other agent that got the item, where one did."""
     agents = executing(run)
-    return agents[0] if len(agents) == 1 and dispatched(run) not in (None, agents[0]) else None
+    return agents[0] if len(agents) == 1 and first_agent(run) not in (None, agents[0]) else None
 
 
 def _confidence(run: Run, agent: str) -> float | None:
@@ -244,7 +244,7 @@ def _profile(run: Run, agent: str) -> float | None:
 
 def competence(run: Run, agent: str) -> float | None:
     """The score that the policy gave the agent: c of equation 2 under the paper's rules."""
-    point, action = ("assess", EXECUTE) if agent == dispatched(run) else ("assign", agent)
+    point, action = ("assess", EXECUTE) if agent == first_agent(run) else ("assign", agent)
     return next((d.scores[action] for d in run.decisions if d.point == point and action in d.scores), None)
 
 

@@ -1,4 +1,4 @@
-"""Writes docs/corrections.md: each statement of version 0.1 that fell or changed, with the old and the new figure.
+"""Writes docs/research/corrections.md: what version 0.1 said and what fell or changed, with both figures.
 
     python -m research.claims.corrections
 
@@ -7,12 +7,14 @@ subject. The script named in a row is what measures its new figure.
 """
 
 import json
+import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from research.blocks import markdown
 
 ROOT = Path(__file__).parent.parent.parent
-PAGE = ROOT / "docs" / "corrections.md"
+PAGE = ROOT / "docs" / "research" / "corrections.md"
 MEASURED = ROOT / "docs" / "measured"
 FIELDS = ("statement", "page", "before", "after", "verdict", "script")
 SUBJECTS = {
@@ -32,6 +34,10 @@ number, the best agent alone, the same prompt, other orders of the questions, st
 controls that may spend as much. They have met them now. Each row is a statement that fell or changed; the figures
 beside today's statements stand on the pages linked.
 """
+ANSWER = """Version 0.1 made {rows} statements that fell, changed, or were confirmed when every control was measured.
+Of them, {fell} fell or are ties now, {stands} stand, and the others say something else or less than before. The figures
+of today's pages are the ones to rely on.
+"""
 
 
 def main() -> None:
@@ -44,7 +50,8 @@ def page() -> str:
     found = {path.stem.removeprefix("claims_"): path for path in MEASURED.glob("claims_*.json")}
     if unknown := sorted(found.keys() - SUBJECTS.keys()):
         raise ValueError(f"docs/measured holds claims of {', '.join(unknown)}; expected: {', '.join(SUBJECTS)}")
-    lines = [*INTRO.splitlines(), ""]
+    title, _, rest = INTRO.partition("\n\n")
+    lines = [title, "", *answer(found.values()), "", *rest.splitlines(), ""]
     for subject, heading in SUBJECTS.items():
         if subject not in found:
             continue
@@ -61,10 +68,21 @@ def page() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
+def answer(files: Iterable[Path]) -> list[str]:
+    """The page in three sentences: how many of its statements fell and how many stand."""
+    verdicts = [row.get("verdict", "") for path in files for row in json.loads(path.read_text(encoding="utf-8"))]
+    fell = [one for one in verdicts if one.startswith(("fell", "falls", "tie", "a tie", "stands: tie"))]
+    stands = [one for one in verdicts if one.startswith(("stands", "holds")) and one not in fell]
+    return ANSWER.format(rows=len(verdicts), fell=len(fell), stands=len(stands)).splitlines()
+
+
 def linked(page: str) -> str:
     """A link to a page of docs/; anything else, such as README.md, as it is."""
-    name = page.removeprefix("docs/")
-    return f"[{name.removesuffix('.md')}]({name})" if (ROOT / "docs" / name.partition("#")[0]).is_file() else page
+    path = ROOT / page.partition("#")[0]
+    if not (page.startswith("docs/") and path.is_file()):
+        return page
+    link = os.path.relpath(ROOT / page, ROOT / "docs" / "research")
+    return f"[{path.stem}]({link})"
 
 
 def flat(text: str) -> str:

@@ -35,7 +35,7 @@ def early(debates: dict[str, Any]) -> dict[str, str]:
     then, now = (verdicts(debates[store]["sets"]) for store in (SCAFFOLD, ZERO_SHOT))
     return {
         "statement": "Whether early windows tell more than the whole response, on debates",
-        "page": "docs/quality.md",
+        "page": "docs/research/quality.md",
         "before": f"{then}; the prompts prescribed how every argument opens",
         "after": f"asked zero-shot, as in the paper: {now}",
         "verdict": "measured on other arguments: the scaffold fixed the tokens that the claim is about",
@@ -58,7 +58,7 @@ def confident_copies(debates: dict[str, Any]) -> dict[str, str]:
     stands = all(high < 0.5 for _, _, high in now)
     return {
         "statement": "Arguments that a program finds critical have the highest mean log-probability",
-        "page": "docs/quality.md",
+        "page": "docs/research/quality.md",
         "before": "AUROC of the mean for not being critical: " + told(then),
         "after": "zero-shot: " + told(now),
         "verdict": "stands" if stands else "stands for one of the roles",
@@ -75,7 +75,7 @@ def arguing() -> dict[str, str]:
     """In how many items the solver had an attack to solve."""
     asked = [s.value for run in recorded("essays-caelf") for s in run.statements if s.kind == "attack"]
     yes = sum(value == 1 for value in asked)
-    found = caelf.contested(recorded("essays-caelf-levels"))
+    found = caelf.summarise_contests(recorded("essays-caelf-levels"))
     by_level = next((row for row in found if row.framework), None)
     after = "no store holds an attack"
     if by_level is not None and by_level.framework is not None:
@@ -86,7 +86,7 @@ def arguing() -> dict[str, str]:
         )
     return {
         "statement": "CAELF's contest was measured with its formal argumentation",
-        "page": "docs/systems.md",
+        "page": "docs/research/systems.md",
         "before": "grades before and after the contest, with nothing said of the attacks",
         "after": f"{yes} of {len(asked):,} attack questions were answered yes: nothing was to be solved; {after}",
         "verdict": "fell: the argumentation had never run on a model's own attacks",
@@ -102,7 +102,7 @@ def telling() -> dict[str, str]:
     known = sum(low > 0.5 for _, low, _ in ways)
     return {
         "statement": "A small model answers whether one argument attacks another (Algorithm 1)",
-        "page": "docs/systems.md",
+        "page": "docs/research/systems.md",
         "before": "assumed",
         "after": (
             f"{known} of {len(ways)} ways ({len({row['model'] for row in found['rows']})} models, "

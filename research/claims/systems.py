@@ -36,7 +36,7 @@ def now(told: dict[str, str]) -> dict[str, str] | None:
     """What is to be said today; None where the verdict on a paper's difference is the one that it was."""
     found = {**SPECIAL, "reproduction.md": of_reproduction}
     after, verdict, script = found[told.pop("from")](told)
-    same = told["verdict_before"] == verdict.strip("*") and told["page"] == "docs/reproduction.md"
+    same = told["verdict_before"] == verdict.strip("*") and told["page"] == "docs/research/reproduction.md"
     return None if same else {"after": after, "verdict": verdict.strip("*"), "script": script}
 
 

@@ -1,4 +1,4 @@
-"""Writes the figures of a finished demo into README.md and docs/demo.md, so that no number there is typed by hand.
+"""Writes the figures of a finished demo into docs/research/demo.md, so that no number there is typed by hand.
 
     make demo && python -m research.demo.page keep out/demo/report
     python -m research.demo.page page
@@ -16,12 +16,12 @@ import click
 from metaprobe.eval.compare import BEST_BASELINE, STATED
 from metaprobe.eval.metrics.calibration import DEFAULT_BINS
 from metaprobe.eval.results import CONTROL_FAMILIES
-from metaprobe.training.crossfit.methods import AFTER, BEFORE, BLEND, TREES
+from metaprobe.training.crossfit.methods import AFTER, BEFORE, BLEND, MEAN_LOGPROB, TREES
 from research.blocks import Row, markdown, spread, write
 
 LEARNED = (TREES, BEFORE, AFTER, BLEND)
 ROOT = Path(__file__).parent.parent.parent
-README, PAGE = ROOT / "README.md", ROOT / "docs" / "demo.md"
+PAGE = ROOT / "docs" / "research" / "demo.md"
 FIGURES = ROOT / "docs" / "measured" / "demo.json"
 TABLES = ("methods", "controls", "layers", "accuracy", "choices", "audits")
 
@@ -44,34 +44,35 @@ def keep_command(report: Path) -> None:
 
 @main.command("page")
 def page_command() -> None:
-    """Write both sections from the tables that were kept."""
+    """Write the answer and the section from the tables that were kept."""
     figures = json.loads(FIGURES.read_text(encoding="utf-8"))
     about = figures.pop("about")
-    write(README, "demo-results", in_short(figures, about))
+    write(PAGE, "answer", [answer(figures), ""])
     write(PAGE, "demo-results", in_full(figures, about))
 
 
-def in_short(tables: Tables, about: Row) -> list[str]:
-    """The section of README.md."""
-    methods = tables["methods"]
-    return [
-        intro(tables["accuracy"], about),
-        "",
-        *table(methods, short=True),
-        "",
-        "Within runs: among answers to one way of asking only. A control is beaten where the paired difference is "
-        "above 0 after Holm's correction over all controls. The best plain baseline is chosen in each fold on "
-        "selection data and decides nothing. " + as_stated(methods),
-        "",
-        *against_controls(tables["controls"]),
-        "",
-        "Every control, and what did not work: [docs/demo.md](docs/demo.md).",
-        "",
+def answer(tables: Tables) -> str:
+    """The page in three sentences."""
+    auroc = {row["method"]: spread(row, "auroc") for row in tables["methods"]}
+    pooled = [row for row in tables["controls"] if row["pairs"] == "all answers" and row["method"] in LEARNED]
+    beaten = [
+        name
+        for name in dict.fromkeys(row["method"] for row in pooled)
+        if all(float(row["beaten"]) for row in pooled if row["method"] == name)
     ]
+    others = [name for name in dict.fromkeys(row["method"] for row in pooled) if name not in beaten]
+    return (
+        f"What the model states about its own confidence distinguishes right from wrong answers with an AUROC of "
+        f"{auroc[STATED]}, and the mean log-probability, which costs nothing, with {auroc[MEAN_LOGPROB]}. "
+        f"Of the learned methods, {' and '.join(f'*{name}*' for name in beaten) or 'none'} "
+        f"beat{'s' if len(beaten) < 2 else ''} every control"
+        + "".join(f", with {auroc[name]}" for name in beaten[:1])
+        + f". That is not shown of {'; '.join(f'*{name}*' for name in others)}: a free number may do as well."
+    )
 
 
 def in_full(tables: Tables, about: Row) -> list[str]:
-    """The section of docs/demo.md."""
+    """The section of docs/research/demo.md."""
     methods, controls = tables["methods"], tables["controls"]
     page = [intro(tables["accuracy"], about), "", "### Methods", "", *table(methods), "", as_stated(methods), ""]
     page += ["### Against every control", "", *against_controls(controls), "", *differences(controls), ""]
@@ -165,8 +166,8 @@ def read(path: Path) -> list[Row]:
         return list(csv.DictReader(file))
 
 
-def table(methods: list[Row], *, short: bool = False) -> list[str]:
-    """The method table; the short one has AUROC and its differences only."""
+def table(methods: list[Row]) -> list[str]:
+    """The method table."""
     controls = [row for row in methods if row["family"] in CONTROL_FAMILIES and row["method"] != BEST_BASELINE]
     strongest = max(controls, key=lambda row: float(row["auroc"]))["method"]
     head = ["method", "kind", "AUROC", "within runs", "vs stated confidence", f"vs strongest control ({strongest})"]
@@ -185,11 +186,11 @@ def table(methods: list[Row], *, short: bool = False) -> list[str]:
             spread(row, "within_runs"),
             spread(row, "diff_stated", signed=True),
             spread(row, "diff_control", signed=True),
-            *([] if short else [spread(row, metric) for metric in rest]),
+            *(spread(row, metric) for metric in rest),
         ]
         for row in methods
     ]
-    return markdown(head if short else [*head, *rest.values()], rows)
+    return markdown([*head, *rest.values()], rows)
 
 
 def cells(accuracy: list[Row]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The adapter probe against frozen linear probes on the same split, per model and task; a table of docs/probes.md.
+"""The adapter probe against frozen linear probes on the same split, per model and task; for docs/research/probes.md.
 
     python -m research.hidden.measure collect --models MODELS --data DATA
     python -m research.hidden.adapter measure
@@ -99,7 +99,7 @@ def _judged(name: str, scores: np.ndarray) -> Judged:
 
 @main.command("page")
 def page_command() -> None:
-    """Write the table into docs/probes.md."""
+    """Write the table into docs/research/probes.md."""
     figures = json.loads(ADAPTER.read_text())
     names = [MEAN, *(name for pair in NAMES.values() for name in pair)]
     head = ["model, task", "test answers", "learned from", *names, "adapter over probe, before", "on the answer"]

@@ -1,4 +1,4 @@
-"""Whether the blend of docs/probes.md beats every control, from the figures of `probes.py measure`."""
+"""Whether the blend of docs/research/probes.md beats every control, from the figures of `probes.py measure`."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What README leads with: the blend of probes and log-probabilities beside the strongest single control of each row.
+"""What docs/research/probes.md leads with: the blend beside the strongest single control of each row.
 
     python -m research.hidden.headline
 
@@ -13,8 +13,7 @@ from typing import Any
 
 from research.blocks import write
 from research.hidden import controls as probes_controls
-from research.hidden.measure import CHANCE, FIGURES
-from research.systems.figures import README
+from research.hidden.measure import CHANCE, FIGURES, PAGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +30,19 @@ class Gain:
 
 
 def main() -> None:
-    """Write the lead of README.md."""
+    """Write the answer and the rows behind it."""
     figures = read()
-    write(README, "headline", [lead(gains(figures), accuracies(figures)), ""])
+    write(PAGE, "answer", [answer(gains(figures)), ""])
+    write(PAGE, "headline", [lead(gains(figures), accuracies(figures)), ""])
 
 
 def read() -> dict[str, Any]:
-    """The figures of docs/probes.md, the joined controls among them."""
+    """The figures of docs/research/probes.md, the joined controls among them."""
     return probes_controls.with_joined(json.loads(FIGURES.read_text(encoding="utf-8")))
 
 
 def gains(figures: dict[str, Any]) -> list[Gain]:
-    """One a row of docs/probes.md."""
+    """One a row of docs/research/probes.md."""
     return [gain_of(name, row["methods"]) for name, row in figures.items() if "methods" in row]
 
 
@@ -57,18 +57,38 @@ def accuracies(figures: dict[str, Any]) -> dict[str, float]:
     return {name: row["accuracy"] for name, row in figures.items() if "methods" in row}
 
 
+def answer(found: list[Gain]) -> str:
+    """The page in three sentences."""
+    joined = json.loads(probes_controls.MEASURED.read_text(encoding="utf-8"))
+    checked = [gain for gain in found if gain.row in joined]
+    stand = sorted((gain for gain in checked if gain.stands), key=lambda gain: gain.gain)
+    ahead = sum(gain.stands for gain in found if gain.row not in joined)
+    by = (
+        f" The gain in AUROC over the strongest control is {stand[0].gain:+.2f} to {stand[-1].gain:+.2f} there."
+        if stand
+        else ""
+    )
+    return (
+        f"On {len(stand)} of {len(checked)} pairs of a model and a task, the blend of hidden-state probes and "
+        "log-probabilities distinguishes right from wrong answers better than every control, the answer's own words "
+        f"and all free signals joined among them; on the other {len(checked) - len(stand)} this is not shown.{by} On "
+        f"{len(found) - len(checked)} further pairs, where these two controls could not be measured, the blend beats "
+        f"every other control on {ahead}."
+    )
+
+
 def lead(found: list[Gain], accuracy: dict[str, float]) -> str:
     """What holds, what does not, and where there was little to predict."""
     joined = json.loads(probes_controls.MEASURED.read_text(encoding="utf-8"))
     checked, others = ([gain for gain in found if (gain.row in joined) == known] for known in (True, False))
     stand = sorted((gain for gain in checked if gain.stands), key=lambda gain: gain.gain)
     parts = [
-        "**What holds.** A small learned score (hidden-state probes and log-probabilities, blended) is held against "
+        "**What holds.** A small learned score (hidden-state probes and log-probabilities, blended) is compared with "
         "stated confidence, P(true), single log-probabilities, length, being cut, what the prompt alone tells, the "
         "answer's own words, and all of these joined in one regression. On "
         + (f"{len(stand)} of the" if stand else "none of the")
-        + f" {len(checked)} pairs of model and task whose answers are recorded it tells right from wrong answers "
-        "better than every one of them, after Holm"
+        + f" {len(checked)} pairs of model and task whose answers are recorded it distinguishes right from wrong "
+        "answers better than every one of them, after Holm"
         + (
             f": by {_shown(stand[0])} to {_shown(stand[-1])} in AUROC over the strongest ({_rows(stand)})."
             if stand
@@ -88,7 +108,7 @@ def lead(found: list[Gain], accuracy: dict[str, float]) -> str:
     low, high = CHANCE
     if rare := [gain for gain in found if not low <= accuracy[gain.row] <= high]:
         parts.append(f"Fewer than {low:.0%} or more than {high:.0%} of the answers are right on {_rows(rare)}.")
-    return " ".join([*parts, "All rows: [docs/probes.md](docs/probes.md)."])
+    return " ".join(parts)
 
 
 def _rows(found: list[Gain]) -> str:

@@ -22,7 +22,7 @@ from metaprobe.eval.metrics.stratified import StratifiedAuroc
 from metaprobe.eval.table import group_of
 from metaprobe.records.types import Run
 from metaprobe.training.common.roles import group_folds
-from metaprobe.training.crossfit.methods import unfitted_tfidf
+from metaprobe.training.crossfit.methods import make_tfidf
 from research.systems.figures import ROOT, recorded
 
 MEASURED = ROOT / "docs" / "measured" / "probes_joined.json"
@@ -77,7 +77,7 @@ def figures(runs: list[Run], seed: int = 0) -> dict[str, Any]:
 
 def by_words(texts: list[str], y: Ints, rest: Ints, test: Ints) -> Floats:
     """Log-odds of being right for the rows `test`, by the words alone, learned on the rows `rest`."""
-    made = unfitted_tfidf()
+    made = make_tfidf()
     X = made.fit_transform([texts[i] for i in rest])
     model = LogisticRegression(C=3.0, max_iter=400, solver="liblinear").fit(X, y[rest])
     return np.asarray(model.decision_function(made.transform([texts[i] for i in test])))

@@ -1,4 +1,4 @@
-"""What tells right answers from wrong ones, per model and task: collects, measures, and writes docs/probes.md.
+"""What distinguishes right from wrong answers, per model and task: collects, writes docs/research/probes.md.
 
     python -m research.hidden.measure collect --models MODELS --data DATA
     python -m research.hidden.measure measure
@@ -44,7 +44,7 @@ from research.blocks import markdown, write
 from research.hidden.controls import JOINED, gain_of, over_strongest, packed, says, shown, with_joined
 
 ROOT = Path(__file__).parent.parent.parent
-PAGE = ROOT / "docs" / "probes.md"
+PAGE = ROOT / "docs" / "research" / "probes.md"
 FIGURES = ROOT / "docs" / "measured" / "probes.json"
 
 MODELS = {
@@ -100,7 +100,7 @@ def collect_command(names: tuple[str, ...], models: Path, data: Path, out: Path)
                 continue
             line = [sys.executable, "-m", "metaprobe.cli", "collect", "self-report", "--variant", "p-true"]
             line += ["--task", task, "--limit", str(limit), "--llm", where.format(models=models)]
-            line += ["--capture", "every:2", "--top-logprobs", "15"]
+            line += ["--layers", "every:2", "--top-logprobs", "15"]
             line += [] if task in MADE_HERE else ["--data", str(data)]
             line += ["--batch-size", "64", "--concurrency", "256", "--out", str(out / f"{model}-{task}")]
             subprocess.run(line, check=True)
@@ -178,7 +178,7 @@ def keep(figures: dict[str, Any]) -> None:
 
 @main.command("page")
 def page_command() -> None:
-    """Write the tables of docs/probes.md from the figures."""
+    """Write the tables of docs/research/probes.md from the figures."""
     figures = json.loads(FIGURES.read_text())
     rows = {key: value for key, value in figures.items() if "methods" in value}
     setting = ", ".join(f"{key.replace('/', ' on ')} ({row['tokens']:,} tokens)" for key, row in rows.items())

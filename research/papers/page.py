@@ -1,4 +1,4 @@
-"""The papers' figures beside what was measured here: docs/measured/reproduction.json and docs/reproduction.md.
+"""The papers' figures beside what was measured here: docs/measured/reproduction.json and docs/research/reproduction.md.
 
     python -m research.papers.page measure [PAPER ...]    # from the stores in recorded/ and docs/measured/
     python -m research.papers.page page
@@ -9,6 +9,7 @@ why not; tests/test_reproduction.py holds the page against it.
 
 import dataclasses
 import json
+from collections import Counter
 from typing import Any
 
 import click
@@ -18,7 +19,7 @@ from research.papers.systems import PAPERS
 from research.systems.figures import ROOT
 
 FIGURES = ROOT / "docs" / "measured" / "reproduction.json"
-PAGE = ROOT / "docs" / "reproduction.md"
+PAGE = ROOT / "docs" / "research" / "reproduction.md"
 TITLES = {
     "monitor_generate_verify": "Monitor-Generate-Verify",
     "metacogagent": "MetaCogAgent",
@@ -37,14 +38,14 @@ and items, where a paper's were not published, are rebuilt from its description.
 repeat: what can be compared is the *order* of methods and the *direction* of effects. Intervals are of 95 %, by a
 bootstrap over groups; differences are paired on the items. MetaCogAgent learns from the items that came before, so its
 figures are means over ten shuffled orders (seeds 0 to 9), with the smallest and the largest order in parentheses. How
-each system is built, and where a paper is silent: [the systems](systems.md).
+each system is built, and where a paper is silent: [the systems](../systems.md).
 """
 CLAIMS = """## Directions
 
 Every difference that a document reports and that could be measured, with the controls that could kill it: our
 difference against each, in the same form. The verdict follows by program from the intervals, and from the ten shuffled
 orders where the order of the items matters (in parentheses the smallest and the largest single order; what the controls
-are: [systems](systems.md)).
+are: [the measurement](systems.md)).
 
 - *holds*: our whole interval is on the paper's side of 0, so is every order, and so is every controlled difference;
 - *the other way round*: all of these are on the other side;
@@ -76,7 +77,7 @@ def measure(names: tuple[str, ...]) -> None:
 
 @main.command("page")
 def write_page() -> None:
-    """Write docs/reproduction.md from what was measured."""
+    """Write docs/research/reproduction.md from what was measured."""
     PAGE.write_text(page(json.loads(FIGURES.read_text(encoding="utf-8"))), encoding="utf-8")
 
 
@@ -93,10 +94,28 @@ def page(found: dict[str, Any]) -> str:
         for name, section in found.items()
     ]
     head = ["document", "its models", "models here", "figures measured", "reasons why others are not"]
-    parts = [HEAD, *markdown(head, rows), "", CLAIMS, *claims(found), ""]
+    title, _, rest = HEAD.partition("\n\n")
+    parts = [title, "", answer(found), "", rest, *markdown(head, rows), "", CLAIMS, *claims(found), ""]
     for name, section in found.items():
         parts += lines_of(TITLES[name], section)
     return "\n".join(parts).rstrip() + "\n"
+
+
+def answer(found: dict[str, Any]) -> str:
+    """The page in three sentences."""
+    rows = [row for section in found.values() for row in section["figures"]]
+    said = Counter(verdict(row).strip("*") for row in rows if row["sign"])
+    missing = sum(len(section["missing"]) for section in found.values())
+    return (
+        f"Of {said.total()} differences that the papers report and that small models could measure, {said['holds']} "
+        f"hold here against every control, {said['undecided']} are undecided, and {said['falls to a control']} fall "
+        "to a "
+        f"control that the papers do not have. {said['the other way round']} go the other way round, "
+        f"{said['depends on the order']} depend on the order of the items, and {said['not controlled']} could not be "
+        f"controlled. {sum(row['here'] is not None for row in rows)} figures stand beside the papers' own, and "
+        f"{missing} could not be measured, each with "
+        "its reason."
+    )
 
 
 def claims(found: dict[str, Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""What the streaming gate sees and saves on the recorded runs, into docs/production.md.
+"""What the streaming gate sees and saves on the recorded runs, into docs/research/production.md.
 
     python -m research.production.gate measure
     python -m research.production.gate page
@@ -23,7 +23,7 @@ from metaprobe.training.gate.train import write_gate
 from research.blocks import write
 
 ROOT = Path(__file__).parent.parent.parent
-PAGE = ROOT / "docs" / "production.md"
+PAGE = ROOT / "docs" / "research" / "production.md"
 FIGURES = ROOT / "docs" / "measured" / "gate.json"
 RUNS: dict[str, tuple[str, ...]] = {
     "SmolLM2-135M, MetaCog-Eval, 700 items": ("metacog-every-agent", "alpha"),
@@ -63,7 +63,7 @@ def measured(store: str, agent: str) -> dict[str, Any]:
 
 @main.command("page")
 def page_command() -> None:
-    """Write the section of docs/production.md from the figures."""
+    """Write the section of docs/research/production.md from the figures."""
     lines: list[str] = []
     for title, found in json.loads(FIGURES.read_text(encoding="utf-8")).items():
         audits = f"failed audits: {', '.join(found['failed'])}" if found["failed"] else "all audits passed"

@@ -1,4 +1,4 @@
-"""Writes the speed section of docs/production.md from what predict.py and serving.py measured.
+"""Writes the speed section of docs/research/production.md from what predict.py and serving.py measured.
 
 python -m benchmarks.predict --peers PEERS --json docs/measured/predict.json
 python -m benchmarks.serving --json docs/measured/serving.json
@@ -12,7 +12,7 @@ from typing import Any
 from research.blocks import markdown, write
 
 ROOT = Path(__file__).parent.parent.parent
-PAGE = ROOT / "docs" / "production.md"
+PAGE = ROOT / "docs" / "research" / "production.md"
 MEASURED = ROOT / "docs" / "measured"
 
 

@@ -1,4 +1,4 @@
-"""What the recipe of `bundled:quality` knows beyond its controls, pooled and within runs, into docs/checkpoints.md.
+"""What the recipe of `bundled:quality` knows beyond its controls, pooled and within runs; docs/research/bundled.md.
 
     python -m research.quality.bundled measure      # out-of-fold scores of the recorded runs: minutes of one core
     python -m research.quality.bundled page         # writes the table from docs/measured/bundled_controls.json
@@ -27,7 +27,7 @@ from research.blocks import write
 
 ROOT = Path(__file__).parent.parent.parent
 MEASURED = ROOT / "docs" / "measured" / "bundled_controls.json"
-PAGE = ROOT / "docs" / "checkpoints.md"
+PAGE = ROOT / "docs" / "research" / "bundled.md"
 RESAMPLES = 1000
 COLUMNS = ("control", *(f"{where}: {what}" for where in ("pooled", "within runs") for what in ("AUROC", "gain", "p")))
 

@@ -1,4 +1,4 @@
-"""Learned scores against the controls, measured for docs/quality.md and written there; how figures are written."""
+"""Learned scores against the controls, measured for docs/research/quality.md and written there; how figures look."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -46,14 +46,19 @@ def over_controls(
 def beats(measured: Sequence[Figures], name: str, key: str) -> str:
     """In how many sets a method beats every control after Holm's correction, and in how many it loses to the
     strongest."""
-    found = [row for of in measured if (row := of["methods"][name].get(key)) is not None]
+    ahead, behind, found = against_controls(measured, name, key)
     if not found:
         return "not measured yet"
-    ahead = sum(not row["standing"] for row in found)
-    behind = sum(verdict(row["difference"]) == "does not hold" for row in found)
-    left = len(measured) - len(found)
+    left = len(measured) - found
     rest = f" ({left} more sets are not measured against it yet)" if left else ""
-    return f"beats every control in {ahead} of {len(found)} sets, loses to the strongest in {behind}{rest}"
+    return f"beats every control in {ahead} of {found} sets, loses to the strongest in {behind}{rest}"
+
+
+def against_controls(measured: Sequence[Figures], name: str, key: str) -> tuple[int, int, int]:
+    """In how many sets a method beats every control, in how many the strongest beats it, and how many were measured."""
+    found = [row for of in measured if (row := of["methods"][name].get(key)) is not None]
+    ahead = sum(not row["standing"] for row in found)
+    return ahead, sum(verdict(row["difference"]) == "does not hold" for row in found), len(found)
 
 
 def strongest(found: Figures) -> str:

@@ -1,4 +1,4 @@
-"""What log-probabilities say of an answer's quality, on every data set there is; writes docs/quality.md.
+"""What log-probabilities say of an answer's quality, on every data set there is; writes docs/research/quality.md.
 
     python -m research.quality.measure measure --data DATA [NAME ...]
     python -m research.quality.measure page
@@ -23,7 +23,7 @@ from research.quality.figures import RESAMPLES, about, between, figures, measure
 from research.quality.page import DEBATE_STORES, page
 
 ROOT = Path(__file__).parent.parent.parent
-PAGE = ROOT / "docs" / "quality.md"
+PAGE = ROOT / "docs" / "research" / "quality.md"
 FIGURES = ROOT / "docs" / "measured" / "quality.json"
 RECORDED = ROOT / "recorded"
 
@@ -95,7 +95,7 @@ def say(what: str) -> None:
 
 @main.command("page")
 def page_command() -> None:
-    """Write docs/quality.md from the figures."""
+    """Write docs/research/quality.md from the figures."""
     PAGE.write_text(page(json.loads(FIGURES.read_text())), encoding="utf-8")
 
 

@@ -1,10 +1,20 @@
-"""docs/quality.md from the figures of `quality.py measure`: every number and every verdict on it comes from there."""
+"""docs/research/quality.md from the figures of `quality.py measure`: all numbers and verdicts come from there."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from research.blocks import markdown
-from research.quality.controls import beats, gain, maybe_signed, plain, shown, signed, strongest, verdict
+from research.quality.controls import (
+    against_controls,
+    beats,
+    gain,
+    maybe_signed,
+    plain,
+    shown,
+    signed,
+    strongest,
+    verdict,
+)
 from research.quality.prose import AWAY, DEBATES, EARLY, INTRO, READING, ROLES, SEEN, SHAPE, TABLES, VERDICTS
 
 Figures = Mapping[str, Any]
@@ -51,7 +61,8 @@ def page(figures: Figures) -> str:
     """The whole page."""
     sets = figures.get("sets", {})
     debates = {way: figures.get("debates", {}).get(store) for store, way in DEBATE_STORES.items()}
-    lines = [*INTRO.format(resamples=figures["resamples"]).splitlines(), ""]
+    title, _, rest = INTRO.format(resamples=figures["resamples"]).partition("\n\n")
+    lines = [title, "", answer(figures["sets"]), "", *rest.splitlines(), ""]
     lines += ["## Data", "", *setting(sets), ""]
     lines += ["## What this says", "", *says(sets), ""]
     lines += ["## The aim on token_logprobs_qa", "", *aim(sets.get(QA)), ""]
@@ -116,6 +127,28 @@ def aim(found: Figures | None) -> Lines:
         "",
         *runs_table(found["by_run"]),
     ]
+
+
+def answer(sets: Figures) -> str:
+    """The page in three sentences."""
+    measured = [found for found in sets.values() if "methods" in found]
+    several = [found for found in measured if found["runs"] > 1]
+    long = [found for found in measured if found["median_tokens"] >= SHORT]
+    over_mean = [verdict(found["methods"][TREES]["over_mean"]) for found in measured]
+    early = [verdict(found["early"]["early_over_full"]) for found in long]
+    ahead, behind, of = against_controls(measured, TREES, "over_strongest")
+    inside, loses, runs = against_controls(several, TREES, "within_over_strongest")
+    return (
+        f"The quality predictor is shown to be ahead of the mean log-probability in {over_mean.count('holds')} of "
+        f"{len(measured)} sets and behind it in {over_mean.count('does not hold')}. It is shown to be ahead of every "
+        "free "
+        f"number in {ahead} of {of} sets (behind the strongest in {behind}), and within one run of one model in "
+        f"{inside} "
+        f"of {runs} (behind in {loses}), so that a free number may do as well. The paper's finding that the first "
+        "tokens "
+        f"say more than the whole answer holds in {early.count('holds')} of {len(long)} sets of longer answers, and is "
+        f"reversed in {early.count('does not hold')}."
+    )
 
 
 def says(sets: Figures) -> Lines:

@@ -1,4 +1,4 @@
-"""What docs/quality.md says in words; research/quality/page.py puts the tables between."""
+"""What docs/research/quality.md says in words; research/quality/page.py puts the tables between."""
 
 INTRO = """# Quality from log-probabilities: what it is worth
 
@@ -82,7 +82,7 @@ the 1.5B judge gave almost every one the same grades, whatever its own reasons s
 
 **How these tables read.** The small judge's labels (scaffold) are hardly told by anything that is read off the log-
 probabilities, the paper's early windows among them, and they agree with what a program checks about as often as by
-chance ([systems.md](systems.md#early-token-confidence-in-debate)): that these labels mean something is what is in
+chance ([the debates](systems.md#early-token-confidence-in-debate)): that these labels mean something is what is in
 doubt here. What the program finds is told better, and the other way round than a user would guess: arguments that copy
 the essay or the other debater, or quote what does not stand in the essay, are written with the *highest* log-
 probabilities, so that the mean log-probability, taken as confidence, ranks them as the best. That holds in both ways of

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.openai_format import ROUNDING, ParsedResponse, parse_response
-from metaprobe.records.reading import fields, listed
+from metaprobe.records.reading import as_list, fields
 
 RANKS = 15
 """What the published detectors were fitted with."""
@@ -86,9 +86,9 @@ def ranks(response: object, k: int) -> NDArray[np.float64]:
 def _direct(response: object) -> NDArray[np.float64] | None:
     """The alternatives of a chat completion's first choice, (T, m), where each token has as many; else None."""
     held = None if isinstance(response, (ParsedResponse, str, bytes, bytearray)) else fields(response)
-    choices = listed(held.get("choices")) if held is not None else None
+    choices = as_list(held.get("choices")) if held is not None else None
     logprobs = fields((fields(choices[0]) or {}).get("logprobs")) if choices else None
-    entries = listed(logprobs.get("content")) if logprobs is not None else None
+    entries = as_list(logprobs.get("content")) if logprobs is not None else None
     if not entries:
         return None
     try:

@@ -1,4 +1,4 @@
-"""MetaCogAgent's rule and its learned replacement, side by side; measures, and writes a section of docs/routing.md.
+"""MetaCogAgent's rule and its learned replacement, side by side; writes a section of docs/research/routing.md.
 
     python -m research.routing.agents measure
     python -m research.routing.agents page
@@ -43,7 +43,7 @@ from research.routing.agents_ways import (
 from research.routing.data import ASSUMED, metacog_runs
 
 ROOT = Path(__file__).parent.parent.parent
-PAGE = ROOT / "docs" / "routing.md"
+PAGE = ROOT / "docs" / "research" / "routing.md"
 FIGURES = ROOT / "docs" / "measured" / "routing_agents.json"
 FOLDS = 5
 
@@ -138,7 +138,7 @@ def packed(value: Interval) -> list[float | None]:
 
 @main.command("page")
 def page_command() -> None:
-    """Write the section of docs/routing.md from the figures."""
+    """Write the section of docs/research/routing.md from the figures."""
     write(PAGE, "routing-agents", [*section(json.loads(FIGURES.read_text())), ""])
 
 
@@ -212,7 +212,7 @@ def against(methods: dict[str, Any], name: str, other: str) -> str:
 
 
 def said(gain: Sequence[float]) -> str:
-    return "**better**" if gain[1] > 0 else "**worse**" if gain[2] < 0 else "**no difference that can be told**"
+    return "**better**" if gain[1] > 0 else "**worse**" if gain[2] < 0 else "**no difference shown**"
 
 
 def vote_line(vote: dict[str, Any], methods: dict[str, Any]) -> str:

@@ -23,7 +23,7 @@ from metaprobe.records.types import Call, Decision, Run
 from metaprobe.routing.learned_policy import AgentPolicy
 from metaprobe.routing.paper import ASK, COLLABORATE, EXECUTE
 from metaprobe.routing.policy import Outcome, Policy, State
-from metaprobe.routing.profiles import Experience, Profiles, classified
+from metaprobe.routing.profiles import Experience, Profiles, read_classification
 from research.routing.data import PARAMETERS, USD_PER_BILLION
 
 PRICES = {name: Price(size * USD_PER_BILLION, size * USD_PER_BILLION) for name, size in PARAMETERS.items()}
@@ -77,7 +77,7 @@ class Table:
         return cls(
             tuple(ordered),
             matrix.agents,
-            tuple(classified(run) or "" for run in ordered),
+            tuple(read_classification(run) or "" for run in ordered),
             np.array(matrix.groups),
             matrix.correct,
             matrix.confidence,

@@ -17,7 +17,7 @@ from metaprobe.routing.learned import KEEP, LearnedRouter
 from metaprobe.routing.learned_policy import AgentPolicy
 from metaprobe.routing.learned_state import AskedAgent, Known
 from metaprobe.routing.paper import ASK, COLLABORATE, EXECUTE, PaperRules
-from metaprobe.routing.policy import Outcome, Policy, State, decided
+from metaprobe.routing.policy import Outcome, Policy, State, make_decision
 from metaprobe.routing.profiles import Profiles
 from metaprobe.training.common.roles import group_folds
 from metaprobe.training.router.data import outcomes_of as arrays_of
@@ -50,7 +50,7 @@ class OwnGain(AgentPolicy):
         asked = {state.agent: AskedAgent("", state.signals.value("confidence"))}
         routed = self.router.decide(Known(asked, dimension=state.dimension, agents=self.team))
         action = EXECUTE if routed.action == KEEP else ASK
-        return decided(state, action, legal_actions, decision.scores, routed.reason)
+        return make_decision(state, action, legal_actions, decision.scores, routed.reason)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,7 +75,7 @@ class WithVotes:
         extra = sum(price.values()) - price[decision.action]
         if promised - p[decision.action] <= extra + self.policy.router.margin:
             return decision
-        return decided(state, COLLABORATE, legal_actions, p, f"P(the vote is right) {promised:.3f}")
+        return make_decision(state, COLLABORATE, legal_actions, p, f"P(the vote is right) {promised:.3f}")
 
     def observe(self, decision_id: str, outcome: Outcome) -> None:
         """Learns nothing."""

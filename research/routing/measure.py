@@ -1,4 +1,4 @@
-"""What the learned router is worth beside simple ways of routing; measures, and writes docs/routing.md.
+"""What the learned router is worth beside simple ways of routing; measures, and writes docs/research/routing.md.
 
     python -m research.routing.measure measure --data DATA [SET ...]
     python -m research.routing.measure page
@@ -31,13 +31,24 @@ from research.blocks import markdown, write
 from research.routing.data import SETS, DataSet, metacog, metacog_runs, spent
 from research.routing.methods import Result, Split, at_lambda, result_of, split_of
 from research.routing.router import router_plays, shuffled_labels
-from research.routing.standing import MIXED, ROUTER, RULE_ROW, counted, packed, said, section, standing, table, verdict
+from research.routing.standing import (
+    MIXED,
+    ROUTER,
+    RULE_ROW,
+    answer,
+    packed,
+    said,
+    section,
+    standing,
+    table,
+    verdict,
+)
 from research.routing.waiting import from_log, from_log_lines, waiting, waiting_lines
 from research.systems.metacog_replays import Recording
 
 ROOT = Path(__file__).parent.parent.parent
-PAGE = ROOT / "docs" / "routing.md"
-README = ROOT / "README.md"
+PAGE = ROOT / "docs" / "research" / "routing.md"
+GUIDE, README = ROOT / "docs" / "routing.md", ROOT / "README.md"
 FIGURES = ROOT / "docs" / "measured" / "routing.json"
 SEEDS = 5
 RULE = "metacog-every-agent, rule"
@@ -263,7 +274,7 @@ def microseconds(act: Any, rounds: int = 5000) -> list[float]:
 
 @main.command("page")
 def page_command() -> None:
-    """Write the tables of docs/routing.md from the figures."""
+    """Write the tables of docs/research/routing.md from the figures."""
     figures = json.loads(FIGURES.read_text())
     lines: list[str] = []
     # Figures from before the controls were tuned finely and mixed have no words, and are shown no more.
@@ -274,7 +285,10 @@ def page_command() -> None:
     write(PAGE, "sets", lines)
     note = [f"Not measured since the controls are tuned like this: {', '.join(missing)}.", ""] if missing else []
     write(PAGE, "verdict", [*note, *verdict(sets), ""])
-    write(README, "routing", [counted(sets)[0], ""])
+    write(PAGE, "answer", [*answer(sets), ""])
+    same_budget, _, first = answer(sets)
+    for page in (GUIDE, README):
+        write(page, "routing", [f"{same_budget} {first}", ""])
     tables = {RULE: ruled, LEFT_OUT: unseen, SPEED: times, WAITING: waiting_lines, FROM_LOG: from_log_lines}
     for key, make in tables.items():
         if key in figures:

@@ -23,7 +23,7 @@ from metaprobe.checkpoints import Checkpoint
 from metaprobe.eval.metrics.bootstrap import cluster_weights, interval, mean_interval
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.routing_controls import against
-from metaprobe.probes.source import joined
+from metaprobe.probes.source import combine_probabilities
 from metaprobe.routing.learned import LearnedRouter
 from metaprobe.routing.learned_policy import AgentPolicy
 from metaprobe.routing.paper import PaperRules
@@ -43,7 +43,7 @@ from research.routing.data import metacog_runs
 from research.routing.standing import packed, points
 
 ROOT = Path(__file__).parent.parent.parent
-PAGE = ROOT / "docs" / "routing.md"
+PAGE = ROOT / "docs" / "research" / "routing.md"
 FIGURES = ROOT / "docs" / "measured" / "routing_sources.json"
 STORE = ROOT / "recorded" / "metacog-every-agent"
 FOLDS, INNER, STATES = 5, 3, 8000
@@ -130,7 +130,7 @@ def figures_of(
 def one_fold(table: Table, evidence: Evidence, train: Ints, test: Ints, seed: int) -> tuple[Methods, Floats]:
     """Every way on the items of one fold; and what the predictor says of their answers, (test, A)."""
     scores, new = predictions(table, evidence, train, test, seed)
-    both = np.vectorize(joined)(np.where(np.isfinite(table.stated), table.stated, new), new)
+    both = np.vectorize(combine_probabilities)(np.where(np.isfinite(table.stated), table.stated, new), new)
     given = {STATED: table.stated, READ: new, BOTH: both}
     runs = [table.runs[row] for row in train]
     found: Methods = {}
@@ -229,7 +229,7 @@ def constant(table: Table, train: Ints) -> dict[str, Floats]:
 
 @main.command("page")
 def page_command() -> None:
-    """Write the section of docs/routing.md from the figures."""
+    """Write the section of docs/research/routing.md from the figures."""
     write(PAGE, "routing-sources", [*section(json.loads(FIGURES.read_text())), ""])
 
 

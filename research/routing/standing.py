@@ -146,6 +146,24 @@ def said(rows: list[dict[str, Any]], where: str) -> list[str]:
     return lines
 
 
+def answer(sets: dict[str, Any]) -> list[str]:
+    """The page in three sentences, which are counts."""
+    rows = [row for found in sets.values() for row in found["rows"]]
+    ways = {name: Counter(row["words"][name]["word"] for row in rows) for name in (ROUTER, MIXED, LEVEL)}
+    ships, level = ways[ROUTER], ways[LEVEL]
+    strongest = Counter(row["words"][ROUTER]["strongest"] for row in rows).most_common(2)
+    return [
+        f"At the same budget the learned router is more accurate than the strongest simple way of routing in "
+        f"{ships['ahead']} of {len(rows)} comparisons on {len(sets)} data sets; it cannot be distinguished from it in "
+        f"{ships['tie']}, and it is behind in {ships['behind']}.",
+        f"Where both spend the same amount on the test questions, it is ahead in {level['ahead']}, level in "
+        f"{level['tie']} and behind in {level['behind']}.",
+        f"Try a simple way first: the strongest was most often the {strongest[0][0]} ({strongest[0][1]} comparisons)"
+        + "".join(f", then the {name} ({count})" for name, count in strongest[1:])
+        + ".",
+    ]
+
+
 def counted(sets: dict[str, Any]) -> list[str]:
     """How often the router is ahead of the strongest control, level with it, behind; as it ships, and mixed."""
     rows = [row for found in sets.values() for row in found["rows"]]

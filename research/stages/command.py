@@ -8,7 +8,8 @@ from pathlib import Path
 import click
 
 from metaprobe.checkpoints import check_target
-from metaprobe.terminal import FOLDER, RUNS, command_line, folds_option, say_checkpoint, seed_option, steps
+from metaprobe.progress import steps
+from metaprobe.terminal import FOLDER, RUNS, command_line, folds_option, say_checkpoint, seed_option
 
 
 @click.command("stages", short_help="On runs of a system: when to stop, what to return, whom to hear.")

@@ -1,4 +1,4 @@
-"""What the learned stages are worth on the recorded runs; measures, and writes "Learned stages" in docs/routing.md.
+"""What the learned stages are worth on the recorded runs; writes a section of research/stages/README.md.
 
     python -m research.stages.page measure
     python -m research.stages.page page
@@ -118,7 +118,7 @@ def packed(value: Interval) -> list[float]:
 
 @main.command("page")
 def page_command() -> None:
-    """Write the section of docs/routing.md from the figures."""
+    """Write the section of docs/research/routing.md from the figures."""
     figures = json.loads(FIGURES.read_text(encoding="utf-8"))
     lines = verdicts(figures)
     for name, found in figures.items():

@@ -29,7 +29,7 @@ from metaprobe.checkpoints import Checkpoint, ContractMismatch, load_checkpoint
 from metaprobe.probes.signals import Signals
 from metaprobe.records.types import Decision
 from metaprobe.routing.paper import AGAIN, MONITOR, MONITOR_CONTROL, STOP, SYNTHESISE, PaperRules
-from metaprobe.routing.policy import Outcome, State, decided
+from metaprobe.routing.policy import Outcome, State, make_decision
 from research.stages.state import COLUMNS, READS, answer_rows
 
 KIND = "stages"
@@ -206,7 +206,7 @@ class StagePolicy:
         if action not in legal_actions:
             return self._by_rule(state, legal_actions, f"{action} is not legal")
         reason = f"P(fixes) {fixes:.3f} - P(breaks) {breaks:.3f} - price {price:.3f} is {gain:+.3f}"
-        return decided(state, action, legal_actions, {STOP: 0.0, AGAIN: gain}, reason)
+        return make_decision(state, action, legal_actions, {STOP: 0.0, AGAIN: gain}, reason)
 
     def _select(self, state: State, legal_actions: Sequence[str], given: dict[str, list[float]]) -> Decision:
         chances = dict(zip(state.candidates, given[RIGHT], strict=False))
@@ -214,7 +214,7 @@ class StagePolicy:
         if not scores:
             return self._by_rule(state, legal_actions, "no legal answer is among the candidates")
         best = max(scores, key=lambda name: scores[name])  # the first of equals
-        return decided(state, best, legal_actions, scores, f"P(right) {scores[best]:.3f}, best of {len(scores)}")
+        return make_decision(state, best, legal_actions, scores, f"P(right) {scores[best]:.3f}, best of {len(scores)}")
 
     def _regulate(self, state: State, legal_actions: Sequence[str], given: dict[str, list[float]]) -> Decision:
         chances = {action: given[after(action)][0] for action in ACTIONS if action in legal_actions}
@@ -223,7 +223,7 @@ class StagePolicy:
         scores = {action: chance - self._price(action) for action, chance in chances.items()}
         best = max(scores, key=lambda action: scores[action])
         reason = f"P(right) {chances[best]:.3f}, after its price {scores[best]:.3f}, best of {len(scores)}"
-        return decided(state, best, legal_actions, scores, reason)
+        return make_decision(state, best, legal_actions, scores, reason)
 
     def _budget(self, state: State, legal_actions: Sequence[str], given: dict[str, list[float]]) -> Decision:
         rule = self.rules.decide(state, legal_actions)

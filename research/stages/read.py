@@ -23,10 +23,10 @@ from metaprobe.probes.signals import Signal, signals_of
 from metaprobe.records.errors import RecordError
 from metaprobe.records.fingerprint import fingerprint
 from metaprobe.records.types import Call, Run
-from metaprobe.routing.measured import measured
+from metaprobe.routing.measured import measure_answers
 from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.policy import State
-from metaprobe.training.common.grouping import joined_items
+from metaprobe.training.common.grouping import join_items
 from metaprobe.training.crossfit.evidence import generator_of
 from research.stages.data import (
     METACRIT,
@@ -126,7 +126,7 @@ def cycle_rows(run: Run, calls: Sequence[Call], forms: Sequence[str], T: int) ->
     }
     for t in range(len(calls)):
         shown = {str(place): signals[str(place)] for place in range(t + 1)}
-        features = measured(run.item.question, calls[: t + 1], forms[: t + 1])
+        features = measure_answers(run.item.question, calls[: t + 1], forms[: t + 1])
         rows[t, : t + 1] = answer_rows(State("", "select", candidates=shown, features=features, round=t + 1))
     return rows
 
@@ -164,7 +164,7 @@ def candidate_rows(run: Run, calls: Sequence[Call], forms: Sequence[str], places
     candidates = {
         str(place): replace(signals_of(calls[place]), quality=_signal(tried[place].quality)) for place in places
     }
-    features = measured(run.item.question, calls, forms)
+    features = measure_answers(run.item.question, calls, forms)
     return answer_rows(State("", "select", candidates=candidates, features=features))
 
 
@@ -191,13 +191,13 @@ def critics_of(runs: Sequence[Run]) -> Critics:
 def critic_row(run: Run, answer: Call) -> NDArray[np.float32]:
     """(1, len(COLUMNS)): A1's answer as the policy was shown it."""
     read = {name: _signal(_read(run, answer, name)) for name in ("difficulty", "confidence", "quality")}
-    features = measured(run.item.question, [answer], _forms(run, [answer]))
+    features = measure_answers(run.item.question, [answer], _forms(run, [answer]))
     return answer_rows(State("", "regulate", signals=replace(signals_of(answer), **read), features=features))
 
 
 def _grouped(runs: Sequence[Run]) -> dict[str, Any]:
     """The fields of stage data that say which problems belong together."""
-    joined = joined_items([run.item for run in runs])
+    joined = join_items([run.item for run in runs])
     return {"groups": tuple(joined.groups.tolist()), "regrouped": joined.note}
 
 

@@ -26,7 +26,7 @@ from research.blocks import write
 ROOT = Path(__file__).parent.parent.parent
 
 
-PAGE = ROOT / "docs" / "checkpoints.md"
+PAGE = ROOT / "docs" / "research" / "bundled.md"
 MEAN_GAIN, OVER_STRONGEST = "over mean log-probability", "over the strongest control"
 WITHIN = (
     ("auroc", ".3f", "auroc_within_runs"),
@@ -87,7 +87,7 @@ SHORT = " ".join(
 has not seen; with these it is not."""
 DEBATE = "recorded/asap-debate-scaffold --stage argument --label-source program --target critical"
 """What a program finds in the debates' arguments. What the small judge says of them is no better than chance to learn
-(docs/quality.md), so that a checkpoint of its grades would be worth nothing."""
+(docs/research/quality.md), so that a checkpoint of its grades would be worth nothing."""
 PRICES = "recorded/prices.json"
 """Assumed: 0.02 US dollars for a million tokens and each billion of a model's parameters."""
 AGENTS = {"alpha": "smollm2-135m", "beta": "qwen-coder-0.5b", "gamma": "qwen-coder-1.5b"}
@@ -161,7 +161,7 @@ def run(command: str) -> None:
 
 
 def write_table() -> None:
-    """What is bundled, into docs/checkpoints.md."""
+    """What is bundled, into docs/research/bundled.md."""
     write(PAGE, "bundled", table({name: load_checkpoint(FOLDER / name).manifest for name in bundled_names()}))
 
 

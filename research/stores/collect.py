@@ -17,12 +17,12 @@ from pathlib import Path
 import click
 import numpy as np
 
-from metaprobe.eval.audits.similar import normalised
+from metaprobe.eval.audits.similar import normalise
 from metaprobe.pipelines import SYSTEMS, Prompts
 from metaprobe.pipelines.monitor_generate_verify import NEUTRAL_STRATEGY
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, FloatArray, Run
-from metaprobe.records.writer import without_text
+from metaprobe.records.writer import drop_text
 
 STORES = Path(__file__).parent.parent.parent / "recorded"
 ANSWER = "answer"
@@ -109,7 +109,7 @@ def begun_alike(folder: Path) -> Path:
 
 def asked_of_agents() -> frozenset[str]:
     """Questions of MetaCog-Eval: what arithmetic asks too would stand in two groups of what is learned from both."""
-    return frozenset(normalised(run.item.question) for run in RunStore(STORES / "metacog-every-agent"))
+    return frozenset(normalise(run.item.question) for run in RunStore(STORES / "metacog-every-agent"))
 
 
 def pack(runs: Path, packed: Path, *, text: bool, alternatives: OfRuns, without: frozenset[str] = frozenset()) -> None:
@@ -119,14 +119,14 @@ def pack(runs: Path, packed: Path, *, text: bool, alternatives: OfRuns, without:
     normalised.
     """
     stored = sorted(RunStore(runs).runs(hidden=False), key=lambda run: run.id)
-    stored = [run for run in stored if normalised(run.item.question) not in without]
+    stored = [run for run in stored if normalise(run.item.question) not in without]
     if not stored:
         raise click.ClickException(f"{runs} holds no runs: collect them first; {packed} is left as it is")
     beside = packed.with_name(packed.name + ".partial")
     shutil.rmtree(beside, ignore_errors=True)
     with RunStore(beside).writer(shard_runs=len(stored)) as writer:
         for run in stored:
-            writer.add(smaller(run if text else without_text(run), alternatives=alternatives(run)))
+            writer.add(smaller(run if text else drop_text(run), alternatives=alternatives(run)))
     shutil.copy(runs / "collection.json", beside)
     shutil.rmtree(packed, ignore_errors=True)
     beside.rename(packed)

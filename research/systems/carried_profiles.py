@@ -5,7 +5,7 @@
 From recorded/metacog-every-agent: no model is asked. The items are halved by group; one half is played with profiles
 that begin anew, and with those that the other half has left (`metaprobe collect --profiles FILE`), each in ten shuffled
 orders. The controls know of the other half what the profiles know: which agent was right most often, in all and in each
-dimension. Writes the section `carried` of docs/systems.md; some seconds.
+dimension. Writes the section `carried` of docs/research/systems.md; some seconds.
 """
 
 import copy

@@ -16,8 +16,8 @@ from metaprobe.probes.signals import Signal, Signals
 from metaprobe.records.types import Call, Run
 from metaprobe.routing.paper import AGAIN, ASK, COLLABORATE, EXECUTE, STOP, PaperRules
 from metaprobe.routing.policy import State
-from metaprobe.routing.profiles import UNKNOWN, Experience, Profiles, answered_correctly, classified
-from metaprobe.training.common.operating_points import matched
+from metaprobe.routing.profiles import UNKNOWN, Experience, Profiles, read_classification, read_correctness
+from metaprobe.training.common.operating_points import match_share
 
 ORDERS = 10
 """Shuffled orders of the questions over which MetaCogAgent is played: its profiles depend on the order."""
@@ -159,7 +159,7 @@ def asking(runs: Sequence[Run], read: Read) -> list[Row]:
     rates: dict[tuple[int, str], float] = {}
     for half in (0, 1):  # of the other half, as the checkpoint's
         for agent in agents:
-            rates[half, agent] = fmean(answered_correctly(r, agent) or 0.0 for r in runs if half_of(r) != half)
+            rates[half, agent] = fmean(read_correctness(r, agent) or 0.0 for r in runs if half_of(r) != half)
 
     def stated(run: Run, agent: str) -> Signal | None:
         return as_stated(stated_of(run, answer[run.id, agent], "confidence"))
@@ -172,7 +172,7 @@ def asking(runs: Sequence[Run], read: Read) -> list[Row]:
         others = [run for run in runs if half_of(run) != half]
         both = [(read[answer[r.id, agent].id].value, s.value) for r in others if (s := stated(r, agent)) is not None]
         values, said = np.array(both).T
-        limit = matched(values, float((said >= PaperRules().theta).mean()))
+        limit = match_share(values, float((said >= PaperRules().theta).mean()))
         passing[half, agent] = values.min() if limit is None else limit
 
     def as_often(run: Run, agent: str) -> Signal | None:
@@ -193,7 +193,7 @@ def asking(runs: Sequence[Run], read: Read) -> list[Row]:
         played("checkpoint, reached as often as stated 0.5", runs, agents, as_often, paper),
         own,
         played(CONSTANT, runs, agents, constant, fixed),
-        Row("best agent alone", [answered_correctly(run, agent) or 0.0 for run, agent in best], spent, []),
+        Row("best agent alone", [read_correctness(run, agent) or 0.0 for run, agent in best], spent, []),
         played("always executes", runs, agents, probed(""), fixed, always=EXECUTE),
         played("always asks", runs, agents, probed(""), fixed, always=ASK),
         played("at random as often as its own", runs, agents, probed(""), fixed, always="", rate=fmean(own.says)),
@@ -214,7 +214,7 @@ def played(
     n = len(runs)
     correct, tokens, says = np.zeros(n), np.zeros(n), np.zeros(n)
     limits: dict[str, list[float]] = defaultdict(list)
-    right = {(r.id, a): answered_correctly(r, a) or 0.0 for r in runs for a in agents}
+    right = {(r.id, a): read_correctness(r, a) or 0.0 for r in runs for a in agents}
     cost = {
         (run.id, agent, stage): float(
             sum(c.usage.completion_tokens for c in run.calls if (c.agent, c.stage) == (agent, stage))
@@ -230,7 +230,7 @@ def played(
         profiles = Profiles()
         for turn, place in enumerate(rng.permutation(n)):
             run = runs[place]
-            dimension = classified(run) or UNKNOWN
+            dimension = read_classification(run) or UNKNOWN
 
             signals = {
                 agent: Signals(
@@ -270,7 +270,7 @@ def voted(run: Run, agents: Sequence[str]) -> Callable[[dict[str, float]], float
     """Whether the vote of all agents is right, by their weights."""
     calls = {call.agent: call for call in run.calls if call.stage == "answer"}
     answers = {agent: extract(run.item, calls[agent], run.variant) for agent in agents}
-    right = {agent: answered_correctly(run, agent) or 0.0 for agent in agents}
+    right = {agent: read_correctness(run, agent) or 0.0 for agent in agents}
 
     def outcome(scores: dict[str, float]) -> float:
         return right[most_voted(run.item, {a: (answers[a], max(scores.get(a, 0.0), 0.0)) for a in agents})]

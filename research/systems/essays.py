@@ -133,7 +133,7 @@ def contest(runs: Sequence[Run], paper: dict[str, Any]) -> Lines:
             f"{row.framework[1].extensions:.1f}",
             share(row.contest_stands),
         ]
-        for row in caelf.contested(runs)
+        for row in caelf.summarise_contests(runs)
         if row.framework
     ]
     frame = ["variant", "n", "attacks at first", "after the contest", "extensions at first", "after", "contest stands"]
@@ -164,7 +164,7 @@ def attack_questions() -> Lines:
     best = max(rows, key=lambda cells: cells[2])
     known = [row for row in found["rows"] if min(row[way]["auroc"][1] for way in ("plain", "against no context")) > 0.5]
     told = (
-        "No model and wording tells them apart with both intervals above 0.5"
+        "No model and wording distinguishes them with both intervals above 0.5"
         if not known
         else f"{len(known)} of {len(rows)} rows tell them apart (intervals above 0.5), at best {best[2]}"
     )
@@ -209,5 +209,5 @@ def contested(runs: Sequence[Run]) -> list[list[str]]:
             share(row.wrong_corrected),
             share(row.moved),
         ]
-        for row in caelf.contested(runs)
+        for row in caelf.summarise_contests(runs)
     ]

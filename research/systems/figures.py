@@ -11,7 +11,7 @@ from metaprobe.records.types import Run
 from research.systems.metacog_orders import OverOrders
 
 ROOT = Path(__file__).parent.parent.parent
-PAGE, README = ROOT / "docs" / "systems.md", ROOT / "README.md"
+PAGE, GUIDE = ROOT / "docs" / "research" / "systems.md", ROOT / "docs" / "systems.md"
 Lines = list[str]
 ABOUT_ORDERS = (
     "The order of the items matters, for profiles follow what came before: everything is run in {n} shuffled orders "

@@ -6,7 +6,7 @@
 From recorded/metacog-every-agent, in which every agent has answered and stated its confidence: no model is asked. The
 items are halved by group; the checkpoints that read one half (a quality predictor on log-probabilities for each agent)
 are trained on the other, and what the controls know is taken from that other half as well. `measure` keeps its figures
-in docs/measured/live_signals.json; `page` writes the section `live` of docs/systems.md and the one of README.md.
+in docs/measured/live_signals.json; `page` writes the sections `live` of docs/research/systems.md and docs/systems.md.
 """
 
 import json
@@ -27,7 +27,7 @@ from metaprobe.records.types import Run
 from metaprobe.training.crossfit.study import study
 from metaprobe.training.quality.train import write_quality
 from research.blocks import markdown, write
-from research.systems.figures import ABOUT_ORDERS, PAGE, README, ROOT, about, cell, packed, recorded
+from research.systems.figures import ABOUT_ORDERS, GUIDE, PAGE, ROOT, about, cell, packed, recorded
 from research.systems.metacog_controls import (
     BEST,
     WITHIN,
@@ -164,11 +164,11 @@ def page_command() -> None:
     """Write both sections from the figures."""
     figures = json.loads(FIGURES.read_text(encoding="utf-8"))
     write(PAGE, "live", [*section(figures), ""])
-    write(README, "live", [sentence(figures), ""])
+    write(GUIDE, "live", [sentence(figures), ""])
 
 
 def section(figures: dict[str, Any]) -> list[str]:
-    """The section of docs/systems.md."""
+    """The section of docs/research/systems.md."""
     told = "; ".join(
         f"{agent} {' and '.join(f'{value:.2f}' for value in values)}" for agent, values in figures["auroc"].items()
     )
@@ -234,12 +234,12 @@ def verdicts(figures: dict[str, Any]) -> str:
 def apart(found: dict[str, Any]) -> str:
     """Whether the signal tells the questions of an agent apart, which is all that a question-level signal can do."""
     dealt = next(control for control in found["controls"] if control["name"] == WITHIN)
-    start = "It does tell questions apart" if dealt["beaten"] else "Nor is it shown to tell questions apart"
+    start = "It does distinguish questions" if dealt["beaten"] else "Nor is it shown to distinguish questions"
     return f"{start}: over the same numbers, {WITHIN}, it has {points(dealt['gain'])} points."
 
 
 def sentence(figures: dict[str, Any]) -> str:
-    """What README says of it."""
+    """What the guide says of it."""
     accuracy = {row["name"]: row["accuracy"] for row in figures["rows"]}
     found = figures["gains"][IMPLICIT]
     strongest = found["controls"][0]
@@ -250,7 +250,7 @@ def sentence(figures: dict[str, Any]) -> str:
         f"{cell(accuracy[IMPLICIT], 'percent')} (mean over {figures['orders']} orders of the items, 95 % interval, "
         "smallest and largest order). "
     )
-    where = "[docs/systems.md](docs/systems.md#explicit-implicit-both)."
+    where = "[the measurement](research/systems.md#explicit-implicit-both)."
     if found["remains"]:
         return start + (
             f"It is above every control, above the strongest ({strongest['name']}, {strongest['accuracy']:.1%}) by "

@@ -16,7 +16,7 @@ from metaprobe.pipelines.answers import most_voted
 from metaprobe.pipelines.metacogagent import extract
 from metaprobe.probes.source import SignalSource, When
 from metaprobe.records.types import Item, Run
-from metaprobe.routing.profiles import UNKNOWN, classified
+from metaprobe.routing.profiles import UNKNOWN, read_classification
 from research.systems.figures import recorded
 from research.systems.metacog_orders import Floats, Series
 from research.systems.metacog_replays import ORDERS, Given, GivenSignals, Recording
@@ -43,7 +43,7 @@ class World:
         matrix = outcome_matrix(self.runs)
         self.agents, self.right, self.stated = matrix.agents, matrix.correct, matrix.confidence
         self.half = np.array([half_of(run.item) for run in self.runs])
-        self.dimension = np.array([classified(run) or UNKNOWN for run in self.runs])
+        self.dimension = np.array([read_classification(run) or UNKNOWN for run in self.runs])
         """As the classifier has it: all that the system itself knows of a new question."""
         self._place = {run.item.id: place for place, run in enumerate(self.runs)}
 

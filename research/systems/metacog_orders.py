@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, percentile_interval, resampled
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, percentile_interval, resample_values
 from metaprobe.eval.metrics.calibration import ece, ece_equal_width
 from metaprobe.eval.metrics.controls import ControlComparison, against_controls
 from metaprobe.eval.metrics.ranked import MetricFunction
 from metaprobe.eval.systems.metacogagent import competence, delegate
 from metaprobe.records.types import Run
-from metaprobe.routing.profiles import answered_correctly, dispatched, executing
+from metaprobe.routing.profiles import executing, first_agent, read_correctness
 
 Floats = NDArray[np.float64]
 CALIBRATION: dict[str, MetricFunction] = {"equal mass": ece, "equal width": ece_equal_width}
@@ -51,7 +51,7 @@ class Series:
         if any([run.item.id for run in runs] != [item.id for item in self.items] for runs in by_id):
             raise ValueError("the orders are not of the same items")
         self.outcome = _array([[run.outcome or 0.0 for run in runs] for runs in by_id])
-        self.first = [[dispatched(run) for run in runs] for runs in by_id]
+        self.first = [[first_agent(run) for run in runs] for runs in by_id]
         self.to = [[delegate(run) for run in runs] for runs in by_id]
         self.asked = _array([[_asked(run) for run in runs] for runs in by_id])
         self.right = _array([[_delegated_rightly(run) for run in runs] for runs in by_id])
@@ -151,7 +151,7 @@ def _over_orders(
 ) -> OverOrders:
     once = np.ones((1, weights.shape[1]), dtype=np.int32)
     each = np.array([statistic(once)[0] for statistic in statistics])
-    values = np.mean([resampled(statistic, weights) for statistic in statistics], axis=0)
+    values = np.mean([resample_values(statistic, weights) for statistic in statistics], axis=0)
     if centred:
         values = np.maximum(values - (np.nanmean(values) - each.mean()), 0.0)
     found = percentile_interval(float(each.mean()), values, weights)
@@ -174,7 +174,7 @@ def _asked(run: Run) -> float:
 
 def _delegated_rightly(run: Run) -> float | None:
     to = delegate(run)
-    return None if to is None else answered_correctly(run, to)
+    return None if to is None else read_correctness(run, to)
 
 
 def _judged(runs: Sequence[Run]) -> tuple[NDArray[np.int_], Floats, Floats]:
@@ -183,7 +183,7 @@ def _judged(runs: Sequence[Run]) -> tuple[NDArray[np.int_], Floats, Floats]:
         (place, c, right)
         for place, run in enumerate(runs)
         for agent in executing(run)
-        if (right := answered_correctly(run, agent)) is not None and (c := competence(run, agent)) is not None
+        if (right := read_correctness(run, agent)) is not None and (c := competence(run, agent)) is not None
     ]
     place, c, right = zip(*found, strict=True) if found else ((), (), ())
     return np.array(place, dtype=np.int_), _array(c), _array(right)

@@ -15,7 +15,7 @@ from metaprobe.llms.base import Request
 from metaprobe.llms.replay import ReplayLLM, under
 from metaprobe.pipelines import SYSTEMS, Models, Prompts, Session, Setup
 from metaprobe.probes.signals import Signal
-from metaprobe.probes.source import SignalSource, When, joined
+from metaprobe.probes.source import SignalSource, When, combine_probabilities
 from metaprobe.records.types import Call, Item, Label, Message, Run
 from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.profiles import Profiles
@@ -66,7 +66,9 @@ class GivenSignals(SignalSource):
         """The agent's number, or it and the stated one joined as `--signal confidence=stated+CHECKPOINT` joins them."""
         value, source = self.given.values[agent], self.given.digest
         if self.given.with_stated and stated is not None:
-            value, source = (stated, "stated") if value is None else (joined(stated, value), f"stated+{source}")
+            value, source = (
+                (stated, "stated") if value is None else (combine_probabilities(stated, value), f"stated+{source}")
+            )
         return None if value is None else Signal(value, source)
 
     @property

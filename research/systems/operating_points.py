@@ -6,7 +6,8 @@
 From recorded/gsm8k-mgv (point `iterate`: all three cycles were run) and recorded/metacog-every-agent (points `assess`
 and `assign`: every agent was asked). No model is asked. The questions are halved by group; the quality predictor that
 reads one half was trained on the other. `measure` keeps its figures in docs/measured/operating_points.json (a minute or
-two of one core); `page` writes the section `operating-points` of docs/systems.md and claims_decisions.json beside them.
+two of one core); `page` writes the section `operating-points` of docs/research/systems.md, and
+claims_decisions.json.
 """
 
 import json
@@ -56,19 +57,19 @@ REFUSED = [
     for row in (
         {
             "statement": "`quality` may be replaced in the debate by any predictor, probe or adapter",
-            "page": "docs/systems.md",
+            "page": "docs/research/systems.md",
             "after": "one checkpoint must have the heads instruction, justification, evidence and critical; others "
             "left the run without the judge's fields, and are refused",
         },
         {
             "statement": "MetaCrit takes the signals difficulty, confidence and quality",
-            "page": "docs/systems.md",
+            "page": "docs/research/systems.md",
             "after": "its papers' rule reads none and no policy read confidence: difficulty and quality are taken "
             "with learned stages that were trained on them, all else is refused",
         },
         {
             "statement": "`--policy learned:CHECKPOINT` may be given to any system; elsewhere the papers' rules decide",
-            "page": "docs/systems.md",
+            "page": "docs/research/systems.md",
             "after": "a policy for points at which the system or the variant decides nothing is refused",
         },
     )
@@ -149,7 +150,7 @@ def statements(measured: dict[str, Any]) -> list[dict[str, str]]:
     def told(row: dict[str, str], says: str) -> str:
         return f"says {says} in {row['says']} of the decisions, accuracy {row['accuracy']}, {row['tokens']} tokens"
 
-    common = {"page": "docs/systems.md", "script": "research/systems/operating_points.py"}
+    common = {"page": "docs/research/systems.md", "script": "research/systems/operating_points.py"}
     return [
         {
             "statement": "A checkpoint takes the place of Monitor-Generate-Verify's scores, at the paper's 0.85",

@@ -1,4 +1,5 @@
-"""Writes the measured figures into docs/systems.md, paper beside ours, from the stores in recorded/.
+"""Writes the measured figures into docs/research/systems.md, paper beside ours, from the stores in recorded/; and the
+tables of docs/system-options.md.
 
 python -m research.systems.page [SECTION ...]
 python -m research.systems.page --whole out/recorded/asap-debate essay-debate
@@ -23,11 +24,12 @@ from research.blocks import markdown, write
 from research.systems.creak_controls import CHAIN as ONE_CHAIN
 from research.systems.creak_controls import CONSTANT, HALF, constant, difference, right, unreadable
 from research.systems.essays import contest, debate, measure_whole
-from research.systems.figures import PAGE, Lines, about, number, paper_of, points, recorded, share
+from research.systems.figures import PAGE, ROOT, Lines, about, number, paper_of, points, recorded, share
 from research.systems.loop_controls import SAME_PROMPT, loop_of, most_given, over_in_first, over_in_gain, surest
 from research.systems.loop_controls import over as loop_over
 from research.systems.metacog_section import metacog
 
+REFERENCE = ROOT / "docs" / "system-options.md"
 MGV, REFINE, VERIFY, CHAIN = "monitor-generate-verify", "self-refine", "self-verification", "zero-shot-cot"
 
 
@@ -38,8 +40,8 @@ def main(names: tuple[str, ...], whole: Path | None) -> None:
     """Rewrite the table of systems, and each section, or those named."""
     if whole is not None:
         measure_whole(whole)
-    write(PAGE, "systems", [*table_of_systems(), ""])
-    write(PAGE, "options", [*table_of_options(), ""])
+    write(REFERENCE, "systems", [*table_of_systems(), ""])
+    write(REFERENCE, "options", [*table_of_options(), ""])
     for name, (stores, section) in SECTIONS.items():
         if names and name not in names:
             continue
@@ -90,7 +92,9 @@ def table_of_options() -> Lines:
         ]
         for system in SYSTEMS.values()
     ]
-    return markdown(["system", "`--tokens STAGE=N`: most tokens by default", "`--set NAME=VALUE`: constants"], rows)
+    return markdown(
+        ["system", "`--tokens STAGE=N`: most tokens by default", "`--constant NAME=VALUE`: constants"], rows
+    )
 
 
 def monitor_generate_verify(runs: Sequence[Run], paper: dict[str, Any]) -> Lines:

@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from metaprobe.progress import quiet_libraries, say, steps
 from metaprobe.records.extras import require
 from metaprobe.terminal import (
     FOLDER,
@@ -12,12 +13,9 @@ from metaprobe.terminal import (
     agent_option,
     command_line,
     model_option,
-    quiet_libraries,
-    say,
     say_checkpoint,
     seed_option,
     stage_option,
-    steps,
 )
 
 

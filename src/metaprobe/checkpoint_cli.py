@@ -9,16 +9,27 @@ from typing import Any
 
 import click
 
-from metaprobe.terminal import CHECKPOINT, FOLDER, agent_option, seed_option, stage_option
+from metaprobe.progress import steps
+from metaprobe.terminal import CHECKPOINT, CHECKPOINT_OR_RUNS, FOLDER, agent_option, is_store, seed_option, stage_option
 
 digest_option = click.option("--sha256", help="Digest that the checkpoint must have, from its author.")
 
 
-@click.command(short_help="What a checkpoint is: contract, figures, audits, digest.")
-@click.argument("checkpoint", type=CHECKPOINT)
+@click.command(short_help="What a checkpoint is, or what a run store holds.")
+@click.argument("checkpoint", type=CHECKPOINT_OR_RUNS, metavar="CHECKPOINT|RUNS")
 @digest_option
 def inspect(checkpoint: str, sha256: str | None) -> None:
-    """What a checkpoint is: contract, figures with intervals, audits, digest. Verifies it first."""
+    """What a checkpoint is: contract, figures with intervals, audits, digest. Verifies it first.
+
+    Of a run store: how many runs, calls, labels and hidden states it holds, of which systems, tasks and models.
+    """
+    if is_store(checkpoint):
+        if sha256 is not None:
+            raise click.UsageError(f"--sha256 is for checkpoints, and {checkpoint} is a run store")
+        from metaprobe.collecting.store_description import describe_store
+
+        click.echo(describe_store(Path(checkpoint)))
+        return
     from metaprobe.checkpoints import UntrustedCheckpoint, describe, load_checkpoint
 
     with warnings.catch_warnings():
@@ -65,10 +76,10 @@ def diff(a: str, b: str, as_json: bool) -> None:
     read.
     """
     from metaprobe.checkpoints import CheckpointError, compare
-    from metaprobe.checkpoints.checkpoint import verified_checkpoint
+    from metaprobe.checkpoints.checkpoint import load_verified
 
     try:
-        found = compare(verified_checkpoint(a), verified_checkpoint(b))
+        found = compare(load_verified(a), load_verified(b))
     except CheckpointError as error:
         click.echo(f"Error: {error}", err=True)
         sys.exit(2)
@@ -100,17 +111,19 @@ def promote(context: click.Context, /, new: str, running: str, data: tuple[Path,
     and of the options --over and --lambda are theirs. Other kinds have no such guard. The decision is JSON on stdout.
     Exit code 0 where it is promoted, 1 where it is refused.
     """
-    from metaprobe.checkpoints.checkpoint import verified_checkpoint
+    from metaprobe.checkpoints.checkpoint import load_verified
 
-    kinds = [verified_checkpoint(location).manifest.kind for location in (new, running)]
+    kinds = [load_verified(location).manifest.kind for location in (new, running)]
     typed = {name for name in options if context.get_parameter_source(name) is _TYPED}
     price = options.pop("lambda_")
     if kinds == ["router", "router"]:
         _refuse(typed - {"lambda_"}, "routers, which are judged by accuracy minus price")
-        decided = _promote_router(new, running, data, price)
+        with steps("comparing on outcomes"):
+            decided = _promote_router(new, running, data, price)
     elif set(kinds) <= {"quality", "hidden"}:
         _refuse(typed & {"lambda_"}, "predictors and probes, which have no price")
-        decided = _promote_reader(new, running, data, **options)
+        with steps("comparing on runs"):
+            decided = _promote_reader(new, running, data, **options)
     else:
         raise click.UsageError(
             f"{new} is of kind {kinds[0]!r} and {running} of kind {kinds[1]!r}; expected predictors and probes "

@@ -5,7 +5,7 @@ import json
 import sys
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -14,7 +14,9 @@ from metaprobe.checkpoint_cli import diff, inspect, promote, push_command, seal,
 from metaprobe.checkpoints import CheckpointError
 from metaprobe.collect_cli import collect
 from metaprobe.extract_cli import extract
+from metaprobe.outcomes_cli import outcomes
 from metaprobe.profiles_cli import label, profiles
+from metaprobe.progress import lines_done, lines_in, live_collection, progress_bar, say, steps
 from metaprobe.records.errors import MissingExtra, RecordError
 from metaprobe.router_cli import evaluate, route
 from metaprobe.serve_cli import serve
@@ -26,13 +28,10 @@ from metaprobe.terminal import (
     agent_option,
     command_line,
     folds_option,
-    live_collection,
     model_option,
-    say,
     say_collected,
     seed_option,
     stage_option,
-    steps,
 )
 from metaprobe.train_cli import train
 from metaprobe.training.options import WrongOptions
@@ -122,7 +121,9 @@ def import_(file: Path, out: Path, skip_bad: bool) -> None:
     from metaprobe.records.store import RunStore
 
     try:
-        report = import_file(file, RunStore(out), on_error="skip" if skip_bad else "stop")
+        with progress_bar("import", " lines", lines_in(file)) as bar:
+            on_error: Literal["skip", "stop"] = "skip" if skip_bad else "stop"
+            report = import_file(file, RunStore(out), on_error=on_error, on_line=bar.update)
     except ImportFileError as error:
         rest = ". The lines before it are stored; --skip-bad passes over it" if error.line else ""
         raise click.ClickException(f"{error}{rest}") from error
@@ -180,7 +181,7 @@ def score(checkpoint: str, file: Path, sha256: str | None, on_mismatch: Any) -> 
     predictor = QualityPredictor.load(checkpoint, sha256=sha256, on_mismatch=on_mismatch)
     scored = lines = 0
     file = Path("/dev/stdin") if str(file) == "-" else file
-    for line in score_lines(predictor, file):
+    for line in lines_done("score", score_lines(predictor, file), file):
         click.echo(json.dumps(line))
         lines += 1
         scored += line["score"] is not None or bool(line["heads"])
@@ -225,7 +226,9 @@ def summarize(runs: tuple[Path, ...]) -> None:
     """The figures of collected systems as JSON: accuracy by stage, cost, and what each one's paper reports of it."""
     from metaprobe.collecting.summary import summarize_stores
 
-    click.echo(json.dumps(summarize_stores(runs), indent=1))
+    with steps("reading runs and drawing resamples"):
+        figures = summarize_stores(runs)
+    click.echo(json.dumps(figures, indent=1))
 
 
 main.add_command(collect)
@@ -241,6 +244,7 @@ main.add_command(serve)
 main.add_command(route)
 main.add_command(evaluate)
 main.add_command(label)
+main.add_command(outcomes)
 main.add_command(profiles)
 
 

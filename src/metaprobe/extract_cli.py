@@ -2,16 +2,15 @@
 
 import dataclasses
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import click
-from tqdm import tqdm
 
+from metaprobe.progress import progress_bar, quiet_libraries
 from metaprobe.records.extras import require
 from metaprobe.records.types import POSITIONS
-from metaprobe.terminal import RUNS, agent_option, quiet_libraries, stage_option
+from metaprobe.terminal import RUNS, agent_option, stage_option
 
 
 @click.command(short_help="Hidden states of recorded calls, read again with a model.")
@@ -25,11 +24,11 @@ from metaprobe.terminal import RUNS, agent_option, quiet_libraries, stage_option
     type=click.Choice(POSITIONS),
     help="Token position to keep; repeatable. By default those that collecting keeps.",
 )
-@click.option("--tokens", is_flag=True, help="Keep every answer token besides.")
+@click.option("--every-token", is_flag=True, help="Keep every answer token besides.")
 @stage_option
 @agent_option
 @click.option("--batch-size", default=32, show_default=True, type=click.IntRange(1), help="Calls read at once.")
-@click.option("--chunk", default=64, show_default=True, type=click.IntRange(1), help="Calls written to one file.")
+@click.option("--shard-calls", default=64, show_default=True, type=click.IntRange(1), help="Calls written to one file.")
 @click.option(
     "--other-model", is_flag=True, help="Read calls of whatever model, and leave out the check that it is one."
 )
@@ -43,7 +42,7 @@ def extract(runs: Path, llm: str, positions: tuple[str, ...], **options: Any) ->
     from metaprobe.collecting.extract import ExtractionWatch, launch_extract
 
     quiet_libraries()
-    with tqdm(desc="extract", unit=" calls", file=sys.stderr, smoothing=0.05) as bar:
+    with progress_bar("extract", " calls", ends=True) as bar:
         tokens = 0
 
         def on_total(calls: int) -> None:

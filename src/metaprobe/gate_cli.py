@@ -5,17 +5,16 @@ from typing import Any
 
 import click
 
+from metaprobe.progress import say, steps
 from metaprobe.terminal import (
     FOLDER,
     RUNS,
     agent_option,
     command_line,
     folds_option,
-    say,
     say_checkpoint,
     seed_option,
     stage_option,
-    steps,
 )
 
 

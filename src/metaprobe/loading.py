@@ -2,63 +2,106 @@
 
 import os
 from collections.abc import Callable
-from typing import Literal, overload
+from typing import TYPE_CHECKING, Literal, overload
 
-from metaprobe.checkpoints import Checkpoint, load_checkpoint
+from metaprobe.checkpoints import Checkpoint, ContractMismatch, load_checkpoint
 from metaprobe.checkpoints.kinds import wrong_kind
-from metaprobe.probes.adapter import AdapterProbe
-from metaprobe.probes.hidden import ConfidenceProbe, DifficultyProbe
-from metaprobe.probes.quality import QualityPredictor
-from metaprobe.probes.stream import PrefixHeads
-from metaprobe.routing.ask_again import LearnedChoice
-from metaprobe.routing.gate import StreamingGate
-from metaprobe.routing.learned import LearnedRouter
 
-Loaded = (
-    QualityPredictor | StreamingGate | ConfidenceProbe | DifficultyProbe | AdapterProbe | LearnedRouter | LearnedChoice
-)
+if TYPE_CHECKING:
+    from metaprobe.probes.adapter import AdapterProbe
+    from metaprobe.probes.hidden import ConfidenceProbe, DifficultyProbe
+    from metaprobe.probes.quality import QualityPredictor
+    from metaprobe.routing.ask_again import LearnedChoice
+    from metaprobe.routing.gate import StreamingGate
+    from metaprobe.routing.learned import LearnedRouter
+
+    Loaded = (
+        QualityPredictor
+        | StreamingGate
+        | ConfidenceProbe
+        | DifficultyProbe
+        | AdapterProbe
+        | LearnedRouter
+        | LearnedChoice
+    )
 
 
-def _gate(checkpoint: Checkpoint) -> StreamingGate:
+def _quality(checkpoint: Checkpoint, flag_rate: float | None = None) -> "QualityPredictor":
+    from metaprobe.probes.quality import QualityPredictor
+
+    return QualityPredictor(checkpoint, flag_rate=flag_rate)
+
+
+def _gate(checkpoint: Checkpoint) -> "StreamingGate":
+    from metaprobe.probes.stream import PrefixHeads
+    from metaprobe.routing.gate import StreamingGate
+
     return StreamingGate(PrefixHeads(checkpoint))
 
 
-def _probe(checkpoint: Checkpoint) -> ConfidenceProbe | DifficultyProbe:
+def _probe(checkpoint: Checkpoint) -> "ConfidenceProbe | DifficultyProbe":
+    from metaprobe.probes.hidden import ConfidenceProbe, DifficultyProbe
+
     before = checkpoint.manifest.contract.get("position") == "prompt_last"
     return DifficultyProbe.of(checkpoint) if before else ConfidenceProbe.of(checkpoint)
 
 
-BY_KIND: dict[str, Callable[[Checkpoint], Loaded]] = {
-    "quality": QualityPredictor,
+def _adapter(checkpoint: Checkpoint) -> "AdapterProbe":
+    from metaprobe.probes.adapter import AdapterProbe
+
+    return AdapterProbe.of(checkpoint)
+
+
+def _router(checkpoint: Checkpoint) -> "LearnedRouter":
+    from metaprobe.routing.learned import LearnedRouter
+
+    return LearnedRouter(checkpoint)
+
+
+def _choice(checkpoint: Checkpoint) -> "LearnedChoice":
+    from metaprobe.routing.ask_again import LearnedChoice
+
+    return LearnedChoice(checkpoint)
+
+
+BY_KIND: "dict[str, Callable[[Checkpoint], Loaded]]" = {
+    "quality": _quality,
     "gate": _gate,
     "hidden": _probe,
-    "adapter": AdapterProbe.of,
-    "router": LearnedRouter,
-    "choice": LearnedChoice,
+    "adapter": _adapter,
+    "router": _router,
+    "choice": _choice,
 }
-"""Kind of a checkpoint -> what is made of it. A probe is made by the position that it reads."""
+"""Kind of a checkpoint -> what is made of it, imported only then. A probe is made by the position that it reads."""
 
 
 @overload
-def load(path: Literal["bundled:quality", "bundled:critical"], *, sha256: str | None = None) -> QualityPredictor: ...
+def load(path: Literal["bundled:quality", "bundled:critical"], *, sha256: str | None = None) -> "QualityPredictor": ...
 @overload
-def load(path: Literal["bundled:gate"], *, sha256: str | None = None) -> StreamingGate: ...
+def load(path: Literal["bundled:gate"], *, sha256: str | None = None) -> "StreamingGate": ...
 @overload
-def load(path: Literal["bundled:router"], *, sha256: str | None = None) -> LearnedRouter: ...
+def load(path: Literal["bundled:router"], *, sha256: str | None = None) -> "LearnedRouter": ...
 @overload
-def load(path: str | os.PathLike[str], *, sha256: str | None = None) -> Loaded: ...
-def load(path: str | os.PathLike[str], *, sha256: str | None = None) -> Loaded:
+def load(path: str | os.PathLike[str], *, sha256: str | None = None, flag_rate: float) -> "QualityPredictor": ...
+@overload
+def load(path: str | os.PathLike[str], *, sha256: str | None = None) -> "Loaded": ...
+def load(path: str | os.PathLike[str], *, sha256: str | None = None, flag_rate: float | None = None) -> "Loaded":
     """Returns what a checkpoint holds: a predictor, gate, probe, router or choice.
 
     `path` is a folder, `bundled:NAME` or `hub:OWNER/NAME@REVISION`; `sha256` is the digest that its author gave you.
+    `flag_rate` is about which share of the answers a predictor flags, such as 0.3; its `threshold` follows from it.
     Raises `CheckpointError` where the folder is damaged, or of a kind that nothing here loads.
 
-    >>> predictor = load("bundled:quality")
-    >>> predictor.predict([-0.05, -0.01, -0.002, -1.2, -0.03]).in_support
-    True
+        >>> predictor = load("bundled:quality")
+        >>> predictor.predict([-0.05, -0.01, -0.002, -1.2, -0.03]).in_support
+        True
     """
     checkpoint = load_checkpoint(path, sha256=sha256)
     kind = checkpoint.manifest.kind
+    if flag_rate is not None:
+        if kind != "quality":
+            raise ContractMismatch(f"flag_rate is for predictors, which flag answers; {path} is of kind {kind!r}")
+        return _quality(checkpoint, flag_rate)
     if kind not in BY_KIND:
         raise wrong_kind(path, kind, *BY_KIND)
     return BY_KIND[kind](checkpoint)

@@ -17,12 +17,15 @@ def label(runs: Path, file: Path | None) -> None:
     Each line: {"call": ID, "correct": null, ...}. Fill in `correct` (0 to 1), by hand or by a judge, who says so:
     "source": "judge:NAME". A person's label goes before a program's, and a program's before a judge's.
     """
-    from metaprobe.collecting.labels import add_labels, read_labels, unlabelled
+    from metaprobe.collecting.labels import add_labels, find_unlabelled, read_labels, unknown_systems
     from metaprobe.records.store import RunStore
 
     if file is None:
-        for line in unlabelled(RunStore(runs)):
+        stored = list(RunStore(runs))
+        for line in find_unlabelled(stored):
             click.echo(json.dumps(line))
+        for name, count in unknown_systems(stored).items():
+            click.echo(f"runs passed over, whose system {name!r} is not known here (docs/own.md): {count}", err=True)
         return
     labels = read_labels(file)
     click.echo(json.dumps({"labels": len(labels), "new": add_labels(RunStore(runs), labels)}))

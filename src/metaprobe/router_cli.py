@@ -7,17 +7,8 @@ from typing import Any, TypedDict, Unpack
 
 import click
 
-from metaprobe.terminal import (
-    CHECKPOINT,
-    FILE,
-    FOLDER,
-    command_line,
-    folds_option,
-    say,
-    say_checkpoint,
-    seed_option,
-    steps,
-)
+from metaprobe.progress import lines_done, say, steps
+from metaprobe.terminal import CHECKPOINT, FILE, FOLDER, command_line, folds_option, say_checkpoint, seed_option
 
 
 class Means(TypedDict):
@@ -102,20 +93,24 @@ def route(checkpoint: str, file: Path, sha256: str | None, **means: Unpack[Means
     """What to do next about each line's question, given what is known so far: one decision out for each line in.
 
     A line is {"id", "question", "dimension", "agents": {name: {"answer", "confidence"}}} with the agents that have been
-    asked; all of it may be missing. "candidates" names those that may be asked, by default all.
+    asked; all of it may be missing. "candidates" names those that may be asked, by default all. A line that cannot be
+    read is refused, with its number and the reason; the others are decided, and the exit code is 1.
     """
     from metaprobe.routing.learned import LearnedRouter
     from metaprobe.training.router.evaluate import route_lines
 
     router = LearnedRouter.load(checkpoint, sha256=sha256, **_means(means))
-    decided = lines = 0
-    for line in route_lines(router, file):
+    lines = refused = 0
+    for line in lines_done("route", route_lines(router, file), file):
         click.echo(json.dumps(line))
         lines += 1
-        decided += line["action"] is not None
-    if decided < lines:
-        click.echo(f"decided {decided} of {lines} lines; the reasons stand in the lines", err=True)
-    if not decided:
+        if line["action"] is None:
+            refused += 1
+            reason = str(line["reason"]).removeprefix(f"{file}:{line['line']}: ")
+            click.echo(f"{file}:{line['line']}: {reason}", err=True)
+    if not lines:
+        click.echo(f"{file} holds no lines to decide", err=True)
+    if refused or not lines:
         sys.exit(1)
 
 
@@ -151,7 +146,8 @@ def evaluate_router_command(
     from metaprobe.training.router.evaluate import evaluate_router
 
     router = LearnedRouter.load(checkpoint, sha256=sha256, **_means(means))
-    figures, decided = evaluate_router(router, read_outcomes(outcomes), seed=seed)
+    with steps("playing the router and its controls"):
+        figures, decided = evaluate_router(router, read_outcomes(outcomes), seed=seed)
     if decisions is not None:
         decisions.parent.mkdir(parents=True, exist_ok=True)
         decisions.write_text("".join(json.dumps(line) + "\n" for line in decided), encoding="utf-8")

@@ -8,7 +8,7 @@ from metaprobe.terminal import CHECKPOINT
 
 
 @click.command(short_help="Score over HTTP, and stand in front of an OpenAI-compatible API.")
-@click.option("--checkpoint", type=CHECKPOINT, required=True, help="Quality predictor that gives the verdicts.")
+@click.argument("checkpoint", type=CHECKPOINT)
 @click.option("--sha256", help="Digest of the checkpoint, from its author.")
 @click.option("--upstream", default="", help="Base URL of an OpenAI-compatible API, such as http://127.0.0.1:8000/v1.")
 @click.option("--gate", type=CHECKPOINT, help="Streaming gate that may end streamed answers early.")
@@ -45,7 +45,9 @@ from metaprobe.terminal import CHECKPOINT
     show_default=True,
     help="Environment variable with the upstream's key; where it is empty, the caller's own is forwarded.",
 )
-@click.option("--no-auth", is_flag=True, help="Ask callers for no key; only on a loopback address.")
+@click.option(
+    "--auth/--no-auth", default=True, help="Ask callers for a key, or for none; none only on a loopback address."
+)
 @click.option(
     "--max-body", "max_body_bytes", default=16 << 20, show_default=True, type=click.IntRange(1), help="Bytes a request."
 )
@@ -134,8 +136,8 @@ from metaprobe.terminal import CHECKPOINT
     show_default=True,
     help="For answers of another model than the checkpoint was trained on; 'warn' says so in the verdict.",
 )
-def serve(checkpoint: str, no_auth: bool, **named: Any) -> None:
-    """Score answers over HTTP, and stand in front of an OpenAI-compatible API.
+def serve(checkpoint: str, **named: Any) -> None:
+    """Score answers over HTTP with a quality predictor, and stand in front of an OpenAI-compatible API.
 
     POST /v1/score takes a response, or {"responses": [...]}. POST /v1/chat/completions asks the upstream and adds
     the verdict under "metaprobe". GET /v1/models is the upstream's list, GET /metrics is for Prometheus, GET /healthz
@@ -146,4 +148,4 @@ def serve(checkpoint: str, no_auth: bool, **named: Any) -> None:
     from metaprobe.serving.run import serve as run
     from metaprobe.serving.settings import Settings
 
-    run(Settings(checkpoint=checkpoint, auth=not no_auth, **named))
+    run(Settings(checkpoint=checkpoint, **named))

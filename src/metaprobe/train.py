@@ -64,9 +64,9 @@ def train_quality(runs: Stores, options: QualityOptions) -> Checkpoint:
     `runs` is a run store or several. `metaprobe.load(checkpoint.path)` gives the predictor. Raises `RecordError` where
     the runs do not suffice, `MissingExtra` without the extra `fit`.
 
-    >>> checkpoint = train_quality("runs", target="correct", folds=2, out="out/quality")
-    >>> checkpoint.manifest.training.command
-    'metaprobe.train_quality(folds=2)'
+        >>> checkpoint = train_quality("runs", target="correct", folds=2, out="out/quality")
+        >>> checkpoint.manifest.training.command
+        'metaprobe.train_quality(folds=2)'
     """
     from metaprobe.training.quality.train import train_quality
 
@@ -81,9 +81,9 @@ def train_hidden(runs: Stores, options: HiddenOptions) -> Checkpoint:
     and called again, it goes on. For states that you hold as arrays there is `ConfidenceProbe.fit`. Raises
     `RecordError` where the runs do not suffice, `MissingExtra` without the extra `train`.
 
-    >>> checkpoint = train_hidden("runs", when="before", probe="mass-mean", folds=2, out="out/difficulty")
-    >>> checkpoint.manifest.contract["position"]
-    'prompt_last'
+        >>> checkpoint = train_hidden("runs", when="before", probe="mass-mean", folds=2, out="out/difficulty")
+        >>> checkpoint.manifest.contract["position"]
+        'prompt_last'
     """
     from metaprobe.training.hidden.train import train_hidden
 
@@ -97,9 +97,9 @@ def train_gate(runs: Stores, options: GateOptions) -> Checkpoint:
     `runs` is a run store or several. Raises `RecordError` where the runs do not suffice for a rate in `alpha`,
     `MissingExtra` without the extra `fit`.
 
-    >>> checkpoint = train_gate("runs", alpha=[0.1], folds=2, out="out/gate")
-    >>> checkpoint.manifest.contract["alphas"]
-    [0.1]
+        >>> checkpoint = train_gate("runs", alpha=[0.1], folds=2, out="out/gate")
+        >>> checkpoint.manifest.contract["alphas"]
+        [0.1]
     """
     from metaprobe.training.gate.train import train_gate
 
@@ -113,9 +113,9 @@ def train_router(outcomes: "str | Path | Sequence[QuestionOutcomes]", options: R
     `outcomes` is a file with one question a line, a folder of runs of `collect metacogagent --variant every-agent`, or
     the outcomes themselves. Raises `RecordError` where they do not suffice, `MissingExtra` without the extra `fit`.
 
-    >>> checkpoint = train_router("outcomes.jsonl", folds=2, states=1000, out="out/router")
-    >>> checkpoint.manifest.contract["offered"]
-    ['large', 'small']
+        >>> checkpoint = train_router("outcomes.jsonl", folds=2, states=1000, out="out/router")
+        >>> checkpoint.manifest.contract["offered"]
+        ['large', 'small']
     """
     from metaprobe.training.router.train import train_router
 
@@ -130,7 +130,7 @@ def train_adapter(runs: Stores, options: AdapterOptions) -> Checkpoint | None:
     process gets the checkpoint, the others None. Raises `RecordError` where the runs do not suffice, `MissingExtra`
     without the extras `train` and `adapter`.
 
-    >>> checkpoint = train_adapter("runs", llm="smollm2-135m", out="out/adapter")  # doctest: +SKIP
+        >>> checkpoint = train_adapter("runs", llm="smollm2-135m", out="out/adapter")  # doctest: +SKIP
     """
     from metaprobe.training.adapter.train import train_adapter
 
@@ -145,9 +145,9 @@ def compare(runs: Stores, options: CompareOptions) -> "Comparison":
     the folder `out`. Raises `RecordError` where the runs do not suffice, `MissingExtra` without the extras `train` and
     `report`.
 
-    >>> comparison = compare("runs", folds=2, out="out/report")
-    >>> comparison.methods[0].name, comparison.to_dict()["answers"] == len(comparison.y)
-    ('stated confidence', True)
+        >>> comparison = compare("runs", folds=2, out="out/report")
+        >>> comparison.methods[0].name, comparison.to_dict()["answers"] == len(comparison.y)
+        ('stated confidence', True)
     """
     from metaprobe.training.comparison.write import compare
 

@@ -9,6 +9,7 @@ import click
 from metaprobe.adapter_cli import train_adapter_command
 from metaprobe.checkpoints import check_target
 from metaprobe.gate_cli import train_gate_command
+from metaprobe.progress import say, steps
 from metaprobe.records.types import POSITIONS
 from metaprobe.router_cli import train_router_command
 from metaprobe.terminal import (
@@ -17,11 +18,9 @@ from metaprobe.terminal import (
     agent_option,
     command_line,
     folds_option,
-    say,
     say_checkpoint,
     seed_option,
     stage_option,
-    steps,
     target_option,
 )
 
@@ -121,7 +120,8 @@ def train_choice_command(runs: tuple[Path, ...], out: Path, folds: int, seed: in
     from metaprobe.training.choice import train_choice
 
     check_target(out, "choice")
-    checkpoint, policies = train_choice(out, runs, seed=seed, folds=folds, command=command_line())
+    with steps("reading runs and fitting in folds"):
+        checkpoint, policies = train_choice(out, runs, seed=seed, folds=folds, command=command_line())
     for policy in policies:
         a = policy.accuracy
         click.echo(

@@ -52,7 +52,7 @@ def adapter_audits(
         of_data += noise
         made.add("label noise")
     reports = [
-        run_audits(AuditInputs(name=judged_name(when), table=tested, score=values, controls=controls), seed=seed)
+        run_audits(AuditInputs(name=probe_name(when), table=tested, score=values, controls=controls), seed=seed)
         for when, values in scores.items()
     ]
     audits = {audit.name: audit for report in reports for audit in report.audits} | {a.name: a for a in of_data}
@@ -61,6 +61,6 @@ def adapter_audits(
     return AuditReport(tuple(audits.values()), tuple(f"{name}: {why}" for name, why in reasons.items()))
 
 
-def judged_name(when: When) -> str:
+def probe_name(when: When) -> str:
     """What a probe of that moment is called in figures and audits."""
     return f"adapter probe {when} the answer"

@@ -14,7 +14,7 @@ from metaprobe.eval.table import AnswerTable, answer_table, usable_groups
 from metaprobe.probes.adapter import Encoder, When, layout, prompt_of
 from metaprobe.records.errors import RecordError
 from metaprobe.records.fingerprint import fingerprint
-from metaprobe.training.common.grouping import joined_table
+from metaprobe.training.common.grouping import join_table
 from metaprobe.training.common.roles import Roles, Rows, outer_folds
 from metaprobe.training.crossfit.evidence import generator_of, load_runs
 
@@ -68,7 +68,7 @@ def load_adapter_data(
     Raises `RecordError` where no answer is labelled, where a store was kept without texts, and the store's own errors.
     """
     runs = load_runs(stores)
-    table, regrouped = joined_table(answer_table(runs, target=target, stage=stage, agent=agent))
+    table, regrouped = join_table(answer_table(runs, target=target, stage=stage, agent=agent))
     calls = {call.id: call for run in runs for call in run.calls}
     chosen = [calls[call_id] for call_id in table.call_ids.tolist()]
     prompts = [prompt_of(call.messages) for call in chosen]

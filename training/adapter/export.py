@@ -78,7 +78,7 @@ def adapter_graph(scorer: AdapterScorer, platts: Mapping[When, Platt]) -> bytes:
     return data
 
 
-def quantised(graph: bytes) -> bytes:
+def quantise(graph: bytes) -> bytes:
     """The same graph with int8 weights, one scale a column (a row of the embeddings): a quarter of the size.
 
     Only the weights. `quantize_dynamic` of ONNX Runtime rounds the activations too, with one scale for a whole batch:

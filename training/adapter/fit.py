@@ -20,7 +20,7 @@ from metaprobe.probes.adapter import IDS, MASK, batches
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 from metaprobe.training.adapter.data import Examples
-from metaprobe.training.adapter.state import remove_state, restore, save, trained
+from metaprobe.training.adapter.state import collect_trained, remove_state, restore, save
 from metaprobe.training.common.roles import Roles, Rows
 
 WINDOW = 8
@@ -139,7 +139,7 @@ def fit_adapter(
                 progress.losses.append(log_loss(scores, labels[selection]))
                 _check_finite(progress.losses[-1], scorer, progress.step, total, settings, work)
                 if not progress.since_best:
-                    progress.best = {name: value.clone() for name, value in trained(scorer).items()}
+                    progress.best = {name: value.clone() for name, value in collect_trained(scorer).items()}
                 if accelerator.is_main_process:
                     save(work, started_with, progress, scorer, optimizer)
                 on_step(f"step {progress.step} of {total}: selection log loss {progress.losses[-1]:.4f}")

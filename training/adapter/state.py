@@ -54,7 +54,7 @@ def remove_state(work: Path) -> None:
         work.rmdir()
 
 
-def trained(scorer: nn.Module) -> dict[str, Tensor]:
+def collect_trained(scorer: nn.Module) -> dict[str, Tensor]:
     """The weights that are trained, on the CPU."""
     return {name: value.detach().cpu() for name, value in scorer.named_parameters() if value.requires_grad}
 
@@ -62,7 +62,12 @@ def trained(scorer: nn.Module) -> dict[str, Tensor]:
 def save(work: Path, started_with: str, progress: AdapterProgress, scorer: nn.Module, optimizer: Any) -> None:
     """One file, in its place at once, so that a kill leaves the last one whole."""
     work.mkdir(parents=True, exist_ok=True)
-    state = {**asdict(progress), "of": started_with, "weights": trained(scorer), "optimizer": optimizer.state_dict()}
+    state = {
+        **asdict(progress),
+        "of": started_with,
+        "weights": collect_trained(scorer),
+        "optimizer": optimizer.state_dict(),
+    }
     partial = work / PARTIAL
     torch.save(state, partial)
     partial.replace(work / STATE)

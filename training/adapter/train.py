@@ -19,9 +19,9 @@ from metaprobe.llms.weights import resolve
 from metaprobe.probes.adapter import KIND, LAYOUT, SAMPLE, TOKENIZER, AdapterProbe, Encoder, When, batches
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
-from metaprobe.training.adapter.audit import adapter_audits, control_scores, judged_name
+from metaprobe.training.adapter.audit import adapter_audits, control_scores, probe_name
 from metaprobe.training.adapter.data import AdapterData, Examples, adapter_roles, examples, load_adapter_data
-from metaprobe.training.adapter.export import adapter_card, adapter_graph, quantised
+from metaprobe.training.adapter.export import adapter_card, adapter_graph, quantise
 from metaprobe.training.adapter.fit import AdapterSettings, FittedAdapter, fit_adapter, log_odds
 from metaprobe.training.adapter.state import check_work, remove_state
 from metaprobe.training.common.calibrate import Platt, fit_platt
@@ -253,7 +253,7 @@ def _export(
     notes = [f"float32 graph against the trained model, on the test rows: difference at most {difference:.2g}"]
     if int8:
         whole = probability
-        graph = quantised(graph)
+        graph = quantise(graph)
         session = GraphSession(graph)
         probability = _probability(session, texts, roles, when, settings.batch_size)
         notes += [_loss_of_int8(name, data, roles, whole[name], probability[name]) for name in when]
@@ -300,7 +300,7 @@ def _measured(data: AdapterData, roles: Roles, probability: Mapping[When, NDArra
     metrics: dict[str, Interval] = {}
     for name, values in probability.items():
         prefix = "" if len(probability) == 1 else f"{name}."
-        judged = Judged(judged_name(name), "learned", values, values, 1.0)
+        judged = Judged(probe_name(name), "learned", values, values, 1.0)
         [found] = method_results(table, [judged])
         metrics |= {
             f"{prefix}auroc": found.auroc,

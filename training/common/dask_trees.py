@@ -60,12 +60,12 @@ class Cluster:
         selection, y = self._X[self._roles.selection], self._y[self._roles.selection]
         starts = np.cumsum([0, *selection.chunks[0]])
         delayed = require("dask", "dask").delayed
-        losses = staged_log_losses if parameters["objective"] == "binary" else staged_squares
+        losses = log_losses_by_round if parameters["objective"] == "binary" else squares_by_round
         sums = [
             delayed(losses)(booster, block, y[start:end])
             for block, start, end in zip(selection.to_delayed()[:, 0], starts[:-1], starts[1:], strict=True)
         ]
-        rounds = stopped(np.sum(self._client.gather(self._client.compute(sums)), axis=0))
+        rounds = best_rounds(np.sum(self._client.gather(self._client.compute(sums)), axis=0))
         return Grown(parameters, rounds, blockwise(lambda block: raw_scores(booster, block, rounds), selection))
 
     def finish(self, parameters: Parameters, rounds: int) -> Any:
@@ -86,13 +86,13 @@ class Cluster:
             return model.fit(X, y, feature_name=self._names).booster_
 
 
-def staged_log_losses(booster: Any, X: NDArray[np.float32], y: NDArray[np.int64]) -> Floats:
+def log_losses_by_round(booster: Any, X: NDArray[np.float32], y: NDArray[np.int64]) -> Floats:
     """Summed log loss (rounds,) of these rows after each round."""
     sign = 1.0 - 2.0 * y
     return np.array([np.logaddexp(0, sign * scores).sum() for scores in _stages(booster, X)])
 
 
-def staged_squares(booster: Any, X: NDArray[np.float32], y: Floats) -> Floats:
+def squares_by_round(booster: Any, X: NDArray[np.float32], y: Floats) -> Floats:
     """Summed squared errors (rounds,), likewise."""
     return np.array([np.square(scores - y).sum() for scores in _stages(booster, X)])
 
@@ -105,7 +105,7 @@ def _stages(booster: Any, X: NDArray[np.float32]) -> Iterator[Floats]:
         yield scores
 
 
-def stopped(losses: Floats, patience: int = PATIENCE) -> int:
+def best_rounds(losses: Floats, patience: int = PATIENCE) -> int:
     """How many rounds early stopping would keep, by these losses (rounds,)."""
     best = 0
     for number, loss in enumerate(losses):
@@ -129,7 +129,7 @@ def sample(X: Any, most: int = SAMPLE_ROWS) -> NDArray[np.float32]:
     return np.asarray(X[:: max(1, -(-X.shape[0] // most))].compute(), dtype=np.float32)
 
 
-def spread_out(X: NDArray[np.float32], rows: int = BLOCK_ROWS) -> Any:
+def distribute(X: NDArray[np.float32], rows: int = BLOCK_ROWS) -> Any:
     """X as a Dask array whose blocks of so many rows lie with the workers of the default client, several to each."""
     array, distributed = require("dask.array", "dask"), require("distributed", "dask")
     client = distributed.default_client()

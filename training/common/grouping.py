@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.audits.similar import nearly_identical, normalised
+from metaprobe.eval.audits.similar import nearly_identical, normalise
 from metaprobe.eval.table import AnswerTable, group_of
 from metaprobe.records.extras import require
 from metaprobe.records.types import Item
@@ -46,18 +46,18 @@ class Joined:
         )
 
 
-def joined_table(table: AnswerTable) -> tuple[AnswerTable, str]:
+def join_table(table: AnswerTable) -> tuple[AnswerTable, str]:
     """The table with its groups joined, and what was done to them (`Joined.note`)."""
-    joined = joined_groups(table.groups.tolist(), table.questions.tolist())
+    joined = join_groups(table.groups.tolist(), table.questions.tolist())
     return (replace(table, groups=joined.groups), joined.note) if joined.questions else (table, "")
 
 
-def joined_items(items: Sequence[Item]) -> Joined:
+def join_items(items: Sequence[Item]) -> Joined:
     """The groups of these items (`eval.table.group_of`), joined."""
-    return joined_groups([group_of(item) for item in items], [item.question for item in items])
+    return join_groups([group_of(item) for item in items], [item.question for item in items])
 
 
-def joined_groups(groups: Sequence[str], questions: Sequence[str]) -> Joined:
+def join_groups(groups: Sequence[str], questions: Sequence[str]) -> Joined:
     """The groups (n,) of n answers to these questions (n,), joined where they hold the same question.
 
     The same is what the audits take for the same: equal but for case, spacing and punctuation, or with the same numbers
@@ -66,7 +66,7 @@ def joined_groups(groups: Sequence[str], questions: Sequence[str]) -> Joined:
     `SHARE` of all is not joined; then only the equal questions among them are tried. The audits find what is left.
     """
     names, group = np.unique(np.asarray(groups, dtype=np.str_), return_inverse=True)
-    texts, text = np.unique([normalised(question) for question in questions], return_inverse=True)
+    texts, text = np.unique([normalise(question) for question in questions], return_inverse=True)
     asked = np.unique(np.stack([text, group], axis=1)[(texts != "")[text]], axis=0)  # (m, 2): which group asks which
     found = [np.stack([i, j], axis=1) for _, i, j in nearly_identical(texts.tolist())]
     near = np.concatenate([np.empty((0, 2), dtype=np.intp), *found])

@@ -59,11 +59,11 @@ def operating_points(
     known = np.isfinite(evaluations)
     if known.sum() < FEWEST:
         return {}
-    threshold = matched(probability[known], float((evaluations[known] >= PaperRules().good).mean()))
+    threshold = match_share(probability[known], float((evaluations[known] >= PaperRules().good).mean()))
     return {} if threshold is None else {POINT: threshold}
 
 
-def matched(probability: NDArray[np.float64], share: float) -> float | None:
+def match_share(probability: NDArray[np.float64], share: float) -> float | None:
     """Returns the threshold that about this share of the probabilities reaches; None for a share of 0 or 1.
 
     Of the values that occur it is the one whose share comes nearest, the higher of equals.

@@ -14,12 +14,14 @@ from metaprobe.checkpoints import (
     Calibration,
     Checkpoint,
     Draft,
+    FlagPoint,
     Generator,
     Metric,
     Severity,
     Training,
     save_checkpoint,
 )
+from metaprobe.checkpoints.flagging import flag_sentences, flag_table
 from metaprobe.checkpoints.manifest import meaning_of
 from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.eval.results import Finding as Finding
@@ -59,6 +61,8 @@ class Export:
     not_audited: Sequence[str] = ()
     """Audits that could not be made, and why."""
     thresholds: Mapping[str, float] = field(default_factory=dict)
+    flagging: tuple[FlagPoint, ...] = ()
+    """The curve of flag rates."""
     support: Mapping[str, Any] = field(default_factory=dict)
     packages: Sequence[str] = ("scikit-learn",)
     extra: Mapping[str, bytes] = field(default_factory=dict)
@@ -73,12 +77,13 @@ class Export:
 
 def write_checkpoint(path: str | Path, export: Export) -> Checkpoint:
     """Checks the graph against the fitted model (difference at most 1e-5), then writes or replaces the folder."""
-    metrics = {name: Metric(estimate=m.estimate, low=m.low, high=m.high, n=m.n) for name, m in export.metrics.items()}
+    metrics = metrics_of(export.metrics)
     draft = Draft(
         kind=export.kind,
         contract=dict(export.contract),
         generator=export.generator,
         thresholds=dict(export.thresholds),
+        flagging=export.flagging,
         calibration=Calibration(export.calibration, export.calibrated_on),
         metrics=metrics,
         training=export.training,
@@ -96,6 +101,11 @@ def write_checkpoint(path: str | Path, export: Export) -> Checkpoint:
         extra=export.extra,
         overwrite=True,
     )
+
+
+def metrics_of(figures: Mapping[str, Interval]) -> dict[str, Metric]:
+    """Returns the figures as a manifest holds them."""
+    return {name: Metric(estimate=m.estimate, low=m.low, high=m.high, n=m.n) for name, m in figures.items()}
 
 
 def answers_of(generator: Generator | None) -> str:
@@ -147,6 +157,9 @@ def model_card(export: Export) -> str:
             for name, m in export.metrics.items()
         ),
     ]
+    if table := flag_table(export.flagging):
+        said = flag_sentences(export.flagging, metrics_of(export.metrics))
+        lines += ["", "## Flagging", "", *said, "", *table]
     if export.thresholds:
         lines += ["", "## Thresholds", "", *(f"- {name}: {value:.4f}" for name, value in export.thresholds.items())]
     if findings or export.not_audited:

@@ -15,7 +15,7 @@ from metaprobe.eval.compare import (
     method_results,
     trajectories,
 )
-from metaprobe.eval.compare_details import detailed, ordinal_outcome
+from metaprobe.eval.compare_details import add_details, ordinal_outcome
 from metaprobe.eval.compare_difficulty import at_equal_difficulty, difficulty_strata, overconfidence
 from metaprobe.eval.compare_pairs import pair_tests
 from metaprobe.eval.metrics.bootstrap import Interval
@@ -32,12 +32,12 @@ from metaprobe.eval.results import (
     TwoChoice,
 )
 from metaprobe.eval.run_results import with_runs
-from metaprobe.eval.seen_tokens import seen_tokens
-from metaprobe.eval.wording import calibration_words, control_named, p_value, spread
+from metaprobe.eval.seen_tokens import auroc_by_tokens_seen
+from metaprobe.eval.wording import calibration_words, control_named, format_interval, p_value
 from metaprobe.records.types import Run
 from metaprobe.training.comparison.first_tokens import first_token_scores
-from metaprobe.training.comparison.runs import efficiency_of, graded_labels, sections_of_runs
-from metaprobe.training.crossfit.audit import audited
+from metaprobe.training.comparison.runs import collect_grades, efficiency_of, sections_of_runs
+from metaprobe.training.crossfit.audit import audit_method
 from metaprobe.training.crossfit.folds import CrossFit
 from metaprobe.training.crossfit.held_out import ENOUGH_FOR_ECE
 from metaprobe.training.crossfit.methods import (
@@ -77,8 +77,10 @@ def comparison(
     where none are given.
     """
     table = evidence.table
-    ordinal = ordinal_outcome(table, graded_labels(runs, table))
-    results = detailed(table, fits.methods, method_results(table, fits.methods, seed=seed), ordinal=ordinal, seed=seed)
+    ordinal = ordinal_outcome(table, collect_grades(runs, table))
+    results = add_details(
+        table, fits.methods, method_results(table, fits.methods, seed=seed), ordinal=ordinal, seed=seed
+    )
     baselines = dict(Counter(fits.best_baseline).most_common())
     words = PromptTfidf().name
     strata = difficulty_strata(table, estimate=next((m for m in fits.methods if m.name == words), None))
@@ -116,14 +118,16 @@ def comparison(
         overconfidence=gaps,
         two_choice=efficiency,
         two_choice_refused=refused,
-        seen=seen_tokens(table, learned=first_token_scores(evidence, folds=len(fits.roles), seed=seed), seed=seed),
+        seen=auroc_by_tokens_seen(
+            table, learned=first_token_scores(evidence, folds=len(fits.roles), seed=seed), seed=seed
+        ),
         **sections_of_runs(runs, seed=seed),
         audits=tuple(
             dict.fromkeys(
                 audit
                 for method in methods
                 if method.family == "learned"
-                for audit in audited(evidence, fits, method, refits=False, seed=seed).audits
+                for audit in audit_method(evidence, fits, method, refits=False, seed=seed).audits
             )
         ),
         notes=(
@@ -131,6 +135,11 @@ def comparison(
             *(
                 [f"Difficulty: the items have no levels, and {words} knows nothing of it; nothing is held constant."]
                 if strata is None
+                else []
+            ),
+            *(
+                ["The answers hold no log-probabilities: nothing that reads them stands here."]
+                if not table.measured
                 else []
             ),
             *(
@@ -150,9 +159,14 @@ def comparison(
 
 
 def _named(results: Sequence[MethodResult]) -> MethodResult:
-    """The learned method that was named beforehand: the best of several would look better than it is."""
+    """The learned method that was named beforehand: the best of several would look better than it is.
+
+    Without log-probabilities it is a probe, else the user's own method, else the first of all.
+    """
     by_name = {result.name: result for result in results}
-    return by_name.get(BLEND) or by_name[TREES]
+    named = (by_name.get(name) for name in (BLEND, TREES, AFTER, BEFORE))
+    own = (result for result in results if result.family == "own")
+    return next((found for found in (*named, *own) if found is not None), results[0])
 
 
 def _summary(results: Sequence[MethodResult], share: float, n: int, baselines: Mapping[str, int]) -> list[str]:
@@ -162,14 +176,17 @@ def _summary(results: Sequence[MethodResult], share: float, n: int, baselines: M
     if (stated := by_name.get(STATED)) is not None:
         sentences.append(
             f"Asked for its confidence, which it stated for {stated.coverage:.0%} of the answers, the model tells "
-            f"right from wrong with AUROC {spread(stated.auroc)}: {_verdict(stated.auroc)}."
+            f"right from wrong with AUROC {format_interval(stated.auroc)}: {_verdict(stated.auroc)}."
         )
         sentences += calibration_words(stated)
-    sentences.append(f"The learned method named beforehand ({learned.name}) reaches {spread(learned.auroc)}.")
+    if learned.family == "explicit":
+        return sentences
+    kind = "learned method named beforehand" if learned.family == "learned" else "method of your own"
+    sentences.append(f"The {kind} ({learned.name}) reaches {format_interval(learned.auroc)}.")
     if (over := learned.controls) is not None:
         sentences.append(
             f"The strongest of {len(over.controls)} controls on these answers is "
-            f"{control_named(over.strongest.name)} with {spread(by_name[over.strongest.name].auroc)}; the learned "
+            f"{control_named(over.strongest.name)} with {format_interval(by_name[over.strongest.name].auroc)}; the "
             "method's gain over it is "
             f"{_gain(over.strongest)}; it beats {_count_beaten(over.controls)}."
         )
@@ -177,12 +194,12 @@ def _summary(results: Sequence[MethodResult], share: float, n: int, baselines: M
         chosen = ", ".join(f"{name} in {folds}" for name, folds in baselines.items())
         sentences.append(
             f"The control chosen in advance, on selection data in each of {sum(baselines.values())} folds ({chosen}), "
-            f"reaches {spread(base.auroc)}."
+            f"reaches {format_interval(base.auroc)}."
         )
     if learned.within_runs is not None and (inside := learned.controls_within) is not None:
         sentences.append(
             f"Among answers of one run (model, task, way of asking) the learned method reaches "
-            f"{spread(learned.within_runs)}, its strongest control there, {inside.strongest.name}, "
+            f"{format_interval(learned.within_runs)}, its strongest control there, {inside.strongest.name}, "
             f"{inside.strongest.estimate:.2f}; the gain is {_gain(inside.strongest)}."
         )
     return sentences
@@ -196,7 +213,7 @@ def _gain(over: ControlDifference) -> str:
         says = "so it is worse" if over.difference.high < 0 else "so this sample does not settle which is better"
     p = p_value(over.p_holm)
     shown = p if p.startswith("<") else f"= {p}"
-    return f"{spread(over.difference, signed=True)} (p {shown} after Holm's correction), {says}"
+    return f"{format_interval(over.difference, signed=True)} (p {shown} after Holm's correction), {says}"
 
 
 def _count_beaten(controls: Sequence[ControlDifference]) -> str:
@@ -215,7 +232,7 @@ def _beyond(
     sentences = []
     if equal is not None:
         within = {row.method: row.auroc for row in equal.methods}
-        shown = [f"{name} {spread(within[name])}" for name in (STATED, learned) if name in within]
+        shown = [f"{name} {format_interval(within[name])}" for name in (STATED, learned) if name in within]
         sentences.append(f"At equal difficulty ({equal.by}) the AUROC is: {', '.join(shown)}.")
     if pairs:
         stand = sum(pair.p_holm < SIGNIFICANT for pair in pairs)
@@ -227,7 +244,8 @@ def _beyond(
     if own:
         levels = ", ".join(f"{row.level} {row.gap.estimate:+.2f}" for row in own[1:])
         sentences.append(
-            f"Stated confidence minus accuracy is {spread(own[0].gap, signed=True)}{f' ({levels})' if levels else ''}."
+            f"Stated confidence minus accuracy is {format_interval(own[0].gap, signed=True)}"
+            f"{f' ({levels})' if levels else ''}."
         )
     if efficiency is not None:
         sentences += _of_choices(efficiency, learned)
@@ -237,13 +255,13 @@ def _beyond(
 def _of_choices(found: TwoChoice, learned: str) -> list[str]:
     """The answers as choices between two; those that are none are wrong for another reason than not knowing."""
     methods = [row for row in found.methods if row.method in (STATED, learned)]
-    told = ", ".join(f"{row.method} {spread(row.type2_auroc)}" for row in methods)
+    told = ", ".join(f"{row.method} {format_interval(row.type2_auroc)}" for row in methods)
     unreadable = f"{found.unreadable} of {found.n + found.unreadable} answers state neither choice and count as wrong. "
-    ratios = ", ".join(f"{row.method} {spread(row.m_ratio)}" for row in methods if row.m_ratio is not None)
+    ratios = ", ".join(f"{row.method} {format_interval(row.m_ratio)}" for row in methods if row.m_ratio is not None)
     reason = next((row.refused for row in methods if row.refused), "")
     return [
         f"{unreadable if found.unreadable else ''}Among answers that choose, the AUROC is: {told}.",
-        f"d' of the answers is {spread(found.d_prime)}; "
+        f"d' of the answers is {format_interval(found.d_prime)}; "
         + (f"M-ratio: {ratios}." if ratios else f"there is no M-ratio, for {reason}."),
     ]
 
@@ -255,7 +273,9 @@ def _exported(results: Sequence[MethodResult]) -> str:
     best = max((result for result in results if result.name in EXPORTED), key=lambda result: result.auroc.estimate)
     beside = ""
     if (over := best.controls) is not None:
-        beside = f", {spread(over.strongest.difference, signed=True)} against {control_named(over.strongest.name)}"
+        beside = (
+            f", {format_interval(over.strongest.difference, signed=True)} against {control_named(over.strongest.name)}"
+        )
         if not over.beaten:
             beside += (
                 f". It is not shown to beat {control_named(over.standing[0].name)}: where the blend cannot be had, use "
@@ -263,7 +283,7 @@ def _exported(results: Sequence[MethodResult]) -> str:
             )
     return (
         f"There is no checkpoint of the {BLEND}: `metaprobe compare` makes it of several methods. The nearest one is "
-        f"that of `metaprobe train {EXPORTED[best.name]}` ({best.name}): AUROC {spread(best.auroc)}{beside}."
+        f"that of `metaprobe train {EXPORTED[best.name]}` ({best.name}): AUROC {format_interval(best.auroc)}{beside}."
     )
 
 

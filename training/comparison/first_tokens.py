@@ -16,6 +16,8 @@ def first_token_scores(evidence: Evidence, *, folds: int, seed: int) -> dict[str
 
     A k at which the trees find nothing to split is left out; of answers of a token or two that may be every one.
     """
+    if not evidence.table.measured:
+        return {}
     logprobs = list(evidence.table.logprobs)
     found = {}
     for k in COUNTS:

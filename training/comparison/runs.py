@@ -17,7 +17,7 @@ from metaprobe.records.types import Call, Item, Run
 from metaprobe.training.crossfit.folds import CrossFit
 
 
-def graded_labels(runs: Sequence[Run], table: AnswerTable) -> dict[str, NDArray[np.float64]]:
+def collect_grades(runs: Sequence[Run], table: AnswerTable) -> dict[str, NDArray[np.float64]]:
     """Every label of these answers beside their target: name -> (n,), NaN where an answer has none of it."""
     row = {call_id: i for i, call_id in enumerate(table.call_ids.tolist())}
     found: dict[str, NDArray[np.float64]] = {}

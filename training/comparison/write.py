@@ -36,6 +36,7 @@ def compare(stores: Sequence[str | Path], options: CompareOptions) -> Comparison
     found = study(
         stores,
         own=own,
+        bare=True,
         target=options.target,
         stage=options.stage,
         agent=options.agent,
@@ -57,13 +58,14 @@ def write_comparison(
     probes: Mapping[str, Checkpoint] | None = None,
     command: str,
 ) -> tuple[Comparison, Path]:
-    """The report with its tables as CSV and its drawings as SVG; all figures as comparison.json; the item table.
+    """Writes the report, its tables as CSV and LaTeX, its drawings as SVG and PDF, comparison.json and the item table.
 
     `probes`: the checkpoints of the study's probes, by their methods' names, so that the report says what they read.
     Returns the comparison and the report's path.
     """
     require_report()
-    from metaprobe.eval.report.render import report_files  # training alone needs neither templates nor plots
+    from metaprobe.eval.report.paper import paper_files  # training alone needs neither templates nor plots
+    from metaprobe.eval.report.render import report_files
 
     found = comparison(
         of.evidence,
@@ -79,9 +81,9 @@ def write_comparison(
     )
     folder = Path(folder)
     texts = {**report_files(found), "comparison.json": json.dumps(found.to_dict(), indent=2) + "\n"}
-    for name, text in texts.items():
+    for name, content in {**{name: text.encode() for name, text in texts.items()}, **paper_files(found)}.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text, encoding="utf-8")
+        (folder / name).write_bytes(content)
     write_item_table(folder, of.evidence.table, of.fits.methods)
     return found, folder / "report.html"
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.eval.audits.controls import IDENTITY
-from metaprobe.eval.audits.domains import Elsewhere, left_out
+from metaprobe.eval.audits.domains import Elsewhere, judge_left_out
 from metaprobe.eval.audits.run import AuditInputs, AuditReport, run_audits
 from metaprobe.records.activations import Activations
 from metaprobe.records.errors import RecordError
@@ -31,7 +31,7 @@ REFIT_FOLDS = 2
 """Outer folds of the refits on shuffled labels and on noise: their scores need be held out, not good."""
 
 
-def audited(
+def audit_method(
     evidence: Evidence,
     fits: CrossFit,
     method: Method,
@@ -73,7 +73,7 @@ def out_of_domain(evidence: Evidence, method: Method, *, seed: int = 0) -> Elsew
 
     try:
         mean = np.array([values.mean() for values in table.logprobs])
-        return left_out(table, fit, mean, seed=seed)
+        return judge_left_out(table, fit, mean, seed=seed)
     except RecordError:
         return None
 

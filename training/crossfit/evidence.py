@@ -16,7 +16,7 @@ from metaprobe.records.errors import RecordError, StoreMismatch
 from metaprobe.records.fingerprint import fingerprint
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Run
-from metaprobe.training.common.grouping import joined_table
+from metaprobe.training.common.grouping import join_table
 from metaprobe.training.common.operating_points import evaluations_of
 from metaprobe.training.common.write import answers_of
 from metaprobe.training.crossfit.methods import Evidence
@@ -26,8 +26,8 @@ from metaprobe.training.linear.states_choice import (
     Wanted,
     chosen_grid,
     chosen_reader,
-    held_by_reader,
     model_of,
+    states_by_reader,
 )
 
 SCHEMA = "full"
@@ -44,8 +44,11 @@ def load_evidence(
     agent: str | None = None,
     hidden: bool = True,
     wanted: Wanted | None = None,
+    bare: bool = False,
 ) -> Evidence:
     """Every labelled answer of the stores with its features, and its hidden states where all answers have them.
+
+    With `bare`, where no labelled answer has log-probabilities, all of them, without features.
 
     Groups that ask the same question are one group (`training.common.grouping`), before anything is split.
 
@@ -57,7 +60,7 @@ def load_evidence(
     """
     opened = [RunStore(store) for store in stores]
     runs = load_runs(stores)
-    table = answer_table(runs, target=target, stage=stage, agent=agent)
+    table = answer_table(runs, target=target, stage=stage, agent=agent, bare=bare)
     chosen = [
         (run, call) for run in runs for call in run.calls if stage in (None, call.stage) and agent in (None, call.agent)
     ]
@@ -92,20 +95,21 @@ def evidence_of(runs: Sequence[Run], tables: Mapping[str, AnswerTable], *, sprea
     logprobs = {c: s for t in tables.values() for c, s in zip(t.call_ids.tolist(), t.logprobs, strict=True)}
     row = {call_id: i for i, call_id in enumerate(logprobs)}
     computed = schema(SCHEMA)
-    X = features(computed, list(logprobs.values()))
+    measured = all(table.measured for table in tables.values())
+    X = features(computed, list(logprobs.values())) if measured else np.empty((len(logprobs), 0), dtype=np.float32)
     if spread:
-        from metaprobe.training.common.dask_trees import spread_out  # needs an extra
+        from metaprobe.training.common.dask_trees import distribute  # needs an extra
 
-        X = spread_out(X)
+        X = distribute(X)
     generator, data, evaluated = generator_of(_calls(runs, row)), fingerprint(runs), evaluations_of(runs)
     found = {}
     for target, given in tables.items():
-        table, regrouped = joined_table(given)
+        table, regrouped = join_table(given)
         ids = table.call_ids.tolist()
         found[target] = Evidence(
             table=table,
             features=X[[row[call_id] for call_id in ids]],
-            feature_names=computed.names,
+            feature_names=computed.names if measured else (),
             schema=computed.name,
             without_hidden=len(table),
             generator=generator,
@@ -136,7 +140,7 @@ def load_states(
     where they do not fit together: of several `models` (those that answered), of several widths, by several readers of
     whom none is named, or with no layer and position in common.
     """
-    held = held_by_reader(stores, call_ids)
+    held = states_by_reader(stores, call_ids)
     reader = chosen_reader(held, len(call_ids), wanted, models)
     if reader is None:
         return None, min((of.without for of in held.values()), default=len(call_ids))
@@ -211,7 +215,7 @@ def load_runs(stores: Sequence[str | Path]) -> list[Run]:
     return list(runs.values())
 
 
-def turned_round(evidence: Evidence) -> Evidence:
+def invert(evidence: Evidence) -> Evidence:
     """The same of the opposite label: 1 where there is no critical failure."""
     table = replace(evidence.table, y=1 - evidence.table.y)
     sources = {source: 1 - labels for source, labels in evidence.labels_by_source.items()}

@@ -78,8 +78,8 @@ def crossfit(
     splits = tuple(outer_folds(list(table.groups), table.y, folds=folds, seed=seed))
     for number, roles in enumerate(splits):
         logits: dict[str, Scores] = {}
-        for method in methods:
-            on_step(f"fold {number + 1}: {method.name}")
+        for place, method in enumerate(methods, 1):
+            on_step(f"fold {number + 1} of {folds}, method {place} of {len(methods)}: {method.name}")
             fitted = progress.fold(evidence, method, roles, seed=seed)
             if fitted.probe is not None:
                 probes.setdefault(method.name, []).append(fitted.probe)

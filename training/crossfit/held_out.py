@@ -11,7 +11,7 @@ from metaprobe.eval.metrics.stratified import StratifiedAuroc
 from metaprobe.eval.table import AnswerTable
 from metaprobe.training.common.calibrate import Calibrator, choose_calibrator
 from metaprobe.training.common.roles import Rows
-from metaprobe.training.crossfit.audit import audited, out_of_domain
+from metaprobe.training.crossfit.audit import audit_method, out_of_domain
 from metaprobe.training.crossfit.folds import CrossFit
 from metaprobe.training.crossfit.methods import (
     MEAN_LOGPROB,
@@ -29,7 +29,7 @@ def final_calibrator(scores: Scores, table: AnswerTable, rows: Rows, seed: int) 
     return choose_calibrator(scores[rows], table.y[rows], table.groups[rows], seed=seed).calibrator
 
 
-def held_out_figures(
+def measure_held_out(
     evidence: Evidence, fits: CrossFit, method: Method, seed: int
 ) -> tuple[dict[str, Interval], AuditReport]:
     """Figures and audits of one method from the folds."""
@@ -54,7 +54,7 @@ def held_out_figures(
         metrics[f"auroc_gain_over_mean_log_probability_without_{elsewhere.by}"] = elsewhere.gain
         if elsewhere.ece is not None:
             metrics[f"ece_without_{elsewhere.by}"] = elsewhere.ece
-    report = audited(evidence, fits, method, refits=refits, elsewhere=elsewhere, seed=seed)
+    report = audit_method(evidence, fits, method, refits=refits, elsewhere=elsewhere, seed=seed)
     if report.controls is not None:
         metrics["auroc_gain_over_strongest_control"] = report.controls.strongest.difference
     inside = within_runs(evidence.table, fits, judged, seed=seed)

@@ -112,7 +112,7 @@ class GivenScore:
         return Fitted(lambda rows: values[rows], float(auroc(y[roles.selection], known[roles.selection])))
 
 
-def unfitted_tfidf() -> Any:
+def make_tfidf() -> Any:
     """Returns what turns texts into TF-IDF rows of their words and pairs of words, still to be fitted."""
     text = require("sklearn.feature_extraction.text", "fit")
     return text.TfidfVectorizer(ngram_range=(1, 2), min_df=2, sublinear_tf=True, token_pattern=r"\S+")
@@ -134,7 +134,7 @@ class PromptTfidf:
         prompts = np.array([f"[{v}] {q}" for v, q in zip(table.variants, table.questions, strict=True)])
 
         def fitted(rows: Rows, penalty: float) -> Scorer:
-            words = unfitted_tfidf()
+            words = make_tfidf()
             model = linear.LogisticRegression(C=penalty, max_iter=1000)
             model.fit(words.fit_transform(prompts[rows]), table.y[rows])
             return lambda rows: np.asarray(model.decision_function(words.transform(prompts[rows])), dtype=np.float64)
@@ -147,7 +147,7 @@ class PromptTfidf:
         return Fitted(fitted(roles.learning, best), selected[best])
 
 
-def smoothed_means(
+def smooth_means(
     values: NDArray[np.int64] | Scores, cells: NDArray[np.str_], prior: float
 ) -> tuple[dict[str, float], float]:
     """Returns the mean value of each cell, as if it held `prior` more rows of the overall mean; and that mean."""
@@ -183,7 +183,7 @@ class CellTable:
         cells = self.cells(table)
 
         def fitted(learn: Rows) -> Scorer:
-            known, share = smoothed_means(table.y[learn], cells[learn], self.prior)
+            known, share = smooth_means(table.y[learn], cells[learn], self.prior)
             return lambda rows: np.array([known.get(cell, share) for cell in cells[rows]])
 
         selected = float(auroc(table.y[roles.selection], fitted(roles.train)(roles.selection)))
@@ -286,14 +286,10 @@ def standard_methods(
         GivenScore(STATED, "explicit", lambda t: t.stated_confidence),
         GivenScore("stated ease", "explicit", lambda t: 1 - t.stated_difficulty),
         GivenScore("P(true)", "log-probability", lambda t: t.p_true),
-        GivenScore(MEAN_LOGPROB, "log-probability", lambda t: _baseline(t, "mean_logprob")),
-        GivenScore("minimum log-probability", "log-probability", lambda t: _baseline(t, "min_logprob")),
-        GivenScore("first log-probability", "log-probability", lambda t: _baseline(t, "first_logprob")),
-        GivenScore("length", "plain", lambda t: -np.log(t.tokens.astype(np.float64))),
-        GivenScore("cut by max_tokens", "plain", lambda t: -t.cut.astype(np.float64)),
+        *(_of_logprobs() if table.measured else ()),
         PromptTfidf(),
         *(control for control in (CellTable(), RUN_IDENTITY) if control.varies(table)),
-        trees,
+        *((trees,) if table.measured else ()),
     ]
     if evidence.states is not None:
         positions = evidence.states.positions
@@ -305,6 +301,17 @@ def standard_methods(
     if not any(question.strip() for question in table.questions.tolist()):
         methods = [m for m in methods if not isinstance(m, PromptTfidf)]
     return [m for m in methods if not isinstance(m, GivenScore) or np.isfinite(m.values(table)).any()]
+
+
+def _of_logprobs() -> list[Method]:
+    """What the log-probabilities give without any fitting, and how long the answers are."""
+    return [
+        GivenScore(MEAN_LOGPROB, "log-probability", lambda t: _baseline(t, "mean_logprob")),
+        GivenScore("minimum log-probability", "log-probability", lambda t: _baseline(t, "min_logprob")),
+        GivenScore("first log-probability", "log-probability", lambda t: _baseline(t, "first_logprob")),
+        GivenScore("length", "plain", lambda t: -np.log(t.tokens.astype(np.float64))),
+        GivenScore("cut by max_tokens", "plain", lambda t: -t.cut.astype(np.float64)),
+    ]
 
 
 def _baseline(table: AnswerTable, name: str) -> Scores:

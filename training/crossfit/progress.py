@@ -60,7 +60,7 @@ class Progress:
 
 
 @contextmanager
-def kept_beside(checkpoint: Path) -> Iterator[Progress]:
+def keep_beside(checkpoint: Path) -> Iterator[Progress]:
     """Progress in the hidden folder `.NAME.partial` beside a checkpoint to be; removed once that is written."""
     target = checkpoint.resolve()
     folder = target.with_name(f".{target.name}.partial")

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from metaprobe.training.common.heads import INVERTED
-from metaprobe.training.crossfit.evidence import load_evidence, turned_round
+from metaprobe.training.crossfit.evidence import invert, load_evidence
 from metaprobe.training.crossfit.folds import CrossFit, crossfit
 from metaprobe.training.crossfit.methods import (
     AFTER,
@@ -68,17 +68,19 @@ def study(
     hidden: bool = True,
     kind: ProbeKind = "logistic",
     own: OwnMethods = no_methods,
+    bare: bool = False,
     on_step: OnStep = quiet,
 ) -> Study:
     """Cross-fit every standard method on the labelled answers of these stores.
 
     `own` gives further methods for the evidence and the names of the standard ones. `hidden=False` leaves out the
-    probes, which are of the given kind. Of a label whose 1 is the bad one, `critical`,
-    the opposite is studied, so that everywhere higher scores are better answers.
+    probes, which are of the given kind. With `bare` answers without log-probabilities will do, where none has any. Of a
+    label whose 1 is the bad one, `critical`, the opposite is studied, so that everywhere higher scores are better
+    answers.
     """
-    evidence = load_evidence(stores, target=target, stage=stage, agent=agent, hidden=hidden)
+    evidence = load_evidence(stores, target=target, stage=stage, agent=agent, hidden=hidden, bare=bare)
     if target in INVERTED:
-        evidence = turned_round(evidence)
+        evidence = invert(evidence)
     found = study_of(evidence, folds=folds, seed=seed, kind=kind, own=own, on_step=on_step)
     return replace(found, target=target, stores=tuple(Path(store) for store in stores))
 

@@ -38,7 +38,7 @@ PROMISES = {
 }
 
 
-def promised(
+def promise_thresholds(
     scores: Scores, table: AnswerTable, rows: Rows, calibrator: Calibrator, *, seed: int = 0
 ) -> dict[str, float]:
     """Thresholds on the calibrated probability that keep a promise, of `PROMISES`; those that cannot be are left out.

@@ -23,7 +23,7 @@ NAME = "streaming gate"
 OnStep = Callable[[str], None]
 
 
-def held_out_looks(
+def judge_held_out(
     evidence: Evidence,
     X: Features,
     *,
@@ -42,7 +42,7 @@ def held_out_looks(
     fired: dict[float, NDArray[np.int64]] = {alpha: np.zeros(n, np.int64) for alpha in alphas}
     splits = list(outer_folds(table.groups.tolist(), table.y, folds=folds, seed=seed))
     for number, roles in enumerate(splits):
-        on_step(f"fold {number + 1}")
+        on_step(f"fold {number + 1} of {folds}")
         test, rows = roles.test, roles.calibration
         gate = fit_gate(X, table, roles, alphas=alphas, seed=seed)
         probability[test] = gate.probability(X[test], table.tokens[test])
@@ -58,7 +58,7 @@ def held_out_looks(
     return HeldOutLooks(table, COUNTS, probability, full, fired), splits
 
 
-def audited_gate(
+def audit_gate(
     evidence: Evidence, X: Features, held_out: HeldOutLooks, splits: Sequence[Roles], *, seed: int
 ) -> AuditReport:
     """The audits of the last judgement that each answer got."""

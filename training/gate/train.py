@@ -18,10 +18,10 @@ from metaprobe.training.common.graphs import trees_graph
 from metaprobe.training.common.heads import INVERTED
 from metaprobe.training.common.roles import final_roles
 from metaprobe.training.common.write import Export, write_checkpoint
-from metaprobe.training.crossfit.evidence import load_evidence, turned_round
+from metaprobe.training.crossfit.evidence import invert, load_evidence
 from metaprobe.training.crossfit.methods import Evidence
 from metaprobe.training.gate.fit import FittedGate, fit_gate
-from metaprobe.training.gate.folds import OnStep, audited_gate, held_out_looks
+from metaprobe.training.gate.folds import OnStep, audit_gate, judge_held_out
 from metaprobe.training.gate.heads import SCHEMA, Features, MeanLogprob
 from metaprobe.training.gate.thresholds import rate_at_most, too_few_groups
 from metaprobe.training.options import GateOptions
@@ -73,7 +73,7 @@ def write_gate(
     """
     evidence = load_evidence(stores, target=target, stage=stage, agent=agent, hidden=False)
     if target in INVERTED:
-        evidence = turned_round(evidence)
+        evidence = invert(evidence)
     return export_gate(
         path,
         evidence,
@@ -111,12 +111,12 @@ def export_gate(
             f"{too_few_groups(refused[0], gate.calibration_groups)}. A fifth of the groups calibrate; of the usual "
             f"rates these runs allow {', '.join(f'{alpha:g}' for alpha in allowed) or 'none'}"
         )
-    held_out, splits = held_out_looks(
+    held_out, splits = judge_held_out(
         evidence, X, alphas=tuple(gate.thresholds), folds=folds, seed=seed, on_step=on_step
     )
     report = gate_report(held_out, stronger=stronger, seed=seed)
     on_step("audits")
-    audits = audited_gate(evidence, X, held_out, splits, seed=seed)
+    audits = audit_gate(evidence, X, held_out, splits, seed=seed)
     export = _export(evidence, X, gate, report, audits, target=target, seed=seed, command=command)
     return write_checkpoint(path, export), report
 

@@ -27,7 +27,7 @@ from metaprobe.training.common.graphs import linear_graph
 from metaprobe.training.common.roles import Roles, Rows, final_roles, outer_folds
 from metaprobe.training.common.write import Export, write_checkpoint
 from metaprobe.training.crossfit.evidence import origin_of_states, reader_contract
-from metaprobe.training.crossfit.methods import Evidence, Fitted, smoothed_means, unfitted_tfidf
+from metaprobe.training.crossfit.methods import Evidence, Fitted, make_tfidf, smooth_means
 from metaprobe.training.crossfit.progress import Progress
 from metaprobe.training.hidden.difficulty_audit import difficulty_audits
 from metaprobe.training.linear.layers import LinearProbe, fit_linear_probe
@@ -78,7 +78,7 @@ def ease_of(table: AnswerTable, target: str) -> Items:
     if target == SUCCESS_RATE:
         ease = np.bincount(which, weights=table.y) / samples
     elif target == LEVEL:
-        ease = graded(table.levels[first].tolist())
+        ease = ease_of_levels(table.levels[first].tolist())
     else:
         raise RecordError(f"difficulty target {target!r}: expected {SUCCESS_RATE!r} or {LEVEL!r}")
     if np.ptp(ease) == 0:
@@ -89,7 +89,7 @@ def ease_of(table: AnswerTable, target: str) -> Items:
     return Items(ease, first.astype(np.int64), samples, cells)
 
 
-def graded(levels: Sequence[str]) -> Floats:
+def ease_of_levels(levels: Sequence[str]) -> Floats:
     """Ease of each level, evenly spaced: "easy", "medium", "hard", "cross", or levels with a number ("3 digits").
 
     "popularity 9" is easier than "popularity 0": what counts fame or ease says so by its first word.
@@ -141,7 +141,7 @@ def evaluate_difficulty(
     names = ("probe", "level table", *(["prompt TF-IDF"] if asked else []))
     scores = {name: np.full(len(items), np.nan) for name in names}
     for number, roles in enumerate(item_folds(evidence, items, folds=folds, seed=seed)):
-        on_step(f"fold {number + 1}: probe")
+        on_step(f"fold {number + 1} of {folds}: probe")
         scores["probe"][roles.test] = progress.fold(evidence, method, roles, seed=seed).scores[at[roles.test]]
         scores["level table"][roles.test] = _levels(items, roles)
         if asked:
@@ -177,7 +177,7 @@ def train_difficulty(
 ) -> tuple[Checkpoint, tuple[RankedDifficulty, ...]]:
     """A probe of the last prompt token for items' ease, exported; what the folds say of it, beside the baselines."""
     if evidence.states is None or POSITION not in evidence.states.positions:
-        raise RecordError(f"no hidden states at {POSITION}: collect with --capture, or run `metaprobe extract`")
+        raise RecordError(f"no hidden states at {POSITION}: collect with --layers, or run `metaprobe extract`")
     items = ease_of(evidence.table, target)
     found = evaluate_difficulty(evidence, items, folds=folds, seed=seed, progress=progress, on_step=on_step)
     on_step("audits")
@@ -276,14 +276,14 @@ class _ItemStates:
 
 def _tfidf(questions: NDArray[np.str_], ease: Floats, roles: Roles) -> Floats:
     linear = require("sklearn.linear_model", "fit")
-    words = unfitted_tfidf()
+    words = make_tfidf()
     X = words.fit_transform(questions[roles.learning])
     model = linear.RidgeCV(alphas=(0.1, 1.0, 10.0)).fit(X, ease[roles.learning])
     return np.asarray(model.predict(words.transform(questions[roles.test])), dtype=np.float64)
 
 
 def _levels(items: Items, roles: Roles) -> Floats:
-    known, overall = smoothed_means(items.ease[roles.learning], items.cells[roles.learning], PRIOR)
+    known, overall = smooth_means(items.ease[roles.learning], items.cells[roles.learning], PRIOR)
     return np.array([known.get(cell, overall) for cell in items.cells[roles.test]])
 
 

@@ -1,5 +1,6 @@
 """Fits a probe on hidden states on all groups, and exports it. Held-out figures come from the folds."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -11,14 +12,16 @@ from metaprobe.training.common.operating_points import PROMISE
 from metaprobe.training.common.roles import final_roles
 from metaprobe.training.common.write import Export, write_checkpoint
 from metaprobe.training.crossfit.evidence import origin_of_states, reader_contract
+from metaprobe.training.crossfit.flagging import flag_points
 from metaprobe.training.crossfit.folds import CrossFit
-from metaprobe.training.crossfit.held_out import final_calibrator, held_out_figures, training_record
+from metaprobe.training.crossfit.held_out import final_calibrator, measure_held_out, training_record
 from metaprobe.training.crossfit.methods import (
     Evidence,
     HiddenProbeMethod,
     LowRankProbe,
 )
-from metaprobe.training.crossfit.thresholds import PROMISES, own_points, promised
+from metaprobe.training.crossfit.thresholds import PROMISES, own_points, promise_thresholds
+from metaprobe.training.linear.layers import LinearProbe
 
 
 def export_hidden(
@@ -39,24 +42,16 @@ def export_hidden(
     hidden = probe.read(states)
     scores = probe.score_of(hidden)
     calibrator = final_calibrator(scores, table, roles.calibration, seed)
-    thresholds = promised(scores, table, roles.calibration, calibrator, seed=seed)
+    thresholds = promise_thresholds(scores, table, roles.calibration, calibrator, seed=seed)
     thresholds |= own_points(scores, evidence, roles.calibration, calibrator)
-    metrics, report = held_out_figures(evidence, fits, method, seed)
+    metrics, report = measure_held_out(evidence, fits, method, seed)
     before = probe.position == "prompt_last"
-    layers = ", ".join(map(str, probe.layers))
     return write_checkpoint(
         path,
         Export(
             kind=hidden_probe.KIND,
             title=f"{'Difficulty' if before else 'Confidence'} probe: {target}",
-            summary=(
-                f"Probability that the answer {'will be' if before else 'is'} {target}, from the hidden state of layer "
-                f"{layers} at {probe.position} ({probe.kind}, then a calibrator; chosen among {probe.tried} "
-                "combinations on learning rows). Layer 0 is the embeddings' output, layer i the output of block i. "
-                "Difficulty is one minus that probability."
-                + "".join(f" {line}." for line in origin_of_states(evidence))
-                + "".join((PROMISES | PROMISE)[name] for name in thresholds)
-            ),
+            summary=_summary_of(probe, target, evidence, thresholds),
             graph=linear_graph(
                 input_name=hidden_probe.INPUT,
                 mean=probe.mean,
@@ -77,6 +72,22 @@ def export_hidden(
             audits=report.audits,
             not_audited=report.skipped,
             thresholds=thresholds,
+            flagging=flag_points(
+                table, fits[method.name].probability, calibrator.probability(scores[roles.calibration]), seed=seed
+            ),
             packages=("onnx",),
         ),
+    )
+
+
+def _summary_of(probe: LinearProbe, target: str, evidence: Evidence, thresholds: Iterable[str]) -> str:
+    """Returns the card's first paragraph: what the probe reads and gives, and what its thresholds promise."""
+    will = "will be" if probe.position == "prompt_last" else "is"
+    return (
+        f"Probability that the answer {will} {target}, from the hidden state of layer "
+        f"{', '.join(map(str, probe.layers))} at {probe.position} ({probe.kind}, then a calibrator; chosen among "
+        f"{probe.tried} combinations on learning rows). Layer 0 is the embeddings' output, layer i the output of block "
+        "i. Difficulty is one minus that probability."
+        + "".join(f" {line}." for line in origin_of_states(evidence))
+        + "".join((PROMISES | PROMISE)[name] for name in thresholds)
     )

@@ -15,7 +15,7 @@ from metaprobe.training.crossfit.methods import (
     HiddenProbeMethod,
     LowRankProbe,
 )
-from metaprobe.training.crossfit.progress import kept_beside
+from metaprobe.training.crossfit.progress import keep_beside
 from metaprobe.training.crossfit.study import Study, study_of
 from metaprobe.training.hidden.difficulty import LEVEL, SUCCESS_RATE, train_difficulty
 from metaprobe.training.hidden.fit import export_hidden
@@ -47,7 +47,7 @@ def train_hidden(stores: Sequence[str | Path], options: HiddenOptions) -> Checkp
     for line in (*origin_of_states(evidence), *filter(None, [evidence.regrouped])):
         options.on_line(line)
     command = options.recorded("train_hidden")
-    with kept_beside(Path(options.out)) as progress:
+    with keep_beside(Path(options.out)) as progress:
         if not graded:
             study = study_of(
                 evidence,
@@ -104,7 +104,7 @@ def positions_of(evidence: Evidence, when: str) -> tuple[str, ...]:
     if states is None:
         raise RecordError(
             f"{evidence.without_hidden} of {len(evidence.table)} labelled answers have no hidden states: collect them "
-            f"with a local model and --capture, or run `metaprobe extract`"
+            f"with a local model and --layers, or run `metaprobe extract`"
         )
     positions = tuple(p for p in states.positions if (p == "prompt_last") == (when == "before"))
     if not positions:

@@ -15,7 +15,7 @@ from metaprobe.eval.metrics.ranked import MetricFunction
 from metaprobe.records.activations import CONVENTION
 from metaprobe.records.types import FloatArray
 from metaprobe.training.common.roles import Roles, Rows, group_folds
-from metaprobe.training.linear.probe import Kind, fit_linear, held_out_scores
+from metaprobe.training.linear.probe import Kind, fit_linear, score_held_out
 from metaprobe.training.linear.states import States, check_captured
 
 PENALTIES = (0.01, 0.1, 1.0, 10.0)
@@ -107,7 +107,7 @@ def fit_linear_probe(
     places = [(layer, position) for position in positions for layer in states.layers]
     found = np.empty((len(places), INNER_FOLDS, len(penalties)))
     for i, (layer, position) in enumerate(places):
-        scores = held_out_scores(states.read(layer, position)[pool], target[pool], fold[pool], kind, penalties)
+        scores = score_held_out(states.read(layer, position)[pool], target[pool], fold[pool], kind, penalties)
         for f, p in np.ndindex(found.shape[1:]):
             here = fold[pool] == f
             found[i, f, p] = metric(y[pool][here], scores[here, p])

@@ -15,7 +15,7 @@ from torch import Tensor
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.training.common.roles import Roles
 from metaprobe.training.linear.layers import LinearProbe, SweepPoint
-from metaprobe.training.linear.solve import solve_logistic, standardised
+from metaprobe.training.linear.solve import solve_logistic, standardise
 from metaprobe.training.linear.states import States, check_captured
 
 RANKS = (1, 2)
@@ -45,7 +45,7 @@ def fit_low_rank_probe(
     train, selection = np.searchsorted(learn, roles.train), np.searchsorted(learn, roles.selection)
     best, chosen, tried = -1.0, (positions[0], ranks[0], penalties[0]), []
     for position in positions:
-        Z, _, _ = standardised(_blocks(states, position)[:, learn])  # (L, n, D)
+        Z, _, _ = standardise(_blocks(states, position)[:, learn])  # (L, n, D)
         for rank in ranks:
             fits = _alternate(Z, target, train, rank, penalties)
             for penalty, (weights, _) in zip(penalties, fits, strict=True):
@@ -55,7 +55,7 @@ def fit_low_rank_probe(
                 if found > best:
                     best, chosen = found, (position, rank, penalty)
     position, rank, penalty = chosen
-    Z, mean, scale = standardised(_blocks(states, position)[:, learn])
+    Z, mean, scale = standardise(_blocks(states, position)[:, learn])
     [(weights, intercept)] = _alternate(Z, target, np.arange(len(learn)), rank, (penalty,))
     constant = scale.isinf()
     return LinearProbe(

@@ -24,7 +24,7 @@ def fit_linear(block: Block, y: Floats, kind: Kind, penalties: Sequence[float]) 
     return _from_moments(kind, moments, penalties)
 
 
-def held_out_scores(block: Block, y: Floats, fold: NDArray[np.intp], kind: Kind, penalties: Sequence[float]) -> Floats:
+def score_held_out(block: Block, y: Floats, fold: NDArray[np.intp], kind: Kind, penalties: Sequence[float]) -> Floats:
     """(n, P): each row's score by the probe that was fitted on the rows of all other folds.
 
     `fold` (n,): each row's number, from 0. States are standardised by the moments of all rows, which know no labels
@@ -65,10 +65,10 @@ def _logistic(
     """(a direction for each fold, scores (F, P, n)); `learns` (F, n): whether a fold learns from a row."""
     torch = require("torch", "train")  # takes seconds to load, and the other kinds do without
 
-    from metaprobe.training.linear.solve import TOLERANCE, solve_logistic, standardised
+    from metaprobe.training.linear.solve import TOLERANCE, solve_logistic, standardise
 
     # torch widens float16 ten times as fast as NumPy does.
-    Z, mean, scale = standardised(torch.tensor(block).float())
+    Z, mean, scale = standardise(torch.tensor(block).float())
     solved = solve_logistic(
         Z,
         torch.from_numpy(y).float(),

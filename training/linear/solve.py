@@ -41,7 +41,7 @@ class Solved:
 def solve_logistic(Z: Tensor, y: Tensor, learns: Tensor, penalties: Tensor) -> Solved:
     """Every fold and penalty of a block.
 
-    `Z` (n, D) float32, standardised (`standardised`); `y` (n,) in [0, 1]; `learns` (F, n), whether fold f learns from
+    `Z` (n, D) float32, standardised (`standardise`); `y` (n,) in [0, 1]; `learns` (F, n), whether fold f learns from
     row i; `penalties` (P,), alpha above, positive. A target between 0 and 1 is a success rate: the loss is then the
     cross-entropy to it.
     """
@@ -62,7 +62,7 @@ def solve_logistic(Z: Tensor, y: Tensor, learns: Tensor, penalties: Tensor) -> S
     return Solved(w.view(F, P, D), b.view(F, P), scores.view(F, P, n), gradient)
 
 
-def standardised(X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def standardise(X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """(Z, mean (..., D), scale (..., D)) of float32 states X (..., n, D).
 
     A constant unit becomes 0, its scale infinity.

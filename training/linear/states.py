@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.records.activations import ActivationFile, Activations, joined
+from metaprobe.records.activations import ActivationFile, Activations, join_activations
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 
@@ -110,7 +110,7 @@ class OnDisk:
     def _of(
         self, store: RunStore, ids: tuple[str, ...], layers: tuple[int, ...], positions: tuple[str, ...]
     ) -> NDArray[np.float16]:
-        return joined(self._files(store, ids), ids, layers, positions)
+        return join_activations(self._files(store, ids), ids, layers, positions)
 
     def _files(self, store: RunStore, ids: tuple[str, ...]) -> list[ActivationFile]:
         wanted = set(ids)

@@ -39,7 +39,7 @@ class Held:
     """Calls of which it read nothing."""
 
 
-def held_by_reader(stores: Sequence[RunStore], call_ids: Sequence[str]) -> dict[str, Held]:
+def states_by_reader(stores: Sequence[RunStore], call_ids: Sequence[str]) -> dict[str, Held]:
     """Reader -> what it read of these calls; the reader `""` is the model that answered."""
     wanted = set(call_ids)
     layouts: dict[str, dict[str, set[Layout]]] = {}

@@ -11,7 +11,7 @@ from metaprobe.eval.table import AnswerTable, answer_table
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Label, Run
 from metaprobe.training.common.heads import INVERTED, LEVELS, QUALITY, SCALES
-from metaprobe.training.crossfit.evidence import evidence_of, load_runs, turned_round
+from metaprobe.training.crossfit.evidence import evidence_of, invert, load_runs
 from metaprobe.training.crossfit.methods import Evidence
 
 FEW = 10
@@ -79,12 +79,12 @@ def load_heads(
     found: dict[str, Evidence | Graded] = {}
     for target, evidence in evidence_of(runs, tables, spread=spread).items():
         if target in INVERTED:
-            evidence = turned_round(evidence)
-        found[target] = graded_evidence(evidence, graded[target], target) if target in graded else evidence
+            evidence = invert(evidence)
+        found[target] = collect_graded(evidence, graded[target], target) if target in graded else evidence
     return found
 
 
-def graded_evidence(evidence: Evidence, grades: ArrayLike, target: str) -> Graded:
+def collect_graded(evidence: Evidence, grades: ArrayLike, target: str) -> Graded:
     """Answers with their grades (n,), and what can be learned of them.
 
     Raises `RecordError` where too few groups lie on either side of every cut.

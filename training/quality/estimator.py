@@ -24,7 +24,7 @@ from metaprobe.training.common.graphs import trees_graph
 from metaprobe.training.common.heads import fit_probability
 from metaprobe.training.common.roles import final_roles
 from metaprobe.training.common.write import Export, write_checkpoint
-from metaprobe.training.quality.raw_parity import checked_raw_graph
+from metaprobe.training.quality.raw_parity import build_raw_graph
 
 Responses = Sequence[ArrayLike]
 """Log-probabilities in nats, one array (T,) a response, of any lengths; a column vector of them is as good."""
@@ -132,7 +132,7 @@ class QualityClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 not_audited=["all of them: QualityClassifier holds nothing out"],
                 support=self.support_.to_manifest(),
                 packages=("lightgbm", "onnxmltools", "onnx"),
-                extra={RAW: checked_raw_graph(graph, computed.name, self.responses_)} if raw else {},
+                extra={RAW: build_raw_graph(graph, computed.name, self.responses_)} if raw else {},
             ),
         )
 

@@ -12,7 +12,7 @@ from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval
 from metaprobe.eval.metrics.controls import against_controls
 from metaprobe.eval.metrics.discrimination import auprc
 from metaprobe.eval.metrics.ordinal import spearman
-from metaprobe.eval.metrics.ranked import Floats, Value, checked_weights
+from metaprobe.eval.metrics.ranked import Floats, Value, check_weights
 from metaprobe.eval.results import Finding
 from metaprobe.eval.table import AnswerTable
 from metaprobe.probes.baselines import baseline_scores
@@ -48,14 +48,14 @@ class GradedStudy:
         return _fit(self.data, roles, seed)
 
 
-def graded_study(
+def study_grades(
     data: Graded, *, folds: int = 5, seed: int = 0, on_step: Callable[[str], None] = lambda what: None
 ) -> GradedStudy:
     """Fit and calibrate the head in every outer fold, by group. Raises `RecordError` where groups do not suffice."""
     X, groups = data.evidence.features, data.evidence.table.groups.tolist()
     values = np.full(len(X), np.nan)
     for number, roles in enumerate(outer_folds(groups, data.strata, folds=folds, seed=seed)):
-        on_step(f"fold {number + 1}")
+        on_step(f"fold {number + 1} of {folds}")
         values[roles.test] = _fit(data, roles, seed).value(X[roles.test])
     return GradedStudy(data, values, seed)
 
@@ -77,7 +77,7 @@ def _fit(data: Graded, roles: Roles, seed: int) -> Level | Amount:
     )
 
 
-def graded_figures(study: GradedStudy, *, seed: int = 0) -> tuple[dict[str, Interval], list[Finding]]:
+def measure_grades(study: GradedStudy, *, seed: int = 0) -> tuple[dict[str, Interval], list[Finding]]:
     """Spearman, quadratic weighted kappa of the rounded value and mean absolute error, with clustered intervals.
 
     Beside them what the rank correlation gains over the mean log-probability, and how much more the best constant errs
@@ -112,6 +112,6 @@ def rare_figures(table: AnswerTable, sound: Floats, *, seed: int = 0) -> dict[st
 def mean_absolute_error(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Value:
     """Mean of |y - score|, on the scale of y."""
     errors = np.abs(np.asarray(y, dtype=np.float64) - np.asarray(score, dtype=np.float64))
-    weights, single = checked_weights(weight, len(errors))
+    weights, single = check_weights(weight, len(errors))
     values = weights @ errors / weights.sum(axis=1)
     return float(values[0]) if single else values

@@ -1,10 +1,10 @@
 """Fits the quality predictor on all groups, and exports it. Held-out figures come from the folds."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from metaprobe.checkpoints import Checkpoint, Generator
+from metaprobe.checkpoints import Checkpoint, FlagPoint, Generator
 from metaprobe.checkpoints.manifest import RAW
 from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.eval.results import Finding as Finding
@@ -17,27 +17,29 @@ from metaprobe.training.common.heads import (
     QUALITY,
     SCALES,
     FittedHead,
+    Probability,
     fit_probability,
 )
 from metaprobe.training.common.operating_points import PROMISE
 from metaprobe.training.common.roles import Roles, final_roles
 from metaprobe.training.common.trees import in_memory
 from metaprobe.training.common.write import Export, write_checkpoint
+from metaprobe.training.crossfit.flagging import flag_points
 from metaprobe.training.crossfit.folds import CrossFit
-from metaprobe.training.crossfit.held_out import held_out_figures, training_record
+from metaprobe.training.crossfit.held_out import measure_held_out, training_record
 from metaprobe.training.crossfit.methods import (
     USUAL_TREES,
     Evidence,
     FeatureTrees,
 )
-from metaprobe.training.crossfit.thresholds import PROMISES, critical_thresholds, own_points, promised
+from metaprobe.training.crossfit.thresholds import PROMISES, critical_thresholds, own_points, promise_thresholds
 from metaprobe.training.quality.figures import (
     NOT_AUDITED,
     GradedStudy,
-    graded_figures,
+    measure_grades,
     rare_figures,
 )
-from metaprobe.training.quality.raw_parity import checked_raw_graph
+from metaprobe.training.quality.raw_parity import build_raw_graph
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,37 +61,81 @@ class QualityHead:
 def export_quality(
     path: str | Path, heads: Mapping[str, QualityHead | GradedStudy], *, seed: int, command: str, raw: bool = False
 ) -> Checkpoint:
-    """One calibrated head a target, in one graph.
+    """Fits one calibrated head a target on all groups, writes them in one graph, and returns the checkpoint.
 
     The region of support is that of the head with the most answers. `raw` adds `raw.onnx`, the same from
     log-probabilities.
     """
-    fitted: dict[str, FittedHead] = {}
-    metrics: dict[str, Interval] = {}
-    checks: list[Finding] = []
-    not_made: list[str] = []
-    thresholds: dict[str, float] = {}
-    lines: list[str] = []
-    several = len(heads) > 1
-
-    def note(target: str, found: Mapping[str, Interval], audits: Sequence[Finding], skipped: Sequence[str]) -> None:
-        prefix = f"{target}." if several else ""
-        metrics.update({f"{prefix}{name}": value for name, value in found.items()})
-        prefix = f"not {target}." if target in INVERTED else prefix  # what the audits saw
-        checks.extend(replace(audit, name=f"{prefix}{audit.name}") for audit in audits)
-        not_made.extend(f"{prefix}{reason}" for reason in skipped)
-
+    kept = _Kept(several=len(heads) > 1)
     for target, head in heads.items():
-        table, X = head.evidence.table, head.evidence.features
         if isinstance(head, GradedStudy):
-            level = head.fit(head.roles(seed), seed)
-            fitted[target] = level
-            figures, audits = graded_figures(head, seed=seed)
-            note(target, figures, audits, NOT_AUDITED)
-            lines.append(f"{target}: {level.kind}, {_scale(target)}, {len(table)} answers{_constant_steps(head)}")
-            continue
-        roles = head.roles(seed)
-        probability = fit_probability(
+            kept.add_graded(target, head, seed)
+        else:
+            kept.add_probability(target, head, seed)
+    largest = max(heads.values(), key=lambda head: len(head.evidence.table))
+    evidence, roles = largest.evidence, largest.roles(seed)
+    X = in_memory(evidence.features)
+    known = [in_memory(evidence.features[rows]) for rows in (roles.train, roles.calibration)]
+    graph = trees_graph(kept.fitted, width=X.shape[1], input_name=quality.INPUT)
+    names = list(kept.fitted)
+    return write_checkpoint(
+        path,
+        Export(
+            kind=quality.KIND,
+            title=f"Quality predictor: {' and '.join(names)}",
+            summary=_summary(names, len(evidence.feature_names), kept.thresholds),
+            graph=graph,
+            input_name=quality.INPUT,
+            inputs=X,
+            expected={name: head.value(X) for name, head in kept.fitted.items()},
+            contract={
+                "schema": evidence.schema,
+                "features": list(evidence.feature_names),
+                "targets": names,
+                "kinds": {name: head.kind for name, head in kept.fitted.items()},
+                "scales": {name: list(SCALES[name]) for name in names if name in SCALES},
+            },
+            generator=_shared_generator(heads),
+            training=training_record(evidence, seed, command),
+            calibration=", ".join(dict.fromkeys(name for h in kept.fitted.values() for name in h.calibrations)),
+            metrics=kept.metrics,
+            audits=kept.checks,
+            not_audited=kept.not_made,
+            thresholds=kept.thresholds,
+            flagging=kept.flagging,
+            support=quality.Support.fit(*known).to_manifest(),
+            packages=("lightgbm", "onnxmltools", "onnx"),
+            extra={RAW: build_raw_graph(graph, evidence.schema, list(evidence.table.logprobs))} if raw else {},
+            heads=kept.lines,
+        ),
+    )
+
+
+@dataclass(slots=True)
+class _Kept:
+    """What the heads of one checkpoint bring to it, added head by head."""
+
+    several: bool
+    fitted: dict[str, FittedHead] = field(default_factory=dict)
+    metrics: dict[str, Interval] = field(default_factory=dict)
+    checks: list[Finding] = field(default_factory=list)
+    not_made: list[str] = field(default_factory=list)
+    thresholds: dict[str, float] = field(default_factory=dict)
+    flagging: tuple[FlagPoint, ...] = ()
+    lines: list[str] = field(default_factory=list)
+
+    def add_graded(self, target: str, head: GradedStudy, seed: int) -> None:
+        """Fits the head of a graded target."""
+        self.fitted[target] = level = head.fit(head.roles(seed), seed)
+        figures, audits = measure_grades(head, seed=seed)
+        self._note(target, figures, audits, NOT_AUDITED)
+        n = len(head.evidence.table)
+        self.lines.append(f"{target}: {level.kind}, {_scale(target)}, {n} answers{_constant_steps(head)}")
+
+    def add_probability(self, target: str, head: QualityHead, seed: int) -> None:
+        """Fits the head of a target of two classes, and the thresholds that it carries."""
+        table, X, roles = head.evidence.table, head.evidence.features, head.roles(seed)
+        self.fitted[target] = probability = fit_probability(
             X,
             table.y,
             table.groups,
@@ -99,57 +145,40 @@ def export_quality(
             domain=head.trees.domain(table),
             seed=seed,
         )
-        fitted[target] = probability
-        figures, report = held_out_figures(head.evidence, head.fits, head.trees, seed)
+        figures, report = measure_held_out(head.evidence, head.fits, head.trees, seed)
         if head.inverted:
             figures |= rare_figures(table, head.fits[head.trees.name].probability, seed=seed)
-        note(target, figures, report.audits, report.skipped)
-        lines.append(
+        self._note(target, figures, report.audits, report.skipped)
+        self.lines.append(
             f"{target}: {probability.kind}, a probability, {len(table)} answers, {_positive(head):.0%} positive"
         )
         if target == CRITICAL:
-            scores = probability.trees.score(X)
-            thresholds |= critical_thresholds(scores, table, roles.calibration, probability.calibrator, seed=seed)
+            scores, calibrator = probability.trees.score(X), probability.calibrator
+            self.thresholds |= critical_thresholds(scores, table, roles.calibration, calibrator, seed=seed)
         elif target in quality.MAIN_HEADS:
-            scores = probability.trees.score(X)
-            thresholds |= promised(scores, table, roles.calibration, probability.calibrator, seed=seed)
-            thresholds |= own_points(scores, head.evidence, roles.calibration, probability.calibrator)
-    largest = max(heads.values(), key=lambda head: len(head.evidence.table))
-    evidence, roles = largest.evidence, largest.roles(seed)
-    X = in_memory(evidence.features)
-    known = [in_memory(evidence.features[rows]) for rows in (roles.train, roles.calibration)]
-    graph = trees_graph(fitted, width=X.shape[1], input_name=quality.INPUT)
-    names = list(fitted)
-    return write_checkpoint(
-        path,
-        Export(
-            kind=quality.KIND,
-            title=f"Quality predictor: {' and '.join(names)}",
-            summary=_summary(names, len(evidence.feature_names), thresholds),
-            graph=graph,
-            input_name=quality.INPUT,
-            inputs=X,
-            expected={name: head.value(X) for name, head in fitted.items()},
-            contract={
-                "schema": evidence.schema,
-                "features": list(evidence.feature_names),
-                "targets": names,
-                "kinds": {name: head.kind for name, head in fitted.items()},
-                "scales": {name: list(SCALES[name]) for name in names if name in SCALES},
-            },
-            generator=_shared_generator(heads),
-            training=training_record(evidence, seed, command),
-            calibration=", ".join(dict.fromkeys(name for h in fitted.values() for name in h.calibrations)),
-            metrics=metrics,
-            audits=checks,
-            not_audited=not_made,
-            thresholds=thresholds,
-            support=quality.Support.fit(*known).to_manifest(),
-            packages=("lightgbm", "onnxmltools", "onnx"),
-            extra={RAW: checked_raw_graph(graph, evidence.schema, list(evidence.table.logprobs))} if raw else {},
-            heads=lines,
-        ),
-    )
+            found, self.flagging = _points(head, probability, roles, seed)
+            self.thresholds |= found
+
+    def _note(
+        self, target: str, figures: Mapping[str, Interval], audits: Sequence[Finding], skipped: Sequence[str]
+    ) -> None:
+        prefix = f"{target}." if self.several else ""
+        self.metrics.update({f"{prefix}{name}": value for name, value in figures.items()})
+        prefix = f"not {target}." if target in INVERTED else prefix  # what the audits saw
+        self.checks.extend(replace(audit, name=f"{prefix}{audit.name}") for audit in audits)
+        self.not_made.extend(f"{prefix}{reason}" for reason in skipped)
+
+
+def _points(
+    head: QualityHead, probability: Probability, roles: Roles, seed: int
+) -> tuple[dict[str, float], tuple[FlagPoint, ...]]:
+    """Returns the thresholds of the head that gives the score, and its curve of flag rates."""
+    table, rows, calibrator = head.evidence.table, roles.calibration, probability.calibrator
+    scores = probability.trees.score(head.evidence.features)
+    thresholds = promise_thresholds(scores, table, rows, calibrator, seed=seed)
+    thresholds |= own_points(scores, head.evidence, rows, calibrator)
+    held_out = head.fits[head.trees.name].probability
+    return thresholds, flag_points(table, held_out, calibrator.probability(scores[rows]), seed=seed)
 
 
 def _summary(names: Sequence[str], features: int, thresholds: Mapping[str, float]) -> str:

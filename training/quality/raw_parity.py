@@ -36,7 +36,7 @@ class Parity:
     """Difference among the other rows."""
 
 
-def checked_raw_graph(
+def build_raw_graph(
     features_graph: bytes,
     schema_name: str,
     logprobs: Sequence[Series],
@@ -56,9 +56,9 @@ def checked_raw_graph(
     [features_input] = inner.inputs
     # Alike in length, so that little is padded.
     for rows in np.array_split(np.argsort([len(x) for x in logprobs]), math.ceil(len(logprobs) / BATCH)):
-        inputs = padded([logprobs[i] for i in rows])
+        inputs = pad([logprobs[i] for i in rows])
         if wanted.uses_top:
-            inputs |= padded_top([tops[i] if tops is not None else None for i in rows], inputs[LOGPROBS].shape[1])
+            inputs |= pad_top([tops[i] if tops is not None else None for i in rows], inputs[LOGPROBS].shape[1])
         near = near_split(features_graph, X[rows])
         expected, actual = inner.run({features_input.name: X[rows]}), whole.run(inputs)
         found = parity(expected, actual, near)
@@ -71,7 +71,7 @@ def checked_raw_graph(
     return graph
 
 
-def padded(logprobs: Sequence[Series]) -> Arrays:
+def pad(logprobs: Sequence[Series]) -> Arrays:
     """Inputs `logprobs` (n, longest), NaN after the end of each, and `lengths` (n,)."""
     lengths = np.array([len(x) for x in logprobs], dtype=np.int64)
     values = np.full((len(lengths), lengths.max()), np.nan, dtype=np.float32)
@@ -79,7 +79,7 @@ def padded(logprobs: Sequence[Series]) -> Arrays:
     return {LOGPROBS: values, LENGTHS: lengths}
 
 
-def padded_top(top_logprobs: Sequence[FloatArray | None], tokens: int) -> Arrays:
+def pad_top(top_logprobs: Sequence[FloatArray | None], tokens: int) -> Arrays:
     """Input `top_logprobs` (n, tokens, k): each (T_i, k_i) widened to the largest k with NaN, all NaN where None."""
     k = max([1, *(top.shape[1] for top in top_logprobs if top is not None)])
     values = np.full((len(top_logprobs), tokens, k), np.nan, dtype=np.float32)

@@ -17,7 +17,7 @@ from metaprobe.training.crossfit.methods import (
 from metaprobe.training.crossfit.study import OnStep, Study, quiet, study_of
 from metaprobe.training.options import QualityOptions, WrongOptions
 from metaprobe.training.quality.data import Graded, load_heads
-from metaprobe.training.quality.figures import GradedStudy, graded_study
+from metaprobe.training.quality.figures import GradedStudy, study_grades
 from metaprobe.training.quality.fit import QualityHead, export_quality
 
 FEWEST_TASKS = 3
@@ -83,15 +83,17 @@ def head_studies(
     """
     trees = FeatureTrees(new_tasks)
     found: dict[str, Study | GradedStudy] = {}
-    for target, data in load_heads(stores, targets, stage=stage, agent=agent, source=source, spread=spread).items():
+    heads = load_heads(stores, targets, stage=stage, agent=agent, source=source, spread=spread)
+    for place, (target, data) in enumerate(heads.items(), 1):
+        head = f"head {place} of {len(heads)}, {target}"
 
-        def step(what: str, target: str = target) -> None:
-            on_step(f"{target}: {what}")
+        def step(what: str, head: str = head) -> None:
+            on_step(f"{head}: {what}")
 
         if regrouped := (data.evidence if isinstance(data, Graded) else data).regrouped:
             step(regrouped)
         if isinstance(data, Graded):
-            found[target] = graded_study(data, folds=folds, seed=seed, on_step=step)
+            found[target] = study_grades(data, folds=folds, seed=seed, on_step=step)
         else:
             if new_tasks:
                 _check_tasks(data.table)

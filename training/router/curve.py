@@ -93,10 +93,10 @@ def cross_played(data: Outcomes, words: Words, *, folds: int = FOLDS, seed: int 
     for rest, fold in group_folds(np.arange(n), data.groups, mostly_right, folds, seed + 1):
         fitted = fit_router(data, words, rest, seed=seed, states=states)
         board = fitted.board(data, words, fold)
-        learned.put(fold, played(board, fitted, rates))
+        learned.put(fold, play_prices(board, fitted, rates))
         rule.put(fold, by_rule(board, rates))
         some = np.sort(rng.choice(rest, size=min(SAMPLE, len(rest)), replace=False))
-        known[:, some] += played(fitted.board(data, words, some), fitted, rates).cost
+        known[:, some] += play_prices(fitted.board(data, words, some), fitted, rates).cost
         times[some] += 1
         if data.logged:  # everybody is offered then
             each.put(fold, each_alone(board))
@@ -110,7 +110,7 @@ def cross_played(data: Outcomes, words: Words, *, folds: int = FOLDS, seed: int 
     return HeldOut(rates, learned, rule, each, surer, np.where(data.known, success, np.nan), asked)
 
 
-def played(board: Board, fitted: FittedRouter, rates: Rates) -> Reached:
+def play_prices(board: Board, fitted: FittedRouter, rates: Rates) -> Reached:
     """The learned way at k pairs of prices."""
     n, A = board.data.score.shape
     k = len(rates)
@@ -177,7 +177,7 @@ def curve_of(held_out: HeldOut, fitted: FittedRouter, data: Outcomes, words: Wor
     that it was made from, corrected for its being surer of them, and the accuracy is what the fits without a question's
     group reached at that cost.
     """
-    rates, own = held_out.rates, played(fitted.board(data, words, rows), fitted, held_out.rates)
+    rates, own = held_out.rates, play_prices(fitted.board(data, words, rows), fitted, held_out.rates)
     spent, accuracy = own.cost.mean(axis=1) * held_out.surer, np.zeros(len(rates))
     for second in np.unique(rates.second):
         here = np.flatnonzero(rates.second == second)

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval
 from metaprobe.eval.metrics.calibration import ece_interval
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.routing import FEWEST_GROUPS, Matrix, Played, best_single, cheapest, oracle, outcome_of, replay
-from metaprobe.eval.routing_controls import against, always, shuffled
+from metaprobe.eval.routing_controls import against, always, shuffle_choices
 from metaprobe.eval.routing_curves import curve_figures
 from metaprobe.records.errors import ImportFileError, RecordError
 from metaprobe.records.importer import iter_json_lines
@@ -64,7 +65,7 @@ def evaluate_router(
     )
     matrix = matrix_of(data, latency)
     games = [play(router, question) for question in questions]
-    mine = played_columns(games, data.agents)
+    mine = name_columns(games, data.agents)
     price = 1000 * router.lambda_
     figures = outcome_of(matrix, mine, price=price, resamples=resamples, seed=seed)
     result: dict[str, Any] = {
@@ -130,7 +131,7 @@ def _beside_controls(
     return {"controls": figures, "verdict": verdict}
 
 
-def played_columns(games: Sequence[Game], agents: Sequence[str]) -> list[Played]:
+def name_columns(games: Sequence[Game], agents: Sequence[str]) -> list[Played]:
     """The games with columns of a matrix for names."""
     column = {name: place for place, name in enumerate(agents)}
     return [Played(tuple(column[name] for name in game.asked), column[game.kept]) for game in games]
@@ -142,7 +143,7 @@ def _ends(router: LearnedRouter, matrix: Matrix, mine: Sequence[Played], seed: i
         "best single": always(matrix, best_single(matrix)),
         "best single at this lambda": always(matrix, best_single(matrix, price=1000 * router.lambda_)),
         "cheapest": always(matrix, cheapest(matrix)),
-        "the router's choices, shuffled": shuffled(mine, seed=seed),
+        "the router's choices, shuffled": shuffle_choices(mine, seed=seed),
         "oracle": oracle(matrix),
     }
 
@@ -208,7 +209,7 @@ def _curve(
 ) -> dict[str, Any]:
     lambdas = [point.lambda_ for point in router.curve[::EVERY]]
     policies = [
-        played_columns([play(other, question) for question in questions], data.agents)
+        name_columns([play(other, question) for question in questions], data.agents)
         for other in (router.at(lambda_) for lambda_ in lambdas)
     ]
     found = curve_figures(matrix, policies, resamples=resamples, seed=seed)
@@ -258,6 +259,10 @@ def _plain(value: Any) -> Any:
     return value
 
 
+KEYS = ("id", "question", "dimension", "agents", "candidates", "group", "chosen", "propensities")
+"""Of a line that asks for a decision; the last three stand in outcomes and are passed over."""
+
+
 def route_lines(router: LearnedRouter, path: str | Path) -> Iterator[dict[str, Any]]:
     """One decision for each line: line, id, action, agent, expected, reason. `metaprobe route`.
 
@@ -270,7 +275,7 @@ def route_lines(router: LearnedRouter, path: str | Path) -> Iterator[dict[str, A
         yield from _unreadable(broken)
         identity = record.get("id") if isinstance(record.get("id"), str) else None
         try:
-            routed = router.decide(known_of_line(record, number))
+            routed = router.decide(read_known(record, number))
         except RecordError as error:
             yield _line(number, identity, reason=str(error))
         else:
@@ -285,8 +290,14 @@ def route_lines(router: LearnedRouter, path: str | Path) -> Iterator[dict[str, A
     yield from _unreadable(broken)
 
 
-def known_of_line(record: dict[str, Any], number: int) -> Known:
+def read_known(record: dict[str, Any], number: int) -> Known:
     """What is known so far, as a line of `metaprobe route` tells it. Raises `ImportFileError` that names the field."""
+    for key in sorted(record.keys() - set(KEYS)):
+        # A misspelt key would lose what it says without a word; other keys are the user's own.
+        if near := get_close_matches(key, KEYS, 1, cutoff=0.8):
+            raise ImportFileError(f"unknown key {key!r}; did you mean {near[0]!r}? rename it, or remove it")
+    if record and not record.keys() & set(KEYS):
+        raise ImportFileError(f"the keys are {sorted(record)}; expected some of {', '.join(KEYS)}")
     agents = record.get("agents")
     asked = agents if isinstance(agents, dict) else {} if agents is None else agents
     question = outcome_of_line({**record, "id": record.get("id") or f"line-{number}", "agents": asked})

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.eval.routing import Matrix
-from metaprobe.eval.routing_cascade import tuned_cascade
+from metaprobe.eval.routing_cascade import tune_cascade
 from metaprobe.records.extras import require
 from metaprobe.routing.learned_state import Past
 from metaprobe.routing.learned_text import WordScores
@@ -219,7 +219,7 @@ def worth_offering(part: Outcomes, pasts: Mapping[str, Mapping[str, Past]]) -> t
     odds = views_of(whole, pasts, np.full(whole.score.shape, np.nan)).calibrated
     matrix = Matrix(whole.score, whole.cost, np.full(whole.score.shape, np.nan), whole.agents, whole.groups)
     prices = 1000 * np.geomspace(*PRICES) / cost_scale(whole)
-    useful = {agent for price in prices for agent in tuned_cascade(matrix, odds, price=float(price)).agents}
+    useful = {agent for price in prices for agent in tune_cascade(matrix, odds, price=float(price)).agents}
     return tuple(sorted(useful)) if len(useful) > 1 else everybody
 
 

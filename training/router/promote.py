@@ -10,7 +10,7 @@ from metaprobe.records.outcomes import QuestionOutcomes
 from metaprobe.routing.learned import LearnedRouter
 from metaprobe.routing.learned_play import play
 from metaprobe.training.router.data import fingerprint_of, outcomes_of
-from metaprobe.training.router.evaluate import matrix_of, played_columns
+from metaprobe.training.router.evaluate import matrix_of, name_columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ def promote(
         raise RecordError("these are the questions that one of the versions was trained on; give held-out ones")
     agents = sorted({*new.agents, *running.agents})
     matrix = matrix_of(outcomes_of(questions, agents))
-    games = [played_columns([play(router, question) for question in questions], agents) for router in (new, running)]
+    games = [name_columns([play(router, question) for question in questions], agents) for router in (new, running)]
     gain = compare(matrix, games[0], games[1], price=1000 * price)
     better, value = gain.promotable, gain.value
     found = f"gain {value.estimate:+.4f} [{value.low:+.4f}, {value.high:+.4f}] at lambda {price:.4g}"

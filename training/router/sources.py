@@ -6,7 +6,7 @@ from pathlib import Path
 
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.probes.hidden import HiddenProbe
-from metaprobe.probes.signals import STATED, Signal, joined
+from metaprobe.probes.signals import STATED, Signal, combine_probabilities
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.errors import RecordError
 from metaprobe.records.fingerprint import fingerprint
@@ -102,7 +102,11 @@ class Confidences:
         score = fitted.scores.get(answer.id)
         if not fitted.with_stated or stated is None:
             return None if score is None else Signal(score, fitted.digest)
-        return Signal(stated, "stated") if score is None else Signal(joined(stated, score), STATED + fitted.digest)
+        return (
+            Signal(stated, "stated")
+            if score is None
+            else Signal(combine_probabilities(stated, score), STATED + fitted.digest)
+        )
 
     def asks(self, agent: str) -> bool:
         """Whether the agent must still state how sure it is, and be paid for that."""

@@ -40,7 +40,7 @@ def word_scores(words: Words, data: Outcomes, rows: Ints) -> WordScores:
     idf = np.where(seen >= FEWEST_QUESTIONS, np.log((1 + len(rows)) / (1 + seen)) + 1, 0.0)
     if not idf.any():
         return WordScores(np.zeros((0, A + 1), dtype=np.float32), np.zeros(0, dtype=np.float32))
-    X = normalised(counts, idf, sparse)
+    X = normalise_rows(counts, idf, sparse)
     residual = data.score[rows] - _usual(data, rows)
     model = linear.Ridge(alpha=WORD_PENALTY, fit_intercept=False, solver="sparse_cg", tol=1e-4)
     if data.logged:  # each agent from what was asked of it
@@ -57,7 +57,7 @@ def word_scores(words: Words, data: Outcomes, rows: Ints) -> WordScores:
     return WordScores(weights.astype(np.float32), (idf**2).astype(np.float32))
 
 
-def normalised(counts: object, idf: Floats, sparse: object) -> object:
+def normalise_rows(counts: object, idf: Floats, sparse: object) -> object:
     """TF-IDF rows of length 1 (0 where no word is known)."""
     X = counts.multiply(idf).tocsr()  # type: ignore[attr-defined]
     length = np.sqrt(np.asarray(X.multiply(X).sum(axis=1)).ravel())

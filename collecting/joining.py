@@ -1,0 +1,208 @@
+"""Joins import files, one an agent, into the outcomes that a router learns from: one question a line, all agents in it.
+
+What makes one question of several lines is their `id`. A question counts where every agent answered it and every answer
+has the label `correct`; the others are left out, and how many is said.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from metaprobe.llms.pricing import Price, price_of
+from metaprobe.pipelines.answers import final_answer
+from metaprobe.probes.signals import Signal, measure_signals
+from metaprobe.probes.source import SignalSource
+from metaprobe.records.errors import ImportFileError, InvalidResponse, RecordError
+from metaprobe.records.importer import iter_json_lines, run_of_line
+from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
+from metaprobe.records.types import Run
+
+CONFIDENCE = "confidence"
+
+
+@dataclass(frozen=True, slots=True)
+class _Answered:
+    """A line of one agent: what it says of the question, and of the answer."""
+
+    line: int
+    run: Run
+    cost_usd: float | None
+    latency_ms: float | None
+
+    @property
+    def correct(self) -> float | None:
+        """Returns the label, or None where the line has none."""
+        return self.run.label("correct", self.run.calls[0].id)
+
+    @property
+    def stated(self) -> float | None:
+        """Returns the stated confidence, or None where the line states none."""
+        return self.run.stated(CONFIDENCE, self.run.calls[0].id)
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedOutcomes:
+    """What came of joining files."""
+
+    questions: list[QuestionOutcomes]
+    """Those that every agent answered with a label, in the order of the first file."""
+    missing: dict[str, int] = field(default_factory=dict)
+    """Agent -> questions of other files that it did not answer."""
+    unlabelled: dict[str, int] = field(default_factory=dict)
+    """Agent -> its answers to questions of all files that have no label `correct`."""
+    differing: int = 0
+    """Questions whose text is another one in another file; that of the first file was taken."""
+
+    def accuracy(self, agent: str) -> float:
+        """Returns the share of the questions that an agent answered right."""
+        return sum(question.agents[agent].score or 0.0 for question in self.questions) / len(self.questions)
+
+    @property
+    def notes(self) -> list[str]:
+        """Returns what a user should know, a sentence each."""
+        found = [f"questions left out because {agent} did not answer them: {n}" for agent, n in self.missing.items()]
+        found += [
+            f'questions left out because the answer of {agent} has no "labels": {{"correct": 0 or 1}}: {n}'
+            for agent, n in self.unlabelled.items()
+        ]
+        for agent in self.questions[0].agents:
+            if unpriced := sum(question.agents[agent].cost_usd is None for question in self.questions):
+                found.append(
+                    f"the cost of {unpriced} of {len(self.questions)} answers of {agent} is not known, and a router "
+                    'needs it: give the agent\'s price (--prices), or "cost_usd" in its lines'
+                )
+        if self.differing:
+            found.append(f"questions whose text differs between files (do the ids mean the same?): {self.differing}")
+        return found
+
+
+def join_outcomes(
+    paths: Sequence[str | Path],
+    *,
+    signals: SignalSource | None = None,
+    prices: Mapping[str, Price] | None = None,
+) -> JoinedOutcomes:
+    """Returns the outcomes of the agents whose answers stand in these import files, one agent a file.
+
+    An agent is called what its lines say under `agent`, else what its file is called. The answer is what stands after
+    "Answer:" and the like, else the last line. The confidence is what `signals` reads of the answer; else what is
+    stated, where any line of the agent states one; else the mean log-probability. `prices`: by agent or model; a line's
+    own `cost_usd` goes before them. Raises `ImportFileError`, with file and line, for a line that cannot be read, one
+    without an id, and an id that stands twice in a file; `RecordError` for a single file, for files of one agent, and
+    where no question is left.
+    """
+    if len(paths) < 2:
+        raise RecordError(f"{len(paths)} file came; expected two or more, one an agent")
+    by_agent: dict[str, dict[str, _Answered]] = {}
+    for path in map(Path, paths):
+        agent, lines = _read(path, prices or {})
+        if agent in by_agent:
+            raise RecordError(
+                f'{path} is a second file of agent {agent!r}: put its lines into one file, or give them another "agent"'
+            )
+        by_agent[agent] = lines
+    everyone = dict.fromkeys(name for lines in by_agent.values() for name in lines)
+    missing = {agent: sum(name not in lines for name in everyone) for agent, lines in by_agent.items()}
+    common = [name for name in everyone if all(name in lines for lines in by_agent.values())]
+    unlabelled = {agent: sum(lines[name].correct is None for name in common) for agent, lines in by_agent.items()}
+    kept = [name for name in common if all(lines[name].correct is not None for lines in by_agent.values())]
+    if not kept:
+        raise RecordError(
+            f"no question is left of {len(everyone)}: {len(common)} have an answer of every agent "
+            f'({", ".join(by_agent)}), and none of these a label "correct" of all; expected lines with the same "id"'
+        )
+    stated = {agent: any(one.stated is not None for one in lines.values()) for agent, lines in by_agent.items()}
+    questions = [
+        _question({agent: lines[name] for agent, lines in by_agent.items()}, name, signals or SignalSource(), stated)
+        for name in kept
+    ]
+    texts = [{lines[name].run.item.question for lines in by_agent.values()} for name in kept]
+    return JoinedOutcomes(
+        questions,
+        {agent: n for agent, n in missing.items() if n},
+        {agent: n for agent, n in unlabelled.items() if n},
+        sum(len(one) > 1 for one in texts),
+    )
+
+
+def _read(path: Path, prices: Mapping[str, Price]) -> tuple[str, dict[str, _Answered]]:
+    """The agent of a file, and its lines by id."""
+    found: dict[str, _Answered] = {}
+    agents: dict[str, None] = {}
+    for number, record in iter_json_lines(path):
+        try:
+            run = run_of_line(record, "")
+            if not run.item.id:
+                raise ImportFileError('"id" is missing; expected the id that the question has in the other files')
+            if run.item.id in found:
+                raise ImportFileError(
+                    f"id {run.item.id!r} stands on line {found[run.item.id].line} too; expected one answer a question"
+                )
+            own = {key: _measure(record, key) for key in ("cost_usd", "latency_ms")}
+        except (ImportFileError, InvalidResponse) as error:
+            located = ImportFileError(f"{path}:{number}: {error}")
+            located.line = number
+            raise located from error
+        found[run.item.id] = _Answered(number, run, own["cost_usd"], own["latency_ms"])
+        if run.calls[0].agent:
+            agents[run.calls[0].agent] = None
+    if not found:
+        raise ImportFileError(f"{path} holds no lines; expected one answer a line, as `metaprobe import` takes them")
+    if len(agents) > 1:
+        raise ImportFileError(f"{path} holds answers of {', '.join(agents)}; expected a file for each agent")
+    agent = next(iter(agents), path.name.removesuffix(".gz").removesuffix(".jsonl"))
+    return agent, {name: _priced(one, agent, prices) for name, one in found.items()}
+
+
+def _measure(record: Mapping[str, Any], key: str) -> float | None:
+    """A number of at least 0 that a line may carry."""
+    value = record.get(key)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+        raise ImportFileError(f'"{key}" is {value!r}; expected a number of at least 0')
+    return float(value)
+
+
+def _priced(one: _Answered, agent: str, prices: Mapping[str, Price]) -> _Answered:
+    """The same with a cost, where the line has none and a price and the tokens are known."""
+    (call,) = one.run.calls
+    price = prices.get(agent) or price_of(call.model, "", prices)
+    if one.cost_usd is not None or price is None or not call.usage.prompt_tokens:
+        return one
+    return _Answered(one.line, one.run, price.cost_usd(call.usage), one.latency_ms)
+
+
+def _question(
+    lines: Mapping[str, _Answered], name: str, signals: SignalSource, stated: Mapping[str, bool]
+) -> QuestionOutcomes:
+    """One question with all agents. Raises `RecordError` where they put it into different groups."""
+    items = [one.run.item for one in lines.values()]
+    # Without a group the importer takes the id.
+    if len(groups := {item.group for item in items if item.group != name}) > 1:
+        raise RecordError(f"question {name!r} is in the groups {', '.join(sorted(groups))}; expected one group")
+    return QuestionOutcomes(
+        name,
+        next(iter(groups), name),
+        next((item.question for item in items if item.question), ""),
+        next((item.task for item in items if item.task), ""),
+        {agent: _outcome(one, agent, signals, stated[agent]) for agent, one in lines.items()},
+    )
+
+
+def _outcome(one: _Answered, agent: str, signals: SignalSource, stated: bool) -> AgentOutcome:
+    (call,) = one.run.calls
+    signal: Signal | None
+    if stated or signals.replacement(CONFIDENCE, agent) is not None:
+        signal = signals.signal(CONFIDENCE, agent=agent, stated=one.stated, call=call)
+    else:
+        signal = measure_signals(call.logprobs).get("mean_logprob")
+    return AgentOutcome(
+        final_answer(one.run.item, call.text),
+        one.correct,
+        None if signal is None else signal.value,
+        one.cost_usd,
+        one.latency_ms,
+        "" if signal is None else signal.source,
+    )

@@ -1,0 +1,221 @@
+"""Progress on stderr: a bar with the time left on a terminal, and a line now and then where there is none."""
+
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any, TypeVar
+
+from tqdm import tqdm
+
+TICK_S = 1.0
+"""Between two drawings on a terminal of a bar on which nothing has ended."""
+LINE_S = 30.0
+"""Between two lines where there is no terminal; what takes less says nothing but its end."""
+LINE = "{desc}: {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}{postfix}]"
+COUNTED = re.compile(r"\b(\d+) of (\d+)\b")
+
+
+T = TypeVar("T")
+
+
+class Lines(tqdm):  # type: ignore[misc]
+    """A bar for a log: a whole line now and then, and one at the end of what took so long, or where `ends`."""
+
+    def __init__(self, *, ends: bool = False, **named: Any) -> None:
+        self._said_at = time.monotonic()
+        self._ends, self._closed = ends, False
+        super().__init__(mininterval=0, miniters=1, **{"bar_format": LINE, **named})
+
+    def display(self, msg: str | None = None, pos: int | None = None) -> None:
+        """Writes a line if the last one is long ago."""
+        if time.monotonic() - self._said_at >= LINE_S:
+            self._say()
+
+    def clear(self, nolock: bool = False) -> None:
+        """Leaves what is written: a log has no line that could be wiped."""
+
+    def close(self) -> None:
+        """Writes the last line."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._ends and (self.n or self.total):
+            self._say()
+        self.disable: bool = True
+        self._decr_instances(self)
+
+    def _say(self) -> None:
+        self._said_at, self._ends = time.monotonic(), True
+        self.fp.write(f"{str(self).rstrip()}\n")
+        self.fp.flush()
+
+
+@contextmanager
+def progress_bar(what: str, unit: str, total: int | None = None, *, ends: bool = False) -> Iterator[Any]:
+    """Yields a bar of tqdm: done and all, time passed and left, rate, and what is set beside it.
+
+    `ends`: whether a log has its last line also of what took a moment.
+    """
+    given = {"desc": what, "unit": unit, "total": total, "file": sys.stderr, "smoothing": 0.05, "leave": False}
+    made = tqdm(**given) if sys.stderr.isatty() else Lines(ends=ends, **given)
+    with made as bar, _ticking(bar):
+        try:
+            yield bar
+        finally:
+            bar.leave = bool(bar.n or bar.total)  # else nothing came of it, and an error follows
+
+
+def lines_done(what: str, lines: Iterable[T], file: Path) -> Iterator[T]:
+    """Yields the same, with a bar of how many of the file's lines are done; none where they are shown on a terminal."""
+    if sys.stdout.isatty():
+        yield from lines
+        return
+    with progress_bar(what, " lines", lines_in(file)) as bar:
+        for line in lines:
+            yield line
+            bar.update(1)
+
+
+def lines_in(file: Path) -> int | None:
+    """Returns about how many lines a file has, blank ones too; None of one that is compressed, or no file."""
+    if not file.is_file() or file.suffix == ".gz":
+        return None
+    with file.open("rb") as opened:
+        return sum(block.count(b"\n") for block in iter(lambda: opened.read(1 << 20), b""))
+
+
+@contextmanager
+def steps(first: str = "reading runs") -> Iterator[Callable[[str], None]]:
+    """Yields what is told of each step, in words. Steps that are counted, as `fold 2 of 5, method 3 of 9`, say how long
+    the rest of them will about take."""
+    kind = tqdm if sys.stderr.isatty() else Lines
+    with kind(desc=f"{first:56}", bar_format="{desc}  {elapsed}{postfix}", file=sys.stderr) as bar, _ticking(bar):
+        yield StepTimes(bar).tell
+
+
+class StepTimes:
+    """Draws the step that is done now, and from those that are counted the time that the others will take."""
+
+    def __init__(self, bar: Any) -> None:
+        self._bar = bar
+        self._share = 1.0
+        self._begun = time.monotonic()
+
+    def tell(self, what: str) -> None:
+        """Draws a step. A count that begins anew is timed anew; without one nothing is said of the time left."""
+        share = share_done(what)
+        if share is None or share < self._share:
+            self._begun = time.monotonic()
+        passed = time.monotonic() - self._begun
+        self._share = 1.0 if share is None else share
+        left = f"about {tqdm.format_interval(passed * (1 - share) / share)} left of these" if share else ""
+        self._bar.set_postfix_str(left, refresh=False)
+        self._bar.set_description_str(f"{what:56}")
+
+
+def share_done(what: str) -> float | None:
+    """Returns the part of all that is done when a step begins, from its counts, the outermost first; None without any.
+
+    >>> share_done("fold 2 of 5, method 1 of 2: mean log-probability")
+    0.2
+    """
+    counts = [(int(number), int(total)) for number, total in COUNTED.findall(what) if 1 <= int(number) <= int(total)]
+    share, part = 0.0, 1.0
+    for number, total in counts:
+        part /= total
+        share += (number - 1) * part
+    return share if counts else None
+
+
+@contextmanager
+def _ticking(bar: Any) -> Iterator[None]:
+    """Draws the bar again and again: calls are seen that end no run, and a step that takes long is seen to go on."""
+    ended = Event()
+    every = TICK_S if sys.stderr.isatty() else LINE_S
+
+    def tick() -> None:
+        while not ended.wait(every):
+            bar.refresh()
+
+    thread = Thread(target=tick, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+class Live:
+    """What a collection is doing, on one line of stderr: done, time left, failed, calls, tokens, their rate, cost."""
+
+    def __init__(self, bar: Any) -> None:
+        self._bar = bar
+        self._failed = self._calls = self._tokens = self._before = self._kept = 0
+        self._cost = 0.0
+
+    def on_estimate(self, estimate: Any) -> None:
+        minutes = estimate.seconds / 60
+        most = f"or more (no limit at {', '.join(estimate.unlimited)})" if estimate.unlimited else "at most"
+        tqdm.write(
+            f"about {minutes:.0f} min {most}: {estimate.runs} runs x up to {estimate.tokens_per_run} tokens at "
+            f"{estimate.tokens_per_second:.0f} tokens/s (measured just now with {estimate.warm_up} calls, which are "
+            "counted below), and the time to read long prompts",
+            file=sys.stderr,
+        )
+        self._bar.reset(self._bar.total)  # loading and warming up is no part of the rate
+        self._before = self._tokens
+
+    def on_total(self, total: int) -> None:
+        self._bar.total = total
+        self._bar.refresh()
+
+    def on_call(self, call: Any, kept: bool) -> None:
+        if kept:  # it was paid for before: in another run of these, or when the collection was stopped
+            self._kept += 1
+        else:
+            self._calls += 1
+            self._tokens += call.usage.completion_tokens
+            self._cost += call.cost_usd or 0.0
+        self._show()
+
+    def on_run(self, run: object, reason: str) -> None:
+        self._failed += run is None
+        self._show()
+        self._bar.update(1)
+
+    def _show(self) -> None:
+        rate = (self._tokens - self._before) / max(self._bar.format_dict["elapsed"], 1e-9)
+        cost = f", ${self._cost:.4f}" if self._cost else ""
+        kept = f" and {self._kept:,} from the cache" if self._kept else ""
+        self._bar.set_postfix_str(
+            f"{self._failed} failed, {self._calls:,} calls{kept}, {self._tokens:,} tokens, {rate:.0f} tokens/s{cost}",
+            False,
+        )
+
+
+@contextmanager
+def live_collection() -> Iterator[Live]:
+    """Yields what is told of a collection."""
+    quiet_libraries()
+    with progress_bar("collect", " runs", ends=True) as bar:
+        yield Live(bar)
+
+
+def say(line: str) -> None:
+    """A line about the data or about what was found, on stderr."""
+    tqdm.write(line, file=sys.stderr)
+
+
+def quiet_libraries() -> None:
+    """Two progress bars on one line help nobody."""
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    with suppress(ImportError):  # a collection over an API needs none
+        import transformers
+
+        transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]

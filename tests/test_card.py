@@ -1,0 +1,123 @@
+"""The card of a checkpoint says what it is, what was measured and what failed, the worst first."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from metaprobe.checkpoints import Generator, Training
+from metaprobe.eval.metrics.bootstrap import Interval
+from metaprobe.eval.results import Finding
+from metaprobe.training.common.graphs import linear_graph
+from metaprobe.training.common.write import Export, answers_of, model_card, trust_lines, write_checkpoint
+
+
+def export(**more: Any) -> Export:
+    graph = linear_graph(
+        input_name="x",
+        mean=np.zeros(2),
+        scale=np.ones(2),
+        weights=np.ones((2, 1)),
+        intercept=np.zeros(1),
+        outputs=["correct"],
+    )
+    given: dict[str, Any] = {
+        "kind": "quality",
+        "title": "A predictor",
+        "summary": "What goes in, what comes out.",
+        "graph": graph,
+        "input_name": "x",
+        "inputs": np.zeros((3, 2), np.float32),
+        "expected": {"correct": np.full(3, 0.5)},
+        "contract": {"schema": "full"},
+        "generator": Generator("m", "r1", logprobs_mode="raw"),
+        "training": Training("abc", 30, 10, 7, "a test", "2 questions joined"),
+        "calibration": "platt",
+        "metrics": {"auroc": Interval(0.75, 0.7, 0.8, 30, 10)},
+        "thresholds": {"flag": 0.25},
+    }
+    return Export(**(given | more))
+
+
+def test_the_card_holds_contract_figures_and_thresholds() -> None:
+    card = model_card(export(heads=("correct: binary",)))
+    assert card.startswith("# A predictor\n\nWhat goes in, what comes out.\n\n## Contract\n\n- answers of: m (r1)\n")
+    for line in (
+        "- log-probabilities: raw", "- trained on 30 answers in 10 groups", "- 2 questions joined",
+        "- training data: abc", "- made by `a test`, seed 7", "- correct: binary", "- flag: 0.2500",
+        "| auroc | 0.750 | 0.700 to 0.800 | 30 |",
+    ):  # fmt: skip
+        assert f"\n{line}\n" in card
+    assert "## Audits" not in card
+    assert "without` a task" not in card
+    assert card.endswith("\n")
+
+
+def test_what_there_is_not_has_no_section() -> None:
+    bare = export(generator=None, metrics={}, thresholds={}, training=Training("abc", 30, 10, 7, "a test"))
+    card = model_card(bare)
+    assert "- answers of: models that are not named\n- log-probabilities: unknown\n" in card
+    assert card.endswith("## Held-out figures\n\nNone was measured.\n")
+    for part in ("## Heads", "## Thresholds", "## Audits", "joined"):
+        assert part not in card
+
+
+def test_audits_are_listed_with_how_bad_a_failure_is() -> None:
+    findings = [Finding("splits", True, "fine", "invalid"), ("length", False, "as good")]
+    card = model_card(export(audits=findings, not_audited=["refits: too few answers"]))
+    assert card.startswith("> Weak: ")
+    assert card.endswith(
+        "- passed: splits: fine\n- **FAILED (weak)**: length: as good\n- not made: refits: too few answers\n"
+    )
+    loud = model_card(export(audits=[Finding("splits", False, "3 shared", "invalid")]))
+    assert loud.startswith("> **NOT TRUSTWORTHY: ")
+    assert "**FAILED (invalid)**: splits: 3 shared" in loud
+    assert trust_lines({}) == []
+
+
+def test_names_from_outside_cannot_break_the_table_and_domains_left_out_are_explained() -> None:
+    odd = model_card(export(metrics={"auroc_without_a|b<c>\n": Interval(0.5, 0.4, 0.6, 9, 9)}))
+    assert "| auroc_without_a_b_c__ | 0.500 | 0.400 to 0.600 | 9 |" in odd
+    assert "Figures `without` a task or dimension are of its answers" in odd
+
+
+def test_models_are_named_with_their_revision_where_there_is_one() -> None:
+    assert answers_of(Generator("m")) == "m"
+    assert answers_of(Generator("a", others=("b",))) == "a, b"
+    assert answers_of(None) == "models that are not named"
+
+
+def test_what_is_written_is_what_was_exported(tmp_path: Any) -> None:
+    given = export(audits=[("length", False, "as good")], support={"low": [0]}, extra={"more.txt": b"x"})
+    made = write_checkpoint(tmp_path / "c", given)
+    manifest = made.manifest
+    assert (manifest.kind, manifest.contract, manifest.generator) == ("quality", {"schema": "full"}, given.generator)
+    assert (manifest.thresholds, manifest.training, manifest.support) == ({"flag": 0.25}, given.training, {"low": [0]})
+    assert manifest.calibration is not None
+    assert (manifest.calibration.method, manifest.calibration.fitted_on) == (
+        "platt",
+        "calibration rows, by group; never the held-out ones",
+    )
+    auroc = manifest.metrics["auroc"]
+    assert (auroc.estimate, auroc.low, auroc.high, auroc.n) == (0.75, 0.7, 0.8, 30)
+    audit = manifest.audits["length"]
+    assert (audit.passed, audit.detail, audit.severity) == (False, "as good", "weak")
+    assert "scikit-learn" in manifest.versions
+    assert made.extra == {"more.txt": b"x"}
+    assert (tmp_path / "c" / "README.md").read_text() == model_card(given)
+    write_checkpoint(tmp_path / "c", replace(given, title="Another"))  # it takes the old one's place
+    assert "# Another" in (tmp_path / "c" / "README.md").read_text()
+
+
+@pytest.mark.parametrize("impute", [False, True])
+def test_a_linear_graph_takes_a_missing_number_for_the_mean_only_where_it_is_told_to(impute: bool) -> None:
+    import onnxruntime
+
+    graph = linear_graph(
+        input_name="x", mean=np.array([5.0]), scale=np.array([2.0]), weights=np.array([[3.0]]),
+        intercept=np.array([0.0]), outputs=["p"], **({"impute": True} if impute else {}),
+    )  # fmt: skip
+    [found] = onnxruntime.InferenceSession(graph).run(None, {"x": np.array([[np.nan]], np.float32)})
+    assert np.isnan(found[0, 0]) != impute
+    assert not impute or found[0, 0] == 0.5

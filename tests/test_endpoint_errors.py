@@ -1,0 +1,150 @@
+"""What an endpoint's errors mean: whether to ask again, what is told of them, and what never is."""
+
+import json
+from collections.abc import Mapping
+
+import httpx
+import openai
+import pytest
+from asked_endpoint import KEY
+
+from metaprobe.llms.base import LLMError
+from metaprobe.llms.endpoint import public_address
+from metaprobe.llms.endpoint_errors import MAX_REASON, EndpointError, Redactor, endpoint_error, retry_after_s
+from metaprobe.records.errors import InvalidResponse
+
+ASKED = httpx.Request("POST", "http://here/v1/chat/completions")
+CLIENT = openai.AsyncOpenAI(api_key=KEY, base_url="http://here/v1", default_headers={"x-proxy-token": "planted-too"})
+
+
+def meant(error: Exception) -> EndpointError:
+    return endpoint_error(
+        error, address="http://here/v1", timeout_s=7, max_wait_s=60, redact=Redactor(CLIENT, harmless=["plain"])
+    )
+
+
+def answered(status: int, body: object = None, headers: Mapping[str, str] | None = None) -> EndpointError:
+    response = httpx.Response(status, request=ASKED, headers=headers)
+    return meant(openai.APIStatusError("", response=response, body=body))
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "passing", "refused"),
+    [
+        (400, "", False, True),
+        (422, "", False, True),
+        (401, "", False, False),
+        (404, "", False, False),
+        (408, "", True, False),
+        (409, "", True, False),
+        (425, "", True, False),
+        (429, "", True, False),
+        (499, "", False, False),
+        (500, "", True, False),
+        (500, "1 validation error for Body", False, True),  # as llama-cpp-python answers what it cannot accept
+        (502, "1 validation error for Body", True, False),
+        (503, "", True, False),
+    ],
+)
+def test_what_a_status_means(status: int, said: str, passing: bool, refused: bool) -> None:
+    error = answered(status, {"message": said})
+    assert (error.passing, error.refused) == (passing, refused)
+    assert str(error).startswith(f"http://here/v1 answered {status}: {said}")
+
+
+def test_openais_own_word_on_asking_again_counts_for_more_than_the_status() -> None:
+    assert answered(404, headers={"x-should-retry": "true"}).passing
+    assert not answered(503, headers={"x-should-retry": "false"}).passing
+    assert answered(503, headers={"x-should-retry": "maybe"}).passing
+    assert not answered(429, {"code": "insufficient_quota"}, {"x-should-retry": "true"}).passing
+    assert not answered(429, {"code": "billing_hard_limit_reached"}).passing
+
+
+def test_a_wait_is_told_only_of_what_passes_and_up_to_what_is_allowed() -> None:
+    wait = {"retry-after": "60"}
+    assert (answered(429, headers=wait).retry_after_s, answered(429, headers=wait).passing) == (60, True)
+    assert answered(400, headers=wait).retry_after_s is None
+    assert answered(429).retry_after_s is None
+    long = answered(503, {"message": "busy"}, {"retry-after": "61"})
+    assert not long.passing
+    assert str(long).endswith("answered 503: busy; it asks to wait 61 s, more than the 60 s allowed here: try later")
+    assert retry_after_s({"retry-after": "0"}) == 0
+
+
+def test_a_failed_connection_and_a_silent_server_may_be_asked_again() -> None:
+    lost = openai.APIConnectionError(request=ASKED)
+    assert str(meant(lost)) == "no connection to http://here/v1: Connection error."
+    lost.__cause__ = httpx.ConnectError("")
+    assert str(meant(lost)) == "no connection to http://here/v1: ConnectError"
+    lost.__cause__ = httpx.ConnectError("all attempts failed")
+    assert str(meant(lost)) == "no connection to http://here/v1: all attempts failed"
+    assert meant(lost).passing
+    for late in (TimeoutError(), openai.APITimeoutError(ASKED)):
+        assert str(meant(late)) == "http://here/v1 did not answer within 7 s"
+        assert meant(late).passing
+    cut = openai.APIError("overloaded", ASKED, body=None)
+    assert (str(meant(cut)), meant(cut).passing) == ("http://here/v1 broke off: overloaded", True)
+    for unreadable in (InvalidResponse("0 choices"), json.JSONDecodeError("odd", "", 0)):
+        assert str(meant(unreadable)).startswith("http://here/v1 gave no readable answer: ")
+        assert meant(unreadable).passing
+
+
+def test_what_the_client_itself_refuses_is_not_asked_again() -> None:
+    own = meant(openai.OpenAIError("the api_key must be set"))
+    assert (str(own), own.passing, own.refused) == ("the api_key must be set", False, False)
+    known = EndpointError("said before", passing=True, retry_after_s=3)
+    assert meant(known) is known
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"message": "slow down", "detail": "more"}, "slow down"),
+        ({"detail": "not here"}, "not here"),
+        ({"error": "no model"}, "no model"),
+        ({"code": 7}, "{'code': 7}"),
+        ({"detail": [{"loc": ["body", "n"], "msg": "too large"}, {"msg": "odd"}, 3]}, "body.n: too large; : odd"),
+        ({"detail": [3]}, "[3]"),
+        ("  plain\n  text ", "plain text"),
+        (None, "Too Many Requests"),
+    ],
+)
+def test_the_servers_own_words_are_passed_on(body: object, said: str) -> None:
+    assert str(answered(429, body)) == f"http://here/v1 answered 429: {said}"
+
+
+def test_long_words_are_cut_and_secrets_taken_out() -> None:
+    exact = MAX_REASON - len("http://here/v1 answered 429: ")
+    assert str(answered(429, "x" * exact)).endswith("x" * exact)
+    cut = str(answered(429, "x" * (exact + 1)))
+    assert len(cut) == MAX_REASON
+    assert cut.endswith("xx…")
+    told = str(answered(429, f"{KEY} planted-too sk-abcdefgh hf_abcdef Bearer abc= sk-short plain"))
+    assert told.endswith("429: [secret] [secret] [secret] [secret] [secret] sk-short plain")
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://api.example.com/v1/", ("https://api.example.com/v1", "api.example.com")),
+        ("http://[::1]:8000/v1", ("http://[::1]:8000/v1", "::1")),
+        ("http://host", ("http://host", "host")),
+    ],
+)
+def test_an_address_is_shown_with_its_host(url: str, shown: tuple[str, str]) -> None:
+    assert public_address(url) == shown
+
+
+@pytest.mark.parametrize("url", ["ftp://host/v1", "host:8000/v1", "http://", "http://host:port/v1", ""])
+def test_what_is_no_address_is_refused(url: str) -> None:
+    with pytest.raises(LLMError, match="is no address of an endpoint; expected http://host:port/v1"):
+        public_address(url)
+
+
+def test_a_refused_address_shows_nothing_secret() -> None:
+    with pytest.raises(LLMError, match="address of host holds a user or password") as error:
+        public_address("http://:hunter2@host/v1")
+    assert "hunter2" not in str(error.value)
+    with pytest.raises(LLMError, match="'host/v1' is no address") as error:
+        public_address("ftp://me:hunter2@host/v1?key=hunter2")
+    assert "hunter2" not in str(error.value)

@@ -1,0 +1,205 @@
+"""What the methods learn from: which answers of the stores, with what beside them, and what is said of the others."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_states_of import OTHER, OWN, answers, read
+
+from metaprobe.checkpoints import Generator
+from metaprobe.probes.features import features, schema
+from metaprobe.records.errors import RecordError, StoreMismatch
+from metaprobe.records.fingerprint import fingerprint
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import Call, Item, Label, Run
+from metaprobe.training.crossfit import evidence as module
+from metaprobe.training.crossfit.evidence import (
+    generator_of,
+    invert,
+    load_evidence,
+    load_runs,
+    origin_of_states,
+    reader_contract,
+)
+from metaprobe.training.crossfit.folds import crossfit
+from metaprobe.training.crossfit.methods import BLEND, MEAN_LOGPROB, GivenScore, standard_methods
+from metaprobe.training.crossfit.study import study, study_of
+from metaprobe.training.linear.states_choice import ANYTHING
+
+
+@pytest.fixture
+def two_stages(tmp_path: Path) -> RunStore:
+    """Of each of 100 runs a draft and an answer, by two agents in turn; two answers hold no log-probabilities."""
+    rng, runs = np.random.default_rng(0), []
+    for i in range(100):
+        calls = [
+            Call(
+                id=f"{stage}{i:02}",
+                stage=stage,
+                agent="ab"[i % 2],
+                model=OWN,
+                model_revision="r1",
+                model_dtype="bfloat16",
+                logprobs=None if i < 2 and stage == "answer" else rng.normal(-1, 0.3, 6).astype(np.float32),
+                logprobs_mode="raw",
+            )
+            for stage in ("draft", "answer")
+        ]
+        labels = [Label(f"draft{i:02}", "correct", float(i % 3 == 0), "program")]
+        labels.append(Label(f"answer{i:02}", "correct", float(i % 4 == 0), "judge:m"))
+        runs.append(
+            Run(f"r{i:02}", "s", "v", Item(f"i{i:02}", f"Who is number {i}?"), tuple(calls), labels=tuple(labels))
+        )
+    store = RunStore(tmp_path / "runs")
+    store.append(runs)
+    return store
+
+
+def test_labelled_answers_come_with_features_sources_and_their_origin(two_stages: RunStore) -> None:
+    found = load_evidence([two_stages.path], stage="answer")
+    ids = found.table.call_ids.tolist()
+    assert ids == [f"answer{i:02}" for i in range(2, 100)]
+    calls = {call.id: call for run in two_stages for call in run.calls}
+    full = schema("full")
+    np.testing.assert_array_equal(found.features, features(full, [calls[name].logprobs for name in ids]))
+    assert (found.schema, found.feature_names) == ("full", full.names)
+    assert (found.without_hidden, found.without_logprobs, found.states, found.reader) == (98, 2, None, "")
+    assert found.generator == Generator(OWN, "r1", "bfloat16", logprobs_mode="raw")
+    assert found.fingerprint == fingerprint(list(two_stages))
+    assert list(found.labels_by_source) == ["judge:m"]
+    np.testing.assert_array_equal(found.labels_by_source["judge:m"], found.table.y)
+    assert found.table.y.tolist() == [int(i % 4 == 0) for i in range(2, 100)]
+
+
+def test_a_stage_and_an_agent_choose_the_answers(two_stages: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = [GivenScore(MEAN_LOGPROB, "log-probability", lambda table: np.array([x[0] for x in table.logprobs]))]
+    monkeypatch.setattr("metaprobe.training.crossfit.study.standard_methods", lambda evidence, **_: given)
+    assert len(load_evidence([two_stages.path]).table) == 198
+    both = load_evidence([two_stages.path], stage="answer", agent="b")
+    assert both.table.call_ids.tolist() == [f"answer{i:02}" for i in range(3, 100, 2)]
+    assert both.without_logprobs == 1
+    studied = study([two_stages.path], stage="draft", agent="a", folds=2, seed=3, hidden=False)
+    assert studied.evidence.table.call_ids.tolist() == [f"draft{i:02}" for i in range(0, 100, 2)]
+    assert (len(studied.fits.roles), studied.seed, studied.stores) == (2, 3, (two_stages.path,))
+    again = study_of(studied.evidence, folds=2, seed=3)
+    for one, other in zip(studied.fits.roles, again.fits.roles, strict=True):
+        np.testing.assert_array_equal(one.test, other.test)
+    np.testing.assert_array_equal(studied.fits[MEAN_LOGPROB].probability, again.fits[MEAN_LOGPROB].probability)
+    others = study_of(studied.evidence, folds=2, seed=4).fits.roles
+    assert any(one.test.tolist() != other.test.tolist() for one, other in zip(again.fits.roles, others, strict=True))
+
+
+def test_questions_that_repeat_are_one_group_and_that_is_said(two_stages: RunStore) -> None:
+    assert load_evidence([two_stages.path], stage="answer").regrouped == ""
+    runs = [
+        replace(run, item=replace(run.item, question="Who?" if i in (5, 9) else run.item.question))
+        for i, run in enumerate(two_stages)
+    ]
+    two_stages.rewrite(lambda run: next(other for other in runs if other.id == run.id))
+    found = load_evidence([two_stages.path], stage="answer")
+    group = dict(zip(found.table.call_ids.tolist(), found.table.groups.tolist(), strict=True))
+    assert group["answer05"] == group["answer09"] == "/i05"
+    assert found.regrouped.startswith("2 questions that repeat")
+
+
+def test_states_that_do_not_fit_are_left_out_with_the_reason_or_refused_where_asked_for(
+    tmp_path: Path,
+) -> None:
+    stores = [answers(tmp_path / name, layers=(1,), model=name) for name in ("one", "two")]
+    places = [store.path for store in stores]
+    with pytest.warns(UserWarning, match="probes are left out: one and two each read their own answers") as told:
+        found = load_evidence(places)
+    assert told[0].filename == __file__
+    assert found.states is None
+    assert found.states_refused.startswith("one and two each read their own answers")
+    assert found.without_hidden == len(found.table) == 80
+    with pytest.raises(StoreMismatch, match="one and two each read their own answers"):
+        load_evidence(places, wanted=ANYTHING)
+    assert load_evidence(places, hidden=False).states_refused == ""
+
+
+def test_how_many_answers_lack_states_is_told(tmp_path: Path) -> None:
+    kept, bare = answers(tmp_path / "kept", layers=(1,)), answers(tmp_path / "bare", n=10)
+    assert load_evidence([kept.path]).without_hidden == 0
+    found = load_evidence([kept.path, bare.path])
+    assert (found.states, found.without_hidden, len(found.table)) == (None, 10, 50)
+    read(kept, (1,), ("answer_last",), by=OTHER)
+    read(bare, (1,), ("answer_last",), by="eye")
+    assert load_evidence([kept.path, bare.path]).without_hidden == 10  # of the reader that lacks fewest
+
+
+def test_states_read_by_another_model_are_told_in_contract_and_card(tmp_path: Path) -> None:
+    store = answers(tmp_path / "runs", bare=3)
+    assert reader_contract(load_evidence([store.path])) == {}
+    read(store, (1, 2), ("answer_last",), by=OTHER)
+    found = load_evidence([store.path])
+    assert (found.reader, found.without_hidden, found.without_logprobs) == (OTHER, 0, 3)
+    assert reader_contract(found) == {"reader": {"model": "oth/other", "revision": "1"}}
+    assert origin_of_states(found) == [
+        f"The states are those of {OTHER}, which read what {OWN} said",
+        "3 of 40 labelled answers were left out, for they hold no log-probabilities to compare a probe with",
+    ]
+    assert origin_of_states(replace(found, reader="", without_logprobs=0)) == []
+
+
+def test_states_are_read_into_memory_up_to_a_bound_and_are_the_same_beyond(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = answers(tmp_path / "runs", layers=(1, 2))
+    whole = load_evidence([store.path]).states
+    size = 2 * 40 * 2 * 2 * 6
+    monkeypatch.setattr(module, "IN_MEMORY", size)
+    assert type(load_evidence([store.path]).states) is type(whole)
+    monkeypatch.setattr(module, "IN_MEMORY", size - 1)
+    on_disk = load_evidence([store.path]).states
+    assert type(on_disk) is not type(whole)
+    for layer in (1, 2):
+        for position in whole.positions:
+            np.testing.assert_array_equal(on_disk.read(layer, position), whole.read(layer, position))
+
+
+def call(**known: str) -> Call:
+    return Call(id="c", **{"model": "m", "logprobs_mode": "raw", **known})
+
+
+def test_the_generator_is_the_model_or_the_models_of_all_answers() -> None:
+    one = call(model_revision="r", model_dtype="float32")
+    assert generator_of([one, one]) == Generator("m", "r", "float32", logprobs_mode="raw")
+    assert generator_of([one, call(model_revision="r2")]) == Generator("m", logprobs_mode="raw")
+    several = [replace(one, model="z"), one]
+    assert generator_of(several) == Generator("m", logprobs_mode="raw", others=("z",))
+    assert generator_of([one, replace(one, model="")]) is None
+    assert generator_of([]) is None
+    with pytest.raises(RecordError, match=r"different modes \(processed, raw\) cannot be mixed"):
+        generator_of([one, call(logprobs_mode="processed")])
+
+
+def test_a_run_that_two_stores_hold_is_refused(two_stages: RunStore, tmp_path: Path) -> None:
+    other = RunStore(tmp_path / "other")
+    other.append([next(iter(two_stages))])
+    with pytest.raises(RecordError, match=r"run 'r00' is in .*other and in another of the stores: name each"):
+        load_runs([two_stages.path, other.path])
+    assert len(load_runs([two_stages.path])) == 100
+
+
+def test_a_label_whose_one_is_bad_is_turned_round_everywhere(two_stages: RunStore) -> None:
+    found = load_evidence([two_stages.path], stage="answer")
+    turned = invert(found)
+    np.testing.assert_array_equal(turned.table.y, 1 - found.table.y)
+    np.testing.assert_array_equal(turned.labels_by_source["judge:m"], 1 - found.labels_by_source["judge:m"])
+    np.testing.assert_array_equal(turned.features, found.features)
+
+
+def test_a_blend_is_of_at_least_two_methods(two_stages: RunStore) -> None:
+    found = load_evidence([two_stages.path], stage="draft", hidden=False)
+    methods = [method for method in standard_methods(found) if not method.fitted][:2]
+    steps: list[str] = []
+    alone = crossfit(found, methods, folds=2, blend=[methods[0].name], on_step=steps.append)
+    assert BLEND not in {method.name for method in alone.methods}
+    told = [f"method {place} of 2: {method.name}" for place, method in enumerate(methods, 1)]
+    assert steps == [f"fold {fold} of 2, {what}" for fold in (1, 2) for what in told]
+    both = crossfit(found, methods, folds=2, blend=[method.name for method in methods])
+    assert np.isfinite(both[BLEND].probability).all()
+    assert both[BLEND].family == "learned"
+    assert [method.coverage for method in both.methods] == [1.0] * len(both.methods)

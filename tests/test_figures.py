@@ -1,0 +1,92 @@
+"""Figures in docs/figures are what their scripts draw; each is on a page, with words for whoever cannot see it."""
+
+import json
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_architecture import FLOORS
+
+from research.architecture import draw as house
+from research.gallery import write as gallery
+from research.hero import figure as hero
+from research.hidden import headline
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+
+
+@pytest.fixture
+def figures() -> dict[str, Any]:
+    return json.loads(hero.MEASURED.read_text(encoding="utf-8"))
+
+
+def drawing(parts: list[str]) -> str:
+    return "\n".join(["<svg xmlns='http://www.w3.org/2000/svg'>", *parts, "</svg>"])
+
+
+def circles(svg: str, style: str) -> list[ET.Element]:
+    found = ET.fromstring(svg).iter("{http://www.w3.org/2000/svg}circle")
+    return [one for one in found if (one.get("class") or "").split()[0] == style]
+
+
+def test_the_first_figure_is_drawn_from_the_kept_figures(figures: dict[str, Any]) -> None:
+    assert hero.FIGURE.read_text(encoding="utf-8") == hero.svg(figures, hero.rows_of(headline.read()))
+
+
+def test_a_point_of_the_first_figure_stands_where_its_numbers_say(figures: dict[str, Any]) -> None:
+    x0, y0, width, height = hero.LEFT
+    first, *_ = circles(drawing(hero.reliability(figures["curves"])), "explicit")
+    bin_ = figures["curves"]["stated"]["bins"][0]
+    assert float(first.get("cx") or 0) == pytest.approx(x0 + bin_["mean"] * width, abs=0.06)
+    assert float(first.get("cy") or 0) == pytest.approx(y0 + (1 - bin_["right"][0]) * height, abs=0.06)
+
+
+def test_a_filled_dot_says_that_every_control_is_beaten(figures: dict[str, Any]) -> None:
+    rows = hero.rows_of(headline.read())
+    drawn = circles(drawing(hero.dots(rows)), "learned")
+    assert ["hollow" not in (dot.get("class") or "") for dot in drawn] == [row.stands for row in rows]
+    assert len({row.stands for row in rows}) == 2
+
+
+def test_the_gallery_takes_the_figures_of_a_report_and_nothing_else(tmp_path: Path) -> None:
+    source, target = tmp_path / "figures", tmp_path / "gallery"
+    source.mkdir()
+    for name in ("risk-learned.svg", "reliability-01-stated-confidence.svg", "other.svg"):
+        (source / name).write_text("<svg/>")
+    found = gallery.taken(source, target)
+    assert sorted(path.name for path in target.iterdir()) == [
+        "reliability-01-stated-confidence.svg",
+        "risk-learned.svg",
+    ]
+    page = "\n".join(gallery.lines(found))
+    assert all(f"figures/gallery/{path.name}" in page for path in target.iterdir())
+    (source / "risk-learned.svg").unlink()
+    (source / "reliability-01-stated-confidence.svg").unlink()
+    with pytest.raises(FileNotFoundError, match="none of the gallery's figures"):
+        gallery.taken(source, target)
+
+
+def test_the_gallery_shows_every_figure_that_was_taken() -> None:
+    shown = set(re.findall(r"figures/gallery/([\w.-]+\.svg)", gallery.PAGE.read_text(encoding="utf-8")))
+    assert shown == {path.name for path in gallery.FIGURES.glob("*.svg")}
+    assert len(shown) >= 5
+
+
+def test_the_map_of_the_house_shows_the_floors_that_the_test_of_imports_holds() -> None:
+    assert house.FIGURE.read_text(encoding="utf-8") == house.svg()
+    assert {room: floor for floor, rooms in enumerate(house.FLOORS) for room in rooms} == FLOORS
+
+
+@pytest.mark.parametrize("path", sorted(DOCS.rglob("*.svg")), ids=lambda path: path.name)
+def test_a_figure_is_shown_on_a_page_loads_nothing_and_is_small(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert not re.findall(r"(?:href|src)=\"https?:", text)
+    assert len(text) < 150_000
+    pages = [page.read_text(encoding="utf-8") for page in DOCS.rglob("*.md")]
+    pictures = [found for page in pages for found in re.findall(r"!\[([^\]]*)\]\(([^)]+)\)", page)]
+    alternatives = [alt for alt, name in pictures if name.endswith(f"/{path.name}")]
+    assert alternatives, f"no page shows {path.name}"
+    assert all(len(alt) > 30 for alt in alternatives)
