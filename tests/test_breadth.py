@@ -280,7 +280,8 @@ def test_a_currency_may_be_given_with_its_country_and_a_word_with_its_article() 
     for item in BY_FAMILY["currencies-and-tongues"]:
         if "currency" in item.question:
             assert is_correct(item, f"People pay with the {adjectives[item.group]} {item.gold[0]}."), item
-            assert not is_correct(item, f"the {adjectives[item.group]} shekels"), item
+            assert is_correct(item, f"People pay with {adjectives[item.group]} {item.gold[0]}s."), item
+            assert not is_correct(item, f"the {adjectives[item.group]} doubloons"), item
     for item in BY_FAMILY["translations-into"]:
         if "German" in item.question:
             assert is_correct(item, f"das {item.gold[0]}"), item
@@ -305,7 +306,7 @@ def test_no_syllogism_says_what_its_premises_do_not_force() -> None:
 
 
 def _follows(question: str) -> bool:
-    premises, asked = question.rsplit(". ", 1)
+    premises, asked = question.removesuffix(" Answer yes or no.").rsplit(". ", 1)
     terms = sorted(set(re.findall(r"\b(blick|dax|fep|glim|jorp|lurn|mib|narp|plov|tull|wug|zib)", question)))
     color = re.search(r"\b(red|blue|green|yellow|black|white|pink|brown)\b", question)
     terms += [color[0]] if color else []
@@ -376,6 +377,8 @@ def test_a_direct_answer_is_its_first_line_and_a_worked_one_what_follows_the_mar
     call = Call(id="c", text="One cat has 4 legs.\nAnswer: 8")
     assert answer_of(item, call, DIRECT) == "One cat has 4 legs."
     assert answer_of(item, call, WORKED) == "8"
+    turn = Call(id="c", text="Jack faces south and turns left, then left again. He now faces north.")
+    assert answer_of(item, turn, WORKED) == "He now faces north."
     for text in ("```python\n12\n```", "The line prints:\n\n12", "12\nbecause 3 * 4 is 12"):
         assert answer_of(item, Call(id="c", text=text), DIRECT) == "12"
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from metaprobe.pipelines import Prompts, Session, System
 from metaprobe.pipelines.answers import final_answer, most_voted
 from metaprobe.pipelines.options import Constant
+from metaprobe.records.answers import SENTENCE_END
 from metaprobe.records.types import Call, Item, Run
 
 DIRECT, WORKED = "direct", "worked"
@@ -26,14 +27,16 @@ async def ask_once(session: Session) -> Run:
 def answer_of(item: Item, call: Call, variant: str) -> str:
     """The answer within a call's text: its first line when asked directly, else what follows "Answer:".
 
-    A line that opens a code block, or only announces the answer ("The line prints:"), is passed over.
+    A worked answer without that mark is its last sentence. Of a direct one, a line is passed over that opens a code
+    block or only announces the answer ("The line prints:").
     """
     if variant == DIRECT:
         lines = [line.strip() for line in call.text.splitlines() if line.strip(" `")]
         lines = [line for line in lines if not line.startswith("```")]
         announced = len(lines) > 1 and lines[0].endswith(":")
         return lines[announced] if lines else ""
-    return final_answer(item, call.text)
+    final = final_answer(item, call.text)
+    return final if "answer" in call.text.casefold() else SENTENCE_END.split(final.strip())[-1]
 
 
 async def ask_samples(session: Session) -> Run:

@@ -36,7 +36,7 @@ def number(question: str, value: object) -> Draft:
 
 def yes_no(question: str, answer: bool, *, fact: str = "") -> Draft:
     """A draft that is answered with yes or no."""
-    return Draft(question, (YES_NO[not answer],), "choice", YES_NO, fact)
+    return Draft(f"{question} Answer yes or no.", (YES_NO[not answer],), "choice", YES_NO, fact)
 
 
 def addition(rng: Random, level: int) -> Draft:

@@ -12,6 +12,7 @@ from research.breadth.lexicon import (
     TRANSLATIONS,
     VERBS,
 )
+from research.breadth.numbers import yes_no
 from research.metacog_eval.facts import accepted
 from research.metacog_eval.templates import Draft, pick
 
@@ -64,7 +65,7 @@ def translations_between(rng: Random, level: int) -> Draft:
     text = (
         f'Does the {LANGUAGES[of]} word "{accepted(row[of])[0]}" mean the same as the {LANGUAGES[to]} word "{shown}"?'
     )
-    return Draft(text, (("no", "yes")[holds],), "choice", ("yes", "no"), f"word/{accepted(row[0])[0]}")
+    return yes_no(text, holds, fact=f"word/{accepted(row[0])[0]}")
 
 
 def antonyms(rng: Random, level: int) -> Draft:
@@ -127,7 +128,7 @@ def plurals(rng: Random, level: int) -> Draft:
     wrong = next(form for form in (one + "s", one + "es") if form != many)
     shown = many if rng.random() < 0.5 else wrong
     text = f'Is "{shown}" the right plural of the noun "{one}"?'
-    return Draft(text, (("no", "yes")[shown == many],), "choice", ("yes", "no"), fact)
+    return yes_no(text, shown == many, fact=fact)
 
 
 FAMILIES = {

@@ -52,6 +52,7 @@ def currencies_and_tongues(rng: Random, level: int) -> Draft:
     asks = {"currency": "Which currency do people pay with in {}?", "language": "What is the main language of {}?"}
     gold = accepted(row[column])
     if column == "currency":
+        gold += tuple(f"{name}s" for name in gold)
         gold += tuple(f"{whose} {name}" for whose in accepted(row["adjective"]) for name in gold)  # the Indian rupee
     gold += tuple(word.capitalize() for word in gold)  # case counts where the question has the word in other case
     return Draft(asks[column].format(row["country"]), gold, "exact", (), f"country/{row['iso']}")
