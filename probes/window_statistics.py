@@ -5,8 +5,9 @@ none of them slices or allocates, and each serves all windows. Responses alone a
 their features are equal to the bit.
 
 Each value is first reduced by the first (or last) token's value, at which its window starts; the sums over a longer
-window extend those over a shorter one. As that value, c, is one of the window's w values, (mean - c)^2 <= w var: what is
-subtracted to get the variance is at most w times as large as the result, and a constant window has variance 0 exactly.
+window extend those over a shorter one. As that value, c, is one of the window's w values, (mean - c)^2 <= w var: what
+is subtracted to get the variance is at most w times as large as the result, and a constant window has variance 0
+exactly.
 """
 
 from __future__ import annotations  # `prepare` would spend its time on evaluating them
