@@ -38,13 +38,14 @@ def flag_sentences(points: Sequence[FlagPoint], metrics: Mapping[str, Metric]) -
     found = [point for point in points if abs(point.rate - NAMED) < 1e-9]
     lines = [
         f"Flagging {point.rate:.0%} of the answers catches {point.caught.estimate:.0%} of the wrong ones and costs "
-        f"{point.cost.estimate:.0%} of the right ones (held out)."
+        f"{point.cost.estimate:.0%} of the right ones (held out; flagging at random: {point.rate:.0%} of both)."
         for point in found
     ]
     gain = metrics.get(GAIN) or metrics.get(f"correct.{GAIN}")  # the latter where there are several heads
     if points and gain is not None and gain.low <= 0:
+        stands = "ranks them better" if gain.high < 0 else "is not shown to rank them worse"
         lines.append(
-            f"The mean log-probability does as well (gain in AUROC {gain.estimate:+.3f} [{gain.low:+.3f}, "
+            f"The mean log-probability {stands} (gain in AUROC {gain.estimate:+.3f} [{gain.low:+.3f}, "
             f"{gain.high:+.3f}]): you may not need this."
         )
     return lines

@@ -88,12 +88,16 @@ def test_a_probe_stores_the_curve_too(study: Study, tmp_path: Path) -> None:
 def test_the_sentence_is_the_measured_one_and_says_when_nothing_was_gained() -> None:
     gained = {"auroc_gain_over_mean_log_probability": Metric(0.05, 0.02, 0.08, 100)}
     assert flag_sentences(CURVE, gained) == [
-        "Flagging 30% of the answers catches 62% of the wrong ones and costs 18% of the right ones (held out)."
+        "Flagging 30% of the answers catches 62% of the wrong ones and costs 18% of the right ones "
+        "(held out; flagging at random: 30% of both)."
     ]
-    for low, high in ((-0.03, 0.02), (-0.08, -0.02)):
+    for low, high, stands in (
+        (-0.03, 0.02, "is not shown to rank them worse"),
+        (-0.08, -0.02, "ranks them better"),
+    ):
         level = {"correct.auroc_gain_over_mean_log_probability": Metric((low + high) / 2, low, high, 100)}
         [_, said] = flag_sentences(CURVE, level)
-        assert said.startswith("The mean log-probability does as well")
+        assert said.startswith(f"The mean log-probability {stands} (gain")
         assert said.endswith("you may not need this.")
     assert flag_sentences((), gained) == flag_table(()) == []
     assert flag_table(CURVE)[3] == "| 30% | 62% [57%, 67%] | 18% [13%, 23%] | 0.4000 |"
