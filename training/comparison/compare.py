@@ -44,7 +44,7 @@ from metaprobe.training.crossfit.methods import (
     AFTER,
     BEFORE,
     BLEND,
-    TREES,
+    LADDER,
     Evidence,
     HiddenProbeMethod,
     Method,
@@ -53,7 +53,7 @@ from metaprobe.training.crossfit.methods import (
 from metaprobe.training.linear.layers import LinearProbe
 
 SIGNIFICANT = 0.05
-EXPORTED = {TREES: "quality", BEFORE: "hidden --when before", AFTER: "hidden --when after"}
+EXPORTED = {LADDER: "quality", BEFORE: "hidden --when before", AFTER: "hidden --when after"}
 """Methods of which there are checkpoints: what of `metaprobe train` writes them."""
 
 
@@ -164,7 +164,7 @@ def _named(results: Sequence[MethodResult]) -> MethodResult:
     Without log-probabilities it is a probe, else the user's own method, else the first of all.
     """
     by_name = {result.name: result for result in results}
-    named = (by_name.get(name) for name in (BLEND, TREES, AFTER, BEFORE))
+    named = (by_name.get(name) for name in (BLEND, LADDER, AFTER, BEFORE))
     own = (result for result in results if result.family == "own")
     return next((found for found in (*named, *own) if found is not None), results[0])
 
