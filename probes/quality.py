@@ -2,7 +2,7 @@
 
 import os
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from metaprobe.probes.base_rates import BaseRates, shifted
 from metaprobe.probes.contract import OnMismatch, check_choice, mismatch
 from metaprobe.probes.features import Schema, features, features_one, schema
 from metaprobe.records.errors import InvalidResponse, RecordError
+from metaprobe.records.extras import require
 from metaprobe.records.float_list import float_list
 from metaprobe.records.openai_format import CALLED, REFUSAL, TOOL_CALL, ParsedResponse, parse_response
 from metaprobe.records.raw_body import parse_body
@@ -201,6 +202,27 @@ class QualityPredictor(Pretrained):
         parsed = self._parsed(response)
         note = self._note(parsed)
         return self._one(features_one(self.schema, parsed.logprobs, parsed.top_logprobs), parsed.model, note)
+
+    def adapt(
+        self,
+        responses: Sequence[object],
+        labels: Sequence[float],
+        *,
+        out: str | os.PathLike[str],
+        groups: Sequence[object] | None = None,
+        seed: int = 0,
+    ) -> "QualityPredictor":
+        """Returns the same predictor with the base rate and the scale of these labelled responses, saved to `out`.
+
+        `labels` (n,): 0 or 1 of the head that gives the score. `groups` (n,): what belongs together, such as answers to
+        one question; by default every response is a group of its own. Needs the extra `fit`. Raises `RecordError` for
+        fewer than 20 labels, or fewer than 3 of either kind.
+        """
+        adapt = require("metaprobe.training.quality.adapt", "fit")  # upstairs and heavy: this room does without
+        target = self._main if self._main is not None else self.checkpoint.manifest.outputs[0].name
+        runs = adapt.label_responses(responses, labels, groups, target)
+        made = adapt.adapt_predictor(self, runs, out=out, seed=seed, command="QualityPredictor.adapt")
+        return type(self)(made, on_mismatch=self._on_mismatch)
 
     def signals(self, answer: object) -> "Signals":
         """Returns what a policy decides by: `metaprobe.probes.signals.Signals` of a response, or of a verdict on one.

@@ -27,6 +27,7 @@ from metaprobe.training.common.heads import (
     fit_probability,
 )
 from metaprobe.training.common.ladder import ALL_TERMS, WITH_TREES, Ladder
+from metaprobe.training.common.offsets import scales_between
 from metaprobe.training.common.operating_points import PROMISE
 from metaprobe.training.common.roles import Roles, final_roles
 from metaprobe.training.common.trees import in_memory
@@ -145,6 +146,7 @@ class _Kept:
     flagging: tuple[FlagPoint, ...] = ()
     lines: list[str] = field(default_factory=list)
     average: dict[str, float] = field(default_factory=dict)
+    scale: dict[str, float] = field(default_factory=dict)
     strangers: bool = False
     """Whether it is made for runs that nobody has seen: it then knows no base rate, and no threshold that depends on
     one."""
@@ -166,7 +168,7 @@ class _Kept:
             for run, shift in head.shifts.items() if not self.strangers else ():
                 runs.setdefault(run, {})[name] = shift
         between = {name: head.between for name, head in heads.items()}
-        return {CONTRACT: {"between": between, "average": self.average, "runs": runs}}
+        return {CONTRACT: {"between": between, "scale": self.scale, "average": self.average, "runs": runs}}
 
     def add_graded(self, target: str, head: GradedStudy, seed: int) -> None:
         """Fits the head of a graded target."""
@@ -192,6 +194,8 @@ class _Kept:
         )
         self.strangers = self.strangers or head.ladder.new_tasks
         self.average[target] = _positive(head)
+        rows, own = roles.learning, RUN_IDENTITY.cells(table)
+        self.scale[target] = scales_between(probability.scorer.score(X[rows]), table.y[rows], own[rows])
         figures, report = measure_held_out(head.evidence, head.fits, head.ladder, seed)
         if head.inverted:
             figures |= rare_figures(table, head.fits[head.ladder.name].probability, seed=seed)
