@@ -31,6 +31,8 @@ FOLDS = 5
 FEWEST_FOR_TREES = 500
 """Answers of train and selection together; below, trees were never worth it in any data set that was tried."""
 FEWEST_DOMAINS_FOR_TREES = 6
+PARTS = 8
+"""In which tasks are put together where each part takes a search of trees."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +206,8 @@ class _Climb:
             own = Roles(np.sort(np.concatenate(parts[:3])), parts[3], held_out, held_out)
             linear = _fit_columns(self._terms, self._y, self._runs, train, self.columns)
             start = linear.score_of(X, self._runs)
-            trees = fit_trees(X, self._y, own, names=names, domain=self._domain, start=start, seed=self._seed)
+            parts_of = None if self._domain is None else merge_domains(self._domain, train)
+            trees = fit_trees(X, self._y, own, names=names, domain=parts_of, start=start, seed=self._seed)
         except RecordError:
             return None
         plain = linear.score(X[held_out])
@@ -257,6 +260,20 @@ class _Climb:
         if taken:
             self.reached = name
             self._linear = self._linear if name == WITH_TREES else name
+
+
+def merge_domains(domain: NDArray[np.str_], rows: Rows) -> NDArray[np.str_]:
+    """Returns a part for each answer (n,): whole domains put together, so that those of `rows` are at most `PARTS`.
+
+    The largest come first, each to the part that is smallest so far.
+    """
+    names, counts = np.unique(domain[rows], return_counts=True)
+    sizes, part = np.zeros(min(PARTS, len(names)), dtype=np.int64), dict[str, str]()
+    for place in np.argsort(-counts, kind="stable"):
+        smallest = int(sizes.argmin())
+        sizes[smallest] += counts[place]
+        part[str(names[place])] = f"part {smallest}"
+    return np.array([part.get(str(name), "none") for name in domain])
 
 
 def _columns(name: str) -> list[int]:
