@@ -8,9 +8,11 @@ import dataclasses
 import json
 import math
 import sys
+import warnings
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -18,10 +20,16 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # where it is run as a script
 from conftest import made_up
+from test_choice_training import runs as both_ways
 
+from metaprobe.checkpoints import UntrustedCheckpoint
+from metaprobe.probes.adapter import Encoder
 from metaprobe.probes.features import features
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
+from metaprobe.records.store import RunStore
+from metaprobe.routing.learned import LearnedRouter
 from metaprobe.routing.learned_budget import Alone, Point
+from metaprobe.training.choice import evaluate_choice, pair_variants
 from metaprobe.training.common.roles import final_roles
 from metaprobe.training.common.trees import fit_trees
 from metaprobe.training.gate.fit import fit_gate
@@ -33,7 +41,9 @@ from metaprobe.training.linear.lowrank import fit_low_rank_probe
 from metaprobe.training.router.controls import families_of
 from metaprobe.training.router.curve import alone_of, cross_played, curve_of, rule_of
 from metaprobe.training.router.data import Outcomes, outcomes_of
+from metaprobe.training.router.evaluate import evaluate_router
 from metaprobe.training.router.fit import FittedRouter, fit_router
+from metaprobe.training.router.train import write_router
 from metaprobe.training.router.words import Words
 
 WRITTEN = Path(__file__).parent / "what_is_learned.json"
@@ -205,6 +215,60 @@ def difficulty() -> dict[str, Any]:
     }
 
 
+def a_choice() -> dict[str, Any]:
+    """P(right) both ways, and what each policy spends."""
+    paired = pair_variants(both_ways(80))
+    rng = np.random.default_rng(0)  # what is told apart without a mistake has no finite weights
+    data = dataclasses.replace(paired, correct=np.where(rng.random((80, 2)) < 0.2, 1, 0) ^ paired.correct)
+    policies, learned = evaluate_choice(data, folds=4, seed=SEED)
+    return {
+        "policies": {one.name: [one.correct.mean(), one.tokens.mean(), int(one.step_by_step.sum())] for one in policies},
+        "learned": learned[::8].tolist(),
+    }
+
+
+def an_adapter() -> dict[str, Any]:
+    """Losses on the selection rows, and log-odds, of a tiny base."""
+    pytest.importorskip("peft")
+    from tiny_adapter import run_of, tiny, tiny_tokenizer
+
+    from metaprobe.training.adapter.data import adapter_roles, examples, load_adapter_data
+    from metaprobe.training.adapter.fit import AdapterSettings, fit_adapter, log_odds
+
+    rng = np.random.default_rng(0)
+    with TemporaryDirectory() as folder:
+        RunStore(Path(folder) / "runs").append([run_of(i, rng) for i in range(150)])
+        data = load_adapter_data([Path(folder) / "runs"])
+        roles = adapter_roles(data.table, seed=SEED)
+        texts = examples(data, ("before", "after"), Encoder(tiny_tokenizer().to_str().encode(), max_length=24))
+        settings = AdapterSettings(epochs=2, batch_size=4, accumulate=2, lr=1e-2, seed=SEED)
+        fitted = fit_adapter(tiny().base_model, texts, data.table.y, roles, settings, work=Path(folder) / "work")
+    return {
+        "losses": list(fitted.losses),
+        "steps": fitted.steps,
+        "log odds": log_odds(fitted.scorer, texts.ids[::30], 4).tolist(),
+    }
+
+
+def an_evaluation() -> dict[str, Any]:
+    """Of a router on other questions, beside its controls."""
+    made = outcomes(340, timed=False)
+    with TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore", UntrustedCheckpoint)
+        checkpoint = write_router(Path(folder) / "c", made[:260], folds=2, states=STATES, seed=SEED)
+        router = LearnedRouter.load(Path(folder) / "c", lambda_=0.05)
+        figures, _ = evaluate_router(router, made[260:], resamples=100, seed=SEED)
+    for name in ("checkpoint", "agents"):
+        del figures[name]
+    manifest = checkpoint.manifest
+    return {
+        "figures": figures,
+        "metrics": {name: [found.estimate, found.low, found.high] for name, found in manifest.metrics.items()},
+        "thresholds": dict(manifest.thresholds),
+        "audits": {name: audit.passed for name, audit in manifest.audits.items()},
+    }
+
+
 LEARNED: dict[str, Callable[[], dict[str, Any]]] = {
     "router": a_router,
     "router from a log": lambda: a_router(logged=True),
@@ -213,6 +277,9 @@ LEARNED: dict[str, Callable[[], dict[str, Any]]] = {
     "gate": a_gate,
     "probes": probes,
     "difficulty": difficulty,
+    "choice": a_choice,
+    "adapter": an_adapter,
+    "evaluation of a router": an_evaluation,
 }
 
 
