@@ -222,7 +222,9 @@ def a_choice() -> dict[str, Any]:
     data = dataclasses.replace(paired, correct=np.where(rng.random((80, 2)) < 0.2, 1, 0) ^ paired.correct)
     policies, learned = evaluate_choice(data, folds=4, seed=SEED)
     return {
-        "policies": {one.name: [one.correct.mean(), one.tokens.mean(), int(one.step_by_step.sum())] for one in policies},
+        "policies": {
+            one.name: [one.correct.mean(), one.tokens.mean(), int(one.step_by_step.sum())] for one in policies
+        },
         "learned": learned[::8].tolist(),
     }
 
