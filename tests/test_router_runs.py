@@ -57,7 +57,9 @@ def test_of_several_runs_of_an_item_the_one_counts_in_which_most_was_asked() -> 
     for order in ([lone, run], [run, lone]):
         assert list(outcomes_of(order, prices=PRICES)[0].agents) == ["alpha", "beta"]
     [only] = outcomes_of([lone], prices=PRICES)
-    assert (only.id, only.group, only.dimension, list(only.agents)) == ("q0", "g0", "", ["beta"]), "the classifier said none"
+    assert (only.id, only.group, only.dimension, list(only.agents)) == ("q0", "g0", "", ["beta"]), (
+        "the classifier said none"
+    )
     unjudged = dataclasses.replace(run, labels=())
     with pytest.raises(RecordError, match="no run holds an agent's answer that a program judged"):
         outcomes_of([unjudged], prices=PRICES)
