@@ -119,13 +119,10 @@ def write_adapter(
     `work` holds something else, `LLMError` where the base cannot be loaded.
     """
     settings = settings or AdapterSettings()
-    work = Path(f"{Path(path)}.work") if work is None else Path(work)  # Path: "out/" may end in a slash
-    if work.resolve().is_relative_to(Path(path).resolve()):  # it could not be published over its own state
-        raise RecordError(f"{work} lies in the checkpoint {path} that is to be written: give another --work folder")
-    check_work(work)
+    work = _work_folder(path, work)
     data = load_adapter_data(stores, target=target, stage=stage, agent=agent)
     roles = adapter_roles(data.table, seed=settings.seed)
-    on_step("fit the plain controls")  # before the training: what they cannot be fitted to is then told at once
+    on_step("fit the plain controls")  # before the training, so that data they cannot be fitted to is refused at once
     controls = control_scores(data, roles, seed=settings.seed)
     on_step("load the base")
     base = load_base(llm, dtype=settings.dtype)
@@ -151,13 +148,10 @@ def write_adapter(
     contract = {
         "target": target,
         "layout": {name: LAYOUT[name] for name in when},
-        "max_length": settings.max_length,
         "precision": "int8" if int8 else "float32",
         "sample_ids": encoder.ids([SAMPLE])[0],
-        "base": {"model": base.name, "revision": base.revision},
-        "rank": settings.rank,
         "steps": fitted.steps,
-        "parts": {name: len(getattr(roles, name)) for name in ("train", "selection", "calibration", "test")},
+        **_contract_of_training(base, settings, roles),
     }
     draft = _draft(contract, data, roles, exported, report, seed=settings.seed, command=command)
     checkpoint = save_checkpoint(
@@ -175,6 +169,15 @@ def write_adapter(
     return checkpoint
 
 
+def _work_folder(path: str | Path, work: str | Path | None) -> Path:
+    """Returns the folder for the state of an unfinished training, by default beside the checkpoint."""
+    folder = Path(f"{Path(path)}.work") if work is None else Path(work)  # Path: "out/" may end in a slash
+    if folder.resolve().is_relative_to(Path(path).resolve()):  # it could not be published over its own state
+        raise RecordError(f"{folder} lies in the checkpoint {path} that is to be written: give another --work folder")
+    check_work(folder)
+    return folder
+
+
 def adapter_scores(
     probe: AdapterProbe | str | Path, data: AdapterData, *, when: When = "after", rows: Rows | None = None
 ) -> NDArray[np.float64]:
@@ -187,6 +190,15 @@ def adapter_scores(
     rows = np.arange(len(data.table)) if rows is None else rows
     answers = [data.answers[i] for i in rows] if when == "after" else None
     return probe.probability([data.prompts[i] for i in rows], answers)
+
+
+def _contract_of_training(base: Base, settings: AdapterSettings, roles: Roles) -> dict[str, Any]:
+    return {
+        "base": {"model": base.name, "revision": base.revision},
+        "rank": settings.rank,
+        "max_length": settings.max_length,
+        "parts": {name: len(getattr(roles, name)) for name in ("train", "selection", "calibration", "test")},
+    }
 
 
 def _draft(
