@@ -120,15 +120,8 @@ def write_adapter(
     """
     settings = settings or AdapterSettings()
     work = _work_folder(path, work)
-    data = load_adapter_data(stores, target=target, stage=stage, agent=agent)
-    roles = adapter_roles(data.table, seed=settings.seed)
-    on_step("fit the plain controls")  # before the training, so that data they cannot be fitted to is refused at once
-    controls = control_scores(data, roles, seed=settings.seed)
-    on_step("load the base")
-    base = load_base(llm, dtype=settings.dtype)
-    _check_room(base, settings)
-    encoder = Encoder(base.tokenizer, max_length=settings.max_length)
-    texts = examples(data, when, encoder)
+    material = _gather(stores, llm, target, when, stage, agent, settings, on_step)
+    data, roles, base, texts = material.data, material.roles, material.base, material.texts
     fitted = fit_adapter(
         base.decoder,
         texts,
@@ -144,15 +137,8 @@ def write_adapter(
     on_step("calibrate and export")
     exported = _export(fitted, texts, data, roles, when, settings, int8=int8)
     on_step("measure the exported graph")
-    report = adapter_audits(data, roles, exported.probability, controls, seed=settings.seed)
-    contract = {
-        "target": target,
-        "layout": {name: LAYOUT[name] for name in when},
-        "precision": "int8" if int8 else "float32",
-        "sample_ids": encoder.ids([SAMPLE])[0],
-        "steps": fitted.steps,
-        **_contract_of_training(base, settings, roles),
-    }
+    report = adapter_audits(data, roles, exported.probability, material.controls, seed=settings.seed)
+    contract = _contract(material, settings, target, when, steps=fitted.steps, int8=int8)
     draft = _draft(contract, data, roles, exported, report, seed=settings.seed, command=command)
     checkpoint = save_checkpoint(
         path,
@@ -167,6 +153,40 @@ def write_adapter(
     )
     remove_state(work)
     return checkpoint
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Material:
+    """What is fitted, and on what."""
+
+    data: AdapterData
+    roles: Roles
+    controls: dict[str, NDArray[np.float64]]
+    """Held-out scores of the plain controls, by name."""
+    base: Base
+    encoder: Encoder
+    texts: Examples
+
+
+def _gather(
+    stores: Sequence[str | Path],
+    llm: str,
+    target: str,
+    when: Sequence[When],
+    stage: str | None,
+    agent: str | None,
+    settings: AdapterSettings,
+    on_step: OnStep,
+) -> _Material:
+    data = load_adapter_data(stores, target=target, stage=stage, agent=agent)
+    roles = adapter_roles(data.table, seed=settings.seed)
+    on_step("fit the plain controls")  # before the training, so that data they cannot be fitted to is refused at once
+    controls = control_scores(data, roles, seed=settings.seed)
+    on_step("load the base")
+    base = load_base(llm, dtype=settings.dtype)
+    _check_room(base, settings)
+    encoder = Encoder(base.tokenizer, max_length=settings.max_length)
+    return _Material(data, roles, controls, base, encoder, examples(data, when, encoder))
 
 
 def _work_folder(path: str | Path, work: str | Path | None) -> Path:
@@ -192,12 +212,20 @@ def adapter_scores(
     return probe.probability([data.prompts[i] for i in rows], answers)
 
 
-def _contract_of_training(base: Base, settings: AdapterSettings, roles: Roles) -> dict[str, Any]:
+def _contract(
+    material: _Material, settings: AdapterSettings, target: str, when: Sequence[When], *, steps: int, int8: bool
+) -> dict[str, Any]:
+    parts = ("train", "selection", "calibration", "test")
     return {
-        "base": {"model": base.name, "revision": base.revision},
-        "rank": settings.rank,
+        "target": target,
+        "layout": {name: LAYOUT[name] for name in when},
         "max_length": settings.max_length,
-        "parts": {name: len(getattr(roles, name)) for name in ("train", "selection", "calibration", "test")},
+        "precision": "int8" if int8 else "float32",
+        "sample_ids": material.encoder.ids([SAMPLE])[0],
+        "base": {"model": material.base.name, "revision": material.base.revision},
+        "rank": settings.rank,
+        "steps": steps,
+        "parts": {name: len(getattr(material.roles, name)) for name in parts},
     }
 
 
