@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Audit, Calibration, Checkpoint, Draft, Metric, Training, check_target, save_checkpoint
-from metaprobe.checkpoints.session import GraphSession
-from metaprobe.eval.audits.run import AuditReport
+from metaprobe.checkpoints.graph_session import GraphSession
+from metaprobe.eval.audits.run_audits import AuditReport
 from metaprobe.eval.compare import Judged, auroc_gain, method_results
 from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.llms.base import LLMError
@@ -19,7 +19,7 @@ from metaprobe.llms.weights import resolve
 from metaprobe.probes.adapter import KIND, LAYOUT, SAMPLE, TOKENIZER, AdapterProbe, Encoder, When, batches
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
-from metaprobe.training.adapter.audit import adapter_audits, control_scores, probe_name
+from metaprobe.training.adapter.adapter_audits import adapter_audits, control_scores, probe_name
 from metaprobe.training.adapter.data import AdapterData, Examples, adapter_roles, examples, load_adapter_data
 from metaprobe.training.adapter.export import adapter_card, adapter_graph, quantise
 from metaprobe.training.adapter.fit import AdapterSettings, FittedAdapter, fit_adapter, log_odds
@@ -28,7 +28,7 @@ from metaprobe.training.common.calibrate import Platt, fit_platt
 from metaprobe.training.common.roles import Roles, Rows
 from metaprobe.training.options import AdapterOptions
 
-PARITY = 1e-3
+ADAPTER_PARITY = 1e-3
 """Largest difference in probability between the trained model and its float32 graph, on the test rows."""
 GOLDEN_ROWS = 4
 GOLDEN_TOLERANCE = 1e-4
@@ -285,10 +285,10 @@ def _export(
     session = GraphSession(graph)
     probability = _probability(session, texts, roles, when, settings.batch_size)
     difference = max(float(np.abs(probability[name] - trained[name]).max()) for name in when)
-    if not difference <= PARITY:
+    if not difference <= ADAPTER_PARITY:
         raise RecordError(
-            f"the exported graph differs from the trained model by {difference:.3g} in probability; at most {PARITY:g} "
-            f"is accepted: a base whose attention is not plainly causal cannot be exported"
+            f"the exported graph differs from the trained model by {difference:.3g} in probability; at most "
+            f"{ADAPTER_PARITY:g} is accepted: a base whose attention is not plainly causal cannot be exported"
         )
     notes = [f"float32 graph against the trained model, on the test rows: difference at most {difference:.2g}"]
     if int8:

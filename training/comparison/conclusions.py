@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from metaprobe.eval.compare import BEST_BASELINE, STATED
 from metaprobe.eval.metrics.bootstrap import Interval
-from metaprobe.eval.metrics.controls import ControlDifference
+from metaprobe.eval.metrics.strongest_control import ControlDifference
 from metaprobe.eval.results import Difficulty, MethodResult, Overconfidence, PairTest, TwoChoice
 from metaprobe.eval.wording import calibration_words, control_named, format_interval, p_value
 from metaprobe.training.crossfit.methods import AFTER, BEFORE, BLEND, TREES

@@ -12,9 +12,9 @@ from metaprobe.eval.table import usable_groups
 from metaprobe.records.extras import require
 from metaprobe.training.common.calibrate import choose_calibrator, sigmoid
 from metaprobe.training.common.roles import Roles, Rows, outer_folds
+from metaprobe.training.crossfit.finished_folds import Progress
 from metaprobe.training.crossfit.methods import BLEND, Evidence, Method, Scores
-from metaprobe.training.crossfit.progress import Progress
-from metaprobe.training.linear.layers import LinearProbe
+from metaprobe.training.linear.probe import LinearProbe
 
 BASELINES: tuple[Family, ...] = ("log-probability", "plain")
 """Families among which the best plain baseline is chosen."""

@@ -23,12 +23,12 @@ from metaprobe.training.comparison.conclusions import (
     nearest_checkpoint,
 )
 from metaprobe.training.comparison.first_tokens import first_token_scores
-from metaprobe.training.comparison.runs import collect_grades, efficiency_of, sections_of_runs
+from metaprobe.training.comparison.run_sections import collect_grades, efficiency_of, sections_of_runs
 from metaprobe.training.crossfit.audit import audit_method
 from metaprobe.training.crossfit.folds import CrossFit
 from metaprobe.training.crossfit.held_out import ENOUGH_FOR_ECE
 from metaprobe.training.crossfit.methods import Evidence, HiddenProbeMethod, Method, PromptTfidf
-from metaprobe.training.linear.layers import LinearProbe
+from metaprobe.training.linear.probe import LinearProbe
 
 WORDS = PromptTfidf().name
 """The method whose estimate stands for difficulty where the items have no levels."""
