@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint, ContractMismatch, Pretrained, bundle, load_checkpoint
+from metaprobe.checkpoints.display import explain_fields, html_table
 from metaprobe.checkpoints.flagging import threshold_at
 from metaprobe.checkpoints.kinds import check_kind
-from metaprobe.checkpoints.shown import explain_fields, html_table
 from metaprobe.probes.base_rates import BaseRates, shifted
 from metaprobe.probes.contract import OnMismatch, check_choice, mismatch
 from metaprobe.probes.features import Schema, features, features_one, schema

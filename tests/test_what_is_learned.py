@@ -29,16 +29,18 @@ from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
 from metaprobe.records.store import RunStore
 from metaprobe.routing.learned import LearnedRouter
 from metaprobe.routing.learned_budget import Alone, Point
-from metaprobe.training.choice import evaluate_choice, pair_variants
+from metaprobe.training.ask_again.data import pair_variants
+from metaprobe.training.ask_again.fit import evaluate_choice
 from metaprobe.training.common.roles import final_roles
 from metaprobe.training.common.trees import fit_trees
 from metaprobe.training.gate.fit import fit_gate
-from metaprobe.training.gate.folds import judge_held_out
-from metaprobe.training.gate.heads import SCHEMA
+from metaprobe.training.gate.held_out_gates import judge_held_out
+from metaprobe.training.gate.look_models import SCHEMA
 from metaprobe.training.hidden.difficulty import ease_of, evaluate_difficulty, fit_difficulty
-from metaprobe.training.linear.layers import LinearProbe, fit_linear_probe
+from metaprobe.training.linear.layer_choice import fit_linear_probe
 from metaprobe.training.linear.lowrank import fit_low_rank_probe
-from metaprobe.training.router.controls import families_of
+from metaprobe.training.linear.probe import LinearProbe
+from metaprobe.training.router.control_policies import families_of
 from metaprobe.training.router.curve import alone_of, cross_played, curve_of, rule_of
 from metaprobe.training.router.data import Outcomes, outcomes_of
 from metaprobe.training.router.evaluate import evaluate_router

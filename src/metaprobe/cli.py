@@ -83,11 +83,11 @@ def demo(out: Path, llm: str, limit: int | None, batch_size: int, folds: int, se
     Takes under ten minutes on two cores that do nothing else; run again, it resumes.
     """
     from metaprobe.eval.report.text import comparison_table
-    from metaprobe.training.comparison.write import require_report
+    from metaprobe.training.comparison.write_comparison import require_report
 
     require_report()
     from metaprobe.collecting.launch import CollectionWatch
-    from metaprobe.training.demo import collect_demo, train_demo
+    from metaprobe.demo import collect_demo, train_demo
 
     with live_collection() as live:
         collected = collect_demo(
@@ -177,7 +177,7 @@ def score(checkpoint: str, file: Path, sha256: str | None, on_mismatch: Any, run
     FILE may be '-' for standard input.
     """
     from metaprobe.probes.quality import QualityPredictor
-    from metaprobe.probes.scoring import score_lines
+    from metaprobe.probes.score_file import score_lines
 
     predictor = QualityPredictor.load(checkpoint, sha256=sha256, run=run, on_mismatch=on_mismatch)
     scored = lines = 0
@@ -211,7 +211,7 @@ def score(checkpoint: str, file: Path, sha256: str | None, on_mismatch: Any, run
 def compare(runs: tuple[Path, ...], out: Path, **named: Any) -> None:
     """Explicit against implicit metacognition on stored runs: report, tables, and a row for each item and method."""
     from metaprobe.eval.report.text import comparison_table
-    from metaprobe.training.comparison.write import compare as compared
+    from metaprobe.training.comparison.write_comparison import compare as compared
     from metaprobe.training.options import CompareOptions
 
     with steps() as on_step:
@@ -225,7 +225,7 @@ def compare(runs: tuple[Path, ...], out: Path, **named: Any) -> None:
 @click.argument("runs", type=RUNS, nargs=-1, required=True)
 def summarize(runs: tuple[Path, ...]) -> None:
     """The figures of collected systems as JSON: accuracy by stage, cost, and what each one's paper reports of it."""
-    from metaprobe.collecting.summary import summarize_stores
+    from metaprobe.collecting.collection_summary import summarize_stores
 
     with steps("reading runs and drawing resamples"):
         figures = summarize_stores(runs)

@@ -133,7 +133,7 @@ train.add_command(train_adapter_command)
 @seed_option
 def train_choice_command(runs: tuple[Path, ...], out: Path, folds: int, seed: int) -> None:
     """Accept a direct answer or ask again step by step, from items that were answered both ways."""
-    from metaprobe.training.choice import train_choice
+    from metaprobe.training.ask_again.train import train_choice
 
     check_target(out, "choice")
     with steps("reading runs and fitting in folds"):

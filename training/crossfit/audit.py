@@ -6,9 +6,9 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.audits.controls import IDENTITY
 from metaprobe.eval.audits.domains import Elsewhere, judge_left_out
-from metaprobe.eval.audits.run import AuditInputs, AuditReport, run_audits
+from metaprobe.eval.audits.run_audits import AuditInputs, AuditReport, run_audits
+from metaprobe.eval.audits.simpler_predictors import IDENTITY
 from metaprobe.records.activations import Activations
 from metaprobe.records.errors import RecordError
 from metaprobe.training.common.calibrate import choose_calibrator, fit_platt

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Generator
-from metaprobe.eval.audits.controls import IDENTITY
 from metaprobe.eval.audits.domains import domains_of
+from metaprobe.eval.audits.simpler_predictors import IDENTITY
 from metaprobe.eval.compare import STATED
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.results import Family
@@ -24,8 +24,9 @@ from metaprobe.training.common.calibrators import Beta, Isotonic, Platt
 from metaprobe.training.common.ladder import fit_ladder
 from metaprobe.training.common.roles import Roles, Rows
 from metaprobe.training.common.trees import fit_trees
-from metaprobe.training.linear.layers import LinearProbe, fit_linear_probe
-from metaprobe.training.linear.probe import Kind
+from metaprobe.training.linear.fit_block import Kind
+from metaprobe.training.linear.layer_choice import fit_linear_probe
+from metaprobe.training.linear.probe import LinearProbe
 from metaprobe.training.linear.states import States
 
 MEAN_LOGPROB = "mean log-probability"

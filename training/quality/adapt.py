@@ -37,12 +37,12 @@ from metaprobe.training.common.calibrators import Floats, Platt, sigmoid
 from metaprobe.training.common.heads import SCALES
 from metaprobe.training.common.offsets import FIRST_BETWEEN, USUAL_SCALES, Fit, fit_offsets
 from metaprobe.training.common.roles import group_folds
-from metaprobe.training.common.write import Export, write_checkpoint
+from metaprobe.training.common.write_checkpoint import Export, write_checkpoint
 from metaprobe.training.crossfit.evidence import evidence_of
-from metaprobe.training.crossfit.flagging import flag_points
+from metaprobe.training.crossfit.flagging_measured import flag_points
 from metaprobe.training.crossfit.held_out import ENOUGH_FOR_ECE, training_record
 from metaprobe.training.crossfit.methods import RUN_IDENTITY, Evidence
-from metaprobe.training.crossfit.thresholds import PROMISES, critical_thresholds, promise_thresholds
+from metaprobe.training.crossfit.stored_thresholds import PROMISES, critical_thresholds, promise_thresholds
 
 FEWEST, FEWEST_OF_A_KIND = 20, 3
 """Labelled answers, and of them right and wrong ones, below which nothing is adapted."""

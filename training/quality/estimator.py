@@ -23,7 +23,7 @@ from metaprobe.records.errors import RecordError
 from metaprobe.training.common.graphs import trees_graph
 from metaprobe.training.common.heads import fit_probability
 from metaprobe.training.common.roles import final_roles
-from metaprobe.training.common.write import Export, write_checkpoint
+from metaprobe.training.common.write_checkpoint import Export, write_checkpoint
 from metaprobe.training.quality.raw_parity import build_raw_graph
 
 Responses = Sequence[ArrayLike]

@@ -31,8 +31,8 @@ from metaprobe.training.common.offsets import scales_between
 from metaprobe.training.common.operating_points import PROMISE
 from metaprobe.training.common.roles import Roles, final_roles
 from metaprobe.training.common.trees import in_memory
-from metaprobe.training.common.write import Export, write_checkpoint
-from metaprobe.training.crossfit.flagging import flag_points
+from metaprobe.training.common.write_checkpoint import Export, write_checkpoint
+from metaprobe.training.crossfit.flagging_measured import flag_points
 from metaprobe.training.crossfit.folds import CrossFit
 from metaprobe.training.crossfit.held_out import measure_held_out, training_record
 from metaprobe.training.crossfit.methods import (
@@ -41,7 +41,7 @@ from metaprobe.training.crossfit.methods import (
     Evidence,
     LogprobLadder,
 )
-from metaprobe.training.crossfit.thresholds import PROMISES, critical_thresholds, own_points, promise_thresholds
+from metaprobe.training.crossfit.stored_thresholds import PROMISES, critical_thresholds, own_points, promise_thresholds
 from metaprobe.training.quality.figures import (
     NOT_AUDITED,
     GradedStudy,

@@ -6,7 +6,7 @@ from typing import Any
 
 from metaprobe.collecting.models import API, model_for
 from metaprobe.pipelines import System
-from metaprobe.pipelines.options import Options
+from metaprobe.pipelines.system_options import Options
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 

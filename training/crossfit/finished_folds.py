@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from metaprobe.records.atomic import atomic_write
 from metaprobe.training.common.roles import Roles
 from metaprobe.training.crossfit.methods import Evidence, Method, Scores
-from metaprobe.training.linear.layers import LinearProbe, SweepPoint
+from metaprobe.training.linear.probe import LinearProbe, SweepPoint
 
 _PLAIN = ("kind", "layers", "position", "penalty", "intercept", "tried")
 _ARRAYS = ("mean", "scale", "weights")

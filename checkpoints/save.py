@@ -14,6 +14,7 @@ from pathlib import Path
 import metaprobe.checkpoints.golden as golden
 from metaprobe.checkpoints.checkpoint import Checkpoint, guard, load_verified
 from metaprobe.checkpoints.errors import CheckpointError, CheckpointExists, ContractMismatch, GoldenMismatch
+from metaprobe.checkpoints.graph_session import Arrays, GraphSession
 from metaprobe.checkpoints.manifest import (
     CARD,
     FORMAT_VERSION,
@@ -28,7 +29,6 @@ from metaprobe.checkpoints.manifest import (
     manifest_bytes,
     parse_manifest,
 )
-from metaprobe.checkpoints.session import Arrays, GraphSession
 
 
 def save_checkpoint(

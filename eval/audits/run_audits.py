@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.audits.controls import (
+from metaprobe.eval.audits.domains import FEWEST, Elsewhere, holds_elsewhere
+from metaprobe.eval.audits.simpler_predictors import (
     RESAMPLES,
     Scores,
     above_chance,
@@ -18,7 +19,7 @@ from metaprobe.eval.audits.controls import (
     random_features,
     shuffled_labels,
 )
-from metaprobe.eval.audits.data import (
+from metaprobe.eval.audits.training_data import (
     FEW_SHARED,
     Split,
     class_balance,
@@ -27,12 +28,11 @@ from metaprobe.eval.audits.data import (
     near_duplicates,
     repeated_questions,
 )
-from metaprobe.eval.audits.domains import FEWEST, Elsewhere, holds_elsewhere
 from metaprobe.eval.compare import run_of_answers
 from metaprobe.eval.metrics.bootstrap import cluster_weights, interval
-from metaprobe.eval.metrics.controls import ControlComparison, against_controls
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.stratified import StratifiedAuroc
+from metaprobe.eval.metrics.strongest_control import ControlComparison, against_controls
 from metaprobe.eval.results import Finding
 from metaprobe.eval.table import AnswerTable
 

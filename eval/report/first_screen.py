@@ -5,10 +5,10 @@ Nothing is computed here but the words; where an interval leaves it open, the wo
 
 from dataclasses import dataclass
 
-from metaprobe.eval.metrics.controls import ControlComparison
+from metaprobe.eval.metrics.strongest_control import ControlComparison
 from metaprobe.eval.report.facts import consequence
 from metaprobe.eval.report.methods import chosen_in_folds, headline
-from metaprobe.eval.report.thresholds import risk_at
+from metaprobe.eval.report.threshold_curves import risk_at
 from metaprobe.eval.results import Comparison, MethodResult
 from metaprobe.eval.wording import calibration_words, control_named, format_interval, number, percent, verdict
 

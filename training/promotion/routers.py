@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from metaprobe.eval.metrics.bootstrap import Interval
-from metaprobe.eval.routing import compare
+from metaprobe.eval.routing_performance import compare
 from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import QuestionOutcomes
 from metaprobe.routing.learned import LearnedRouter

@@ -9,8 +9,8 @@ from metaprobe.collecting.launch import CollectionPlan, CollectionWatch, launch
 from metaprobe.eval.results import Comparison, PolicyResult
 from metaprobe.llms.weights import DEFAULT_MODEL
 from metaprobe.records.errors import RecordError
-from metaprobe.training.choice import train_choice
-from metaprobe.training.comparison.write import write_comparison
+from metaprobe.training.ask_again.train import train_choice
+from metaprobe.training.comparison.write_comparison import write_comparison
 from metaprobe.training.crossfit.methods import AFTER, BEFORE
 from metaprobe.training.crossfit.study import OnStep, study
 from metaprobe.training.hidden.train import write_hidden

@@ -17,7 +17,7 @@ from metaprobe.training.common.calibrate import Calibrator, Platt, choose_calibr
 from metaprobe.training.common.calibrators import Onnx
 from metaprobe.training.common.roles import Roles, Rows, group_folds
 from metaprobe.training.common.trees import fit_trees
-from metaprobe.training.gate.thresholds import Surprise
+from metaprobe.training.gate.stopping_thresholds import Surprise
 
 SCHEMA = schema("prefix-50")
 ROLES = ("train", "selection", "calibration")

@@ -5,7 +5,7 @@ from dataclasses import fields
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from metaprobe.checkpoints.shown import html_table
+from metaprobe.checkpoints.display import html_table
 from metaprobe.eval.plain import plain
 from metaprobe.records.errors import MissingExtra
 

@@ -9,7 +9,7 @@ from metaprobe.eval.compare import BEST_BASELINE
 from metaprobe.eval.compare_items import write_item_table
 from metaprobe.eval.results import Comparison, Place, PolicyResult
 from metaprobe.records.extras import require
-from metaprobe.training.comparison.compare import comparison
+from metaprobe.training.comparison.from_folds import comparison
 from metaprobe.training.comparison.own_scores import own_methods
 from metaprobe.training.crossfit.evidence import load_runs
 from metaprobe.training.crossfit.methods import BLEND, Evidence, GivenScore
@@ -64,7 +64,7 @@ def write_comparison(
     Returns the comparison and the report's path.
     """
     require_report()
-    from metaprobe.eval.report.paper import paper_files  # training alone needs neither templates nor plots
+    from metaprobe.eval.report.paper_files import paper_files  # training alone needs neither templates nor plots
     from metaprobe.eval.report.render import report_files
 
     found = comparison(

@@ -5,8 +5,14 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from metaprobe.eval.audits.data import class_balance, group_overlap, label_noise, near_duplicates, repeated_questions
-from metaprobe.eval.audits.run import PROMPT, AuditInputs, AuditReport, run_audits
+from metaprobe.eval.audits.run_audits import PROMPT, AuditInputs, AuditReport, run_audits
+from metaprobe.eval.audits.training_data import (
+    class_balance,
+    group_overlap,
+    label_noise,
+    near_duplicates,
+    repeated_questions,
+)
 from metaprobe.probes.adapter import When
 from metaprobe.training.adapter.data import AdapterData
 from metaprobe.training.common.roles import Roles

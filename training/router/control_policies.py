@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from metaprobe.eval.routing import Matrix, replay
 from metaprobe.eval.routing_cascade import cascades_on_hull
 from metaprobe.eval.routing_controls import domain_table, mixture_at
+from metaprobe.eval.routing_performance import Matrix, replay
 from metaprobe.records.extras import require
 from metaprobe.training.common.roles import group_folds
 from metaprobe.training.router.data import Floats, Ints, Outcomes, pasts_of
@@ -39,7 +39,7 @@ Fit = Callable[[Ints, Ints], Floats]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Family:
+class ControlFamily:
     """k settings of one way of routing, and what each comes to on m questions that it was not tuned on."""
 
     cost: Floats
@@ -74,7 +74,7 @@ class Family:
         return score, cost, calls
 
 
-def families_of(data: Outcomes, train: Ints, test: Ints, *, seed: int = 0) -> dict[str, Family]:
+def families_of(data: Outcomes, train: Ints, test: Ints, *, seed: int = 0) -> dict[str, ControlFamily]:
     """Every control by its name, learned on the rows `train` and played on the rows `test`.
 
     All scores and costs must be known. The cascade is left out where no agent has a confidence.
@@ -96,14 +96,14 @@ def prices_of(data: Outcomes) -> Floats:
     return np.concatenate([[0.0], inner, [1e9 * inner[-1]]])
 
 
-def _one_agent(data: Outcomes, train: Ints, test: Ints) -> Family:
+def _one_agent(data: Outcomes, train: Ints, test: Ints) -> ControlFamily:
     columns = range(len(data.agents))
     return family_of_choices(
         data, train, test, *(np.repeat(np.array(columns)[:, None], len(r), 1) for r in (train, test))
     )
 
 
-def _table(data: Outcomes, train: Ints, test: Ints) -> Family:
+def _table(data: Outcomes, train: Ints, test: Ints) -> ControlFamily:
     """The best agent of each dimension at each price."""
     part = data.take(train)
     matrix = _matrix(part)
@@ -120,7 +120,7 @@ def _table(data: Outcomes, train: Ints, test: Ints) -> Family:
     )
 
 
-def _by_probability(data: Outcomes, train: Ints, test: Ints, fit: Fit, seed: int) -> Family:
+def _by_probability(data: Outcomes, train: Ints, test: Ints, fit: Fit, seed: int) -> ControlFamily:
     """argmax of P(right) - lambda * price; of the training questions P is held out, as it is of new ones."""
     P = None
     right = np.zeros(len(data), dtype=np.int64)
@@ -205,7 +205,7 @@ def _texts(data: Outcomes) -> list[str]:
     return [f"dimension_{names[d + 1].replace(' ', '_')} {text}" for d, text in named]
 
 
-def _cascade(data: Outcomes, train: Ints, test: Ints) -> Family:
+def _cascade(data: Outcomes, train: Ints, test: Ints) -> ControlFamily:
     """Thresholds on each agent's own confidence; those of one agent on two dimensions are made comparable as the router
     makes them (`router_rows.views_of`)."""
     part = data.take(train)
@@ -215,7 +215,7 @@ def _cascade(data: Outcomes, train: Ints, test: Ints) -> Family:
         np.stack([_came_to(_matrix(data.take(rows)), chain.play(odds[rows])) for chain in tuned])
         for rows in (train, test)
     )
-    return Family(seen[:, 1].mean(axis=1), seen[:, 0].mean(axis=1), new)
+    return ControlFamily(seen[:, 1].mean(axis=1), seen[:, 0].mean(axis=1), new)
 
 
 def _came_to(matrix: Matrix, played: Any) -> Floats:
@@ -223,7 +223,7 @@ def _came_to(matrix: Matrix, played: Any) -> Floats:
     return np.stack([run.score, 1000 * run.cost, run.asked.sum(axis=1)])
 
 
-def family_of_choices(data: Outcomes, train: Ints, test: Ints, seen: Ints, new: Ints) -> Family:
+def family_of_choices(data: Outcomes, train: Ints, test: Ints, seen: Ints, new: Ints) -> ControlFamily:
     """Of ways that ask one agent a question: its column, (k, n) on the training rows and (k, m) on the others.
 
     Neighbouring settings that choose alike on all training rows are one setting, of which the middle is taken: at the
@@ -234,7 +234,7 @@ def family_of_choices(data: Outcomes, train: Ints, test: Ints, seen: Ints, new: 
     seen, new = seen[middle], new[middle]
     score, cost = data.score[test, new], 1000 * data.cost[test, new]
     settings = np.stack([score, cost, np.ones_like(score)], axis=1)
-    return Family(1000 * data.cost[train, seen].mean(axis=1), data.score[train, seen].mean(axis=1), settings)
+    return ControlFamily(1000 * data.cost[train, seen].mean(axis=1), data.score[train, seen].mean(axis=1), settings)
 
 
 def _matrix(data: Outcomes) -> Matrix:

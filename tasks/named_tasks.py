@@ -23,7 +23,7 @@ from metaprobe.tasks.metacog_eval import SEED
 from metaprobe.tasks.metacog_eval import TASK as METACOG_EVAL
 from metaprobe.tasks.mmlu import TASK as MMLU
 from metaprobe.tasks.places import TASK as PLACES
-from metaprobe.tasks.sources import rows_of
+from metaprobe.tasks.row_sources import rows_of
 from metaprobe.tasks.task import Task
 from metaprobe.tasks.true_false import TASK as TRUE_FALSE
 from metaprobe.tasks.truthfulqa import TASK as TRUTHFULQA

@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.audits.run import AuditInputs, AuditReport, run_audits
-from metaprobe.eval.gate import HeldOutLooks, first_below
+from metaprobe.eval.audits.run_audits import AuditInputs, AuditReport, run_audits
+from metaprobe.eval.gate_performance import HeldOutLooks, first_below
 from metaprobe.probes.features import COUNTS
 from metaprobe.records.errors import RecordError
 from metaprobe.training.common.calibrate import choose_calibrator
 from metaprobe.training.common.roles import Roles, Rows, outer_folds
 from metaprobe.training.crossfit.methods import USUAL_LADDER, Evidence, Scores, calibrators_of
 from metaprobe.training.gate.fit import fit_gate
-from metaprobe.training.gate.heads import Features
+from metaprobe.training.gate.look_models import Features
 
 AUDIT_FOLDS = 2
 """Outer folds of the refits on shuffled labels: their scores need be held out, not good."""

@@ -15,7 +15,7 @@ from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, outcome_o
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Run
 from metaprobe.training.options import WrongOptions
-from metaprobe.training.router.sources import Confidences
+from metaprobe.training.router.confidence_sources import Confidences
 
 ASSESS = "assess"
 

@@ -1,6 +1,6 @@
 """The guard of predictors and probes: a new version takes the running one's place only where it is better.
 
-Routers have their own (`metaprobe.training.router.promote`), as they are judged by what their decisions cost.
+Routers have their own (`metaprobe.training.promotion.routers`), as they are judged by what their decisions cost.
 """
 
 import os

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from metaprobe.pipelines import SYSTEMS
-from metaprobe.pipelines.loading import known_system
+from metaprobe.pipelines.named_systems import known_system
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.routing.profile_store import ProfileStore

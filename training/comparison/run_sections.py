@@ -12,7 +12,7 @@ from metaprobe.eval.coupling import coupling
 from metaprobe.eval.results import TwoChoice
 from metaprobe.eval.systems import metacrit
 from metaprobe.eval.table import AnswerTable
-from metaprobe.pipelines.loading import known_system
+from metaprobe.pipelines.named_systems import known_system
 from metaprobe.records.types import Call, Item, Run
 from metaprobe.training.crossfit.folds import CrossFit
 

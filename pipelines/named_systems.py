@@ -3,7 +3,6 @@
 from functools import cache
 
 from metaprobe.pipelines.caelf import SYSTEM as CAELF
-from metaprobe.pipelines.contract import check_system
 from metaprobe.pipelines.essay_debate import SYSTEM as ESSAY_DEBATE
 from metaprobe.pipelines.expert_prompting import SYSTEM as EXPERT_PROMPTING
 from metaprobe.pipelines.likelier_choice import SYSTEM as LIKELIER_CHOICE
@@ -15,6 +14,7 @@ from metaprobe.pipelines.multi_expert import SYSTEM as MULTI_EXPERT
 from metaprobe.pipelines.self_refine import SYSTEM as SELF_REFINE
 from metaprobe.pipelines.self_report import SYSTEM as SELF_REPORT
 from metaprobe.pipelines.self_verification import SYSTEM as SELF_VERIFICATION
+from metaprobe.pipelines.suitability import check_system
 from metaprobe.pipelines.system import System
 from metaprobe.pipelines.universal_self_consistency import SYSTEM as UNIVERSAL_SELF_CONSISTENCY
 from metaprobe.pipelines.zero_shot_cot import SYSTEM as ZERO_SHOT_COT
@@ -55,7 +55,7 @@ def load_system(name: str) -> System:
     """Returns the system under a name of `system_names`, or under `MODULE:NAME` in code of your own.
 
     Raises `RecordError` for an unknown name, for a module that cannot be imported or holds no `System` there, and for a
-    system that contradicts itself (`metaprobe.pipelines.contract.check_system`).
+    system that contradicts itself (`metaprobe.pipelines.suitability.check_system`).
     """
     if name in SYSTEMS:
         return SYSTEMS[name]
