@@ -24,6 +24,7 @@ from metaprobe.llms.recorder import BatchRecorder, BatchRow, Cancelled
 from metaprobe.llms.scoring import ScoredText, score
 from metaprobe.llms.stopping import StopTexts
 from metaprobe.llms.weights import DEFAULT_MODEL, Weights, resolve
+from metaprobe.records.segments import marked
 from metaprobe.records.types import Call, Message, Usage
 
 SCORED = -1
@@ -313,6 +314,7 @@ class LocalLLM:
         return self._made(
             job,
             row.tokens,
+            segments=marked(self.piece(token) for token in row.tokens),
             text=self._text(row.tokens) if row.text is None else row.text,
             logprobs=np.asarray(row.logprobs, dtype=np.float32),
             top_logprobs=self._stacked(row.top),

@@ -15,6 +15,7 @@ from metaprobe.checkpoints.kinds import check_kind
 from metaprobe.checkpoints.shown import explain_fields, html_table
 from metaprobe.probes.contract import OnMismatch, check_choice, mismatch
 from metaprobe.probes.features import Schema, features, features_one, schema
+from metaprobe.records.answer_part import answer_of
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.float_list import float_list
 from metaprobe.records.openai_format import CALLED, REFUSAL, TOOL_CALL, ParsedResponse, parse_response
@@ -180,7 +181,7 @@ class QualityPredictor(Pretrained):
             return self._one(features_one(self.schema, plain), _brief(len(plain)))
         parsed = self._parsed(response)
         note = self._note(parsed)
-        return self._one(features_one(self.schema, parsed.logprobs, parsed.top_logprobs), note)
+        return self._one(self._row(parsed), note)
 
     def signals(self, answer: object) -> "Signals":
         """Returns what a policy decides by: `metaprobe.probes.signals.Signals` of a response, or of a verdict on one.
@@ -202,7 +203,7 @@ class QualityPredictor(Pretrained):
         else:
             parsed = self._parsed(answer)
             note = self._note(parsed)
-            verdict = self._one(features_one(self.schema, parsed.logprobs, parsed.top_logprobs), note)
+            verdict = self._one(self._row(parsed), note)
             measured = measure_signals(parsed.logprobs)
         read = {"confidence": verdict.score, "quality": verdict.score, CRITICAL: verdict.critical}
         thresholds = self.checkpoint.manifest.thresholds
@@ -221,7 +222,7 @@ class QualityPredictor(Pretrained):
         if not parsed:
             return []
         top = [p.top_logprobs for p in parsed] if self.schema.uses_top else None
-        X = features(self.schema, [p.logprobs for p in parsed], top)
+        X = features(self.schema, [p.logprobs for p in parsed], top, [p.thinking for p in parsed])
         outputs = {name: values.ravel().tolist() for name, values in self.checkpoint.run({INPUT: X}).items()}
         supported = self._support.contains(X, decisive=self._length)
         return [
@@ -241,7 +242,10 @@ class QualityPredictor(Pretrained):
             )
         if parsed.finish_reason == TOOL_CALL:
             raise InvalidResponse(CALLED)
-        return parsed
+        return answer_of(parsed)
+
+    def _row(self, parsed: ParsedResponse) -> NDArray[np.float32]:
+        return features_one(self.schema, parsed.logprobs, parsed.top_logprobs, parsed.thinking)
 
     def _one(self, row: NDArray[np.float32], note: str) -> Verdict:
         """From features (d,)."""

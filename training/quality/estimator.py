@@ -51,8 +51,11 @@ class QualityClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         groups do not fit together, or are too few.
         """
         computed = schema(self.schema)
-        if computed.uses_top:
-            raise ValueError(f"schema is {self.schema!r}; expected one without '+top': X holds no alternatives")
+        if computed.uses_top or computed.uses_segments:
+            raise ValueError(
+                f"schema is {self.schema!r}; expected one without '+top' and '+segments': X holds the answers'"
+                " log-probabilities alone"
+            )
         targets = np.asarray(y)
         check_classification_targets(targets)
         self.classes_, labels = np.unique(targets, return_inverse=True)
