@@ -278,7 +278,7 @@ class LocalLLM:
             abandoned=job.abandoned,
         )
         if self.capture is not None and request.hidden:
-            row.states = RowStates(self.capture, revocable=row.stops.window if row.stops else 0)
+            row.states = RowStates(self.capture, self.piece, revocable=row.stops.window if row.stops else 0)
         if job.on_token is not None:
             row.listener = self._streamer(row, job.on_token)
         return row

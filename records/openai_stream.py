@@ -6,6 +6,7 @@ Standard library only, as `openai_format`, which reads the result.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from metaprobe.records.answer_stream import AnswerTokens
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.openai_format import TOOL_CALL, content_text
 from metaprobe.records.openai_reasoning import FIELDS
@@ -71,6 +72,9 @@ class StreamedCompletion(_Streamed):
         self._token_ids: list[Any] = []
         self._refusal: list[str] = []
         self._has_logprobs = False
+        self._answer = AnswerTokens()
+        self.spoken: Sequence[Mapping[str, Any]] = ()
+        """Of all tokens so far, those that have now turned out to be the answer's, and were not there before."""
         self.declined = False
         """Whether a refusal has begun."""
         self.called = False
@@ -102,6 +106,7 @@ class StreamedCompletion(_Streamed):
         self._text.append(brought)
         self._entries.extend(entries)
         self._token_ids.extend(as_list(choice.get("token_ids")) or ())
+        self.spoken = self._answer.feed(entries, thought=self.thought, brought=brought)
         return brought, entries
 
     def completion(self) -> dict[str, Any]:

@@ -62,6 +62,16 @@ class KindReader:
         self._waiting: deque[int] = deque()  # where the tokens end that are not decided
         self._latest: Kind | None = None
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether it is known if there is thinking."""
+        return self._state != "start"
+
+    @property
+    def is_thinking(self) -> bool:
+        """Whether the thinking has begun and not ended."""
+        return self._state in ("inside", "header") and self._kind == "thinking"
+
     def push(self, piece: str) -> list[Kind]:
         """The kinds of the tokens that are decided now, in order; one that may begin a marker waits."""
         self._end += len(piece)
@@ -107,7 +117,7 @@ class KindReader:
     def _open(self, mark: str) -> None:
         """What follows one of the markers."""
         if mark in _HARMONY:
-            self._state, self._header = "header", mark
+            self._state, self._header, self._kind = "header", mark, "thinking"
         else:
             self._state, self._kind, self._marks, self._edge = "inside", "thinking", (_PAIRS[mark],), True
 
