@@ -23,6 +23,7 @@ from metaprobe.records.line_fields import (
     name_value,
     notes_of,
     sampling_of,
+    segments_of,
     statements_of,
     string,
 )
@@ -55,6 +56,7 @@ KEYS = (
     "labels",
     "verbalized_confidence",
     "sampling",
+    "segments",
 )
 
 
@@ -325,7 +327,8 @@ def run_of_line(record: dict[str, Any], default_id: str) -> Run:
     sampling = sampling_of(record.get("sampling"))
     measured: dict[str, Any] = {}
     if isinstance(response, ParsedResponse):
-        measured = {name: getattr(response, name) for name in ("tokens", "logprobs", "top_logprobs")}
+        measured = {name: getattr(response, name) for name in ("tokens", "logprobs", "top_logprobs", "segments")}
+        measured |= segments_of(record, len(response.logprobs))
         if response.temperature is not None and not record.get("sampling"):
             sampling = replace(sampling, temperature=response.temperature)
     labels = labels_of(record.get("labels"), id)

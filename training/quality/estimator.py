@@ -50,8 +50,11 @@ class QualityClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         its own. A fifth of the groups selects and stops early, a fifth calibrates. Raises `ValueError` where X, y and
         groups do not fit together, or are too few.
         """
-        if "+top" in self.schema:
-            raise ValueError(f"schema is {self.schema!r}; expected one without '+top': X holds no alternatives")
+        if "+top" in self.schema or "+segments" in self.schema:
+            raise ValueError(
+                f"schema is {self.schema!r}; expected one without '+top' and '+segments': X holds the answers'"
+                " log-probabilities alone"
+            )
         computed = self._schema()
         targets = np.asarray(y)
         check_classification_targets(targets)
