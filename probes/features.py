@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from metaprobe.probes.terms import TERMS, terms
 from metaprobe.probes.window_statistics import STATISTICS, Reader, WindowPlan, plan, prepare
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.types import FloatArray
@@ -51,6 +52,7 @@ WINDOWS = (
 )
 
 TOP_SERIES = ("entropy", "margin")
+TERM_NAMES = tuple(f"terms.{name}" for name in TERMS)
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,8 @@ class Schema:
     """The number of tokens it may see, for the prefix schemas; None where it sees the finished response."""
     uses_top: bool = field(compare=False)
     """Whether it also describes entropy and margin of the likeliest tokens at each step."""
+    uses_terms: bool = field(compare=False)
+    """Whether its last features are the terms of `metaprobe.probes.terms`."""
 
     @property
     def block(self) -> int:
@@ -71,23 +75,31 @@ class Schema:
         return len(self.windows) * len(STATISTICS)
 
 
-SCHEMA_NAMES = tuple(name + top for top in ("", "+top") for name in ("full", *(f"prefix-{k}" for k in COUNTS)))
+ALONE, PLUS_TERMS = "terms", "+terms"
+SCHEMA_NAMES = (
+    *(name + more for more in ("", "+top", PLUS_TERMS) for name in ("full", *(f"prefix-{k}" for k in COUNTS))),
+    ALONE,
+)
 
 
 @cache
 def schema(name: str) -> Schema:
-    """The schema called `name`: "full", "prefix-3" ... "prefix-50", each also with "+top"."""
+    """The schema called `name`: "full", "prefix-3" ... "prefix-50", each also with "+top" or "+terms"; "terms"."""
     if name not in SCHEMA_NAMES:
         raise RecordError(f"no feature schema is called {name!r}; there are: {', '.join(SCHEMA_NAMES)}")
+    if name == ALONE:
+        return Schema(name, (), TERM_NAMES, None, uses_top=False, uses_terms=True)
     kind, *plus = name.split("+")
     limit = None if kind == "full" else int(kind.removeprefix("prefix-"))
     windows = WINDOWS if limit is None else tuple(w for w in WINDOWS if 0 < w.count <= limit and not w.from_end)
     names = [f"{w.name}.{statistic}" for w in windows for statistic in STATISTICS]
     if limit is None:
         names.append("length")
-    if plus:
+    if "top" in plus:
         names += [f"{w.name}.{series}.{s}" for series in TOP_SERIES for w in windows for s in STATISTICS]
-    return Schema(name, windows, tuple(names), limit, uses_top=bool(plus))
+    if "terms" in plus:
+        names += TERM_NAMES
+    return Schema(name, windows, tuple(names), limit, uses_top="top" in plus, uses_terms="terms" in plus)
 
 
 def features(
@@ -179,7 +191,11 @@ def _dense(
     prepared: Prepared | None = None,
 ) -> NDArray[np.float32]:
     """Features of n responses that all have T tokens: (n, T) and (n, T, k) -> (n, len(schema.names))."""
+    if not schema.windows:
+        return terms(logprobs)
     known = _read(schema, logprobs, prepared)
+    if schema.uses_terms:
+        return np.hstack([known, terms(logprobs)])
     if not schema.uses_top:
         return known
     result = np.full((len(logprobs), len(schema.names)), np.nan, np.float32)

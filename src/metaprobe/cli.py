@@ -33,7 +33,7 @@ from metaprobe.terminal import (
     seed_option,
     stage_option,
 )
-from metaprobe.train_cli import train
+from metaprobe.train_cli import adapt, train
 from metaprobe.training.options import WrongOptions
 
 RESUMED = ("collect", "demo", "import", "extract")
@@ -170,7 +170,8 @@ def import_(file: Path, out: Path, skip_bad: bool) -> None:
     show_default=True,
     help="For responses of another model or log-probability mode than the checkpoint was trained on.",
 )
-def score(checkpoint: str, file: Path, sha256: str | None, on_mismatch: Any) -> None:
+@click.option("--run", metavar="MODEL|TASK|VARIANT", help="Which of the checkpoint's runs the responses are of.")
+def score(checkpoint: str, file: Path, sha256: str | None, on_mismatch: Any, run: str | None) -> None:
     """Score OpenAI-format JSON lines: one line out for each line in, null where a response cannot be scored.
 
     FILE may be '-' for standard input.
@@ -178,7 +179,7 @@ def score(checkpoint: str, file: Path, sha256: str | None, on_mismatch: Any) -> 
     from metaprobe.probes.quality import QualityPredictor
     from metaprobe.probes.score_file import score_lines
 
-    predictor = QualityPredictor.load(checkpoint, sha256=sha256, on_mismatch=on_mismatch)
+    predictor = QualityPredictor.load(checkpoint, sha256=sha256, run=run, on_mismatch=on_mismatch)
     scored = lines = 0
     file = Path("/dev/stdin") if str(file) == "-" else file
     for line in lines_done("score", score_lines(predictor, file), file):
@@ -239,6 +240,7 @@ main.add_command(diff)
 main.add_command(promote)
 main.add_command(push_command)
 main.add_command(train)
+main.add_command(adapt)
 main.add_command(extract)
 main.add_command(serve)
 main.add_command(route)

@@ -12,10 +12,10 @@ from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.eval.metrics.strongest_control import ControlDifference
 from metaprobe.eval.results import Difficulty, MethodResult, Overconfidence, PairTest, TwoChoice
 from metaprobe.eval.wording import calibration_words, control_named, format_interval, p_value
-from metaprobe.training.crossfit.methods import AFTER, BEFORE, BLEND, TREES
+from metaprobe.training.crossfit.methods import AFTER, BEFORE, BLEND, LADDER
 
 SIGNIFICANT = 0.05
-EXPORTED = {TREES: "quality", BEFORE: "hidden --when before", AFTER: "hidden --when after"}
+EXPORTED = {LADDER: "quality", BEFORE: "hidden --when before", AFTER: "hidden --when after"}
 """Methods of which there are checkpoints: what of `metaprobe train` writes them."""
 
 
@@ -26,7 +26,7 @@ def headline_method(results: Sequence[MethodResult]) -> MethodResult:
     method, else the first of all.
     """
     by_name = {result.name: result for result in results}
-    learned = (by_name.get(name) for name in (BLEND, TREES, AFTER, BEFORE))
+    learned = (by_name.get(name) for name in (BLEND, LADDER, AFTER, BEFORE))
     own = (result for result in results if result.family == "own")
     return next((found for found in (*learned, *own) if found is not None), results[0])
 

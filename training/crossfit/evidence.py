@@ -30,7 +30,7 @@ from metaprobe.training.linear.states_choice import (
     states_by_reader,
 )
 
-SCHEMA = "full"
+SCHEMA = "full+terms"
 
 IN_MEMORY = 2 << 30
 """Bytes of hidden states that are held at once."""

@@ -12,7 +12,7 @@ from metaprobe.probes.features import COUNTS
 from metaprobe.records.errors import RecordError
 from metaprobe.training.common.calibrate import choose_calibrator
 from metaprobe.training.common.roles import Roles, Rows, outer_folds
-from metaprobe.training.crossfit.methods import Evidence, FeatureTrees, Scores
+from metaprobe.training.crossfit.methods import USUAL_LADDER, Evidence, Scores, calibrators_of
 from metaprobe.training.gate.fit import fit_gate
 from metaprobe.training.gate.look_models import Features
 
@@ -52,8 +52,11 @@ def judge_held_out(
                 continue
             below = np.array([gate.thresholds[alpha].get(look, 0.0) for look in COUNTS])
             fired[alpha][test] = first_below(probability[test], below, COUNTS)
-        scores = FeatureTrees().fit(evidence, roles, seed=seed).score(np.arange(n))
-        calibrator = choose_calibrator(scores[rows], table.y[rows], table.groups[rows], seed=seed).calibrator
+        scores = USUAL_LADDER.fit(evidence, roles, seed=seed).score(np.arange(n))
+        candidates = calibrators_of(USUAL_LADDER)
+        calibrator = choose_calibrator(
+            scores[rows], table.y[rows], table.groups[rows], candidates=candidates, seed=seed
+        ).calibrator
         full[test] = calibrator.probability(scores[test])
     return HeldOutLooks(table, COUNTS, probability, full, fired), splits
 

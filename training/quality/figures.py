@@ -18,7 +18,7 @@ from metaprobe.eval.table import AnswerTable
 from metaprobe.probes.baselines import baseline_scores
 from metaprobe.training.common.heads import LEVELS, SCALES, Amount, Level, fit_amount, fit_level
 from metaprobe.training.common.roles import Roles, final_roles, outer_folds
-from metaprobe.training.crossfit.methods import Evidence
+from metaprobe.training.crossfit.methods import RUN_IDENTITY, Evidence
 from metaprobe.training.quality.data import Graded
 
 RESAMPLES = 400
@@ -69,6 +69,7 @@ def _fit(data: Graded, roles: Roles, seed: int) -> Level | Amount:
         evidence.features,
         data.grades,
         evidence.table.groups,
+        RUN_IDENTITY.cells(evidence.table),
         roles,
         steps=data.steps,
         scale=SCALES[data.target],

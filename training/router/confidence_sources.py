@@ -13,7 +13,7 @@ from metaprobe.records.fingerprint import fingerprint
 from metaprobe.records.outcomes import QuestionOutcomes
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call
-from metaprobe.training.crossfit.methods import TREES
+from metaprobe.training.crossfit.methods import LADDER
 from metaprobe.training.crossfit.study import study
 from metaprobe.training.quality.train import write_quality
 
@@ -130,7 +130,7 @@ def _cross_fitted(
     """Trains a predictor on the answers of an agent (of all, for the empty name) and writes it to the folder."""
     learned = study([store], stage="answer", agent=agent or None, hidden=False, folds=folds, seed=seed)
     checkpoint = write_quality(folder, {learned.target: learned}, command=command)
-    calls, scores = learned.evidence.table.call_ids.tolist(), learned.fits[TREES].probability.tolist()
+    calls, scores = learned.evidence.table.call_ids.tolist(), learned.fits[LADDER].probability.tolist()
     return CrossFitted(dict(zip(calls, scores, strict=True)), checkpoint.digest, with_stated)
 
 
