@@ -202,11 +202,13 @@ class Finding:
     detail: str
     severity: Severity = "weak"
     """What it means where it failed."""
+    method: str = ""
+    """The method whose numbers it is about; empty where it is about the answers, and so about every method."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairTest:
-    """Whether one method tells right from wrong better than a reference does: AUROC, paired, on the same answers."""
+    """Whether one method distinguishes right from wrong better than a reference: AUROC, paired, on the same answers."""
 
     method: str
     reference: str

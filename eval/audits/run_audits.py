@@ -1,5 +1,6 @@
 """All audits of one trained method, in one call."""
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -90,17 +91,17 @@ def run_audits(inputs: AuditInputs, *, seed: int = 0) -> AuditReport:
     name, table, score, splits = inputs.name, inputs.table, inputs.score, inputs.splits
     y, groups, questions = table.y, table.groups, table.questions
     weights = cluster_weights(groups.tolist(), RESAMPLES, seed)
-    found, skipped = [class_balance(y), above_chance(y, score, weights, name=name)], []
+    of_answers, found, skipped = [class_balance(y)], [above_chance(y, score, weights, name=name)], list[str]()
     if splits:
-        found.append(group_overlap(groups, splits))
+        of_answers.append(group_overlap(groups, splits))
     else:
         skipped.append("group overlap: needs the splits")
     if splits and has_questions(table):
-        found += [repeated_questions(questions, splits, y=y), near_duplicates(questions, splits, y=y, seed=seed)]
+        of_answers += [repeated_questions(questions, splits, y=y), near_duplicates(questions, splits, y=y, seed=seed)]
     else:
         skipped.append("repeated questions and near-duplicates: need the splits and the questions' texts")
     if noise := label_noise(inputs.labels, groups, y=y, seed=seed):
-        found += noise
+        of_answers += noise
     else:
         skipped.append(f"label noise: needs {FEW_SHARED} answers labelled by two sources")
     named = free_controls(table) | dict(inputs.controls)
@@ -134,4 +135,5 @@ def run_audits(inputs: AuditInputs, *, seed: int = 0) -> AuditReport:
         found.append(layers_tried(inputs.selection_auroc, interval(auroc, y, score, weights), name=name))
     else:
         skipped.append("layers tried: needs the sweep that chose the probe")
-    return AuditReport(tuple(found), tuple(skipped), controls, within)
+    of_method = tuple(dataclasses.replace(finding, method=name) for finding in found)
+    return AuditReport((*of_answers, *of_method), tuple(skipped), controls, within)

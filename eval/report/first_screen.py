@@ -6,7 +6,7 @@ Nothing is computed here but the words; where an interval leaves it open, the wo
 from dataclasses import dataclass
 
 from metaprobe.eval.metrics.strongest_control import ControlComparison
-from metaprobe.eval.report.facts import consequence
+from metaprobe.eval.report.facts import consequence, disqualifying_audits
 from metaprobe.eval.report.methods import chosen_in_folds, headline
 from metaprobe.eval.report.threshold_curves import risk_at
 from metaprobe.eval.results import Comparison, MethodResult
@@ -58,12 +58,17 @@ def brief(comparison: Comparison) -> Brief:
 
 def verdict_words(comparison: Comparison) -> tuple[str, ...]:
     """What the comparison says, in one to three sentences that go by the paired intervals; empty without methods."""
-    invalid = [audit.name for audit in comparison.audits if not audit.passed and audit.severity == "invalid"]
+    failed = disqualifying_audits(comparison.audits)
     learned = headline(comparison)
     stated = next((method for method in comparison.methods if method.family == "explicit"), None)
     words = []
-    if invalid and comparison.methods:
-        words.append(f"Do not act on these figures before the audits that failed are settled: {', '.join(invalid)}.")
+    if "" in failed and comparison.methods:
+        words.append(f"Do not act on these numbers before the audits that failed are settled: {', '.join(failed[''])}.")
+    if learned is not None and learned.name in failed:
+        words.append(
+            f"Do not act on the numbers of {learned.name} before the audits that it failed are settled: "
+            f"{', '.join(failed[learned.name])}."
+        )
     if learned is not None:
         words.append(_against_controls(learned))
         # A pooled gain never stands alone.
@@ -155,7 +160,7 @@ def _sure(comparison: Comparison) -> list[str]:
     size = comparison.methods[0].auroc
     said = [
         f"Every answer was judged by models that saw no answer to its group of questions; there are {size.groups:,} "
-        "such groups. The intervals say how much the figures may owe to which groups were drawn; they say nothing of "
+        "such groups. The intervals say how much the numbers may owe to which groups were drawn; they say nothing of "
         "other models, or of questions of another kind."
     ]
     failed = [audit for audit in comparison.audits if not audit.passed]
@@ -163,15 +168,18 @@ def _sure(comparison: Comparison) -> list[str]:
         said.append(f"{len(comparison.audits) - len(failed)} of {len(comparison.audits)} audits passed.")
     said += [f"Failed: {audit.name}; {consequence(audit)}." for audit in failed if audit.severity == "invalid"]
     if weak := sum(audit.severity != "invalid" for audit in failed):
-        said.append(f"The figures are weaker than they look, by {weak} of the audits.")
+        said.append(f"By {weak} of the audits numbers are weaker than they look.")
     if size.groups < FEW_GROUPS:
         said.append(f"{size.groups} groups are few: small differences cannot be seen.")
     return said
 
 
 def _do(comparison: Comparison, stated: MethodResult | None, learned: MethodResult | None) -> list[str]:
-    if any(not audit.passed and audit.severity == "invalid" for audit in comparison.audits):
-        return ["Do not act on these figures before the audits that failed are settled."]
+    failed = disqualifying_audits(comparison.audits)
+    if "" in failed:
+        return ["Do not act on these numbers before the audits that failed are settled."]
+    if learned is not None and learned.name in failed:
+        learned = None
     control = next((control for control in comparison.controls if control.auroc.low > 0.5), None)
     tells = learned is not None and learned.auroc.low > 0.5
     advice = []
@@ -198,7 +206,10 @@ def _do(comparison: Comparison, stated: MethodResult | None, learned: MethodResu
         )
     if comparison.methods[0].auroc.groups < FEW_GROUPS:
         advice.append("Collect more questions before anything depends on small differences.")
-    return advice
+    return advice + [
+        f"Do not rely on {method} before the audits that it failed are settled: {', '.join(names)}."
+        for method, names in failed.items()
+    ]
 
 
 def _use_learned(comparison: Comparison, learned: MethodResult, over: ControlComparison) -> str:
