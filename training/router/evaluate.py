@@ -17,7 +17,7 @@ from metaprobe.eval.routing import FEWEST_GROUPS, Matrix, Played, best_single, c
 from metaprobe.eval.routing_controls import against, always, shuffle_choices
 from metaprobe.eval.routing_curves import curve_figures
 from metaprobe.records.errors import ImportFileError, RecordError
-from metaprobe.records.importer import iter_json_lines
+from metaprobe.records.json_lines import iter_json_lines
 from metaprobe.records.outcomes import QuestionOutcomes, outcome_of_line
 from metaprobe.routing.learned import LearnedRouter
 from metaprobe.routing.learned_play import Game, play
