@@ -15,7 +15,8 @@ from metaprobe.probes.signals import Signal, measure_signals
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.answer_part import answer_logprobs
 from metaprobe.records.errors import ImportFileError, InvalidResponse, RecordError
-from metaprobe.records.importer import iter_json_lines, run_of_line
+from metaprobe.records.importer import run_of_line
+from metaprobe.records.json_lines import iter_json_lines
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
 from metaprobe.records.types import Run
 

@@ -117,7 +117,7 @@ def import_(file: Path, out: Path, skip_bad: bool) -> None:
     Of an answer already stored, what the line says (labels, group, messages, ...) replaces what was said before.
     """
     from metaprobe.records.errors import ImportFileError
-    from metaprobe.records.importer import import_file
+    from metaprobe.records.import_store import import_file
     from metaprobe.records.store import RunStore
 
     try:
