@@ -15,7 +15,7 @@ from metaprobe.training.common.roles import outer_folds
 from metaprobe.training.crossfit.audit import audit_method
 from metaprobe.training.crossfit.folds import CrossFit
 from metaprobe.training.crossfit.held_out import within_runs
-from metaprobe.training.crossfit.methods import MEAN_LOGPROB, RUN_IDENTITY, LADDER, USUAL_LADDER, Evidence
+from metaprobe.training.crossfit.methods import LADDER, MEAN_LOGPROB, RUN_IDENTITY, USUAL_LADDER, Evidence
 
 PROMPT = "prompt TF-IDF"
 

@@ -18,9 +18,9 @@ from metaprobe.training.crossfit.folds import BEST_BASELINE, blend_weights, cros
 from metaprobe.training.crossfit.methods import (
     AFTER,
     BLEND,
+    LADDER,
     MEAN_LOGPROB,
     STATED,
-    LADDER,
     CellTable,
     Evidence,
     HiddenProbeMethod,
