@@ -45,6 +45,8 @@ IMBALANCE = 2.0
 """Answers of the larger class for one of the smaller from which class weights are tried."""
 RISING = ("mean", "median", "min")
 """Statistics that the theory gives a sign: the surer the tokens of a window, the better the answer."""
+FALLING = tuple(f"terms.{name}" for name in ("lowest3", "mean", "min"))
+"""Features with the other sign: these terms are made of surprise, which is minus the log-probability."""
 TREE_ENSEMBLE_OPSET = 15
 """The newest that onnxmltools converts to."""
 
@@ -140,7 +142,7 @@ def fit_trees(
     base: Parameters = {"objective": objective, "metric": METRIC[objective], **COMMON, "seed": seed}
     base["num_threads"] = 1 if X.size < SMALL else 0
     if domain is not None:
-        base["monotone_constraints"] = _rising(names)
+        base["monotone_constraints"] = _signs(names)
         parameters, rounds, reached = best_elsewhere(
             X, y, roles.learning, domain, base=base, names=safe(names), start=start
         )
@@ -177,12 +179,13 @@ def _refinements(y: NDArray[np.int64] | None, names: Sequence[str]) -> Iterator[
     zeros = 0 if y is None else len(y) - ones
     if min(ones, zeros) and max(ones, zeros) >= IMBALANCE * min(ones, zeros):
         yield {"scale_pos_weight": zeros / ones}
-    if any(_rising(names)):
-        yield {"monotone_constraints": _rising(names)}
+    if any(_signs(names)):
+        yield {"monotone_constraints": _signs(names)}
 
 
-def _rising(names: Sequence[str]) -> list[int]:
-    return [int(name.rpartition(".")[2] in RISING) for name in names]
+def _signs(names: Sequence[str]) -> list[int]:
+    """LightGBM's constraint of each feature: 1 where a score may only rise with it, -1 where only fall, 0 for none."""
+    return [-1 if name in FALLING else int(name.rpartition(".")[2] in RISING) for name in names]
 
 
 def _auroc(y: NDArray[np.int64], grown: Grown) -> float:
