@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 from conftest import made_up
 
-from metaprobe.eval.gate import Stronger
+from metaprobe import demo
+from metaprobe.eval.gate_performance import Stronger
 from metaprobe.llms.weights import DEFAULT_MODEL
 from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
-from metaprobe.training import demo
 from metaprobe.training.adapter import train as adapter
 from metaprobe.training.adapter.fit import AdapterSettings
-from metaprobe.training.comparison import write as comparing
+from metaprobe.training.comparison import write_comparison as comparing
 from metaprobe.training.crossfit import study
+from metaprobe.training.crossfit.finished_folds import Progress
 from metaprobe.training.crossfit.methods import AFTER, BEFORE, FeatureTrees
-from metaprobe.training.crossfit.progress import Progress
 from metaprobe.training.gate import train as gate
 from metaprobe.training.hidden import train as hidden
 from metaprobe.training.linear.states_choice import Wanted

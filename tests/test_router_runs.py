@@ -16,10 +16,10 @@ from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, write_out
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Run, Usage
 from metaprobe.training.options import WrongOptions
-from metaprobe.training.router import runs as module
-from metaprobe.training.router import sources
-from metaprobe.training.router.runs import assessment_part, outcomes_at, outcomes_of
-from metaprobe.training.router.sources import Confidences, CrossFitted, sources_of
+from metaprobe.training.router import confidence_sources as sources
+from metaprobe.training.router import outcomes_of_runs as module
+from metaprobe.training.router.confidence_sources import Confidences, CrossFitted, sources_of
+from metaprobe.training.router.outcomes_of_runs import assessment_part, outcomes_at, outcomes_of
 
 
 def without(run: Run, *stages: str, agent: str = "") -> Run:

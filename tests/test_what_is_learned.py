@@ -20,29 +20,31 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # where it is run as a script
 from conftest import made_up
+from routed_worlds import logged_outcomes, outcomes
 from test_choice_training import runs as both_ways
 
 from metaprobe.checkpoints import Checkpoint, UntrustedCheckpoint
 from metaprobe.eval.gate import gate_lines
 from metaprobe.probes.adapter import Encoder
 from metaprobe.probes.features import features
-from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
 from metaprobe.records.store import RunStore
 from metaprobe.routing.learned import LearnedRouter
 from metaprobe.routing.learned_budget import Alone, Point
-from metaprobe.training.choice import evaluate_choice, export_choice, pair_variants
+from metaprobe.training.ask_again.data import pair_variants
+from metaprobe.training.ask_again.fit import evaluate_choice, export_choice
 from metaprobe.training.common.roles import final_roles
 from metaprobe.training.common.trees import fit_trees
 from metaprobe.training.crossfit.study import study_of
 from metaprobe.training.gate.fit import fit_gate
-from metaprobe.training.gate.folds import judge_held_out
-from metaprobe.training.gate.heads import SCHEMA
+from metaprobe.training.gate.held_out_gates import judge_held_out
+from metaprobe.training.gate.look_models import SCHEMA
 from metaprobe.training.gate.train import export_gate
 from metaprobe.training.hidden.difficulty import ease_of, evaluate_difficulty, fit_difficulty, train_difficulty
 from metaprobe.training.hidden.train import write_hidden
-from metaprobe.training.linear.layers import LinearProbe, fit_linear_probe
+from metaprobe.training.linear.layer_choice import fit_linear_probe
 from metaprobe.training.linear.lowrank import fit_low_rank_probe
-from metaprobe.training.router.controls import families_of
+from metaprobe.training.linear.probe import LinearProbe
+from metaprobe.training.router.control_policies import families_of
 from metaprobe.training.router.curve import alone_of, cross_played, curve_of, rule_of
 from metaprobe.training.router.data import Outcomes, outcomes_of
 from metaprobe.training.router.evaluate import evaluate_router
@@ -55,41 +57,6 @@ SEED = 3
 """Another than the default, so that it must be passed on."""
 STATES = 1500
 """Far fewer than in earnest."""
-
-TEAM = {"tiny": 0.0001, "small": 0.0003, "middle": 0.0006, "large": 0.002, "huge": 0.006, "odd": 0.003}
-WORDS = "red blue green round square long short old new loud".split()
-DIMENSIONS = ("sums", "facts", "")
-
-
-def outcomes(n: int = 260, *, timed: bool = True) -> list[QuestionOutcomes]:
-    """Six agents: the dearer, the better; words and dimensions move their skill, confidences tell of it."""
-    rng = np.random.default_rng(0)
-    made = []
-    for i in range(n):
-        dimension, words = DIMENSIONS[i % 3], rng.choice(WORDS, 4)
-        ease = 0.8 * ("red" in words) - 0.8 * ("old" in words) + 0.5 * (dimension == "facts") + rng.normal(0, 0.5)
-        agents = {}
-        for place, (name, price) in enumerate(TEAM.items()):
-            right = rng.random() < 1 / (1 + math.exp(0.6 - 0.6 * place - ease + 3.0 * (name == "odd")))
-            told = None if name == "middle" and i % 5 == 0 else float(1 / (1 + math.exp(-rng.normal(right, 0.8))))
-            answer = "yes" if right else str(rng.choice(["no", "not so", "maybe"]))
-            cost = price * (1 + len(" ".join(words)) / 50)
-            agents[name] = AgentOutcome(answer, float(right), told, cost, 300.0 * (place + 1) if timed else None)
-        made.append(QuestionOutcomes(f"q{i}", f"g{i // 2}", " ".join(words), dimension, agents))
-    return made
-
-
-def logged_outcomes() -> list[QuestionOutcomes]:
-    """Of each question one of three agents was asked, the middle one most."""
-    rng, names = np.random.default_rng(1), ("small", "middle", "large")
-    made = []
-    for one in outcomes(600):
-        chances = dict(zip(names, rng.dirichlet([1, 3, 2]).round(3) + 1e-3, strict=True))
-        chances = {name: chance / sum(chances.values()) for name, chance in chances.items()}
-        chosen = str(rng.choice(names, p=list(chances.values())))
-        asked = {chosen: dataclasses.replace(one.agents[chosen], confidence=None)}
-        made.append(dataclasses.replace(one, agents=asked, chosen=chosen, propensities=chances))
-    return made
 
 
 @cache

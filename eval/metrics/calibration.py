@@ -11,7 +11,7 @@ from math import sqrt
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metaprobe.eval.metrics.bootstrap import Interval, interval, percentile_interval, resample_values
+from metaprobe.eval.metrics.bootstrap import Interval, interval, resample_values, resampled_interval
 from metaprobe.eval.metrics.ranked import Floats, MetricFunction, Ranked, Value, rank_scores, ratio
 
 DEFAULT_BINS = 15
@@ -152,7 +152,7 @@ def ece_interval(
     measured = metric or ece
     estimate = float(np.asarray(measured(y, score)))
     values = resample_values(lambda weight: np.asarray(measured(y, score, weight)), weights)
-    return percentile_interval(estimate, np.maximum(values + estimate - np.nanmedian(values), 0.0), weights)
+    return resampled_interval(estimate, np.maximum(values + estimate - np.nanmedian(values), 0.0), weights)
 
 
 def ece_equal_width(
