@@ -128,8 +128,10 @@ def answer_tokens(tokens: Sequence[str], text: str) -> int:
     """
     ends = (n for n, token in enumerate(tokens) if END_TOKENS.fullmatch(token) and token not in text)
     count = next(ends, len(tokens))
+    if not count:
+        raise NoAnswer("the answer is empty")
     spelled, said = (_ESCAPED.sub("", written) for written in ("".join(tokens[:count]), text))
-    last = _ESCAPED.sub("", tokens[count - 1]) if count else ""
+    last = _ESCAPED.sub("", tokens[count - 1])
     if not spelled.startswith(said) or (len(said) < len(spelled) and len(spelled) - len(said) >= max(len(last), 1)):
         raise NoAnswer(OTHER_TOKENS)
     return count
