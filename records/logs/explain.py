@@ -1,4 +1,4 @@
-"""What an import would make of a file: what was recognised, what would be stored, what is missing for which training."""
+"""What an import would make of a file: its format, what would be stored, what is missing for which training."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -91,8 +91,8 @@ def _stored(found: Findings, whole: str) -> Iterator[str]:
     if found.answers:
         lengths = np.array(found.tokens or [0])
         yield (
-            f"               {found.with_logprobs} with log-probabilities ({int(np.median(lengths))} tokens in the median,"
-            f" {lengths.max()} at most), {found.with_top} of them with alternatives"
+            f"               {found.with_logprobs} with log-probabilities ({int(np.median(lengths))} tokens in the"
+            f" median, {lengths.max()} at most), {found.with_top} of them with alternatives"
         )
         yield f"               {found.with_prompt} with a prompt, {found.with_stated} with a stated confidence"
         yield f"               models: {_counted(found.models)}"
@@ -134,7 +134,7 @@ def _missing(found: Findings) -> Iterator[str]:
     if 0 < len(found.groups) < 100:
         yield f"               {len(found.groups)} groups are few: a few hundred give intervals that say something"
     if correct and len(correct) == 1:
-        yield f"               all answers are {'right' if 1.0 in correct else 'wrong'}: nothing can be learned from that"
+        yield f"               all answers are {'right' if 1.0 in correct else 'wrong'}: that teaches nothing"
 
 
 def _counted(counts: Counter[str]) -> str:

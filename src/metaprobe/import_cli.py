@@ -33,9 +33,7 @@ EVERY = 100
 @click.option(
     "--requests", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Input file of a batch, joined."
 )
-@click.option(
-    "--stated-only", is_flag=True, help="Take answers without log-probabilities for the confidence they state."
-)
+@click.option("--stated-only", is_flag=True, help="Take answers without log-probabilities for what they state.")
 @click.option("--skip-bad", is_flag=True, help="Pass over bad lines and list them, instead of stopping at the first.")
 @click.option(
     "--bad",
@@ -43,9 +41,7 @@ EVERY = 100
     type=click.Path(dir_okay=False, path_type=Path),
     help="Pass over bad lines, and write them and what is left out here, with reasons, as JSON lines.",
 )
-@click.option(
-    "--explain", "explaining", is_flag=True, help="Say what would be stored, and what is missing; store nothing."
-)
+@click.option("--explain", "explaining", is_flag=True, help="Say what would be stored and what is missing.")
 def import_(file: Path, out: Path | None, form: str, explaining: bool, skip_bad: bool, **options: Any) -> None:
     """Import answers into a run store.
 
