@@ -174,7 +174,8 @@ class KindReader:
                 self._spans.pop(0)
         sides = touched - {"edge"}
         if not touched:  # without text: a part of a character, or a marker that the server left out
-            self._latest = self._latest or self._kind
+            # Before all others it stands with what follows.
+            self._latest = self._latest or ("marker" if self._spans and self._spans[0][1] == "marker" else self._kind)
         elif len(sides) == 1:
             self._latest = sides.pop()  # type: ignore[assignment]
         else:

@@ -21,8 +21,8 @@ from metaprobe.records.types import Call, Item, Label, Message, Run, Sampling
 from metaprobe.tasks.loading import load_task
 
 STORE = Path(__file__).parent.parent.parent / "recorded" / "qwen-coder-0.5b-thinking"
-ITEMS = 60
-TOKENS = 160
+ITEMS = 36
+TOKENS = 80
 EXAMPLE = (
     Message("user", "What is 3 + 4?"),
     Message("assistant", "<think>\nI start at 3 and count four further: 4, 5, 6, 7.\n</think>\n\nThe answer is 7."),
@@ -40,7 +40,7 @@ SYSTEM = Message(
 @click.option("--items", type=int, default=ITEMS)
 def main(model: str, out: Path, items: int) -> None:
     """Ask every item once, greedily, and keep the call with its segments and whether its answer is right."""
-    llm = LocalLLM.load(model, batch_size=8)
+    llm = LocalLLM.load(model, batch_size=12)
     chosen = load_task("arithmetic", limit=items)
     calls = asyncio.run(ask(llm, chosen))
     shutil.rmtree(out, ignore_errors=True)
