@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Severity
-from metaprobe.checkpoints.shown import explain_fields
+from metaprobe.checkpoints.display import explain_fields
+from metaprobe.eval.comparison_display import ShownComparison
 from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.eval.metrics.calibration import ReliabilityBin, StatedCalibration
-from metaprobe.eval.metrics.controls import ControlComparison
-from metaprobe.eval.shown import ShownComparison
+from metaprobe.eval.metrics.strongest_control import ControlComparison
 from metaprobe.eval.system_results import Agreement, CostQuality, Coupling, Failures, SimilarityFlow, StageAccuracy
 
 Family = Literal["explicit", "log-probability", "plain", "learned", "own"]
@@ -121,7 +121,7 @@ class TrajectoryBands:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LayerSweep:
-    """One kind of probe over all layers. Each fold chooses by `training.linear.layers.one_standard_error`, which
+    """One kind of probe over all layers. Each fold chooses by `training.linear.layer_choice.one_standard_error`, which
     need not be where `selection_auroc` is highest."""
 
     probe: str

@@ -16,12 +16,12 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from metaprobe.llms import grammar
 from metaprobe.llms.base import Capabilities, LLMError, Request, Token
 from metaprobe.llms.batching import BatchQueue, bucket
+from metaprobe.llms.continuations import ScoredText, score
 from metaprobe.llms.generation import generate
 from metaprobe.llms.grammar import Grammars
-from metaprobe.llms.hidden import Capture, RowStates, StateReader, chosen_layers
+from metaprobe.llms.hidden_capture import Capture, RowStates, StateReader, chosen_layers
 from metaprobe.llms.prefix import companions, shareable
 from metaprobe.llms.recorder import BatchRecorder, BatchRow, Cancelled
-from metaprobe.llms.scoring import ScoredText, score
 from metaprobe.llms.stopping import StopTexts
 from metaprobe.llms.weights import DEFAULT_MODEL, Weights, resolve
 from metaprobe.records.segments import marked

@@ -18,7 +18,7 @@ from transformers import LogitsProcessor, StoppingCriteria
 
 from metaprobe.llms.base import LLMError
 from metaprobe.llms.grammar import Matcher
-from metaprobe.llms.hidden import RowStates, StateReader
+from metaprobe.llms.hidden_capture import RowStates, StateReader
 from metaprobe.llms.stopping import StopTexts
 from metaprobe.records.types import FloatArray, Sampling
 

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from metaprobe.llms.base import LLMError
-from metaprobe.llms.hidden import Capture, chosen_layers, layer_hooks
+from metaprobe.llms.continuations import score
+from metaprobe.llms.hidden_capture import Capture, chosen_layers, layer_hooks
 from metaprobe.llms.local import LocalLLM
-from metaprobe.llms.scoring import score
 from metaprobe.records.activations import to_float16
 from metaprobe.records.answer_part import tokens_of
 from metaprobe.records.segments import marked
@@ -66,10 +66,10 @@ class _DeepEnough(Exception):
 class StateReplay:
     """Reads recorded calls in a loaded model.
 
-    Layers are those of `metaprobe.llms.hidden.Capture`, and so are the positions while a model answers. `before_exact`
-    is the last token before the one in which the exact answer begins: the last prompt token where the answer begins
-    with it, and the last answer token where the answer does not hold it, for there everything was said and no exact
-    answer is to come.
+    Layers are those of `metaprobe.llms.hidden_capture.Capture`, and so are the positions while a model answers.
+    `before_exact` is the last token before the one in which the exact answer begins: the last prompt token where the
+    answer begins with it, and the last answer token where the answer does not hold it, for there everything was said
+    and no exact answer is to come.
     """
 
     def __init__(

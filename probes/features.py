@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.probes.segment_features import SEGMENT_FEATURES, segment_features
+from metaprobe.probes.terms import TERMS, terms
 from metaprobe.probes.window_statistics import STATISTICS, Reader, WindowPlan, plan, prepare
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.types import FloatArray
@@ -52,6 +53,7 @@ WINDOWS = (
 )
 
 TOP_SERIES = ("entropy", "margin")
+TERM_NAMES = tuple(f"terms.{name}" for name in TERMS)
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,8 @@ class Schema:
     """The number of tokens it may see, for the prefix schemas; None where it sees the finished response."""
     uses_top: bool = field(compare=False)
     """Whether it also describes entropy and margin of the likeliest tokens at each step."""
+    uses_terms: bool = field(compare=False, default=False)
+    """Whether its last features are the terms of `metaprobe.probes.terms`."""
     uses_segments: bool = field(compare=False, default=False)
     """Whether it also describes the thinking before the answer, and how the two differ."""
 
@@ -74,18 +78,23 @@ class Schema:
         return len(self.windows) * len(STATISTICS)
 
 
-SEGMENTED = "full+segments"
+ALONE, PLUS_TERMS, SEGMENTED = "terms", "+terms", "full+segments"
 SCHEMA_NAMES = (
-    *(name + top for top in ("", "+top") for name in ("full", *(f"prefix-{k}" for k in COUNTS))),
+    *(name + more for more in ("", "+top", PLUS_TERMS) for name in ("full", *(f"prefix-{k}" for k in COUNTS))),
+    ALONE,
     SEGMENTED,
 )
 
 
 @cache
 def schema(name: str) -> Schema:
-    """The schema called `name`: "full", "prefix-3" ... "prefix-50", each also with "+top", and "full+segments"."""
+    """The schema called `name`: "full", "prefix-3" ... "prefix-50", each also with "+top" or "+terms"; "terms";
+    "full+segments".
+    """
     if name not in SCHEMA_NAMES:
         raise RecordError(f"no feature schema is called {name!r}; there are: {', '.join(SCHEMA_NAMES)}")
+    if name == ALONE:
+        return Schema(name, (), TERM_NAMES, None, uses_top=False, uses_terms=True)
     kind, *plus = name.split("+")
     limit = None if kind == "full" else int(kind.removeprefix("prefix-"))
     windows = WINDOWS if limit is None else tuple(w for w in WINDOWS if 0 < w.count <= limit and not w.from_end)
@@ -93,10 +102,20 @@ def schema(name: str) -> Schema:
     if limit is None:
         names.append("length")
     if plus == ["segments"]:
-        return Schema(name, windows, (*names, *SEGMENT_FEATURES), limit, uses_top=False, uses_segments=True)
-    if plus:
+        names += SEGMENT_FEATURES
+    if "top" in plus:
         names += [f"{w.name}.{series}.{s}" for series in TOP_SERIES for w in windows for s in STATISTICS]
-    return Schema(name, windows, tuple(names), limit, uses_top=bool(plus))
+    if "terms" in plus:
+        names += TERM_NAMES
+    return Schema(
+        name,
+        windows,
+        tuple(names),
+        limit,
+        uses_top="top" in plus,
+        uses_terms="terms" in plus,
+        uses_segments="segments" in plus,
+    )
 
 
 def _full() -> Schema:
@@ -204,7 +223,11 @@ def _dense(
     prepared: Prepared | None = None,
 ) -> NDArray[np.float32]:
     """Features of n responses that all have T tokens: (n, T) and (n, T, k) -> (n, len(schema.names))."""
+    if not schema.windows:
+        return terms(logprobs)
     known = _read(schema, logprobs, prepared)
+    if schema.uses_terms:
+        return np.hstack([known, terms(logprobs)])
     if not schema.uses_top:
         return known
     result = np.full((len(logprobs), len(schema.names)), np.nan, np.float32)

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint, ContractMismatch, Metric, Pretrained, load_checkpoint
+from metaprobe.checkpoints.display import explain_fields
 from metaprobe.checkpoints.kinds import check_kind
-from metaprobe.checkpoints.shown import explain_fields
 from metaprobe.probes.contract import OnMismatch, check_choice, mismatch
 from metaprobe.probes.token_scores import TokenScores
 from metaprobe.records.answer_part import tokens_of

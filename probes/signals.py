@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.checkpoints.shown import explain_fields
+from metaprobe.checkpoints.display import explain_fields
 from metaprobe.records.answer_part import answer_logprobs
 from metaprobe.records.types import Call
 

@@ -44,7 +44,7 @@ class Item:
     """The template or fact the item was made from."""
     task: str = ""
     check: Check = "none"
-    """How an answer is checked (`metaprobe.records.scoring`)."""
+    """How an answer is checked (`metaprobe.records.correctness`)."""
     fields: dict[str, str] = field(default_factory=dict, hash=False)
     """What else a system's prompts may use: `essay`, `trait`, `rubric`, ... Every item of one task has the same."""
 

@@ -12,10 +12,10 @@ from random_model import LAYERS, PROMPTS, TOLERANCE, WORDS, answers, llm_of, req
 
 from metaprobe.llms import grammar
 from metaprobe.llms.base import Capabilities, LLMError, Request
-from metaprobe.llms.hidden import Capture, RowStates, chosen_layers, decoder_blocks, layer_hooks
+from metaprobe.llms.continuations import score
+from metaprobe.llms.hidden_capture import Capture, RowStates, chosen_layers, decoder_blocks, layer_hooks
 from metaprobe.llms.prefix import Prefixes, pad_rows
 from metaprobe.llms.recorder import nucleus
-from metaprobe.llms.scoring import score
 from metaprobe.records.types import Call
 
 network = random_model.network
@@ -158,7 +158,7 @@ def test_loglikelihood_is_that_of_a_plain_forward_pass(network, tokenizer, share
 def test_many_logits_are_computed_a_part_at_a_time(network, monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = [([5, 6, 7][: 1 + i % 3], [8] * (i % 4)) for i in range(12)]
     whole = score(network, pairs, pad=0)
-    monkeypatch.setattr("metaprobe.llms.scoring.LOGITS_AT_ONCE", 600)
+    monkeypatch.setattr("metaprobe.llms.continuations.LOGITS_AT_ONCE", 600)
     for one, other in zip(whole, score(network, pairs, pad=0), strict=True):
         torch.testing.assert_close(one.logprobs, other.logprobs, atol=TOLERANCE, rtol=0)
 

@@ -9,9 +9,9 @@ import pytest
 
 from metaprobe.eval.results import Family
 from metaprobe.training.common.roles import Roles
+from metaprobe.training.crossfit.finished_folds import Progress, keep_beside
 from metaprobe.training.crossfit.folds import crossfit
 from metaprobe.training.crossfit.methods import AFTER, Evidence, Fitted, GivenScore, HiddenProbeMethod, Method
-from metaprobe.training.crossfit.progress import Progress, keep_beside
 
 MEAN = GivenScore("mean", "log-probability", lambda table: np.array([x.mean() for x in table.logprobs]))
 PROBE = HiddenProbeMethod(AFTER, ("answer_last",))

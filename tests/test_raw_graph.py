@@ -24,8 +24,8 @@ from metaprobe.checkpoints import (
     seal,
 )
 from metaprobe.checkpoints.golden import record_raw
+from metaprobe.checkpoints.graph_session import GraphSession
 from metaprobe.checkpoints.manifest import RAW, RAW_GOLDEN
-from metaprobe.checkpoints.session import GraphSession
 from metaprobe.probes.features import SCHEMA_NAMES as ALL_NAMES
 from metaprobe.probes.features import SEGMENTED, features, schema
 from metaprobe.records.errors import InvalidResponse, RecordError

@@ -15,14 +15,14 @@ import pytest
 from made_up_report import HOSTILE, METHOD_OF_ALL, METHODS, made_up
 
 from metaprobe.eval.metrics.bootstrap import Interval
-from metaprobe.eval.metrics.controls import ControlComparison, ControlDifference
 from metaprobe.eval.metrics.selective import risk_coverage
+from metaprobe.eval.metrics.strongest_control import ControlComparison, ControlDifference
+from metaprobe.eval.report.first_screen import brief
 from metaprobe.eval.report.inside import layers_section
 from metaprobe.eval.report.layout import Column, Table, share, words
 from metaprobe.eval.report.methods import METRICS, clear_winner
 from metaprobe.eval.report.render import report_files
 from metaprobe.eval.report.sections import sections
-from metaprobe.eval.report.summary import brief
 from metaprobe.eval.report.systems import systems_section
 from metaprobe.eval.report.text import comparison_table, shorten
 from metaprobe.eval.results import Comparison, Finding, MethodResult

@@ -17,7 +17,7 @@ from metaprobe.serving.app import create_app
 from metaprobe.serving.metrics import Metrics
 from metaprobe.serving.scorer import Scorer
 from metaprobe.serving.settings import Settings
-from metaprobe.serving.stream import ScoredStream
+from metaprobe.serving.streamed_answer import ScoredStream
 from metaprobe.serving.wire import asked
 from metaprobe.training.crossfit.methods import Evidence
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from metaprobe.checkpoints import Generator
-from metaprobe.eval.audits.data import labels_by_source
+from metaprobe.eval.audits.training_data import labels_by_source
 from metaprobe.eval.table import AnswerTable, answer_table
 from metaprobe.probes.features import SEGMENTED, features, schema
 from metaprobe.records.errors import RecordError, StoreMismatch
@@ -18,7 +18,7 @@ from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, FloatArray, Run
 from metaprobe.training.common.grouping import join_table
 from metaprobe.training.common.operating_points import evaluations_of
-from metaprobe.training.common.write import answers_of
+from metaprobe.training.common.write_checkpoint import answers_of
 from metaprobe.training.crossfit.methods import Evidence
 from metaprobe.training.linear.states import InMemory, OnDisk
 from metaprobe.training.linear.states_choice import (
@@ -30,7 +30,7 @@ from metaprobe.training.linear.states_choice import (
     states_by_reader,
 )
 
-SCHEMA = "full"
+SCHEMA = "full+terms"
 
 IN_MEMORY = 2 << 30
 """Bytes of hidden states that are held at once."""
