@@ -30,7 +30,7 @@ import onnxruntime
 
 from benchmarks.features import best_seconds, naive, push_times_us
 from metaprobe.checkpoints import Draft, save_checkpoint
-from metaprobe.checkpoints.session import GraphSession
+from metaprobe.checkpoints.graph_session import GraphSession
 from metaprobe.probes.features import entropy, features, features_one, schema
 from metaprobe.probes.quality import QualityPredictor, Support
 from metaprobe.records.openai_format import alternatives

@@ -11,6 +11,7 @@ from typing import Any
 
 import metaprobe.checkpoints.golden as golden
 import metaprobe.checkpoints.strict_json as strict_json
+from metaprobe.checkpoints.display import explain_fields, html_table
 from metaprobe.checkpoints.errors import (
     ContractMismatch,
     MovingRevision,
@@ -21,6 +22,7 @@ from metaprobe.checkpoints.errors import (
 )
 from metaprobe.checkpoints.files import Files, Folder
 from metaprobe.checkpoints.flagging import flag_sentences
+from metaprobe.checkpoints.graph_session import TRIED_BYTES, Arrays, GraphSession, outputs_agree
 from metaprobe.checkpoints.hub import PREFIX, Repository, files_at
 from metaprobe.checkpoints.manifest import (
     GOLDEN,
@@ -36,8 +38,6 @@ from metaprobe.checkpoints.manifest import (
     printable,
 )
 from metaprobe.checkpoints.onnx_guard import check_model
-from metaprobe.checkpoints.session import TRIED_BYTES, Arrays, GraphSession, outputs_agree
-from metaprobe.checkpoints.shown import explain_fields, html_table
 
 
 @dataclass(frozen=True, slots=True)

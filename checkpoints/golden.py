@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 import metaprobe.checkpoints.strict_json as strict_json
 from metaprobe.checkpoints.errors import ContractMismatch, GoldenMismatch
+from metaprobe.checkpoints.graph_session import Arrays, GraphSession
 from metaprobe.checkpoints.manifest import GOLDEN, TensorSpec
-from metaprobe.checkpoints.session import Arrays, GraphSession
 
 MAX_ROWS = 16
 MAX_RANK = 8

@@ -15,7 +15,7 @@ from metaprobe.checkpoints.checkpoint import Checkpoint
 from metaprobe.checkpoints.errors import ContractMismatch
 from metaprobe.checkpoints.hub import PREFIX, Repository, explain_errors, huggingface_hub, location_of
 from metaprobe.checkpoints.manifest import CARD, MANIFEST, FileEntry, Manifest, manifest_bytes
-from metaprobe.checkpoints.write import check_target, place
+from metaprobe.checkpoints.save import check_target, place
 
 LIBRARY = "metaprobe"
 HELD_OUT = "held-out folds by group"

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from metaprobe.pipelines import Session, Setup, System
-from metaprobe.pipelines.contract import check
 from metaprobe.pipelines.session import UNREAD
+from metaprobe.pipelines.suitability import check
 from metaprobe.probes.signals import STATED, Signal
 from metaprobe.records.atomic import atomic_write
+from metaprobe.records.correctness import is_correct
 from metaprobe.records.errors import RecordError, StoreMismatch, Unwritable
-from metaprobe.records.scoring import is_correct
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Item, Label, Run
 from metaprobe.records.writer import RunWriter
@@ -75,7 +75,7 @@ async def collect(
     begin with, to which this collection's are added at its end. Raises `StoreMismatch` where the store was collected
     with another system, model, prompts, policy, signals, options, profiles or `settings`, `StoreHeld` where another
     process writes into it, `RecordError` where `check_learners` does, and for a signal or policy that the system cannot
-    use (`metaprobe.pipelines.contract`). Raises `Unwritable` at the first answer that cannot be kept, as on a full
+    use (`metaprobe.pipelines.suitability`). Raises `Unwritable` at the first answer that cannot be kept, as on a full
     disk: nothing more is asked then, and the message says how many runs are stored.
     """
     chosen = system.chosen(variants)

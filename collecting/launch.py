@@ -19,12 +19,12 @@ from metaprobe.collecting.collect import (
     run_id,
     unsaid,
 )
+from metaprobe.collecting.given_options import check_constants, check_limits, check_needs, options_of
 from metaprobe.collecting.models import api_options, check_layers, load_models, parse_models, tokens_per_second
-from metaprobe.collecting.options import check_constants, check_limits, check_needs, options_of
 from metaprobe.llms.base import LLMError
 from metaprobe.llms.cache import CachedLLM, CallCache, OnCall
 from metaprobe.pipelines import Models, Prompts, Setup, System, load_system
-from metaprobe.pipelines.contract import check
+from metaprobe.pipelines.suitability import check
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.errors import RecordError, Unwritable
 from metaprobe.records.plugins import load_plugin
@@ -37,7 +37,7 @@ from metaprobe.routing.policy import Policy, learns
 from metaprobe.routing.profile_store import ProfileStore
 from metaprobe.routing.profiles import Profiles
 from metaprobe.routing.review import ReviewRules
-from metaprobe.tasks.loading import DEFAULT_SEED, load_task
+from metaprobe.tasks.named_tasks import DEFAULT_SEED, load_task
 
 CACHE_FILE = "calls.sqlite"
 POLICIES = "metaprobe.policies"

@@ -16,17 +16,17 @@ from metaprobe.eval.metrics.bootstrap import (
     resampled_interval,
 )
 from metaprobe.eval.metrics.calibration import brier_skill, ece_interval, reliability_table, stated_calibration
-from metaprobe.eval.metrics.controls import (
+from metaprobe.eval.metrics.discrimination import auprc, auroc
+from metaprobe.eval.metrics.ranked import MetricFunction
+from metaprobe.eval.metrics.selective import aurc
+from metaprobe.eval.metrics.stratified import StratifiedAuroc
+from metaprobe.eval.metrics.strongest_control import (
     ControlComparison,
     MetricValues,
     control_comparison,
     metric_values,
     paired_interval,
 )
-from metaprobe.eval.metrics.discrimination import auprc, auroc
-from metaprobe.eval.metrics.ranked import MetricFunction
-from metaprobe.eval.metrics.selective import aurc
-from metaprobe.eval.metrics.stratified import StratifiedAuroc
 from metaprobe.eval.results import (
     CONTROL_FAMILIES,
     Accuracy,

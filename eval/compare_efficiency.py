@@ -13,7 +13,7 @@ from metaprobe.eval.metrics.ranked import Floats
 from metaprobe.eval.metrics.type2 import equal_grades, fit_meta_d, response_counts, sensitivity
 from metaprobe.eval.results import Efficiency, TwoChoice
 from metaprobe.eval.table import AnswerTable
-from metaprobe.records.scoring import is_correct
+from metaprobe.records.correctness import is_correct
 from metaprobe.records.types import Item
 
 

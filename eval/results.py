@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Severity
-from metaprobe.checkpoints.shown import explain_fields
+from metaprobe.checkpoints.display import explain_fields
+from metaprobe.eval.comparison_display import ShownComparison
 from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.eval.metrics.calibration import ReliabilityBin, StatedCalibration
-from metaprobe.eval.metrics.controls import ControlComparison
-from metaprobe.eval.shown import ShownComparison
+from metaprobe.eval.metrics.strongest_control import ControlComparison
 from metaprobe.eval.system_results import Agreement, CostQuality, Coupling, Failures, SimilarityFlow, StageAccuracy
 
 Family = Literal["explicit", "log-probability", "plain", "learned", "own"]
@@ -121,7 +121,7 @@ class TrajectoryBands:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LayerSweep:
-    """One kind of probe over all layers. Each fold chooses by `training.linear.layers.one_standard_error`, which
+    """One kind of probe over all layers. Each fold chooses by `training.linear.layer_choice.one_standard_error`, which
     need not be where `selection_auroc` is highest."""
 
     probe: str
@@ -202,11 +202,13 @@ class Finding:
     detail: str
     severity: Severity = "weak"
     """What it means where it failed."""
+    method: str = ""
+    """The method whose numbers it is about; empty where it is about the answers, and so about every method."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairTest:
-    """Whether one method tells right from wrong better than a reference does: AUROC, paired, on the same answers."""
+    """Whether one method distinguishes right from wrong better than a reference: AUROC, paired, on the same answers."""
 
     method: str
     reference: str

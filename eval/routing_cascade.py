@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.eval.metrics.ranked import Floats
-from metaprobe.eval.routing import Matrix, Played
 from metaprobe.eval.routing_curves import hull_corners
+from metaprobe.eval.routing_performance import Matrix, Played
 from metaprobe.records.errors import RecordError
 
 CUTS = 64

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from metaprobe.eval.metrics.bootstrap import Interval, mean_interval, resample_values
 from metaprobe.eval.metrics.delong import holm, normal_p
 from metaprobe.eval.metrics.ranked import Floats
-from metaprobe.eval.routing import Matrix, Played
 from metaprobe.eval.routing_curves import hull_corners
+from metaprobe.eval.routing_performance import Matrix, Played
 from metaprobe.records.errors import RecordError
 
 STREAM = 0x0DD

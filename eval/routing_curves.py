@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval
 from metaprobe.eval.metrics.ranked import Floats, MetricFunction, Value, check_weights
-from metaprobe.eval.routing import RESAMPLES, Matrix, Played, best_single, cheapest, replay
+from metaprobe.eval.routing_performance import RESAMPLES, Matrix, Played, best_single, cheapest, replay
 from metaprobe.records.errors import RecordError
 
 

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.eval.results import Comparison, Trajectories
-from metaprobe.eval.routing import Matrix, Played, oracle, outcome_of, replay
 from metaprobe.eval.routing_controls import always
 from metaprobe.eval.routing_curves import upper_hull
+from metaprobe.eval.routing_performance import Matrix, Played, oracle, outcome_of, replay
 from metaprobe.eval.system_results import CostPoint, CostQuality, SimilarityFlow
 from metaprobe.eval.systems.metacogagent import outcome_matrix
 from metaprobe.eval.systems.metacrit import STAGES, Embed, similarity_flow, stage_accuracy

@@ -16,14 +16,15 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from metaprobe.llms import grammar
 from metaprobe.llms.base import Capabilities, LLMError, Request, Token
 from metaprobe.llms.batching import BatchQueue, bucket
+from metaprobe.llms.continuations import ScoredText, score
 from metaprobe.llms.generation import generate
 from metaprobe.llms.grammar import Grammars
-from metaprobe.llms.hidden import Capture, RowStates, StateReader, chosen_layers
+from metaprobe.llms.hidden_capture import Capture, RowStates, StateReader, chosen_layers
 from metaprobe.llms.prefix import companions, shareable
 from metaprobe.llms.recorder import BatchRecorder, BatchRow, Cancelled
-from metaprobe.llms.scoring import ScoredText, score
 from metaprobe.llms.stopping import StopTexts
 from metaprobe.llms.weights import DEFAULT_MODEL, Weights, resolve
+from metaprobe.records.segments import marked
 from metaprobe.records.types import Call, Message, Usage
 
 SCORED = -1
@@ -277,7 +278,7 @@ class LocalLLM:
             abandoned=job.abandoned,
         )
         if self.capture is not None and request.hidden:
-            row.states = RowStates(self.capture, revocable=row.stops.window if row.stops else 0)
+            row.states = RowStates(self.capture, self.piece, revocable=row.stops.window if row.stops else 0)
         if job.on_token is not None:
             row.listener = self._streamer(row, job.on_token)
         return row
@@ -313,6 +314,7 @@ class LocalLLM:
         return self._made(
             job,
             row.tokens,
+            segments=marked(self.piece(token) for token in row.tokens),
             text=self._text(row.tokens) if row.text is None else row.text,
             logprobs=np.asarray(row.logprobs, dtype=np.float32),
             top_logprobs=self._stacked(row.top),

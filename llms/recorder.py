@@ -18,7 +18,7 @@ from transformers import LogitsProcessor, StoppingCriteria
 
 from metaprobe.llms.base import LLMError
 from metaprobe.llms.grammar import Matcher
-from metaprobe.llms.hidden import RowStates, StateReader
+from metaprobe.llms.hidden_capture import RowStates, StateReader
 from metaprobe.llms.stopping import StopTexts
 from metaprobe.records.types import FloatArray, Sampling
 
@@ -141,7 +141,11 @@ class BatchRecorder(LogitsProcessor):
             latest = self._reader.latest()
             for place, row in enumerate(self._rows):
                 if row.states is not None and row.ended is None:
-                    row.states.add(latest[:, place])
+                    count = row.states.count
+                    if count is None:
+                        row.states.begin(latest[:, place])
+                    else:
+                        row.states.add(latest[:, place], row.tokens[count])
         logprobs = torch.log_softmax(scores.float(), dim=-1)  # (B, V)
         drawn, chosen = self._draw(logprobs)
         values = logprobs.gather(1, chosen[:, None])[:, 0].tolist()

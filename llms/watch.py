@@ -21,7 +21,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, StoppingCriteria
 
 from metaprobe.llms.base import LLMError
-from metaprobe.llms.hidden import Capture, StateReader, decoder_blocks
+from metaprobe.llms.hidden_capture import Capture, StateReader, decoder_blocks
 from metaprobe.records.types import FloatArray
 
 Stop = Callable[[int, Sequence[float]], bool]

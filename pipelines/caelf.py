@@ -27,9 +27,9 @@ from typing import Any
 from metaprobe.pipelines.argumentation import Semantics, extensions
 from metaprobe.pipelines.feedback_rating import CRITERIA, RATING_TOKENS, rate_feedback
 from metaprobe.pipelines.judging import STAGE as JUDGE_STAGE
-from metaprobe.pipelines.options import Constant, Need
 from metaprobe.pipelines.session import Session, Setup
 from metaprobe.pipelines.system import System
+from metaprobe.pipelines.system_options import Constant, Need
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Item, Run
 

@@ -20,9 +20,9 @@ from statistics import fmean
 from typing import Any
 
 from metaprobe.pipelines.answers import canonical, final_answer
-from metaprobe.pipelines.options import Constant
 from metaprobe.pipelines.session import Session
 from metaprobe.pipelines.system import System
+from metaprobe.pipelines.system_options import Constant
 from metaprobe.probes.signals import Signal, Signals, signals_of
 from metaprobe.probes.verbalized import parse_confidence, parse_difficulty
 from metaprobe.records.answers import find_choices, words

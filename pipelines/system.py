@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from metaprobe.pipelines.answers import final_answer
-from metaprobe.pipelines.options import Constant, Need
 from metaprobe.pipelines.session import Session, Setup
+from metaprobe.pipelines.system_options import Constant, Need
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Item, Run, Sampling
 from metaprobe.routing.profiles import Experience

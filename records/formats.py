@@ -123,4 +123,5 @@ def _from_call(call: Call) -> ParsedResponse:
         call.usage,
         call.logprobs_mode,
         call.sampling.temperature,
+        call.segments,
     )

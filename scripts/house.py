@@ -20,7 +20,7 @@ JOURNEYS = {
     "`import metaprobe`": "import metaprobe",
     "a response to a verdict": "import metaprobe; metaprobe.QualityPredictor",
     "`metaprobe train quality`": "import metaprobe.training.quality.train",
-    "`metaprobe compare`": "import metaprobe.training.comparison.write",
+    "`metaprobe compare`": "import metaprobe.training.comparison.write_comparison",
 }
 """What a user does -> what is imported for it; command line apart."""
 

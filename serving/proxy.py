@@ -27,7 +27,7 @@ from metaprobe.serving.metrics import Metrics
 from metaprobe.serving.refusal import Refusal
 from metaprobe.serving.scorer import Scorer
 from metaprobe.serving.settings import Settings
-from metaprobe.serving.stream import ScoredStream
+from metaprobe.serving.streamed_answer import ScoredStream
 from metaprobe.serving.wire import UNREADABLE, ChatRequest, asked, choices_of, hide, with_verdicts
 
 logger = logging.getLogger(__name__)

@@ -11,8 +11,8 @@ import numpy as np
 
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, mean_interval
 from metaprobe.records.answers import letter_options
+from metaprobe.records.correctness import is_correct
 from metaprobe.records.errors import ImportFileError, RecordError
-from metaprobe.records.scoring import is_correct
 from metaprobe.records.types import Check, Item
 
 Record = Mapping[str, Any]

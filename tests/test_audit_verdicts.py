@@ -7,7 +7,8 @@ import pytest
 from conftest import made_up
 from numpy.typing import NDArray
 
-from metaprobe.eval.audits.controls import (
+from metaprobe.eval.audits.domains import Elsewhere, domains_of, holds_elsewhere, judge_left_out
+from metaprobe.eval.audits.simpler_predictors import (
     above_chance,
     beats_controls,
     layers_tried,
@@ -15,8 +16,7 @@ from metaprobe.eval.audits.controls import (
     random_features,
     shuffled_labels,
 )
-from metaprobe.eval.audits.data import label_noise
-from metaprobe.eval.audits.domains import Elsewhere, domains_of, holds_elsewhere, judge_left_out
+from metaprobe.eval.audits.training_data import label_noise
 from metaprobe.eval.metrics.agreement import quadratic_weighted_kappa
 from metaprobe.eval.metrics.bootstrap import (
     Interval,
@@ -26,8 +26,8 @@ from metaprobe.eval.metrics.bootstrap import (
     resampled_interval,
 )
 from metaprobe.eval.metrics.calibration import brier_skill
-from metaprobe.eval.metrics.controls import ControlComparison, ControlDifference
 from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.metrics.strongest_control import ControlComparison, ControlDifference
 
 N = 300
 GROUPS = np.array([f"g{i}" for i in range(N)])
@@ -58,7 +58,7 @@ def test_above_chance_is_said_by_the_lower_bound(n: int, strength: float, passed
 def test_a_score_is_invalid_where_its_whole_interval_is_negligible(
     high: float, severity: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("metaprobe.eval.audits.controls.interval", lambda *_: told(0.47, 0.5, high))
+    monkeypatch.setattr("metaprobe.eval.audits.simpler_predictors.interval", lambda *_: told(0.47, 0.5, high))
     audit = above_chance(np.array([0, 1]), np.zeros(2), np.ones((1, 2), dtype=int), name="probe")
     assert (audit.passed, audit.severity) == (False, severity)
 

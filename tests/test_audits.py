@@ -8,7 +8,10 @@ from conftest import made_up
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaprobe.eval.audits.controls import (
+from metaprobe.eval.audits.domains import domains_of, holds_elsewhere, judge_left_out
+from metaprobe.eval.audits.run_audits import AuditInputs, run_audits
+from metaprobe.eval.audits.similar import normalise, similar_pairs
+from metaprobe.eval.audits.simpler_predictors import (
     above_chance,
     beats_controls,
     free_controls,
@@ -17,7 +20,7 @@ from metaprobe.eval.audits.controls import (
     random_features,
     shuffled_labels,
 )
-from metaprobe.eval.audits.data import (
+from metaprobe.eval.audits.training_data import (
     auroc_ceiling,
     class_balance,
     group_overlap,
@@ -26,13 +29,10 @@ from metaprobe.eval.audits.data import (
     near_duplicates,
     repeated_questions,
 )
-from metaprobe.eval.audits.domains import domains_of, holds_elsewhere, judge_left_out
-from metaprobe.eval.audits.run import AuditInputs, run_audits
-from metaprobe.eval.audits.similar import normalise, similar_pairs
 from metaprobe.eval.audits.transfer import transfer_matrix
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights
-from metaprobe.eval.metrics.controls import against_controls
 from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.metrics.strongest_control import against_controls
 from metaprobe.records.types import Call, Item, Label, Run
 
 N = 300

@@ -10,7 +10,7 @@ from metaprobe.checkpoints import Generator, Training
 from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.eval.results import Finding
 from metaprobe.training.common.graphs import linear_graph
-from metaprobe.training.common.write import Export, answers_of, model_card, trust_lines, write_checkpoint
+from metaprobe.training.common.write_checkpoint import Export, answers_of, model_card, trust_lines, write_checkpoint
 
 
 def export(**more: Any) -> Export:

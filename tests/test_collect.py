@@ -12,7 +12,7 @@ from metaprobe.collecting.collect import CollectReport, check_learners, collect,
 from metaprobe.collecting.launch import CollectionPlan, launch
 from metaprobe.llms.base import Capabilities, LLMError, Request
 from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup
-from metaprobe.pipelines.options import Options
+from metaprobe.pipelines.system_options import Options
 from metaprobe.records.errors import RecordError, StoreMismatch, Unwritable
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Decision, Item, Run

@@ -14,7 +14,7 @@ from metaprobe.checkpoints import ContractMismatch, TamperedCheckpoint, describe
 from metaprobe.probes.contract import mismatch
 from metaprobe.probes.hidden import ConfidenceProbe
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.probes.scoring import score_lines
+from metaprobe.probes.score_file import score_lines
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.types import Call, Hidden
 from metaprobe.training.common.calibrate import Platt, sigmoid

@@ -19,7 +19,7 @@ import metaprobe
 from metaprobe import ConfidenceProbe, DifficultyProbe
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.cli import main
-from metaprobe.llms.hidden import Capture
+from metaprobe.llms.hidden_capture import Capture
 from metaprobe.llms.text_states import text_states
 from metaprobe.probes.token_scores import TokenScores
 from metaprobe.records.errors import InvalidResponse, MissingExtra, RecordError

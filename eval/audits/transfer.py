@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.audits.controls import Scores
+from metaprobe.eval.audits.simpler_predictors import Scores
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, resampled_interval
-from metaprobe.eval.metrics.controls import metric_values
 from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.metrics.strongest_control import metric_values
 from metaprobe.eval.table import AnswerTable
 
 Rows = NDArray[np.int64]

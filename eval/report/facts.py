@@ -56,7 +56,13 @@ def audits_section(audits: tuple[Finding, ...]) -> Section:
             for audit in order
         ),
         records=[
-            {"name": audit.name, "passed": int(audit.passed), "severity": audit.severity, "detail": audit.detail}
+            {
+                "name": audit.name,
+                "method": audit.method,
+                "passed": int(audit.passed),
+                "severity": audit.severity,
+                "detail": audit.detail,
+            }
             for audit in audits
         ],
     )
@@ -69,10 +75,23 @@ def audits_section(audits: tuple[Finding, ...]) -> Section:
 
 
 def consequence(audit: Finding) -> str:
-    """What the result of an audit means for the figures; nothing where it passed."""
+    """What the result of an audit means for the numbers of its method, or of every method; empty where it passed."""
     if audit.passed:
         return ""
-    return "the figures cannot be believed" if audit.severity == "invalid" else "the figures are weaker than they look"
+    numbers = f"the numbers of {audit.method}" if audit.method else "the numbers"
+    return f"{numbers} cannot be believed" if audit.severity == "invalid" else f"{numbers} are weaker than they look"
+
+
+def disqualifying_audits(audits: tuple[Finding, ...]) -> dict[str, list[str]]:
+    """Returns the names of the failed audits after which numbers cannot be believed, by the method they are about.
+
+    The key is empty for audits of the answers, after which no method's numbers can be believed.
+    """
+    failed: dict[str, list[str]] = {}
+    for audit in audits:
+        if not audit.passed and audit.severity == "invalid":
+            failed.setdefault(audit.method, []).append(audit.name)
+    return failed
 
 
 def _mark(audit: Finding) -> str:

@@ -39,7 +39,7 @@ from metaprobe.training.crossfit.methods import (
     standard_methods,
 )
 from metaprobe.training.crossfit.study import BLENDED
-from metaprobe.training.linear.probe import KINDS, fit_linear
+from metaprobe.training.linear.fit_block import KINDS, fit_linear
 from research.blocks import markdown, write
 from research.hidden.controls import JOINED, gain_of, over_strongest, packed, says, shown, with_joined
 

@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from metaprobe.checkpoints import UntrustedCheckpoint
-from metaprobe.eval.gate import GateReport, LookResult, RateResult, UseResult, gate_markdown
+from metaprobe.eval.gate_performance import GateReport, LookResult, RateResult, UseResult, gate_markdown
 from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.training.gate.train import write_gate
 from research.blocks import write

@@ -12,13 +12,13 @@ from typing import Any
 
 import click
 
-from metaprobe.eval.audits.controls import free_controls
+from metaprobe.eval.audits.simpler_predictors import free_controls
 from metaprobe.eval.compare import run_of_answers
 from metaprobe.eval.metrics.bootstrap import cluster_weights, interval
-from metaprobe.eval.metrics.controls import ControlComparison, ControlDifference, against_controls
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.ranked import MetricFunction
 from metaprobe.eval.metrics.stratified import StratifiedAuroc
+from metaprobe.eval.metrics.strongest_control import ControlComparison, ControlDifference, against_controls
 from metaprobe.training.crossfit.audit import CONTROLS
 from metaprobe.training.crossfit.folds import crossfit
 from metaprobe.training.crossfit.methods import FeatureTrees, standard_methods

@@ -17,12 +17,12 @@ import click
 import numpy as np
 
 from metaprobe.eval.metrics.bootstrap import cluster_weights, mean_interval
-from metaprobe.eval.routing import best_single, cheapest, oracle
 from metaprobe.eval.routing_controls import always
+from metaprobe.eval.routing_performance import best_single, cheapest, oracle
 from metaprobe.routing.learned import LearnedRouter
 from metaprobe.routing.learned_state import AskedAgent, Known
 from metaprobe.training.common.roles import group_folds
-from metaprobe.training.router.controls import Family, families_of
+from metaprobe.training.router.control_policies import ControlFamily, families_of
 from metaprobe.training.router.data import Outcomes, outcomes_of
 from metaprobe.training.router.evaluate import matrix_of
 from metaprobe.training.router.train import write_router
@@ -144,7 +144,7 @@ def ways(split: Split, keep: Path | None, name: str) -> list[tuple[dict[str, Res
     """For each budget of the split, what the router and every control come to on its test questions; and the controls
     where they spend there what the router does."""
     mine = router_plays(split, keep, name)
-    mixed = Family(mine.cost, mine.accuracy, mine.settings)
+    mixed = ControlFamily(mine.cost, mine.accuracy, mine.settings)
     controls = families_of(split.data, split.train, split.test, seed=split.seed)
     alone = controls["random mixture"]
     found = []

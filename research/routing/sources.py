@@ -33,8 +33,8 @@ from metaprobe.training.common.roles import group_folds, roles_without
 from metaprobe.training.crossfit.evidence import load_evidence
 from metaprobe.training.crossfit.folds import crossfit
 from metaprobe.training.crossfit.methods import TREES, USUAL_TREES, Evidence
-from metaprobe.training.router.runs import assessment_part, outcomes_of
-from metaprobe.training.router.sources import Confidences, CrossFitted
+from metaprobe.training.router.confidence_sources import Confidences, CrossFitted
+from metaprobe.training.router.outcomes_of_runs import assessment_part, outcomes_of
 from metaprobe.training.router.train import write_router
 from research.blocks import markdown, write
 from research.routing.agents_play import PRICES, Floats, Ints, Played, Reads, Table, call_of, play

@@ -24,8 +24,8 @@ from numpy.typing import ArrayLike
 
 from metaprobe.checkpoints import UntrustedCheckpoint
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, mean_interval
-from metaprobe.eval.metrics.controls import against_controls
 from metaprobe.eval.metrics.ranked import Value
+from metaprobe.eval.metrics.strongest_control import against_controls
 from metaprobe.eval.systems import metacogagent
 from metaprobe.eval.table import group_of
 from metaprobe.probes.source import SignalSource

@@ -145,7 +145,7 @@ def _refuse(options: set[str], whom: str) -> None:
 
 
 def _promote_reader(new: str, running: str, data: tuple[Path, ...], **options: Any) -> Any:
-    from metaprobe.training.promote import load_reader, promote
+    from metaprobe.training.promotion.predictors import load_reader, promote
 
     if files := [str(path) for path in data if path.is_file()]:
         raise click.UsageError(f"{files[0]} is a file; predictors and probes are judged on run stores")
@@ -155,7 +155,7 @@ def _promote_reader(new: str, running: str, data: tuple[Path, ...], **options: A
 def _promote_router(new: str, running: str, data: tuple[Path, ...], price: float | None) -> Any:
     from metaprobe.records.outcomes import read_outcomes
     from metaprobe.routing.learned import LearnedRouter
-    from metaprobe.training.router.promote import promote
+    from metaprobe.training.promotion.routers import promote
 
     if len(data) != 1 or not data[0].is_file():
         raise click.UsageError("a router is promoted on one file of outcomes, one question a line")

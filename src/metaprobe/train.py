@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from metaprobe.checkpoints import Checkpoint
-from metaprobe.checkpoints.shown import with_fields
+from metaprobe.checkpoints.display import with_fields
 from metaprobe.training.options import (
     AdapterOptions,
     CompareOptions,
@@ -149,6 +149,6 @@ def compare(runs: Stores, options: CompareOptions) -> "Comparison":
         >>> comparison.methods[0].name, comparison.to_dict()["answers"] == len(comparison.y)
         ('stated confidence', True)
     """
-    from metaprobe.training.comparison.write import compare
+    from metaprobe.training.comparison.write_comparison import compare
 
     return compare(_listed(runs), options)

@@ -16,7 +16,7 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 from metaprobe.training.adapter.fit import AdapterScorer
 from metaprobe.training.common.calibrate import Platt
-from metaprobe.training.common.write import answers_of, trust_lines
+from metaprobe.training.common.write_checkpoint import answers_of, trust_lines
 
 LOWEST = -1e9
 """Added to attention scores of later tokens. Not minus infinity, which the guard of checkpoints refuses in a graph."""

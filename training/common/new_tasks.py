@@ -29,11 +29,12 @@ def best_elsewhere(
     *,
     base: dict[str, Any],
     names: Sequence[str],
+    start: NDArray[np.float64] | None = None,
 ) -> tuple[dict[str, Any], int, float]:
     """(parameters, rounds, mean AUROC on a domain left out): of those tried on `rows`, the best.
 
-    `base` holds what is not chosen. Raises `RecordError` where there are not two domains with enough answers of both
-    classes.
+    `base` holds what is not chosen, `start` (n,) the log-odds that the trees add to. Raises
+    `RecordError` where there are not two domains with enough answers of both classes.
     """
     lightgbm = require("lightgbm", "fit")
     base = {**base, "min_data_in_leaf": SMALLEST_LEAF}
@@ -48,10 +49,12 @@ def best_elsewhere(
     merit = np.zeros((len(LEAVES), len(ROUNDS)))
     for part in left_out:
         others = rows[domain[rows] != domain[part[0]]]
-        data = lightgbm.Dataset(X[others], y[others], feature_name=list(names), free_raw_data=False)
+        known = None if start is None else start[others]
+        data = lightgbm.Dataset(X[others], y[others], init_score=known, feature_name=list(names), free_raw_data=False)
         for i, leaves in enumerate(LEAVES):
             booster = lightgbm.train({**base, "num_leaves": leaves}, data, num_boost_round=ROUNDS[-1])
             for j, rounds in enumerate(ROUNDS):
-                merit[i, j] += auroc(y[part], booster.predict(X[part], raw_score=True, num_iteration=rounds))
+                added = booster.predict(X[part], raw_score=True, num_iteration=rounds)
+                merit[i, j] += auroc(y[part], added if start is None else added + start[part])
     size, stop = np.unravel_index(int(merit.argmax()), merit.shape)
     return {**base, "num_leaves": LEAVES[size]}, ROUNDS[stop], float(merit.max()) / len(left_out)

@@ -6,9 +6,9 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.audits.controls import IDENTITY
 from metaprobe.eval.audits.domains import Elsewhere, judge_left_out
-from metaprobe.eval.audits.run import AuditInputs, AuditReport, run_audits
+from metaprobe.eval.audits.run_audits import AuditInputs, AuditReport, run_audits
+from metaprobe.eval.audits.simpler_predictors import IDENTITY
 from metaprobe.records.activations import Activations
 from metaprobe.records.errors import RecordError
 from metaprobe.training.common.calibrate import choose_calibrator, fit_platt
@@ -18,9 +18,11 @@ from metaprobe.training.crossfit.methods import (
     Evidence,
     FeatureTrees,
     HiddenProbeMethod,
+    LogprobLadder,
     LowRankProbe,
     Method,
     Scores,
+    calibrators_of,
 )
 from metaprobe.training.linear.states import InMemory
 
@@ -68,7 +70,9 @@ def out_of_domain(evidence: Evidence, method: Method, *, seed: int = 0) -> Elsew
         roles = roles_without(rows, table.groups.tolist(), table.y, seed=seed)
         scores = method.fit(evidence, roles, seed=seed).score(np.arange(len(table)))
         at = roles.calibration
-        found = choose_calibrator(scores[at], table.y[at], table.groups[at], seed=seed)
+        found = choose_calibrator(
+            scores[at], table.y[at], table.groups[at], candidates=calibrators_of(method), seed=seed
+        )
         return scores[rows], found.calibrator.probability(scores[rows])
 
     try:
@@ -116,8 +120,11 @@ def _labels_refitted(evidence: Evidence, method: Method) -> Callable[[NDArray[np
 
 def _noise_refitted(evidence: Evidence, method: Method) -> Callable[[NDArray[np.float32]], Scores]:
     def refitted(noise: NDArray[np.float32]) -> Scores:
-        if isinstance(method, FeatureTrees):
-            return _refitted(dataclasses.replace(evidence, features=noise), method)
+        if isinstance(method, FeatureTrees | LogprobLadder):
+            # Whose run an answer is of is no feature: with one run for all, base rates cannot stand in for noise.
+            nothing = np.full(len(noise), "")
+            table = dataclasses.replace(evidence.table, models=nothing, tasks=nothing, variants=nothing)
+            return _refitted(dataclasses.replace(evidence, features=noise, table=table), method)
         assert isinstance(method, HiddenProbeMethod | LowRankProbe)
         ids, position = tuple(evidence.table.call_ids.tolist()), method.positions[:1]
         states = InMemory(Activations(ids, noise[:, None, None].astype(np.float16), (0,), position))
@@ -128,7 +135,7 @@ def _noise_refitted(evidence: Evidence, method: Method) -> Callable[[NDArray[np.
 
 def _noise_shape(evidence: Evidence, method: Method) -> tuple[int, ...] | None:
     """What stands for the features: all of them, or one layer's states at one position."""
-    if isinstance(method, FeatureTrees):
+    if isinstance(method, FeatureTrees | LogprobLadder):
         return evidence.features.shape
     if isinstance(method, HiddenProbeMethod | LowRankProbe) and evidence.states is not None:
         return evidence.states.read(evidence.states.layers[0], method.positions[0]).shape

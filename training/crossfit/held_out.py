@@ -3,7 +3,7 @@
 import numpy as np
 
 from metaprobe.checkpoints import Training
-from metaprobe.eval.audits.run import AuditReport
+from metaprobe.eval.audits.run_audits import AuditReport
 from metaprobe.eval.compare import Judged, auroc_gain, method_results
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, paired_difference
 from metaprobe.eval.metrics.calibration import debiased_ece

@@ -25,12 +25,13 @@ from metaprobe.records.extras import require
 from metaprobe.training.common.calibrate import sigmoid
 from metaprobe.training.common.graphs import linear_graph
 from metaprobe.training.common.roles import Roles, Rows, final_roles, outer_folds
-from metaprobe.training.common.write import Export, write_checkpoint
+from metaprobe.training.common.write_checkpoint import Export, write_checkpoint
 from metaprobe.training.crossfit.evidence import origin_of_states, reader_contract
+from metaprobe.training.crossfit.finished_folds import Progress
 from metaprobe.training.crossfit.methods import Evidence, Fitted, make_tfidf, smooth_means
-from metaprobe.training.crossfit.progress import Progress
 from metaprobe.training.hidden.difficulty_audit import difficulty_audits
-from metaprobe.training.linear.layers import LinearProbe, fit_linear_probe
+from metaprobe.training.linear.layer_choice import fit_linear_probe
+from metaprobe.training.linear.probe import LinearProbe
 
 SUCCESS_RATE, LEVEL = "success-rate", "level"
 ORDER = ("easy", "medium", "hard", "cross")

@@ -13,17 +13,26 @@ from numpy.typing import NDArray
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, mean_interval
 from metaprobe.eval.metrics.calibration import ece_interval
 from metaprobe.eval.metrics.discrimination import auroc
-from metaprobe.eval.routing import FEWEST_GROUPS, Matrix, Played, best_single, cheapest, oracle, outcome_of, replay
 from metaprobe.eval.routing_controls import against, always, shuffle_choices
 from metaprobe.eval.routing_curves import curve_figures
+from metaprobe.eval.routing_performance import (
+    FEWEST_GROUPS,
+    Matrix,
+    Played,
+    best_single,
+    cheapest,
+    oracle,
+    outcome_of,
+    replay,
+)
 from metaprobe.records.errors import ImportFileError, RecordError
-from metaprobe.records.importer import iter_json_lines
+from metaprobe.records.json_lines import iter_json_lines
 from metaprobe.records.outcomes import QuestionOutcomes, outcome_of_line
 from metaprobe.routing.learned import LearnedRouter
 from metaprobe.routing.learned_play import Game, play
 from metaprobe.routing.learned_state import AskedAgent, Known
 from metaprobe.training.common.roles import group_folds
-from metaprobe.training.router.controls import FOLDS, families_of, family_of_choices, prices_of
+from metaprobe.training.router.control_policies import FOLDS, families_of, family_of_choices, prices_of
 from metaprobe.training.router.data import Floats, Ints, Outcomes, outcomes_of
 from metaprobe.training.router.logged import evaluate_logged
 
@@ -33,7 +42,7 @@ ENOUGH_FOR_ECE = 1000
 
 
 def matrix_of(data: Outcomes, latency: np.ndarray[Any, Any] | None = None) -> Matrix:
-    """The outcomes as `metaprobe.eval.routing` reads them."""
+    """The outcomes as `metaprobe.eval.routing_performance` reads them."""
     unknown = np.full(data.score.shape, np.nan)
     return Matrix(data.score, data.cost, unknown if latency is None else latency, data.agents, np.array(data.groups))
 

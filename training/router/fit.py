@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.routing import Matrix
 from metaprobe.eval.routing_cascade import tune_cascade
+from metaprobe.eval.routing_performance import Matrix
 from metaprobe.records.extras import require
 from metaprobe.routing.learned_state import Past
 from metaprobe.routing.learned_text import WordScores
