@@ -123,7 +123,7 @@ def test_a_number_that_says_60_per_cent_where_30_are_right_is_off_by_30_per_cent
     stated = np.r_[np.full(15, 0.4), np.full(15, 0.8), np.full(35, 0.4), np.full(35, 0.8)]
     assert ece(y, stated) == pytest.approx(0.3)  # a mean of absolute gaps: 0.1 and 0.5, of half the answers each
     assert ece_equal_width(y, stated) == pytest.approx(0.3)
-    assert rms_calibration_error(y, stated) > 0.34  # a root of squares: another figure, which is not called ECE
+    assert rms_calibration_error(y, stated) > 0.34  # a root of squares: another number, which is not called ECE
 
 
 def test_the_interval_of_an_expected_calibration_error_holds_its_estimate_where_resamples_do_not():

@@ -54,7 +54,7 @@ class AnswerOptions(RunOptions):
     agent: str | None = None
     """Only calls of this agent."""
     folds: int = 5
-    """Outer folds by group, for the held-out figures."""
+    """Outer folds by group, for the held-out metrics."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +113,7 @@ class GateOptions(AnswerOptions):
     alpha: Sequence[float] = ()
     """False-alarm rates to store thresholds for; by default those of 0.01 to 0.3 that the runs allow."""
     stronger_accuracy: float = 0.9
-    """Share of right answers that the figures assume of the model that stopped answers are escalated to."""
+    """Share of right answers that the numbers assume of the model that stopped answers are escalated to."""
     stronger_price: float = 10.0
     """Price that they assume of one of its tokens, in tokens of the model that is watched."""
 
@@ -133,7 +133,7 @@ class RouterOptions(RunOptions):
     states: int = 20_000
     """Random states from which gains are learned."""
     folds: int = 5
-    """Outer folds by group, for the held-out figures."""
+    """Outer folds by group, for the held-out metrics."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.audits.domains import FEWEST, tells
+from metaprobe.eval.audits.domains import FEWEST, suffices
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
@@ -39,7 +39,7 @@ def best_elsewhere(
     lightgbm = require("lightgbm", "fit")
     base = {**base, "min_data_in_leaf": SMALLEST_LEAF}
     here = [rows[domain[rows] == name] for name in np.unique(domain[rows])]
-    left_out = [part for part in here if tells(y[part])]
+    left_out = [part for part in here if suffices(y[part])]
     if len(left_out) < 2:
         found = ", ".join(f"{domain[part[0]]} {len(part)} ({int(y[part].sum())} of them 1)" for part in here)
         raise RecordError(

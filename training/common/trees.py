@@ -126,7 +126,7 @@ def fit_trees(
     sign of a constraint that way round.
 
     `domain` (n,), the task of each row: settings are chosen by domains left out instead, always with that rise, for no
-    row can tell what an unseen task would lose by it (`metaprobe.training.common.new_tasks`).
+    row can say what an unseen task would lose by it (`metaprobe.training.common.new_tasks`).
 
     `start` (n,): log-odds that are known already; the trees learn what is to be added to them, and are chosen by what
     both reach together.
