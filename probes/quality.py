@@ -69,8 +69,8 @@ class Verdict:
     threshold `critical`; None where it has neither, and where it is not known how often answers of this run are
     right."""
     in_support: bool | None
-    """Whether the features lie where those of the training data lay, for checkpoints of version 0.1; None for later ones.
-    On models and tasks left out, answers inside were judged worse than those outside."""
+    """Whether the features lie where those of the training data lay, for checkpoints of version 0.1; None for later
+    ones. On models and tasks left out, answers inside were judged worse than those outside."""
     checkpoint: str
     """Digest of the checkpoint that gave it."""
     reason: str = ""

@@ -169,7 +169,7 @@ def ece_equal_width(
     data = _probabilities(y, score, weight)
     # An edge such as 0.3 is not a whole number of tenths in binary: what is within rounding of an edge lies at it.
     index = np.clip(np.ceil(np.round(data.score * bins, 9)).astype(int) - 1, 0, bins - 1)
-    return data.value(_expected_gap(_summed(data, np.tile(index, (len(data.count), 1)), bins)))
+    return data.value(_expected_gap(_sum(data, np.tile(index, (len(data.count), 1)), bins)))
 
 
 def _expected_gap(binned: _Binned) -> Floats:
@@ -290,7 +290,7 @@ def _brier(data: Ranked) -> Floats:
 
 
 def _bin(data: Ranked, bins: int) -> _Binned:
-    return _summed(data, _equal_mass(data, bins), bins)
+    return _sum(data, _equal_mass(data, bins), bins)
 
 
 def _equal_mass(data: Ranked, bins: int) -> NDArray[np.int_]:
@@ -303,7 +303,7 @@ def _equal_mass(data: Ranked, bins: int) -> NDArray[np.int_]:
     return np.minimum((bins * twice_mid // (2 * whole)).astype(int), bins - 1)
 
 
-def _summed(data: Ranked, index: NDArray[np.int_], bins: int) -> _Binned:
+def _sum(data: Ranked, index: NDArray[np.int_], bins: int) -> _Binned:
     """Sums over the bins that `index` (R, G) puts each distinct score into."""
     rows = len(data.count)
     flat = (index + bins * np.arange(rows)[:, None]).ravel()

@@ -3,7 +3,7 @@
     python -m research.quality.bundled measure      # out-of-fold scores of the recorded runs: minutes of one core
     python -m research.quality.bundled page         # writes the table from docs/measured/bundled_controls.json
 
-The folds are those of `research/stores/bundle.py quality`, so that the figures are those of its card.
+The folds are those of `research/stores/bundle.py quality`, so that the numbers are those of its card.
 """
 
 import json
@@ -39,7 +39,7 @@ def main() -> None:
 
 @main.command()
 def measure() -> None:
-    """Measures, stores the figures, and writes the page."""
+    """Measures, stores the numbers, and writes the page."""
     from research.stores import bundle  # which stores it learns from
 
     stores = [ROOT / name for name in f"{bundle.ANSWERS} {bundle.SHORT}".split()]
@@ -70,7 +70,7 @@ def measure() -> None:
 
 @main.command("page")
 def page_command() -> None:
-    """Writes the page from the stored figures."""
+    """Writes the page from the stored numbers."""
     write_page(json.loads(MEASURED.read_text(encoding="utf-8")))
 
 

@@ -3,7 +3,7 @@
     python -m research.travel.measure strangers --data DATA   # leave one model out, one task out: minutes
     python -m research.travel.measure support --data DATA     # is an answer like ours judged better?
     python -m research.travel.measure curve --data DATA       # 50 to 2,842 labels: half an hour of one core
-    python -m research.travel.measure page                    # writes docs/research/travel.md from the kept figures
+    python -m research.travel.measure page                    # writes docs/research/travel.md from the kept numbers
 
 Everything is fitted without the answers it is judged on: their model, or their task. Two models that answered the same
 question are two models: nothing here reads the question.
@@ -41,7 +41,7 @@ FREE = ("mean", "min", "total", "first", "length")
 SIX = ("mean", "min", "total", "first", "halves", "length")
 RESAMPLES = 1000
 LEAST = 15
-"""Right answers, and wrong ones, that a run needs for a figure of its own."""
+"""Right answers, and wrong ones, that a run needs for a number of its own."""
 TASK_PARTS = 10
 COUNTS = (50, 100, 200, 400, 1000)
 DRAWS = 3

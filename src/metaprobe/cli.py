@@ -171,10 +171,10 @@ def compare(runs: tuple[Path, ...], out: Path, **named: Any) -> None:
     click.echo(f"report      {out / 'report.html'}")
 
 
-@main.command(short_help="Figures of collected systems, as JSON.")
+@main.command(short_help="Metrics of collected systems, as JSON.")
 @click.argument("runs", type=RUNS, nargs=-1, required=True)
 def summarize(runs: tuple[Path, ...]) -> None:
-    """The figures of collected systems as JSON: accuracy by stage, cost, and what each one's paper reports of it."""
+    """The metrics of collected systems as JSON: accuracy by stage, cost, and what each one's paper reports of it."""
     from metaprobe.collecting.collection_summary import summarize_stores
 
     with steps("reading runs and drawing resamples"):

@@ -339,7 +339,7 @@ def standard_methods(
         for name, read in ((BEFORE, ("prompt_last",) if "prompt_last" in positions else ()), (AFTER, answer)):
             if read:
                 methods.append(LowRankProbe(name, read) if kind == "low-rank" else HiddenProbeMethod(name, read, kind))
-    # What was never stated, and questions that were not stored, have no figures.
+    # What was never stated, and questions that were not stored, have no numbers.
     if not any(question.strip() for question in table.questions.tolist()):
         methods = [m for m in methods if not isinstance(m, PromptTfidf)]
     return [m for m in methods if not isinstance(m, GivenScore) or np.isfinite(m.values(table)).any()]

@@ -229,7 +229,7 @@ def _write(
             generator=largest.evidence.generator,
             training=training_record(largest.evidence, seed, command),
             calibration="platt",
-            calibrated_on="the labelled answers; figures by five folds over their groups",
+            calibrated_on="the labelled answers; numbers by five folds over their groups",
             metrics=metrics,
             not_audited=["all of them: the order of answers is that of the checkpoint before, audited there"],
             thresholds=thresholds,

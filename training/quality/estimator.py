@@ -109,7 +109,7 @@ class QualityClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ) -> Checkpoint:
         """A checkpoint for `QualityPredictor`, whose one head is the probability of the second class.
 
-        `generator`: the model that the responses are from. Nothing is held out here, so that it has neither figures nor
+        `generator`: the model that the responses are from. Nothing is held out here, so that it has neither numbers nor
         thresholds; `metaprobe train quality` makes these as well. `raw` adds the graph from log-probabilities.
         """
         check_is_fitted(self)

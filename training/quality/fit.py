@@ -1,4 +1,4 @@
-"""Fits the quality predictor on all groups, and exports it. Held-out figures come from the folds."""
+"""Fits the quality predictor on all groups, and exports it. Held-out metrics come from the folds."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
