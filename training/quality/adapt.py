@@ -106,7 +106,8 @@ def adapt_predictor(
 ) -> Checkpoint:
     """The same from runs in memory."""
     manifest = predictor.checkpoint.manifest
-    known = BaseRates.from_contract(manifest.contract)
+    heads = [output.name for output in manifest.outputs if output.name not in SCALES]
+    known = BaseRates.from_contract(manifest.contract, heads)
     heads = [output.name for output in manifest.outputs if output.name not in SCALES]
     labels = {label.name for one in runs for label in one.labels}
     if not (targets := [name for name in heads if name in labels]):
