@@ -300,7 +300,8 @@ def _equal_mass(data: Ranked, bins: int) -> NDArray[np.int_]:
     whole = np.maximum(data.count.sum(axis=1, keepdims=True), 1)
     # In halves, so that the division alone is inexact and equal masses fall exactly on their bins' edges.
     twice_mid = 2 * np.cumsum(data.count, axis=1) - data.count
-    return np.minimum((bins * twice_mid // (2 * whole)).astype(int), bins - 1)
+    index: NDArray[np.int_] = np.minimum((bins * twice_mid // (2 * whole)).astype(int), bins - 1)
+    return index
 
 
 def _sum(data: Ranked, index: NDArray[np.int_], bins: int) -> _Binned:
