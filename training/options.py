@@ -69,7 +69,7 @@ class QualityOptions(AnswerOptions):
     raw_graph: bool = False
     """Whether to write `raw.onnx` as well, which takes log-probabilities."""
     new_tasks: bool = False
-    """Whether to choose the settings that do best on a task left out, for tasks that the runs do not hold."""
+    """Whether to take only what does better on tasks left out, for tasks that the runs do not hold."""
     dask: str | None = None
     """Address of a Dask cluster to fit on."""
 
