@@ -78,8 +78,8 @@ def head_studies(
     """A study of each head that the targets need, from runs that are read once; for `write_quality`.
 
     A head is learned from the answers that have its label. `source`: whose labels (`load_heads`). `new_tasks`: take
-    only what does better on tasks left out, of heads that are a probability. `spread`: put the features on the cluster of the
-    default Dask client, whose workers then fit the trees.
+    only what does better on tasks left out, of heads that are a probability. `spread`: put the features on the cluster
+    of the default Dask client, whose workers then fit the trees.
     """
     ladder = LogprobLadder(new_tasks)
     found: dict[str, Study | GradedStudy] = {}
