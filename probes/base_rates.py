@@ -71,6 +71,14 @@ class BaseRates:
         found = [shifts for run, shifts in self.runs.items() if run.partition(SEPARATOR)[0] == model]
         return found[0] if len(found) == 1 else None
 
+    def add_to(self, heads: dict[str, float], run: Mapping[str, float] | None, model: str | None) -> bool:
+        """Returns whether the run is known, and if it is, shifts the heads' values: the run that was named, or else
+        the only one of the model."""
+        shifts = self.of_model(model) if run is None else run
+        for name, shift in (shifts or {}).items():
+            heads[name] = shifted(heads[name], shift)
+        return shifts is not None
+
     def unknown(self, head: str | None) -> str:
         """Returns what a verdict must say where the run is not known."""
         average = self.average.get(head or "")

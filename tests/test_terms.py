@@ -64,7 +64,7 @@ def test_known_terms() -> None:
 
 
 @given(st.lists(ragged, min_size=2, max_size=12))
-def test_free_terms_order_answers_as_their_log_probabilities_do_the_other_way_round(
+def test_free_terms_order_answers_the_other_way_round_than_their_log_probabilities(
     responses: list[np.ndarray],
 ) -> None:
     found = dict(zip(TERMS, features(schema("terms"), responses).T, strict=True))
