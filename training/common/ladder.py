@@ -26,7 +26,7 @@ from metaprobe.training.common.trees import Trees, fit_trees, refit_trees
 
 ALL_TERMS, WITH_TREES = "all terms", "terms and trees"
 SURE = 0.99
-"""One-sided confidence that a step's gain is above 0: there are five steps, and on noise none of them should be taken."""
+"""One-sided confidence that a step's gain is above 0: there are several, and on noise none of them should be taken."""
 FOLDS = 5
 FEWEST_FOR_TREES = 500
 """Answers of train and selection together; below, trees were never worth it in any data set that was tried."""
@@ -65,7 +65,7 @@ class Ladder:
         found = terms_in(X) @ self.weights + self.rates.mean
         return found if self.trees is None else found + self.trees.score(X)
 
-    def score_of(self, X: NDArray[np.floating[Any]], runs: NDArray[np.str_]) -> Floats:
+    def score_of(self, X: NDArray[np.floating[Any]], runs: NDArray[np.generic]) -> Floats:
         """Log-odds (n,) of answers of these runs; one that is not known has the average base rate."""
         return self.score(X) + self.rates.of(runs) - self.rates.mean
 
@@ -164,7 +164,9 @@ class _Climb:
         domain: NDArray[np.str_] | None,
         seed: int,
     ) -> None:
-        self._terms, self._y, self._groups, self._runs, self._rows = terms, y, groups, runs, rows
+        self._terms, self._y, self._groups, self._rows = terms, y, groups, rows
+        self._runs = np.unique(runs, return_inverse=True)[1]  # numbers are compared much faster than names
+        self._clusters = np.unique(groups if domain is None else domain, return_inverse=True)[1]
         self._domain, self._seed = domain, seed
         self._folds = list(_folds(rows, groups, y, domain, seed))
         self.steps: list[Step] = []
@@ -224,7 +226,7 @@ class _Climb:
     def _compare(self, scores: Floats, against: Floats, rows: Rows) -> tuple[float, float, int]:
         """Gain, its standard error, and the number of clusters."""
         gain = self._losses(against, rows) - self._losses(scores, rows)
-        cluster = np.unique((self._groups if self._domain is None else self._domain)[rows], return_inverse=True)[1]
+        cluster = np.unique(self._clusters[rows], return_inverse=True)[1]
         sums = np.bincount(cluster, weights=gain - gain.mean())
         count = len(sums)
         se = float(np.sqrt(count / max(count - 1, 1) * np.square(sums).sum()) / len(gain))
