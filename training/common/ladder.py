@@ -140,7 +140,7 @@ def fit_ladder(
     )
 
 
-def _fit_columns(terms: Floats, y: NDArray[np.int64], runs: NDArray[np.str_], rows: Rows, columns: Floats) -> Ladder:
+def _fit_columns(terms: Floats, y: NDArray[np.int64], runs: NDArray[np.generic], rows: Rows, columns: Floats) -> Ladder:
     """The linear part on some columns (7, k), each made of the terms, fitted on these rows."""
     here = terms[rows] @ columns
     centre, spread = here.mean(axis=0), here.std(axis=0)
