@@ -24,14 +24,15 @@ from routed_worlds import logged_outcomes, outcomes
 from test_choice_training import runs as both_ways
 
 from metaprobe.checkpoints import Checkpoint, UntrustedCheckpoint
-from metaprobe.eval.gate import gate_lines
+from metaprobe.eval.gate_performance import gate_lines
 from metaprobe.probes.adapter import Encoder
 from metaprobe.probes.features import features
 from metaprobe.records.store import RunStore
 from metaprobe.routing.learned import LearnedRouter
 from metaprobe.routing.learned_budget import Alone, Point
 from metaprobe.training.ask_again.data import pair_variants
-from metaprobe.training.ask_again.fit import evaluate_choice, export_choice
+from metaprobe.training.ask_again.fit import evaluate_choice
+from metaprobe.training.ask_again.train import export_choice
 from metaprobe.training.common.roles import final_roles
 from metaprobe.training.common.trees import fit_trees
 from metaprobe.training.crossfit.study import study_of
