@@ -91,7 +91,7 @@ class Mutant:
     before: str
     text: str
     code: str
-    """The line that it begins on: places with the same change are told apart by it, and it stays when lines move."""
+    """The line that it begins on: places with the same change are distinguished by it, and it stays when lines move."""
 
     def __str__(self) -> str:
         change = f"{' '.join(self.before.split())} -> {' '.join(self.text.split())}"

@@ -1,4 +1,4 @@
-"""What every training learns from given outcomes: figures in the docs, and checkpoints in use, rest on it.
+"""What every training learns from given outcomes: numbers in the docs, and checkpoints in use, rest on it.
 
 The numbers are those of the settings that research chose; a change of one of them, or a seed that no longer arrives,
 shows here. `python tests/test_what_is_learned.py` writes the file again, for whoever means the change.

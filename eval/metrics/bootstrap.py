@@ -126,7 +126,7 @@ def resampled_interval(
     """
     if not 0 < level < 1:
         raise ValueError(f"level must lie between 0 and 1; got {level}")
-    groups, known = first_of_groups(weights), np.isfinite(values)
+    groups, known = groups_in(weights)[0], np.isfinite(values)
     low, high = np.nan, np.nan
     if known.any():
         finite = (values, weights) if known.all() else (values[known], weights[known])
@@ -134,15 +134,16 @@ def resampled_interval(
     return Interval(estimate, float(low), float(high), weights.shape[1], len(groups), level)
 
 
-def first_of_groups(weights: NDArray[np.integer]) -> NDArray[np.intp]:
-    """(groups,): the first answer of each group.
+def groups_in(weights: NDArray[np.integer]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """The first answer of each group (groups,), and the number of each answer's group (n,).
 
     Members of one group always occur together, and two groups do not agree in 64 resamples by chance. Each column is
     told by one number, an exact sum of its counts times fixed random numbers.
     """
     drawn = weights[:64].astype(np.int64)
     factors = np.random.default_rng(0).integers(1, 2**62, size=len(drawn))
-    return np.asarray(np.unique(factors @ drawn, return_index=True)[1])
+    _, first, member = np.unique(factors @ drawn, return_index=True, return_inverse=True)
+    return first, member
 
 
 def _corrected_levels(
