@@ -124,7 +124,7 @@ def test_few_bytes_that_unpack_without_end_do_not_fill_the_memory(tmp_path: Path
     path = tmp_path / "bomb.jsonl.zst"
     path.write_bytes(zstandard.ZstdCompressor().compress(bytes(300 << 20)))
     assert path.stat().st_size < 100_000
-    with pytest.raises(ImportFileError, match="bomb.jsonl.zst:1: the line is longer than"):
+    with pytest.raises(ImportFileError, match=r"bomb\.jsonl\.zst:1: the line is longer than"):
         next(iter_json_lines(path))
 
 
@@ -202,7 +202,7 @@ def test_bytes_are_told_up_to_the_end_of_the_file(tmp_path: Path) -> None:
 
 DOCUMENT = {
     "a": [1, {"b": "}]"}],
-    "é": '\ud83d\ude00 \\"',
+    "é": '😀 \\"',
     "n": -1.5e-3,
     "list": {"rows": [12, "x]", [], {}, 3.25, None, "ä"], "z": [1]},
     "end": 7,
@@ -247,7 +247,7 @@ def test_a_document_that_breaks_off_anywhere_is_refused(tmp_path: Path) -> None:
 )
 def test_a_document_that_is_none_is_named(text: str, what: str, tmp_path: Path) -> None:
     (tmp_path / "d.json").write_text(text)
-    with pytest.raises(ImportFileError, match="d.json: character") as refused:
+    with pytest.raises(ImportFileError, match=r"d\.json: character") as refused:
         list(elements(tmp_path / "d.json", "list", "rows"))
     assert what in str(refused.value)
 

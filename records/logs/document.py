@@ -39,6 +39,18 @@ def elements(path: Path, *where: str, on_bytes: OnBytes | None = None) -> Iterat
             raise
 
 
+def first_keys(path: Path) -> list[str]:
+    """Returns the first keys of the object that a file, plain or compressed, begins with; none where it is damaged."""
+    with opened(path) as file:
+        try:
+            head = file.read(_BLOCK)
+        except Exception as error:
+            if not is_damage(error):
+                raise
+            return []  # who reads all of it says where
+    return keys_at_the_top(head.decode("utf-8-sig", errors="replace"))
+
+
 def keys_at_the_top(head: str) -> list[str]:
     """Returns the first keys of the object that a text begins with, also where the text is cut off; none for others."""
     found: list[str] = []

@@ -139,25 +139,16 @@ def _zstandard_member(path: Path, info: zipfile.ZipInfo) -> bytes:
 
 
 def _samples(place: str, header: Mapping[str, Any], sample: Mapping[str, Any], options: LogOptions) -> Iterator[Sample]:
-    if (error := mapping(sample.get("error"), "error")) or sample.get("error"):
-        raise NoAnswer(f"the sample ended in an error ({words(error.get('message')).partition('(')[0][:60]})")
-    output = mapping(sample.get("output"), "output")
-    choices = sequence(output.get("choices"), "output.choices")
-    limit = words(mapping(sample.get("limit"), "limit").get("type"))
-    if not choices:
-        raise NoAnswer(f"the sample has no answer (limit: {limit})" if limit else "the sample has no answer")
-    choice = mapping(choices[0], "output.choices[0]")
-    message = mapping(choice.get("message"), "the answer's message")
-    if message.get("tool_calls"):
-        raise NoAnswer("the answer is a tool call")
-    attached = mapping(sample.get("attachments"), "attachments")
-    spec, plan = mapping(header.get("eval"), "eval"), mapping(header.get("plan"), "plan")
-    text = _text(message.get("content"), attached)
-    reason = words(choice.get("stop_reason"))
-    usage = mapping(output.get("usage"), "usage")
+    if sample.get("error"):
+        said = mapping(sample.get("error"), "error").get("message")
+        raise NoAnswer(f"the sample ended in an error ({words(said).partition('(')[0][:60]})")
     identity = sample.get("id")
     if not isinstance(identity, (str, int)) or isinstance(identity, bool):
         raise ImportFileError(f"the sample's id is {name_value(identity)}; expected text or a whole number")
+    attached = mapping(sample.get("attachments"), "attachments")
+    spec, plan = mapping(header.get("eval"), "eval"), mapping(header.get("plan"), "plan")
+    limit = words(mapping(sample.get("limit"), "limit").get("type"))
+    output = mapping(sample.get("output"), "output")
     line = {
         "id": f"{identity}-epoch-{sample.get('epoch', 1)}",
         "group": str(identity),
@@ -167,16 +158,37 @@ def _samples(place: str, header: Mapping[str, Any], sample: Mapping[str, Any], o
         "messages": _prompt(sample, attached),
         "sampling": _sampling(spec, plan),
         "labels": _labels(sample, options),
-        "response": completion(
-            text,
-            model=words(output.get("model")),
-            finish_reason="length" if limit == "token" else f"{limit}_limit" if limit else _ENDS.get(reason, reason),
-            logprobs=_logprobs(choice, text),
-            prompt_tokens=usage.get("input_tokens"),
-            completion_tokens=usage.get("output_tokens"),
-        ),
+        "response": response_of(output, limit, attached),
     }
     yield Sample(place, line)
+
+
+def response_of(
+    output: Mapping[str, Any], limit: str = "", attached: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Returns the chat completion that a `ModelOutput`, as a mapping, stands for.
+
+    `limit`: the kind of limit that ended the sample. Raises `NoAnswer` where the output is no answer, or has the
+    log-probabilities of another.
+    """
+    choices = sequence(output.get("choices"), "output.choices")
+    if not choices:
+        raise NoAnswer(f"the sample has no answer (limit: {limit})" if limit else "the sample has no answer")
+    choice = mapping(choices[0], "output.choices[0]")
+    message = mapping(choice.get("message"), "the answer's message")
+    if message.get("tool_calls"):
+        raise NoAnswer("the answer is a tool call")
+    text = _text(message.get("content"), attached or {})
+    reason = words(choice.get("stop_reason"))
+    usage = mapping(output.get("usage"), "usage")
+    return completion(
+        text,
+        model=words(output.get("model")),
+        finish_reason="length" if limit == "token" else f"{limit}_limit" if limit else _ENDS.get(reason, reason),
+        logprobs=_logprobs(choice, text),
+        prompt_tokens=usage.get("input_tokens"),
+        completion_tokens=usage.get("output_tokens"),
+    )
 
 
 def _logprobs(choice: Mapping[str, Any], text: str) -> dict[str, Any] | None:
