@@ -32,10 +32,12 @@ from metaprobe.records.logs.detect import format_of
 from metaprobe.records.logs.inspect_log import read_inspect
 from metaprobe.records.logs.sample import LogOptions, Sample
 from metaprobe.records.types import Run
+from research.blocks import markdown, write
 
 ROOT = Path(__file__).parent.parent
 LOGS = ROOT / "tests" / "logs"
-RESULTS = ROOT / "benchmarks" / "fuzz_logs.json"
+FIGURES = ROOT / "docs" / "measured" / "fuzz_logs.json"
+PAGE = ROOT / "docs" / "logs.md"
 ODD: list[Any] = [None, True, -1, 0, 2.5, 1e308, 10**400, "", "x", "1", "\ud83d", [], [[]], {}, {"a": 1}, float("nan")]
 """What stands in the place of a value."""
 MEASURED = ("logprobs", "logProbs", "tokens", "resps", "token", "logprob", "bytes", "top_logprobs", "arguments")
@@ -282,12 +284,21 @@ def fuzz(reader: str, mutations: int, seed: int, check: Callable[[str], None]) -
     return outcome
 
 
+def write_page() -> None:
+    """Writes what was kept of the last run into the page."""
+    kept = json.loads(FIGURES.read_text(encoding="utf-8"))["readers"]
+    names = ("mutations", "refused", "stored_runs", "compared_runs", "findings")
+    rows = [[outcome["reader"], *(f"{outcome[name]:,}" for name in names)] for outcome in kept]
+    head = ["reader", "changes", "files refused", "answers read", "answers compared", "findings"]
+    write(PAGE, "fuzz-logs", [*markdown(head, rows), "", ""])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("readers", nargs="*", choices=[*logs(), []], help="all by default")
     parser.add_argument("--mutations", type=int, default=10_000, help="of each reader")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--keep", action="store_true", help=f"write the counts into {RESULTS.name}")
+    parser.add_argument("--keep", action="store_true", help="keep the counts, and write them into the page")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     outcomes = []
@@ -299,7 +310,8 @@ def main() -> None:
         print(f"{reader:13} {outcome.mutations:>7,} changes in {outcome.seconds:.0f} s: {counts}", flush=True)
     if options.keep:
         held = [{**asdict(outcome), "findings": len(outcome.findings)} for outcome in outcomes]
-        RESULTS.write_text(json.dumps({"seed": options.seed, "readers": held}, indent=1) + "\n", encoding="utf-8")
+        FIGURES.write_text(json.dumps({"seed": options.seed, "readers": held}, indent=1) + "\n", encoding="utf-8")
+        write_page()
     sys.exit(1 if any(outcome.findings for outcome in outcomes) else 0)
 
 

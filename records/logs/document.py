@@ -156,8 +156,9 @@ class _Text:
             except (ValueError, RecursionError) as error:  # a number of 5,000 digits; a thousand brackets
                 raise self.error(f"it cannot be read: {error}") from error
             else:
-                # A number that ends where the block ends may go on in the next one.
-                if end < len(self._held) or not self._more(len(self._held)):
+                # A number may go on in the next block, after its point too.
+                follows = self._held[end : end + 1]
+                if (follows and follows in ",]}: \t\r\n") or not self._more(len(self._held)):
                     self._at = end
                     return value
 
