@@ -8,12 +8,14 @@ from numpy.typing import NDArray
 from metaprobe.probes.features import Series
 from metaprobe.records.errors import InvalidResponse
 
-BASELINES = ("mean_logprob", "min_logprob", "first_logprob", "length", "perplexity")
+BASELINES = ("mean_logprob", "min_logprob", "scaled_logprob", "first_logprob", "length", "perplexity")
 
 
 def baseline_scores(logprobs: Sequence[Series]) -> dict[str, NDArray[np.float64]]:
     """Each of `BASELINES` for n responses, (n,), as it is, so not all point the same way: a high perplexity is a bad
-    sign, a high log-probability a good one, length either. Perplexities beyond e^700 are given as e^700.
+    sign, a high log-probability a good one, length either. `scaled_logprob` is the total over the root of
+    the length.
+    Perplexities beyond e^700 are given as e^700.
     """
     lengths = np.array([len(x) for x in logprobs], np.intp)
     if not len(lengths):
@@ -28,6 +30,7 @@ def baseline_scores(logprobs: Sequence[Series]) -> dict[str, NDArray[np.float64]
     return {
         "mean_logprob": mean,
         "min_logprob": np.minimum.reduceat(tokens, starts),
+        "scaled_logprob": mean * np.sqrt(lengths),
         "first_logprob": tokens[starts],
         "length": lengths.astype(np.float64),
         "perplexity": np.exp(np.minimum(-mean, 700)),

@@ -2,7 +2,7 @@
 
 import os
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -10,12 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint, ContractMismatch, Pretrained, bundle, load_checkpoint
+from metaprobe.checkpoints.display import explain_fields, html_table
 from metaprobe.checkpoints.flagging import threshold_at
 from metaprobe.checkpoints.kinds import check_kind
-from metaprobe.checkpoints.shown import explain_fields, html_table
+from metaprobe.probes.base_rates import BaseRates
 from metaprobe.probes.contract import OnMismatch, check_choice, mismatch
 from metaprobe.probes.features import Schema, features, features_one, schema
+from metaprobe.records.answer_part import answer_of
 from metaprobe.records.errors import InvalidResponse, RecordError
+from metaprobe.records.extras import require
 from metaprobe.records.float_list import float_list
 from metaprobe.records.openai_format import CALLED, REFUSAL, TOOL_CALL, ParsedResponse, parse_response
 from metaprobe.records.raw_body import parse_body
@@ -31,6 +34,7 @@ MOST_OUTSIDE = 0.25
 CRITICAL = "critical"
 MAIN_HEADS = ("correct", "quality")
 """Heads that give the score, the first that is there: a probability, or Q from 0 to 9."""
+LENGTHS = ("length", "terms.length")
 UNLIKE = "unlike the training data"
 ENDINGS = {
     "content_filter": "the server's content filter cut the answer",
@@ -49,8 +53,8 @@ class Verdict:
     An example:
 
         >>> verdict = QualityPredictor.load().predict([-0.05, -0.01, -0.002, -1.2, -0.03])
-        >>> 0 < verdict.score < 1, verdict.flagged, verdict.to_dict()["reason"]
-        (True, True, '')
+        >>> 0 < verdict.score < 1, verdict.flagged, verdict.to_dict()["reason"][:9]
+        (True, None, 'how often')
     """
 
     score: float | None
@@ -63,9 +67,11 @@ class Verdict:
     """Probability of a critical failure; None where the checkpoint has no such head."""
     flagged: bool | None
     """Whether the score lies below the predictor's threshold, or the probability of a critical failure reaches the
-    threshold `critical`; None where it has neither."""
+    threshold `critical`; None where it has neither, and where it is not known how often answers of this run are
+    right."""
     in_support: bool | None
-    """Whether the features look like those of the training data."""
+    """Whether the features lie where those of the training data lay, for checkpoints of version 0.1; None for later
+    ones. On models and tasks left out, answers inside were judged worse than those outside."""
     checkpoint: str
     """Digest of the checkpoint that gave it."""
     reason: str = ""
@@ -101,12 +107,19 @@ class QualityPredictor(Pretrained):
     """
 
     def __init__(
-        self, checkpoint: Checkpoint, *, flag_rate: float | None = None, on_mismatch: OnMismatch = "warn"
+        self,
+        checkpoint: Checkpoint,
+        *,
+        run: str | None = None,
+        flag_rate: float | None = None,
+        on_mismatch: OnMismatch = "warn",
     ) -> None:
         """`flag_rate`: about which share of the answers to flag; by default those below the stored threshold `flag`.
 
+        `run`: which of the checkpoint's `runs` the responses are of, where there are several.
+
         `on_mismatch`: what to do with a response of another model or log-probability mode than was trained on. Raises
-        `ContractMismatch` for a rate where the checkpoint stores no curve.
+        `ContractMismatch` for a rate where the checkpoint stores no curve, and for a run that it does not know.
         """
         check_kind(checkpoint.path, checkpoint.manifest.kind, KIND)
         self.checkpoint = checkpoint
@@ -132,13 +145,17 @@ class QualityPredictor(Pretrained):
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ContractMismatch(f"{checkpoint.path} is no whole predictor ({error!r}); train it again") from error
         names = [output.name for output in checkpoint.manifest.outputs]
+        self._rates = BaseRates.from_contract(contract, [name for name in names if name not in self._scales])
+        self._run: Mapping[str, float] | None = None
+        if run is not None:
+            self._run = (self._rates or BaseRates({}, {}, {})).named(run)
         self._main = next((name for name in MAIN_HEADS if name in names), None)
         self._threshold = checkpoint.manifest.thresholds.get("flag")
         if flag_rate is not None:
             self._threshold = threshold_at(checkpoint.manifest.flagging, flag_rate)
         self._critical = checkpoint.manifest.thresholds.get("critical") if CRITICAL in names else None
         # One feature of many, but an answer of another length is another kind of answer.
-        self._length = self.schema.names.index("length") if "length" in self.schema.names else None
+        self._length = next((i for i, name in enumerate(self.schema.names) if name in LENGTHS), None)
 
     @classmethod
     def load(
@@ -146,15 +163,22 @@ class QualityPredictor(Pretrained):
         path: str | os.PathLike[str] | None = None,
         *,
         sha256: str | None = None,
+        run: str | None = None,
         flag_rate: float | None = None,
         on_mismatch: OnMismatch = "warn",
     ) -> "QualityPredictor":
         """The predictor in a checkpoint folder, verified; without one, that which comes with the package.
 
-        `sha256`: the digest its author gave you. `flag_rate`: about which share of the answers to flag.
+        `sha256`: the digest its author gave you. `run`: one of its `runs`. `flag_rate`: about which share of the
+        answers to flag.
         """
         checkpoint = load_checkpoint(DEFAULT if path is None else path, sha256=sha256)
-        return cls(checkpoint, flag_rate=flag_rate, on_mismatch=on_mismatch)
+        return cls(checkpoint, run=run, flag_rate=flag_rate, on_mismatch=on_mismatch)
+
+    @property
+    def runs(self) -> tuple[str, ...]:
+        """Names of the runs whose base rates the checkpoint knows, MODEL|TASK|VARIANT; empty where it is of one run."""
+        return () if self._rates is None else tuple(self._rates.runs)
 
     @property
     def threshold(self) -> float | None:
@@ -177,10 +201,31 @@ class QualityPredictor(Pretrained):
         """
         plain = float_list(response) if type(response) is list else None
         if plain is not None:  # says nothing of its model
-            return self._one(features_one(self.schema, plain), _brief(len(plain)))
+            return self._one(features_one(self.schema, plain), None, _brief(len(plain)))
         parsed = self._parsed(response)
         note = self._note(parsed)
-        return self._one(features_one(self.schema, parsed.logprobs, parsed.top_logprobs), note)
+        return self._one(self._row(parsed), parsed.model, note)
+
+    def adapt(
+        self,
+        responses: Sequence[object],
+        labels: Sequence[float],
+        *,
+        out: str | os.PathLike[str],
+        groups: Sequence[object] | None = None,
+        seed: int = 0,
+    ) -> "QualityPredictor":
+        """Returns the same predictor with the base rate and the scale of these labelled responses, saved to `out`.
+
+        `labels` (n,): 0 or 1 of the head that gives the score. `groups` (n,): what belongs together, such as answers to
+        one question; by default every response is a group of its own. Needs the extra `fit`. Raises `RecordError` for
+        fewer than 20 labels, or fewer than 3 of either kind.
+        """
+        adapt = require("metaprobe.training.quality.adapt", "fit")  # upstairs and heavy: this room does without
+        target = self._main if self._main is not None else self.checkpoint.manifest.outputs[0].name
+        runs = adapt.label_responses(responses, labels, groups, target)
+        made = adapt.adapt_predictor(self, runs, out=out, seed=seed, command="QualityPredictor.adapt")
+        return type(self)(made, on_mismatch=self._on_mismatch)
 
     def signals(self, answer: object) -> "Signals":
         """Returns what a policy decides by: `metaprobe.probes.signals.Signals` of a response, or of a verdict on one.
@@ -202,7 +247,7 @@ class QualityPredictor(Pretrained):
         else:
             parsed = self._parsed(answer)
             note = self._note(parsed)
-            verdict = self._one(features_one(self.schema, parsed.logprobs, parsed.top_logprobs), note)
+            verdict = self._one(self._row(parsed), parsed.model, note)
             measured = measure_signals(parsed.logprobs)
         read = {"confidence": verdict.score, "quality": verdict.score, CRITICAL: verdict.critical}
         thresholds = self.checkpoint.manifest.thresholds
@@ -221,11 +266,11 @@ class QualityPredictor(Pretrained):
         if not parsed:
             return []
         top = [p.top_logprobs for p in parsed] if self.schema.uses_top else None
-        X = features(self.schema, [p.logprobs for p in parsed], top)
+        X = features(self.schema, [p.logprobs for p in parsed], top, [p.thinking for p in parsed])
         outputs = {name: values.ravel().tolist() for name, values in self.checkpoint.run({INPUT: X}).items()}
         supported = self._support.contains(X, decisive=self._length)
         return [
-            self._verdict({name: values[i] for name, values in outputs.items()}, supported[i], note)
+            self._verdict({name: values[i] for name, values in outputs.items()}, supported[i], parsed[i].model, note)
             for i, note in enumerate(notes)
         ]
 
@@ -241,20 +286,27 @@ class QualityPredictor(Pretrained):
             )
         if parsed.finish_reason == TOOL_CALL:
             raise InvalidResponse(CALLED)
-        return parsed
+        return answer_of(parsed)
 
-    def _one(self, row: NDArray[np.float32], note: str) -> Verdict:
+    def _row(self, parsed: ParsedResponse) -> NDArray[np.float32]:
+        return features_one(self.schema, parsed.logprobs, parsed.top_logprobs, parsed.thinking)
+
+    def _one(self, row: NDArray[np.float32], model: str | None, note: str) -> Verdict:
         """From features (d,)."""
         heads = {name: value.item() for name, value in self.checkpoint.run({INPUT: row[None]}).items()}
-        return self._verdict(heads, self._support.contains_one(row, decisive=self._length), note)
+        return self._verdict(heads, self._support.contains_one(row, decisive=self._length), model, note)
 
-    def _verdict(self, heads: dict[str, float], in_support: bool | None, note: str) -> Verdict:
+    def _verdict(self, heads: dict[str, float], in_support: bool | None, model: str | None, note: str) -> Verdict:
+        known = True
+        if self._rates is not None:
+            known = self._rates.add_to(heads, self._run, model)
+            note = note if known else "; ".join(filter(None, (note, self._rates.unknown(self._main))))
         score = self._share(self._main, heads[self._main]) if self._main is not None else None
         if in_support is False:
             note = f"{note}; {UNLIKE}" if note else UNLIKE
-        flagged = None if self._threshold is None or score is None else score < self._threshold
+        flagged = None if self._threshold is None or score is None or not known else score < self._threshold
         critical = heads.get(CRITICAL)
-        if self._critical is not None and critical is not None:
+        if self._critical is not None and critical is not None and known:
             flagged = critical >= self._critical or bool(flagged)
         return Verdict(score, heads, critical, flagged, in_support, self.checkpoint.digest, note)
 

@@ -19,12 +19,14 @@ from metaprobe.records.line_fields import (
     messages_of,
     mode_of,
     sampling_of,
+    segments_of,
     statements_of,
     string,
 )
 from metaprobe.records.logs.detect import LINES, LogFormat
 from metaprobe.records.logs.sample import NO_LOGPROBS, LogOptions, Sample
 from metaprobe.records.openai_format import ParsedResponse, ParsedText, parse_response, parse_text
+from metaprobe.records.segments import spoken_text
 from metaprobe.records.types import Call, Item, Run
 
 LOWEST = -9999.0
@@ -47,6 +49,7 @@ KEYS = (
     "labels",
     "verbalized_confidence",
     "sampling",
+    "segments",
 )
 
 
@@ -191,7 +194,8 @@ def run_of_line(record: dict[str, Any], default_id: str) -> Run:
     sampling = sampling_of(record.get("sampling"))
     measured: dict[str, Any] = {}
     if isinstance(response, ParsedResponse):
-        measured = {name: getattr(response, name) for name in ("tokens", "logprobs", "top_logprobs")}
+        measured = {name: getattr(response, name) for name in ("tokens", "logprobs", "top_logprobs", "segments")}
+        measured |= segments_of(record, len(response.logprobs))
         if response.temperature is not None and not record.get("sampling"):
             sampling = replace(sampling, temperature=response.temperature)
     labels = labels_of(record.get("labels"), id)
@@ -222,7 +226,7 @@ def run_of_line(record: dict[str, Any], default_id: str) -> Run:
         ),
         statements=statements_of(record, id),
         labels=labels,
-        final_answer=response.text,
+        final_answer=spoken_text(response.text),
         outcome=next((label.value for label in labels if label.name == "correct"), None),
     )
 

@@ -37,8 +37,8 @@ from metaprobe.eval.table import AnswerTable, answer_table
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run, Statement
-from metaprobe.training.comparison.write import write_comparison
-from metaprobe.training.crossfit.methods import TREES
+from metaprobe.training.comparison.write_comparison import write_comparison
+from metaprobe.training.crossfit.methods import LADDER
 from metaprobe.training.crossfit.study import study
 
 RECORDED = Path(__file__).parent.parent / "recorded"
@@ -83,7 +83,7 @@ def judges(table: AnswerTable, *, seed=1) -> list[Judged]:
     knows = table.y + noise[0]
     return [
         Judged(STATED, "explicit", table.stated_confidence, table.stated_confidence, 1.0),
-        Judged(TREES, "learned", 1 / (1 + np.exp(0.5 - knows)), knows, 1.0),
+        Judged(LADDER, "learned", 1 / (1 + np.exp(0.5 - knows)), knows, 1.0),
         Judged(LENGTH, "plain", np.full(len(table), table.y.mean()), noise[1], 1.0),
     ]
 
@@ -99,7 +99,7 @@ def test_a_method_that_beats_the_row_chosen_in_folds_is_held_against_the_control
     cut = table.y + rng.normal(size=N)
     learned = cut + 0.02 * rng.normal(size=N)  # knows what being cut tells, and no more
     row = np.where(np.arange(N) % 5 < 2, rng.normal(size=N), cut)  # two folds of five chose badly
-    scores = {TREES: ("learned", learned), "cut by max_tokens": ("plain", cut), BEST_BASELINE: ("plain", row)}
+    scores = {LADDER: ("learned", learned), "cut by max_tokens": ("plain", cut), BEST_BASELINE: ("plain", row)}
     judged = [Judged(name, family, logistic(score), score, 1.0) for name, (family, score) in scores.items()]
     trees, cut_result, row_result = method_results(table, judged, resamples=300)
     assert trees.auroc.estimate - row_result.auroc.estimate > 0.05
@@ -120,7 +120,7 @@ def test_a_score_that_only_tells_runs_apart_is_at_chance_within_runs():
     assert sorted(np.unique(run_of_answers(table))) == [0, 1]
     knows_run = (model == "good").astype(float)
     judged = [
-        Judged(TREES, "learned", 0.1 + 0.8 * knows_run, knows_run, 1.0),
+        Judged(LADDER, "learned", 0.1 + 0.8 * knows_run, knows_run, 1.0),
         Judged(LENGTH, "plain", np.full(N, 0.5), np.random.default_rng(4).normal(size=N), 1.0),
     ]
     trees = method_results(table, judged, resamples=200)[0]
@@ -190,9 +190,9 @@ def test_overconfidence_is_confidence_minus_accuracy_and_grows_with_the_level():
     gaps = [rows[STATED, level].gap for level in LEVELS]
     assert gaps == sorted(gaps, key=lambda gap: gap.estimate)
     assert gaps[2].low > 0.35
-    assert not rows[TREES, "all"].stated
-    assert rows[TREES, "all"].confidence == pytest.approx(judges(table)[1].probability.mean())
-    assert rows[TREES, "all"].accuracy == table.y.mean()
+    assert not rows[LADDER, "all"].stated
+    assert rows[LADDER, "all"].confidence == pytest.approx(judges(table)[1].probability.mean())
+    assert rows[LADDER, "all"].accuracy == table.y.mean()
     assert (LENGTH, "all") not in rows
 
 
@@ -204,7 +204,7 @@ def test_overconfidence_is_told_of_every_level_and_method_that_has_a_number():
     rows = overconfidence(replace(table, stated_confidence=said), [plain, stated, learned], None, resamples=20)
     assert [(row.method, row.level) for row in rows] == [
         (STATED, "all"), (STATED, "easy"), (STATED, "medium"),
-        (TREES, "all"), (TREES, "easy"), (TREES, "medium"), (TREES, "hard"),
+        (LADDER, "all"), (LADDER, "easy"), (LADDER, "medium"), (LADDER, "hard"),
     ]  # fmt: skip
     other = replace(table, levels=np.where(hard, "", np.where(table.levels == "easy", "cross", "odd")))
     rows = overconfidence(other, [stated], None, resamples=20)
@@ -253,7 +253,7 @@ def test_pairs_are_tested_by_delong_where_answers_are_independent_and_by_the_boo
     assert {pair.test for pair in found} == {"DeLong"}
     # each pair once, though both are references
     assert [(p.method, p.reference) for p in found] == [
-        (TREES, STATED), (LENGTH, STATED), (TREES, LENGTH),
+        (LADDER, STATED), (LENGTH, STATED), (LADDER, LENGTH),
     ]  # fmt: skip
     assert all(pair.p_holm >= pair.p for pair in found)
     in_pairs = replace(table, groups=np.array([f"g{i // 2}" for i in range(N)]))
@@ -373,7 +373,7 @@ def test_the_item_table_has_a_row_for_every_answer_and_method_in_both_formats(tm
         rows = list(csv.DictReader(file))
     stored = pyarrow.parquet.read_table(paths[1]).to_pylist()
     assert len(rows) == len(stored) == N * len(judged)
-    of_trees = [row for row in stored if row["method"] == TREES]
+    of_trees = [row for row in stored if row["method"] == LADDER]
     assert auroc([row["y"] for row in of_trees], [row["score"] for row in of_trees]) == auroc(
         table.y, judged[1].ranking
     )
@@ -651,8 +651,8 @@ def test_the_json_says_the_same_and_the_item_table_lies_beside_it(compared):
     assert stored["answers"] == len(found.y)
     by_name = {method.name: method for method in found.methods}
     assert stored["methods"].keys() == by_name.keys()
-    trees = stored["methods"][TREES]
-    assert trees["auroc"]["estimate"] == by_name[TREES].auroc.estimate
+    trees = stored["methods"][LADDER]
+    assert trees["auroc"]["estimate"] == by_name[LADDER].auroc.estimate
     assert "probability" not in trees
     assert stored["two_choice"]["d_prime"]["n"] == found.two_choice.n
     assert len(stored["pairs"]) == len(found.pairs)

@@ -13,8 +13,8 @@ from metaprobe.checkpoints import ContractMismatch, FlagPoint, Metric, load_chec
 from metaprobe.checkpoints.description import describe
 from metaprobe.checkpoints.flagging import flag_sentences, flag_table, threshold_at
 from metaprobe.checkpoints.manifest import Manifest, manifest_bytes, parse_manifest
-from metaprobe.training.crossfit.flagging import flag_points
-from metaprobe.training.crossfit.methods import TREES
+from metaprobe.training.crossfit.flagging_measured import flag_points
+from metaprobe.training.crossfit.methods import LADDER
 from metaprobe.training.crossfit.study import Study, study_of
 from metaprobe.training.hidden.train import write_hidden
 from metaprobe.training.quality.train import write_quality
@@ -33,7 +33,7 @@ def study() -> Study:
 
 
 def test_a_curve_says_what_held_out_answers_say(study: Study) -> None:
-    table, held_out = study.evidence.table, study.fits[TREES].probability
+    table, held_out = study.evidence.table, study.fits[LADDER].probability
     exported = np.linspace(0.2, 0.8, 101)
     points = {p.rate: p for p in flag_points(table, held_out, exported)}
     assert list(points) == pytest.approx(np.arange(1, 20) / 20)
@@ -48,7 +48,7 @@ def test_a_curve_says_what_held_out_answers_say(study: Study) -> None:
 
 
 def test_a_threshold_knows_no_labels_and_too_few_answers_give_no_curve(study: Study) -> None:
-    table, held_out = study.evidence.table, study.fits[TREES].probability
+    table, held_out = study.evidence.table, study.fits[LADDER].probability
     exported = np.random.default_rng(0).uniform(size=80)
     turned = dataclasses.replace(table, y=1 - table.y)
     thresholds = [[p.threshold for p in flag_points(of, held_out, exported)] for of in (table, turned)]

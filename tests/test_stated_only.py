@@ -39,7 +39,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_stated_confidence_and_a_method_of_ones_own_are_compared(store: Path, tmp_path: Path) -> None:
     found = metaprobe.compare(store / "runs", scores=store / "own.csv", folds=3, out=tmp_path / "out")
     by_name = {method.name: method for method in found.methods}
-    assert not {"mean log-probability", "length", "LightGBM on logprobs"} & by_name.keys()
+    assert not {"mean log-probability", "length", "learned on logprobs"} & by_name.keys()
     stated, own = by_name["stated confidence"], by_name["own"]
     assert 0.6 < stated.auroc.estimate < own.auroc.estimate
     assert own.diff_stated is not None

@@ -15,7 +15,7 @@ from metaprobe.training.common.roles import outer_folds
 from metaprobe.training.crossfit.audit import audit_method
 from metaprobe.training.crossfit.folds import CrossFit
 from metaprobe.training.crossfit.held_out import within_runs
-from metaprobe.training.crossfit.methods import MEAN_LOGPROB, RUN_IDENTITY, TREES, USUAL_TREES, Evidence
+from metaprobe.training.crossfit.methods import LADDER, MEAN_LOGPROB, RUN_IDENTITY, USUAL_LADDER, Evidence
 
 PROMPT = "prompt TF-IDF"
 
@@ -26,7 +26,7 @@ def planted(evidence: Evidence) -> CrossFit:
     mean = np.array([values.mean() for values in table.logprobs], dtype=np.float64)
     learned = mean + 0.6 * mean.std() * rng.normal(size=len(mean))
     chosen = mean + 3 * mean.std() * rng.normal(size=len(mean))
-    scores = {TREES: learned, MEAN_LOGPROB: mean, PROMPT: chosen, BEST_BASELINE: chosen}
+    scores = {LADDER: learned, MEAN_LOGPROB: mean, PROMPT: chosen, BEST_BASELINE: chosen}
     judged = tuple(Judged(name, "plain", score, score, 1.0) for name, score in scores.items())
     roles = tuple(outer_folds(table.groups.tolist(), table.y))
     return CrossFit(judged, (PROMPT,) * len(roles), roles, {})
@@ -36,17 +36,17 @@ def planted(evidence: Evidence) -> CrossFit:
 def test_a_checkpoint_that_loses_to_the_strongest_control_but_beats_the_folds_choice_names_it(tmp_path: Path) -> None:
     evidence = made_up()
     fits, y = planted(evidence), evidence.table.y
-    reached = {name: float(auroc(y, fits[name].ranking)) for name in (TREES, MEAN_LOGPROB, BEST_BASELINE)}
-    assert reached[MEAN_LOGPROB] > reached[TREES] > reached[BEST_BASELINE] + 0.05
-    report = audit_method(evidence, fits, USUAL_TREES, refits=False)
+    reached = {name: float(auroc(y, fits[name].ranking)) for name in (LADDER, MEAN_LOGPROB, BEST_BASELINE)}
+    assert reached[MEAN_LOGPROB] > reached[LADDER] > reached[BEST_BASELINE] + 0.05
+    report = audit_method(evidence, fits, USUAL_LADDER, refits=False)
     assert report.controls is not None
     assert report.controls.strongest.name == MEAN_LOGPROB
     assert report.controls.strongest.difference.high < 0
-    lost = f"{TREES} beats {MEAN_LOGPROB}"
+    lost = f"{LADDER} beats {MEAN_LOGPROB}"
     named = {audit.name: audit for audit in report.audits}
     assert not named[lost].passed
     assert named[lost].detail.endswith("; the strongest control")
-    assert named[f"{TREES} beats {PROMPT}"].passed, "the folds' choice is beaten"
+    assert named[f"{LADDER} beats {PROMPT}"].passed, "the folds' choice is beaten"
     tiny_quality(
         tmp_path / "c",
         audits={audit.name: Audit(audit.passed, audit.detail, audit.severity) for audit in report.audits},
@@ -64,7 +64,7 @@ def test_what_only_the_run_knows_is_worth_nothing_within_runs_and_the_card_has_b
     table = dataclasses.replace(made.table, y=y, tasks=np.array(["easy", "hard"])[hard])
     identity, noise = 1.0 - hard, rng.normal(size=600)
     mean = np.array([values.mean() for values in table.logprobs], dtype=np.float64)
-    judged = Judged(TREES, "learned", identity + 0.01 * noise, identity + 0.01 * noise, 1.0)
+    judged = Judged(LADDER, "learned", identity + 0.01 * noise, identity + 0.01 * noise, 1.0)
     others = {RUN_IDENTITY.name: identity, MEAN_LOGPROB: mean}
     fits = CrossFit((judged, *(Judged(name, "plain", x, x, 1.0) for name, x in others.items())), (), (), {})
     found = within_runs(table, fits, judged)

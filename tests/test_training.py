@@ -18,9 +18,9 @@ from metaprobe.training.crossfit.folds import BEST_BASELINE, blend_weights, cros
 from metaprobe.training.crossfit.methods import (
     AFTER,
     BLEND,
+    LADDER,
     MEAN_LOGPROB,
     STATED,
-    TREES,
     CellTable,
     Evidence,
     HiddenProbeMethod,
@@ -52,10 +52,10 @@ def test_no_group_has_rows_in_two_roles_and_every_row_is_tested_once(data: tuple
 
 def test_planted_signals_are_found_and_statements_that_know_nothing_are_at_chance(evidence: Evidence) -> None:
     methods = standard_methods(evidence)
-    fits = crossfit(evidence, methods, blend=("mean log-probability", TREES))
+    fits = crossfit(evidence, methods, blend=("mean log-probability", LADDER))
     found = {m.name: float(auroc(evidence.table.y, m.probability)) for m in fits.methods}
     assert found["mean log-probability"] > 0.65
-    assert found[TREES] > 0.65
+    assert found[LADDER] > 0.65
     assert found["hidden probe, answer"] > 0.65
     assert found[BLEND] > 0.65
     # 0.09 is four standard errors of an AUROC at n = 600.
@@ -116,7 +116,7 @@ def test_what_was_never_stated_is_left_out(evidence: Evidence) -> None:
     silent = dataclasses.replace(evidence.table, stated_confidence=np.full(len(evidence.table), np.nan))
     names = [method.name for method in standard_methods(dataclasses.replace(evidence, table=silent))]
     assert STATED not in names
-    assert TREES in names
+    assert LADDER in names
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1))

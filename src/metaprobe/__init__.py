@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from metaprobe.routing.gate import StreamingGate
     from metaprobe.routing.learned import LearnedRouter
     from metaprobe.routing.paper import PaperRules
-    from metaprobe.serving.watch import watch
+    from metaprobe.serving.watch_stream import watch
     from metaprobe.train import compare, train_adapter, train_gate, train_hidden, train_quality, train_router
 
 __version__ = version("metaprobe")
@@ -75,7 +75,7 @@ _LATER = {
     "train_hidden": "metaprobe.train",
     "train_quality": "metaprobe.train",
     "train_router": "metaprobe.train",
-    "watch": "metaprobe.serving.watch",
+    "watch": "metaprobe.serving.watch_stream",
 }
 """Where each name is; it is imported when it is asked for, so that nobody waits for what he does not use."""
 

@@ -34,7 +34,7 @@ from metaprobe.terminal import (
     seed_option,
     stage_option,
 )
-from metaprobe.train_cli import train
+from metaprobe.train_cli import adapt, train
 from metaprobe.training.options import WrongOptions
 
 RESUMED = ("collect", "demo", "import", "extract")
@@ -84,11 +84,11 @@ def demo(out: Path, llm: str, limit: int | None, batch_size: int, folds: int, se
     Takes under ten minutes on two cores that do nothing else; run again, it resumes.
     """
     from metaprobe.eval.report.text import comparison_table
-    from metaprobe.training.comparison.write import require_report
+    from metaprobe.training.comparison.write_comparison import require_report
 
     require_report()
     from metaprobe.collecting.launch import CollectionWatch
-    from metaprobe.training.demo import collect_demo, train_demo
+    from metaprobe.demo import collect_demo, train_demo
 
     with live_collection() as live:
         collected = collect_demo(
@@ -120,15 +120,16 @@ def demo(out: Path, llm: str, limit: int | None, batch_size: int, folds: int, se
     show_default=True,
     help="For responses of another model or log-probability mode than the checkpoint was trained on.",
 )
-def score(checkpoint: str, file: Path, sha256: str | None, on_mismatch: Any) -> None:
+@click.option("--run", metavar="MODEL|TASK|VARIANT", help="Which of the checkpoint's runs the responses are of.")
+def score(checkpoint: str, file: Path, sha256: str | None, on_mismatch: Any, run: str | None) -> None:
     """Score OpenAI-format JSON lines: one line out for each line in, null where a response cannot be scored.
 
     FILE may be '-' for standard input.
     """
     from metaprobe.probes.quality import QualityPredictor
-    from metaprobe.probes.scoring import score_lines
+    from metaprobe.probes.score_file import score_lines
 
-    predictor = QualityPredictor.load(checkpoint, sha256=sha256, on_mismatch=on_mismatch)
+    predictor = QualityPredictor.load(checkpoint, sha256=sha256, run=run, on_mismatch=on_mismatch)
     scored = lines = 0
     file = Path("/dev/stdin") if str(file) == "-" else file
     for line in lines_done("score", score_lines(predictor, file), file):
@@ -160,7 +161,7 @@ def score(checkpoint: str, file: Path, sha256: str | None, on_mismatch: Any) -> 
 def compare(runs: tuple[Path, ...], out: Path, **named: Any) -> None:
     """Explicit against implicit metacognition on stored runs: report, tables, and a row for each item and method."""
     from metaprobe.eval.report.text import comparison_table
-    from metaprobe.training.comparison.write import compare as compared
+    from metaprobe.training.comparison.write_comparison import compare as compared
     from metaprobe.training.options import CompareOptions
 
     with steps() as on_step:
@@ -170,11 +171,11 @@ def compare(runs: tuple[Path, ...], out: Path, **named: Any) -> None:
     click.echo(f"report      {out / 'report.html'}")
 
 
-@main.command(short_help="Figures of collected systems, as JSON.")
+@main.command(short_help="Metrics of collected systems, as JSON.")
 @click.argument("runs", type=RUNS, nargs=-1, required=True)
 def summarize(runs: tuple[Path, ...]) -> None:
-    """The figures of collected systems as JSON: accuracy by stage, cost, and what each one's paper reports of it."""
-    from metaprobe.collecting.summary import summarize_stores
+    """The metrics of collected systems as JSON: accuracy by stage, cost, and what each one's paper reports of it."""
+    from metaprobe.collecting.collection_summary import summarize_stores
 
     with steps("reading runs and drawing resamples"):
         figures = summarize_stores(runs)
@@ -190,6 +191,7 @@ main.add_command(diff)
 main.add_command(promote)
 main.add_command(push_command)
 main.add_command(train)
+main.add_command(adapt)
 main.add_command(extract)
 main.add_command(serve)
 main.add_command(route)

@@ -95,8 +95,8 @@ def lines_in(file: Path) -> int | None:
 
 @contextmanager
 def steps(first: str = "reading runs") -> Iterator[Callable[[str], None]]:
-    """Yields what is told of each step, in words. Steps that are counted, as `fold 2 of 5, method 3 of 9`, say how long
-    the rest of them will about take."""
+    """Yields a function that shows each step, in words. Steps that are counted, as `fold 2 of 5, method 3 of 9`, say
+    how long the rest of them will about take."""
     kind = tqdm if sys.stderr.isatty() else Lines
     with kind(desc=f"{first:56}", bar_format="{desc}  {elapsed}{postfix}", file=sys.stderr) as bar, _ticking(bar):
         yield StepTimes(bar).tell
@@ -205,7 +205,7 @@ class Live:
 
 @contextmanager
 def live_collection() -> Iterator[Live]:
-    """Yields what is told of a collection."""
+    """Yields what follows a collection."""
     quiet_libraries()
     with progress_bar("collect", " runs", ends=True) as bar:
         yield Live(bar)

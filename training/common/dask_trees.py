@@ -38,8 +38,13 @@ BLOCK_ROWS = 100_000
 class Cluster:
     """Grows on the workers of the default Dask client."""
 
-    def __init__(self, X: Any, y: NDArray[Any], roles: Roles, names: Sequence[str]) -> None:
-        """X: a Dask array (n, d) of float32. Raises `RecordError` for anything else, and where there is no client."""
+    def __init__(
+        self, X: Any, y: NDArray[Any], roles: Roles, names: Sequence[str], start: Floats | None = None
+    ) -> None:
+        """X: a Dask array (n, d) of float32; `start` (n,): log-odds that the trees add to.
+
+        Raises `RecordError` for anything else, and where there is no client.
+        """
         for module in ("dask.dataframe", "distributed"):  # LightGBM asks for both, and says less
             require(module, "train,dask")
         self._array = require("dask.array", "dask")
@@ -53,25 +58,27 @@ class Cluster:
                 "features are a Dask array, and there is no Dask client: make a distributed.Client first"
             ) from error
         self._X = X.rechunk({1: -1})
-        self._y, self._roles, self._names = y, roles, safe(names)
+        self._y, self._roles, self._names, self._start = y, roles, safe(names), start
 
     def grow(self, parameters: Parameters) -> Grown:
-        booster = self._fitted(parameters, self._roles.train, MAX_ROUNDS)
+        booster = self._fit(parameters, self._roles.train, MAX_ROUNDS)
         selection, y = self._X[self._roles.selection], self._y[self._roles.selection]
+        known = np.zeros(len(y)) if self._start is None else self._start[self._roles.selection]
         starts = np.cumsum([0, *selection.chunks[0]])
         delayed = require("dask", "dask").delayed
         losses = log_losses_by_round if parameters["objective"] == "binary" else squares_by_round
         sums = [
-            delayed(losses)(booster, block, y[start:end])
+            delayed(losses)(booster, block, y[start:end], known[start:end])
             for block, start, end in zip(selection.to_delayed()[:, 0], starts[:-1], starts[1:], strict=True)
         ]
         rounds = best_rounds(np.sum(self._client.gather(self._client.compute(sums)), axis=0))
-        return Grown(parameters, rounds, blockwise(lambda block: raw_scores(booster, block, rounds), selection))
+        added = blockwise(lambda block: raw_scores(booster, block, rounds), selection)
+        return Grown(parameters, rounds, added + known)
 
     def finish(self, parameters: Parameters, rounds: int) -> Any:
-        return self._fitted(parameters, self._roles.learning, rounds)
+        return self._fit(parameters, self._roles.learning, rounds)
 
-    def _fitted(self, parameters: Parameters, rows: Rows, rounds: int) -> Any:
+    def _fit(self, parameters: Parameters, rows: Rows, rounds: int) -> Any:
         interface = require("lightgbm.dask", "train,dask")
         # Each worker uses the threads it has.
         given = {name: value for name, value in parameters.items() if name not in ("num_threads", "seed")}
@@ -80,26 +87,27 @@ class Cluster:
         model = kind(**given, random_state=parameters["seed"], n_estimators=rounds, client=self._client)
         X = self._X[rows]
         y = self._array.from_array(self._y[rows], chunks=(X.chunks[0],))
+        known = None if self._start is None else self._array.from_array(self._start[rows], chunks=(X.chunks[0],))
         with warnings.catch_warnings():
             # It says so whenever its estimators are made as they are meant to be.
             warnings.filterwarnings("ignore", message="Parameter n_jobs will be ignored")
-            return model.fit(X, y, feature_name=self._names).booster_
+            return model.fit(X, y, init_score=known, feature_name=self._names).booster_
 
 
-def log_losses_by_round(booster: Any, X: NDArray[np.float32], y: NDArray[np.int64]) -> Floats:
-    """Summed log loss (rounds,) of these rows after each round."""
+def log_losses_by_round(booster: Any, X: NDArray[np.float32], y: NDArray[np.int64], start: Floats) -> Floats:
+    """Summed log loss (rounds,) of these rows after each round; their log-odds are `start` (n,) before the first."""
     sign = 1.0 - 2.0 * y
-    return np.array([np.logaddexp(0, sign * scores).sum() for scores in _stages(booster, X)])
+    return np.array([np.logaddexp(0, sign * scores).sum() for scores in _stages(booster, X, start)])
 
 
-def squares_by_round(booster: Any, X: NDArray[np.float32], y: Floats) -> Floats:
+def squares_by_round(booster: Any, X: NDArray[np.float32], y: Floats, start: Floats) -> Floats:
     """Summed squared errors (rounds,), likewise."""
-    return np.array([np.square(scores - y).sum() for scores in _stages(booster, X)])
+    return np.array([np.square(scores - y).sum() for scores in _stages(booster, X, start)])
 
 
-def _stages(booster: Any, X: NDArray[np.float32]) -> Iterator[Floats]:
+def _stages(booster: Any, X: NDArray[np.float32], start: Floats) -> Iterator[Floats]:
     """Raw scores (n,) after each round: one array, that changes."""
-    scores = np.zeros(len(X))
+    scores = start.copy()
     for number in range(booster.num_trees()):
         scores += booster.predict(X, raw_score=True, start_iteration=number, num_iteration=1)
         yield scores

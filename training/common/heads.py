@@ -1,6 +1,6 @@
 """The fitted heads of a quality predictor: a probability, a level from 1 to 3, and Q, each as NumPy and as ONNX nodes.
 
-A head is named by its label. `critical` is the one whose label 1 is the bad one: its booster learns the opposite, so
+A head is named by its label. `critical` is the one whose label 1 is the bad one: what is fitted learns the opposite, so
 that higher raw scores are better answers in every head, and its probability is turned round at the end.
 """
 
@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.records.extras import require
-from metaprobe.training.common.calibrate import choose_calibrator
-from metaprobe.training.common.calibrators import Calibrator, Floats, Onnx
+from metaprobe.training.common.calibrate import fit_platt
+from metaprobe.training.common.calibrators import Calibrator, Floats, Onnx, Platt
+from metaprobe.training.common.ladder import Ladder, fit_ladder
 from metaprobe.training.common.roles import Roles
 from metaprobe.training.common.trees import Trees, fit_trees
 
@@ -24,6 +25,14 @@ INVERTED = (CRITICAL,)
 """Heads whose label 1 is the bad one."""
 SCALES: dict[str, tuple[int, int]] = {**LEVELS, QUALITY: (0, 9)}
 """Of the heads that are no probability."""
+
+
+class Scorer(Protocol):
+    """Features in, log-odds out: higher for likelier good."""
+
+    def score(self, X: NDArray[np.float32]) -> Floats: ...
+
+    def onnx_nodes(self, input_name: str, output_name: str, width: int) -> Onnx: ...
 
 
 class FittedHead(Protocol):
@@ -48,9 +57,9 @@ class FittedHead(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Probability:
-    """A calibrated booster."""
+    """A calibrated score."""
 
-    trees: Trees
+    scorer: Scorer
     calibrator: Calibrator
     inverted: bool = False
     """Whether the head is one minus what was learned."""
@@ -61,8 +70,8 @@ class Probability:
         return (self.calibrator.name,)
 
     def learned(self, X: NDArray[np.float32]) -> Floats:
-        """P(good), (n,)."""
-        return self.calibrator.probability(self.trees.score(X))
+        """P(good), (n,), of answers of a run of average base rate."""
+        return self.calibrator.probability(self.scorer.score(X))
 
     def value(self, X: NDArray[np.float32]) -> Floats:
         return 1 - self.learned(X) if self.inverted else self.learned(X)
@@ -70,7 +79,8 @@ class Probability:
     def onnx_nodes(self, input_name: str, output_name: str, width: int) -> Onnx:
         raw, learned = f"{output_name}_raw", f"{output_name}_learned" if self.inverted else output_name
         nodes, constants = self.calibrator.onnx_nodes(raw, learned, f"{output_name}_calibrator")
-        nodes = [self.trees.onnx_node(input_name, raw, width), *nodes]
+        scored, weights = self.scorer.onnx_nodes(input_name, raw, width)
+        nodes, constants = [*scored, *nodes], [*weights, *constants]
         if self.inverted:
             one = f"{output_name}_one"
             nodes.append(_node("Sub", [one, learned], output_name))
@@ -82,15 +92,15 @@ class Probability:
 class Level:
     """Expected level of an ordinal label: the lowest, plus P(y >= k) of every level k above it.
 
-    One booster a step, as Frank and Hall (2001, doi:10.1007/3-540-44795-4_13) split an ordinal label; here each is
+    One classifier a step, as Frank and Hall (2001, doi:10.1007/3-540-44795-4_13) split an ordinal label; here each is
     calibrated, and the expectation is returned instead of the likeliest level. Their steps can cross,
     P(y >= 3) > P(y >= 2); pooling those that do (isotonic regression, the nearest falling ones) puts their mean in the
     place of both, which leaves the sum, and so the expected level, as it is.
     """
 
     base: float
-    """The lowest level, and the shares of the steps that no booster could be fitted to."""
-    steps: tuple[Probability, ...]
+    """The lowest level, and the shares of the steps that nothing could be fitted to."""
+    steps: tuple["RunProbability", ...]
     kind: ClassVar[str] = "ordinal"
 
     @property
@@ -135,7 +145,7 @@ class Amount:
             return f"{output_name}_{name}"
 
         nodes = [
-            self.trees.onnx_node(input_name, own("raw"), width),
+            *self.trees.onnx_nodes(input_name, own("raw"), width)[0],
             _node("Mul", [own("raw"), own("slope")], own("scaled")),
             _node("Add", [own("scaled"), own("intercept")], own("line")),
             _node("Max", [own("line"), own("low")], own("floored")),
@@ -145,31 +155,56 @@ class Amount:
         return nodes, [_constant(own(name), number) for name, number in numbers.items()]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class RunProbability(Probability):
+    """A probability by the ladder of models, which knows the base rates of the runs it was fitted on."""
+
+    scorer: Ladder
+    calibrator: Platt
+
+    def learned_of(self, X: NDArray[np.float32], runs: NDArray[np.str_]) -> Floats:
+        """P(good), (n,), of answers of these runs."""
+        return self.calibrator.probability(self.scorer.score_of(X, runs))
+
+    @property
+    def shifts(self) -> dict[str, float]:
+        """Run -> what it adds to the log-odds of the head's value."""
+        sign = -1.0 if self.inverted else 1.0
+        return {run: sign * self.calibrator.slope * offset for run, offset in self.scorer.rates.runs.items()}
+
+    @property
+    def between(self) -> float:
+        """Standard deviation of the runs' base rates around their mean, in log-odds."""
+        return abs(self.calibrator.slope) * self.scorer.rates.between
+
+
 def fit_probability(
     X: NDArray[np.float32],
     y: NDArray[np.int64],
     groups: NDArray[np.str_],
+    runs: NDArray[np.str_],
     roles: Roles,
     *,
     names: Sequence[str],
     inverted: bool = False,
     domain: NDArray[np.str_] | None = None,
     seed: int = 0,
-) -> Probability:
-    """Trees, and the calibrator that is chosen on the calibration rows. `y` (n,) is 1 for good answers.
+) -> RunProbability:
+    """What the data carry of the ladder (`fit_ladder`), and Platt's map of it on the calibration rows.
 
-    `domain`: of `fit_trees`.
+    `y` (n,) is 1 for good answers. Platt's map alone keeps a base rate what it is, an amount added to the log-odds.
     """
-    trees = fit_trees(X, y, roles, names=names, domain=domain, seed=seed)
+    ladder = fit_ladder(X, y, groups, runs, roles, names=names, domain=domain, seed=seed)
     rows = roles.calibration
-    chosen = choose_calibrator(trees.score(X[rows]), y[rows], groups[rows], seed=seed)
-    return Probability(trees, chosen.calibrator, inverted)
+    scores = ladder.score(X[rows]) if domain is not None else ladder.score_of(X[rows], runs[rows])
+    return RunProbability(ladder, fit_platt(scores, y[rows]), inverted)
 
 
 def fit_level(
     X: NDArray[np.float32],
     grades: Floats,
     groups: NDArray[np.str_],
+    runs: NDArray[np.str_],
     roles: Roles,
     *,
     steps: Sequence[int],
@@ -177,9 +212,10 @@ def fit_level(
     names: Sequence[str],
     seed: int = 0,
 ) -> Level:
-    """A booster for each of `steps`; any other step up the scale is taken to be its share of the rows seen."""
+    """A classifier for each of `steps`; any other step up the scale is taken to be its share of the rows seen."""
     fitted = [
-        fit_probability(X, (grades >= step).astype(np.int64), groups, roles, names=names, seed=seed) for step in steps
+        fit_probability(X, (grades >= step).astype(np.int64), groups, runs, roles, names=names, seed=seed)
+        for step in steps
     ]
     low, high = scale
     rest = [step for step in range(low + 1, high + 1) if step not in steps]

@@ -11,7 +11,6 @@ from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 from metaprobe.training.common.calibrate import fit_platt
-from metaprobe.training.common.new_tasks import best_elsewhere
 from metaprobe.training.common.roles import Roles
 
 Floats = NDArray[np.float64]
@@ -45,6 +44,8 @@ IMBALANCE = 2.0
 """Answers of the larger class for one of the smaller from which class weights are tried."""
 RISING = ("mean", "median", "min")
 """Statistics that the theory gives a sign: the surer the tokens of a window, the better the answer."""
+FALLING = tuple(f"terms.{name}" for name in ("lowest3", "mean", "min"))
+"""Features with the other sign: these terms are made of surprise, which is minus the log-probability."""
 TREE_ENSEMBLE_OPSET = 15
 """The newest that onnxmltools converts to."""
 
@@ -56,8 +57,7 @@ class Trees:
     booster: Any
     parameters: Parameters
     selection_auroc: float
-    """Of the chosen parameters, on rows they were not fitted on: selection rows, or domains left out; nan for a
-    regression."""
+    """Of the chosen parameters, on the selection rows; nan for a regression."""
 
     def score(self, X: NDArray[np.floating[Any]]) -> Floats:
         """Raw log-odds (n,), or the number itself, before calibration.
@@ -66,7 +66,7 @@ class Trees:
         """
         return raw_scores(self.booster, X)
 
-    def onnx_node(self, input_name: str, output_name: str, width: int) -> Any:
+    def onnx_nodes(self, input_name: str, output_name: str, width: int) -> tuple[list[Any], list[Any]]:
         """The same for a graph: one TreeEnsembleRegressor, (n, width) features in, (n, 1) log-odds out."""
         lightgbm, converter = require("lightgbm", "fit"), require("onnxmltools.convert", "fit")
         types = require("onnxmltools.convert.common.data_types", "fit")
@@ -81,7 +81,7 @@ class Trees:
         )
         node = next(node for node in converted.graph.node if node.op_type == "TreeEnsembleRegressor")
         node.input[:], node.output[:], node.name = [input_name], [output_name], output_name
-        return node
+        return [node], []
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,7 +114,7 @@ def fit_trees(
     *,
     names: Sequence[str],
     objective: Objective = "binary",
-    domain: NDArray[np.str_] | None = None,
+    start: Floats | None = None,
     seed: int = 0,
 ) -> Trees:
     """Choose on the selection rows, with early stopping, and fit that on train and selection rows.
@@ -124,22 +124,17 @@ def fit_trees(
     minimum of every window, kept where it loses nothing. `y` (n,) is higher for better answers: the theory gives the
     sign of a constraint that way round.
 
-    `domain` (n,), the task of each row: settings are chosen by domains left out instead, always with that rise, for no
-    row can tell what an unseen task would lose by it (`metaprobe.training.common.new_tasks`).
+    `start` (n,): log-odds that are known already; the trees learn what is to be added to them, and are chosen by what
+    both reach together.
 
     X is an array (n, d), or a Dask array for rows beyond this machine's memory: then the cluster of the default Dask
     client fits (`metaprobe.training.common.dask_trees`), with the same search.
     """
-    grower = _grower(X, y, roles, names)
+    grower = _grower(X, y, roles, names, start)
     at, binary = y[roles.selection], objective == "binary"
     merit = _auroc if binary else _closeness
     base: Parameters = {"objective": objective, "metric": METRIC[objective], **COMMON, "seed": seed}
     base["num_threads"] = 1 if X.size < SMALL else 0
-    if domain is not None:
-        base["monotone_constraints"] = _rising(names)
-        parameters, rounds, reached = best_elsewhere(X, y, roles.learning, domain, base=base, names=safe(names))
-        booster = grower.finish(parameters, rounds)
-        return Trees(float32_thresholds(booster), {**parameters, "rounds": rounds}, reached)
     best = max((grower.grow({**base, **size}) for size in GRID), key=lambda grown: merit(at, grown))
     for more in _refinements(y[roles.train] if binary else None, names):
         tried = grower.grow({**best.parameters, **more})
@@ -156,18 +151,28 @@ def fit_trees(
     return Trees(float32_thresholds(booster), {**best.parameters, "rounds": best.rounds}, selected)
 
 
+def refit_trees(
+    trees: Trees, X: NDArray[np.float32], y: NDArray[Any], roles: Roles, *, names: Sequence[str], start: Floats | None
+) -> Trees:
+    """Returns the same recipe fitted on train and selection rows of these roles; `start` as for `fit_trees`."""
+    parameters = {name: value for name, value in trees.parameters.items() if name != "rounds"}
+    booster = _grower(X, y, roles, names, start).finish(parameters, trees.parameters["rounds"])
+    return Trees(float32_thresholds(booster), trees.parameters, trees.selection_auroc)
+
+
 def _refinements(y: NDArray[np.int64] | None, names: Sequence[str]) -> Iterator[Parameters]:
     """What is tried on top of the best size, one after the other. `y`: None where there are no classes."""
     ones = 0 if y is None else int(y.sum())
     zeros = 0 if y is None else len(y) - ones
     if min(ones, zeros) and max(ones, zeros) >= IMBALANCE * min(ones, zeros):
         yield {"scale_pos_weight": zeros / ones}
-    if any(_rising(names)):
-        yield {"monotone_constraints": _rising(names)}
+    if any(_signs(names)):
+        yield {"monotone_constraints": _signs(names)}
 
 
-def _rising(names: Sequence[str]) -> list[int]:
-    return [int(name.rpartition(".")[2] in RISING) for name in names]
+def _signs(names: Sequence[str]) -> list[int]:
+    """LightGBM's constraint of each feature: 1 where a score may only rise with it, -1 where only fall, 0 for none."""
+    return [-1 if name in FALLING else int(name.rpartition(".")[2] in RISING) for name in names]
 
 
 def _auroc(y: NDArray[np.int64], grown: Grown) -> float:
@@ -188,23 +193,39 @@ def _loss(y: NDArray[np.int64], grown: Grown) -> float:
     return float(np.logaddexp(0, np.where(y == 1, -logit, logit)).mean())
 
 
-def _grower(X: Any, y: NDArray[Any], roles: Roles, names: Sequence[str]) -> Grower:
+def _grower(X: Any, y: NDArray[Any], roles: Roles, names: Sequence[str], start: Floats | None) -> Grower:
     if isinstance(X, np.ndarray):
-        return _Here(X, y, roles, names)
+        return _Here(X, y, roles, names, start)
     from metaprobe.training.common.dask_trees import Cluster  # needs an extra
 
-    return Cluster(X, y, roles, names)
+    return Cluster(X, y, roles, names, start)
 
 
 class _Here:
     """Grows on this machine, with LightGBM's early stopping."""
 
-    def __init__(self, X: NDArray[np.float32], y: NDArray[Any], roles: Roles, names: Sequence[str]) -> None:
+    def __init__(
+        self,
+        X: NDArray[np.float32],
+        y: NDArray[Any],
+        roles: Roles,
+        names: Sequence[str],
+        start: Floats | None,
+    ) -> None:
         self._lightgbm = require("lightgbm", "fit")
-        self._X, self._y, self._roles, self._names = X, y, roles, safe(names)
-        train, selection = roles.train, roles.selection
-        self._train = self._lightgbm.Dataset(X[train], y[train], feature_name=self._names, free_raw_data=False)
-        self._selection = self._lightgbm.Dataset(X[selection], y[selection], reference=self._train, free_raw_data=False)
+        self._X, self._y, self._roles, self._names, self._start = X, y, roles, safe(names), start
+        self._train = self._rows(roles.train)
+        self._selection = self._rows(roles.selection, reference=self._train)
+
+    def _rows(self, rows: NDArray[np.int64], **more: Any) -> Any:
+        return self._lightgbm.Dataset(
+            self._X[rows],
+            self._y[rows],
+            init_score=None if self._start is None else self._start[rows],
+            feature_name=self._names,
+            free_raw_data=False,
+            **more,
+        )
 
     def grow(self, parameters: Parameters) -> Grown:
         booster = self._lightgbm.train(
@@ -214,12 +235,13 @@ class _Here:
             valid_sets=[self._selection],
             callbacks=[self._lightgbm.early_stopping(PATIENCE, verbose=False)],
         )
-        return Grown(parameters, booster.best_iteration, raw_scores(booster, self._X[self._roles.selection]))
+        scores = raw_scores(booster, self._X[self._roles.selection])
+        if self._start is not None:
+            scores = scores + self._start[self._roles.selection]
+        return Grown(parameters, booster.best_iteration, scores)
 
     def finish(self, parameters: Parameters, rounds: int) -> Any:
-        rows = self._roles.learning
-        learning = self._lightgbm.Dataset(self._X[rows], self._y[rows], feature_name=self._names, free_raw_data=False)
-        return self._lightgbm.train(parameters, learning, num_boost_round=rounds)
+        return self._lightgbm.train(parameters, self._rows(self._roles.learning), num_boost_round=rounds)
 
 
 def raw_scores(booster: Any, X: Any, rounds: int | None = None) -> Floats:

@@ -12,9 +12,16 @@ from metaprobe.eval.table import usable_groups
 from metaprobe.records.extras import require
 from metaprobe.training.common.calibrate import choose_calibrator, sigmoid
 from metaprobe.training.common.roles import Roles, Rows, outer_folds
-from metaprobe.training.crossfit.methods import BLEND, Evidence, Method, Scores
-from metaprobe.training.crossfit.progress import Progress
-from metaprobe.training.linear.layers import LinearProbe
+from metaprobe.training.crossfit.finished_folds import Progress
+from metaprobe.training.crossfit.methods import (
+    BLEND,
+    USUAL_CALIBRATORS,
+    Evidence,
+    Method,
+    Scores,
+    calibrators_of,
+)
+from metaprobe.training.linear.probe import LinearProbe
 
 BASELINES: tuple[Family, ...] = ("log-probability", "plain")
 """Families among which the best plain baseline is chosen."""
@@ -71,8 +78,8 @@ def crossfit(
     coverage: dict[str, float] = {name: 1.0 for name, _ in columns}
     chosen_baselines = []
 
-    def calibrated(scores: Scores, rows: Rows) -> Scores:
-        found = choose_calibrator(scores[rows], table.y[rows], table.groups[rows], seed=seed)
+    def calibrated(scores: Scores, rows: Rows, candidates: Sequence[str] = USUAL_CALIBRATORS) -> Scores:
+        found = choose_calibrator(scores[rows], table.y[rows], table.groups[rows], candidates=candidates, seed=seed)
         return found.calibrator.logit(scores)
 
     splits = tuple(outer_folds(list(table.groups), table.y, folds=folds, seed=seed))
@@ -90,7 +97,7 @@ def crossfit(
             if not method.fitted:
                 ranking[method.name] = scores
             rows = roles.calibration if method.fitted else roles.seen
-            logits[method.name] = calibrated(scores, rows)
+            logits[method.name] = calibrated(scores, rows, calibrators_of(method))
             selected[method.name].append(fitted.selection_auroc)
         if (BEST_BASELINE, "plain") in extra:
             best = max((m for m in methods if m.family in BASELINES), key=lambda m: selected[m.name][-1]).name

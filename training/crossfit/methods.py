@@ -12,25 +12,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Generator
-from metaprobe.eval.audits.controls import IDENTITY
 from metaprobe.eval.audits.domains import domains_of
+from metaprobe.eval.audits.simpler_predictors import IDENTITY
 from metaprobe.eval.compare import STATED
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.results import Family
 from metaprobe.eval.table import AnswerTable
 from metaprobe.probes.baselines import baseline_scores
 from metaprobe.records.extras import require
+from metaprobe.training.common.calibrators import Beta, Isotonic, Platt
+from metaprobe.training.common.ladder import fit_ladder
 from metaprobe.training.common.roles import Roles, Rows
 from metaprobe.training.common.trees import fit_trees
-from metaprobe.training.linear.layers import LinearProbe, fit_linear_probe
-from metaprobe.training.linear.probe import Kind
+from metaprobe.training.linear.fit_block import Kind
+from metaprobe.training.linear.layer_choice import fit_linear_probe
+from metaprobe.training.linear.probe import LinearProbe
 from metaprobe.training.linear.states import States
 
 MEAN_LOGPROB = "mean log-probability"
 TREES = "LightGBM on logprobs"
+LADDER = "learned on logprobs"
 BEFORE = "hidden probe, before"
 AFTER = "hidden probe, answer"
 BLEND = "blend"
+
+USUAL_CALIBRATORS = (Platt.name, Beta.name, Isotonic.name)
 
 Scores = NDArray[np.float64]
 Scorer = Callable[[Rows], Scores]
@@ -42,7 +48,7 @@ class Evidence:
 
     table: AnswerTable
     features: NDArray[np.float32]
-    """(n, d) of the `full` schema."""
+    """(n, d) of the schema named below."""
     feature_names: tuple[str, ...]
     schema: str
     states: States | None = None
@@ -195,11 +201,54 @@ RUN_IDENTITY = CellTable(IDENTITY, ("models", "tasks", "variants"))
 
 
 @dataclass(frozen=True, slots=True)
-class FeatureTrees:
-    """The quality predictor: LightGBM on windowed log-probability statistics."""
+class LogprobLadder:
+    """The quality predictor: a free number, or what is better than it (`metaprobe.training.common.ladder`)."""
 
     new_tasks: bool = False
-    """Whether its settings are chosen for tasks that the runs do not hold."""
+    """Whether it is made for tasks that the runs do not hold: then it knows no run's base rate either."""
+    name: str = LADDER
+    family: Family = "learned"
+    fitted: bool = True
+
+    def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
+        table, X = evidence.table, evidence.features
+        runs = RUN_IDENTITY.cells(table)
+        ladder = fit_ladder(
+            X,
+            table.y,
+            table.groups,
+            runs,
+            roles,
+            names=evidence.feature_names,
+            domain=self.domain(table),
+            seed=seed,
+        )
+        if self.new_tasks:
+            return Fitted(lambda rows: ladder.score(X[rows]), ladder.selection_auroc)
+        return Fitted(lambda rows: ladder.score_of(X[rows], runs[rows]), ladder.selection_auroc)
+
+    def domain(self, table: AnswerTable) -> NDArray[np.str_] | None:
+        """(n,): what steps are judged across; None where they are judged on groups of the same tasks."""
+        if not self.new_tasks:
+            return None
+        return table.tasks if domains_of(table)[0] == "task" else table.dimensions
+
+
+USUAL_LADDER = LogprobLadder()
+
+
+def calibrators_of(method: Method) -> tuple[str, ...]:
+    """Returns the calibrators that a method's scores may get.
+
+    The quality predictor gets Platt's alone: an exported base rate is added to its log-odds.
+    """
+    return (Platt.name,) if isinstance(method, LogprobLadder) else USUAL_CALIBRATORS
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureTrees:
+    """LightGBM on windowed log-probability statistics by itself, without base rates and without a free number."""
+
     name: str = TREES
     family: Family = "learned"
     fitted: bool = True
@@ -210,16 +259,9 @@ class FeatureTrees:
             evidence.table.y,
             roles,
             names=evidence.feature_names,
-            domain=self.domain(evidence.table),
             seed=seed,
         )
         return Fitted(lambda rows: trees.score(evidence.features[rows]), trees.selection_auroc)
-
-    def domain(self, table: AnswerTable) -> NDArray[np.str_] | None:
-        """(n,): what settings are chosen across; None where they are chosen on selection rows."""
-        if not self.new_tasks:
-            return None
-        return table.tasks if domains_of(table)[0] == "task" else table.dimensions
 
 
 USUAL_TREES = FeatureTrees()
@@ -278,7 +320,7 @@ ProbeKind = Literal[Kind, "low-rank"]
 
 
 def standard_methods(
-    evidence: Evidence, *, kind: ProbeKind = "logistic", trees: FeatureTrees = USUAL_TREES
+    evidence: Evidence, *, kind: ProbeKind = "logistic", ladder: LogprobLadder = USUAL_LADDER
 ) -> list[Method]:
     """The methods of the comparison, in its order. Probes, of that kind, only where hidden states were captured."""
     table = evidence.table
@@ -289,7 +331,7 @@ def standard_methods(
         *(_of_logprobs() if table.measured else ()),
         PromptTfidf(),
         *(control for control in (CellTable(), RUN_IDENTITY) if control.varies(table)),
-        *((trees,) if table.measured else ()),
+        *((ladder,) if table.measured else ()),
     ]
     if evidence.states is not None:
         positions = evidence.states.positions
@@ -297,7 +339,7 @@ def standard_methods(
         for name, read in ((BEFORE, ("prompt_last",) if "prompt_last" in positions else ()), (AFTER, answer)):
             if read:
                 methods.append(LowRankProbe(name, read) if kind == "low-rank" else HiddenProbeMethod(name, read, kind))
-    # What was never stated, and questions that were not stored, have no figures.
+    # What was never stated, and questions that were not stored, have no numbers.
     if not any(question.strip() for question in table.questions.tolist()):
         methods = [m for m in methods if not isinstance(m, PromptTfidf)]
     return [m for m in methods if not isinstance(m, GivenScore) or np.isfinite(m.values(table)).any()]
@@ -308,6 +350,7 @@ def _of_logprobs() -> list[Method]:
     return [
         GivenScore(MEAN_LOGPROB, "log-probability", lambda t: _baseline(t, "mean_logprob")),
         GivenScore("minimum log-probability", "log-probability", lambda t: _baseline(t, "min_logprob")),
+        GivenScore("scaled log-probability", "log-probability", lambda t: _baseline(t, "scaled_logprob")),
         GivenScore("first log-probability", "log-probability", lambda t: _baseline(t, "first_logprob")),
         GivenScore("length", "plain", lambda t: -np.log(t.tokens.astype(np.float64))),
         GivenScore("cut by max_tokens", "plain", lambda t: -t.cut.astype(np.float64)),

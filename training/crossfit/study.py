@@ -6,22 +6,22 @@ from pathlib import Path
 
 from metaprobe.training.common.heads import INVERTED
 from metaprobe.training.crossfit.evidence import invert, load_evidence
+from metaprobe.training.crossfit.finished_folds import Progress
 from metaprobe.training.crossfit.folds import CrossFit, crossfit
 from metaprobe.training.crossfit.methods import (
     AFTER,
     BEFORE,
+    LADDER,
     MEAN_LOGPROB,
-    TREES,
-    USUAL_TREES,
+    USUAL_LADDER,
     Evidence,
-    FeatureTrees,
+    LogprobLadder,
     Method,
     ProbeKind,
     standard_methods,
 )
-from metaprobe.training.crossfit.progress import Progress
 
-BLENDED = (MEAN_LOGPROB, TREES, BEFORE, AFTER)
+BLENDED = (MEAN_LOGPROB, LADDER, BEFORE, AFTER)
 """What the blend is made of: one signal of each kind. Fixed beforehand, not chosen."""
 
 
@@ -52,9 +52,9 @@ class Study:
     """Where the runs are, for what a comparison says of them; empty where they are not in stores."""
 
     @property
-    def trees(self) -> FeatureTrees:
+    def ladder(self) -> LogprobLadder:
         """The recipe of the quality predictor."""
-        return next(method for method in self.methods if isinstance(method, FeatureTrees))
+        return next(method for method in self.methods if isinstance(method, LogprobLadder))
 
 
 def study(
@@ -91,13 +91,13 @@ def study_of(
     folds: int = 5,
     seed: int = 0,
     kind: ProbeKind = "logistic",
-    trees: FeatureTrees = USUAL_TREES,
+    ladder: LogprobLadder = USUAL_LADDER,
     own: OwnMethods = no_methods,
     progress: Progress | None = None,
     on_step: OnStep = quiet,
 ) -> Study:
     """The same, of evidence that is loaded. `progress`: where finished folds are kept for the next start."""
-    methods = tuple(standard_methods(evidence, kind=kind, trees=trees))
+    methods = tuple(standard_methods(evidence, kind=kind, ladder=ladder))
     methods += tuple(own(evidence, [method.name for method in methods]))
     blend = [name for name in BLENDED if name in {method.name for method in methods}]
     fits = crossfit(evidence, methods, folds=folds, seed=seed, blend=blend, progress=progress, on_step=on_step)

@@ -18,12 +18,12 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted
 from metaprobe.checkpoints import Checkpoint, Generator, Training
 from metaprobe.checkpoints.manifest import RAW
 from metaprobe.probes import quality
-from metaprobe.probes.features import features, schema
+from metaprobe.probes.features import ALONE, PLUS_TERMS, Schema, features, schema
 from metaprobe.records.errors import RecordError
 from metaprobe.training.common.graphs import trees_graph
 from metaprobe.training.common.heads import fit_probability
 from metaprobe.training.common.roles import final_roles
-from metaprobe.training.common.write import Export, write_checkpoint
+from metaprobe.training.common.write_checkpoint import Export, write_checkpoint
 from metaprobe.training.quality.raw_parity import build_raw_graph
 
 Responses = Sequence[ArrayLike]
@@ -31,7 +31,8 @@ Responses = Sequence[ArrayLike]
 
 
 class QualityClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A calibrated LightGBM classifier of responses by their log-probabilities, of two classes.
+    """A calibrated classifier of responses by their log-probabilities, of two classes: a free number, or what is better
+    than it on groups left out (`metaprobe.training.common.ladder`).
 
     The second class, in sorted order, is the good one. Responses are ragged: X is a list of arrays, no matrix such as
     scikit-learn's `check_estimator` tries. What holds for lists is promised: parameters, cloning, pipelines,
@@ -39,7 +40,7 @@ class QualityClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """
 
     def __init__(self, schema: str = "full", seed: int = 0) -> None:
-        """`schema`: which features, see `metaprobe.probes.features.schema`; one without "+top"."""
+        """`schema`: which features, see `metaprobe.probes.features.schema`; one without "+top". The terms join them."""
         self.schema = schema
         self.seed = seed
 
@@ -50,9 +51,12 @@ class QualityClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         its own. A fifth of the groups selects and stops early, a fifth calibrates. Raises `ValueError` where X, y and
         groups do not fit together, or are too few.
         """
-        computed = schema(self.schema)
-        if computed.uses_top:
-            raise ValueError(f"schema is {self.schema!r}; expected one without '+top': X holds no alternatives")
+        if "+top" in self.schema or "+segments" in self.schema:
+            raise ValueError(
+                f"schema is {self.schema!r}; expected one without '+top' and '+segments': X holds the answers'"
+                " log-probabilities alone"
+            )
+        computed = self._schema()
         targets = np.asarray(y)
         check_classification_targets(targets)
         self.classes_, labels = np.unique(targets, return_inverse=True)
@@ -68,10 +72,11 @@ class QualityClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         inputs = self._features(X)
         try:
             roles = final_roles(names.tolist(), labels, seed=self.seed)
-            self.head_ = fit_probability(inputs, labels, names, roles, names=computed.names, seed=self.seed)
+            self.head_ = fit_probability(
+                inputs, labels, names, np.full(len(names), ""), roles, names=computed.names, seed=self.seed
+            )
         except RecordError as error:
             raise ValueError(f"the responses do not suffice to train, select and calibrate: {error}") from error
-        self.support_ = quality.Support.fit(inputs[roles.train], inputs[roles.calibration])
         self.examples_: NDArray[np.float32] = inputs[:64]
         """Features of the first responses: an exported graph is checked on them."""
         self.responses_ = [np.asarray(response, dtype=np.float32).ravel() for response in X[:64]]
@@ -88,7 +93,7 @@ class QualityClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def decision_function(self, X: Responses) -> NDArray[np.float64]:
         """(n,): calibrated log-odds of the second class."""
         check_is_fitted(self)
-        return self.head_.calibrator.logit(self.head_.trees.score(self._features(X)))
+        return self.head_.calibrator.logit(self.head_.scorer.score(self._features(X)))
 
     def predict(self, X: Responses) -> NDArray[Any]:
         """(n,): the likelier class of each response."""
@@ -105,11 +110,11 @@ class QualityClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ) -> Checkpoint:
         """A checkpoint for `QualityPredictor`, whose one head is the probability of the second class.
 
-        `generator`: the model that the responses are from. Nothing is held out here, so that it has neither figures nor
+        `generator`: the model that the responses are from. Nothing is held out here, so that it has neither numbers nor
         thresholds; `metaprobe train quality` makes these as well. `raw` adds the graph from log-probabilities.
         """
         check_is_fitted(self)
-        computed, width = schema(self.schema), self.examples_.shape[1]
+        computed, width = self._schema(), self.examples_.shape[1]
         graph = trees_graph({head: self.head_}, width=width, input_name=quality.INPUT)
         return write_checkpoint(
             path,
@@ -118,7 +123,7 @@ class QualityClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 title=f"Quality predictor: {head}",
                 summary=(
                     f"Probability that a response is {self.classes_[1]!r} and not {self.classes_[0]!r}, from "
-                    f"{width} statistics of its token log-probabilities over windows (LightGBM, then a calibrator)."
+                    f"{width} statistics of its token log-probabilities ({self.head_.scorer.reached}, calibrated)."
                 ),
                 graph=graph,
                 input_name=quality.INPUT,
@@ -130,14 +135,18 @@ class QualityClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 calibration=self.head_.calibrator.name,
                 metrics={},
                 not_audited=["all of them: QualityClassifier holds nothing out"],
-                support=self.support_.to_manifest(),
                 packages=("lightgbm", "onnxmltools", "onnx"),
                 extra={RAW: build_raw_graph(graph, computed.name, self.responses_)} if raw else {},
             ),
         )
 
     def _features(self, X: Responses) -> NDArray[np.float32]:
-        return features(schema(self.schema), [np.asarray(response, dtype=np.float32).ravel() for response in X])
+        return features(self._schema(), [np.asarray(response, dtype=np.float32).ravel() for response in X])
+
+    def _schema(self) -> Schema:
+        """The schema with the terms that free numbers are made of."""
+        whole = self.schema == ALONE or self.schema.endswith(PLUS_TERMS)
+        return schema(self.schema if whole else self.schema + PLUS_TERMS)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

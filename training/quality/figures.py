@@ -6,19 +6,19 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from metaprobe.eval.audits.controls import beats_controls, free_controls
+from metaprobe.eval.audits.simpler_predictors import beats_controls, free_controls
 from metaprobe.eval.metrics.agreement import quadratic_weighted_kappa
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, paired_difference
-from metaprobe.eval.metrics.controls import against_controls
 from metaprobe.eval.metrics.discrimination import auprc
 from metaprobe.eval.metrics.ordinal import spearman
 from metaprobe.eval.metrics.ranked import Floats, Value, check_weights
+from metaprobe.eval.metrics.strongest_control import against_controls
 from metaprobe.eval.results import Finding
 from metaprobe.eval.table import AnswerTable
 from metaprobe.probes.baselines import baseline_scores
 from metaprobe.training.common.heads import LEVELS, SCALES, Amount, Level, fit_amount, fit_level
 from metaprobe.training.common.roles import Roles, final_roles, outer_folds
-from metaprobe.training.crossfit.methods import Evidence
+from metaprobe.training.crossfit.methods import RUN_IDENTITY, Evidence
 from metaprobe.training.quality.data import Graded
 
 RESAMPLES = 400
@@ -69,6 +69,7 @@ def _fit(data: Graded, roles: Roles, seed: int) -> Level | Amount:
         evidence.features,
         data.grades,
         evidence.table.groups,
+        RUN_IDENTITY.cells(evidence.table),
         roles,
         steps=data.steps,
         scale=SCALES[data.target],

@@ -1,14 +1,20 @@
-"""Fits the quality predictor on all groups, and exports it. Held-out figures come from the folds."""
+"""Fits the quality predictor on all groups, and exports it. Held-out metrics come from the folds."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint, FlagPoint, Generator
 from metaprobe.checkpoints.manifest import RAW
 from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.eval.results import Finding as Finding
 from metaprobe.probes import quality
+from metaprobe.probes.base_rates import CONTRACT
+from metaprobe.probes.features import ALONE, schema
 from metaprobe.training.common.graphs import trees_graph
 from metaprobe.training.common.heads import (
     CRITICAL,
@@ -17,22 +23,25 @@ from metaprobe.training.common.heads import (
     QUALITY,
     SCALES,
     FittedHead,
-    Probability,
+    RunProbability,
     fit_probability,
 )
+from metaprobe.training.common.ladder import ALL_TERMS, WITH_TREES, Ladder
+from metaprobe.training.common.offsets import scales_between
 from metaprobe.training.common.operating_points import PROMISE
 from metaprobe.training.common.roles import Roles, final_roles
 from metaprobe.training.common.trees import in_memory
-from metaprobe.training.common.write import Export, write_checkpoint
-from metaprobe.training.crossfit.flagging import flag_points
+from metaprobe.training.common.write_checkpoint import Export, write_checkpoint
+from metaprobe.training.crossfit.flagging_measured import flag_points
 from metaprobe.training.crossfit.folds import CrossFit
 from metaprobe.training.crossfit.held_out import measure_held_out, training_record
 from metaprobe.training.crossfit.methods import (
-    USUAL_TREES,
+    RUN_IDENTITY,
+    USUAL_LADDER,
     Evidence,
-    FeatureTrees,
+    LogprobLadder,
 )
-from metaprobe.training.crossfit.thresholds import PROMISES, critical_thresholds, own_points, promise_thresholds
+from metaprobe.training.crossfit.stored_thresholds import PROMISES, critical_thresholds, own_points, promise_thresholds
 from metaprobe.training.quality.figures import (
     NOT_AUDITED,
     GradedStudy,
@@ -40,6 +49,17 @@ from metaprobe.training.quality.figures import (
     rare_figures,
 )
 from metaprobe.training.quality.raw_parity import build_raw_graph
+
+MADE_OF = {
+    "scaled": "the total log-probability over the root of the length",
+    "lowest3": "the mean of the three lowest log-probabilities",
+    "mean": "the mean log-probability",
+    "min": "the lowest log-probability",
+    "total": "the total log-probability",
+    ALL_TERMS: "all seven terms",
+    WITH_TREES: "terms and trees",
+}
+"""Steps of the ladder in words."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,7 +70,7 @@ class QualityHead:
     fits: CrossFit
     inverted: bool = False
     """Whether the answers' `y` is 1 where the label is 0."""
-    trees: FeatureTrees = USUAL_TREES
+    ladder: LogprobLadder = USUAL_LADDER
     """The recipe."""
 
     def roles(self, seed: int) -> Roles:
@@ -63,8 +83,8 @@ def export_quality(
 ) -> Checkpoint:
     """Fits one calibrated head a target on all groups, writes them in one graph, and returns the checkpoint.
 
-    The region of support is that of the head with the most answers. `raw` adds `raw.onnx`, the same from
-    log-probabilities.
+    `raw` adds `raw.onnx`, the same from log-probabilities. Nothing is said of whether an answer is like the training
+    data: ranges and densities of the features were the wrong way round on models left out (docs/research/travel.md).
     """
     kept = _Kept(several=len(heads) > 1)
     for target, head in heads.items():
@@ -73,9 +93,10 @@ def export_quality(
         else:
             kept.add_probability(target, head, seed)
     largest = max(heads.values(), key=lambda head: len(head.evidence.table))
-    evidence, roles = largest.evidence, largest.roles(seed)
-    X = in_memory(evidence.features)
-    known = [in_memory(evidence.features[rows]) for rows in (roles.train, roles.calibration)]
+    evidence = largest.evidence
+    used = schema(evidence.schema if kept.grown else ALONE)
+    last = slice(len(evidence.feature_names) - len(used.names), None)
+    X = in_memory(evidence.features[:, last])
     graph = trees_graph(kept.fitted, width=X.shape[1], input_name=quality.INPUT)
     names = list(kept.fitted)
     return write_checkpoint(
@@ -83,17 +104,18 @@ def export_quality(
         Export(
             kind=quality.KIND,
             title=f"Quality predictor: {' and '.join(names)}",
-            summary=_summary(names, len(evidence.feature_names), kept.thresholds),
+            summary=_summary(kept, len(used.names)),
             graph=graph,
             input_name=quality.INPUT,
             inputs=X,
             expected={name: head.value(X) for name, head in kept.fitted.items()},
             contract={
-                "schema": evidence.schema,
-                "features": list(evidence.feature_names),
+                "schema": used.name,
+                "features": list(used.names),
                 "targets": names,
                 "kinds": {name: head.kind for name, head in kept.fitted.items()},
                 "scales": {name: list(SCALES[name]) for name in names if name in SCALES},
+                **kept.base_rates(),
             },
             generator=_shared_generator(heads),
             training=training_record(evidence, seed, command),
@@ -103,9 +125,8 @@ def export_quality(
             not_audited=kept.not_made,
             thresholds=kept.thresholds,
             flagging=kept.flagging,
-            support=quality.Support.fit(*known).to_manifest(),
             packages=("lightgbm", "onnxmltools", "onnx"),
-            extra={RAW: build_raw_graph(graph, evidence.schema, list(evidence.table.logprobs))} if raw else {},
+            extra={RAW: build_raw_graph(graph, used.name, list(evidence.table.logprobs))} if raw else {},
             heads=kept.lines,
         ),
     )
@@ -123,6 +144,30 @@ class _Kept:
     thresholds: dict[str, float] = field(default_factory=dict)
     flagging: tuple[FlagPoint, ...] = ()
     lines: list[str] = field(default_factory=list)
+    average: dict[str, float] = field(default_factory=dict)
+    scale: dict[str, float] = field(default_factory=dict)
+    strangers: bool = False
+    """Whether it is made for runs that nobody has seen: it then knows no base rate, and no threshold that depends on
+    one."""
+
+    @property
+    def grown(self) -> bool:
+        """Whether a head reads more than the terms."""
+        return any(
+            not isinstance(head, RunProbability) or head.scorer.trees is not None for head in self.fitted.values()
+        )
+
+    def base_rates(self) -> dict[str, Any]:
+        """The contract's statement of what is known of the runs; empty where there is one run, so that all is known."""
+        heads = {name: head for name, head in self.fitted.items() if isinstance(head, RunProbability)}
+        if not any(head.shifts for head in heads.values()):
+            return {}
+        runs: dict[str, dict[str, float]] = {}
+        for name, head in heads.items():
+            for run, shift in head.shifts.items() if not self.strangers else ():
+                runs.setdefault(run, {})[name] = shift
+        between = {name: head.between for name, head in heads.items()}
+        return {CONTRACT: {"between": between, "scale": self.scale, "average": self.average, "runs": runs}}
 
     def add_graded(self, target: str, head: GradedStudy, seed: int) -> None:
         """Fits the head of a graded target."""
@@ -139,21 +184,29 @@ class _Kept:
             X,
             table.y,
             table.groups,
+            RUN_IDENTITY.cells(table),
             roles,
             names=head.evidence.feature_names,
             inverted=head.inverted,
-            domain=head.trees.domain(table),
+            domain=head.ladder.domain(table),
             seed=seed,
         )
-        figures, report = measure_held_out(head.evidence, head.fits, head.trees, seed)
+        self.strangers = self.strangers or head.ladder.new_tasks
+        self.average[target] = _positive(head)
+        rows, own = roles.learning, RUN_IDENTITY.cells(table)
+        self.scale[target] = scales_between(probability.scorer.score(X[rows]), table.y[rows], own[rows])
+        figures, report = measure_held_out(head.evidence, head.fits, head.ladder, seed)
         if head.inverted:
-            figures |= rare_figures(table, head.fits[head.trees.name].probability, seed=seed)
+            figures |= rare_figures(table, head.fits[head.ladder.name].probability, seed=seed)
         self._note(target, figures, report.audits, report.skipped)
         self.lines.append(
             f"{target}: {probability.kind}, a probability, {len(table)} answers, {_positive(head):.0%} positive"
         )
+        self.lines += [f"{target}: {line}" for line in steps_of(probability.scorer)]
+        if head.ladder.new_tasks:
+            return  # a threshold of these runs says nothing of another one
         if target == CRITICAL:
-            scores, calibrator = probability.trees.score(X), probability.calibrator
+            scores, calibrator = _scores(head, probability), probability.calibrator
             self.thresholds |= critical_thresholds(scores, table, roles.calibration, calibrator, seed=seed)
         elif target in quality.MAIN_HEADS:
             found, self.flagging = _points(head, probability, roles, seed)
@@ -170,29 +223,47 @@ class _Kept:
 
 
 def _points(
-    head: QualityHead, probability: Probability, roles: Roles, seed: int
+    head: QualityHead, probability: RunProbability, roles: Roles, seed: int
 ) -> tuple[dict[str, float], tuple[FlagPoint, ...]]:
     """Returns the thresholds of the head that gives the score, and its curve of flag rates."""
     table, rows, calibrator = head.evidence.table, roles.calibration, probability.calibrator
-    scores = probability.trees.score(head.evidence.features)
+    scores = _scores(head, probability)
     thresholds = promise_thresholds(scores, table, rows, calibrator, seed=seed)
     thresholds |= own_points(scores, head.evidence, rows, calibrator)
-    held_out = head.fits[head.trees.name].probability
+    held_out = head.fits[head.ladder.name].probability
     return thresholds, flag_points(table, held_out, calibrator.probability(scores[rows]), seed=seed)
 
 
-def _summary(names: Sequence[str], features: int, thresholds: Mapping[str, float]) -> str:
-    said = []
+def _scores(head: QualityHead, probability: RunProbability) -> NDArray[np.float64]:
+    """Log-odds (n,) of all answers, the base rates of their runs included."""
+    return probability.scorer.score_of(head.evidence.features, RUN_IDENTITY.cells(head.evidence.table))
+
+
+def steps_of(ladder: Ladder) -> list[str]:
+    """Returns which step of the ladder was reached, and what each further one would have gained, in words."""
+    lines = [f"made of {MADE_OF.get(ladder.reached, ladder.reached)}"]
+    lines += [
+        f"{MADE_OF.get(step.name, step.name)} over {MADE_OF.get(step.against, step.against)}: log loss "
+        f"{-step.gain:+.4f} (standard error {step.se:.4f}) on groups left out, {'taken' if step.taken else 'not taken'}"
+        for step in ladder.steps
+    ]
+    return lines
+
+
+def _summary(kept: _Kept, features: int) -> str:
+    names, said = list(kept.fitted), []
     if binary := [name for name in names if name not in SCALES]:
         said.append(f"Probability that an answer is {' and '.join(binary)}")
     if levels := [name for name in names if name in LEVELS]:
         said.append(f"expected level of {', '.join(levels)}")
     if QUALITY in names:
         said.append("expected Q (the sum of the three levels, 0 where critical)")
-    return (
-        f"{'; '.join(said)}, from {features} statistics of its token log-probabilities over windows (LightGBM, then a "
-        "calibrator)." + "".join((PROMISES | PROMISE)[name] for name in thresholds)
+    read = (
+        f"{features} statistics of its token log-probabilities over windows (LightGBM, then a calibrator)"
+        if kept.grown
+        else "its token log-probabilities: what each head is made of stands below"
     )
+    return f"{'; '.join(said)}, from {read}." + "".join((PROMISES | PROMISE)[name] for name in kept.thresholds)
 
 
 def _scale(target: str) -> str:

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metaprobe.probes.features import TOP_SERIES, Schema, Window, schema
+from metaprobe.probes.features import TERM_NAMES, TOP_SERIES, Schema, Window, schema
+from metaprobe.probes.terms import FLOOR, MOST_SURPRISING
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 from metaprobe.records.openai_format import ROUNDING
@@ -41,6 +42,11 @@ def raw_graph(features_graph: bytes, schema_name: str) -> bytes:
     onnx = require("onnx", "fit")
     require("onnx.compose", "fit")
     features = schema(schema_name)
+    if features.uses_segments:
+        raise RecordError(
+            f"the predictor reads {schema_name!r}, and a graph of one answer's log-probabilities knows nothing of the"
+            " thinking before it; expected a schema without segments: leave raw.onnx out"
+        )
     model = onnx.load_from_string(features_graph)
     opset = next(o.version for o in model.opset_import if o.domain in ("", "ai.onnx"))
     widths = [[dim.dim_value for dim in value.type.tensor_type.shape.dim[1:]] for value in model.graph.input]
@@ -152,6 +158,8 @@ def _features(g: _Nodes, schema: Schema) -> str:
     seen = g.add("ReduceMax", g.add("Concat", lengths, g.constant([1]), axis=0), axes=[0], keepdims=1)
     if schema.limit is not None:
         seen = g.add("Min", seen, g.constant([schema.limit]))
+    if not schema.windows:
+        return g.cast(_terms(g, lengths, seen), np.float32)
     forwards = _series(g, schema, seen)  # (n, q, seen)
     both = forwards if schema.limit is not None else _both_ways(g, forwards, lengths, seen)  # (n, 2 q, seen)
     kinds = ["", *(f"{name}." for name in TOP_SERIES)] if schema.uses_top else [""]
@@ -168,8 +176,47 @@ def _features(g: _Nodes, schema: Schema) -> str:
     if schema.limit is None:
         blocks.append(g.unsqueeze(g.cast(lengths, np.float64), 1))
         names.append("length")
+    if schema.uses_terms:
+        blocks.append(_terms(g, lengths, seen))
+        names += TERM_NAMES
     order = [names.index(name) for name in schema.names]
     return g.add("Gather", g.cast(g.add("Concat", *blocks, axis=1), np.float32), g.constant(order), axis=1)
+
+
+def _terms(g: _Nodes, lengths: str, seen: str) -> str:
+    """What `metaprobe.probes.terms` defines, float64 (n, 7), of the first `seen` (1,) tokens."""
+
+    def number(value: ArrayLike) -> str:
+        return g.constant(value, np.float64)
+
+    count = g.unsqueeze(g.add("Min", lengths, seen), 1)  # (n, 1)
+    places = g.positions(seen)
+    inside = g.add("Less", places, count)
+    surprise = g.add("Neg", g.cast(g.add("Min", g.first(LOGPROBS, seen, 1), g.constant(0, np.float32)), np.float64))
+    half = g.add("Max", g.add("Div", count, g.constant(2)), g.constant(1))
+
+    def mean(where: str, width: str) -> str:
+        return g.add("Div", g.sum(g.add("Where", where, surprise, number(0))), g.cast(width, np.float64))
+
+    late = g.add("And", inside, g.add("Not", g.add("Less", places, g.add("Sub", count, half))))
+    most = g.add("Min", seen, g.constant([MOST_SURPRISING]))
+    largest = g.add("TopK", g.add("Where", inside, surprise, number(-1)), most, more=1, axis=1)
+    largest = g.add("Where", g.add("Less", largest, number(0)), number(0), largest)  # of a shorter answer, none
+    fewest = g.add("Min", count, g.constant(MOST_SURPRISING))
+    average = mean(inside, count)
+    raw = (
+        g.add("Div", g.sum(largest), g.cast(fewest, np.float64)),
+        average,
+        g.add("ReduceMax", g.add("Where", inside, surprise, number(-1)), axes=[1], keepdims=1),
+        g.add("Mul", average, g.cast(count, np.float64)),
+        g.first(surprise, g.constant([1]), 1),
+    )
+    logs = [g.add("Log", g.add("Add", value, number(FLOOR))) for value in raw]
+    early, later = (
+        g.add("Log", g.add("Add", mean(side, half), number(FLOOR))) for side in (g.add("Less", places, half), late)
+    )
+    length = g.add("Log", g.cast(count, np.float64))
+    return g.add("Concat", *logs, g.add("Sub", early, later), length, axis=1)
 
 
 def _series(g: _Nodes, schema: Schema, seen: str) -> str:

@@ -12,7 +12,7 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 from metaprobe.training.common.heads import INVERTED, SCALES
 from metaprobe.training.crossfit.methods import (
-    FeatureTrees,
+    LogprobLadder,
 )
 from metaprobe.training.crossfit.study import OnStep, Study, quiet, study_of
 from metaprobe.training.options import QualityOptions, WrongOptions
@@ -77,11 +77,11 @@ def head_studies(
 ) -> dict[str, Study | GradedStudy]:
     """A study of each head that the targets need, from runs that are read once; for `write_quality`.
 
-    A head is learned from the answers that have its label. `source`: whose labels (`load_heads`). `new_tasks`: choose
-    settings by tasks left out, of heads that are a probability. `spread`: put the features on the cluster of the
-    default Dask client, whose workers then fit the trees.
+    A head is learned from the answers that have its label. `source`: whose labels (`load_heads`). `new_tasks`: take
+    only what does better on tasks left out, of heads that are a probability. `spread`: put the features on the cluster
+    of the default Dask client, whose workers then fit the trees.
     """
-    trees = FeatureTrees(new_tasks)
+    ladder = LogprobLadder(new_tasks)
     found: dict[str, Study | GradedStudy] = {}
     heads = load_heads(stores, targets, stage=stage, agent=agent, source=source, spread=spread)
     for place, (target, data) in enumerate(heads.items(), 1):
@@ -97,7 +97,7 @@ def head_studies(
         else:
             if new_tasks:
                 _check_tasks(data.table)
-            found[target] = study_of(data, folds=folds, seed=seed, trees=trees, on_step=step)
+            found[target] = study_of(data, folds=folds, seed=seed, ladder=ladder, on_step=step)
     return found
 
 
@@ -120,7 +120,7 @@ def write_quality(
     log-probabilities themselves, `raw.onnx`.
     """
     heads = {
-        target: s if isinstance(s, GradedStudy) else QualityHead(s.evidence, s.fits, target in INVERTED, s.trees)
+        target: s if isinstance(s, GradedStudy) else QualityHead(s.evidence, s.fits, target in INVERTED, s.ladder)
         for target, s in studies.items()
     }
     return export_quality(path, heads, seed=next(iter(studies.values())).seed, command=command, raw=raw)

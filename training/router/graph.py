@@ -27,7 +27,7 @@ def router_graph(success: Trees, gain: Trees) -> bytes:
         "asked_column": np.array([ROW.index("asked")], dtype=np.int64),
     }
     nodes = [
-        success.onnx_node(INPUT, "log_odds", len(PRICED)),  # its columns come first
+        *success.onnx_nodes(INPUT, "log_odds", len(PRICED))[0],  # its columns come first
         helper.make_node("Sigmoid", ["log_odds"], [SUCCESS]),
         helper.make_node("Gather", [INPUT, "asked_column"], ["asked"], axis=1),
         helper.make_node("Mul", [SUCCESS, "asked"], ["had"]),
@@ -36,7 +36,7 @@ def router_graph(success: Trees, gain: Trees) -> bytes:
         helper.make_node("Max", ["had", "best"], ["best_rows"]),  # the best, once for every row
         helper.make_node("Gather", [INPUT, "gain_columns"], ["stated"], axis=1),
         helper.make_node("Concat", ["best_rows", SUCCESS, "lead", "stated"], ["gain_row"], axis=1),
-        gain.onnx_node("gain_row", GAIN, len(GAIN_ROW)),
+        *gain.onnx_nodes("gain_row", GAIN, len(GAIN_ROW))[0],
     ]
     graph = helper.make_graph(
         nodes,
