@@ -154,7 +154,7 @@ def _read(path: Path, prices: Mapping[str, Price]) -> tuple[str, dict[str, _Answ
     if len(agents) > 1:
         raise ImportFileError(f"{path} holds answers of {', '.join(agents)}; expected a file for each agent")
     agent = next(iter(agents), path.name.removesuffix(".gz").removesuffix(".jsonl"))
-    return agent, {name: _priced(one, agent, prices) for name, one in found.items()}
+    return agent, {name: _price(one, agent, prices) for name, one in found.items()}
 
 
 def _measure(record: Mapping[str, Any], key: str) -> float | None:
@@ -167,7 +167,7 @@ def _measure(record: Mapping[str, Any], key: str) -> float | None:
     return float(value)
 
 
-def _priced(one: _Answered, agent: str, prices: Mapping[str, Price]) -> _Answered:
+def _price(one: _Answered, agent: str, prices: Mapping[str, Price]) -> _Answered:
     """The same with a cost, where the line has none and a price and the tokens are known."""
     (call,) = one.run.calls
     price = prices.get(agent) or price_of(call.model, "", prices)

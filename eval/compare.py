@@ -1,4 +1,4 @@
-"""Explicit against implicit metacognition: every method's figures on the same held-out answers."""
+"""Explicit against implicit metacognition: every method's metrics on the same held-out answers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ P_TRUE = "P(true)"
 BEST_BASELINE = "best plain baseline"
 """The row of controls chosen in advance: in each fold the one that was best on its selection data."""
 APART = 0.02
-"""Of the points of a reliability diagram: nearer ones could not be told from each other."""
+"""Of the points of a reliability diagram: nearer ones could not be distinguished."""
 LEVELS = ("easy", "medium", "hard", "cross")
 
 RESAMPLES = 1000

@@ -1,4 +1,4 @@
-"""Which methods tell right from wrong better than stated confidence, or than the strongest control, beyond chance."""
+"""Which methods distinguish right from wrong better than stated confidence or the strongest control, beyond chance."""
 
 from collections.abc import Sequence
 

@@ -38,7 +38,7 @@ class HeldOutLooks:
 
 @dataclass(frozen=True, slots=True)
 class Stronger:
-    """A stronger model that stopped answers are escalated to. Both figures are assumptions."""
+    """A stronger model that stopped answers are escalated to. Both numbers are assumptions."""
 
     accuracy: float = 0.9
     """Share of the escalated questions that it answers well."""
@@ -48,7 +48,7 @@ class Stronger:
 
 @dataclass(frozen=True, slots=True)
 class LookResult:
-    """How well good answers are told from bad ones after so many tokens, among the answers that long."""
+    """How well good answers are distinguished from bad ones after so many tokens, among the answers that long."""
 
     look: int
     share: float
@@ -73,7 +73,7 @@ class UseResult:
     over_random: Interval
     """That share less what replacing as many answers at random is expected to give: the gate's own part."""
     tokens: Interval
-    """Tokens a question, all told; those of a stronger model at its price."""
+    """Tokens a question, in all; those of a stronger model at its price."""
     saved: Interval
     """Share of tokens saved against giving up the very same answers once they have finished: the same final quality."""
     saved_full: Interval
@@ -97,12 +97,12 @@ class RateResult:
 
 @dataclass(frozen=True, slots=True)
 class GateReport:
-    """All figures of a gate."""
+    """All numbers of a gate."""
 
     looks: tuple[LookResult, ...]
     rates: tuple[RateResult, ...]
     assumptions: tuple[str, ...]
-    """On which the figures about replaced answers rest."""
+    """On which the numbers about replaced answers rest."""
 
 
 def first_below(
@@ -261,16 +261,16 @@ def _use_result(
 
 
 def gate_lines(report: GateReport) -> list[str]:
-    """The figures as lines for a terminal."""
+    """The numbers as lines for a terminal."""
     lines = [
-        f"after {look.look:2} tokens: AUROC {_shown(look.auroc)}, mean log-probability {_shown(look.mean_logprob)}, "
+        f"after {look.look:2} tokens: AUROC {_format(look.auroc)}, mean log-probability {_format(look.mean_logprob)}, "
         f"finished answer {look.full.estimate:.3f}  ({look.share:.0%} of answers)"
         for look in report.looks
     ]
     for rate in report.rates:
         lines.append(
-            f"promised {rate.alpha:g}: stops {_shown(rate.false_alarms, '.1%')} of good answers, "
-            f"{_shown(rate.bad_stopped, '.1%')} of bad ones"
+            f"promised {rate.alpha:g}: stops {_format(rate.false_alarms, '.1%')} of good answers, "
+            f"{_format(rate.bad_stopped, '.1%')} of bad ones"
         )
         lines += [
             f"    {use.use}: accuracy {use.accuracy_before:.1%} -> {use.accuracy.estimate:.1%}, "
@@ -281,13 +281,13 @@ def gate_lines(report: GateReport) -> list[str]:
 
 
 def gate_markdown(report: GateReport) -> str:
-    """The figures as Markdown tables."""
+    """The numbers as Markdown tables."""
     lines = [
         "| tokens seen | answers that long | AUROC | mean log-probability of them | gain | finished answer |",
         "|---|---|---|---|---|---|",
         *(
-            f"| {look.look} | {look.share:.0%} | {_shown(look.auroc)} | {_shown(look.mean_logprob)} | "
-            f"{_shown(look.gain, '+.3f')} | {_shown(look.full)} |"
+            f"| {look.look} | {look.share:.0%} | {_format(look.auroc)} | {_format(look.mean_logprob)} | "
+            f"{_format(look.gain, '+.3f')} | {_format(look.full)} |"
             for look in report.looks
         ),
         "",
@@ -296,11 +296,11 @@ def gate_markdown(report: GateReport) -> str:
         "ones finished | saved against the full predictor |",
         "|---|---|---|---|---|---|---|---|---|---|",
         *(
-            f"| {rate.alpha:g} | {_shown(rate.false_alarms, '.1%')} | {_shown(rate.bad_stopped, '.1%')} | "
+            f"| {rate.alpha:g} | {_format(rate.false_alarms, '.1%')} | {_format(rate.bad_stopped, '.1%')} | "
             f"{'-' if np.isnan(rate.median_look) else format(rate.median_look, '.0f')} | {use.use} | "
-            f"{use.accuracy_before:.1%} -> {_shown(use.accuracy, '.1%')} | {_shown(use.over_random, '+.1f', 100)} | "
-            f"{_shown(use.tokens, '.1f')} | "
-            f"{_shown(use.saved, '.1%')} | {_shown(use.saved_full, '.1%')} |"
+            f"{use.accuracy_before:.1%} -> {_format(use.accuracy, '.1%')} | {_format(use.over_random, '+.1f', 100)} | "
+            f"{_format(use.tokens, '.1f')} | "
+            f"{_format(use.saved, '.1%')} | {_format(use.saved_full, '.1%')} |"
             for rate in report.rates
             for use in rate.uses
         ),
@@ -310,7 +310,7 @@ def gate_markdown(report: GateReport) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _shown(value: Interval, form: str = ".3f", scale: float = 1.0) -> str:
+def _format(value: Interval, form: str = ".3f", scale: float = 1.0) -> str:
     if np.isnan(value.estimate):
         return "-"
     estimate, low, high = (format(scale * x, form) for x in (value.estimate, value.low, value.high))

@@ -2,7 +2,7 @@
 may know more of than the checkpoint."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,10 +32,10 @@ class BaseRates:
     """Head -> how much the runs' own scales of the log-odds differ: standard deviation around 1."""
 
     @classmethod
-    def from_contract(cls, contract: Mapping[str, Any]) -> "BaseRates | None":
+    def from_contract(cls, contract: Mapping[str, Any], heads: Collection[str]) -> "BaseRates | None":
         """Returns what the contract states; None where it states nothing, as of a checkpoint of one run.
 
-        Raises `ContractMismatch` where it is no such statement.
+        `heads`: the checkpoint's probabilities. Raises `ContractMismatch` where it is no statement of these.
         """
         stated = contract.get(CONTRACT)
         if stated is None:
@@ -47,6 +47,11 @@ class BaseRates:
             runs = {str(run): {str(n): _finite(v) for n, v in of.items()} for run, of in stated["runs"].items()}
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ContractMismatch(f"the contract's {CONTRACT} cannot be read ({error!r}); train it again") from error
+        if other := sorted({name for of in (between, average, *runs.values()) for name in of} - set(heads)):
+            raise ContractMismatch(
+                f"the contract's {CONTRACT} name {other[0]!r}; expected heads that are probabilities, which "
+                f"are {', '.join(heads) or 'none'}; train it again"
+            )
         return cls(between, runs, average, scale)
 
     def named(self, run: str) -> Mapping[str, float]:

@@ -34,6 +34,8 @@ MOST_OUTSIDE = 0.25
 CRITICAL = "critical"
 MAIN_HEADS = ("correct", "quality")
 """Heads that give the score, the first that is there: a probability, or Q from 0 to 9."""
+LENGTHS = ("length", "terms.length")
+"""Features that tell an answer's length."""
 UNLIKE = "unlike the training data"
 ENDINGS = {
     "content_filter": "the server's content filter cut the answer",
@@ -69,7 +71,8 @@ class Verdict:
     threshold `critical`; None where it has neither, and where it is not known how often answers of this run are
     right."""
     in_support: bool | None
-    """Whether the features look like those of the training data."""
+    """Whether the features lie where those of the training data lay, for checkpoints of version 0.1; None for later
+    ones. On models and tasks left out, answers inside were judged worse than those outside."""
     checkpoint: str
     """Digest of the checkpoint that gave it."""
     reason: str = ""
@@ -142,18 +145,19 @@ class QualityPredictor(Pretrained):
             self._support = Support.from_manifest(checkpoint.manifest.support, width=len(self.schema.names))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ContractMismatch(f"{checkpoint.path} is no whole predictor ({error!r}); train it again") from error
-        self._rates = BaseRates.from_contract(contract)
+        names = [output.name for output in checkpoint.manifest.outputs]
+        self._rates = BaseRates.from_contract(contract, [name for name in names if name not in self._scales])
         self._run: Mapping[str, float] | None = None
         if run is not None:
             self._run = (self._rates or BaseRates({}, {}, {})).named(run)
-        names = [output.name for output in checkpoint.manifest.outputs]
         self._main = next((name for name in MAIN_HEADS if name in names), None)
         self._threshold = checkpoint.manifest.thresholds.get("flag")
         if flag_rate is not None:
             self._threshold = threshold_at(checkpoint.manifest.flagging, flag_rate)
         self._critical = checkpoint.manifest.thresholds.get("critical") if CRITICAL in names else None
         # One feature of many, but an answer of another length is another kind of answer.
-        self._length = self.schema.names.index("length") if "length" in self.schema.names else None
+        lengths = (self.schema.names.index(name) for name in LENGTHS if name in self.schema.names)
+        self._length = next(lengths, None)
 
     @classmethod
     def load(
@@ -297,7 +301,7 @@ class QualityPredictor(Pretrained):
     def _verdict(self, heads: dict[str, float], in_support: bool | None, model: str | None, note: str) -> Verdict:
         known = True
         if self._rates is not None:
-            shifts = self._run or self._rates.of_model(model)
+            shifts = self._run if self._run is not None else self._rates.of_model(model)
             known = shifts is not None
             for name, shift in (shifts or {}).items():
                 heads[name] = shifted(heads[name], shift)

@@ -74,7 +74,7 @@ def parse_named_confidence(text: str) -> float | None:
     """The same of an answer that speaks of other things as well: a number counts only beside the name, as in
     `Confidence: 80%` or `80% sure`."""
     spaced = _spaced(text)
-    beside = (rf"\b(?:{_CONFIDENCE.names})\b{_LINK}{_NUMBER}", rf"{_NUMBER}\s?(?:{_CONFIDENCE.adjectives})\b")
+    beside = (rf"\b(?:{_CONFIDENCE.names})\b{_LINK}{_NUMBER}", rf"{_NUMBER} ?(?:{_CONFIDENCE.adjectives})\b")
     return parse_confidence(text) if any(re.search(pattern, spaced) for pattern in beside) else None
 
 

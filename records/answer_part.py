@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from metaprobe.records.boundary import Ending
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.openai_reasoning import parts_of
-from metaprobe.records.segments import Ending
 from metaprobe.records.types import Call, FloatArray, Segment, SegmentKind
 
 if TYPE_CHECKING:

@@ -26,6 +26,7 @@ from metaprobe.records.line_fields import (
 from metaprobe.records.logs.detect import LINES, LogFormat
 from metaprobe.records.logs.sample import NO_LOGPROBS, LogOptions, Sample
 from metaprobe.records.openai_format import ParsedResponse, ParsedText, parse_response, parse_text
+from metaprobe.records.segments import spoken_text
 from metaprobe.records.types import Call, Item, Run
 
 LOWEST = -9999.0
@@ -225,7 +226,7 @@ def run_of_line(record: dict[str, Any], default_id: str) -> Run:
         ),
         statements=statements_of(record, id),
         labels=labels,
-        final_answer=response.text,
+        final_answer=spoken_text(response.text),
         outcome=next((label.value for label in labels if label.name == "correct"), None),
     )
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.records.answer_part import settle
+from metaprobe.records.boundary import Ending, ending_of
 from metaprobe.records.errors import InvalidResponse, NoLogprobs
 from metaprobe.records.openai_reasoning import thinking_of
 from metaprobe.records.reading import (
@@ -26,7 +27,6 @@ from metaprobe.records.reading import (
     text,
     usage,
 )
-from metaprobe.records.segments import Ending, ending_of
 from metaprobe.records.text_format import columns
 from metaprobe.records.types import FloatArray, LogprobsMode, Segment, Usage
 

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from metaprobe.records.boundary import Ending, Parts, locate
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.reading import as_list, fields, fields_of_each, text
-from metaprobe.records.segments import Ending, Parts, locate
 
 FIELDS = ("reasoning_content", "reasoning")
 """Where servers put the text of the thinking: DeepSeek, SGLang and llama.cpp; vLLM, Ollama and OpenRouter."""

@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 from metaprobe.records.answer_part import settle
+from metaprobe.records.boundary import ending_of
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.openai_format import (
     REFUSAL,
@@ -25,7 +26,6 @@ from metaprobe.records.openai_format import (
 from metaprobe.records.openai_reasoning import thinking_of
 from metaprobe.records.openai_stream import ENDS
 from metaprobe.records.reading import as_list, fields, text, usage
-from metaprobe.records.segments import ending_of
 
 _EXACT = 2.0**53
 """Beyond it a JSON integer and the double that the decoder makes of it differ."""

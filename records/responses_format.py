@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from metaprobe.records.answer_part import settle
+from metaprobe.records.boundary import Ending
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.openai_format import TOOL_CALL, ParsedResponse, parse_entries
 from metaprobe.records.reading import as_list, error_message, fields, only_choice, read_temperature, text, usage
-from metaprobe.records.segments import Ending
 
 _ASK = 'request it with include=["message.output_text.logprobs"] (and top_logprobs=k for the alternatives)'
 _FINISH = {"completed": "stop", "max_output_tokens": "length"}  # as chat completions call it; others keep their name

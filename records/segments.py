@@ -6,10 +6,9 @@ servers strip it or do not, and the same tokens must have the same segments behi
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from itertools import accumulate, groupby
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.types import Segment, SegmentKind
@@ -18,7 +17,7 @@ SPACE = " \t\r\n"
 """White space of ASCII only, so that bytes may be read one character a byte."""
 
 _HARMONY = tuple(f"<|{name}|>" for name in ("channel", "start", "end", "return", "call", "constrain"))
-_MESSAGE = "<|message|>"
+MESSAGE = "<|message|>"
 _PAIRS = {
     "<think>": "</think>",
     "<thinking>": "</thinking>",
@@ -34,9 +33,6 @@ CLOSINGS = tuple(_PAIRS.values())
 
 Kind = SegmentKind | Literal["marker"]
 """What a token belongs to; a marker is of no segment."""
-
-ONLY_ANSWER = "the thinking before the answer came without log-probabilities"
-"""The note on an answer whose thinking is known to have been, and nothing more."""
 
 
 class KindReader:
@@ -140,8 +136,8 @@ class KindReader:
 
     def _name(self) -> bool:
         """Between the messages of harmony: nothing here is said to anybody, and it names the next channel."""
-        place = self._text.find(_MESSAGE)
-        taken = len(self._text) - _begun(self._text, (_MESSAGE,)) if place < 0 else place + len(_MESSAGE)
+        place = self._text.find(MESSAGE)
+        taken = len(self._text) - _begun(self._text, (MESSAGE,)) if place < 0 else place + len(MESSAGE)
         self._header += self._text[:taken]
         self._give(taken, "marker")
         if place < 0:
@@ -178,7 +174,8 @@ class KindReader:
                 self._spans.pop(0)
         sides = touched - {"edge"}
         if not touched:  # without text: a part of a character, or a marker that the server left out
-            self._latest = self._latest or self._kind
+            # Before all others it stands with what follows.
+            self._latest = self._latest or ("marker" if self._spans and self._spans[0][1] == "marker" else self._kind)
         elif len(sides) == 1:
             self._latest = sides.pop()  # type: ignore[assignment]
         else:
@@ -193,63 +190,39 @@ def _begun(text: str, marks: Iterable[str]) -> int:
     return len(text) - len(text[: len(text) - begun].rstrip(SPACE))
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What the tokens of one answer turned out to be."""
-
-    kept: int
-    """How many tokens are the answer's, thinking and markers included; those after them only ended it."""
-    segments: tuple[Segment, ...] = ()
-    """Empty where all that is kept is the answer."""
-    note: str = ""
-
-
-Ending = Literal["", "token", "text", "some"]
-"""How an answer ended, as far as that says what its last tokens are: by an end token that is the last of them, by a
-stop text, by one of these, or (empty) by none of them, as where a limit cut it."""
-
-STOPS = frozenset(("stop", "eos", "eos_token", "stop_sequence"))
-"""What servers call an end that the model chose."""
-
-
-def ending_of(finish_reason: object, choice: Mapping[str, Any]) -> Ending:
-    """How the choice of a completion ended. vLLM (`stop_reason`) and SGLang (`matched_stop`) say by what."""
-    if not isinstance(finish_reason, str) or finish_reason not in STOPS:
-        return ""
-    if "stop_reason" in choice:
-        return "text" if isinstance(choice["stop_reason"], str) else "token"
-    matched = choice.get("matched_stop")
-    return "some" if matched is None else "text" if isinstance(matched, str) else "token"
-
-
-def locate(pieces: Sequence[str], text: str, thinking: str | None = None, *, ending: Ending = "") -> Parts:
-    """What each of the tokens is of, by their texts.
-
-    `text`: the answer as the server shows it, with the thinking in it or without. `thinking`: what it shows of the
-    thinking in a field of its own; None where nothing says that there was any, empty where there was some and its
-    words are not known. Raises `InvalidResponse` where there was thinking and the tokens do not tell where it ends.
-    """
-    kept = len(pieces) - _end_tokens(pieces, text, ending)
-    pieces = pieces[:kept]
-    raw = "".join(pieces)
-    begun = raw.lstrip(SPACE).startswith(OPENINGS)
-    closed = not begun and any(mark in raw for mark in CLOSINGS)
-    opened = closed and (bool(thinking) or _stands_alone(raw))
-    if begun or opened:
-        return Parts(kept, marked(pieces, opened=opened))
-    if not raw and text.lstrip(SPACE).startswith(OPENINGS):
-        thinking = thinking or ""
-    if thinking is not None:
-        return _aligned(pieces, kept, text, thinking)
-    return Parts(kept, note="an end of thinking stands within a line and is taken for words of the answer" * closed)
-
-
 def marked(pieces: Iterable[str], *, opened: bool = False) -> tuple[Segment, ...]:
     """The segments that markers among the tokens tell; empty where all tokens are of the answer."""
     reader, kinds = KindReader(opened=opened), []
     for piece in pieces:
         kinds += reader.push(piece)
     return runs_of([*kinds, *reader.close()])
+
+
+def ends_unopened(raw: str) -> bool:
+    """Whether thinking ends here that was opened in the prompt, and no tag is meant that the answer speaks of."""
+    places = [(place, mark) for mark in CLOSINGS if (place := raw.find(mark)) >= 0]
+    if not places or raw.lstrip(SPACE).startswith(OPENINGS):
+        return False
+    if len(places) > 1 or raw.count(places[0][1]) > 1:
+        return False
+    place, mark = places[0]
+    quoted = any(0 <= raw.find(opening) < place for opening in _PAIRS)
+    before, after = raw[:place], raw[place + len(mark) :]
+    beside = before[-1:] not in (" ", "`", "'", '"', "(") and after[:1] not in (" ", "`", "'", '"', ")", ",", ".")
+    return beside and not quoted
+
+
+def spoken_text(shown: str) -> str:
+    """The text without the thinking that it begins with, if any; empty where it only thinks."""
+    return text_of(shown, "answer")
+
+
+def text_of(shown: str, kind: SegmentKind) -> str:
+    """What of the text is of that kind; all of it is of the answer where it shows no thinking."""
+    segments = marked(shown, opened=ends_unopened(shown))  # a character at a time
+    if not segments:
+        return shown if kind == "answer" else ""
+    return "".join(shown[s.start : s.end] for s in segments if s.kind == kind)
 
 
 def runs_of(kinds: Sequence[Kind]) -> tuple[Segment, ...]:
@@ -261,78 +234,6 @@ def runs_of(kinds: Sequence[Kind]) -> tuple[Segment, ...]:
     return tuple(
         Segment(kind, end - count, end) for (kind, count), end in zip(counts, ends, strict=True) if kind != "marker"
     )
-
-
-def _end_tokens(pieces: Sequence[str], text: str, ending: Ending) -> int:
-    """How many tokens at the end are none of the text's: an end token, or those of a stop text."""
-    if not ending or not pieces:
-        return 0
-    last, shown = pieces[-1], text.strip(SPACE)
-    if ending == "text":
-        return _after(pieces, shown)
-    if last and text.endswith(last):
-        return 0
-    if last and (ending == "token" or not last.strip(SPACE)):
-        return int(ending == "token")
-    before = next((piece for piece in reversed(pieces[:-1]) if piece.strip(SPACE)), "").rstrip(SPACE)
-    return int(bool(before) and shown.endswith(before))
-
-
-def _after(pieces: Sequence[str], shown: str) -> int:
-    """How many tokens at the end begin after the text that is shown."""
-    raw = "".join(pieces)
-    lead = len(raw) - len(raw.lstrip(SPACE))
-    place = lead if raw.startswith(shown, lead) else raw.rfind(shown)
-    if not shown or place < 0:
-        return 0
-    count, begin = 0, len(raw)
-    while count < len(pieces) and begin - len(pieces[-1 - count]) >= place + len(shown):
-        count += 1
-        begin -= len(pieces[-count])
-    return count
-
-
-def _stands_alone(raw: str) -> bool:
-    """Whether an end of thinking that nothing opened is one, and not the name of a tag that the answer speaks of."""
-    place, mark = min((place, mark) for mark in CLOSINGS if (place := raw.find(mark)) >= 0)
-    quoted = any(0 <= raw.find(opening) < place for opening in _PAIRS)
-    before, after = raw[:place], raw[place + len(mark) :]
-    beside = before[-1:] not in (" ", "`", "'", '"', "(") and after[:1] not in (" ", "`", "'", '"', ")", ",", ".")
-    return beside and not quoted
-
-
-def _aligned(pieces: Sequence[str], kept: int, text: str, thinking: str) -> Parts:
-    """By the texts alone: there was thinking, and no marker is among the tokens."""
-    raw, answer, thought = "".join(pieces), text.strip(SPACE), thinking.strip(SPACE)
-    shown = raw.strip(SPACE)
-    start = len(raw) - len(raw.lstrip(SPACE))
-    if shown and shown == answer:
-        return Parts(kept, (Segment("answer", 0, kept),), ONLY_ANSWER)
-    if shown and thought and shown == thought:
-        return Parts(kept, _spans(pieces, (start, start + len(thought)), (0, 0)))
-    if answer and shown.endswith(answer):
-        cut = raw.rindex(answer)
-        before = raw[:cut].strip(SPACE)
-        if before and before in thought:  # all of it, or what a stream kept of it
-            return Parts(kept, _spans(pieces, (start, start + len(before)), (cut, cut + len(answer))))
-    raise InvalidResponse(
-        f"the answer came after thinking, and its {len(pieces)} log-probabilities"
-        f" {'name no tokens' if not shown else 'are of other words than thinking and answer'}, so where the thinking"
-        " ends is not known; expected tokens that make up the answer, or thinking and answer: ask the server for their"
-        " texts, switch its reasoning parser off, or leave this response out"
-    )
-
-
-def _spans(pieces: Sequence[str], thinking: tuple[int, int], answer: tuple[int, int]) -> tuple[Segment, ...]:
-    """The tokens of these stretches of their text; a token that reaches into both is of neither."""
-    ends = list(accumulate(map(len, pieces)))
-    kinds: list[Kind] = []
-    for piece, end in zip(pieces, ends, strict=True):
-        begin = end - len(piece)
-        in_thinking = begin < thinking[1] and end > thinking[0]
-        in_answer = begin < answer[1] and end > answer[0]
-        kinds.append("marker" if in_thinking == in_answer else "thinking" if in_thinking else "answer")
-    return runs_of(kinds)
 
 
 def check_segments(given: Sequence[Segment], tokens: int) -> tuple[Segment, ...]:

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from metaprobe.records.answer_part import settle
+from metaprobe.records.boundary import Ending
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.openai_format import ParsedResponse, alternatives, check_logprobs, first_of
 from metaprobe.records.reading import as_list, get, text, usage
-from metaprobe.records.segments import Ending
 
 
 def is_vllm(response: object) -> bool:

@@ -1,4 +1,4 @@
-"""Thresholds of the gate stop at most the promised rate of good answers, and its figures are those worked by hand."""
+"""Thresholds of the gate stop at most the promised rate of good answers, and its numbers are those worked by hand."""
 
 import dataclasses
 import math

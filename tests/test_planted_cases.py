@@ -9,7 +9,7 @@ from conftest import made_up
 from metaprobe.eval.audits.run_audits import AuditInputs, run_audits
 from metaprobe.eval.audits.simpler_predictors import IDENTITY
 from metaprobe.eval.audits.training_data import reworded_questions
-from metaprobe.eval.audits.twins import repeated_series, series_of, twins_disagree
+from metaprobe.eval.audits.twins import number_series, repeated_series, twins_disagree
 from metaprobe.eval.compare import Judged
 from metaprobe.eval.results import Finding
 from metaprobe.eval.table import AnswerTable
@@ -169,10 +169,10 @@ def test_copies_that_stay_in_one_fold_and_series_that_tell_nothing_are_no_leak()
     assert repeated_series(together.logprobs, splits_of(together)).passed
     alike = np.empty(4, dtype=object)
     alike[:] = [np.zeros(9), np.full(9, -1e-6), np.array([-1.0, -2.0, -3.0, -4.0]), np.array([-0.5, 0, 0, 0, -0.5])]
-    assert series_of(alike).tolist() == [-1] * 4
+    assert number_series(alike).tolist() == [-1] * 4
     rounded = np.empty(2, dtype=object)
     rounded[:] = [np.array([-1.0, -2.0, -3.0, -4.0, 0.0]), np.array([-1.00001, -2.0, -3.0, -4.0, -0.00001])]
-    assert series_of(rounded).tolist() == [0, 0]
+    assert number_series(rounded).tolist() == [0, 0]
 
 
 @pytest.mark.parametrize(("flipped", "passed"), [(0.0, True), (0.3, False)])

@@ -313,7 +313,7 @@ def test_audits_that_failed_are_counted_by_what_they_mean(comparison):
     audits = (Finding("a", True, "d"), Finding("b", False, "d"), Finding("c", False, "d"))
     said = brief(replace(comparison, audits=audits)).sure
     assert "1 of 3 audits passed." in said
-    assert "By 2 of the audits numbers are weaker than they look." in said
+    assert "2 of the audits failed in a way that makes numbers weaker than they look." in said
     assert not any("audits" in sentence for sentence in brief(replace(comparison, audits=())).sure)
 
 
@@ -348,7 +348,7 @@ def test_the_caption_of_the_coupling_table_explains_the_columns_that_are_there(c
 
     ends = [f"{what}_{when}" for what in ("fixed", "broken") for when in ("flagged", "unflagged", "difference")]
     assert all(word in caption() for word in ("Mended", "Broken", "difference"))
-    assert caption(**dict.fromkeys(ends)) == "Does the monitor tell which first answers are wrong?"
+    assert caption(**dict.fromkeys(ends)) == "Does the monitor detect which first answers are wrong?"
 
 
 def test_a_chosen_layer_that_is_not_the_highest_says_which_rule_chose_it(comparison):

@@ -16,7 +16,7 @@ from metaprobe.eval.table import AnswerTable
 
 Rows = NDArray[np.int64]
 FEWEST = 100
-"""Answers that a domain needs, and a tenth of that of either class, for a figure to say something."""
+"""Answers that a domain needs, and a tenth of that of either class, for a number to say something."""
 MOST = 8
 """Domains that are left out in turn, the largest: each takes a fit."""
 ENOUGH_FOR_ECE = 1000
@@ -39,21 +39,21 @@ class Elsewhere:
 
 
 def domains_of(table: AnswerTable) -> tuple[str, dict[str, Rows]]:
-    """What tells domains apart, and the rows of each that is large enough: tasks, or of one task its dimensions.
+    """What distinguishes domains, and the rows of each that is large enough: tasks, or of one task its dimensions.
 
     Empty where there are not two.
     """
     for by, names in (("task", table.tasks), ("dimension", table.dimensions)):
         rows = {str(name): np.flatnonzero(names == name) for name in np.unique(names)}
-        large = {name: here for name, here in rows.items() if tells(table.y[here])}
+        large = {name: here for name, here in rows.items() if suffices(table.y[here])}
         if len(large) > 1:
             kept = sorted(large, key=lambda name: -len(large[name]))[:MOST]
             return by, {name: large[name] for name in sorted(kept)}
     return "", {}
 
 
-def tells(y: NDArray[np.int64]) -> bool:
-    """Whether the answers (n,) of a domain suffice for a figure."""
+def suffices(y: NDArray[np.int64]) -> bool:
+    """Whether the answers (n,) of a domain suffice for a number."""
     return len(y) >= FEWEST and min(y.sum(), len(y) - y.sum()) >= FEWEST / 10
 
 

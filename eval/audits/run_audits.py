@@ -54,7 +54,7 @@ class AuditInputs:
     splits: Sequence[Split] = ()
     """Role -> row indices, for each outer fold."""
     controls: Mapping[str, Scores] = field(default_factory=dict)
-    """Held-out scores (n,) of what explains the figures more simply, such as `prompt TF-IDF`. `free_controls` are
+    """Held-out scores (n,) of what explains the numbers more simply, such as `prompt TF-IDF`. `free_controls` are
     added."""
     refit_labels: Callable[[NDArray[np.int64]], Scores] | None = None
     """Labels (n,) -> held-out scores (n,), by the whole recipe."""

@@ -30,7 +30,7 @@ DISAGREEING = 0.1
 Numbers = NDArray[np.int64]
 
 
-def series_of(logprobs: NDArray[np.object_]) -> Numbers:
+def number_series(logprobs: NDArray[np.object_]) -> Numbers:
     """(n,): a number for each series of log-probabilities, equal for equal ones; -1 for one that tells too little."""
     known: dict[bytes, int] = {}
     found = np.full(len(logprobs), -1)
@@ -47,7 +47,7 @@ def repeated_series(logprobs: NDArray[np.object_], splits: Sequence[Split], *, y
     Compared are answers of at least 5 tokens, to four decimals. Two answers to different questions never agree so: one
     of them is a copy, under another group. Fails as `near_duplicates` does, and says how far AUROC can move.
     """
-    series = series_of(logprobs)
+    series = number_series(logprobs)
     touched, total = [], 0
     for split in splits:
         rows = split.get(TEST, np.empty(0, dtype=np.int64))
@@ -70,7 +70,7 @@ def twins_disagree(logprobs: NDArray[np.object_], y: Numbers) -> Finding | None:
     Twins have the same log-probabilities, as in `repeated_series`, whatever their groups. Of two labels for one answer
     one is wrong. The detail gives the best AUROC that labels of such noise leave: `auroc_ceiling`.
     """
-    series = series_of(logprobs)
+    series = number_series(logprobs)
     told = np.flatnonzero(series >= 0)
     _, member, size = np.unique(series[told], return_inverse=True, return_counts=True)
     ones = np.bincount(member, weights=y[told])[member]

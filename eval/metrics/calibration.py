@@ -11,7 +11,7 @@ from math import sqrt
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metaprobe.eval.metrics.bootstrap import Interval, groups_in, interval, resample_values, resampled_interval
+from metaprobe.eval.metrics.bootstrap import Interval, find_groups, interval, resample_values, resampled_interval
 from metaprobe.eval.metrics.ranked import Floats, MetricFunction, Ranked, Value, rank_scores, ratio
 
 DEFAULT_BINS = 15
@@ -169,7 +169,7 @@ def ece_equal_width(
     data = _probabilities(y, score, weight)
     # An edge such as 0.3 is not a whole number of tenths in binary: what is within rounding of an edge lies at it.
     index = np.clip(np.ceil(np.round(data.score * bins, 9)).astype(int) - 1, 0, bins - 1)
-    return data.value(_expected_gap(_summed(data, np.tile(index, (len(data.count), 1)), bins)))
+    return data.value(_expected_gap(_sum(data, np.tile(index, (len(data.count), 1)), bins)))
 
 
 def _expected_gap(binned: _Binned) -> Floats:
@@ -199,12 +199,12 @@ def debiased_ece(
     drawn = np.array([np.abs(error * side + noise) @ share for error in TRUE_ERRORS])  # (errors, R)
     curves = drawn.mean(axis=1), *np.quantile(drawn, [(1 + level) / 2, (1 - level) / 2], axis=1)
     found, low, high = (_true_error(float(share @ np.abs(gap)), curve) for curve in curves)
-    return Interval(found, min(low, found), max(high, found), len(scores), len(groups_in(weights)[0]), level)
+    return Interval(found, min(low, found), max(high, found), len(scores), len(find_groups(weights)[0]), level)
 
 
 def _noisy_gaps(off: Floats, index: NDArray[np.int_], weights: NDArray[np.integer]) -> tuple[Floats, Floats, Floats]:
     """Of each bin that holds answers: its share of them, its mean gap `off`, and the gap's noise (R, bins)."""
-    first, member = groups_in(weights)
+    first, member = find_groups(weights)
     used, place = np.unique(index, return_inverse=True)
 
     def summed(values: Floats) -> Floats:
@@ -290,7 +290,7 @@ def _brier(data: Ranked) -> Floats:
 
 
 def _bin(data: Ranked, bins: int) -> _Binned:
-    return _summed(data, _equal_mass(data, bins), bins)
+    return _sum(data, _equal_mass(data, bins), bins)
 
 
 def _equal_mass(data: Ranked, bins: int) -> NDArray[np.int_]:
@@ -300,10 +300,11 @@ def _equal_mass(data: Ranked, bins: int) -> NDArray[np.int_]:
     whole = np.maximum(data.count.sum(axis=1, keepdims=True), 1)
     # In halves, so that the division alone is inexact and equal masses fall exactly on their bins' edges.
     twice_mid = 2 * np.cumsum(data.count, axis=1) - data.count
-    return np.minimum((bins * twice_mid // (2 * whole)).astype(int), bins - 1)
+    index: NDArray[np.int_] = np.minimum((bins * twice_mid // (2 * whole)).astype(int), bins - 1)
+    return index
 
 
-def _summed(data: Ranked, index: NDArray[np.int_], bins: int) -> _Binned:
+def _sum(data: Ranked, index: NDArray[np.int_], bins: int) -> _Binned:
     """Sums over the bins that `index` (R, G) puts each distinct score into."""
     rows = len(data.count)
     flat = (index + bins * np.arange(rows)[:, None]).ravel()

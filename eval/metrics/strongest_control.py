@@ -135,6 +135,6 @@ def _p_value(difference: Interval, resamples: Floats) -> float:
         return float("nan")
     error = float(known.std(ddof=1))
     if error < 1e-12 and abs(difference.estimate) > 1e-12:
-        # The same in every resample, as between a perfect score and a constant: as rare as resamples can tell.
+        # The same in every resample, as between a perfect score and a constant: as rare as resamples can show.
         return 1 / (known.size + 1)
     return normal_p(difference.estimate, error if error >= 1e-12 else 0.0)

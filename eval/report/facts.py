@@ -1,4 +1,4 @@
-"""What the figures rest on: accuracy by dimension and level, audits, limits, provenance."""
+"""What the numbers rest on: accuracy by dimension and level, audits, limits, provenance."""
 
 from metaprobe.eval.report.layout import NOTHING, Cell, Column, Section, Table, share, words
 from metaprobe.eval.results import Comparison, Finding
@@ -40,7 +40,7 @@ def accuracy_section(comparison: Comparison) -> Section:
 
 
 def audits_section(audits: tuple[Finding, ...]) -> Section:
-    """What could make the figures mean less than they seem to, those that failed first."""
+    """What could make the numbers mean less than they seem to, those that failed first."""
     passed = sum(audit.passed for audit in audits)
     order = sorted(audits, key=lambda audit: (audit.passed, audit.severity != "invalid"))
     table = Table(
@@ -103,12 +103,12 @@ def notes_section(notes: tuple[str, ...]) -> Section:
 
 
 def provenance_section(comparison: Comparison) -> Section:
-    """Where the figures come from, and how to make them again."""
+    """Where the numbers come from, and how to make them again."""
     known = comparison.provenance
     table = Table(
         ident="provenance",
-        caption="Where these figures come from. The command makes them again from the same runs; runs that another "
-        "machine collects anew differ a little, and the figures with them.",
+        caption="Where these numbers come from. The command makes them again from the same runs; runs that another "
+        "machine collects anew differ a little, and the numbers with them.",
         columns=(Column("key", "What", "text"), Column("value", "Value", "prose")),
         rows=tuple((words(key), words(value)) for key, value in known.items()),
     )

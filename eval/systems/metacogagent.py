@@ -49,7 +49,7 @@ class StatedCalibrationTable:
 
 @dataclass(frozen=True, slots=True)
 class MetaCogAgentResult:
-    """The figures of one variant. None where there is nothing to take them over."""
+    """The numbers of one variant. None where there is nothing to take them over."""
 
     items: int
     accuracy: Interval | None
@@ -95,7 +95,7 @@ class OutcomeMatrix:
 
 
 def evaluate(runs: Iterable[Run], *, resamples: int = RESAMPLES, seed: int = 0) -> MetaCogAgentResult:
-    """The figures of runs of one variant, over all and by level and dimension; intervals by a bootstrap over groups.
+    """The numbers of runs of one variant, over all and by level and dimension; intervals by a bootstrap over groups.
 
     Raises `RecordError` for no run.
     """

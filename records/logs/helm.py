@@ -46,9 +46,10 @@ def read_helm(path: Path, options: LogOptions) -> Iterator[Sample]:
     """Yields each completion of a run. Scores are of the one that HELM scores: the likeliest, if there are several."""
     state = path / STATE if path.is_dir() else path
     stats = _stats(state.with_name(STATS), options)
+    run = state.resolve().parent.name
     for number, (before, held) in enumerate(elements(state, "request_states", on_bytes=options.on_bytes), 1):
         place = f"request {number}"
-        read = partial(_samples, place, before, held, stats, options)
+        read = partial(_samples, place, run, before, held, stats, options)
         yield from read_sample(state, place, read, options, held)
 
 
@@ -83,6 +84,7 @@ def _key(held: Mapping[str, Any], instance_id: object) -> Key:
 
 def _samples(
     place: str,
+    run: str,
     before: Mapping[str, Any],
     state: object,
     stats: Mapping[Key, dict[str, float]],
@@ -109,6 +111,8 @@ def _samples(
         line = {
             "id": name if len(completions) == 1 else f"{name}-output-{number + 1}",
             "group": key[0],
+            "run_id": run,
+            "task": run.partition(":")[0],
             "model": model,
             "messages": _prompt(request),
             "sampling": {

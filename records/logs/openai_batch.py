@@ -65,7 +65,7 @@ def _samples(place: str, number: int, record: Mapping[str, Any], requests: _Requ
     status = response.get("status_code", 200)
     if record.get("error") or body.get("error") or not response or status != 200:
         said = mapping(record.get("error") or body.get("error"), '"error"')
-        raise NoAnswer(f"the request failed (status {status}, {words(said.get('code'))[:60] or 'no code'})")
+        raise NoAnswer(f"the request failed ({words(said.get('code'))[:60] or f'status {status}'})")
     own = {key: value for key, value in record.items() if key not in ("custom_id", "error")}  # labels, a group
     line: dict[str, Any] = {**own, "id": custom_id, "response": body}
     if requests is not None:

@@ -124,13 +124,19 @@ def answer_tokens(tokens: Sequence[str], text: str) -> int:
     Raises `NoAnswer` where the tokens before it do not spell the text: then their log-probabilities are of another
     answer, as the likeliest tokens in the place of those that were drawn. Spaces, and what is not ASCII, are not
     compared, for tokenizers spell them differently; the last token may go beyond the text, which ends where a stop
-    sequence begins.
+    sequence begins, and is not counted if all of it does.
     """
     ends = (n for n, token in enumerate(tokens) if END_TOKENS.fullmatch(token) and token not in text)
     count = next(ends, len(tokens))
+    if not count:
+        raise NoAnswer("the answer is empty")
     spelled, said = (_ESCAPED.sub("", written) for written in ("".join(tokens[:count]), text))
-    last = _ESCAPED.sub("", tokens[count - 1]) if count else ""
-    if not spelled.startswith(said) or (len(said) < len(spelled) and len(spelled) - len(said) >= max(len(last), 1)):
+    beyond, last = len(spelled) - len(said), len(_ESCAPED.sub("", tokens[count - 1]))
+    if not spelled.startswith(said) or beyond > last:
+        raise NoAnswer(OTHER_TOKENS)
+    if 0 < beyond == last:
+        count -= 1
+    if not count:
         raise NoAnswer(OTHER_TOKENS)
     return count
 

@@ -1,6 +1,6 @@
-"""MetaCogAgent's figures over several orders of the items: mean, interval over groups, and how far the orders differ.
+"""MetaCogAgent's numbers over several orders of the items: mean, interval over groups, and how far the orders differ.
 
-For systems.py, reproduction.py and live_signals.py. A figure is taken in each order; what is shown is the mean over the
+For systems.py, reproduction.py and live_signals.py. A number is taken in each order; what is shown is the mean over the
 orders with an interval by a bootstrap over groups (a group keeps its multiplicity in every order), and the smallest and
 the largest single order. Differences are paired within the order, on the item.
 """
@@ -27,7 +27,7 @@ CALIBRATION: dict[str, MetricFunction] = {"equal mass": ece, "equal width": ece_
 
 @dataclass(frozen=True, slots=True)
 class OverOrders:
-    """One figure over several orders."""
+    """One number over several orders."""
 
     value: Interval
     """The mean over the orders."""

@@ -154,7 +154,7 @@ def adapter_card(draft: Draft, notes: Sequence[str], not_audited: Sequence[str])
         "only measured.",
         "Intervals are of 95 %, by a bootstrap over groups.",
         "",
-        "| figure | estimate | interval | n |",
+        "| metric | estimate | interval | n |",
         "|---|---|---|---|",
         *(f"| {name} | {m.estimate:.3f} | {m.low:.3f} to {m.high:.3f} | {m.n} |" for name, m in draft.metrics.items()),
     ]

@@ -1,5 +1,5 @@
-"""Logistic regression with a base rate for every run: what differs between runs is kept apart from what tells answers
-of one run apart.
+"""Logistic regression with a base rate for every run: what differs between runs is kept apart from what
+distinguishes answers of one run.
 
 A run is a model, a task and a way of asking. Its base rate is an offset to the log-odds, drawn around the mean of all
 runs, N(0, between^2), so that a run with few answers stays near that mean; `between` is estimated from the runs

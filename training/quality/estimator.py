@@ -76,7 +76,6 @@ class QualityClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
         except RecordError as error:
             raise ValueError(f"the responses do not suffice to train, select and calibrate: {error}") from error
-        self.support_ = quality.Support.fit(inputs[roles.train], inputs[roles.calibration])
         self.examples_: NDArray[np.float32] = inputs[:64]
         """Features of the first responses: an exported graph is checked on them."""
         self.responses_ = [np.asarray(response, dtype=np.float32).ravel() for response in X[:64]]
@@ -110,7 +109,7 @@ class QualityClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ) -> Checkpoint:
         """A checkpoint for `QualityPredictor`, whose one head is the probability of the second class.
 
-        `generator`: the model that the responses are from. Nothing is held out here, so that it has neither figures nor
+        `generator`: the model that the responses are from. Nothing is held out here, so that it has neither numbers nor
         thresholds; `metaprobe train quality` makes these as well. `raw` adds the graph from log-probabilities.
         """
         check_is_fitted(self)
@@ -135,7 +134,6 @@ class QualityClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 calibration=self.head_.calibrator.name,
                 metrics={},
                 not_audited=["all of them: QualityClassifier holds nothing out"],
-                support=self.support_.to_manifest(),
                 packages=("lightgbm", "onnxmltools", "onnx"),
                 extra={RAW: build_raw_graph(graph, computed.name, self.responses_)} if raw else {},
             ),
