@@ -20,7 +20,7 @@ import click
 import numpy as np
 
 from metaprobe.llms.base import Request
-from metaprobe.llms.hidden import Capture, decoder_blocks
+from metaprobe.llms.hidden_capture import Capture, decoder_blocks
 from metaprobe.llms.local import LocalLLM
 from metaprobe.records.types import Message, Sampling
 

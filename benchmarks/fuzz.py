@@ -71,7 +71,7 @@ def session_target() -> Target:
     import numpy as np
 
     from metaprobe.checkpoints import CheckpointError
-    from metaprobe.checkpoints.session import GraphSession
+    from metaprobe.checkpoints.graph_session import GraphSession
 
     def check(data: bytes) -> None:
         session = GraphSession(data, trial=True)
@@ -94,7 +94,7 @@ def manifest_target() -> Target:
 def golden_target() -> Target:
     """golden.json, replayed on the model it belongs to."""
     from metaprobe.checkpoints import CheckpointError, golden
-    from metaprobe.checkpoints.session import GraphSession
+    from metaprobe.checkpoints.graph_session import GraphSession
 
     files = checkpoint()
     session = GraphSession(files["model.onnx"])

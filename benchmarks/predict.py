@@ -30,7 +30,7 @@ import onnxruntime
 
 from benchmarks.features import best_seconds, naive, push_times_us
 from metaprobe.checkpoints import Draft, save_checkpoint
-from metaprobe.checkpoints.session import GraphSession
+from metaprobe.checkpoints.graph_session import GraphSession
 from metaprobe.probes.features import entropy, features, features_one, schema
 from metaprobe.probes.quality import QualityPredictor, Support
 from metaprobe.records.openai_format import alternatives
@@ -298,7 +298,7 @@ def main() -> None:
     parser.add_argument("--peers", type=Path, help="folder into which artefactual and uqlm were installed")
     parser.add_argument("--turns", type=int, default=5, help="the best of so many turns counts (default: 5)")
     parser.add_argument("--responses", type=int, default=10_000, help="responses in the batch (default: 10000)")
-    parser.add_argument("--json", type=Path, help="write the figures here")
+    parser.add_argument("--json", type=Path, help="write the numbers here")
     options = parser.parse_args()
     if options.peers:
         sys.path.append(str(options.peers))

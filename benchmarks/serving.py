@@ -110,7 +110,7 @@ def run_upstream(listener: socket.socket, tokens: int) -> None:
 def run_proxy(listener: socket.socket, path: Path, upstream: str) -> None:
     import uvicorn
 
-    from metaprobe.serving.run import server_config
+    from metaprobe.serving.run_server import server_config
     from metaprobe.serving.settings import Settings
 
     settings = Settings(checkpoint=path, upstream=upstream, auth=False)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from metaprobe.checkpoints.diff import Change, CheckpointDiff, compare
     from metaprobe.checkpoints.onnx_guard import check_model
     from metaprobe.checkpoints.publish import Pretrained, Published, push, save_copy
-    from metaprobe.checkpoints.write import check_target, save_checkpoint, seal
+    from metaprobe.checkpoints.save import check_target, save_checkpoint, seal
 
 __all__ = [
     "Audit",
@@ -89,14 +89,14 @@ _LATER = {
     "Pretrained": "metaprobe.checkpoints.publish",
     "Published": "metaprobe.checkpoints.publish",
     "check_model": "metaprobe.checkpoints.onnx_guard",
-    "check_target": "metaprobe.checkpoints.write",
+    "check_target": "metaprobe.checkpoints.save",
     "compare": "metaprobe.checkpoints.diff",
     "describe": "metaprobe.checkpoints.description",
     "describe_verified": "metaprobe.checkpoints.description",
     "push": "metaprobe.checkpoints.publish",
-    "save_checkpoint": "metaprobe.checkpoints.write",
+    "save_checkpoint": "metaprobe.checkpoints.save",
     "save_copy": "metaprobe.checkpoints.publish",
-    "seal": "metaprobe.checkpoints.write",
+    "seal": "metaprobe.checkpoints.save",
 }
 """Imported when they are asked for: whoever scores writes, compares and publishes nothing."""
 

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from metaprobe.eval.metrics.bootstrap import Interval, mean_interval, resample_values
 from metaprobe.eval.metrics.delong import holm, normal_p
 from metaprobe.eval.metrics.ranked import Floats
-from metaprobe.eval.routing import Matrix, Played
 from metaprobe.eval.routing_curves import hull_corners
+from metaprobe.eval.routing_performance import Matrix, Played
 from metaprobe.records.errors import RecordError
 
 STREAM = 0x0DD
@@ -73,7 +73,7 @@ class Against:
 
     @property
     def word(self) -> str:
-        """`ahead`, `behind`, or `tie` where the corrected p does not tell the two apart."""
+        """`ahead`, `behind`, or `tie` where the corrected p does not separate the two."""
         if not self.p_holm < SIGNIFICANT:
             return "tie"
         return "ahead" if self.difference.estimate > 0 else "behind"

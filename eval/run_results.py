@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.eval.results import Comparison, Trajectories
-from metaprobe.eval.routing import Matrix, Played, oracle, outcome_of, replay
 from metaprobe.eval.routing_controls import always
 from metaprobe.eval.routing_curves import upper_hull
+from metaprobe.eval.routing_performance import Matrix, Played, oracle, outcome_of, replay
 from metaprobe.eval.system_results import CostPoint, CostQuality, SimilarityFlow
 from metaprobe.eval.systems.metacogagent import outcome_matrix
 from metaprobe.eval.systems.metacrit import STAGES, Embed, similarity_flow, stage_accuracy
@@ -22,7 +22,7 @@ FEWEST_ANSWERS = 10
 FEWEST_TOKENS = 5
 """Of the median answer of a role: a number that was asked for has no course."""
 FEWEST_QUESTIONS = 30
-"""Answered by every agent, for a figure of cost and quality."""
+"""Answered by every agent, for a number of cost and quality."""
 
 Control = Literal["router", "agent", "control", "oracle"]
 

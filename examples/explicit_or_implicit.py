@@ -1,4 +1,4 @@
-"""Does a model's stated confidence tell right from wrong answers better than its log-probabilities do?
+"""Does a model's stated confidence distinguish right from wrong answers better than its log-probabilities do?
 
 python examples/explicit_or_implicit.py [RUNS ...] [--out FOLDER] [--folds N]   (extras `train` and `report`)
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from metaprobe.eval.report.text import comparison_table
-from metaprobe.training.comparison.write import write_comparison
+from metaprobe.training.comparison.write_comparison import write_comparison
 from metaprobe.training.crossfit.study import study
 
 RUNS = Path(__file__).parent.parent / "recorded" / "smollm2-metacog-eval"

@@ -18,7 +18,7 @@ from transformers import LogitsProcessor, StoppingCriteria
 
 from metaprobe.llms.base import LLMError
 from metaprobe.llms.grammar import Matcher
-from metaprobe.llms.hidden import RowStates, StateReader
+from metaprobe.llms.hidden_capture import RowStates, StateReader
 from metaprobe.llms.stopping import StopTexts
 from metaprobe.records.types import FloatArray, Sampling
 
@@ -27,7 +27,7 @@ SHRINK_AT = 0.9
 
 
 class Cancelled(Exception):
-    """Generation was told to stop."""
+    """Generation was asked to stop."""
 
 
 @dataclass(slots=True, eq=False)
@@ -39,7 +39,7 @@ class BatchRow:
     matcher: Matcher | None = None
     states: RowStates | None = None
     listener: Callable[[int], None] | None = None
-    """Told how many tokens are certain to stay, whenever there are more of them."""
+    """Called with how many tokens are certain to stay, whenever there are more of them."""
     abandoned: Event = field(default_factory=Event)
     """Set when nobody waits for this answer any more."""
     tokens: list[int] = field(default_factory=list)
@@ -91,8 +91,8 @@ class BatchRow:
             if kept <= read or self.states is None:
                 self._end("stop")
         elif len(self.tokens) > limit:
-            # One token more than the limit is drawn and dropped: it tells an answer that had just ended from one that
-            # was cut, and its forward pass gives the hidden state of the last token that counts.
+            # One token more than the limit is drawn and dropped: it separates an answer that had just ended from one
+            # that was cut, and its forward pass gives the hidden state of the last token that counts.
             self._keep(limit)
             self._end("length")
         elif self.listener is not None:
@@ -141,7 +141,11 @@ class BatchRecorder(LogitsProcessor):
             latest = self._reader.latest()
             for place, row in enumerate(self._rows):
                 if row.states is not None and row.ended is None:
-                    row.states.add(latest[:, place])
+                    count = row.states.count
+                    if count is None:
+                        row.states.begin(latest[:, place])
+                    else:
+                        row.states.add(latest[:, place], row.tokens[count])
         logprobs = torch.log_softmax(scores.float(), dim=-1)  # (B, V)
         drawn, chosen = self._draw(logprobs)
         values = logprobs.gather(1, chosen[:, None])[:, 0].tolist()

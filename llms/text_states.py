@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from metaprobe.llms.base import LLMError
-from metaprobe.llms.hidden import layer_hooks
+from metaprobe.llms.hidden_capture import layer_hooks
 from metaprobe.llms.local import PLAIN_TEMPLATE
 from metaprobe.records.types import FloatArray
 

@@ -18,7 +18,7 @@ from metaprobe.routing.paper import AGAIN, JUDGE, KEEP
 from metaprobe.routing.review import EVEN, POINT
 
 HEADS = (*DIMENSIONS, CRITICAL)
-"""What a checkpoint must tell to stand in the judge's place."""
+"""What a checkpoint must predict to stand in the judge's place."""
 
 
 def review(session: Session, argument: Call, *, may_ask: bool, may_judge: bool) -> Decision:

@@ -18,9 +18,9 @@ from typing import Any
 from metaprobe.pipelines.argument_review import HEADS, join_judged, review
 from metaprobe.pipelines.judging import JUDGE_TOKENS, json_object, judge, whole_number
 from metaprobe.pipelines.judging import STAGE as JUDGE_STAGE
-from metaprobe.pipelines.options import Constant
 from metaprobe.pipelines.session import Session, Setup
 from metaprobe.pipelines.system import System
+from metaprobe.pipelines.system_options import Constant
 from metaprobe.pipelines.verifiable import check_argument
 from metaprobe.records.types import Call, Item, Run
 from metaprobe.routing.paper import AGAIN, JUDGE, PaperRules

@@ -24,10 +24,10 @@ import re
 from collections.abc import Awaitable, Callable, Iterator
 
 from metaprobe.pipelines.answers import canonical, most_voted
-from metaprobe.pipelines.options import Constant
 from metaprobe.pipelines.self_report import CODE_TOKENS, DIRECT_TOKENS, extract_answer
 from metaprobe.pipelines.session import Session, Setup
 from metaprobe.pipelines.system import System
+from metaprobe.pipelines.system_options import Constant
 from metaprobe.probes.signals import Signal, Signals
 from metaprobe.probes.verbalized import parse_confidence
 from metaprobe.records.errors import RecordError

@@ -13,9 +13,9 @@ import re
 
 from metaprobe.pipelines.answers import final_answer
 from metaprobe.pipelines.metacrit import CONTROL_TOKENS, MONITOR_TOKENS, answer_form, heard, quote, yes_no
-from metaprobe.pipelines.options import Constant
 from metaprobe.pipelines.session import Session
 from metaprobe.pipelines.system import System
+from metaprobe.pipelines.system_options import Constant
 from metaprobe.pipelines.zero_shot_cot import (
     FOLDER,
     PLAIN,

@@ -19,9 +19,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from metaprobe.pipelines.answers import canonical, final_answer
-from metaprobe.pipelines.options import Constant
 from metaprobe.pipelines.session import Session
 from metaprobe.pipelines.system import System
+from metaprobe.pipelines.system_options import Constant
 from metaprobe.probes.signals import Signals, signals_of
 from metaprobe.records.types import Call, Run
 from metaprobe.routing.measured import measure_answers

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from metaprobe.llms.base import LLM, Request
-from metaprobe.pipelines.options import Constant, N, Options
 from metaprobe.pipelines.prompting import Prompts
+from metaprobe.pipelines.system_options import Constant, N, Options
 from metaprobe.probes.signals import Signal
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.errors import RecordError

@@ -3,7 +3,7 @@ may know more of than the checkpoint."""
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from metaprobe.checkpoints import ContractMismatch
@@ -28,6 +28,8 @@ class BaseRates:
     """Run -> head -> what is added to the log-odds that the graph gives, which are those of an average run."""
     average: Mapping[str, float]
     """Head -> its mean value over the training answers."""
+    scale: Mapping[str, float] = field(default_factory=dict)
+    """Head -> how much the runs' own scales of the log-odds differ: standard deviation around 1."""
 
     @classmethod
     def from_contract(cls, contract: Mapping[str, Any], heads: Collection[str]) -> "BaseRates | None":
@@ -39,7 +41,9 @@ class BaseRates:
         if stated is None:
             return None
         try:
-            between, average = ({str(n): _finite(v) for n, v in stated[key].items()} for key in ("between", "average"))
+            between, average, scale = (
+                {str(n): _finite(v) for n, v in stated[key].items()} for key in ("between", "average", "scale")
+            )
             runs = {str(run): {str(n): _finite(v) for n, v in of.items()} for run, of in stated["runs"].items()}
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ContractMismatch(f"the contract's {CONTRACT} cannot be read ({error!r}); train it again") from error
@@ -48,7 +52,7 @@ class BaseRates:
                 f"the contract's {CONTRACT} name {other[0]!r}; expected heads that are probabilities, which "
                 f"are {', '.join(heads) or 'none'}; train it again"
             )
-        return cls(between, runs, average)
+        return cls(between, runs, average, scale)
 
     def named(self, run: str) -> Mapping[str, float]:
         """Returns the shifts of the run of this name. Raises `ContractMismatch`, with the names, for another one."""

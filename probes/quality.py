@@ -2,7 +2,7 @@
 
 import os
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -10,13 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint, ContractMismatch, Pretrained, bundle, load_checkpoint
+from metaprobe.checkpoints.display import explain_fields, html_table
 from metaprobe.checkpoints.flagging import threshold_at
 from metaprobe.checkpoints.kinds import check_kind
-from metaprobe.checkpoints.shown import explain_fields, html_table
 from metaprobe.probes.base_rates import BaseRates
 from metaprobe.probes.contract import OnMismatch, check_choice, mismatch
 from metaprobe.probes.features import Schema, features, features_one, schema
+from metaprobe.records.answer_part import answer_of
 from metaprobe.records.errors import InvalidResponse, RecordError
+from metaprobe.records.extras import require
 from metaprobe.records.float_list import float_list
 from metaprobe.records.openai_format import CALLED, REFUSAL, TOOL_CALL, ParsedResponse, parse_response
 from metaprobe.records.raw_body import parse_body
@@ -68,7 +70,8 @@ class Verdict:
     threshold `critical`; None where it has neither, and where it is not known how often answers of this run are
     right."""
     in_support: bool | None
-    """Whether the features look like those of the training data."""
+    """Whether the features lie where those of the training data lay, for checkpoints of version 0.1; None for later
+    ones. On models and tasks left out, answers inside were judged worse than those outside."""
     checkpoint: str
     """Digest of the checkpoint that gave it."""
     reason: str = ""
@@ -201,7 +204,28 @@ class QualityPredictor(Pretrained):
             return self._one(features_one(self.schema, plain), None, _brief(len(plain)))
         parsed = self._parsed(response)
         note = self._note(parsed)
-        return self._one(features_one(self.schema, parsed.logprobs, parsed.top_logprobs), parsed.model, note)
+        return self._one(self._row(parsed), parsed.model, note)
+
+    def adapt(
+        self,
+        responses: Sequence[object],
+        labels: Sequence[float],
+        *,
+        out: str | os.PathLike[str],
+        groups: Sequence[object] | None = None,
+        seed: int = 0,
+    ) -> "QualityPredictor":
+        """Returns the same predictor with the base rate and the scale of these labelled responses, saved to `out`.
+
+        `labels` (n,): 0 or 1 of the head that gives the score. `groups` (n,): what belongs together, such as answers to
+        one question; by default every response is a group of its own. Needs the extra `fit`. Raises `RecordError` for
+        fewer than 20 labels, or fewer than 3 of either kind.
+        """
+        adapt = require("metaprobe.training.quality.adapt", "fit")  # upstairs and heavy: this room does without
+        target = self._main if self._main is not None else self.checkpoint.manifest.outputs[0].name
+        runs = adapt.label_responses(responses, labels, groups, target)
+        made = adapt.adapt_predictor(self, runs, out=out, seed=seed, command="QualityPredictor.adapt")
+        return type(self)(made, on_mismatch=self._on_mismatch)
 
     def signals(self, answer: object) -> "Signals":
         """Returns what a policy decides by: `metaprobe.probes.signals.Signals` of a response, or of a verdict on one.
@@ -223,8 +247,7 @@ class QualityPredictor(Pretrained):
         else:
             parsed = self._parsed(answer)
             note = self._note(parsed)
-            row = features_one(self.schema, parsed.logprobs, parsed.top_logprobs)
-            verdict = self._one(row, parsed.model, note)
+            verdict = self._one(self._row(parsed), parsed.model, note)
             measured = measure_signals(parsed.logprobs)
         read = {"confidence": verdict.score, "quality": verdict.score, CRITICAL: verdict.critical}
         thresholds = self.checkpoint.manifest.thresholds
@@ -243,7 +266,7 @@ class QualityPredictor(Pretrained):
         if not parsed:
             return []
         top = [p.top_logprobs for p in parsed] if self.schema.uses_top else None
-        X = features(self.schema, [p.logprobs for p in parsed], top)
+        X = features(self.schema, [p.logprobs for p in parsed], top, [p.thinking for p in parsed])
         outputs = {name: values.ravel().tolist() for name, values in self.checkpoint.run({INPUT: X}).items()}
         supported = self._support.contains(X, decisive=self._length)
         return [
@@ -263,7 +286,10 @@ class QualityPredictor(Pretrained):
             )
         if parsed.finish_reason == TOOL_CALL:
             raise InvalidResponse(CALLED)
-        return parsed
+        return answer_of(parsed)
+
+    def _row(self, parsed: ParsedResponse) -> NDArray[np.float32]:
+        return features_one(self.schema, parsed.logprobs, parsed.top_logprobs, parsed.thinking)
 
     def _one(self, row: NDArray[np.float32], model: str | None, note: str) -> Verdict:
         """From features (d,)."""

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.checkpoints.shown import explain_fields
+from metaprobe.checkpoints.display import explain_fields
+from metaprobe.records.answer_part import answer_logprobs
 from metaprobe.records.types import Call
 
 STATED = "stated+"
@@ -77,13 +78,13 @@ class Signals:
 
 
 def signals_of(answer: Call, *, difficulty: float | None = None, confidence: float | None = None) -> Signals:
-    """What an answer and the model's statements about it tell. Log-probability signals stay None without any."""
+    """What an answer and the model's statements about it say. Log-probability signals stay None without any."""
     stated = {
         name: Signal(value, "stated")
         for name, value in (("difficulty", difficulty), ("confidence", confidence))
         if value is not None
     }
-    return Signals(**stated, **measure_signals(answer.logprobs))
+    return Signals(**stated, **measure_signals(answer_logprobs(answer)))
 
 
 def measure_signals(logprobs: NDArray[np.floating] | None) -> dict[str, Signal]:

@@ -61,7 +61,7 @@ class Replacement:
 
     @property
     def heads(self) -> tuple[str, ...]:
-        """What the checkpoint tells of an answer, by the name of the label that it was trained on."""
+        """What the checkpoint predicts of an answer, by the name of the label that it was trained on."""
         if isinstance(self.reader, AdapterProbe):
             return (self.reader.target,)
         return tuple(output.name for output in self.reader.checkpoint.manifest.outputs)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from metaprobe.checkpoints.shown import explain_fields
+from metaprobe.checkpoints.display import explain_fields
 from metaprobe.records.types import FloatArray
 
 _LOW, _HIGH = "217,95,2", "31,119,180"

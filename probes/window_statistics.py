@@ -104,54 +104,121 @@ def plan(length: int, widths: Sequence[int], from_end: Sequence[bool], *, with_l
     )
 
 
-def prepare(plan: WindowPlan, n: int, dtype: np.dtype[Any]) -> Reader:
-    """A reader of n responses of the plan's length and this type. One thread at a time: it works in its own arrays."""
+@dataclass(slots=True, eq=False)
+class _WorkingArrays:
+    """Where the calls for n responses of one length read and write; made once, so that no call allocates."""
+
+    given: NDArray[Any]
+    """(n, T) What is to be read; `padded` has an infinity behind it, for windows that are padded."""
+    padded: NDArray[Any]
+    row: NDArray[Any]
+    """(n, L) The values of all windows, side by side."""
+    read: NDArray[Any]
+    """(n, 5, W) What is read off the sorted windows."""
+    exact: NDArray[np.float64]
+    """(n, T) The values in double precision."""
+    terms: NDArray[np.float64]
+    """(n, 3, 2, T) Distance, distance x index and squared distance, forwards and backwards."""
+    parts: NDArray[np.float64]
+    """(n, 3, 2, S) Their sums over parts of the response, and `sums` the sums of these."""
+    sums: NDArray[np.float64]
+    totals: NDArray[np.float64]
+    """(n, 3, W) The sums over each window, and `means` these divided by its width."""
+    means: NDArray[np.float64]
+    products: NDArray[np.float64]
+    """(n, 2, W)"""
+    moments: NDArray[np.float64]
+    """(n, 2, W) Covariance with the index, and variance."""
+    bounded: NDArray[np.float64]
+    """(n, W)"""
+    doubled: NDArray[np.float64]
+    """(n, W)"""
+    numbers: NDArray[np.float64]
+    """(n, rows x W + 2) The table, the length and a NaN; `table` (n, rows, W) is its first part."""
+    table: NDArray[np.float64]
+    out: NDArray[np.float64]
+    """(n, windows x statistics [+ 1, the length])"""
+
+
+def _allocate(plan: WindowPlan, n: int, dtype: np.dtype[Any]) -> _WorkingArrays:
     T, W, S = plan.length, plan.middles.size, len(plan.starts)
     padded = np.full((n, T + 1), np.inf, dtype)
-    given = padded[:, :T]
-    row = np.empty((n, len(plan.tokens)), dtype)
-    exact, terms = np.empty((n, T)), np.empty((n, 3, 2, T))
-    distance = terms[:, 0]
-    # NumPy is quickest with a plain number or equal shapes: for one response they are that.
-    first, last = (exact[0, 0:1].reshape(()), exact[0, -1:].reshape(())) if n == 1 else (exact[:, :1], exact[:, -1:])
-    index, half, zero = np.arange(T) * np.ones((1, 2, 1)), np.full((1, W), 0.5), np.zeros((1, W))
-    parts, sums = np.empty((n, 3, 2, S)), np.empty((n, 3, 2, S))
-    totals = np.empty((n, 3, W))
-    means, products = np.empty((n, 3, W)), np.empty((n, 2, W))
-    shift = means[:, 0]
     numbers = np.empty((n, (_STD + 1) * W + 2))
     numbers[:, -2:] = T, np.nan
-    table = numbers[:, :-2].reshape(n, _STD + 1, W)
-    read = np.empty((n, 5, W), dtype)
-    out, largest = np.empty((n, len(plan.cells))), np.full((1, W), LARGEST)
-    doubled, moments, bounded = np.empty((n, W)), np.empty((n, 2, W)), np.empty((n, W))
-    calls: list[Callable[[], object]] = [
-        partial(padded.take, plan.tokens, 1, row, _UNCHECKED),
-        *(partial(row[:, a:b].reshape(n, -1, width).sort, 2) for a, b, width in plan.stacks),
-        partial(row.take, plan.ranks, 1, read, _UNCHECKED),
-        partial(np.copyto, table[:, : _FIRST + 1], read),
-        partial(np.copyto, exact, given),
+    return _WorkingArrays(
+        given=padded[:, :T],
+        padded=padded,
+        row=np.empty((n, len(plan.tokens)), dtype),
+        read=np.empty((n, 5, W), dtype),
+        exact=np.empty((n, T)),
+        terms=np.empty((n, 3, 2, T)),
+        parts=np.empty((n, 3, 2, S)),
+        sums=np.empty((n, 3, 2, S)),
+        totals=np.empty((n, 3, W)),
+        means=np.empty((n, 3, W)),
+        products=np.empty((n, 2, W)),
+        moments=np.empty((n, 2, W)),
+        bounded=np.empty((n, W)),
+        doubled=np.empty((n, W)),
+        numbers=numbers,
+        table=numbers[:, :-2].reshape(n, _STD + 1, W),
+        out=np.empty((n, len(plan.cells))),
+    )
+
+
+def _calls_of_windows(plan: WindowPlan, at: _WorkingArrays) -> list[Callable[[], object]]:
+    """The calls that read each window: its order statistics, and the sums over it."""
+    n, T = at.given.shape
+    distance, exact = at.terms[:, 0], at.exact
+    # NumPy is quickest with a plain number or equal shapes: for one response they are that.
+    first, last = (exact[0, 0:1].reshape(()), exact[0, -1:].reshape(())) if n == 1 else (exact[:, :1], exact[:, -1:])
+    index = np.arange(T) * np.ones((1, 2, 1))
+    return [
+        partial(at.padded.take, plan.tokens, 1, at.row, _UNCHECKED),
+        *(partial(at.row[:, a:b].reshape(n, -1, width).sort, 2) for a, b, width in plan.stacks),
+        partial(at.row.take, plan.ranks, 1, at.read, _UNCHECKED),
+        partial(np.copyto, at.table[:, : _FIRST + 1], at.read),
+        partial(np.copyto, exact, at.given),
         partial(np.subtract, exact, first, distance[:, 0]),
         partial(np.subtract, exact[:, ::-1], last, distance[:, 1]),
-        partial(np.multiply, distance, index, terms[:, 1]),
-        partial(np.multiply, distance, distance, terms[:, 2]),
-        partial(np.add.reduceat, terms, plan.starts, 3, None, parts),
-        partial(np.add.accumulate, parts, 3, None, sums),
-        partial(sums.reshape(n, 3 * 2 * S).take, plan.sums, 1, totals, _UNCHECKED),
-        partial(np.divide, totals, plan.counts, means),
+        partial(np.multiply, distance, index, at.terms[:, 1]),
+        partial(np.multiply, distance, distance, at.terms[:, 2]),
+        partial(np.add.reduceat, at.terms, plan.starts, 3, None, at.parts),
+        partial(np.add.accumulate, at.parts, 3, None, at.sums),
+        partial(at.sums.reshape(n, 3 * 2 * len(plan.starts)).take, plan.sums, 1, at.totals, _UNCHECKED),
+    ]
+
+
+def _calls_of_statistics(plan: WindowPlan, at: _WorkingArrays) -> list[Callable[[], object]]:
+    """The calls that work out the other statistics from the sums; the table is full afterwards."""
+    W = plan.middles.size
+    half, zero, largest = np.full((1, W), 0.5), np.zeros((1, W)), np.full((1, W), LARGEST)
+    table, shift, products, moments = at.table, at.means[:, 0], at.products, at.moments
+    return [
+        partial(np.divide, at.totals, plan.counts, at.means),
         partial(np.multiply, shift, plan.middles, products[:, 0]),
         partial(np.multiply, shift, shift, products[:, 1]),
-        partial(np.subtract, means[:, 1:], products, moments),  # covariance, variance
+        partial(np.subtract, at.means[:, 1:], products, moments),
         partial(np.divide, moments[:, 0], plan.index_variances, table[:, _SLOPE]),
-        partial(np.minimum, moments[:, 1], largest, out=bounded),
-        partial(np.maximum, bounded, zero, out=table[:, _VAR]),
+        partial(np.minimum, moments[:, 1], largest, out=at.bounded),
+        partial(np.maximum, at.bounded, zero, out=table[:, _VAR]),
         partial(np.sqrt, table[:, _VAR], table[:, _STD]),
         partial(np.add, table[:, _FIRST], shift, table[:, _MEAN]),
-        partial(np.add, table[:, _BELOW], table[:, _ABOVE], doubled),
-        partial(np.multiply, doubled, half, table[:, _MEDIAN]),
+        partial(np.add, table[:, _BELOW], table[:, _ABOVE], at.doubled),
+        partial(np.multiply, at.doubled, half, table[:, _MEDIAN]),
         partial(np.subtract, table[:, _HIGH], table[:, _LOW], table[:, _RANGE]),
-        partial(numbers.take, plan.cells, 1, out, _UNCHECKED),
     ]
+
+
+def prepare(plan: WindowPlan, n: int, dtype: np.dtype[Any]) -> Reader:
+    """Returns a reader of n responses of the plan's length and this type, shape (n, T).
+
+    One thread at a time may use it, for it works in its own arrays.
+    """
+    arrays = _allocate(plan, n, dtype)
+    given, table, out = arrays.given, arrays.table, arrays.out
+    calls = [*_calls_of_windows(plan, arrays), *_calls_of_statistics(plan, arrays)]
+    arrange = partial(arrays.numbers.take, plan.cells, 1, out, _UNCHECKED)
 
     def reader(values: NDArray[Any]) -> NDArray[np.float32]:
         np.copyto(given, values)
@@ -164,7 +231,8 @@ def prepare(plan: WindowPlan, n: int, dtype: np.dtype[Any]) -> Reader:
             return reader(values)
 
     if dtype == np.float32:  # log-probabilities
+        calls.append(arrange)
         return reader
     # Entropy and margin have gaps. Where a value of a window is not known, nor is its median.
-    calls.insert(-1, lambda: np.copyto(table, np.nan, where=np.isnan(table[:, _MEAN : _MEAN + 1])))
+    calls += [lambda: np.copyto(table, np.nan, where=np.isnan(table[:, _MEAN : _MEAN + 1])), arrange]
     return reader_of_gaps

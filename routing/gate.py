@@ -12,7 +12,7 @@ from typing import Literal
 
 from metaprobe.checkpoints import Checkpoint, ContractMismatch, Pretrained, bundle
 from metaprobe.probes.contract import OnMismatch
-from metaprobe.probes.stream import PrefixHeads, StreamReader, threshold_name
+from metaprobe.probes.stream_looks import PrefixHeads, StreamReader, threshold_name
 from metaprobe.records.types import FloatArray
 
 Action = Literal["continue", "stop", "escalate"]

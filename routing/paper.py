@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, get_type_hints
 
-from metaprobe.checkpoints.shown import explain_fields
+from metaprobe.checkpoints.display import explain_fields
 from metaprobe.probes.signals import Signal, Signals, combine_probabilities
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Decision
@@ -28,7 +28,7 @@ KEEP, JUDGE = "keep", "judge"
 
 TOLERANCE = 1e-9
 """Two numbers that differ by less are equal to a threshold: 0.8 - 0.5 does not exceed 0.3. Far above what adding a few
-doubles loses, far below what a confidence or a success rate can tell apart."""
+doubles loses, far below what a confidence or a success rate can resolve."""
 
 
 OPERATING_POINTS: dict[str, tuple[str, ...]] = {
@@ -38,9 +38,9 @@ OPERATING_POINTS: dict[str, tuple[str, ...]] = {
 }
 """Point -> thresholds of a checkpoint that may take the place of the paper's; the first that it has does.
 
-`accept` and `flag` say which answers may stand by themselves (`training.crossfit.thresholds.PROMISES`). `iterate` is
-the value that the checkpoint's number reaches as often as the stated evaluation reached the paper's threshold in the
-runs it was trained on (`training.common.operating_points`).
+`accept` and `flag` say which answers may stand by themselves (`training.crossfit.stored_thresholds.PROMISES`).
+`iterate` is the value that the checkpoint's number reaches as often as the stated evaluation reached the paper's
+threshold in the runs it was trained on (`training.common.operating_points`).
 """
 THRESHOLDS = {"assess": ("confidence", "theta"), "assign": ("confidence", "theta"), "iterate": ("quality", "good")}
 """Point -> the signal that is held against a threshold there, and the constant that is the paper's."""

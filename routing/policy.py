@@ -51,10 +51,10 @@ class Outcome:
 
 @runtime_checkable
 class Policy(Protocol):
-    """Decides, and is told what came of it.
+    """Decides, and learns what came of it.
 
     One that learns from `observe` while it runs has an attribute `learns` that is true (see `learns`).
-    A policy may also declare, for `metaprobe.pipelines.contract`: `reads`, a mapping from each point that it can be
+    A policy may also declare, for `metaprobe.pipelines.suitability`: `reads`, a mapping from each point that it can be
     asked at to the signals that decide there (without it, it is taken to decide by all of them everywhere); `own`, the
     points that it was made for, where it leaves others to the papers' rules; `rules`, those rules; `label`, its name.
     """
@@ -69,7 +69,7 @@ class Policy(Protocol):
 
 
 def learns(policy: Policy) -> bool:
-    """Whether what a policy is told by `observe` changes its later decisions; False where it does not say so.
+    """Whether what a policy receives by `observe` changes its later decisions; False where it does not say so.
 
     A collection then runs in waves, so that what it has seen does not depend on which run ended first.
     """

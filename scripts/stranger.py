@@ -173,7 +173,7 @@ def _ready(server: "subprocess.Popen[bytes]", said: Path) -> str:
 
 
 def machine() -> dict[str, Any]:
-    """What it ran on; the load tells what else did."""
+    """What it ran on; the load shows what else ran."""
     return {
         "cores": os.cpu_count(),
         "architecture": platform.machine(),
@@ -199,7 +199,7 @@ def page(measured: dict[str, Any]) -> list[str]:
 
 
 def write_page() -> None:
-    """The table of the last figures."""
+    """The table of the last numbers."""
     write(PAGE, page(json.loads(MEASURED.read_text(encoding="utf-8"))))
 
 

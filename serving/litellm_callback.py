@@ -14,7 +14,7 @@ from typing import Any
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.extras import require
 from metaprobe.serving.scored import OnVerdict, Scored, score
-from metaprobe.serving.watch import watch
+from metaprobe.serving.watch_stream import watch
 
 custom_logger: Any = require("litellm.integrations.custom_logger", "litellm")
 
@@ -25,7 +25,7 @@ MAX_CALLS = 4096
 """So many calls are remembered as scored."""
 _LOST = (
     "LiteLLM rebuilds a streamed answer without its log-probabilities: iterate over"
-    " metaprobe.serving.watch.watch(stream, predictor)"
+    " metaprobe.serving.watch_stream.watch(stream, predictor)"
 )
 
 
@@ -39,7 +39,7 @@ class VerdictLogger(custom_logger.CustomLogger):  # type: ignore[misc]
 
     Streams: the answer that LiteLLM (1.109) rebuilds for its callbacks has lost the log-probabilities, and the chunks
     reach them out of order or not at all. In the proxy they are gathered on their way out; in the library there is no
-    verdict, with that reason, and `metaprobe.serving.watch.watch` does it.
+    verdict, with that reason, and `metaprobe.serving.watch_stream.watch` does it.
     """
 
     def __init__(self, predictor: QualityPredictor, *, on_verdict: OnVerdict | None = None) -> None:

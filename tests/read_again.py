@@ -12,7 +12,7 @@ from safetensors import safe_open
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from metaprobe.llms.base import Request
-from metaprobe.llms.hidden import Capture
+from metaprobe.llms.hidden_capture import Capture
 from metaprobe.llms.local import LocalLLM
 from metaprobe.llms.replay_states import ReadStates, StateReplay
 from metaprobe.records.store import RunStore

@@ -24,8 +24,8 @@ from metaprobe.checkpoints import (
     load_checkpoint,
     save_checkpoint,
 )
+from metaprobe.checkpoints.graph_session import GraphSession
 from metaprobe.checkpoints.manifest import own_digest
-from metaprobe.checkpoints.session import GraphSession
 from metaprobe.cli import main
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.llms.base import LLMError

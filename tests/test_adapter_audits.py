@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from tiny_adapter import stored
 
-from metaprobe.eval.audits.run import AuditReport
-from metaprobe.training.adapter.audit import adapter_audits, control_scores
+from metaprobe.eval.audits.run_audits import AuditReport
+from metaprobe.training.adapter.adapter_audits import adapter_audits, control_scores
 from metaprobe.training.adapter.data import AdapterData, adapter_roles, load_adapter_data
 
 AFTER = "adapter probe after the answer beats"

@@ -8,7 +8,10 @@ from conftest import made_up
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaprobe.eval.audits.controls import (
+from metaprobe.eval.audits.domains import domains_of, holds_elsewhere, judge_left_out
+from metaprobe.eval.audits.run_audits import AuditInputs, run_audits
+from metaprobe.eval.audits.similar import normalise, similar_pairs
+from metaprobe.eval.audits.simpler_predictors import (
     above_chance,
     beats_controls,
     free_controls,
@@ -17,7 +20,7 @@ from metaprobe.eval.audits.controls import (
     random_features,
     shuffled_labels,
 )
-from metaprobe.eval.audits.data import (
+from metaprobe.eval.audits.training_data import (
     auroc_ceiling,
     class_balance,
     group_overlap,
@@ -26,13 +29,10 @@ from metaprobe.eval.audits.data import (
     near_duplicates,
     repeated_questions,
 )
-from metaprobe.eval.audits.domains import domains_of, holds_elsewhere, judge_left_out
-from metaprobe.eval.audits.run import AuditInputs, run_audits
-from metaprobe.eval.audits.similar import normalise, similar_pairs
 from metaprobe.eval.audits.transfer import transfer_matrix
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights
-from metaprobe.eval.metrics.controls import against_controls
 from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.metrics.strongest_control import against_controls
 from metaprobe.records.types import Call, Item, Label, Run
 
 N = 300
@@ -272,7 +272,7 @@ def test_a_planted_length_confound_is_found_whichever_way_it_points():
     for sign in (1, -1):
         tokens = (50 + sign * 20 * table.y + rng.integers(0, 20, len(table))).astype(np.int64)
         by_tokens, by_question = audits(sign * tokens + rng.normal(size=400), dataclasses.replace(table, tokens=tokens))
-        # What how the answers were collected explains is no figure of the probe.
+        # What how the answers were collected explains is no number of the probe.
         assert (by_tokens.name, by_tokens.passed, by_tokens.severity) == (
             "probe beats length of the answer",
             False,
@@ -282,7 +282,7 @@ def test_a_planted_length_confound_is_found_whichever_way_it_points():
 
 
 def test_a_score_that_the_mean_log_probability_beats_is_marked_and_the_mean_is_named():
-    """A control of the answers themselves: the figures are true, but a free number does as well."""
+    """A control of the answers themselves: the numbers are true, but a free number does as well."""
     table = made_up(400).table
     mean = free_controls(table)["mean log-probability"]
     score = mean + 2 * np.std(mean) * np.random.default_rng(0).normal(size=400)

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from scripted import ScriptedLLM
 
-from metaprobe.records.scoring import is_correct
+from metaprobe.records.correctness import is_correct
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item
-from metaprobe.tasks.loading import load_task
+from metaprobe.tasks.named_tasks import load_task
 from research.breadth import pack
 from research.breadth.asking import DIRECT, ONCE, PROMPTS, SAMPLED, WORKED, answer_of, prompts_of
 from research.breadth.collect import record

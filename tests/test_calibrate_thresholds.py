@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -9,7 +10,9 @@ from drawn_scores import Arrays, beta_world, drawn, uneven_world
 from numpy.typing import NDArray
 
 from metaprobe.records.errors import RecordError
+from metaprobe.training.common.calibrators import PARITY, sigmoid
 from metaprobe.training.common.guarantees import accept_threshold, flag_threshold
+from metaprobe.training.crossfit.stored_thresholds import CONFIDENCE, ERROR
 
 REPETITIONS = 300
 
@@ -97,6 +100,28 @@ def test_the_accepted_are_right_as_often_as_promised(world: Callable[..., Arrays
     assert np.isfinite(found[:, 0]).mean() > (0.15 if n == 150 else 0.5)  # not by accepting nothing
 
 
+@pytest.mark.parametrize(("right", "distance", "can"), [(0.87, 0.2, False), (0.7, 1.2, True), (0.8, 2.0, True)])
+def test_stored_and_wrong_is_rare_over_all_trainings_and_among_the_stored_ones_where_a_threshold_can_keep_it(
+    right: float, distance: float, can: bool
+) -> None:
+    """Scores are normal, `distance` higher where right. Where no threshold keeps 10 %, all that are stored break it."""
+    rng, normal = np.random.default_rng(11), NormalDist()
+    stored = broken = 0
+    for _ in range(REPETITIONS):
+        y = (rng.random(500) < right).astype(np.int64)
+        score = distance * y + rng.normal(size=500)
+        base = np.log(right / (1 - right)) - distance**2 / 2
+        found = accept_threshold(sigmoid(base + distance * score), y, error=ERROR, confidence=CONFIDENCE)
+        if not np.isfinite(found):
+            continue
+        at = (np.log(found / (1 - found)) - base) / distance
+        wrong = (1 - right) * (1 - normal.cdf(at))
+        stored += 1
+        broken += wrong / (wrong + right * (1 - normal.cdf(at - distance))) > ERROR
+    assert broken <= (1 - CONFIDENCE) * REPETITIONS
+    assert broken <= 0.2 * stored if can else broken == stored > 0
+
+
 def test_an_accept_threshold_agrees_with_mapie() -> None:
     control = pytest.importorskip("mapie.risk_control")
     grid = np.arange(0.9, 0.05, -0.01)
@@ -176,3 +201,30 @@ def test_rates_grids_and_groups_that_promise_nothing_are_refused() -> None:
         accept_threshold(p, y, grid=[0.5, 0.9])
     with pytest.raises(RecordError, match="one group a label, got 1 and 2"):
         accept_threshold(p, y, groups=["a"])
+
+
+def test_thresholds_of_cases_worked_by_hand() -> None:
+    """(missed + 1) / (n + 1) <= 0.1 allows no miss among 9 wrong answers, and one among 19. 22 right answers are the
+    fewest that keep 0.1 with 0.9 (0.9^22 < 0.1); of 38 one may be wrong, of 37 none."""
+    nine = np.arange(1, 10) / 16  # numbers that float32 holds
+    assert flag_threshold(nine, np.zeros(9, dtype=np.int64)) == 9 / 16 + PARITY
+    assert flag_threshold(nine[:8], np.zeros(8, dtype=np.int64)) == float("inf")
+    nineteen = np.arange(1, 20) / 32
+    assert flag_threshold(nineteen, np.zeros(19, dtype=np.int64)) == 18 / 32 + PARITY
+    assert flag_threshold(nineteen, np.zeros(19, dtype=np.int64), miss_rate=0.5) == 10 / 32 + PARITY
+    assert flag_threshold(nineteen, np.ones(19, dtype=np.int64), miss_rate=0.999) == float("inf")
+    assert flag_threshold(nine[:1], np.zeros(1, dtype=np.int64), miss_rate=0.5) == 1 / 16 + PARITY
+
+    def accepted(right: int, wrong: int, **asked: float) -> float:
+        p = np.concatenate([np.full(right, 0.95), np.full(wrong, 0.75)])
+        return accept_threshold(p, (p > 0.8).astype(np.int64), **asked)
+
+    lowest = 0.01 - 2 * PARITY
+    assert accepted(22, 0) == pytest.approx(lowest, abs=1e-9)
+    assert accepted(37, 1) == pytest.approx(lowest, abs=1e-9)
+    assert accepted(36, 1) == pytest.approx(0.76 - 2 * PARITY, abs=1e-9)
+    assert accepted(21, 0) == float("inf")
+    assert accepted(21, 0, confidence=0.89) == pytest.approx(lowest, abs=1e-9)
+    assert accepted(11, 0, error=0.19) == pytest.approx(lowest, abs=1e-9)
+    exact = np.full(22, np.float32(0.95), dtype=np.float64), np.ones(22, dtype=np.int64)
+    assert accept_threshold(*exact, grid=[float(np.float32(0.95))]) == float(np.float32(0.95)), "at least, not above"

@@ -10,7 +10,7 @@ from metaprobe.checkpoints import Generator, Training
 from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.eval.results import Finding
 from metaprobe.training.common.graphs import linear_graph
-from metaprobe.training.common.write import Export, answers_of, model_card, trust_lines, write_checkpoint
+from metaprobe.training.common.write_checkpoint import Export, answers_of, model_card, trust_lines, write_checkpoint
 
 
 def export(**more: Any) -> Export:
@@ -58,7 +58,7 @@ def test_what_there_is_not_has_no_section() -> None:
     bare = export(generator=None, metrics={}, thresholds={}, training=Training("abc", 30, 10, 7, "a test"))
     card = model_card(bare)
     assert "- answers of: models that are not named\n- log-probabilities: unknown\n" in card
-    assert card.endswith("## Held-out figures\n\nNone was measured.\n")
+    assert card.endswith("## Held-out metrics\n\nNone was measured.\n")
     for part in ("## Heads", "## Thresholds", "## Audits", "joined"):
         assert part not in card
 

@@ -21,7 +21,14 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import write_outcomes
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Hidden, Item, Label, Run
-from metaprobe.training.promote import FEWEST_GROUPS, Promotion, _probabilities, _reasons, load_reader, promote
+from metaprobe.training.promotion.predictors import (
+    FEWEST_GROUPS,
+    Promotion,
+    _probabilities,
+    _reasons,
+    load_reader,
+    promote,
+)
 from metaprobe.training.router.train import write_router
 
 

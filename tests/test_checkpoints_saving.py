@@ -26,8 +26,8 @@ from metaprobe.checkpoints import (
     load_checkpoint,
 )
 from metaprobe.checkpoints.golden import largest_difference
+from metaprobe.checkpoints.graph_session import GraphSession, outputs_agree
 from metaprobe.checkpoints.manifest import TensorSpec
-from metaprobe.checkpoints.session import GraphSession, outputs_agree
 
 # Most tests here load one that failed an audit.
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
@@ -225,7 +225,7 @@ def test_a_full_disk_says_which_file_it_had_no_room_for(tmp_path, monkeypatch):
     def full(descriptor):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("metaprobe.checkpoints.write.os.fsync", full)
+    monkeypatch.setattr("metaprobe.checkpoints.save.os.fsync", full)
     with pytest.raises(OSError, match="No space left") as caught:
         save(tmp_path / "c")
     assert Path(caught.value.filename).name == "model.onnx"
@@ -303,7 +303,7 @@ def test_where_nothing_can_be_written_a_training_is_told_before_it_begins(
     def full(**_: object) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
 
-    monkeypatch.setattr("metaprobe.checkpoints.write.tempfile.TemporaryFile", full)
+    monkeypatch.setattr("metaprobe.checkpoints.save.tempfile.TemporaryFile", full)
     with pytest.raises(OSError, match=r"nothing can be written in .*: Read-only") as caught:
         check_target(tmp_path / "new" / "checkpoint", "quality")
     assert caught.value.filename == str(tmp_path / "new" / "checkpoint")

@@ -7,7 +7,8 @@ import pytest
 
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Item, Label, Run, Statement, Usage
-from metaprobe.training.choice import DIRECT, LEARNED, ORACLE, STEPS, Paired, evaluate_choice, pair_variants
+from metaprobe.training.ask_again.data import DIRECT, STEPS, Paired, pair_variants
+from metaprobe.training.ask_again.fit import LEARNED, ORACLE, evaluate_choice
 
 
 def run(number: int, variant: str, *, right: bool, drawn: int, surprise: float = 1.0, confidence: float = 0.5) -> Run:

@@ -226,7 +226,7 @@ ALL = Interval(0.75, 0.5, 1.0, 9, 9)
 @pytest.mark.parametrize("typed", [(), ("--folds", 3, "--seed", 9)])
 def test_train_choice(stand_in: Any, store: Path, typed: tuple[Any, ...]) -> None:
     policy = SimpleNamespace(policy="learned", accuracy=ALL, tokens_per_question=12.34, step_by_step=0.4)
-    trained = stand_in("training.choice.train_choice", ("choice", [policy]))
+    trained = stand_in("training.ask_again.train.train_choice", ("choice", [policy]))
     result = run("train", "choice", store, "--out", store / "c", *typed)
     assert result.exit_code == 0, result.output
     folds, seed = (3, 9) if typed else (5, 0)
@@ -299,9 +299,9 @@ def test_push_says_where_it_is_and_which_digest(stand_in: Any) -> None:
 
 def test_demo_says_what_it_made(stand_in: Any, tmp_path: Path) -> None:
     report = CollectReport(3, 4)
-    collected = stand_in("training.demo.collect_demo", report)
+    collected = stand_in("metaprobe.demo.collect_demo", report)
     made = SimpleNamespace(comparison="c", checkpoints=[SimpleNamespace(path="there")], report="report.html")
-    trained = stand_in("training.demo.train_demo", made)
+    trained = stand_in("metaprobe.demo.train_demo", made)
     stand_in("eval.report.text.comparison_table", "the table")
     result = run("demo", "--out", tmp_path, "--llm", "m", "--limit", 5, "--batch-size", 2, "--folds", 3, "--seed", 9)
     assert result.exit_code == 0, result.output
@@ -336,7 +336,7 @@ def test_collect_tells_of_what_failed_was_cut_or_could_not_be_read(stand_in: Any
 
 
 def test_compare_and_summarize_ask_for_what_is_typed(stand_in: Any, store: Path) -> None:
-    compared = stand_in("training.comparison.write.compare", "comparison")
+    compared = stand_in("training.comparison.write_comparison.compare", "comparison")
     stand_in("eval.report.text.comparison_table", "the table")
     for typed, given in (((), {}), ((*ANSWERS, *FOLDS, "--target", "q"), {**SAME, "target": "q"})):
         result = run("compare", store, "--out", store / "r", *typed)
@@ -347,14 +347,14 @@ def test_compare_and_summarize_ask_for_what_is_typed(stand_in: Any, store: Path)
         expected = CompareOptions(out=store / "r", command="metaprobe typed", **given)
         for name in ("out", "command", "target", "stage", "agent", "folds", "seed"):
             assert getattr(asked, name) == getattr(expected, name)
-    summed = stand_in("collecting.summary.summarize_stores", [{"runs": 1}])
+    summed = stand_in("collecting.collection_summary.summarize_stores", [{"runs": 1}])
     assert json.loads(run("summarize", store, store).stdout) == [{"runs": 1}]
     assert summed == [(((store, store),), {})]
 
 
 def test_score_asks_for_the_digest_and_says_where_there_was_nothing(stand_in: Any, line_file: Path) -> None:
     loaded = stand_in("probes.quality.QualityPredictor.load", "predictor")
-    lines = stand_in("probes.scoring.score_lines", [{"score": 0.5, "heads": {}}, {"score": None, "heads": {"a": 1}}])
+    lines = stand_in("probes.score_file.score_lines", [{"score": 0.5, "heads": {}}, {"score": None, "heads": {"a": 1}}])
     result = run("score", "bundled:quality", line_file, "--sha256", "abc", "--on-mismatch", "refuse")
     assert (result.exit_code, result.stderr) == (0, "")
     assert loaded == [(("bundled:quality",), {"sha256": "abc", "on_mismatch": "refuse"})]
@@ -372,7 +372,7 @@ def test_score_asks_for_the_digest_and_says_where_there_was_nothing(stand_in: An
 
 
 def test_a_server_is_started_as_typed_and_asks_for_keys_unless_told_not_to(stand_in: Any) -> None:
-    started = stand_in("serving.run.serve")
+    started = stand_in("serving.run_server.serve")
     typed = ("--port", 9, "--host", "h", "--workers", 2, "--on-mismatch", "refuse", "--grace", 5)
     for words in ((), typed, ("--no-auth",)):
         result = run("serve", "bundled:quality", *words)
@@ -427,7 +427,7 @@ def test_an_error_is_one_line(error: Exception, said: str, store: Path, monkeypa
     def failing(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr("metaprobe.collecting.summary.summarize_stores", failing)
+    monkeypatch.setattr("metaprobe.collecting.collection_summary.summarize_stores", failing)
     result = run("summarize", store)
     assert (result.exit_code, result.stderr.strip()) == (1, said)
 
@@ -436,7 +436,7 @@ def test_a_fault_of_ours_is_not_hidden(store: Path, monkeypatch: pytest.MonkeyPa
     def failing(*_: object) -> None:
         raise OSError(errno.EBADF, "Bad file descriptor")
 
-    monkeypatch.setattr("metaprobe.collecting.summary.summarize_stores", failing)
+    monkeypatch.setattr("metaprobe.collecting.collection_summary.summarize_stores", failing)
     assert isinstance(run("summarize", store).exception, OSError)
 
 

@@ -14,7 +14,7 @@ from metaprobe.collecting.joining import join_outcomes
 from metaprobe.collecting.launch import CollectionPlan
 from metaprobe.serving.settings import Settings
 from metaprobe.training import options
-from metaprobe.training.choice import train_choice
+from metaprobe.training.ask_again.train import train_choice
 
 NOTHING = object()
 

@@ -37,7 +37,7 @@ from metaprobe.eval.table import AnswerTable, answer_table
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run, Statement
-from metaprobe.training.comparison.write import write_comparison
+from metaprobe.training.comparison.write_comparison import write_comparison
 from metaprobe.training.crossfit.methods import LADDER
 from metaprobe.training.crossfit.study import study
 

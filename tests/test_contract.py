@@ -18,7 +18,7 @@ from metaprobe.collecting.launch import CollectionPlan, launch
 from metaprobe.collecting.models import model_for
 from metaprobe.llms.base import Request
 from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup
-from metaprobe.pipelines.contract import check
+from metaprobe.pipelines.suitability import check
 from metaprobe.probes.signals import Signal
 from metaprobe.probes.source import NAMES, SignalSource
 from metaprobe.records.errors import RecordError

@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metaprobe.eval.metrics.bootstrap import cluster_weights
-from metaprobe.eval.metrics.controls import against_controls
 from metaprobe.eval.metrics.delong import holm
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.stratified import StratifiedAuroc
+from metaprobe.eval.metrics.strongest_control import against_controls
 
 N, GROUPS = 600, 200
 

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from metaprobe import ConfidenceProbe, DifficultyProbe, QualityPredictor
 from metaprobe.cli import main
 from metaprobe.collecting.collect import CollectReport
+from metaprobe.demo import Demo, train_demo
 from metaprobe.eval.wording import FITTED
 from metaprobe.probes.signals import signals_of
 from metaprobe.records.errors import RecordError
@@ -18,7 +19,6 @@ from metaprobe.routing.ask_again import ACCEPT, AGAIN, LearnedChoice
 from metaprobe.routing.policy import State
 from metaprobe.training.crossfit.evidence import load_evidence
 from metaprobe.training.crossfit.study import study
-from metaprobe.training.demo import Demo, train_demo
 from metaprobe.training.hidden.train import write_hidden
 
 # Whether so little data passes every audit is not the subject here.
@@ -50,7 +50,7 @@ def test_every_checkpoint_of_the_demo_judges_recorded_calls(demo: Demo, recorded
         answer = run.calls[1]
         verdict = predictor.predict(answer)
         assert verdict.score is not None
-        assert verdict.reason or verdict.in_support
+        assert verdict.in_support is None
         assert 0 < before.difficulty(answer) < 1
         (right if run.outcome else wrong).append(after.confidence(answer))
         decision = decide.decide(State(run.id, "ask-again", signals_of(answer)), (ACCEPT, AGAIN))
@@ -120,8 +120,8 @@ def test_the_command_line_hands_its_options_on(monkeypatch: pytest.MonkeyPatch, 
     def stop(folder: Path, *, command: str, **_: object) -> Demo:
         raise RecordError(command)
 
-    monkeypatch.setattr("metaprobe.training.demo.collect_demo", lambda *_, **__: CollectReport(0, 0))
-    monkeypatch.setattr("metaprobe.training.demo.train_demo", stop)
+    monkeypatch.setattr("metaprobe.demo.collect_demo", lambda *_, **__: CollectReport(0, 0))
+    monkeypatch.setattr("metaprobe.demo.train_demo", stop)
     given = ["demo", "--limit", "60", "--out", str(tmp_path / "my demo")]
     monkeypatch.setattr("sys.argv", ["metaprobe", *given])
     result = CliRunner().invoke(main, given)

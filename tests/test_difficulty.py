@@ -16,8 +16,8 @@ from metaprobe.eval.metrics.ordinal import kendall, spearman
 from metaprobe.probes.hidden import DifficultyProbe
 from metaprobe.records.activations import Activations
 from metaprobe.records.errors import RecordError
+from metaprobe.training.crossfit.finished_folds import Progress
 from metaprobe.training.crossfit.methods import Evidence
-from metaprobe.training.crossfit.progress import Progress
 from metaprobe.training.hidden import difficulty as training
 from metaprobe.training.hidden.difficulty import (
     ease_of,

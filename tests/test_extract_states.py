@@ -11,7 +11,7 @@ from read_again import LAYERS, answered, bare, close, read, stored
 
 from metaprobe.collecting.extract import extract
 from metaprobe.llms.base import LLMError
-from metaprobe.llms.hidden import Capture
+from metaprobe.llms.hidden_capture import Capture
 from metaprobe.llms.local import LocalLLM
 from metaprobe.llms.replay_states import exact_start
 from metaprobe.records.types import LIVE_POSITIONS, POSITIONS

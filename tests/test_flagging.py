@@ -13,7 +13,7 @@ from metaprobe.checkpoints import ContractMismatch, FlagPoint, Metric, load_chec
 from metaprobe.checkpoints.description import describe
 from metaprobe.checkpoints.flagging import flag_sentences, flag_table, threshold_at
 from metaprobe.checkpoints.manifest import Manifest, manifest_bytes, parse_manifest
-from metaprobe.training.crossfit.flagging import flag_points
+from metaprobe.training.crossfit.flagging_measured import flag_points
 from metaprobe.training.crossfit.methods import LADDER
 from metaprobe.training.crossfit.study import Study, study_of
 from metaprobe.training.hidden.train import write_hidden

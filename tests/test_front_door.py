@@ -21,7 +21,7 @@ from tiny import tiny_quality
 import metaprobe
 import metaprobe.checkpoints.checkpoint as opening
 from metaprobe.checkpoints import load_checkpoint
-from metaprobe.checkpoints.shown import field_docs, html_table
+from metaprobe.checkpoints.display import field_docs, html_table
 from metaprobe.cli import main
 from metaprobe.eval.results import Comparison
 from metaprobe.records.errors import MissingExtra
@@ -33,7 +33,7 @@ PAIRS = {
     "train_gate": (("train", "gate"), options.GateOptions, "metaprobe.training.gate.train"),
     "train_router": (("train", "router"), options.RouterOptions, "metaprobe.training.router.train"),
     "train_adapter": (("train", "adapter"), options.AdapterOptions, "metaprobe.training.adapter.train"),
-    "compare": (("compare",), options.CompareOptions, "metaprobe.training.comparison.write"),
+    "compare": (("compare",), options.CompareOptions, "metaprobe.training.comparison.write_comparison"),
 }
 """Function -> its command, its options, and where what both call is."""
 ONLY_IN_PYTHON = {"on_step", "on_line", "command"}

@@ -14,15 +14,15 @@ from click.testing import CliRunner
 from conftest import made_up
 
 from metaprobe.checkpoints import CheckpointError, ContractMismatch, Draft, save_checkpoint
-from metaprobe.eval.gate import first_below
+from metaprobe.eval.gate_performance import first_below
 from metaprobe.gate_cli import train_gate_command
 from metaprobe.probes.features import features, schema
-from metaprobe.probes.stream import PrefixHeads, StreamReader, head_name, threshold_name
+from metaprobe.probes.stream_looks import PrefixHeads, StreamReader, head_name, threshold_name
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run, Sampling
 from metaprobe.routing.gate import Gate, StreamingGate
-from metaprobe.serving.watch import watch
+from metaprobe.serving.watch_stream import watch
 from metaprobe.training.common.graphs import linear_graph
 from metaprobe.training.crossfit.methods import Evidence
 from metaprobe.training.gate.train import export_gate, write_gate

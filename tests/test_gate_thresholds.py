@@ -1,4 +1,4 @@
-"""Thresholds of the gate stop at most the promised rate of good answers, and its figures are those worked by hand."""
+"""Thresholds of the gate stop at most the promised rate of good answers, and its numbers are those worked by hand."""
 
 import dataclasses
 import math
@@ -11,13 +11,20 @@ from conftest import made_up
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaprobe.eval.gate import HeldOutLooks, Stronger, first_below, gate_markdown, gate_report, simulate_asking_again
+from metaprobe.eval.gate_performance import (
+    HeldOutLooks,
+    Stronger,
+    first_below,
+    gate_markdown,
+    gate_report,
+    simulate_asking_again,
+)
 from metaprobe.probes.features import features
 from metaprobe.records.errors import RecordError
 from metaprobe.training.crossfit.evidence import load_evidence
-from metaprobe.training.gate.folds import judge_held_out
-from metaprobe.training.gate.heads import SCHEMA, rising_calibrator
-from metaprobe.training.gate.thresholds import (
+from metaprobe.training.gate.held_out_gates import judge_held_out
+from metaprobe.training.gate.look_models import SCHEMA, rising_calibrator
+from metaprobe.training.gate.stopping_thresholds import (
     NO_LOOK,
     Surprise,
     conformal_threshold,

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metaprobe.checkpoints import describe
-from metaprobe.eval.audits.data import near_duplicates, repeated_questions
+from metaprobe.eval.audits.training_data import near_duplicates, repeated_questions
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run
 from metaprobe.training.common.grouping import FEW, join_groups
 from metaprobe.training.common.roles import outer_folds
-from metaprobe.training.comparison.compare import comparison
+from metaprobe.training.comparison.from_folds import comparison
 from metaprobe.training.crossfit.evidence import load_evidence
 from metaprobe.training.crossfit.study import study_of
 from metaprobe.training.gate.train import write_gate

@@ -23,8 +23,8 @@ from metaprobe.checkpoints import (
     NotACheckpoint,
     TamperedCheckpoint,
     UnsafeModel,
+    graph_session,
     load_checkpoint,
-    session,
 )
 from metaprobe.checkpoints.manifest import own_digest
 from metaprobe.checkpoints.onnx_wire import MAX_FIELDS
@@ -257,7 +257,7 @@ def test_the_same_graph_of_modest_size_is_let_through_to_the_golden_rows(made, f
 
 
 def test_a_graph_that_takes_too_long_is_stopped(made, folder, monkeypatch):
-    monkeypatch.setattr(session, "TRIAL_SECONDS", 0.05)
+    monkeypatch.setattr(graph_session, "TRIAL_SECONDS", 0.05)
     nodes = [helper.make_node("MatMul", ["w", "w"], ["m0"])]
     nodes += [helper.make_node("MatMul", [f"m{i}", "w"], [f"m{i + 1}"]) for i in range(200)]
     replaced(made, folder, [*nodes, *answer_from("m200")], [weights("w", 700, 700)])

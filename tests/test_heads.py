@@ -26,7 +26,7 @@ from metaprobe.training.common.roles import final_roles
 from metaprobe.training.common.trees import COMMON, fit_trees
 from metaprobe.training.crossfit.evidence import load_evidence
 from metaprobe.training.crossfit.methods import Evidence
-from metaprobe.training.crossfit.thresholds import critical_thresholds
+from metaprobe.training.crossfit.stored_thresholds import critical_thresholds
 from metaprobe.training.quality.data import collect_graded, load_heads
 from metaprobe.training.quality.figures import GradedStudy, measure_grades
 from metaprobe.training.quality.train import head_studies, write_quality

@@ -17,7 +17,7 @@ from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import MissingExtra
 from metaprobe.serving.scored import Scored, score
 from metaprobe.serving.telemetry import evaluation_events
-from metaprobe.serving.watch import watch
+from metaprobe.serving.watch_stream import watch
 from metaprobe.training.crossfit.methods import Evidence
 
 LOGPROBS = [logprob for _, logprob in TOKENS]

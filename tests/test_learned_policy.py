@@ -34,7 +34,7 @@ from metaprobe.routing.paper import ASK, COLLABORATE, EXECUTE, PaperRules
 from metaprobe.routing.policy import Policy, State
 from metaprobe.training.router.data import outcomes_of as arrays_of
 from metaprobe.training.router.data import pasts_of
-from metaprobe.training.router.runs import assessment_part, outcomes_of
+from metaprobe.training.router.outcomes_of_runs import assessment_part, outcomes_of
 from metaprobe.training.router.train import write_router
 
 # Whether so little data passes every audit is not the subject here.

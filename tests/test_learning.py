@@ -15,7 +15,7 @@ from metaprobe.cli import main
 from metaprobe.collecting.collect import CollectReport, collect
 from metaprobe.collecting.labels import add_labels, find_unlabelled, read_labels
 from metaprobe.collecting.launch import CollectionPlan, launch
-from metaprobe.collecting.profiles import fold_profiles
+from metaprobe.collecting.profiles_of_runs import fold_profiles
 from metaprobe.llms.base import LLMError, Request
 from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup
 from metaprobe.pipelines.metacogagent import AGENTS, SYSTEM

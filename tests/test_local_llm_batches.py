@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from random_model import LAYERS, PROMPTS, TOLERANCE, answers, llm_of, request, teacher_forced
 
 from metaprobe.llms.generation import generate
-from metaprobe.llms.hidden import Capture
+from metaprobe.llms.hidden_capture import Capture
 from metaprobe.llms.prefix import companions, count_shared, pad_rows, prefixes
 
 network = random_model.network

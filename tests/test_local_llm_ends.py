@@ -14,7 +14,7 @@ from random_model import LAYERS, PROMPTS, TOLERANCE, WORDS, answers, llm_of, req
 from transformers import GenerationConfig
 
 from metaprobe.llms.base import LLMError, Request, Token
-from metaprobe.llms.hidden import Capture
+from metaprobe.llms.hidden_capture import Capture
 from metaprobe.llms.local import LocalLLM
 from metaprobe.llms.recorder import BatchRecorder, BatchRow, Cancelled
 from metaprobe.records.types import Call, Sampling

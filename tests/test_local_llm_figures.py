@@ -12,10 +12,10 @@ from random_model import LAYERS, PROMPTS, TOLERANCE, WORDS, answers, llm_of, req
 
 from metaprobe.llms import grammar
 from metaprobe.llms.base import Capabilities, LLMError, Request
-from metaprobe.llms.hidden import Capture, RowStates, chosen_layers, decoder_blocks, layer_hooks
+from metaprobe.llms.continuations import score
+from metaprobe.llms.hidden_capture import Capture, RowStates, chosen_layers, decoder_blocks, layer_hooks
 from metaprobe.llms.prefix import Prefixes, pad_rows
 from metaprobe.llms.recorder import nucleus
-from metaprobe.llms.scoring import score
 from metaprobe.records.types import Call
 
 network = random_model.network
@@ -158,7 +158,7 @@ def test_loglikelihood_is_that_of_a_plain_forward_pass(network, tokenizer, share
 def test_many_logits_are_computed_a_part_at_a_time(network, monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = [([5, 6, 7][: 1 + i % 3], [8] * (i % 4)) for i in range(12)]
     whole = score(network, pairs, pad=0)
-    monkeypatch.setattr("metaprobe.llms.scoring.LOGITS_AT_ONCE", 600)
+    monkeypatch.setattr("metaprobe.llms.continuations.LOGITS_AT_ONCE", 600)
     for one, other in zip(whole, score(network, pairs, pad=0), strict=True):
         torch.testing.assert_close(one.logprobs, other.logprobs, atol=TOLERANCE, rtol=0)
 
@@ -189,15 +189,16 @@ def test_layers_that_cannot_be_kept_are_refused(network) -> None:
 
 
 def test_states_of_tokens_that_are_taken_back_do_not_count() -> None:
-    rows = RowStates(Capture((0,), ("prompt_last", "answer_first", "answer_last", "answer_mean")), revocable=2)
-    for value in (9.0, 1.0, 3.0, 5.0, 7.0):
-        rows.add(torch.tensor([[value]]))
+    rows = RowStates(Capture((0,), ("prompt_last", "answer_first", "answer_last", "answer_mean")), str, revocable=2)
+    rows.begin(torch.tensor([[9.0]]))
+    for token, value in enumerate((1.0, 3.0, 5.0, 7.0)):
+        rows.add(torch.tensor([[value]]), token)
     rows.trim(4)
     assert rows.hidden().values[0, :, 0].tolist() == [9, 1, 7, 4]
     rows.trim(2)
     assert rows.hidden().values[0, :, 0].tolist() == [9, 1, 3, 2]
-    empty = RowStates(Capture((0,), ("prompt_last", "answer_last")))
-    empty.add(torch.tensor([[9.0]]))
+    empty = RowStates(Capture((0,), ("prompt_last", "answer_last")), str)
+    empty.begin(torch.tensor([[9.0]]))
     assert empty.hidden().values[0, :, 0].tolist() == [9, 9]
 
 

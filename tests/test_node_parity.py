@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from metaprobe.checkpoints import Draft, save_checkpoint
+from metaprobe.checkpoints.graph_session import GraphSession
 from metaprobe.checkpoints.manifest import RAW
-from metaprobe.checkpoints.session import GraphSession
 from metaprobe.probes.features import features, schema
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.store import RunStore

@@ -10,7 +10,7 @@ from scripted import ScriptedLLM
 from test_mgv import Reader, run, source
 
 from metaprobe.collecting.collect import settings_of
-from metaprobe.collecting.summary import summarize
+from metaprobe.collecting.collection_summary import summarize
 from metaprobe.eval.systems.decisions import decisions_of
 from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup
 from metaprobe.probes.signals import Signal, Signals, combine_probabilities

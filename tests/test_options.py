@@ -17,12 +17,12 @@ from scripted import ScriptedLLM
 
 from metaprobe.cli import main
 from metaprobe.collecting.collect import collect, run_id
+from metaprobe.collecting.given_options import check_limits, options_of
 from metaprobe.collecting.launch import CollectionPlan, CollectionWatch, TimeEstimate, launch
-from metaprobe.collecting.options import check_limits, options_of
 from metaprobe.llms.base import Request
 from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup
-from metaprobe.pipelines.options import Options
 from metaprobe.pipelines.session import READ
+from metaprobe.pipelines.system_options import Options
 from metaprobe.records.errors import MissingExtra, RecordError, StoreMismatch
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Decision, Item, Run

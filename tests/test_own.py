@@ -14,8 +14,8 @@ from metaprobe.cli import main
 from metaprobe.collecting.labels import find_unlabelled
 from metaprobe.collecting.launch import CollectionPlan, launch, policy_of
 from metaprobe.pipelines import SYSTEMS, Models, Session, System, load_system
-from metaprobe.pipelines.contract import check_system
-from metaprobe.pipelines.loading import known_system
+from metaprobe.pipelines.named_systems import known_system
+from metaprobe.pipelines.suitability import check_system
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Item, Run

@@ -1,4 +1,4 @@
-"""A probe from plain arrays: the project's folds and figures, saved as a checkpoint, read in a model of one's own."""
+"""A probe from plain arrays: the project's folds and numbers, saved as a checkpoint, read in a model of one's own."""
 
 import gc
 import re
@@ -19,7 +19,7 @@ import metaprobe
 from metaprobe import ConfidenceProbe, DifficultyProbe
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.cli import main
-from metaprobe.llms.hidden import Capture
+from metaprobe.llms.hidden_capture import Capture
 from metaprobe.llms.text_states import text_states
 from metaprobe.probes.token_scores import TokenScores
 from metaprobe.records.errors import InvalidResponse, MissingExtra, RecordError

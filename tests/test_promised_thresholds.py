@@ -9,7 +9,7 @@ from conftest import made_up
 from metaprobe.eval.table import AnswerTable
 from metaprobe.training.common.calibrators import PARITY, Calibrator, Isotonic, Platt, sigmoid
 from metaprobe.training.common.operating_points import FEWEST, ROUNDING, match_share, operating_points
-from metaprobe.training.crossfit.thresholds import critical_thresholds, own_points, promise_thresholds
+from metaprobe.training.crossfit.stored_thresholds import critical_thresholds, own_points, promise_thresholds
 
 RISING = Platt(4.0, 0.5)
 TEMPLATE = made_up(4).table

@@ -22,7 +22,7 @@ from metaprobe.eval.report.performance import SMALLEST_AREA, reliability_figure,
 from metaprobe.eval.report.sections import sections
 from metaprobe.eval.report.svg import draw_svg, standalone
 from metaprobe.eval.report.systems import systems_section
-from metaprobe.eval.report.thresholds import thresholds_section
+from metaprobe.eval.report.threshold_curves import thresholds_section
 from metaprobe.eval.results import SeenMethod, SeenTokens
 from metaprobe.eval.system_results import CostPoint, CostQuality, SimilarityFlow, StageSimilarity
 

@@ -11,14 +11,14 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure as Canvas
 
 from metaprobe.eval.metrics.bootstrap import Interval
-from metaprobe.eval.metrics.controls import ControlComparison, ControlDifference
 from metaprobe.eval.metrics.discrimination import auroc, roc_curve
+from metaprobe.eval.metrics.strongest_control import ControlComparison, ControlDifference
+from metaprobe.eval.report.first_screen import verdict_words
 from metaprobe.eval.report.glance import forest_figure, glance_section
 from metaprobe.eval.report.palette import CSS, FAMILY, INK, PAPER, RIGHT, WRONG
 from metaprobe.eval.report.render import report_files
 from metaprobe.eval.report.sections import sections
-from metaprobe.eval.report.summary import verdict_words
-from metaprobe.eval.report.thresholds import thresholds_section
+from metaprobe.eval.report.threshold_curves import thresholds_section
 from metaprobe.eval.results import FAMILIES, Comparison, Finding
 
 STRONGEST = "minimum log-probability"

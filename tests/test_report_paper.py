@@ -16,7 +16,7 @@ from metaprobe.eval.report.latex import escaped, latex, printable
 from metaprobe.eval.report.layout import Column, Figure, Legend, Spread, Table, difference, estimate, share, words
 from metaprobe.eval.report.methods import method_table
 from metaprobe.eval.report.palette import FAMILY, INK
-from metaprobe.eval.report.paper import paper_files
+from metaprobe.eval.report.paper_files import paper_files
 from metaprobe.eval.report.pdf import column_pdf, page_pdf
 from metaprobe.eval.report.sections import sections
 from metaprobe.eval.wording import number

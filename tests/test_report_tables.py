@@ -9,10 +9,10 @@ import pytest
 from made_up_report import METHOD_OF_ALL, made_up
 
 from metaprobe.eval.metrics.bootstrap import Interval
-from metaprobe.eval.metrics.controls import ControlComparison, ControlDifference
 from metaprobe.eval.metrics.selective import risk_coverage
+from metaprobe.eval.metrics.strongest_control import ControlComparison, ControlDifference
 from metaprobe.eval.report.costs import choice_section, routing_section
-from metaprobe.eval.report.difficulty import difficulty_section, efficiency_section
+from metaprobe.eval.report.equal_difficulty import difficulty_section, efficiency_section
 from metaprobe.eval.report.facts import accuracy_section, audits_section
 from metaprobe.eval.report.inside import layers_section, seen_section, trajectories_section
 from metaprobe.eval.report.layout import Column, Table, slug, words
@@ -20,7 +20,7 @@ from metaprobe.eval.report.methods import controls_table, headline, main_methods
 from metaprobe.eval.report.performance import reliability_section, scores_section
 from metaprobe.eval.report.sections import sections
 from metaprobe.eval.report.systems import systems_section
-from metaprobe.eval.report.thresholds import thresholds_section
+from metaprobe.eval.report.threshold_curves import thresholds_section
 from metaprobe.eval.results import (
     AcceptedAtRisk,
     Accuracy,
@@ -316,8 +316,8 @@ def test_invalid_audits_come_first_then_weak_ones_then_those_that_passed():
     [table] = audits_section(audits).tables
     assert [row[0][1].text for row in table.shown] == ["broken", "faint", "fine"]
     assert [row[1][1].text for row in table.shown] == [
-        "the figures cannot be believed",
-        "the figures are weaker than they look",
+        "the numbers cannot be believed",
+        "the numbers are weaker than they look",
         "",
     ]
     assert marks(table, "result") == ["failed", "failed", "passed"]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
-from metaprobe.training.router.controls import Family, families_of
+from metaprobe.training.router.control_policies import ControlFamily, families_of
 from metaprobe.training.router.data import Outcomes, outcomes_of
 
 COST = {"cheap": 0.001, "dear": 0.003}
@@ -33,12 +33,12 @@ def data() -> Outcomes:
 
 
 @pytest.fixture(scope="module")
-def families(data: Outcomes) -> dict[str, Family]:
+def families(data: Outcomes) -> dict[str, ControlFamily]:
     return families_of(data, np.arange(400), np.arange(400, 600))
 
 
 def test_each_control_spends_the_budget_and_reaches_what_it_is_known_to_reach(
-    data: Outcomes, families: dict[str, Family]
+    data: Outcomes, families: dict[str, ControlFamily]
 ) -> None:
     """A way that sees which questions are easy has two settings of use: the cheap agent for all, and the dear one for
     the rest. Between the two budgets its mixture buys right answers in proportion; without mixing it would buy none."""
@@ -62,14 +62,18 @@ def test_each_control_spends_the_budget_and_reaches_what_it_is_known_to_reach(
     assert calls.mean() == pytest.approx(1.0 + (1 - data.score[400:, 0].mean()), abs=0.03)
 
 
-def test_a_way_of_few_steps_spends_in_between_by_mixing_and_not_at_the_step_below(families: dict[str, Family]) -> None:
+def test_a_way_of_few_steps_spends_in_between_by_mixing_and_not_at_the_step_below(
+    families: dict[str, ControlFamily],
+) -> None:
     singles = families["random mixture"]
     assert singles.below(2.0)[1].mean() == pytest.approx(1.0)
     assert singles.at(2.0)[1].mean() == pytest.approx(2.0)
     assert singles.at(2.0)[0].mean() > singles.below(2.0)[0].mean()
 
 
-def test_at_equal_spending_a_control_spends_on_the_other_questions_what_is_asked(families: dict[str, Family]) -> None:
+def test_at_equal_spending_a_control_spends_on_the_other_questions_what_is_asked(
+    families: dict[str, ControlFamily],
+) -> None:
     for family in families.values():
         assert family.spending(1.7)[1].mean() == pytest.approx(1.7, abs=1e-3)
 

@@ -26,8 +26,8 @@ from metaprobe.routing.learned_policy import AgentPolicy, check_sources
 from metaprobe.routing.learned_state import AskedAgent, Known
 from metaprobe.routing.paper import ASK, EXECUTE
 from metaprobe.routing.policy import State
-from metaprobe.training.router.runs import assessment_part, outcomes_of
-from metaprobe.training.router.sources import Confidences, sources_of
+from metaprobe.training.router.confidence_sources import Confidences, sources_of
+from metaprobe.training.router.outcomes_of_runs import assessment_part, outcomes_of
 from metaprobe.training.router.train import write_router
 
 AGENTS = ("alpha", "beta")

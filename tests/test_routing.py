@@ -14,7 +14,9 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Item, Label, Run, Statement
 from metaprobe.routing.ask_again import ACCEPT, AGAIN, INPUTS, LearnedChoice, StatedThreshold
 from metaprobe.routing.policy import Outcome, Policy, State
-from metaprobe.training.choice import _best_threshold, evaluate_choice, export_choice, pair_variants
+from metaprobe.training.ask_again.data import pair_variants
+from metaprobe.training.ask_again.fit import best_threshold, evaluate_choice
+from metaprobe.training.ask_again.train import export_choice
 
 # Whether so little data passes every audit is not the subject here.
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
@@ -162,12 +164,29 @@ def test_the_tuned_threshold_is_the_best_one() -> None:
     rng = np.random.default_rng(0)
     values = rng.normal(size=40).astype(np.float32)
     correct = rng.integers(0, 2, (40, 2))
-    best = _best_threshold(values, correct)
+    best = best_threshold(values, correct)
 
     def right(threshold: float) -> int:
         return int(np.where(values < threshold, correct[:, 1], correct[:, 0]).sum())
 
     assert right(best) == max(right(t) for t in [-np.inf, *np.sort(values), np.inf])
+
+
+@pytest.mark.parametrize("unknown", [0, 5])
+def test_the_tuned_threshold_counts_only_what_it_can_separate(unknown: int) -> None:
+    """Rows of one value go one way together, and a row without a value is below no threshold."""
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        values = rng.integers(0, 4, 40).astype(np.float32)
+        values[:unknown] = np.nan
+        correct = rng.integers(0, 2, (40, 2))
+        correct[:unknown] = 0, 1
+
+        def right(threshold: float, values: Any = values, correct: Any = correct) -> int:
+            return int(np.where(values < threshold, correct[:, 1], correct[:, 0]).sum())
+
+        levels = [-np.inf, *np.unique(values[unknown:]), np.inf]
+        assert right(best_threshold(values, correct)) == max(right(level) for level in levels)
 
 
 def test_signals_say_where_they_are_from_and_stay_none_without_a_source() -> None:

@@ -1,4 +1,4 @@
-"""Routing figures against matrices worked out by hand, against properties, and on a real matrix of nine models."""
+"""Routing numbers against matrices worked out by hand, against properties, and on a real matrix of nine models."""
 
 import gzip
 import json
@@ -10,7 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metaprobe.eval.metrics.bootstrap import cluster_weights
-from metaprobe.eval.routing import (
+from metaprobe.eval.routing_cascade import TunedCascade, cascades_on_hull, tune_cascade
+from metaprobe.eval.routing_controls import against, always, domain_table, mixture_at, shuffle_choices
+from metaprobe.eval.routing_curves import aiq, curve_figures, hull_corners, measure_recovery, upper_hull
+from metaprobe.eval.routing_performance import (
     Matrix,
     Played,
     best_single,
@@ -21,9 +24,6 @@ from metaprobe.eval.routing import (
     quantile,
     replay,
 )
-from metaprobe.eval.routing_cascade import TunedCascade, cascades_on_hull, tune_cascade
-from metaprobe.eval.routing_controls import against, always, domain_table, mixture_at, shuffle_choices
-from metaprobe.eval.routing_curves import aiq, curve_figures, hull_corners, measure_recovery, upper_hull
 from metaprobe.records.errors import RecordError
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "router_cascade9" / "data.jsonl.gz"

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from metaprobe.eval.routing import Matrix
+from metaprobe.eval.routing_performance import Matrix
 from metaprobe.records.errors import RecordError
 
 ASKED = Matrix(np.array([[1.0, 0.0]]), np.array([[0.25, 0.5]]), np.array([[1.0, 1.0]]), ("a", "b"), ["q"])

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from metaprobe.pipelines.answers import canonical, final_answer
 from metaprobe.records.answers import chosen, function_code, letter_options, numbers, strip_decoration, words
+from metaprobe.records.correctness import is_correct
 from metaprobe.records.errors import RecordError
-from metaprobe.records.scoring import is_correct
 from metaprobe.records.types import Item
 
 FRANCE = Item(id="f", question="What is the capital of France?", gold=("Paris",), check="exact")

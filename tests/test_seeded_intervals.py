@@ -15,8 +15,8 @@ from test_compare import answers, judges, observed
 from test_essay_debate_analysis import RUNS as DEBATES
 from test_routing_eval import matrix_of
 
-from metaprobe.eval.audits.data import label_noise
 from metaprobe.eval.audits.domains import judge_left_out
+from metaprobe.eval.audits.training_data import label_noise
 from metaprobe.eval.audits.transfer import transfer_matrix
 from metaprobe.eval.compare import PolicyOutcomes, auroc_gain, method_results, policy_results
 from metaprobe.eval.compare_details import add_details, ordinal_outcome
@@ -24,12 +24,12 @@ from metaprobe.eval.compare_difficulty import at_equal_difficulty, difficulty_st
 from metaprobe.eval.compare_efficiency import metacognitive_efficiency
 from metaprobe.eval.compare_pairs import pair_tests
 from metaprobe.eval.coupling import coupling
-from metaprobe.eval.gate import HeldOutLooks, gate_report
+from metaprobe.eval.gate_performance import HeldOutLooks, gate_report
 from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.eval.results import Comparison
-from metaprobe.eval.routing import compare, outcome_of
 from metaprobe.eval.routing_controls import always
 from metaprobe.eval.routing_curves import curve_figures
+from metaprobe.eval.routing_performance import compare, outcome_of
 from metaprobe.eval.run_results import agents_alone, similarity_flows, with_runs
 from metaprobe.eval.seen_tokens import auroc_by_tokens_seen
 from metaprobe.eval.systems import caelf, essay_debate, metacogagent, metacrit, mgv

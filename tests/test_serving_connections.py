@@ -25,7 +25,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 
 from metaprobe.serving import sockets
 from metaprobe.serving.app import create_app
-from metaprobe.serving.run import KEEP_ALIVE_S, server_config
+from metaprobe.serving.run_server import KEEP_ALIVE_S, server_config
 from metaprobe.serving.seldom import SAY_AGAIN_S, Seldom, say_out_of_files_once
 from metaprobe.serving.settings import Settings
 from metaprobe.serving.sockets import BoundedProtocol, Bounds, bounds_of

@@ -108,7 +108,7 @@ def test_the_times_of_a_stream_are_the_upstreams_and_what_was_added_to_all_its_p
     counting: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("metaprobe.serving.proxy.time", ticking(1.0))
-    monkeypatch.setattr("metaprobe.serving.stream.time", clock := ticking(1024.0))
+    monkeypatch.setattr("metaprobe.serving.streamed_answer.time", clock := ticking(1024.0))
     list(counting.chat(stream=True))
     parts = (clock.perf_counter() / 1024.0 - 1) / 2  # at the beginning and the end of each one it was looked at
     looks = (counts_of(counting) for _ in range(500))  # what a stream took is known a moment after its last byte

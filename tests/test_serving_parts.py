@@ -19,10 +19,10 @@ from metaprobe.serving.gating import GatedAnswer
 from metaprobe.serving.headers import to_caller, to_upstream
 from metaprobe.serving.metrics import Metrics
 from metaprobe.serving.refusal import Refusal, error_object
-from metaprobe.serving.run import server_config
+from metaprobe.serving.run_server import server_config
 from metaprobe.serving.scorer import Allowance, Scorer
 from metaprobe.serving.settings import Settings
-from metaprobe.serving.watch import watch
+from metaprobe.serving.watch_stream import watch
 from metaprobe.serving.wire import asked, batch, choices_of, combine_verdicts
 
 checkpoint = serving_clients.checkpoint

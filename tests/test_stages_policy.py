@@ -12,7 +12,7 @@ from planted_stages import PLACE, PRICE, T, planted_critics, scored
 from scripted import Answer, ScriptedLLM, run_once
 
 from metaprobe.checkpoints import Checkpoint, ContractMismatch, TamperedCheckpoint
-from metaprobe.checkpoints.session import Arrays, GraphSession
+from metaprobe.checkpoints.graph_session import Arrays, GraphSession
 from metaprobe.pipelines import SYSTEMS
 from metaprobe.probes.signals import Signal, Signals
 from metaprobe.records.types import Item, Run

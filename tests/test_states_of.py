@@ -26,9 +26,9 @@ from metaprobe.training.crossfit.evidence import load_evidence
 from metaprobe.training.crossfit.folds import crossfit
 from metaprobe.training.crossfit.methods import AFTER, MEAN_LOGPROB, HiddenProbeMethod, standard_methods
 from metaprobe.training.hidden.fit import export_hidden
-from metaprobe.training.linear.probe import score_held_out
+from metaprobe.training.linear.fit_block import score_held_out
 from metaprobe.training.linear.states_choice import ANYTHING, Wanted, chosen_grid
-from metaprobe.training.promote import promote
+from metaprobe.training.promotion.predictors import promote
 
 WIDTH = 6
 OWN, OTHER = "tiny/model", "oth/other@1"

@@ -1,4 +1,4 @@
-"""The summary of a collection is plain JSON, and its figures are those of the runs."""
+"""The summary of a collection is plain JSON, and its numbers are those of the runs."""
 
 import json
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from metaprobe.cli import main
-from metaprobe.collecting.summary import summarize, summarize_stores, task_scores
+from metaprobe.collecting.collection_summary import summarize, summarize_stores, task_scores
 from metaprobe.eval.plain import plain
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore

@@ -10,8 +10,8 @@ import pytest
 from outside_rows import DATA, MADE, OUTSIDE, items_of, real_data
 
 from metaprobe.pipelines.answers import canonical, final_answer
+from metaprobe.records.correctness import is_correct
 from metaprobe.records.errors import RecordError
-from metaprobe.records.scoring import is_correct
 from metaprobe.records.types import Item
 from metaprobe.tasks import TASKS, load_task
 from metaprobe.tasks.task import Row

@@ -22,8 +22,8 @@ from metaprobe.eval.metrics.bias import (
 )
 from metaprobe.pipelines import SYSTEMS
 from metaprobe.pipelines.answers import final_answer
+from metaprobe.records.correctness import is_correct
 from metaprobe.records.errors import RecordError
-from metaprobe.records.scoring import is_correct
 from metaprobe.records.types import Item
 from metaprobe.tasks import TASKS, load_task
 from metaprobe.tasks.grading import grade

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from metaprobe.records.answers import chosen
+from metaprobe.records.correctness import is_correct
 from metaprobe.records.errors import ImportFileError, RecordError
 from metaprobe.records.sandbox import run_assertions
-from metaprobe.records.scoring import is_correct
 from metaprobe.records.types import Item
 from metaprobe.tasks import TASKS, load_task
 from research.metacog_eval import facts

@@ -11,7 +11,7 @@ from test_hidden_probe import hidden_checkpoint
 from transformers import LlamaConfig, LlamaForCausalLM, StoppingCriteria
 
 from metaprobe.llms.base import LLMError
-from metaprobe.llms.hidden import decoder_blocks
+from metaprobe.llms.hidden_capture import decoder_blocks
 from metaprobe.llms.watch import watch
 from metaprobe.probes.hidden import ConfidenceProbe
 

@@ -16,7 +16,7 @@ from watched_streams import FakeGate, ask, text_of
 
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.serving.scored import Scored
-from metaprobe.serving.watch import AsyncWatchedStream, watch
+from metaprobe.serving.watch_stream import AsyncWatchedStream, watch
 
 predictor = watched_streams.predictor
 client = watched_streams.client

@@ -13,7 +13,7 @@ from scripted import ScriptedLLM, run_once
 from test_contract import ITEM_OF, SUM, VARIANTS, Curious, said
 
 from metaprobe.pipelines import SYSTEMS
-from metaprobe.pipelines.options import Need
+from metaprobe.pipelines.system_options import Need
 from metaprobe.records.types import Call
 
 WRITTEN = Path(__file__).parent / "what_is_asked.json"

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.eval.report.drawing import HEIGHT_IN
+from metaprobe.eval.report.first_screen import verdict_words
 from metaprobe.eval.report.layout import Figure, Legend, Section, Spread
 from metaprobe.eval.report.methods import headline
 from metaprobe.eval.report.palette import FAMILY, INK, PAPER
 from metaprobe.eval.report.performance import reliability_figure
-from metaprobe.eval.report.summary import verdict_words
 from metaprobe.eval.results import FAMILIES, Comparison, MethodResult
 from metaprobe.eval.wording import format_interval, number
 

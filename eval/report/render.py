@@ -8,10 +8,10 @@ from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from metaprobe.eval.report.first_screen import brief
 from metaprobe.eval.report.latex import latex, printable
 from metaprobe.eval.report.layout import Section, Table
 from metaprobe.eval.report.sections import sections
-from metaprobe.eval.report.summary import brief
 from metaprobe.eval.report.svg import draw_svg, legend_key, standalone
 from metaprobe.eval.results import Comparison
 from metaprobe.eval.wording import number

@@ -1,7 +1,7 @@
 """The sections of a report in their order."""
 
 from metaprobe.eval.report.costs import choice_section, routing_section
-from metaprobe.eval.report.difficulty import difficulty_section, efficiency_section
+from metaprobe.eval.report.equal_difficulty import difficulty_section, efficiency_section
 from metaprobe.eval.report.facts import accuracy_section, audits_section, notes_section, provenance_section
 from metaprobe.eval.report.glance import glance_section
 from metaprobe.eval.report.inside import layers_section, seen_section, trajectories_section
@@ -9,7 +9,7 @@ from metaprobe.eval.report.layout import Section
 from metaprobe.eval.report.methods import methods_section
 from metaprobe.eval.report.performance import reliability_section, scores_section
 from metaprobe.eval.report.systems import systems_section
-from metaprobe.eval.report.thresholds import thresholds_section
+from metaprobe.eval.report.threshold_curves import thresholds_section
 from metaprobe.eval.results import Comparison
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from metaprobe.pipelines import Prompts, Session, System
 from metaprobe.pipelines.answers import final_answer, most_voted
-from metaprobe.pipelines.options import Constant
+from metaprobe.pipelines.system_options import Constant
 from metaprobe.records.answers import SENTENCE_END
 from metaprobe.records.types import Call, Item, Run
 

@@ -22,7 +22,7 @@ from metaprobe.llms.local import LocalLLM
 from metaprobe.pipelines import Models, Setup, System
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Item, Run
-from metaprobe.tasks.loading import load_task
+from metaprobe.tasks.named_tasks import load_task
 from research.breadth.asking import ONCE, SAMPLED, prompts_of
 from research.breadth.items import SEED, breadth_items
 

@@ -3,7 +3,7 @@
     python -m research.production.gate measure
     python -m research.production.gate page
 
-`measure` trains a gate on each store by the recipe of `metaprobe train gate`; the figures are of held-out folds by
+`measure` trains a gate on each store by the recipe of `metaprobe train gate`; the numbers are of held-out folds by
 group, and are kept in docs/measured/gate.json.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from metaprobe.checkpoints import UntrustedCheckpoint
-from metaprobe.eval.gate import GateReport, LookResult, RateResult, UseResult, gate_markdown
+from metaprobe.eval.gate_performance import GateReport, LookResult, RateResult, UseResult, gate_markdown
 from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.training.gate.train import write_gate
 from research.blocks import write
@@ -63,7 +63,7 @@ def measured(store: str, agent: str) -> dict[str, Any]:
 
 @main.command("page")
 def page_command() -> None:
-    """Write the section of docs/research/production.md from the figures."""
+    """Write the section of docs/research/production.md from the numbers."""
     lines: list[str] = []
     for title, found in json.loads(FIGURES.read_text(encoding="utf-8")).items():
         audits = f"failed audits: {', '.join(found['failed'])}" if found["failed"] else "all audits passed"

@@ -1,4 +1,4 @@
-"""Learned scores against the controls, measured for docs/research/quality.md and written there; how figures look."""
+"""Learned scores against the controls, measured for docs/research/quality.md and written there; how numbers look."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from metaprobe.eval.compare import BEST_BASELINE, Judged
 from metaprobe.eval.metrics.bootstrap import Interval
-from metaprobe.eval.metrics.controls import control_comparison, metric_values
 from metaprobe.eval.metrics.stratified import StratifiedAuroc
+from metaprobe.eval.metrics.strongest_control import control_comparison, metric_values
 from metaprobe.eval.results import CONTROL_FAMILIES
 from metaprobe.training.crossfit.methods import TREES
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, mean_interval
 from metaprobe.eval.metrics.discrimination import auroc
-from metaprobe.eval.routing import share
+from metaprobe.eval.routing_performance import share
 from metaprobe.routing.learned_policy import AgentPolicy
 from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.profiles import Profiles
@@ -138,7 +138,7 @@ def packed(value: Interval) -> list[float | None]:
 
 @main.command("page")
 def page_command() -> None:
-    """Write the section of docs/research/routing.md from the figures."""
+    """Write the section of docs/research/routing.md from the numbers."""
     write(PAGE, "routing-agents", [*section(json.loads(FIGURES.read_text())), ""])
 
 

@@ -22,7 +22,7 @@ from metaprobe.routing.profiles import Profiles
 from metaprobe.training.common.roles import group_folds
 from metaprobe.training.router.data import outcomes_of as arrays_of
 from metaprobe.training.router.fit import LAMBDAS, cost_scale, fit_router
-from metaprobe.training.router.runs import outcomes_of
+from metaprobe.training.router.outcomes_of_runs import outcomes_of
 from metaprobe.training.router.train import write_router
 from metaprobe.training.router.words import Words
 from research.routing.agents_play import PRICES, RULED, Floats, Ints, Played, Reads, Table, mean, play
@@ -172,7 +172,7 @@ def at_price(table: Table, policy: AgentPolicy, train: Ints, usd: float) -> Agen
 
 
 def one_fold(table: Table, train: Ints, test: Ints, seed: int) -> tuple[Methods, AgentPolicy, dict[str, Any]]:
-    """Every way of deciding, on the items of one fold; the learned policy; what was tuned, and the vote's figures."""
+    """Every way of deciding, on the items of one fold; the learned policy; what was tuned, and the vote's numbers."""
     rules = tuned(table, train)
     within = tuned(table, train, mean(play(table, PaperRules(), train, Profiles()), "usd"))
     found: Methods = {}

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.routing import Matrix, Played, replay
 from metaprobe.eval.routing_controls import always
+from metaprobe.eval.routing_performance import Matrix, Played, replay
 from metaprobe.routing.learned_budget import Alone, BudgetPlan, Point
 from metaprobe.training.router.curve import alone_of, choices_by_rule, cross_played, curve_of, rule_of
 from metaprobe.training.router.data import Outcomes

@@ -13,7 +13,7 @@ from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, mean_int
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Run
 from metaprobe.training.common.graphs import linear_graph
-from metaprobe.training.common.write import Export, write_checkpoint
+from metaprobe.training.common.write_checkpoint import Export, write_checkpoint
 from research.stages.data import Cycles, StageData
 from research.stages.fit import QUANTILE, FittedStages, fit_stages, point_of_answers, rows_of
 from research.stages.play import SEEDS, cross_played, value_gains, verdict

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from metaprobe.probes.quality import QualityPredictor, Verdict
     from metaprobe.probes.signals import Signals
     from metaprobe.records.errors import MissingExtra, RecordError
-    from metaprobe.records.importer import import_file
+    from metaprobe.records.import_store import import_file
     from metaprobe.records.openai_format import parse_response
     from metaprobe.records.store import RunStore
     from metaprobe.routing.gate import StreamingGate
     from metaprobe.routing.learned import LearnedRouter
     from metaprobe.routing.paper import PaperRules
-    from metaprobe.serving.watch import watch
+    from metaprobe.serving.watch_stream import watch
     from metaprobe.train import compare, train_adapter, train_gate, train_hidden, train_quality, train_router
 
 __version__ = version("metaprobe")
@@ -67,7 +67,7 @@ _LATER = {
     "StreamingGate": "metaprobe.routing.gate",
     "Verdict": "metaprobe.probes.quality",
     "compare": "metaprobe.train",
-    "import_file": "metaprobe.records.importer",
+    "import_file": "metaprobe.records.import_store",
     "load": "metaprobe.loading",
     "parse_response": "metaprobe.records.openai_format",
     "train_adapter": "metaprobe.train",
@@ -75,7 +75,7 @@ _LATER = {
     "train_hidden": "metaprobe.train",
     "train_quality": "metaprobe.train",
     "train_router": "metaprobe.train",
-    "watch": "metaprobe.serving.watch",
+    "watch": "metaprobe.serving.watch_stream",
 }
 """Where each name is; it is imported when it is asked for, so that nobody waits for what he does not use."""
 

@@ -19,7 +19,7 @@ digest_option = click.option("--sha256", help="Digest that the checkpoint must h
 @click.argument("checkpoint", type=CHECKPOINT_OR_RUNS, metavar="CHECKPOINT|RUNS")
 @digest_option
 def inspect(checkpoint: str, sha256: str | None) -> None:
-    """What a checkpoint is: contract, figures with intervals, audits, digest. Verifies it first.
+    """What a checkpoint is: contract, metrics with intervals, audits, digest. Verifies it first.
 
     Of a run store: how many runs, calls, labels and hidden states it holds, of which systems, tasks and models.
     """
@@ -70,7 +70,7 @@ def seal(checkpoint: str, out: Path, sha256: str | None) -> None:
 @click.argument("b", type=CHECKPOINT)
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object, for programs.")
 def diff(a: str, b: str, as_json: bool) -> None:
-    """How checkpoint B differs from A: contract, thresholds, figures, data, versions, and answers on A's golden rows.
+    """How checkpoint B differs from A: contract, thresholds, metrics, data, versions, and answers on A's golden rows.
 
     Exit code 0 where they are the same but for the time they were made, 1 where they differ, 2 where one cannot be
     read.
@@ -145,7 +145,7 @@ def _refuse(options: set[str], whom: str) -> None:
 
 
 def _promote_reader(new: str, running: str, data: tuple[Path, ...], **options: Any) -> Any:
-    from metaprobe.training.promote import load_reader, promote
+    from metaprobe.training.promotion.predictors import load_reader, promote
 
     if files := [str(path) for path in data if path.is_file()]:
         raise click.UsageError(f"{files[0]} is a file; predictors and probes are judged on run stores")
@@ -155,7 +155,7 @@ def _promote_reader(new: str, running: str, data: tuple[Path, ...], **options: A
 def _promote_router(new: str, running: str, data: tuple[Path, ...], price: float | None) -> Any:
     from metaprobe.records.outcomes import read_outcomes
     from metaprobe.routing.learned import LearnedRouter
-    from metaprobe.training.router.promote import promote
+    from metaprobe.training.promotion.routers import promote
 
     if len(data) != 1 or not data[0].is_file():
         raise click.UsageError("a router is promoted on one file of outcomes, one question a line")

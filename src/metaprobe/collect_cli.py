@@ -12,13 +12,13 @@ from metaprobe.terminal import FILE, FOLDER, FOLDER_THERE, say_collected
 
 
 def _complete_system(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    from metaprobe.pipelines.loading import system_names
+    from metaprobe.pipelines.named_systems import system_names
 
     return [name for name in system_names() if name.startswith(incomplete)]
 
 
 def _complete_task(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    from metaprobe.tasks.loading import task_names
+    from metaprobe.tasks.named_tasks import task_names
 
     names = [CompletionItem(name) for name in task_names() if name.startswith(incomplete)]
     return names or [CompletionItem(incomplete, type="file")]
@@ -28,8 +28,8 @@ class CollectCommand(click.Command):
     """Lists at the end of its help the systems and tasks that there are, those of installed packages too."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        from metaprobe.pipelines.loading import system_names
-        from metaprobe.tasks.loading import task_names
+        from metaprobe.pipelines.named_systems import system_names
+        from metaprobe.tasks.named_tasks import task_names
 
         for title, names in (("Systems", system_names()), ("Tasks", task_names())):
             with formatter.section(title):

@@ -33,7 +33,7 @@ def _quality(checkpoint: Checkpoint, flag_rate: float | None = None) -> "Quality
 
 
 def _gate(checkpoint: Checkpoint) -> "StreamingGate":
-    from metaprobe.probes.stream import PrefixHeads
+    from metaprobe.probes.stream_looks import PrefixHeads
     from metaprobe.routing.gate import StreamingGate
 
     return StreamingGate(PrefixHeads(checkpoint))

@@ -13,6 +13,7 @@ from metaprobe.progress import say, steps
 from metaprobe.records.types import POSITIONS
 from metaprobe.router_cli import train_router_command
 from metaprobe.terminal import (
+    CHECKPOINT,
     FOLDER,
     RUNS,
     agent_option,
@@ -60,6 +61,21 @@ def train_quality_command(runs: tuple[Path, ...], **named: Any) -> None:
         options = QualityOptions(**named, on_step=on_step, on_line=say, command=command_line())
         checkpoint = train_quality(runs, options)
     say_checkpoint(checkpoint)
+
+
+@click.command("adapt", short_help="The same predictor for runs of your own, from fifty labels.")
+@click.argument("checkpoint", type=CHECKPOINT)
+@click.argument("labelled", type=click.Path(exists=True, path_type=Path), nargs=-1, required=True)
+@click.option("--out", type=FOLDER, required=True, help="Checkpoint folder to write.")
+@seed_option
+def adapt(checkpoint: str, labelled: tuple[Path, ...], out: Path, seed: int) -> None:
+    """Give CHECKPOINT the base rate and the scale of LABELLED: run stores, or files of OpenAI-format lines with labels.
+
+    It takes at least 20 labels. The order of answers of one run stays as it is.
+    """
+    from metaprobe.training.quality.adapt import adapt_quality
+
+    say_checkpoint(adapt_quality(checkpoint, labelled, out=out, seed=seed, command=command_line()))
 
 
 @train.command("hidden", short_help="On hidden states: difficulty before, confidence after.")
@@ -118,7 +134,7 @@ train.add_command(train_adapter_command)
 @seed_option
 def train_choice_command(runs: tuple[Path, ...], out: Path, folds: int, seed: int) -> None:
     """Accept a direct answer or ask again step by step, from items that were answered both ways."""
-    from metaprobe.training.choice import train_choice
+    from metaprobe.training.ask_again.train import train_choice
 
     check_target(out, "choice")
     with steps("reading runs and fitting in folds"):

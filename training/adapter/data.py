@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Generator
-from metaprobe.eval.audits.data import labels_by_source
+from metaprobe.eval.audits.training_data import labels_by_source
 from metaprobe.eval.table import AnswerTable, answer_table, usable_groups
 from metaprobe.probes.adapter import Encoder, When, layout, prompt_of
 from metaprobe.records.errors import RecordError

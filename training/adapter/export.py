@@ -16,7 +16,7 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 from metaprobe.training.adapter.fit import AdapterScorer
 from metaprobe.training.common.calibrate import Platt
-from metaprobe.training.common.write import answers_of, trust_lines
+from metaprobe.training.common.write_checkpoint import answers_of, trust_lines
 
 LOWEST = -1e9
 """Added to attention scores of later tokens. Not minus infinity, which the guard of checkpoints refuses in a graph."""
@@ -154,7 +154,7 @@ def adapter_card(draft: Draft, notes: Sequence[str], not_audited: Sequence[str])
         "only measured.",
         "Intervals are of 95 %, by a bootstrap over groups.",
         "",
-        "| figure | estimate | interval | n |",
+        "| metric | estimate | interval | n |",
         "|---|---|---|---|",
         *(f"| {name} | {m.estimate:.3f} | {m.low:.3f} to {m.high:.3f} | {m.n} |" for name, m in draft.metrics.items()),
     ]

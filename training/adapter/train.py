@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Audit, Calibration, Checkpoint, Draft, Metric, Training, check_target, save_checkpoint
-from metaprobe.checkpoints.session import GraphSession
-from metaprobe.eval.audits.run import AuditReport
+from metaprobe.checkpoints.graph_session import GraphSession
+from metaprobe.eval.audits.run_audits import AuditReport
 from metaprobe.eval.compare import Judged, auroc_gain, method_results
 from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.llms.base import LLMError
@@ -19,7 +19,7 @@ from metaprobe.llms.weights import resolve
 from metaprobe.probes.adapter import KIND, LAYOUT, SAMPLE, TOKENIZER, AdapterProbe, Encoder, When, batches
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
-from metaprobe.training.adapter.audit import adapter_audits, control_scores, probe_name
+from metaprobe.training.adapter.adapter_audits import adapter_audits, control_scores, probe_name
 from metaprobe.training.adapter.data import AdapterData, Examples, adapter_roles, examples, load_adapter_data
 from metaprobe.training.adapter.export import adapter_card, adapter_graph, quantise
 from metaprobe.training.adapter.fit import AdapterSettings, FittedAdapter, fit_adapter, log_odds
@@ -28,7 +28,7 @@ from metaprobe.training.common.calibrate import Platt, fit_platt
 from metaprobe.training.common.roles import Roles, Rows
 from metaprobe.training.options import AdapterOptions
 
-PARITY = 1e-3
+ADAPTER_PARITY = 1e-3
 """Largest difference in probability between the trained model and its float32 graph, on the test rows."""
 GOLDEN_ROWS = 4
 GOLDEN_TOLERANCE = 1e-4
@@ -111,7 +111,7 @@ def write_adapter(
     command: str = "",
     on_step: OnStep = lambda what: None,
 ) -> Checkpoint | None:
-    """Train on the labelled answers of these stores and write the checkpoint; its figures are of itself.
+    """Train on the labelled answers of these stores and write the checkpoint; its numbers are of itself.
 
     Interrupted, it goes on from its state in the folder `work` (by default `path` with `.work` at its end). Once the
     checkpoint is written that state is deleted, and the folder if nothing else is in it. Under `accelerate launch` the
@@ -119,19 +119,9 @@ def write_adapter(
     `work` holds something else, `LLMError` where the base cannot be loaded.
     """
     settings = settings or AdapterSettings()
-    work = Path(f"{Path(path)}.work") if work is None else Path(work)  # Path: "out/" may end in a slash
-    if work.resolve().is_relative_to(Path(path).resolve()):  # it could not be published over its own state
-        raise RecordError(f"{work} lies in the checkpoint {path} that is to be written: give another --work folder")
-    check_work(work)
-    data = load_adapter_data(stores, target=target, stage=stage, agent=agent)
-    roles = adapter_roles(data.table, seed=settings.seed)
-    on_step("fit the plain controls")  # before the training: what they cannot be fitted to is then told at once
-    controls = control_scores(data, roles, seed=settings.seed)
-    on_step("load the base")
-    base = load_base(llm, dtype=settings.dtype)
-    _check_room(base, settings)
-    encoder = Encoder(base.tokenizer, max_length=settings.max_length)
-    texts = examples(data, when, encoder)
+    work = _work_folder(path, work)
+    material = _gather(stores, llm, target, when, stage, agent, settings, on_step)
+    data, roles, base, texts = material.data, material.roles, material.base, material.texts
     fitted = fit_adapter(
         base.decoder,
         texts,
@@ -147,18 +137,8 @@ def write_adapter(
     on_step("calibrate and export")
     exported = _export(fitted, texts, data, roles, when, settings, int8=int8)
     on_step("measure the exported graph")
-    report = adapter_audits(data, roles, exported.probability, controls, seed=settings.seed)
-    contract = {
-        "target": target,
-        "layout": {name: LAYOUT[name] for name in when},
-        "max_length": settings.max_length,
-        "precision": "int8" if int8 else "float32",
-        "sample_ids": encoder.ids([SAMPLE])[0],
-        "base": {"model": base.name, "revision": base.revision},
-        "rank": settings.rank,
-        "steps": fitted.steps,
-        "parts": {name: len(getattr(roles, name)) for name in ("train", "selection", "calibration", "test")},
-    }
+    report = adapter_audits(data, roles, exported.probability, material.controls, seed=settings.seed)
+    contract = _contract(material, settings, target, when, steps=fitted.steps, int8=int8)
     draft = _draft(contract, data, roles, exported, report, seed=settings.seed, command=command)
     checkpoint = save_checkpoint(
         path,
@@ -175,6 +155,49 @@ def write_adapter(
     return checkpoint
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Material:
+    """What is fitted, and on what."""
+
+    data: AdapterData
+    roles: Roles
+    controls: dict[str, NDArray[np.float64]]
+    """Held-out scores of the plain controls, by name."""
+    base: Base
+    encoder: Encoder
+    texts: Examples
+
+
+def _gather(
+    stores: Sequence[str | Path],
+    llm: str,
+    target: str,
+    when: Sequence[When],
+    stage: str | None,
+    agent: str | None,
+    settings: AdapterSettings,
+    on_step: OnStep,
+) -> _Material:
+    data = load_adapter_data(stores, target=target, stage=stage, agent=agent)
+    roles = adapter_roles(data.table, seed=settings.seed)
+    on_step("fit the plain controls")  # before the training, so that data they cannot be fitted to is refused at once
+    controls = control_scores(data, roles, seed=settings.seed)
+    on_step("load the base")
+    base = load_base(llm, dtype=settings.dtype)
+    _check_room(base, settings)
+    encoder = Encoder(base.tokenizer, max_length=settings.max_length)
+    return _Material(data, roles, controls, base, encoder, examples(data, when, encoder))
+
+
+def _work_folder(path: str | Path, work: str | Path | None) -> Path:
+    """Returns the folder for the state of an unfinished training, by default beside the checkpoint."""
+    folder = Path(f"{Path(path)}.work") if work is None else Path(work)  # Path: "out/" may end in a slash
+    if folder.resolve().is_relative_to(Path(path).resolve()):  # it could not be published over its own state
+        raise RecordError(f"{folder} lies in the checkpoint {path} that is to be written: give another --work folder")
+    check_work(folder)
+    return folder
+
+
 def adapter_scores(
     probe: AdapterProbe | str | Path, data: AdapterData, *, when: When = "after", rows: Rows | None = None
 ) -> NDArray[np.float64]:
@@ -187,6 +210,23 @@ def adapter_scores(
     rows = np.arange(len(data.table)) if rows is None else rows
     answers = [data.answers[i] for i in rows] if when == "after" else None
     return probe.probability([data.prompts[i] for i in rows], answers)
+
+
+def _contract(
+    material: _Material, settings: AdapterSettings, target: str, when: Sequence[When], *, steps: int, int8: bool
+) -> dict[str, Any]:
+    parts = ("train", "selection", "calibration", "test")
+    return {
+        "target": target,
+        "layout": {name: LAYOUT[name] for name in when},
+        "max_length": settings.max_length,
+        "precision": "int8" if int8 else "float32",
+        "sample_ids": material.encoder.ids([SAMPLE])[0],
+        "base": {"model": material.base.name, "revision": material.base.revision},
+        "rank": settings.rank,
+        "steps": steps,
+        "parts": {name: len(getattr(material.roles, name)) for name in parts},
+    }
 
 
 def _draft(
@@ -205,7 +245,7 @@ def _draft(
         contract=contract,
         generator=data.generator,
         calibration=Calibration("platt", "calibration rows, by group; never the held-out ones"),
-        metrics=_measured(data, roles, exported.probability),
+        metrics=_measure(data, roles, exported.probability),
         training=Training(data.fingerprint, len(data.table), groups, seed, command, data.regrouped),
         audits={audit.name: Audit(audit.passed, audit.detail, audit.severity) for audit in report.audits},
         versions={p: version(p) for p in ("torch", "transformers", "peft", "accelerate", "tokenizers", "onnxscript")},
@@ -245,10 +285,10 @@ def _export(
     session = GraphSession(graph)
     probability = _probability(session, texts, roles, when, settings.batch_size)
     difference = max(float(np.abs(probability[name] - trained[name]).max()) for name in when)
-    if not difference <= PARITY:
+    if not difference <= ADAPTER_PARITY:
         raise RecordError(
-            f"the exported graph differs from the trained model by {difference:.3g} in probability; at most {PARITY:g} "
-            f"is accepted: a base whose attention is not plainly causal cannot be exported"
+            f"the exported graph differs from the trained model by {difference:.3g} in probability; at most "
+            f"{ADAPTER_PARITY:g} is accepted: a base whose attention is not plainly causal cannot be exported"
         )
     notes = [f"float32 graph against the trained model, on the test rows: difference at most {difference:.2g}"]
     if int8:
@@ -293,7 +333,7 @@ def _loss_of_int8(
     )
 
 
-def _measured(data: AdapterData, roles: Roles, probability: Mapping[When, NDArray[np.float64]]) -> dict[str, Metric]:
+def _measure(data: AdapterData, roles: Roles, probability: Mapping[When, NDArray[np.float64]]) -> dict[str, Metric]:
     """Figures of the test rows, beside the mean log-probability, which needs no selection."""
     table = data.table.rows(roles.test)
     mean = np.array([np.mean(values) for values in table.logprobs])

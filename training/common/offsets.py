@@ -1,5 +1,5 @@
-"""Logistic regression with a base rate for every run: what differs between runs is kept apart from what tells answers
-of one run apart.
+"""Logistic regression with a base rate for every run: what differs between runs is kept apart from what
+distinguishes answers of one run.
 
 A run is a model, a task and a way of asking. Its base rate is an offset to the log-odds, drawn around the mean of all
 runs, N(0, between^2), so that a run with few answers stays near that mean; `between` is estimated from the runs
@@ -56,19 +56,25 @@ class Fit:
 
 
 def fit_offsets(
-    Z: Floats, y: ArrayLike, runs: NDArray[np.str_], *, expected: ArrayLike = 0.0, sd: ArrayLike = WEIGHT_SD
+    Z: Floats,
+    y: ArrayLike,
+    runs: NDArray[np.str_],
+    *,
+    expected: ArrayLike = 0.0,
+    sd: ArrayLike = WEIGHT_SD,
+    mean_sd: float = INTERCEPT_SD,
 ) -> Fit:
     """Returns the weights of the columns of Z (n, k), standardised beforehand, and the base rates of the runs.
 
-    `y` (n,): 0 and 1. `expected`, `sd`: mean and standard deviation of the normal prior of each weight (k,). Of one run
-    the mean is its base rate, and `between` stays as it is assumed.
+    `y` (n,): 0 and 1. `expected`, `sd`: mean and standard deviation of the normal prior of each weight (k,); `mean_sd`
+    that of the mean, around 0. Of one run the mean is its base rate, and `between` stays as it is assumed.
     """
     labels, k = np.asarray(y, dtype=np.float64), Z.shape[1]
     names, place = np.unique(runs, return_inverse=True)
     several = len(names) > 1
     r = len(names) if several else 0
     centre = np.broadcast_to(np.asarray(expected, dtype=np.float64), (k,))
-    precision = np.concatenate([1 / np.broadcast_to(np.asarray(sd, dtype=np.float64), (k,)) ** 2, [INTERCEPT_SD**-2]])
+    precision = np.concatenate([1 / np.broadcast_to(np.asarray(sd, dtype=np.float64), (k,)) ** 2, [mean_sd**-2]])
     X = np.column_stack([Z, np.ones(len(Z))])
     common: NDArray[Any] = np.append(centre, 0.0)
     offsets: NDArray[Any] = np.zeros(r)

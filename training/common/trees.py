@@ -11,7 +11,6 @@ from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 from metaprobe.training.common.calibrate import fit_platt
-from metaprobe.training.common.new_tasks import best_elsewhere
 from metaprobe.training.common.roles import Roles
 
 Floats = NDArray[np.float64]
@@ -58,8 +57,7 @@ class Trees:
     booster: Any
     parameters: Parameters
     selection_auroc: float
-    """Of the chosen parameters, on rows they were not fitted on: selection rows, or domains left out; nan for a
-    regression."""
+    """Of the chosen parameters, on the selection rows; nan for a regression."""
 
     def score(self, X: NDArray[np.floating[Any]]) -> Floats:
         """Raw log-odds (n,), or the number itself, before calibration.
@@ -116,7 +114,6 @@ def fit_trees(
     *,
     names: Sequence[str],
     objective: Objective = "binary",
-    domain: NDArray[np.str_] | None = None,
     start: Floats | None = None,
     seed: int = 0,
 ) -> Trees:
@@ -126,9 +123,6 @@ def fit_trees(
     the classes are unequal and kept where both AUROC and recalibrated log loss gain; and a rise with mean, median and
     minimum of every window, kept where it loses nothing. `y` (n,) is higher for better answers: the theory gives the
     sign of a constraint that way round.
-
-    `domain` (n,), the task of each row: settings are chosen by domains left out instead, always with that rise, for no
-    row can tell what an unseen task would lose by it (`metaprobe.training.common.new_tasks`).
 
     `start` (n,): log-odds that are known already; the trees learn what is to be added to them, and are chosen by what
     both reach together.
@@ -141,13 +135,6 @@ def fit_trees(
     merit = _auroc if binary else _closeness
     base: Parameters = {"objective": objective, "metric": METRIC[objective], **COMMON, "seed": seed}
     base["num_threads"] = 1 if X.size < SMALL else 0
-    if domain is not None:
-        base["monotone_constraints"] = _signs(names)
-        parameters, rounds, reached = best_elsewhere(
-            X, y, roles.learning, domain, base=base, names=safe(names), start=start
-        )
-        booster = grower.finish(parameters, rounds)
-        return Trees(float32_thresholds(booster), {**parameters, "rounds": rounds}, reached)
     best = max((grower.grow({**base, **size}) for size in GRID), key=lambda grown: merit(at, grown))
     for more in _refinements(y[roles.train] if binary else None, names):
         tried = grower.grow({**best.parameters, **more})

@@ -12,6 +12,7 @@ from metaprobe.eval.table import usable_groups
 from metaprobe.records.extras import require
 from metaprobe.training.common.calibrate import choose_calibrator, sigmoid
 from metaprobe.training.common.roles import Roles, Rows, outer_folds
+from metaprobe.training.crossfit.finished_folds import Progress
 from metaprobe.training.crossfit.methods import (
     BLEND,
     USUAL_CALIBRATORS,
@@ -20,8 +21,7 @@ from metaprobe.training.crossfit.methods import (
     Scores,
     calibrators_of,
 )
-from metaprobe.training.crossfit.progress import Progress
-from metaprobe.training.linear.layers import LinearProbe
+from metaprobe.training.linear.probe import LinearProbe
 
 BASELINES: tuple[Family, ...] = ("log-probability", "plain")
 """Families among which the best plain baseline is chosen."""

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Generator
-from metaprobe.eval.audits.controls import IDENTITY
 from metaprobe.eval.audits.domains import domains_of
+from metaprobe.eval.audits.simpler_predictors import IDENTITY
 from metaprobe.eval.compare import STATED
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.results import Family
@@ -24,8 +24,9 @@ from metaprobe.training.common.calibrators import Beta, Isotonic, Platt
 from metaprobe.training.common.ladder import fit_ladder
 from metaprobe.training.common.roles import Roles, Rows
 from metaprobe.training.common.trees import fit_trees
-from metaprobe.training.linear.layers import LinearProbe, fit_linear_probe
-from metaprobe.training.linear.probe import Kind
+from metaprobe.training.linear.fit_block import Kind
+from metaprobe.training.linear.layer_choice import fit_linear_probe
+from metaprobe.training.linear.probe import LinearProbe
 from metaprobe.training.linear.states import States
 
 MEAN_LOGPROB = "mean log-probability"
@@ -248,8 +249,6 @@ def calibrators_of(method: Method) -> tuple[str, ...]:
 class FeatureTrees:
     """LightGBM on windowed log-probability statistics by itself, without base rates and without a free number."""
 
-    new_tasks: bool = False
-    """Whether its settings are chosen for tasks that the runs do not hold."""
     name: str = TREES
     family: Family = "learned"
     fitted: bool = True
@@ -260,16 +259,9 @@ class FeatureTrees:
             evidence.table.y,
             roles,
             names=evidence.feature_names,
-            domain=self.domain(evidence.table),
             seed=seed,
         )
         return Fitted(lambda rows: trees.score(evidence.features[rows]), trees.selection_auroc)
-
-    def domain(self, table: AnswerTable) -> NDArray[np.str_] | None:
-        """(n,): what settings are chosen across; None where they are chosen on selection rows."""
-        if not self.new_tasks:
-            return None
-        return table.tasks if domains_of(table)[0] == "task" else table.dimensions
 
 
 USUAL_TREES = FeatureTrees()
@@ -347,7 +339,7 @@ def standard_methods(
         for name, read in ((BEFORE, ("prompt_last",) if "prompt_last" in positions else ()), (AFTER, answer)):
             if read:
                 methods.append(LowRankProbe(name, read) if kind == "low-rank" else HiddenProbeMethod(name, read, kind))
-    # What was never stated, and questions that were not stored, have no figures.
+    # What was never stated, and questions that were not stored, have no numbers.
     if not any(question.strip() for question in table.questions.tolist()):
         methods = [m for m in methods if not isinstance(m, PromptTfidf)]
     return [m for m in methods if not isinstance(m, GivenScore) or np.isfinite(m.values(table)).any()]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from metaprobe.training.common.heads import INVERTED
 from metaprobe.training.crossfit.evidence import invert, load_evidence
+from metaprobe.training.crossfit.finished_folds import Progress
 from metaprobe.training.crossfit.folds import CrossFit, crossfit
 from metaprobe.training.crossfit.methods import (
     AFTER,
@@ -19,7 +20,6 @@ from metaprobe.training.crossfit.methods import (
     ProbeKind,
     standard_methods,
 )
-from metaprobe.training.crossfit.progress import Progress
 
 BLENDED = (MEAN_LOGPROB, LADDER, BEFORE, AFTER)
 """What the blend is made of: one signal of each kind. Fixed beforehand, not chosen."""

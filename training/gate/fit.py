@@ -11,8 +11,8 @@ from metaprobe.probes.features import COUNTS
 from metaprobe.records.errors import RecordError
 from metaprobe.training.common.calibrate import PARITY, Calibrator
 from metaprobe.training.common.roles import Roles
-from metaprobe.training.gate.heads import Features, GateHead, Scores, fit_head
-from metaprobe.training.gate.thresholds import joint_statistic, one_a_group, score_thresholds
+from metaprobe.training.gate.look_models import Features, GateHead, Scores, fit_head
+from metaprobe.training.gate.stopping_thresholds import joint_statistic, one_a_group, score_thresholds
 
 
 @dataclass(frozen=True, slots=True, eq=False)

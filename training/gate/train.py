@@ -8,22 +8,22 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from metaprobe.checkpoints import Checkpoint, Training, check_target
-from metaprobe.eval.audits.run import AuditReport
-from metaprobe.eval.gate import GateReport, Stronger, gate_lines, gate_report
-from metaprobe.probes import stream
+from metaprobe.eval.audits.run_audits import AuditReport
+from metaprobe.eval.gate_performance import GateReport, Stronger, gate_lines, gate_report
+from metaprobe.probes import stream_looks
 from metaprobe.probes.features import features
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 from metaprobe.training.common.graphs import trees_graph
 from metaprobe.training.common.heads import INVERTED
 from metaprobe.training.common.roles import final_roles
-from metaprobe.training.common.write import Export, write_checkpoint
+from metaprobe.training.common.write_checkpoint import Export, write_checkpoint
 from metaprobe.training.crossfit.evidence import invert, load_evidence
 from metaprobe.training.crossfit.methods import Evidence
 from metaprobe.training.gate.fit import FittedGate, fit_gate
-from metaprobe.training.gate.folds import OnStep, audit_gate, judge_held_out
-from metaprobe.training.gate.heads import SCHEMA, Features, MeanLogprob
-from metaprobe.training.gate.thresholds import rate_at_most, too_few_groups
+from metaprobe.training.gate.held_out_gates import OnStep, audit_gate, judge_held_out
+from metaprobe.training.gate.look_models import SCHEMA, Features, MeanLogprob
+from metaprobe.training.gate.stopping_thresholds import rate_at_most, too_few_groups
 from metaprobe.training.options import GateOptions
 
 ALPHAS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3)
@@ -33,7 +33,7 @@ def train_gate(stores: Sequence[str | Path], options: GateOptions) -> Checkpoint
     """Returns the gate's checkpoint, fitted on the labelled answers of these stores; raises as `write_gate`."""
     for package in ("lightgbm", "sklearn", "onnxmltools"):
         require(package, "fit")
-    check_target(options.out, stream.KIND)
+    check_target(options.out, stream_looks.KIND)
     checkpoint, report = write_gate(
         options.out,
         stores,
@@ -132,15 +132,15 @@ def _export(
     seed: int,
     command: str,
 ) -> Export:
-    heads = {stream.head_name(look): head for look, head in gate.heads.items()}
+    heads = {stream_looks.head_name(look): head for look, head in gate.heads.items()}
     return Export(
-        kind=stream.KIND,
+        kind=stream_looks.KIND,
         title=f"Streaming gate: {target}",
         summary=_summary(gate, report, target),
         graph=trees_graph(
-            {name: head.for_graph for name, head in heads.items()}, width=X.shape[1], input_name=stream.INPUT
+            {name: head.for_graph for name, head in heads.items()}, width=X.shape[1], input_name=stream_looks.INPUT
         ),
-        input_name=stream.INPUT,
+        input_name=stream_looks.INPUT,
         inputs=X,
         expected={name: head.probability(X) for name, head in heads.items()},
         contract={
@@ -161,14 +161,18 @@ def _export(
         ),
         calibration=", ".join(dict.fromkeys(head.calibrator.name for head in gate.heads.values())),
         metrics={
-            **{f"{stream.head_name(look.look)}.auroc": look.auroc for look in report.looks if look.look in gate.heads},
+            **{
+                f"{stream_looks.head_name(look.look)}.auroc": look.auroc
+                for look in report.looks
+                if look.look in gate.heads
+            },
             **{f"false_alarms@{rate.alpha:g}": rate.false_alarms for rate in report.rates},
             **{f"bad_stopped@{rate.alpha:g}": rate.bad_stopped for rate in report.rates},
         },
         audits=audits.audits,
         not_audited=audits.skipped,
         thresholds={
-            stream.threshold_name(alpha, look): below
+            stream_looks.threshold_name(alpha, look): below
             for alpha, by_look in gate.thresholds.items()
             for look, below in by_look.items()
         },

@@ -25,12 +25,13 @@ from metaprobe.records.extras import require
 from metaprobe.training.common.calibrate import sigmoid
 from metaprobe.training.common.graphs import linear_graph
 from metaprobe.training.common.roles import Roles, Rows, final_roles, outer_folds
-from metaprobe.training.common.write import Export, write_checkpoint
+from metaprobe.training.common.write_checkpoint import Export, write_checkpoint
 from metaprobe.training.crossfit.evidence import origin_of_states, reader_contract
+from metaprobe.training.crossfit.finished_folds import Progress
 from metaprobe.training.crossfit.methods import Evidence, Fitted, make_tfidf, smooth_means
-from metaprobe.training.crossfit.progress import Progress
 from metaprobe.training.hidden.difficulty_audit import difficulty_audits
-from metaprobe.training.linear.layers import LinearProbe, fit_linear_probe
+from metaprobe.training.linear.layer_choice import fit_linear_probe
+from metaprobe.training.linear.probe import LinearProbe
 
 SUCCESS_RATE, LEVEL = "success-rate", "level"
 ORDER = ("easy", "medium", "hard", "cross")
@@ -223,7 +224,11 @@ def train_difficulty(
 def _order_audits(found: Sequence[RankedDifficulty]) -> list[tuple[str, bool, str]]:
     """Returns one audit a baseline: whether the probe orders the items better, by the interval of the gain."""
     return [
-        (f"probe orders better than {r.name}", r.gain.low > 0, f"Spearman {_shown(r.spearman)}, gain {_shown(r.gain)}")
+        (
+            f"probe orders better than {r.name}",
+            r.gain.low > 0,
+            f"Spearman {_format(r.spearman)}, gain {_format(r.gain)}",
+        )
         for r in found
         if r.gain is not None
     ]
@@ -287,5 +292,5 @@ def _levels(items: Items, roles: Roles) -> Floats:
     return np.array([known.get(cell, overall) for cell in items.cells[roles.test]])
 
 
-def _shown(interval: Interval) -> str:
+def _format(interval: Interval) -> str:
     return f"{interval.estimate:.3f} [{interval.low:.3f}, {interval.high:.3f}]"

@@ -3,8 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import fields
 
-from metaprobe.eval.audits.data import FEW_SHARED, group_overlap, label_noise, near_duplicates, repeated_questions
-from metaprobe.eval.audits.run import AuditReport
+from metaprobe.eval.audits.run_audits import AuditReport
+from metaprobe.eval.audits.training_data import (
+    FEW_SHARED,
+    group_overlap,
+    label_noise,
+    near_duplicates,
+    repeated_questions,
+)
 from metaprobe.training.common.roles import Roles, Rows
 from metaprobe.training.crossfit.methods import Evidence
 

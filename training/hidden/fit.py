@@ -1,4 +1,4 @@
-"""Fits a probe on hidden states on all groups, and exports it. Held-out figures come from the folds."""
+"""Fits a probe on hidden states on all groups, and exports it. Held-out metrics come from the folds."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,9 +10,9 @@ from metaprobe.probes import hidden as hidden_probe
 from metaprobe.training.common.graphs import linear_graph
 from metaprobe.training.common.operating_points import PROMISE
 from metaprobe.training.common.roles import final_roles
-from metaprobe.training.common.write import Export, write_checkpoint
+from metaprobe.training.common.write_checkpoint import Export, write_checkpoint
 from metaprobe.training.crossfit.evidence import origin_of_states, reader_contract
-from metaprobe.training.crossfit.flagging import flag_points
+from metaprobe.training.crossfit.flagging_measured import flag_points
 from metaprobe.training.crossfit.folds import CrossFit
 from metaprobe.training.crossfit.held_out import final_calibrator, measure_held_out, training_record
 from metaprobe.training.crossfit.methods import (
@@ -20,8 +20,8 @@ from metaprobe.training.crossfit.methods import (
     HiddenProbeMethod,
     LowRankProbe,
 )
-from metaprobe.training.crossfit.thresholds import PROMISES, own_points, promise_thresholds
-from metaprobe.training.linear.layers import LinearProbe
+from metaprobe.training.crossfit.stored_thresholds import PROMISES, own_points, promise_thresholds
+from metaprobe.training.linear.probe import LinearProbe
 
 
 def export_hidden(

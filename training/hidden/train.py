@@ -8,6 +8,7 @@ from metaprobe.probes.hidden import KIND
 from metaprobe.records.errors import RecordError
 from metaprobe.training.common.heads import INVERTED
 from metaprobe.training.crossfit.evidence import load_evidence, origin_of_states
+from metaprobe.training.crossfit.finished_folds import keep_beside
 from metaprobe.training.crossfit.methods import (
     AFTER,
     BEFORE,
@@ -15,7 +16,6 @@ from metaprobe.training.crossfit.methods import (
     HiddenProbeMethod,
     LowRankProbe,
 )
-from metaprobe.training.crossfit.progress import keep_beside
 from metaprobe.training.crossfit.study import Study, study_of
 from metaprobe.training.hidden.difficulty import LEVEL, SUCCESS_RATE, train_difficulty
 from metaprobe.training.hidden.fit import export_hidden

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.training.common.roles import Roles
-from metaprobe.training.linear.layers import LinearProbe, SweepPoint
+from metaprobe.training.linear.probe import LinearProbe, SweepPoint
 from metaprobe.training.linear.solve import solve_logistic, standardise
 from metaprobe.training.linear.states import States, check_captured
 

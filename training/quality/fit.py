@@ -1,4 +1,4 @@
-"""Fits the quality predictor on all groups, and exports it. Held-out figures come from the folds."""
+"""Fits the quality predictor on all groups, and exports it. Held-out metrics come from the folds."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,11 +27,12 @@ from metaprobe.training.common.heads import (
     fit_probability,
 )
 from metaprobe.training.common.ladder import ALL_TERMS, WITH_TREES, Ladder
+from metaprobe.training.common.offsets import scales_between
 from metaprobe.training.common.operating_points import PROMISE
 from metaprobe.training.common.roles import Roles, final_roles
 from metaprobe.training.common.trees import in_memory
-from metaprobe.training.common.write import Export, write_checkpoint
-from metaprobe.training.crossfit.flagging import flag_points
+from metaprobe.training.common.write_checkpoint import Export, write_checkpoint
+from metaprobe.training.crossfit.flagging_measured import flag_points
 from metaprobe.training.crossfit.folds import CrossFit
 from metaprobe.training.crossfit.held_out import measure_held_out, training_record
 from metaprobe.training.crossfit.methods import (
@@ -40,7 +41,7 @@ from metaprobe.training.crossfit.methods import (
     Evidence,
     LogprobLadder,
 )
-from metaprobe.training.crossfit.thresholds import PROMISES, critical_thresholds, own_points, promise_thresholds
+from metaprobe.training.crossfit.stored_thresholds import PROMISES, critical_thresholds, own_points, promise_thresholds
 from metaprobe.training.quality.figures import (
     NOT_AUDITED,
     GradedStudy,
@@ -81,8 +82,8 @@ def export_quality(
 ) -> Checkpoint:
     """Fits one calibrated head a target on all groups, writes them in one graph, and returns the checkpoint.
 
-    The region of support is that of the head with the most answers. `raw` adds `raw.onnx`, the same from
-    log-probabilities.
+    `raw` adds `raw.onnx`, the same from log-probabilities. Nothing is said of whether an answer is like the training
+    data: ranges and densities of the features were the wrong way round on models left out (docs/research/travel.md).
     """
     kept = _Kept(several=len(heads) > 1)
     for target, head in heads.items():
@@ -91,11 +92,10 @@ def export_quality(
         else:
             kept.add_probability(target, head, seed)
     largest = max(heads.values(), key=lambda head: len(head.evidence.table))
-    evidence, roles = largest.evidence, largest.roles(seed)
+    evidence = largest.evidence
     used = schema(evidence.schema if kept.grown else ALONE)
     last = slice(len(evidence.feature_names) - len(used.names), None)
     X = in_memory(evidence.features[:, last])
-    known = [in_memory(evidence.features[rows][:, last]) for rows in (roles.train, roles.calibration)]
     graph = trees_graph(kept.fitted, width=X.shape[1], input_name=quality.INPUT)
     names = list(kept.fitted)
     return write_checkpoint(
@@ -124,7 +124,6 @@ def export_quality(
             not_audited=kept.not_made,
             thresholds=kept.thresholds,
             flagging=kept.flagging,
-            support=quality.Support.fit(*known).to_manifest(),
             packages=("lightgbm", "onnxmltools", "onnx"),
             extra={RAW: build_raw_graph(graph, used.name, list(evidence.table.logprobs))} if raw else {},
             heads=kept.lines,
@@ -145,6 +144,7 @@ class _Kept:
     flagging: tuple[FlagPoint, ...] = ()
     lines: list[str] = field(default_factory=list)
     average: dict[str, float] = field(default_factory=dict)
+    scale: dict[str, float] = field(default_factory=dict)
     strangers: bool = False
     """Whether it is made for runs that nobody has seen: it then knows no base rate, and no threshold that depends on
     one."""
@@ -166,7 +166,7 @@ class _Kept:
             for run, shift in head.shifts.items() if not self.strangers else ():
                 runs.setdefault(run, {})[name] = shift
         between = {name: head.between for name, head in heads.items()}
-        return {CONTRACT: {"between": between, "average": self.average, "runs": runs}}
+        return {CONTRACT: {"between": between, "scale": self.scale, "average": self.average, "runs": runs}}
 
     def add_graded(self, target: str, head: GradedStudy, seed: int) -> None:
         """Fits the head of a graded target."""
@@ -192,6 +192,8 @@ class _Kept:
         )
         self.strangers = self.strangers or head.ladder.new_tasks
         self.average[target] = _positive(head)
+        rows, own = roles.learning, RUN_IDENTITY.cells(table)
+        self.scale[target] = scales_between(probability.scorer.score(X[rows]), table.y[rows], own[rows])
         figures, report = measure_held_out(head.evidence, head.fits, head.ladder, seed)
         if head.inverted:
             figures |= rare_figures(table, head.fits[head.ladder.name].probability, seed=seed)

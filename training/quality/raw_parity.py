@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import GoldenMismatch
-from metaprobe.checkpoints.session import Arrays, GraphSession
+from metaprobe.checkpoints.graph_session import Arrays, GraphSession
 from metaprobe.probes.features import Series, features, schema
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.extras import require

@@ -13,17 +13,26 @@ from numpy.typing import NDArray
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, mean_interval
 from metaprobe.eval.metrics.calibration import ece_interval
 from metaprobe.eval.metrics.discrimination import auroc
-from metaprobe.eval.routing import FEWEST_GROUPS, Matrix, Played, best_single, cheapest, oracle, outcome_of, replay
 from metaprobe.eval.routing_controls import against, always, shuffle_choices
 from metaprobe.eval.routing_curves import curve_figures
+from metaprobe.eval.routing_performance import (
+    FEWEST_GROUPS,
+    Matrix,
+    Played,
+    best_single,
+    cheapest,
+    oracle,
+    outcome_of,
+    replay,
+)
 from metaprobe.records.errors import ImportFileError, RecordError
-from metaprobe.records.importer import iter_json_lines
+from metaprobe.records.json_lines import iter_json_lines
 from metaprobe.records.outcomes import QuestionOutcomes, outcome_of_line
 from metaprobe.routing.learned import LearnedRouter
 from metaprobe.routing.learned_play import Game, play
 from metaprobe.routing.learned_state import AskedAgent, Known
 from metaprobe.training.common.roles import group_folds
-from metaprobe.training.router.controls import FOLDS, families_of, family_of_choices, prices_of
+from metaprobe.training.router.control_policies import FOLDS, families_of, family_of_choices, prices_of
 from metaprobe.training.router.data import Floats, Ints, Outcomes, outcomes_of
 from metaprobe.training.router.logged import evaluate_logged
 
@@ -33,7 +42,7 @@ ENOUGH_FOR_ECE = 1000
 
 
 def matrix_of(data: Outcomes, latency: np.ndarray[Any, Any] | None = None) -> Matrix:
-    """The outcomes as `metaprobe.eval.routing` reads them."""
+    """The outcomes as `metaprobe.eval.routing_performance` reads them."""
     unknown = np.full(data.score.shape, np.nan)
     return Matrix(data.score, data.cost, unknown if latency is None else latency, data.agents, np.array(data.groups))
 
@@ -102,7 +111,7 @@ def _beside_controls(
     weights: NDArray[np.int32],
     seed: int,
 ) -> dict[str, Any]:
-    """Returns the figures of every control beside the router's, and the verdict, which goes by the strongest one."""
+    """Returns the numbers of every control beside the router's, and the verdict, which goes by the strongest one."""
     own = _arrays(matrix, mine)
     theirs = {name: _arrays(matrix, played) for name, played in _ends(router, matrix, mine, seed).items()}
     controls = _at_the_same_cost(router, questions, data, float(own[1].mean()), seed)
@@ -291,7 +300,7 @@ def route_lines(router: LearnedRouter, path: str | Path) -> Iterator[dict[str, A
 
 
 def read_known(record: dict[str, Any], number: int) -> Known:
-    """What is known so far, as a line of `metaprobe route` tells it. Raises `ImportFileError` that names the field."""
+    """What is known so far, as a line of `metaprobe route` gives it. Raises `ImportFileError` that names the field."""
     for key in sorted(record.keys() - set(KEYS)):
         # A misspelt key would lose what it says without a word; other keys are the user's own.
         if near := get_close_matches(key, KEYS, 1, cutoff=0.8):

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint, Training, check_target
 from metaprobe.checkpoints.golden import largest_difference
-from metaprobe.checkpoints.session import GraphSession
+from metaprobe.checkpoints.graph_session import GraphSession
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, mean_interval
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.ope import ENOUGH
@@ -20,22 +20,22 @@ from metaprobe.records.outcomes import QuestionOutcomes
 from metaprobe.routing.learned import AGENTS, GAIN, INPUT, KIND, SOURCES, SUCCESS, WORDS
 from metaprobe.routing.learned_budget import Alone, Point
 from metaprobe.routing.learned_state import PRICED
-from metaprobe.training.common.write import Export, write_checkpoint
+from metaprobe.training.common.write_checkpoint import Export, write_checkpoint
 from metaprobe.training.options import RouterOptions
+from metaprobe.training.router.confidence_sources import sources_of
 from metaprobe.training.router.curve import FOLDS, HeldOut, alone_of, cross_played, curve_of, rule_of
 from metaprobe.training.router.data import Floats, Ints, Outcomes, fingerprint_of, outcomes_of, pasts_json
 from metaprobe.training.router.fit import MARGIN, STATES, Board, FittedRouter, cost_scale, fit_router
 from metaprobe.training.router.graph import router_graph
+from metaprobe.training.router.outcomes_of_runs import outcomes_at
 from metaprobe.training.router.rows import Rates, batch_rows
-from metaprobe.training.router.runs import outcomes_at
-from metaprobe.training.router.sources import sources_of
 from metaprobe.training.router.words import Words
 
 FEWEST_QUESTIONS = 60
 NEAR = 0.005
 """By how much the default lambda may lose against the best accuracy on the curve."""
 PARITY_STATES = 64
-PARITY = 1e-4
+ROUTER_PARITY = 1e-4
 
 
 def train_router(outcomes: str | Path | Sequence[QuestionOutcomes], options: RouterOptions) -> Checkpoint:
@@ -170,7 +170,7 @@ def _summary(fitted: FittedRouter, data: Outcomes) -> str:
         "would gain. The agent of highest gain - lambda * price is asked while that is above "
         f"{MARGIN}; then the answer likeliest to be right is kept. At most {fitted.max_asked} agents are asked. "
         f"Asks {', '.join(data.agents[column] for column in fitted.offered)}."
-        + (" Learned from logged single decisions: figures are doubly robust estimates." if data.logged else "")
+        + (" Learned from logged single decisions: numbers are doubly robust estimates." if data.logged else "")
     )
 
 
@@ -229,7 +229,7 @@ def _golden(
     for state in range(b):
         given = {SUCCESS: success[state, :, None].astype(np.float32), GAIN: gained[state, :, None].astype(np.float32)}
         difference = largest_difference(given, session.run({INPUT: X[state]}))
-        if not difference.size <= PARITY:
+        if not difference.size <= ROUTER_PARITY:
             raise RecordError(
                 f"the graph differs from the fitted heads by {difference.size:.2g} in {difference.output}"
             )

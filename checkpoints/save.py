@@ -1,0 +1,240 @@
+"""Write a checkpoint folder: checked against the original model first, then whole or not at all."""
+
+import dataclasses
+import hashlib
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import metaprobe.checkpoints.golden as golden
+from metaprobe.checkpoints.checkpoint import Checkpoint, guard, load_verified
+from metaprobe.checkpoints.errors import CheckpointError, CheckpointExists, ContractMismatch, GoldenMismatch
+from metaprobe.checkpoints.graph_session import Arrays, GraphSession
+from metaprobe.checkpoints.manifest import (
+    CARD,
+    FORMAT_VERSION,
+    GOLDEN,
+    MANIFEST,
+    MODEL,
+    RAW,
+    RAW_GOLDEN,
+    Draft,
+    FileEntry,
+    Manifest,
+    manifest_bytes,
+    parse_manifest,
+)
+
+
+def save_checkpoint(
+    path: str | os.PathLike[str],
+    draft: Draft,
+    *,
+    model: bytes,
+    golden_inputs: Arrays,
+    expected: Arrays,
+    card: str,
+    extra: Mapping[str, bytes] | None = None,
+    tolerance: float = 1e-5,
+    overwrite: bool = False,
+) -> Checkpoint:
+    """Writes the folder `path` and returns it loaded, so that what was written is known to verify.
+
+    `expected` is what the model before its export gave for all rows of `golden_inputs`, under the graph's output names.
+    The first 16 rows are kept. `extra`: further files of the checkpoint, by name; with raw.onnx among them, rows of it
+    are recorded as well. There is never a part of a checkpoint at `path`. A kill between the two renames of a
+    replacement leaves nothing there; the old and the new one are then whole beside it, in `.NAME.*.old` and `.tmp`.
+
+    A checkpoint that failed audits is written all the same, and says so whenever it is loaded.
+
+    Raises `UnsafeModel` where the guard refuses the graph, `GoldenMismatch` where it differs from `expected` by more
+    than `tolerance` (absolute up to 1, relative beyond; at most 1e-4), `ContractMismatch` where names, types or shapes
+    do not fit, and `CheckpointExists` where `path` exists; with `overwrite`, only where it is no checkpoint.
+    """
+    target = Path(path).resolve()
+    check_target(target, draft.kind, overwrite=overwrite)
+    session = GraphSession(model)
+    _check_parity(session, golden_inputs, expected, tolerance)
+    files = {MODEL: model, GOLDEN: golden.record(session, golden_inputs, tolerance), CARD: card.encode()}
+    if extra and (taken := extra.keys() & {*files, MANIFEST, RAW_GOLDEN}):
+        raise ContractMismatch(f"extra files cannot be called {', '.join(sorted(taken))}; give them other names")
+    files = with_raw_rows(files | dict(extra or {}))
+    checkpoint = place(target, {**files, MANIFEST: manifest_bytes(_manifest(draft, session, files))})
+    return dataclasses.replace(checkpoint, path=Path(path))
+
+
+def seal(checkpoint: Checkpoint, path: str | os.PathLike[str], *, overwrite: bool = False) -> Checkpoint:
+    """The same checkpoint at `path`, with what those of version 0.1 lack: the manifest's own digest, rows of raw.onnx.
+
+    All other files are the same bytes. What lacks nothing keeps its digest; else those who pin it need the new one.
+    Raises as `save_checkpoint`.
+    """
+    target = Path(path).resolve()
+    check_target(target, checkpoint.manifest.kind, overwrite=overwrite)
+    files = with_raw_rows(checkpoint.files())
+    if not checkpoint.manifest.manifest_sha256 or files.keys() - {MANIFEST} != checkpoint.manifest.files.keys():
+        entries = entries_of({name: data for name, data in files.items() if name != MANIFEST})
+        files[MANIFEST] = manifest_bytes(dataclasses.replace(checkpoint.manifest, files=entries))
+    return dataclasses.replace(place(target, files), path=Path(path))
+
+
+def with_raw_rows(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """These files and, where raw.onnx is among them and has none, the rows recorded of it."""
+    if RAW not in files or RAW_GOLDEN in files:
+        return dict(files)
+    guard(RAW, files[RAW])
+    return {**files, RAW_GOLDEN: golden.record_raw(GraphSession(files[RAW]))}
+
+
+def entries_of(files: Mapping[str, bytes]) -> dict[str, FileEntry]:
+    """What a manifest says of these files."""
+    return {name: FileEntry(hashlib.sha256(data).hexdigest(), len(data)) for name, data in files.items()}
+
+
+def _check_writable(target: Path) -> None:
+    folder = next((parent for parent in target.parents if parent.exists()), target)  # the root has no parent
+    try:
+        with tempfile.TemporaryFile(
+            dir=folder
+        ):  # permissions alone do not show it: it may be read-only, or no real disk
+            pass
+    except OSError as error:
+        raise OSError(error.errno, f"nothing can be written in {folder}: {error.strerror}", str(target)) from error
+
+
+def place(target: Path, files: Mapping[str, bytes]) -> Checkpoint:
+    """Makes these files the checkpoint folder `target`, which `check_target` allows: verified first, then whole."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = _sibling(target, "tmp")
+    try:
+        _write(temporary, files)
+        checkpoint = load_verified(temporary)
+        _publish(temporary, target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)  # gone already where it was published
+    return dataclasses.replace(checkpoint, path=target)
+
+
+def _check_parity(session: GraphSession, inputs: Arrays, expected: Arrays, tolerance: float) -> None:
+    if not 0 < tolerance <= golden.MAX_TOLERANCE:
+        raise ContractMismatch(f"tolerance is {tolerance}; expected more than 0 and at most {golden.MAX_TOLERANCE}")
+    actual = session.run(inputs)
+    if not any(array.size for array in actual.values()):
+        raise ContractMismatch("golden_inputs has no rows; expected at least one")
+    difference = golden.largest_difference(expected, actual)
+    if not difference.size <= tolerance:
+        raise GoldenMismatch(
+            f"the ONNX graph differs from the original model by {difference.size:.3g} in output {difference.output!r} "
+            f"of row {difference.row}; at most {tolerance:g} is accepted. Check float64 thresholds, the order of the "
+            "features and the scaler"
+        )
+
+
+def _manifest(draft: Draft, session: GraphSession, files: dict[str, bytes]) -> Manifest:
+    stated = {f.name: getattr(draft, f.name) for f in dataclasses.fields(Draft)}
+    stated["versions"] = {**_versions("metaprobe", "numpy", "onnxruntime"), **draft.versions}
+    return Manifest(
+        **stated,
+        format_version=FORMAT_VERSION,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        inputs=session.inputs,
+        outputs=session.outputs,
+        files=entries_of(files),
+    )
+
+
+def _versions(*packages: str) -> dict[str, str]:
+    found = {}
+    for package in packages:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:  # run from source, or provided under another name (onnxruntime-gpu)
+            continue
+    return found
+
+
+def check_target(path: str | os.PathLike[str], kind: str, *, overwrite: bool = True) -> None:
+    """Nothing where a checkpoint of that kind may be written to `path`, so that a training can ask before it begins.
+
+    Raises `CheckpointExists` where something else is there: a file on the way, a folder that is no checkpoint, or one
+    of another kind. Raises `OSError` where nothing can be written.
+    """
+    target = Path(path).resolve()
+    if (file := next((parent for parent in target.parents if parent.is_file()), None)) is not None:
+        raise CheckpointExists(f"{target} lies in {file}, which is a file; give another path")
+    _check_writable(target)
+    if not target.exists():
+        return
+    if not target.is_dir():
+        raise CheckpointExists(f"{target} exists and is not a folder")
+    held = {entry.name for entry in target.iterdir()}
+    if not held:
+        return
+    if not overwrite:
+        raise CheckpointExists(f"{target} exists; give another path, or overwrite=True to replace it")
+    if MANIFEST not in held:
+        raise CheckpointExists(f"{target} is not a checkpoint but holds files, and is not replaced; give another path")
+    try:
+        there = parse_manifest((target / MANIFEST).read_bytes())
+    except (OSError, CheckpointError) as error:
+        raise CheckpointExists(f"{target} is not a checkpoint, and is not replaced: {error}") from error
+    if there.kind != kind:
+        raise CheckpointExists(
+            f"{target} is a checkpoint of kind {there.kind!r}, and is not replaced by one of kind {kind!r}: move it "
+            "away, or give another path"
+        )
+    if strangers := held - (there.files.keys() | {MANIFEST}):
+        raise CheckpointExists(
+            f"{target} also holds {', '.join(sorted(strangers))}; move that away before replacing it"
+        )
+
+
+def _write(folder: Path, files: Mapping[str, bytes]) -> None:
+    folder.mkdir()
+    for name, data in files.items():
+        try:
+            with (folder / name).open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            error.filename = error.filename or str(folder / name)  # a full disk does not say where it is full
+            raise
+    _sync_folder(folder)
+
+
+def _publish(temporary: Path, target: Path) -> None:
+    """Puts `temporary` in the place of `target`: an old one is moved aside, and deleted once the new one is there."""
+    if not target.exists():
+        temporary.rename(target)
+        _sync_folder(target.parent)
+        return
+    aside = _sibling(target, "old")
+    target.rename(aside)
+    try:
+        temporary.rename(target)
+    except BaseException:  # also Ctrl-C: the old one goes back
+        aside.rename(target)
+        raise
+    _sync_folder(target.parent)
+    shutil.rmtree(aside)
+
+
+def _sibling(target: Path, ending: str) -> Path:
+    return target.with_name(f".{target.name}.{secrets.token_hex(4)}.{ending}")
+
+
+def _sync_folder(folder: Path) -> None:
+    """Makes the names in a folder survive a power cut, where the system can (not on Windows)."""
+    if not hasattr(os, "O_DIRECTORY"):
+        return
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,127 @@
+"""The numbers of any collection: what every system has, and what its paper asks of it; store after store."""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from metaprobe.collecting.collect import SETTINGS_FILE
+from metaprobe.eval.plain import plain
+from metaprobe.eval.systems import caelf, essay_debate, metacogagent, metacrit, mgv
+from metaprobe.eval.systems.decisions import decisions_of
+from metaprobe.records.errors import RecordError
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import Run
+from metaprobe.tasks import TASKS
+
+Summary = dict[str, Any]
+SHOWN = {"task": "task set", "model": "model", "policy": "policy", "signals": "signals"}
+"""Setting of a collection -> its name beside the numbers, where `task` stands for the task's own scores."""
+
+
+def summarize(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> list[Summary]:
+    """For each system and variant: runs, cost, accuracy by stage, and the system's own analyses. Ready for JSON.
+
+    Intervals are 95 % bootstrap intervals over groups: (estimate, low, high). Raises `RecordError` for no runs.
+    """
+    by_variant: dict[tuple[str, str], list[Run]] = {}
+    for run in runs:
+        by_variant.setdefault((run.system, run.variant), []).append(run)
+    if not by_variant:
+        raise RecordError("no runs to summarise: collect some first")
+    found = []
+    for (system, variant), members in sorted(by_variant.items()):
+        (cost,) = metacrit.cost_table(members, resamples=resamples, seed=seed)
+        stages = metacrit.stage_accuracy(members, resamples=resamples, seed=seed)
+        own = ANALYSES.get(system, _nothing)(members, resamples, seed)
+        found.append(
+            {
+                "system": system,
+                "variant": variant,
+                "runs": len(members),
+                "cost": plain(cost),
+                "accuracy by stage": {stage.stage: plain(stage.accuracy) for stage in stages},
+                "task": plain(task_scores(members)),
+                "decisions": {point: plain(told) for point, told in decisions_of(members).items()},
+                **{name: plain(value) for name, value in own.items()},
+            }
+        )
+    return found
+
+
+def task_scores(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
+    """For each task set: its own metrics of the final answers, beside what guessing reaches.
+
+    None of items that were stored without their texts, nor of metrics that need a classifier of your own.
+    """
+    found = {}
+    for name in dict.fromkeys(run.item.task for run in runs):
+        told = [run for run in runs if run.item.task == name and run.item.question]
+        task = TASKS.get(name)
+        if task is None or task.needs or not told:
+            continue
+        items = [run.item for run in told]
+        found[name] = {"score": task.score(items, [run.final_answer for run in told]), "guessing": task.chance(items)}
+    return found
+
+
+def _nothing(runs: Sequence[Run], resamples: int, seed: int) -> dict[str, Any]:
+    return {}
+
+
+def _metacrit(runs: Sequence[Run], resamples: int, seed: int) -> dict[str, Any]:
+    flow = {"similarity flow": metacrit.similarity_flow(runs)} if any(c.text for run in runs for c in run.calls) else {}
+    return {
+        "agreement": metacrit.agreement(runs, resamples=resamples, seed=seed),
+        "failure types": metacrit.failure_types(runs),
+        **flow,  # not of runs that were stored without texts
+    }
+
+
+def _cycles(runs: Sequence[Run], resamples: int, seed: int) -> dict[str, Any]:
+    (report,) = mgv.cycle_reports(runs, resamples=resamples, seed=seed)
+    return {"cycles": report}
+
+
+def _metacogagent(runs: Sequence[Run], resamples: int, seed: int) -> dict[str, Any]:
+    return {"delegation": metacogagent.evaluate(runs, resamples=resamples, seed=seed)}
+
+
+def _essay_debate(runs: Sequence[Run], resamples: int, seed: int) -> dict[str, Any]:
+    return {
+        "score agreement": essay_debate.score_agreement(runs, resamples=resamples, seed=seed),
+        "verdicts": essay_debate.verdicts(runs, resamples=resamples, seed=seed),
+        "checks": essay_debate.checks(runs, resamples=resamples, seed=seed),
+        "judge agreement": essay_debate.judge_agreement(runs, resamples=resamples, seed=seed),
+    }
+
+
+def _caelf(runs: Sequence[Run], resamples: int, seed: int) -> dict[str, Any]:
+    rated = caelf.feedback_ratings(runs, resamples=resamples, seed=seed)
+    return {"contest": caelf.summarise_contests(runs, resamples=resamples, seed=seed)} | (
+        {"feedback": rated} if rated else {}
+    )
+
+
+ANALYSES: dict[str, Callable[[Sequence[Run], int, int], dict[str, Any]]] = {
+    "metacrit": _metacrit,
+    "monitor-generate-verify": _cycles,
+    "self-refine": _cycles,
+    "self-verification": _cycles,
+    "metacogagent": _metacogagent,
+    "essay-debate": _essay_debate,
+    "caelf": _caelf,
+}
+"""System -> its own analyses of runs of one variant."""
+
+
+def summarize_stores(folders: Sequence[Path], *, resamples: int = 1000, seed: int = 0) -> list[dict[str, Any]]:
+    """For each store and each system and variant in it, its numbers beside what it was collected with."""
+    found = []
+    for folder in folders:
+        path = folder / SETTINGS_FILE
+        settings = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        with_ = {name: settings[key] for key, name in SHOWN.items() if key in settings}
+        summaries = summarize(RunStore(folder), resamples=resamples, seed=seed)
+        found += [{"store": str(folder), **with_, **summary} for summary in summaries]
+    return found

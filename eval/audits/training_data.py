@@ -1,0 +1,251 @@
+"""Is what is learned from fit to learn from? Splits that leak, one rare class, labels that judges dispute.
+
+A split is a mapping from role (`train`, `selection`, `calibration`, `test`) to row indices; several splits are the
+outer folds of one study. Everything but `test` counts as seen.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.checkpoints import Severity
+from metaprobe.eval.audits.similar import SIMILAR, nearly_identical, normalise, numbers_of
+from metaprobe.eval.metrics.agreement import quadratic_weighted_kappa
+from metaprobe.eval.metrics.bootstrap import cluster_weights, interval
+from metaprobe.eval.results import Finding
+from metaprobe.records.types import Run
+
+Rows = NDArray[np.int64]
+Split = Mapping[str, Rows]
+
+TEST = "test"
+
+RARE = 0.1
+"""Share of answers below which a class is rare."""
+TOLERATED = 0.01
+"""Share of test questions that may resemble a seen one."""
+LARGE = 0.05
+"""Share of the answers from which a leak makes the numbers unbelievable; below it they are weaker than they look."""
+PROGRAM = "program"
+"""The source of labels that a program gave."""
+KAPPA = 0.4
+"""Where Landis and Koch 1977, doi:10.2307/2529310, end "fair" and begin "moderate" agreement."""
+FEW_SHARED = 30
+"""Answers judged by both sources below which kappa says nothing."""
+
+
+def group_overlap(groups: NDArray[np.str_], splits: Sequence[Split]) -> Finding:
+    """No group has rows in two roles of one split. One that has is a leak, whatever its size."""
+    found: list[str] = []
+    for split in splits:
+        for first, second in combinations(split, 2):
+            shared = np.intersect1d(groups[split[first]], groups[split[second]])
+            found += [f"{group} in {first} and {second}" for group in shared.tolist()]
+    detail = f"{len(found)} overlaps, such as {'; '.join(found[:2])}" if found else "no group is in two roles"
+    return Finding("splits share no group", not found, f"{detail} ({_folds(splits)})", "invalid")
+
+
+def repeated_questions(
+    questions: NDArray[np.str_], splits: Sequence[Split], *, y: NDArray[np.int64] | None = None
+) -> Finding:
+    """No question, but for case, spacing and punctuation, is in two roles of one split, under whatever group.
+
+    Any that is fails the audit, which says how many answers that touches and, given their labels `y` of 0 and 1, how
+    far AUROC can move by it at most. `invalid` where it touches more than 5 % of the answers. Choices are no part of
+    the question here: "Which of these is true?" with other choices is taken as the same.
+    """
+    texts, number = np.unique([normalise(question) for question in questions.tolist()], return_inverse=True)
+    asked = texts != ""
+    repeated = np.zeros(len(texts), dtype=bool)
+    touched: list[Rows] = []
+    for split in splits:
+        here = np.sum([_among(number[rows], len(texts)) & asked for rows in split.values()], axis=0) > 1
+        repeated |= here
+        rows = _tested_rows(split)
+        touched.append(rows[here[number[rows]]])
+    count = int(repeated.sum())
+    detail = f"{count} of {int(asked.sum())} questions are in two roles"
+    if count:
+        examples = "; ".join(_short(text) for text in texts[repeated][:2].tolist())
+        detail += f", such as {examples}; {_reach(touched, splits, y)}. Give what is asked the same way one group"
+    return Finding("no question in two roles", not count, detail, _severity(touched, splits))
+
+
+def near_duplicates(
+    questions: NDArray[np.str_],
+    splits: Sequence[Split],
+    *,
+    y: NDArray[np.int64] | None = None,
+    threshold: float = SIMILAR,
+    seed: int = 0,
+) -> Finding:
+    """At most 1 % of the test questions have a near-duplicate among the seen ones.
+
+    A near-duplicate has the same numbers, in the same order, and a Jaccard similarity of word 3-grams of at least
+    `threshold`. Questions that differ in digits alone ("what is 3 + 5", "what is 4 + 9") are different questions with
+    different answers: a fold that holds one says nothing of the other. What they do share, how hard their template is,
+    can be learned without any signal of the model, and is for the prompt-only control to find; so they are counted in
+    the detail and not held against the split. Give a template's questions one group to be judged on new templates.
+
+    Where it fails it says how many answers that touches and, given their labels `y`, how far AUROC can move by it at
+    most; `invalid` where that is more than 5 % of the answers. Bounded in time and memory: should there be very many
+    candidates, questions drawn by `seed` stand for all.
+    """
+    texts, number = np.unique([normalise(question) for question in questions.tolist()], return_inverse=True)
+    masked = np.unique([numbers_of(text, keep=False) for text in texts.tolist()], return_inverse=True)[1]
+    asked = texts != ""
+    test = np.array([_among(number[_tested_rows(split)], len(texts)) & asked for split in splits])
+    seen = np.array([_among(number[_seen_rows(split)], len(texts)) for split in splits])
+    hit = test & seen  # (splits, texts); identical ones to begin with
+    checked = np.zeros(len(texts), dtype=bool)
+    examples: list[str] = []
+    for rows, i, j in nearly_identical(texts.tolist(), threshold, seed=seed):
+        checked[rows] = True
+        for fold in range(len(splits)):
+            leaks = test[fold, i] & seen[fold, j]
+            hit[fold, i[leaks]] = True
+            examples += [
+                f"{_short(texts[a])} / {_short(texts[b])}" for a, b in zip(i[leaks][:2], j[leaks][:2], strict=True)
+            ]
+    touched = [(rows := _tested_rows(split))[here[number[rows]]] for split, here in zip(splits, hit, strict=True)]
+    hit, test = hit & checked, test & checked
+    template = sum(
+        int(np.isin(masked[row_test], masked[row_seen]).sum()) for row_test, row_seen in zip(test, seen, strict=True)
+    )
+    count, total = int(hit.sum()), int(test.sum())
+    detail = (
+        f"{count} of {total} test questions ({_share(count, total)}) have a near-duplicate among the seen ones"
+        f" (Jaccard of word 3-grams >= {threshold:g}, same numbers)"
+    )
+    if not checked[asked].all():
+        detail += f"; {int(checked.sum())} of {len(texts)} questions drawn for the check"
+    if examples:
+        detail += f", such as {'; '.join(examples[:2])}"
+    if count:
+        detail += f"; {_reach(touched, splits, y)}"
+    if template > count:
+        detail += f"; {_share(template, total)} share their template with a seen one: they differ in digits at most"
+    passed = count <= TOLERATED * total
+    return Finding("no near-duplicate questions", passed, detail, _severity(touched, splits))
+
+
+def most_moved(y: NDArray[np.int64], rows: Rows, among: Rows) -> float:
+    """Returns the most by which a leak to the answers `rows` can have moved the AUROC over the answers `among`.
+
+    AUROC is the share of pairs of a 1 and a 0 in the right order; a pair can move only where one of the two is touched.
+    """
+    wrong, right = (np.sum(y[rows] == label) / max(int(np.sum(y[among] == label)), 1) for label in (0, 1))
+    return float(1 - (1 - wrong) * (1 - right))
+
+
+def _reach(touched: Sequence[Rows], splits: Sequence[Split], y: NDArray[np.int64] | None) -> str:
+    """How many answers a leak touches, and how far the numbers can move by it."""
+    rows, tested = np.concatenate(touched), np.concatenate([_tested_rows(split) for split in splits])
+    words = f"that touches {len(rows)} of {len(tested)} answers ({_share(len(rows), len(tested))})"
+    if y is None or not len(rows):
+        return words
+    return f"{words}, and AUROC can move by at most {most_moved(y, rows, tested):.3f} through it"
+
+
+def _severity(touched: Sequence[Rows], splits: Sequence[Split]) -> Severity:
+    tested = sum(len(_tested_rows(split)) for split in splits)
+    return "invalid" if sum(map(len, touched)) > LARGE * tested else "weak"
+
+
+def _tested_rows(split: Split) -> Rows:
+    return split.get(TEST, np.empty(0, dtype=np.int64))
+
+
+def class_balance(y: NDArray[np.int64]) -> Finding:
+    """Both classes are common enough to learn from."""
+    share = float(np.mean(y))
+    rarer = min(share, float(np.mean(y == 0)))  # 1 - share falls short of a tenth by rounding
+    return Finding(
+        "both classes are common",
+        rarer >= RARE,
+        f"{share:.0%} of {len(y)} labels are 1; the rarer class has {rarer:.1%}, expected {RARE:.0%}",
+    )
+
+
+def labels_by_source(runs: Iterable[Run], call_ids: Sequence[str], target: str) -> dict[str, NDArray[np.float64]]:
+    """Source -> its last label of each call, shape (n,); NaN where it gave none."""
+    row = {call_id: i for i, call_id in enumerate(call_ids)}
+    found: dict[str, NDArray[np.float64]] = {}
+    for run in runs:
+        for label in run.labels:
+            if label.name == target and label.call_id in row:
+                found.setdefault(label.source, np.full(len(row), np.nan))[row[label.call_id]] = label.value
+    return found
+
+
+def label_noise(
+    labels: Mapping[str, NDArray[np.float64]],
+    groups: NDArray[np.str_],
+    *,
+    y: NDArray[np.int64] | None = None,
+    seed: int = 0,
+) -> list[Finding]:
+    """One line for each two sources that judged at least 30 answers both: Cohen's kappa of at least 0.4.
+
+    `labels` as from `labels_by_source`, of 0, 1 and NaN. Below that the numbers say how well one source is imitated,
+    not how good the answers are: `invalid`. The detail gives the best AUROC that such noise leaves: `auroc_ceiling`.
+    Where the labels in use, `y`, are the program's, another source that disagrees is `weak`: a program does not guess.
+    """
+    audits = []
+    for first, second in combinations(sorted(labels), 2):
+        both = np.isfinite(labels[first]) & np.isfinite(labels[second])
+        a, b = labels[first][both], labels[second][both]
+        if len(a) < FEW_SHARED:
+            continue
+        kappa = interval(quadratic_weighted_kappa, a, b, cluster_weights(groups[both].tolist(), 1000, seed))
+        agreement = float(np.mean(a == b))
+        detail = f"kappa {kappa.estimate:.2f} [{kappa.low:.2f}, {kappa.high:.2f}], {agreement:.0%} of {len(a)} agree"
+        for source, given in ((first, a), (second, b)):
+            if 0 < given.mean() < 1:
+                detail += f"; against {source} no more than AUROC {auroc_ceiling(agreement, float(given.mean())):.2f}"
+        # Undefined where both say one thing throughout: they agree.
+        passed = bool(np.isnan(kappa.estimate) or kappa.estimate >= KAPPA)
+        checked = y is not None and PROGRAM in (first, second) and bool((labels[PROGRAM] == y)[both].all())
+        audits.append(Finding(f"{first} and {second} agree", passed, detail, "weak" if checked else "invalid"))
+    return audits
+
+
+def auroc_ceiling(agreement: float, share: float) -> float:
+    """The AUROC of knowing the truth z, measured against a source that errs; `share` of whose labels y are 1.
+
+    Two sources that each err with probability e, independently of each other and of the answer given z, agree with
+    probability a = (1 - e)^2 + e^2, so e = (1 - sqrt(2a - 1)) / 2 (1/2 where a <= 1/2). Then P(z = 1) is
+    p = (share - e) / (1 - 2e), held in [0, 1], and with z itself as the score
+        AUROC = (P(z = 1 | y = 1) + P(z = 0 | y = 0)) / 2 = (p (1 - e) / share + (1 - p) (1 - e) / (1 - share)) / 2,
+    which no score exceeds that depends on y through z alone. A score may exceed it by learning the source's own bias:
+    then that is what it has learned.
+    """
+    root = np.sqrt(max(2 * agreement - 1, 0.0))
+    error = (1 - root) / 2
+    if root == 0:
+        return 0.5
+    p = float(np.clip((share - error) / root, 0, 1))
+    return float(min((p / share + (1 - p) / (1 - share)) * (1 - error) / 2, 1.0))
+
+
+def _seen_rows(split: Split) -> Rows:
+    return np.concatenate([rows for role, rows in split.items() if role != TEST])
+
+
+def _among(numbers: NDArray[np.intp], n: int) -> NDArray[np.bool_]:
+    """(n,): which numbers occur."""
+    return np.bincount(numbers, minlength=n) > 0
+
+
+def _folds(splits: Sequence[Split]) -> str:
+    return f"{len(splits)} split{'s' * (len(splits) != 1)}"
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part / whole:.1%}" if whole else "none"
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 80 else f"{text[:40]} ... {text[-35:]}")

@@ -1,0 +1,317 @@
+"""What a streaming gate is worth: how early it knows, how often it errs, and the tokens it saves.
+
+Everything is read from held-out answers: each judged at every look, and stopped or not, by a gate that was fitted and
+calibrated on other groups. Nothing is asked of a model: what a stopped answer is replaced by is estimated, and every
+estimate that is an assumption is named in the report.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, mean_interval, paired_difference
+from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.metrics.ranked import Floats, Value
+from metaprobe.eval.table import AnswerTable
+
+RESAMPLES = 1000
+
+Use = Literal["asked again", "escalated"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeldOutLooks:
+    """n answers as the gates of other folds saw them."""
+
+    table: AnswerTable
+    looks: tuple[int, ...]
+    probability: NDArray[np.float64]
+    """(n, looks): calibrated P(good) given the first so many tokens; NaN beyond the answer's end, or without a head."""
+    full: NDArray[np.float64]
+    """(n,): P(good) by the full-response predictor, once the answer has finished."""
+    fired: Mapping[float, NDArray[np.int64]]
+    """False-alarm rate -> (n,) tokens after which the gate stopped the answer; 0 where it did not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stronger:
+    """A stronger model that stopped answers are escalated to. Both numbers are assumptions."""
+
+    accuracy: float = 0.9
+    """Share of the escalated questions that it answers well."""
+    price: float = 10.0
+    """What one of its tokens costs, in tokens of the model that was stopped. Its answers are taken to be as long."""
+
+
+@dataclass(frozen=True, slots=True)
+class LookResult:
+    """How well good answers are distinguished from bad ones after so many tokens, among the answers that long."""
+
+    look: int
+    share: float
+    """Of all answers, how many are that long."""
+    auroc: Interval
+    mean_logprob: Interval
+    """AUROC of the mean log-probability of the same tokens."""
+    gain: Interval
+    """AUROC less that of the mean log-probability, paired."""
+    full: Interval
+    """AUROC of the full-response predictor on the same answers, once they have finished."""
+
+
+@dataclass(frozen=True, slots=True)
+class UseResult:
+    """What stopping costs and saves where stopped answers are replaced."""
+
+    use: Use
+    accuracy_before: float
+    accuracy: Interval
+    """Share of good answers among those kept and those that replace stopped ones."""
+    over_random: Interval
+    """That share less what replacing as many answers at random is expected to give: the gate's own part."""
+    tokens: Interval
+    """Tokens a question, in all; those of a stronger model at its price."""
+    saved: Interval
+    """Share of tokens saved against giving up the very same answers once they have finished: the same final quality."""
+    saved_full: Interval
+    """Share saved against the full-response predictor, which gives up finished answers, the worst first, until the
+    final quality is the same. NaN where it cannot be: the gate lowers quality, or lifts it beyond the predictor's."""
+
+
+@dataclass(frozen=True, slots=True)
+class RateResult:
+    """A gate of one promised false-alarm rate."""
+
+    alpha: float
+    false_alarms: Interval
+    """Share of good answers stopped at any look, each group counted once: what the promise is about."""
+    bad_stopped: Interval
+    """Share of bad answers stopped."""
+    median_look: float
+    """Tokens after which the bad answers that it stops are stopped; NaN where it stops none."""
+    uses: tuple[UseResult, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GateReport:
+    """All numbers of a gate."""
+
+    looks: tuple[LookResult, ...]
+    rates: tuple[RateResult, ...]
+    assumptions: tuple[str, ...]
+    """On which the numbers about replaced answers rest."""
+
+
+def first_below(
+    probability: NDArray[np.float64], thresholds: NDArray[np.float64], looks: Sequence[int]
+) -> NDArray[np.int64]:
+    """Tokens (n,) at the first look at which P(good), (n, looks), lies below that look's threshold; 0 for never."""
+    below = probability < thresholds  # NaN is not
+    return np.where(below.any(axis=1), np.asarray(looks)[np.argmax(below, axis=1)], 0).astype(np.int64)
+
+
+def gate_report(
+    held_out: HeldOutLooks, *, stronger: Stronger | None = None, resamples: int = RESAMPLES, seed: int = 0
+) -> GateReport:
+    """Figures with 95 % intervals from a bootstrap over groups. Looks that hardly any answer reaches are left out."""
+    stronger = stronger or Stronger()
+    again = simulate_asking_again(held_out.table)
+    looks = [look_result(held_out, column, resamples, seed) for column in range(len(held_out.looks))]
+    return GateReport(
+        looks=tuple(look for look in looks if look is not None),
+        rates=tuple(
+            _rate_result(held_out, alpha, again, stronger, resamples, seed) for alpha in sorted(held_out.fired)
+        ),
+        assumptions=(
+            again.assumption,
+            f"A stronger model answers {stronger.accuracy:.0%} of the escalated questions well, in as many tokens, at "
+            f"{stronger.price:g} times the price.",
+            "New answers are not watched by a gate, and reading the prompt again costs nothing.",
+        ),
+    )
+
+
+def look_result(held_out: HeldOutLooks, column: int, resamples: int = RESAMPLES, seed: int = 0) -> LookResult | None:
+    """Figures of one look; None where the answers that long are all good or all bad, or none was judged."""
+    table, look = held_out.table, held_out.looks[column]
+    rows = np.flatnonzero(np.isfinite(held_out.probability[:, column]))
+    y = table.y[rows]
+    if len(np.unique(y)) < 2:
+        return None
+    weights = cluster_weights(table.groups[rows].tolist(), resamples, seed)
+    score = held_out.probability[rows, column]
+    mean = np.array([np.mean(table.logprobs[row][:look], dtype=np.float64) for row in rows])
+    return LookResult(
+        look=look,
+        share=float(np.mean(table.tokens >= look)),
+        auroc=interval(auroc, y, score, weights),
+        mean_logprob=interval(auroc, y, mean, weights),
+        gain=paired_difference(auroc, y, score, mean, weights),
+        full=interval(auroc, y, held_out.full[rows], weights),
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Again:
+    """What would come of asking each question (n,) once more."""
+
+    good: NDArray[np.float64]
+    """Probability that the new answer is good."""
+    tokens: NDArray[np.float64]
+    assumption: str
+
+
+def simulate_asking_again(table: AnswerTable) -> Again:
+    """From the other answers of the same model to the same question, where there are any; else the average answer's."""
+    keys = [*zip(table.items.tolist(), table.models.tolist(), table.variants.tolist(), strict=True)]
+    number = {key: i for i, key in enumerate(dict.fromkeys(keys))}
+    member = np.array([number[key] for key in keys])
+    others = np.bincount(member)[member] - 1
+
+    def other(values: NDArray[np.int64]) -> NDArray[np.float64]:
+        total = np.bincount(member, weights=values)[member]
+        known: NDArray[np.float64] = (total - values) / np.maximum(others, 1)
+        return np.where(others > 0, known, values.mean())
+
+    share = float(np.mean(others > 0))
+    average = (
+        f"has the average accuracy ({table.y.mean():.1%}) and length ({table.tokens.mean():.0f} tokens) of all "
+        f"answers, which flatters it: questions whose answers are stopped are harder than others"
+    )
+    known = "is as often good, and as long, as the model's other answers to that question"
+    if share == 1:
+        text = f"A new answer {known}."
+    elif share == 0:
+        text = f"A new answer {average}."
+    else:
+        text = f"A new answer {known}, for the {share:.0%} of answers that have others; elsewhere it {average}."
+    return Again(other(table.y), other(table.tokens), text)
+
+
+def _rate_result(
+    held_out: HeldOutLooks, alpha: float, again: Again, stronger: Stronger, resamples: int, seed: int
+) -> RateResult:
+    table, fired = held_out.table, held_out.fired[alpha]
+    good, bad = table.y == 1, table.y == 0
+    groups, member = np.unique(table.groups[good], return_inverse=True)
+    stopped_share = np.bincount(member, weights=fired[good] > 0) / np.bincount(member)
+    stopped_bad = fired[bad & (fired > 0)]
+    uses: dict[Use, Again] = {
+        "asked again": again,
+        "escalated": Again(np.full(len(table), stronger.accuracy), again.tokens * stronger.price, ""),
+    }
+    return RateResult(
+        alpha=alpha,
+        false_alarms=mean_interval(stopped_share, cluster_weights(groups.tolist(), resamples, seed)),
+        bad_stopped=mean_interval(fired[bad] > 0, cluster_weights(table.groups[bad].tolist(), resamples, seed)),
+        median_look=float(np.median(stopped_bad)) if len(stopped_bad) else float("nan"),
+        uses=tuple(_use_result(use, held_out, fired, new, resamples, seed) for use, new in uses.items()),
+    )
+
+
+def _use_result(
+    use: Use, held_out: HeldOutLooks, fired: NDArray[np.int64], new: Again, resamples: int, seed: int
+) -> UseResult:
+    table = held_out.table
+    stopped = fired > 0
+    weights = cluster_weights(table.groups.tolist(), resamples, seed)
+    accuracy = np.where(stopped, new.good, table.y)
+    tokens = np.where(stopped, fired + new.tokens, table.tokens)
+    finished = np.where(stopped, table.tokens + new.tokens, table.tokens)
+    worst_first = np.argsort(held_out.full, kind="stable")
+    lift, cost = (new.good - table.y)[worst_first], new.tokens[worst_first]
+
+    def saved(weight: Floats) -> Floats:
+        return 1 - (weight @ tokens) / (weight @ finished)
+
+    def saved_full(weight: Floats) -> Floats:
+        gained = weight @ (accuracy - table.y)
+        ordered = weight[:, worst_first]
+        lifts = np.cumsum(ordered * lift, axis=1)  # (R, n): after the worst 1, 2, ... have been replaced
+        enough = lifts >= gained[:, None] - 1e-9
+        costs = np.cumsum(ordered * cost, axis=1)[np.arange(len(weight)), np.argmax(enough, axis=1)]
+        spent = weight @ table.tokens + np.where(gained > 1e-9, costs, 0.0)
+        reached = (gained > -1e-9) & ((gained <= 1e-9) | enough.any(axis=1))
+        return np.where(reached, 1 - (weight @ tokens) / spent, np.nan)
+
+    def over_random(weight: Floats) -> Floats:
+        drawn = (weight @ stopped) / weight.sum(axis=1)  # the same share of the same resampled answers
+        at_random: Floats = drawn * (weight @ (new.good - table.y))
+        gained: Floats = weight @ (accuracy - table.y) - at_random
+        return np.asarray(gained / weight.sum(axis=1))
+
+    def of(statistic: Callable[[Floats], Floats]) -> Interval:
+        def metric(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None, /) -> Value:
+            return statistic(np.asarray(weight, dtype=np.float64))
+
+        return interval(metric, table.y, held_out.full, weights)
+
+    return UseResult(
+        use=use,
+        accuracy_before=float(table.y.mean()),
+        accuracy=mean_interval(accuracy, weights),
+        over_random=of(over_random),
+        tokens=mean_interval(tokens, weights),
+        saved=of(saved),
+        saved_full=of(saved_full),
+    )
+
+
+def gate_lines(report: GateReport) -> list[str]:
+    """The numbers as lines for a terminal."""
+    lines = [
+        f"after {look.look:2} tokens: AUROC {_format(look.auroc)}, mean log-probability {_format(look.mean_logprob)}, "
+        f"finished answer {look.full.estimate:.3f}  ({look.share:.0%} of answers)"
+        for look in report.looks
+    ]
+    for rate in report.rates:
+        lines.append(
+            f"promised {rate.alpha:g}: stops {_format(rate.false_alarms, '.1%')} of good answers, "
+            f"{_format(rate.bad_stopped, '.1%')} of bad ones"
+        )
+        lines += [
+            f"    {use.use}: accuracy {use.accuracy_before:.1%} -> {use.accuracy.estimate:.1%}, "
+            f"{use.saved.estimate:.1%} of tokens saved against giving up the same answers finished"
+            for use in rate.uses
+        ]
+    return lines
+
+
+def gate_markdown(report: GateReport) -> str:
+    """The numbers as Markdown tables."""
+    lines = [
+        "| tokens seen | answers that long | AUROC | mean log-probability of them | gain | finished answer |",
+        "|---|---|---|---|---|---|",
+        *(
+            f"| {look.look} | {look.share:.0%} | {_format(look.auroc)} | {_format(look.mean_logprob)} | "
+            f"{_format(look.gain, '+.3f')} | {_format(look.full)} |"
+            for look in report.looks
+        ),
+        "",
+        "| promised | good answers stopped | bad answers stopped | at token (median) | stopped answers are | "
+        "accuracy | over replacing as many at random, points | tokens a question | saved against giving up the same "
+        "ones finished | saved against the full predictor |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+        *(
+            f"| {rate.alpha:g} | {_format(rate.false_alarms, '.1%')} | {_format(rate.bad_stopped, '.1%')} | "
+            f"{'-' if np.isnan(rate.median_look) else format(rate.median_look, '.0f')} | {use.use} | "
+            f"{use.accuracy_before:.1%} -> {_format(use.accuracy, '.1%')} | {_format(use.over_random, '+.1f', 100)} | "
+            f"{_format(use.tokens, '.1f')} | "
+            f"{_format(use.saved, '.1%')} | {_format(use.saved_full, '.1%')} |"
+            for rate in report.rates
+            for use in rate.uses
+        ),
+        "",
+        *(f"- {assumption}" for assumption in report.assumptions),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _format(value: Interval, form: str = ".3f", scale: float = 1.0) -> str:
+    if np.isnan(value.estimate):
+        return "-"
+    estimate, low, high = (format(scale * x, form) for x in (value.estimate, value.low, value.high))
+    return f"{estimate} [{low}, {high}]"

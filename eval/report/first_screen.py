@@ -1,0 +1,257 @@
+"""The first screen of a report, for a reader who knows no metric: what was asked, found, how sure it is, what to do.
+
+Nothing is computed here but the words; where an interval leaves it open, the words do too.
+"""
+
+from dataclasses import dataclass
+
+from metaprobe.eval.metrics.strongest_control import ControlComparison
+from metaprobe.eval.report.facts import consequence, disqualifying_audits
+from metaprobe.eval.report.methods import chosen_in_folds, headline
+from metaprobe.eval.report.threshold_curves import risk_at
+from metaprobe.eval.results import Comparison, MethodResult
+from metaprobe.eval.wording import calibration_words, control_named, format_interval, number, percent, verdict
+
+FEW_GROUPS = 100
+"""Below so many independent groups of questions, more of them is the first thing to ask for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Brief:
+    """Sentences under four headings."""
+
+    asked: tuple[str, ...]
+    found: tuple[str, ...]
+    sure: tuple[str, ...]
+    do: tuple[str, ...]
+
+    @property
+    def parts(self) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
+        """(id, heading, sentences), those that have any."""
+        every = (
+            ("asked", "What was asked", self.asked),
+            ("found", "What was found", self.found),
+            ("sure", "How sure this is", self.sure),
+            ("do", "What to do", self.do),
+        )
+        return tuple(part for part in every if part[2])
+
+
+def brief(comparison: Comparison) -> Brief:
+    """The summary of a comparison; empty parts where it has no methods."""
+    if not comparison.methods:
+        return Brief((), (), (), ())
+    model = comparison.provenance.get("model", "The model")
+    learned = headline(comparison)
+    stated = next((method for method in comparison.methods if method.family == "explicit"), None)
+    return Brief(
+        asked=(
+            f"{model} gave {len(comparison.y):,} answers that could be checked; {percent(comparison.base_rate)} are "
+            "right. Can its right answers be distinguished from its wrong ones without knowing the solution: by what "
+            "it says of its own confidence, or by the signals it gives off while it answers?",
+        ),
+        found=tuple(_findings(comparison, stated, learned)),
+        sure=tuple(_reliability(comparison)),
+        do=tuple(_advice(comparison, stated, learned)),
+    )
+
+
+def verdict_words(comparison: Comparison) -> tuple[str, ...]:
+    """What the comparison says, in one to three sentences that go by the paired intervals; empty without methods."""
+    failed = disqualifying_audits(comparison.audits)
+    learned = headline(comparison)
+    stated = next((method for method in comparison.methods if method.family == "explicit"), None)
+    words = []
+    if "" in failed and comparison.methods:
+        words.append(f"Do not act on these numbers before the audits that failed are settled: {', '.join(failed[''])}.")
+    if learned is not None and learned.name in failed:
+        words.append(
+            f"Do not act on the numbers of {learned.name} before the audits that it failed are settled: "
+            f"{', '.join(failed[learned.name])}."
+        )
+    if learned is not None:
+        words.append(_against_controls(learned))
+        # A pooled gain never stands alone.
+        words += _caution_within_runs(learned) if learned.controls is not None and learned.controls.beaten else []
+    if stated is not None:
+        words.append(_of_stated(stated))
+    return tuple(words)
+
+
+def _against_controls(learned: MethodResult) -> str:
+    """Whether what was learned beats what is free."""
+    name, over = f"The learned method ({learned.name}, AUROC {format_interval(learned.auroc)})", learned.controls
+    if over is None:
+        return f"{name} has no control to be compared with."
+    first = over.strongest
+    gain = f"{format_interval(first.difference, signed=True)} AUROC"
+    control = control_named(first.name)
+    if over.beaten:
+        return f"{name} beats every one of {len(over.controls)} controls, the strongest, {control}, by {gain}."
+    if first.beaten:
+        others = ", ".join(control_named(other.name) for other in over.standing)
+        return f"{name} beats the strongest control, {control}, by {gain}, but is not shown to beat {others}."
+    if verdict(first.difference) == "worse":
+        return f"{name} does worse than {control} ({gain}): use that instead."
+    return f"{name} is not shown to beat {control} ({gain}), which may be all that is needed."
+
+
+def _of_stated(stated: MethodResult) -> str:
+    above = {"better": "is better than", "worse": "is worse than", "unclear": "is not shown to be better than"}
+    auroc = stated.auroc
+    guessing = "better" if auroc.low > 0.5 else "worse" if auroc.high < 0.5 else "unclear"
+    own = stated.stated
+    sure = f"; it is {percent(own.mean)} sure on average, and {percent(own.accuracy)} are right" if own else ""
+    return (
+        f"What the model says of itself ({stated.name}) {above[guessing]} guessing, "
+        f"AUROC {format_interval(auroc)}{sure}."
+    )
+
+
+def _findings(comparison: Comparison, stated: MethodResult | None, learned: MethodResult | None) -> list[str]:
+    found = []
+    if stated is not None:
+        given = f"{stated.name}, given for {percent(stated.coverage)} of the answers"
+        found.append(f"What the model says ({given}): {_describe_auroc(stated)}.")
+        found += calibration_words(stated)
+    control = comparison.controls[0] if comparison.controls else None
+    if control is not None:
+        found.append(
+            f"The strongest of {len(comparison.controls)} controls ({control_named(control.name)}): "
+            f"{_describe_auroc(control)}."
+        )
+    chosen = next((method for method in comparison.methods if method.name == comparison.best_baseline), None)
+    if (
+        chosen is not None
+        and comparison.baselines
+        and control is not None
+        and tuple(comparison.baselines) != (control.name,)
+    ):
+        found.append(
+            f"The control chosen in advance, in each fold ({chosen_in_folds(comparison)}): {_describe_auroc(chosen)}."
+        )
+    if learned is not None:
+        found.append(f"The learned method ({learned.name}): {_describe_auroc(learned)}{_inside(learned)}.")
+    best = learned or control
+    if best is not None:
+        kept = percent(risk_at(comparison, best, 0.5))
+        found.append(
+            f"Keeping only the half of the answers that {best.name} trusts most, {kept} of them are wrong, against "
+            f"{percent(1 - comparison.base_rate)} of all."
+        )
+    return found
+
+
+def _inside(method: MethodResult) -> str:
+    if method.within_runs is None:
+        return ""
+    return f"; of two answers of one run {number(100 * method.within_runs.estimate, 0)} times"
+
+
+def _describe_auroc(method: MethodResult) -> str:
+    """AUROC in words."""
+    rate = (
+        f"of a right and a wrong answer it trusts the right one more {number(100 * method.auroc.estimate, 0)} times in "
+        f"100 (guessing: 50; 95 % interval {number(100 * method.auroc.low, 0)} to {number(100 * method.auroc.high, 0)})"
+    )
+    if method.auroc.low > 0.5:
+        return rate
+    return rate + (", so it is worse than guessing" if method.auroc.high < 0.5 else ", which may be luck")
+
+
+def _reliability(comparison: Comparison) -> list[str]:
+    size = comparison.methods[0].auroc
+    said = [
+        f"Every answer was judged by models that saw no answer to its group of questions; there are {size.groups:,} "
+        "such groups. The intervals say how much the numbers may owe to which groups were drawn; they say nothing of "
+        "other models, or of questions of another kind."
+    ]
+    failed = [audit for audit in comparison.audits if not audit.passed]
+    if comparison.audits:
+        said.append(f"{len(comparison.audits) - len(failed)} of {len(comparison.audits)} audits passed.")
+    said += [f"Failed: {audit.name}; {consequence(audit)}." for audit in failed if audit.severity == "invalid"]
+    if weak := sum(audit.severity != "invalid" for audit in failed):
+        said.append(f"{weak} of the audits failed in a way that makes numbers weaker than they look.")
+    if size.groups < FEW_GROUPS:
+        said.append(f"{size.groups} groups are few: small differences cannot be seen.")
+    return said
+
+
+def _advice(comparison: Comparison, stated: MethodResult | None, learned: MethodResult | None) -> list[str]:
+    failed = disqualifying_audits(comparison.audits)
+    if "" in failed:
+        return ["Do not act on these numbers before the audits that failed are settled."]
+    if learned is not None and learned.name in failed:
+        learned = None
+    control = next((control for control in comparison.controls if control.auroc.low > 0.5), None)
+    informative = learned is not None and learned.auroc.low > 0.5
+    advice = []
+    if learned is not None and informative and learned.controls is not None and learned.controls.beaten:
+        advice.append(_use_learned(comparison, learned, learned.controls))
+        advice += _caution_within_runs(learned)
+    elif learned is not None and informative and learned.controls is not None and learned.controls.strongest.beaten:
+        advice.append(_advise_more_answers(learned, learned.controls))
+    elif control is not None:
+        advice.append(f"Use {control_named(control.name)} to decide which answers to check.")
+        advice += _falls_short(learned)
+    elif informative:
+        advice.append("The learned method is better than guessing; compare it with a free number before it is used.")
+    else:
+        advice.append("Do not rely on any of these scores: none is shown to distinguish right from wrong.")
+    if stated is not None and stated.auroc.low <= 0.5:
+        advice.append("Do not rely on what the model says of its own confidence.")
+    elif stated is not None and learned is not None and learned.diff_stated is not None:
+        advice.append(
+            "What the model says of its own confidence is worth something too, but less than the learned method."
+            if verdict(learned.diff_stated) == "better"
+            else "What the model says of its own confidence is not shown to be worse than the learned method: asking "
+            "it may do."
+        )
+    if comparison.methods[0].auroc.groups < FEW_GROUPS:
+        advice.append("Collect more questions before anything depends on small differences.")
+    return advice + [
+        f"Do not rely on {method} before the audits that it failed are settled: {', '.join(names)}."
+        for method, names in failed.items()
+    ]
+
+
+def _use_learned(comparison: Comparison, learned: MethodResult, over: ControlComparison) -> str:
+    first = over.strongest
+    return (
+        f"Use the learned method ({learned.name}) to decide which answers to check: it beats each of "
+        f"{len(over.controls)} controls, the strongest of them ({control_named(first.name)}) by "
+        f"{format_interval(first.difference, signed=True)} AUROC."
+        + (f" {comparison.exported}" if comparison.exported else "")
+    )
+
+
+def _caution_within_runs(learned: MethodResult) -> list[str]:
+    """What a reader who uses one model for one task must know of a gain that is there when runs are pooled."""
+    over = learned.controls_within
+    if over is None or over.beaten:
+        return []
+    first = over.standing[0]
+    return [
+        f"Among answers of one run it is not shown to beat {control_named(first.name)} "
+        f"({format_interval(first.difference, signed=True)} AUROC): where one model is used for one task, that will do."
+    ]
+
+
+def _advise_more_answers(learned: MethodResult, over: ControlComparison) -> str:
+    others = ", ".join(control_named(control.name) for control in over.standing)
+    return (
+        f"The learned method ({learned.name}) beats the strongest control ({control_named(over.strongest.name)}) by "
+        f"{format_interval(over.strongest.difference, signed=True)} AUROC, but is not shown to beat "
+        f"{others}: collect more answers before it decides anything."
+    )
+
+
+def _falls_short(learned: MethodResult | None) -> list[str]:
+    if learned is None or learned.controls is None:
+        return []
+    first = learned.controls.strongest
+    less = "does worse" if verdict(first.difference) == "worse" else "is not shown to do better"
+    return [
+        f"The learned method {less} than {control_named(first.name)} here "
+        f"({format_interval(first.difference, signed=True)} AUROC): train it on more answers, or do without."
+    ]

@@ -1,0 +1,200 @@
+"""Which hidden states are kept while a model answers, and how they are read: by hooks, without keeping the others."""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PretrainedConfig, PreTrainedModel
+
+from metaprobe.llms.base import LLMError
+from metaprobe.records.segments import Kind, KindReader
+from metaprobe.records.types import LIVE_POSITIONS, Hidden
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """Which hidden states to keep. Layer 0 is the input of the first block, layer i the output of block i.
+
+    That is transformers' `hidden_states[i]`, except for the last layer: transformers applies the final norm there, and
+    we do not. An empty answer has, at the answer positions, the state of the last prompt token.
+    """
+
+    layers: tuple[int, ...]
+    positions: tuple[str, ...] = ("prompt_last", "answer_last", "answer_mean")
+
+    def __post_init__(self) -> None:
+        if unknown := set(self.positions) - set(LIVE_POSITIONS):
+            raise LLMError(
+                f"positions {sorted(unknown)} are not known while a model answers; there are then "
+                f"{', '.join(LIVE_POSITIONS)}"
+            )
+        if not self.layers or sorted(set(self.layers)) != list(self.layers):
+            raise LLMError(f"layers must be ascending and distinct, got {self.layers}")
+
+
+class StateReader:
+    """The states of the chosen layers at the last position of the latest forward pass."""
+
+    def __init__(self, capture: Capture) -> None:
+        self.capture = capture
+        self._seen: dict[int, Tensor] = {}  # layer -> (B, D)
+
+    def latest(self) -> Tensor:
+        """float32, (layers, B, D)."""
+        return torch.stack([self._seen[layer] for layer in self.capture.layers])
+
+    @contextmanager
+    def hooks(self, model: PreTrainedModel) -> Iterator[None]:
+        """While open, every forward pass is read."""
+        with layer_hooks(model, self.capture.layers, self._keep):
+            yield
+
+    def _keep(self, layer: int, hidden: Tensor) -> None:
+        # (B, D): left padding puts every row's newest token last. A view would keep the whole prompt's states alive.
+        self._seen[layer] = hidden[:, -1].to(torch.float32, copy=True)
+
+
+@contextmanager
+def layer_hooks(
+    model: PreTrainedModel, layers: Sequence[int], on_layer: Callable[[int, Tensor], None]
+) -> Iterator[None]:
+    """While open, every forward pass calls `on_layer` for these layers, ascending, with their states (B, S, D)."""
+    blocks = decoder_blocks(model)
+    if layers[-1] > len(blocks):
+        raise LLMError(f"layer {layers[-1]} asked for; this model has layers 0 to {len(blocks)}")
+
+    def before_first(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        on_layer(0, args[0] if args else kwargs["hidden_states"])
+
+    def after(layer: int) -> Callable[[nn.Module, Any, Any], None]:
+        return lambda _, __, output: on_layer(layer, output[0] if isinstance(output, tuple) else output)
+
+    handles = [
+        blocks[0].register_forward_pre_hook(before_first, with_kwargs=True)
+        if layer == 0
+        else blocks[layer - 1].register_forward_hook(after(layer))
+        for layer in layers
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@dataclass(slots=True)
+class _Pool:
+    """The states of one kind of tokens: each (L, D)."""
+
+    first: Tensor
+    sum: Tensor
+    latest: deque[Tensor]
+    count: int = 1
+
+
+class RowStates:
+    """The states of one answer: each token's is added, and what is kept of all of them is small.
+
+    The answer's positions are those of its own tokens, without the thinking before it
+    (`metaprobe.records.segments`).
+    """
+
+    def __init__(self, capture: Capture, piece: Callable[[int], str], *, revocable: int = 0) -> None:
+        """`piece`: a token's own text. `revocable`: how many of the newest tokens `trim` may still take away."""
+        self._capture = capture
+        self._piece = piece
+        self._prompt: Tensor | None = None  # (L, D)
+        self._reader = KindReader()
+        self._held: deque[Tensor] = deque()  # of tokens of which it is not known yet what they belong to
+        self._pools: dict[Kind, _Pool] = {}
+        self._newest: deque[Kind] = deque(maxlen=revocable + 1)
+        self._count = 0
+
+    def begin(self, state: Tensor) -> None:
+        """The state at the last prompt token, (L, D)."""
+        self._prompt = state.clone()
+
+    @property
+    def count(self) -> int | None:
+        """How many tokens of the answer have been added; None before the prompt's state is there."""
+        return None if self._prompt is None else self._count
+
+    def add(self, state: Tensor, token: int) -> None:
+        """The state at the next token of the answer, (L, D)."""
+        self._count += 1
+        self._held.append(state)
+        for kind in self._reader.push(self._piece(token)):
+            self._settle(kind)
+
+    def _settle(self, kind: Kind) -> None:
+        state, pool = self._held.popleft(), self._pools.get(kind)
+        self._newest.append(kind)
+        if pool is None:
+            latest = deque([state], maxlen=self._newest.maxlen)
+            self._pools[kind] = _Pool(state.clone(), state.clone(), latest)
+        else:
+            pool.sum += state
+            pool.latest.append(state)
+            pool.count += 1
+
+    def trim(self, count: int) -> None:
+        """Forget what came after the first `count` answer tokens."""
+        while self._count > count:
+            self._count -= 1
+            if self._held:
+                self._held.pop()
+            else:
+                pool = self._pools[self._newest.pop()]
+                pool.count -= 1
+                pool.sum -= pool.latest.pop()
+
+    def hidden(self) -> Hidden:
+        """The positions asked for, float16, (layers, positions, width); nothing can be added any more.
+
+        Where no token is of the answer, or of the thinking, its positions have the state of the last prompt token.
+        """
+        assert self._prompt is not None
+        for kind in self._reader.close():
+            if self._held:
+                self._settle(kind)
+        values = dict.fromkeys(LIVE_POSITIONS, self._prompt)
+        for kind, pool in self._pools.items():
+            if pool.count:
+                values |= {
+                    f"{kind}_first": pool.first,
+                    f"{kind}_last": pool.latest[-1],
+                    f"{kind}_mean": pool.sum / pool.count,
+                }
+        kept = torch.stack([values[position] for position in self._capture.positions], dim=1)  # (L, P, D)
+        return Hidden(
+            values=kept.to(torch.float16).cpu().numpy(), layers=self._capture.layers, positions=self._capture.positions
+        )
+
+
+def decoder_blocks(model: PreTrainedModel) -> nn.ModuleList:
+    """The transformer blocks, in order: the module list as long as the configuration's number of layers."""
+    count = model.config.get_text_config().num_hidden_layers
+    found = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) == count]
+    if not found:
+        raise LLMError(f"no list of {count} decoder blocks found in {type(model).__name__}: hidden states unavailable")
+    return found[0]
+
+
+def chosen_layers(choice: str, config: PretrainedConfig) -> tuple[int, ...]:
+    """The layers that `all`, `every:N` or a list such as `0,8,16` means for this model. Raises `LLMError`."""
+    last = int(config.get_text_config().num_hidden_layers)
+    step = choice.removeprefix("every:")
+    if choice == "all":
+        return tuple(range(last + 1))
+    if choice.startswith("every:") and step.isdecimal() and int(step) > 0:
+        return tuple(range(0, last + 1, int(step)))
+    numbers = [part.strip() for part in choice.split(",")]
+    if all(number.isdecimal() for number in numbers):
+        layers = tuple(sorted({int(number) for number in numbers}))
+        if layers[-1] <= last:
+            return layers
+    raise LLMError(f"layers {choice!r}: expected 'all', 'every:N', or numbers from 0 to {last} such as 0,{last // 2}")

@@ -1,0 +1,368 @@
+"""What a predictor is worth on models and tasks that it was not made on, and what labels of these add.
+
+    python -m research.travel.measure strangers --data DATA   # leave one model out, one task out: minutes
+    python -m research.travel.measure support --data DATA     # is an answer like ours judged better?
+    python -m research.travel.measure curve --data DATA       # 50 to 2,842 labels: half an hour of one core
+    python -m research.travel.measure page                    # writes docs/research/travel.md from the kept numbers
+
+Everything is fitted without the answers it is judged on: their model, or their task. Two models that answered the same
+question are two models: nothing here reads the question.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit
+from sklearn.neighbors import NearestNeighbors
+
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, paired_difference
+from metaprobe.eval.metrics.calibration import brier_skill, ece
+from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.metrics.stratified import StratifiedAuroc
+from metaprobe.probes.quality import Support
+from metaprobe.probes.terms import TERMS
+from metaprobe.records.errors import RecordError
+from metaprobe.training.common.calibrate import fit_platt
+from metaprobe.training.common.ladder import fit_ladder
+from metaprobe.training.common.offsets import fit_offsets
+from metaprobe.training.common.roles import Roles, final_roles, group_folds
+from metaprobe.training.common.trees import fit_trees
+from research.travel.sets import Answers, join, names_of, others, recorded
+
+ROOT = Path(__file__).parent.parent.parent
+MEASURED = ROOT / "docs" / "measured" / "travel.json"
+FREE = ("mean", "min", "total", "first", "length")
+"""Free numbers that the default is held against, all of them; the mean is the one that anybody would take."""
+SIX = ("mean", "min", "total", "first", "halves", "length")
+RESAMPLES = 1000
+LEAST = 15
+"""Right answers, and wrong ones, that a run needs for a number of its own."""
+TASK_PARTS = 10
+COUNTS = (50, 100, 200, 400, 1000)
+DRAWS = 3
+FOLDS = 5
+CURVE_SET = "token_logprobs_qa"
+Floats = NDArray[np.float64]
+
+
+@click.group()
+def main() -> None:
+    """What travels."""
+
+
+data_option = click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), required=True)
+
+
+@main.command()
+@data_option
+def strangers(data: Path) -> None:
+    """The default on models and tasks that were left out, beside every free number."""
+    ours, theirs = recorded(ROOT), others(data)
+    everything = join([ours, theirs])
+    terms = everything.features().astype(np.float64)
+    mine = np.isin(everything.source, np.unique(ours.source))
+    scores = {
+        "default": _left_out(everything, terms, mine, everything.model, fit_default),
+        "six terms": _left_out(everything, terms, mine, everything.model, fit_six),
+    }
+    parts = _task_parts(everything.task)
+    away = _left_out(everything, terms, mine, parts, fit_default)
+    free = {name: -terms[:, TERMS.index(name)] for name in FREE}
+    free["length"] = _either_way(everything, terms[:, TERMS.index("length")])
+    rows = []
+    for source, model in _cells(everything):
+        here = (everything.source == source) & (everything.model == model)
+        rows.append(_row(f"{source}, {model}", everything, here, scores, free))
+    found = {
+        "rows": rows,
+        "model_left_out": _over_runs(everything, scores["default"], free, scores["six terms"]),
+        "task_left_out": _over_runs(everything, np.where(mine, away, scores["default"]), free, scores["six terms"]),
+        "answers": len(everything),
+        "runs": len(np.unique(everything.run)),
+        "tasks": len(np.unique(everything.task)),
+        "models": len(np.unique(everything.model)),
+    }
+    _keep("strangers", found)
+
+
+def fit_default(terms: Floats, answers: Answers) -> Callable[[Floats], Floats]:
+    """The bundled recipe: the ladder, its steps judged on tasks left out. Trees are tried in the bundled fit alone."""
+    roles = final_roles(answers.group.tolist(), answers.y)
+    fit = fit_ladder(terms, answers.y, answers.group, answers.run, roles, names=names_of("terms"), domain=answers.task)
+    click.echo(f"default: {fit.reached}", err=True)
+    return fit.score
+
+
+def fit_six(terms: Floats, answers: Answers) -> Callable[[Floats], Floats]:
+    """A logistic regression on six terms, with base rates of the runs as ours has them."""
+    columns = [TERMS.index(name) for name in SIX]
+    centre, spread = terms[:, columns].mean(axis=0), terms[:, columns].std(axis=0)
+    fit = fit_offsets((terms[:, columns] - centre) / spread, answers.y, answers.run)
+    return lambda other: (other[:, columns] - centre) / spread @ fit.weights + fit.rates.mean
+
+
+def _left_out(
+    answers: Answers,
+    terms: Floats,
+    learned: NDArray[np.bool_],
+    parts: NDArray[np.str_],
+    fit: Callable[[Floats, Answers], Callable[[Floats], Floats]],
+) -> Floats:
+    """Scores (n,) by fits on the answers of `learned`, each without the part that the answer is of."""
+    scores = np.full(len(answers), np.nan)
+    whole = None
+    for name in np.unique(parts):
+        here = parts == name
+        rest = learned & ~here
+        if not (learned & here).any():  # of no answer that is learned from: one fit serves all these
+            whole = whole or fit(terms[learned], answers.rows(learned))
+            scores[here] = whole(terms[here])
+        else:
+            scores[here] = fit(terms[rest], answers.rows(rest))(terms[here])
+    return scores
+
+
+def _task_parts(tasks: NDArray[np.str_]) -> NDArray[np.str_]:
+    """Whole tasks dealt into `TASK_PARTS` parts."""
+    names = np.unique(tasks)
+    part = dict(zip(names, np.random.default_rng(0).permutation(len(names)) % TASK_PARTS, strict=True))
+    return np.array([str(part[name]) for name in tasks])
+
+
+def _either_way(answers: Answers, length: Floats) -> Floats:
+    """Length as a score, of every source and model the way round that suits it: it is given every chance."""
+    found = length.copy()
+    for source, model in _cells(answers):
+        here = (answers.source == source) & (answers.model == model)
+        within = StratifiedAuroc(answers.run[here])
+        if within(answers.y[here], length[here]) < 0.5:
+            found[here] = -length[here]
+    return found
+
+
+def _cells(answers: Answers) -> Iterator[tuple[str, str]]:
+    """Sources and models with enough answers of either kind."""
+    for source in np.unique(answers.source):
+        for model in np.unique(answers.model[answers.source == source]):
+            ones = answers.y[(answers.source == source) & (answers.model == model)]
+            if min(ones.sum(), len(ones) - ones.sum()) >= LEAST:
+                yield str(source), str(model)
+
+
+def _row(
+    name: str, answers: Answers, here: NDArray[np.bool_], scores: dict[str, Floats], free: dict[str, Floats]
+) -> dict[str, Any]:
+    y, weights = answers.y[here], cluster_weights(answers.group[here].tolist(), RESAMPLES)
+    within, own = StratifiedAuroc(answers.run[here]), scores["default"][here]
+    plain = {key: float(within(y, values[here])) for key, values in free.items()}
+    best = max(plain, key=lambda key: plain[key])
+    return {
+        "name": name,
+        "answers": int(here.sum()),
+        "runs": len(np.unique(answers.run[here])),
+        "right": float(y.mean()),
+        "default": shown(interval(within, y, own, weights)),
+        "free": {key: round(value, 3) for key, value in plain.items()},
+        "six": round(float(within(y, scores["six terms"][here])), 3),
+        "over_mean": shown(paired_difference(within, y, own, free["mean"][here], weights)),
+        "best": best,
+        "over_best": shown(paired_difference(within, y, own, free[best][here], weights)),
+        "pooled": round(float(auroc(y, own)), 3),
+        "pooled_mean": round(float(auroc(y, free["mean"][here])), 3),
+        "ece": round(float(ece(y, expit(own))), 3),
+    }
+
+
+def _over_runs(answers: Answers, default: Floats, free: dict[str, Floats], six: Floats) -> dict[str, Any]:
+    """The mean over runs of the AUROC inside each, and its gain over each number; intervals draw tasks."""
+    named = {"default": default, "six terms": six, **free}
+    found, tasks = [], []
+    for run in np.unique(answers.run):
+        rows = np.flatnonzero(answers.run == run)
+        y = answers.y[rows]
+        if min(y.sum(), len(y) - y.sum()) >= LEAST:
+            found.append([float(auroc(y, values[rows])) for values in named.values()])
+            tasks.append(str(answers.task[rows[0]]))
+    table, weights = np.array(found), cluster_weights(tasks, 2000)
+    draws = (weights @ table) / weights.sum(axis=1, keepdims=True)  # (R, numbers)
+    mean = table.mean(axis=0)
+    gains = {}
+    for place, name in enumerate(named):
+        low, high = np.quantile(draws[:, 0] - draws[:, place], [0.025, 0.975])
+        gains[name] = {
+            "auroc": round(float(mean[place]), 3),
+            "gain": [round(float(value), 3) for value in (mean[0] - mean[place], low, high)],
+        }
+    del gains["default"]["gain"]
+    return {"runs": len(found), "tasks": len(set(tasks)), "numbers": gains}
+
+
+def shown(found: Interval) -> list[float]:
+    """Estimate, low and high, to three decimals."""
+    return [round(float(value), 3) for value in (found.estimate, found.low, found.high)]
+
+
+@main.command("support")
+@data_option
+def support_command(data: Path) -> None:
+    """Whether an answer that looks like ours is judged better: by the ranges of the terms, and by their density."""
+    ours, theirs = recorded(ROOT), others(data)
+    known, new = ours.features().astype(np.float64), theirs.features().astype(np.float64)
+    calibration = np.random.default_rng(0).random(len(known)) < 0.3
+    centre, spread = known.mean(axis=0), known.std(axis=0)
+    neighbours = NearestNeighbors(n_neighbors=10).fit((known[~calibration] - centre) / spread)
+    far = [neighbours.kneighbors((rows - centre) / spread)[0][:, -1] for rows in (known[calibration], new)]
+    support = Support.fit(known[~calibration].astype(np.float32), known[calibration].astype(np.float32))
+    inside = {"ranges that hold 99 %": np.array(support.contains(new.astype(np.float32)), dtype=np.bool_)}
+    for level in (0.9, 0.99):
+        inside[f"tenth neighbour, {level:.0%} at home"] = far[1] <= np.quantile(far[0], level)
+    score, found = -new[:, 0], []
+    for name, within in inside.items():
+        for source in np.unique(theirs.source):
+            here = theirs.source == source
+            parts = {side: _inside_run(theirs, score, here & rows) for side, rows in ((1, within), (0, ~within))}
+            found.append({"test": name, "source": str(source), "inside": parts[1], "outside": parts[0]})
+    _keep("support", {"rows": found})
+
+
+def _inside_run(answers: Answers, score: Floats, rows: NDArray[np.bool_]) -> dict[str, Any]:
+    """How many answers, and the AUROC within their runs; none where there are too few of either kind."""
+    y = answers.y[rows]
+    if min(y.sum(), len(y) - y.sum()) < LEAST:
+        return {"answers": len(y)}
+    weights = cluster_weights(answers.group[rows].tolist(), RESAMPLES)
+    return {"answers": len(y), "auroc": shown(interval(StratifiedAuroc(answers.run[rows]), y, score[rows], weights))}
+
+
+@main.command()
+@data_option
+def curve(data: Path) -> None:
+    """What so many labels of the new models and tasks buy, of five ways to use them."""
+    theirs = others(data)
+    answers = theirs.rows(theirs.source == CURVE_SET)
+    ours = recorded(ROOT)
+    base = fit_default(ours.features().astype(np.float64), ours)(answers.features().astype(np.float64))
+    X, rows = answers.features("full+terms"), np.arange(len(answers))
+    folds = list(group_folds(rows, answers.group.tolist(), answers.y, FOLDS, 0))
+    found: dict[str, dict[str, Any]] = {}
+    for count in (*COUNTS, 0):
+        scores = {name: np.full((DRAWS if count else 1, len(rows)), np.nan) for name in WAYS}
+        for rest, test in folds:
+            for draw in range(DRAWS if count else 1):
+                some = _draw(answers, rest, count, draw)
+                for name, way in WAYS.items():
+                    scores[name][draw, test] = way(X, answers, base, some)[test]
+        label = str(count or round(len(rows) * (1 - 1 / FOLDS)))
+        found[label] = {name: _figures(answers, values) for name, values in scores.items()}
+        click.echo(f"{label}: {json.dumps(found[label])}", err=True)
+    plain = answers.features().astype(np.float64)
+    within = StratifiedAuroc(answers.run)
+    found["0"] = {
+        "default": _figures(answers, base[None]),
+        "mean": {
+            "auroc": round(float(auroc(answers.y, -plain[:, 1])), 3),
+            "within": round(float(within(answers.y, -plain[:, 1])), 3),
+        },
+    }
+    _keep("curve", {"set": CURVE_SET, "answers": len(answers), "draws": DRAWS, "counts": found})
+
+
+def _draw(answers: Answers, rest: NDArray[np.int64], count: int, draw: int) -> NDArray[np.int64]:
+    """`count` of these rows, with both classes; all where it is 0."""
+    if not count:
+        return rest
+    rng = np.random.default_rng(draw)
+    while True:
+        some = np.sort(rng.choice(rest, count, replace=False))
+        if 5 <= answers.y[some].sum() <= count - 5:
+            return some
+
+
+Way = Callable[[NDArray[np.float32], Answers, Floats, NDArray[np.int64]], Floats]
+"""Features (n, d), answers, log-odds of the default, rows whose labels are known -> log-odds (n,) of all rows."""
+
+
+def adapted(X: NDArray[np.float32], answers: Answers, base: Floats, some: NDArray[np.int64]) -> Floats:
+    """The bundled default with base rates and scale: `metaprobe adapt`."""
+    fit = fit_offsets(base[some][:, None], answers.y[some], answers.run[some], expected=1.0, sd=0.5)
+    return fit.weights[0] * base + fit.rates.of(answers.run)
+
+
+def platt_of_mean(X: NDArray[np.float32], answers: Answers, base: Floats, some: NDArray[np.int64]) -> Floats:
+    """The mean log-probability, by Platt's map: what anybody would try first."""
+    mean = np.array([values.mean() for values in answers.logprobs], dtype=np.float64)
+    return fit_platt(mean[some], answers.y[some]).logit(mean)
+
+
+def six_terms(X: NDArray[np.float32], answers: Answers, base: Floats, some: NDArray[np.int64]) -> Floats:
+    """Six terms with base rates of the runs, fitted on these labels alone."""
+    terms = X[:, -len(TERMS) :].astype(np.float64)[:, [TERMS.index(name) for name in SIX]]
+    Z = (terms - terms[some].mean(axis=0)) / (terms[some].std(axis=0) + 1e-9)
+    fit = fit_offsets(Z[some], answers.y[some], answers.run[some])
+    return Z @ fit.weights + fit.rates.of(answers.run)
+
+
+def trained(X: NDArray[np.float32], answers: Answers, base: Floats, some: NDArray[np.int64]) -> Floats:
+    """`metaprobe train quality` on these labels alone."""
+    roles = _roles(answers, some)
+    fit = fit_ladder(X, answers.y, answers.group, answers.run, roles, names=names_of("full+terms"))
+    scores = fit.score_of(X, answers.run)
+    return fit_platt(scores[roles.calibration], answers.y[roles.calibration]).logit(scores)
+
+
+def trees_alone(X: NDArray[np.float32], answers: Answers, base: Floats, some: NDArray[np.int64]) -> Floats:
+    """The recipe before: LightGBM on all windows, without base rates. NaN where it finds nothing to split."""
+    roles, names = _roles(answers, some), names_of("full")
+    try:
+        trees = fit_trees(X[:, : len(names)], answers.y, roles, names=names)
+    except RecordError:
+        return np.full(len(answers), np.nan)
+    scores = trees.score(X[:, : len(names)])
+    return fit_platt(scores[roles.calibration], answers.y[roles.calibration]).logit(scores)
+
+
+WAYS: dict[str, Way] = {
+    "adapted default": adapted,
+    "trained": trained,
+    "mean, Platt": platt_of_mean,
+    "six terms": six_terms,
+    "trees alone": trees_alone,
+}
+
+
+def _roles(answers: Answers, some: NDArray[np.int64]) -> Roles:
+    """Roles among these rows."""
+    parts = [part for _, part in group_folds(some, answers.group.tolist(), answers.y, 5, 1)]
+    return Roles(np.sort(np.concatenate(parts[:3])), parts[3], parts[4], np.empty(0, dtype=np.int64))
+
+
+def _figures(answers: Answers, scores: Floats) -> dict[str, Any]:
+    """AUROC pooled and within runs, calibration error and Brier skill, each the mean over draws (R, n)."""
+    within, kept = StratifiedAuroc(answers.run), [row for row in scores if np.isfinite(row).all()]
+    if not kept:
+        return {}
+    weights = cluster_weights(answers.group.tolist(), 300)
+    mean = np.array([values.mean() for values in answers.logprobs])
+    y = answers.y
+    return {
+        "auroc": round(float(np.mean([auroc(y, row) for row in kept])), 3),
+        "within": round(float(np.mean([within(y, row) for row in kept])), 3),
+        "ece": round(float(np.mean([ece(y, expit(row)) for row in kept])), 3),
+        "brier_skill": round(float(np.mean([brier_skill(y, expit(row)) for row in kept])), 3),
+        "over_mean": shown(paired_difference(auroc, y, kept[0], mean, weights)),
+        "within_over_mean": shown(paired_difference(within, y, kept[0], mean, weights)),
+    }
+
+
+def _keep(name: str, found: dict[str, Any]) -> None:
+    kept = json.loads(MEASURED.read_text(encoding="utf-8")) if MEASURED.exists() else {}
+    MEASURED.write_text(json.dumps(kept | {name: found}, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

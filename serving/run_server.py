@@ -1,0 +1,94 @@
+"""Runs the server: one process or several, each with its own session, until it is asked to end."""
+
+import logging
+import os
+import socket
+import tempfile
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from metaprobe.records.extras import require
+from metaprobe.serving.app import create_app
+from metaprobe.serving.settings import Settings, SettingsError
+
+if TYPE_CHECKING:
+    import uvicorn
+
+BACKLOG = 2048
+KEEP_ALIVE_S = 75
+"""Longer than clients keep idle connections, so that none is closed just as a request comes."""
+
+LOGGING: dict[str, Any] = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"}},
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "loggers": {name: {"handlers": ["stderr"], "level": "INFO"} for name in ("uvicorn", "metaprobe")},
+}
+
+
+def serve(settings: Settings) -> None:
+    """Serves until SIGINT or SIGTERM; requests in flight are then finished, for `grace_s` at most."""
+    require("uvicorn", "serve")
+    if settings.workers == 1:
+        from uvicorn import Server
+
+        _listener(settings).close()  # else uvicorn says only in its log, after loading, that the port is taken
+        with suppress(KeyboardInterrupt):  # which uvicorn raises once more after it has ended in order
+            Server(server_config(settings)).run()
+        return
+    from uvicorn.supervisors import Multiprocess
+
+    with tempfile.TemporaryDirectory(prefix="metaprobe-metrics-") as shared:
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = shared  # read when the workers import prometheus_client
+        create_app(settings)  # what is wrong is said once, here, and not by every worker
+        listener, config = _listener(settings), server_config(settings)
+        listener.listen(BACKLOG)  # from here on, whoever connects waits for the workers
+        port = listener.getsockname()[1]
+        logging.getLogger("uvicorn.error").info("Uvicorn running on http://%s:%d", settings.host, port)
+        Multiprocess(config, sockets=[listener]).run()
+
+
+def _listener(settings: Settings) -> socket.socket:
+    """A bound socket, for workers to share. Raises `SettingsError` where nobody may listen there.
+
+    uvicorn's own is not named as TCP, so asyncio leaves Nagle's algorithm on: an answer in two writes takes 40 ms.
+    """
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((settings.host, settings.port))
+    except OSError as error:
+        listener.close()
+        raise SettingsError(
+            f"cannot listen on {settings.host}, port {settings.port}: {error.strerror}; name another --port (0 takes a "
+            "free one), or another --host"
+        ) from error
+    return listener
+
+
+def server_config(settings: Settings, *, log_config: dict[str, Any] | None = LOGGING) -> "uvicorn.Config":
+    """How uvicorn serves the application. Its own access log is off: ours leaves out what callers wrote."""
+    import uvicorn
+
+    from metaprobe.serving.sockets import BoundedProtocol, bounds_of
+
+    return uvicorn.Config(
+        partial(create_app, settings),
+        factory=True,
+        http=partial(BoundedProtocol, bounds=bounds_of(settings)),  # type: ignore[arg-type]  # it is only ever called
+        lifespan="on",
+        host=settings.host,
+        port=settings.port,
+        workers=settings.workers,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        ws="none",
+        log_config=log_config,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=settings.grace_s,
+        backlog=BACKLOG,
+    )

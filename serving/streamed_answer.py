@@ -1,0 +1,214 @@
+"""A streamed answer on its way through: passed on as it comes, read along, and ended with a verdict."""
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from metaprobe.records.errors import InvalidResponse
+from metaprobe.records.openai_stream import StreamedCompletion
+from metaprobe.serving.gating import GatedAnswer, Gates
+from metaprobe.serving.refusal import error_object
+from metaprobe.serving.scorer import Scorer, log_unexpected
+from metaprobe.serving.sse import EventSplitter, data_of, with_data
+from metaprobe.serving.wire import UNREADABLE, VERDICT, ChatRequest, combine_verdicts, hide
+
+logger = logging.getLogger(__name__)
+
+DONE = b"[DONE]"
+MAX_EVENT_BYTES = 4 << 20
+"""A longer event passes on without being read, and there is no verdict."""
+_KNOWN = ("id", "created", "model", "system_fingerprint", "service_tier")
+
+
+class ScoredStream:
+    """`feed` gives the bytes to pass on for those that came; `end` or `cut` what is left to be said."""
+
+    def __init__(
+        self,
+        scorer: Scorer,
+        asked: ChatRequest,
+        gates: Gates | None,
+        *,
+        gated_reason: str,
+        max_bytes: int,
+        no_logprobs: str,
+    ) -> None:
+        """`gated_reason`: the finish reason of an answer that the gate ended. `no_logprobs`: why none can be expected;
+        empty where they were asked for."""
+        self._scorer = scorer
+        self._gated_reason = gated_reason
+        self._asked = asked
+        # Of several answers in one stream, none can be ended without the others.
+        self._gated = GatedAnswer(None if asked.several else gates)
+        self._max_bytes = max_bytes
+        self._events = EventSplitter()
+        self._choices: dict[int, StreamedCompletion] = {}
+        self._known: dict[str, Any] = {}
+        self._reason = no_logprobs
+        """Why there will be no verdict; empty while there may be one."""
+        self._bytes = 0
+        self._said = False
+        self.seconds = 0.0
+        """Time spent here."""
+
+    @property
+    def action(self) -> str:
+        """How the gate ended the answer, and the upstream is to be closed; empty as long as it has not."""
+        return self._gated.action
+
+    def feed(self, data: bytes) -> bytes:
+        """What to pass on: the events that are whole by now."""
+        started = time.perf_counter()
+        self._bytes += len(data)
+        out = []
+        for event in self._events.feed(data):
+            out.append(self._passed(event))
+            if self.action:
+                out.append(self._stop())
+                break
+        if self._events.pending > MAX_EVENT_BYTES:
+            self._give_up("an event of the stream was too long to be read")
+            out.append(self._events.rest())
+        if self._bytes > self._max_bytes:
+            self._give_up(f"the answer is longer than {self._max_bytes} bytes")
+            self._choices.clear()
+        self.seconds += time.perf_counter() - started
+        return b"".join(out)
+
+    def end(self) -> bytes:
+        """What to pass on when the upstream has closed the stream in good order."""
+        # Also where the last event lacks its empty line; [DONE] is not made up where it did not come.
+        rest = b"" if self.action else self._events.rest()
+        if not rest.strip():
+            out = rest
+        elif _unfinished(rest):
+            return self.cut(502, "upstream_cut", "the upstream's stream ended in the middle of an event")
+        else:
+            out = self._passed(rest)
+            out += b"" if out.endswith((b"\n\n", b"\r\n\r\n")) else b"\n\n"  # what follows is an event of its own
+        if not self._said:
+            out += self._verdict_event()
+        return out
+
+    def cut(self, status: int, code: str, message: str) -> bytes:
+        """What to pass on when the upstream's stream broke: an error that clients raise, and no [DONE]."""
+        if self._said:
+            return b""
+        self._said = True
+        void = self._scorer.none(message)
+        return _event({"error": error_object(status, code, message), VERDICT: void})
+
+    def _passed(self, event: bytes) -> bytes:
+        data = data_of(event)
+        if not data:
+            return event
+        if data == DONE:
+            return event if self._said else self._verdict_event() + event
+        try:
+            chunk = msgspec.json.decode(data)
+        except UNREADABLE:
+            self._give_up("a chunk of the upstream's stream is not JSON")
+            return event
+        if not isinstance(chunk, dict):
+            self._give_up("a chunk of the upstream's stream is not an object")
+            return event
+        if chunk.get("error"):
+            self._give_up("the upstream sent an error instead of the rest of the answer")
+            return event
+        if chunk.get("usage") and not chunk.get("choices") and not self._said and self._is_over():
+            return self._verdict_event() + event  # openai's helper takes the usage from the last chunk, and no other
+        try:
+            has_logprobs = self._read(chunk)
+        except Exception as error:  # the answer must reach its caller, whatever its chunks look like
+            if not isinstance(error, InvalidResponse):
+                log_unexpected(logger, "reading a chunk", error)
+            self._give_up("a chunk of the upstream's stream is not what a chunk should be")
+            has_logprobs = True
+        return with_data(event, hide(data, self._asked)) if has_logprobs and self._asked.changed else event
+
+    def _read(self, chunk: dict[str, Any]) -> bool:
+        """Takes in a chunk; whether it brought log-probabilities."""
+        self._known.update({name: chunk[name] for name in _KNOWN if name in chunk})
+        choices = chunk.get("choices")
+        if not isinstance(choices, list):
+            return False
+        has_logprobs = False
+        for choice in choices:
+            if not isinstance(choice, Mapping):
+                raise InvalidResponse(f"a choice came as {type(choice).__name__}; expected an object")
+            has_logprobs |= choice.get("logprobs") is not None
+            if self._reason:
+                continue
+            index = choice.get("index", 0)
+            if not isinstance(index, int) or not 0 <= index < 1024:
+                raise InvalidResponse("a choice has no index from 0 on")
+            completion = self._choices.setdefault(index, StreamedCompletion(index))
+            completion.add({**chunk, "choices": [choice]})
+            if completion.declined or completion.called or len(self._choices) > 1:
+                self._gated.step_back()  # neither refusal nor tool call has a score, and none may end another
+            if not completion.ended:
+                self._gated.push(completion.spoken, str(chunk.get("model") or ""), shown=completion.shown)
+        return has_logprobs
+
+    def _is_over(self) -> bool:
+        """Whether nothing that is still to come changes the verdict."""
+        return bool(self._reason or self._choices) and all(choice.ended for choice in self._choices.values())
+
+    def _give_up(self, reason: str) -> None:
+        self._reason = self._reason or reason
+        self._gated.step_back()
+
+    def _stop(self) -> bytes:
+        """The answer's end where the gate ended it.
+
+        The verdict comes twice, for openai's own helper raises at most finish reasons and does not hand on their chunk.
+        """
+        self._said = True
+        score, reason, details = self._gated.verdict()
+        choice = {"index": next(iter(self._choices)), "delta": {}, "logprobs": None, "finish_reason": None}
+        verdict = self._scorer.stopped(score, reason) | {"gate": details}
+        last = self._chunk({**choice, "finish_reason": self._gated_reason}, verdict)
+        return self._chunk(choice, verdict) + last + b"data: " + DONE + b"\n\n"
+
+    def _verdict_event(self) -> bytes:
+        self._said = True
+        verdicts = [self._verdict(self._choices[index]) for index in sorted(self._choices)]
+        if not verdicts:
+            verdicts = [self._scorer.none(self._reason or "the upstream's stream holds no answer")]
+        # An empty delta, not an empty list of choices: many a caller reads `chunk.choices[0]` without looking.
+        choice = {"index": min(self._choices, default=0), "delta": {}, "logprobs": None, "finish_reason": None}
+        return self._chunk(choice, combine_verdicts(verdicts))
+
+    def _verdict(self, completion: StreamedCompletion) -> dict[str, Any]:
+        if self._reason:
+            return self._scorer.none(self._reason)
+        if not completion.ended:
+            return self._scorer.none("the upstream's stream ended before the answer did (it has no finish_reason)")
+        verdict = self._scorer.verdict(completion.completion())
+        verdict["reason"] = "; ".join(dict.fromkeys(filter(None, [verdict["reason"], self._gated.note])))
+        return verdict
+
+    def _chunk(self, choice: dict[str, Any], verdict: dict[str, Any]) -> bytes:
+        known = {"id": "metaprobe", "created": int(time.time()), "model": "", **self._known}
+        return _event({**known, "object": "chat.completion.chunk", "choices": [choice], VERDICT: verdict})
+
+
+def _event(value: object) -> bytes:
+    return b"data: " + msgspec.json.encode(value) + b"\n\n"
+
+
+def _unfinished(event: bytes) -> bool:
+    """Whether the upstream stopped in the middle of its last event."""
+    data = data_of(event)
+    if not data:
+        return not event.lstrip().startswith((b":", b"event:", b"id:", b"retry:"))
+    if data == DONE:
+        return False
+    try:
+        msgspec.json.decode(data)
+    except UNREADABLE:
+        return True
+    return False

@@ -1,0 +1,314 @@
+"""Watches an answer being streamed: every chunk passes through untouched, and at the end there is a verdict.
+
+    for chunk in (watched := watch(stream, predictor, gates)): ...
+    watched.verdict, watched.action
+
+`stream` is what the openai client returns for `stream=True` (chat completions or Responses; sync or async), or any
+other iterable of such chunks, LiteLLM's for one. Neither the client nor the stream is changed.
+"""
+
+import inspect
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from types import TracebackType
+from typing import Any, Generic, Protocol, Self, TypedDict, TypeVar, overload, runtime_checkable
+
+from metaprobe.probes.quality import QualityPredictor, Verdict
+from metaprobe.records.errors import InvalidResponse
+from metaprobe.records.openai_format import first_of
+from metaprobe.records.openai_stream import CUT, StreamedCompletion
+from metaprobe.records.reading import as_list, fields, text
+from metaprobe.records.responses_format import begins_call, is_event
+from metaprobe.serving.gating import AnswerGate, GatedAnswer, Gates
+from metaprobe.serving.scored import OnVerdict, Scored, score
+
+T = TypeVar("T")
+
+
+@overload
+def watch(
+    stream: AsyncIterable[T],
+    predictor: QualityPredictor,
+    gate: Gates | AnswerGate | None = None,
+    *,
+    on_verdict: OnVerdict | None = None,
+) -> "AsyncWatchedStream[T]": ...
+@overload
+def watch(
+    stream: Iterable[T],
+    predictor: QualityPredictor,
+    gate: Gates | AnswerGate | None = None,
+    *,
+    on_verdict: OnVerdict | None = None,
+) -> "WatchedStream[T]": ...
+def watch(
+    stream: Iterable[T] | AsyncIterable[T],
+    predictor: QualityPredictor,
+    gate: Gates | AnswerGate | None = None,
+    *,
+    on_verdict: OnVerdict | None = None,
+) -> "WatchedStream[T] | AsyncWatchedStream[T]":
+    """The same stream, sync or async as it came, that ends with a verdict; to be iterated once.
+
+        >>> entry = {"token": "4", "logprob": -0.1}
+        >>> chunk = {"choices": [{"index": 0, "delta": {"content": "4"}, "logprobs": {"content": [entry]}}]}
+        >>> end = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+        >>> watched = watch([chunk, end], QualityPredictor.load())
+        >>> len(list(watched)), watched.verdict.flagged
+        (2, False)
+
+    `gate`: a `StreamingGate`, which is started for this answer, or a gate started already. When it says stop or
+    escalate the upstream stream is closed, so that the server can end its work; the chunk that decided it still comes.
+    `on_verdict` is called once: at the end, when the gate fires, when the stream fails (the error then goes on to the
+    caller), or when it is closed before its end.
+    """
+    watcher = _Watcher(predictor, gate)
+    if not isinstance(stream, AsyncIterable):
+        return WatchedStream(stream, watcher, on_verdict)
+    if not isinstance(stream, Iterable):
+        return AsyncWatchedStream(stream, watcher, on_verdict)
+    return _EitherWatchedStream(stream, watcher, on_verdict)
+
+
+class _Watched(Generic[T]):
+    """What is known of the answer, now and at the end. Other attributes are those of the upstream stream."""
+
+    def __init__(self, stream: Any, watcher: "_Watcher", on_verdict: OnVerdict | None) -> None:
+        self._stream = stream
+        self._watcher = watcher
+        self._on_verdict = on_verdict
+        self.scored: Scored | None = None
+        """The verdict and what it is of; None until the stream has ended."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        return getattr(self._stream, name)
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """None until the stream has ended, and where there is none for `reason`. Of an answer that the gate ended, the
+        gate's own P(good): the predictor knows only finished ones."""
+        return None if self.scored is None else self.scored.verdict
+
+    @property
+    def reason(self) -> str:
+        """Why there is no verdict, or what else is to be known of it."""
+        return "the stream has not ended" if self.scored is None else self.scored.reason
+
+    @property
+    def action(self) -> str:
+        """`continue`, or `stop` or `escalate` once the gate has said so."""
+        return self._watcher.gated.action or "continue"
+
+    @property
+    def tokens_seen(self) -> int:
+        """Tokens with a log-probability so far."""
+        return self._watcher.tokens_seen
+
+    def _end(self, scored: Scored) -> object:
+        self.scored = scored
+        return None if self._on_verdict is None else self._on_verdict(scored)
+
+
+class WatchedStream(_Watched[T], Iterator[T]):
+    """What `watch` makes of a stream."""
+
+    def __next__(self) -> T:
+        if self.scored is not None:
+            raise StopIteration
+        try:
+            chunk: T = next(self._chunks)
+        except StopIteration:
+            self._end(self._watcher.finished())
+            raise
+        except Exception as error:
+            self._end(self._watcher.unfinished(f"the stream failed ({type(error).__name__})"))
+            raise
+        if self._watcher.add(chunk):
+            self._close()
+            self._end(self._watcher.gate_fired())
+        return chunk
+
+    def close(self) -> None:
+        """Closes the upstream stream; without a verdict where the answer had not ended."""
+        self._close()
+        if self.scored is None:
+            self._end(self._watcher.unfinished("the stream was closed before its end"))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @cached_property
+    def _chunks(self) -> Iterator[T]:
+        return iter(self._stream)
+
+    def _close(self) -> None:
+        close = getattr(self._stream, "close", None)
+        if close is not None:
+            close()
+
+
+class AsyncWatchedStream(_Watched[T], AsyncIterator[T]):
+    """The same of an asynchronous stream. Scoring takes well under a millisecond and is done in the event loop."""
+
+    async def __anext__(self) -> T:
+        if self.scored is not None:
+            raise StopAsyncIteration
+        try:
+            chunk: T = await anext(self._achunks)
+        except StopAsyncIteration:
+            await _done(self._end(self._watcher.finished()))
+            raise
+        except Exception as error:
+            await _done(self._end(self._watcher.unfinished(f"the stream failed ({type(error).__name__})")))
+            raise
+        if self._watcher.add(chunk):
+            await self._aclose()
+            await _done(self._end(self._watcher.gate_fired()))
+        return chunk
+
+    async def aclose(self) -> None:
+        """Closes the upstream stream; without a verdict where the answer had not ended."""
+        await self._aclose()
+        if self.scored is None:
+            await _done(self._end(self._watcher.unfinished("the stream was closed before its end")))
+
+    close: Any = aclose
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    @cached_property
+    def _achunks(self) -> AsyncIterator[T]:
+        return aiter(self._stream)
+
+    async def _aclose(self) -> None:
+        close = getattr(self._stream, "aclose", None) or getattr(self._stream, "close", None)
+        if close is not None:
+            await _done(close())
+
+
+class _EitherWatchedStream(WatchedStream[T], AsyncWatchedStream[T]):
+    """Of a stream that does not say which it is, as LiteLLM's; its caller knows. `close` is the synchronous one."""
+
+
+async def _done(value: object) -> None:
+    if inspect.isawaitable(value):
+        await value
+
+
+class _Watcher:
+    """Gathers what passes, and asks gate and predictor."""
+
+    def __init__(self, predictor: QualityPredictor, gate: Gates | AnswerGate | None) -> None:
+        # Said now, and not in the middle of the caller's stream.
+        if not hasattr(predictor, "predict"):
+            raise TypeError(f"predictor is a {type(predictor).__name__}; expected a QualityPredictor")
+        if gate is not None and not hasattr(gate, "start") and not hasattr(gate, "push"):
+            raise TypeError(f"gate is a {type(gate).__name__}; expected a StreamingGate, or a gate that it started")
+        if getattr(gate, "fired_at", None) is not None:
+            raise ValueError("this gate has fired for another answer; start a new one for this")
+        self._predictor = predictor
+        self._completion = StreamedCompletion()
+        self._events: list[Mapping[str, Any]] = []
+        self._named: dict[str, str] = {}
+        self._unreadable = ""
+        self.gated = GatedAnswer(gate if gate is None or isinstance(gate, _Starts) else _Started(gate))
+        self.tokens_seen = 0
+
+    def add(self, chunk: object) -> bool:
+        """Takes in one chunk; whether the gate ends the answer with it."""
+        try:
+            entries = self._entries(chunk)
+        except InvalidResponse as error:
+            self._unreadable = self._unreadable or str(error)
+            self.gated.step_back()
+            return False
+        if self._completion.declined or self._completion.called:
+            self.gated.step_back()  # neither a refusal nor a tool call has a score
+        if not self._completion.ended:  # nothing is left to stop
+            shown = bool(self._events) or self._completion.shown
+            self.gated.push(entries, self._named.get("model", ""), shown=shown)
+        return bool(self.gated.action)
+
+    def finished(self) -> Scored:
+        if self._unreadable:
+            return Scored(None, self._unreadable, **self._of())
+        cut = "" if self._events or self._completion.ended else CUT
+        note = "; ".join(filter(None, [cut, first_of(1 + self._completion.has_others, 0), self.gated.note]))
+        return score(self._predictor, self._events or self._completion.completion(), note=note, **self._of())
+
+    def gate_fired(self) -> Scored:
+        value, reason, _ = self.gated.verdict()
+        digest = self._predictor.checkpoint.digest
+        verdict = Verdict(value, {}, critical=None, flagged=True, in_support=None, checkpoint=digest, reason=reason)
+        return Scored(verdict, reason, **self._of())
+
+    def unfinished(self, why: str) -> Scored:
+        return Scored(None, f"{why}, after {self.tokens_seen} tokens", **self._of())
+
+    def _of(self) -> "_Of":
+        return {"response_id": self._named.get("id", ""), "model": self._named.get("model", "")}
+
+    def _entries(self, chunk: object) -> Sequence[Mapping[str, Any]]:
+        """The entries (token, logprob, top_logprobs) of the answer's tokens, not the thinking's, in this chunk."""
+        held = fields(chunk) or {}
+        if held.get("type") == "chunk":  # an event of openai's `chat.completions.stream`, which wraps the chunk
+            chunk = held.get("chunk")
+            held = fields(chunk) or {}
+        elif "choices" not in held and "type" in held and not is_event(held):
+            return ()  # its other events say the same again
+        if held.get("error"):
+            raise InvalidResponse("the server sent an error instead of the rest of the answer")
+        if any((fields(choice) or {}).get("index", 0) for choice in as_list(held.get("choices")) or ()):
+            self.gated.step_back()  # one of several answers must not end the others
+        named = fields(held.get("response")) or held
+        self._named.update({key: text(named[key]) for key in ("id", "model") if named.get(key)})
+        if not is_event(held):
+            self.tokens_seen += len(self._completion.add(chunk)[1])
+            return [_with_alternatives(entry) for entry in self._completion.spoken]
+        self._events.append(held)
+        if begins_call(held):
+            self.gated.step_back()
+        if held["type"] != "response.output_text.delta":
+            return ()
+        given = [entry for entry in map(fields, as_list(held.get("logprobs")) or ()) if entry]
+        self.tokens_seen += len(given)
+        return [_with_alternatives(entry) for entry in given]
+
+
+class _Of(TypedDict):
+    response_id: str
+    model: str
+
+
+@runtime_checkable
+class _Starts(Gates, Protocol):
+    """Gates, distinguished from a gate at run time."""
+
+
+class _Started:
+    """Gives the one gate it was given."""
+
+    def __init__(self, gate: AnswerGate) -> None:
+        self._gate = gate
+
+    def start(self, *, model: str = "") -> AnswerGate:
+        return self._gate
+
+
+def _with_alternatives(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The entry, its alternatives as mappings too: in the openai client's chunks they are objects."""
+    given = as_list(entry.get("top_logprobs"))
+    return {**entry, "top_logprobs": [fields(alternative) for alternative in given]} if given else entry

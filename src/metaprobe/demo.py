@@ -1,0 +1,87 @@
+"""The main job on a local model, end to end: collect, train, export, compare, report."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from metaprobe.checkpoints import Checkpoint
+from metaprobe.collecting.collect import CollectReport
+from metaprobe.collecting.launch import CollectionPlan, CollectionWatch, launch
+from metaprobe.eval.results import Comparison, PolicyResult
+from metaprobe.llms.weights import DEFAULT_MODEL
+from metaprobe.records.errors import RecordError
+from metaprobe.training.ask_again.train import train_choice
+from metaprobe.training.comparison.write_comparison import write_comparison
+from metaprobe.training.crossfit.methods import AFTER, BEFORE
+from metaprobe.training.crossfit.study import OnStep, study
+from metaprobe.training.hidden.train import write_hidden
+from metaprobe.training.quality.train import write_quality
+
+SYSTEM = "self-report"
+TASK = "metacog-eval"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Demo:
+    """What the demo made."""
+
+    collected: CollectReport
+    checkpoints: tuple[Checkpoint, ...]
+    comparison: Comparison
+    report: Path
+
+
+def collect_demo(
+    folder: Path,
+    *,
+    model: str = DEFAULT_MODEL,
+    limit: int | None = None,
+    batch_size: int = 32,
+    watch: CollectionWatch,
+) -> CollectReport:
+    """Every item of MetaCog-Eval, directly and step by step, with every third layer's hidden states."""
+    plan = CollectionPlan(system=SYSTEM, task=TASK, llm=(model,), limit=limit, layers="every:3", batch_size=batch_size)
+    return launch(plan, folder / "runs", watch)
+
+
+def train_demo(
+    folder: Path,
+    *,
+    collected: CollectReport,
+    folds: int = 5,
+    seed: int = 0,
+    command: str = "metaprobe demo",
+    on_step: OnStep,
+) -> Demo:
+    """Checkpoints and the report, from the runs that `collect_demo` stored.
+
+    `command`: with the options that were given, for the records of what is made.
+    """
+    stores = [folder / "runs"]
+    found = study(stores, folds=folds, seed=seed, on_step=on_step)
+    at = folder / "checkpoints"
+    on_step("audit and export: quality")
+    quality = write_quality(at / "quality", {"correct": found}, command=command)
+    on_step("audit and export: difficulty")
+    difficulty = write_hidden(at / "difficulty", found, when="before", target="correct", command=command)
+    on_step("audit and export: confidence")
+    confidence = write_hidden(at / "confidence", found, when="after", target="correct", command=command)
+    checkpoints, notes = [quality, difficulty, confidence], list[str]()
+    policies: tuple[PolicyResult, ...] = ()
+    on_step("audit and export: choice")
+    try:
+        choice, policies = train_choice(at / "choice", stores, seed=seed, folds=folds, command=command)
+        checkpoints.append(choice)
+    except RecordError as error:  # with --limit there may be too few items; the rest is worth having
+        notes.append(f"No choice between direct and step by step was trained: {error}")
+    if collected.failed:
+        notes.append(f"{len(collected.failed)} runs failed and are missing here; run the demo again to try them again.")
+    on_step("compare and report")
+    comparison, report = write_comparison(
+        folder / "report",
+        found,
+        choices=policies,
+        notes=notes,
+        probes={BEFORE: difficulty, AFTER: confidence},
+        command=command,
+    )
+    return Demo(collected, tuple(checkpoints), comparison, report)

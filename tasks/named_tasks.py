@@ -1,0 +1,111 @@
+"""From a task's name, or a file of items, to the items."""
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+
+from metaprobe.records.errors import RecordError
+from metaprobe.records.plugins import entry_point_names, load_plugin
+from metaprobe.records.types import Item
+from metaprobe.tasks.arithmetic import TASK as ARITHMETIC
+from metaprobe.tasks.asap import TASK as ASAP
+from metaprobe.tasks.bbq import TASK as BBQ
+from metaprobe.tasks.bold import TASK as BOLD
+from metaprobe.tasks.ciar import TASK as CIAR
+from metaprobe.tasks.creak import TASK as CREAK
+from metaprobe.tasks.crows_pairs import TASK as CROWS_PAIRS
+from metaprobe.tasks.essays import TASK as ESSAYS
+from metaprobe.tasks.factual_qa import TASK as FACTUAL_QA
+from metaprobe.tasks.gsm8k import TASK as GSM8K
+from metaprobe.tasks.honest import TASK as HONEST
+from metaprobe.tasks.items_file import read_items
+from metaprobe.tasks.metacog_eval import SEED
+from metaprobe.tasks.metacog_eval import TASK as METACOG_EVAL
+from metaprobe.tasks.mmlu import TASK as MMLU
+from metaprobe.tasks.places import TASK as PLACES
+from metaprobe.tasks.row_sources import rows_of
+from metaprobe.tasks.task import Task
+from metaprobe.tasks.true_false import TASK as TRUE_FALSE
+from metaprobe.tasks.truthfulqa import TASK as TRUTHFULQA
+
+DEFAULT_SEED = SEED
+ENTRY_POINTS = "metaprobe.tasks"
+"""Group of entry points in which an installed package gives task sets of its own."""
+
+TASKS = {
+    task.name: task
+    for task in (
+        GSM8K,
+        TRUTHFULQA,
+        CIAR,
+        CREAK,
+        MMLU,
+        BBQ,
+        CROWS_PAIRS,
+        BOLD,
+        HONEST,
+        ASAP,
+        ESSAYS,
+        PLACES,
+        TRUE_FALSE,
+        FACTUAL_QA,
+        ARITHMETIC,
+        METACOG_EVAL,
+    )
+}
+
+
+def load_task(
+    name: str,
+    *,
+    seed: int = DEFAULT_SEED,
+    limit: int | None = None,
+    data: str | Path | None = None,
+    split: str | None = None,
+) -> list[Item]:
+    """The items of a task set, or of a `.jsonl` file with one item a line (at least id, question and gold).
+
+    `name`: one of `task_names`, a path, or `MODULE:NAME` of a `Task` in code of your own.
+
+    `data`: a folder of JSON lines, or `hf:OWNER/NAME[:CONFIG]` for a hub data set (`hf:` alone for the known one); by
+    default the task's folder within METAPROBE_DATA. `split`: by default the task's first. `limit` takes an even spread
+    over dimensions and levels, always the same one. Raises `RecordError` for an unknown name or split and for data that
+    are not there (with where to get them), `ImportFileError`, with file and line, for a bad item.
+    """
+    if limit is not None and limit < 1:
+        raise RecordError(f"limit is {limit}; expected a whole number of 1 or more, or None for every item")
+    task = None if name.endswith((".jsonl", ".jsonl.gz")) else _task(name)
+    if task is not None and task.folder:
+        split = split or task.default_split
+        items = task.made(rows_of(task, data, split), seed, split)
+    elif data is not None or split is not None:
+        raise RecordError(f"{name} has no splits and needs no data: leave out data={data!r} and split={split!r}")
+    else:
+        items = read_items(Path(name)) if task is None else task.made((), seed)
+    return items if limit is None else _spread(items, limit)
+
+
+def task_names() -> tuple[str, ...]:
+    """Returns the names that `load_task` takes: those of the package, then those of installed packages."""
+    return tuple(dict.fromkeys((*TASKS, *entry_point_names(ENTRY_POINTS))))
+
+
+def _task(name: str) -> Task:
+    task = TASKS.get(name) or load_plugin(name, ENTRY_POINTS, Task, "task")
+    if task is None:
+        raise RecordError(
+            f"no task {name!r}; expected one of {', '.join(task_names())}, a .jsonl file of items, MODULE:NAME of a "
+            f"task of your own, or an entry point in {ENTRY_POINTS}"
+        )
+    if TASKS.get(task.name, task) is not task:
+        raise RecordError(f"task {name!r} calls itself {task.name!r}, as one of the package: give it another name")
+    return task
+
+
+def _spread(items: Sequence[Item], limit: int) -> list[Item]:
+    """The first of each cell of dimension x level, then the second of each, and so on, `limit` in all."""
+    cells: dict[tuple[str, str], list[Item]] = {}
+    for item in items:
+        cells.setdefault((item.dimension, item.level), []).append(item)
+    rounds = itertools.zip_longest(*cells.values())
+    return [item for one in rounds for item in one if item is not None][:limit]

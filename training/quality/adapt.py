@@ -1,0 +1,343 @@
+"""The same predictor for runs of one's own, from a few dozen labels: base rate and scale, and nothing that they cannot
+carry.
+
+    log-odds = base rate of the run + scale x what the checkpoint says of the answer
+
+Both are shrunk towards what the checkpoint's own training runs were like (their spread is in its contract), so that
+twenty labels move little and two thousand decide. The order of answers of one run stays as it is: a threshold that is
+set on all labels therefore keeps its promise.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from metaprobe.checkpoints import Checkpoint, check_target
+from metaprobe.checkpoints.manifest import MODEL, RAW
+from metaprobe.eval.compare import Judged, method_results
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, paired_difference
+from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.metrics.stratified import StratifiedAuroc
+from metaprobe.eval.table import AnswerTable, answer_table
+from metaprobe.probes import quality
+from metaprobe.probes.base_rates import CERTAIN, CONTRACT, BaseRates
+from metaprobe.probes.features import features
+from metaprobe.probes.quality import QualityPredictor
+from metaprobe.records.answer_part import answer_of
+from metaprobe.records.errors import RecordError
+from metaprobe.records.extras import require
+from metaprobe.records.importer import read_openai_lines
+from metaprobe.records.openai_format import parse_response
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import Call, Item, Label, Run
+from metaprobe.training.common.calibrators import Floats, Platt, sigmoid
+from metaprobe.training.common.heads import SCALES
+from metaprobe.training.common.offsets import FIRST_BETWEEN, USUAL_SCALES, Fit, fit_offsets
+from metaprobe.training.common.roles import group_folds
+from metaprobe.training.common.write_checkpoint import Export, write_checkpoint
+from metaprobe.training.crossfit.evidence import evidence_of
+from metaprobe.training.crossfit.flagging_measured import flag_points
+from metaprobe.training.crossfit.held_out import ENOUGH_FOR_ECE, training_record
+from metaprobe.training.crossfit.methods import RUN_IDENTITY, Evidence
+from metaprobe.training.crossfit.stored_thresholds import PROMISES, critical_thresholds, promise_thresholds
+
+FEWEST, FEWEST_OF_A_KIND = 20, 3
+"""Labelled answers, and of them right and wrong ones, below which nothing is adapted."""
+LEAST_SCALE = 0.05
+"""Where the labels say that higher scores are worse, the order is kept and the scores are drawn together to this."""
+FOLDS = 5
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Adapted:
+    """One head on the labelled answers."""
+
+    evidence: Evidence
+    before: Floats
+    """(n,): log-odds that the checkpoint gives, of an average run."""
+    fit: Fit
+    held_out: Floats
+    """(n,): probabilities, each by a fit on the other folds."""
+
+    @property
+    def scale(self) -> float:
+        return float(self.fit.weights[0])
+
+    @property
+    def table(self) -> AnswerTable:
+        return self.evidence.table
+
+    @property
+    def runs(self) -> NDArray[np.str_]:
+        return RUN_IDENTITY.cells(self.table)
+
+    @property
+    def log_odds(self) -> Floats:
+        """(n,): adapted, the base rates of the runs included."""
+        return self.scale * self.before + self.fit.rates.of(self.runs)
+
+
+def adapt_quality(
+    checkpoint: str | Path,
+    labelled: Sequence[str | Path],
+    *,
+    out: str | Path,
+    seed: int = 0,
+    command: str = "",
+) -> Checkpoint:
+    """Returns the checkpoint with the base rates and the scale of the labelled answers, written to `out`.
+
+    `labelled`: run stores, or files of import lines with labels. Every head that is a probability and that has labels
+    there is adapted, the others stay. Raises `RecordError` where there are fewer than 20 labelled answers of a head, or
+    fewer than 3 of either kind.
+    """
+    require("onnx", "fit")
+    check_target(out, quality.KIND)
+    runs = [one for path in labelled for one in _read(Path(path))]
+    return adapt_predictor(QualityPredictor.load(checkpoint), runs, out=out, seed=seed, command=command)
+
+
+def adapt_predictor(
+    predictor: QualityPredictor, runs: Sequence[Run], *, out: str | Path, seed: int = 0, command: str = ""
+) -> Checkpoint:
+    """The same from runs in memory."""
+    manifest = predictor.checkpoint.manifest
+    known = _known(predictor)
+    heads = [output.name for output in manifest.outputs if output.name not in SCALES]
+    labels = {label.name for one in runs for label in one.labels}
+    if not (targets := [name for name in heads if name in labels]):
+        raise RecordError(
+            f"the labelled answers hold labels {', '.join(sorted(labels)) or 'of no name'}; the checkpoint's heads "
+            f"that are probabilities are {', '.join(heads)}: label at least one of these"
+        )
+    tables = {name: answer_table(runs, target=name) for name in targets}
+    gathered = evidence_of(runs, tables)
+    found = {name: _adapt_head(predictor, name, evidence, known, seed) for name, evidence in gathered.items()}
+    return _write(predictor, found, out, seed=seed, command=command)
+
+
+def label_responses(
+    responses: Sequence[object], labels: ArrayLike, groups: Sequence[object] | None, target: str
+) -> list[Run]:
+    """Returns a run for each response, in any format of `parse_response`, with its label of 0 or 1."""
+    values = np.asarray(labels, dtype=np.float64)
+    if values.shape != (len(responses),) or (groups is not None and len(groups) != len(responses)):
+        raise RecordError(
+            f"{len(responses)} responses came with labels of shape {values.shape}"
+            f"{'' if groups is None else f' and {len(groups)} groups'}; expected one of each a response"
+        )
+    found = []
+    for i, response in enumerate(responses):
+        parsed = answer_of(parse_response(response))
+        call = Call(
+            id=f"response-{i}",
+            stage="answer",
+            model=parsed.model or "",
+            logprobs=np.asarray(parsed.logprobs, dtype=np.float32),
+            logprobs_mode=parsed.logprobs_mode,
+            finish_reason=parsed.finish_reason,
+        )
+        item = Item(id=call.id, task="", group=call.id if groups is None else str(groups[i]), question="")
+        label = Label(call.id, target, float(values[i]), "caller")
+        found.append(Run(id=call.id, system="adapt", variant="", item=item, calls=(call,), labels=(label,)))
+    return found
+
+
+def _read(path: Path) -> list[Run]:
+    return list(RunStore(path)) if path.is_dir() else list(read_openai_lines(path))
+
+
+def _known(predictor: QualityPredictor) -> BaseRates | None:
+    manifest = predictor.checkpoint.manifest
+    heads = [output.name for output in manifest.outputs if output.name not in SCALES]
+    return BaseRates.from_contract(manifest.contract, heads)
+
+
+def _adapt_head(
+    predictor: QualityPredictor, name: str, evidence: Evidence, known: BaseRates | None, seed: int
+) -> Adapted:
+    table = evidence.table
+    ones = int(table.y.sum())
+    if len(table) < FEWEST or min(ones, len(table) - ones) < FEWEST_OF_A_KIND:
+        raise RecordError(
+            f"{name}: {len(table)} labelled answers, {ones} of them 1 and {len(table) - ones} of them 0; adapting "
+            f"takes {FEWEST}, with {FEWEST_OF_A_KIND} of either kind: label more"
+        )
+    X = features(predictor.schema, list(table.logprobs))
+    value = predictor.checkpoint.run({quality.INPUT: X})[name].ravel().astype(np.float64)
+    p = np.clip(value, CERTAIN, 1 - CERTAIN)
+    before, runs = np.log(p) - np.log1p(-p), RUN_IDENTITY.cells(table)
+    between = FIRST_BETWEEN if known is None else known.between.get(name, FIRST_BETWEEN)
+    scales = USUAL_SCALES if known is None else known.scale.get(name, USUAL_SCALES)
+
+    def fit(rows: NDArray[np.int64]) -> Fit:
+        column, y = before[rows][:, None], table.y[rows]
+        found = fit_offsets(column, y, runs[rows], expected=1.0, sd=scales, mean_sd=between)
+        if found.weights[0] < LEAST_SCALE:
+            found = fit_offsets(column, y, runs[rows], expected=LEAST_SCALE, sd=1e-6, mean_sd=between)
+        return found
+
+    held_out = np.full(len(table), np.nan)
+    for rest, part in group_folds(np.arange(len(table)), table.groups.tolist(), table.y, FOLDS, seed):
+        of = fit(rest)
+        held_out[part] = sigmoid(of.weights[0] * before[part] + of.rates.of(runs[part]))
+    return Adapted(evidence, before, fit(np.arange(len(table))), held_out)
+
+
+def _write(
+    predictor: QualityPredictor, heads: Mapping[str, Adapted], out: str | Path, *, seed: int, command: str
+) -> Checkpoint:
+    base = predictor.checkpoint
+    manifest, contract = base.manifest, dict(base.manifest.contract)
+    maps = {name: Platt(head.scale, head.fit.rates.mean) for name, head in heads.items()}
+    main = next((name for name in quality.MAIN_HEADS if name in heads), next(iter(heads)))
+    largest = heads[main]
+    contract[CONTRACT] = _base_rates(heads, _known(predictor))
+    if len(contract[CONTRACT]["runs"]) < 2:
+        del contract[CONTRACT]  # of one run all is known
+    contract["adapted_from"] = base.digest
+    X = features(predictor.schema, list(largest.table.logprobs))
+    kept = base.run({quality.INPUT: X})
+    expected = {name: values.ravel().astype(np.float64) for name, values in kept.items()}
+    for name, platt in maps.items():
+        p = np.clip(expected[name], CERTAIN, 1 - CERTAIN)
+        expected[name] = platt.probability(np.log(p) - np.log1p(-p))
+    thresholds: dict[str, float] = {}
+    metrics: dict[str, Interval] = {}
+    lines = []
+    for name, head in heads.items():
+        thresholds |= _thresholds(name, head, seed)
+        prefix = f"{name}." if len(heads) > 1 else ""
+        metrics |= {f"{prefix}{figure}": value for figure, value in _measure(head, seed).items()}
+        lines.append(_line(name, head))
+    flagging = flag_points(largest.table, largest.held_out, sigmoid(largest.log_odds), seed=seed)
+    files = {name: (Path(base.path) / name).read_bytes() for name in (MODEL, RAW) if name in (*manifest.files, MODEL)}
+    graphs = {name: map_outputs(data, maps) for name, data in files.items()}
+    return write_checkpoint(
+        out,
+        Export(
+            kind=quality.KIND,
+            title=f"Quality predictor: {' and '.join(expected)}, adapted",
+            summary=(
+                f"Checkpoint {base.digest[:16]} with the base rates and the scale of {len(largest.table)} labelled "
+                "answers; the order of answers of one run is as before."
+                + "".join(PROMISES[name] for name in thresholds if name in PROMISES)
+            ),
+            graph=graphs[MODEL],
+            input_name=quality.INPUT,
+            inputs=X,
+            expected=expected,
+            contract=contract,
+            generator=largest.evidence.generator,
+            training=training_record(largest.evidence, seed, command),
+            calibration="platt",
+            calibrated_on="the labelled answers; numbers by five folds over their groups",
+            metrics=metrics,
+            not_audited=["all of them: the order of answers is that of the checkpoint before, audited there"],
+            thresholds=thresholds,
+            flagging=flagging if main in quality.MAIN_HEADS else (),
+            support=dict(manifest.support),
+            packages=("onnx",),
+            extra={RAW: graphs[RAW]} if RAW in graphs else {},
+            heads=lines,
+        ),
+    )
+
+
+def _base_rates(heads: Mapping[str, Adapted], known: BaseRates | None) -> dict[str, Any]:
+    runs: dict[str, dict[str, float]] = {}
+    for name, head in heads.items():
+        for run, offset in head.fit.rates.runs.items():
+            runs.setdefault(run, {})[name] = offset
+    return {
+        "between": {name: head.fit.rates.between for name, head in heads.items()},
+        "scale": {} if known is None else {name: known.scale[name] for name in heads if name in known.scale},
+        "average": {name: float(head.table.y.mean()) for name, head in heads.items()},
+        "runs": runs,
+    }
+
+
+def _thresholds(name: str, head: Adapted, seed: int) -> dict[str, float]:
+    """Thresholds that so many labels carry, on the adapted probability; the scores that they order were not fitted."""
+    rows, identity = np.arange(len(head.table)), Platt(1.0, 0.0)
+    try:
+        if name == quality.CRITICAL:
+            sound = replace(head.table, y=1 - head.table.y)
+            return critical_thresholds(-head.log_odds, sound, rows, identity, seed=seed)
+        if name in quality.MAIN_HEADS:
+            return promise_thresholds(head.log_odds, head.table, rows, identity, seed=seed)
+    except RecordError:
+        pass  # too few groups
+    return {}
+
+
+def _measure(head: Adapted, seed: int) -> dict[str, Interval]:
+    """What is known of the adapted scores, held out: order, skill, and how far off they are on average."""
+    table, p = head.table, head.held_out
+    weights = cluster_weights(table.groups.tolist(), seed=seed)
+    [found] = method_results(table, [Judged("adapted", "learned", p, p, 1.0)])
+    metrics = {"auroc": found.auroc, "brier_skill": found.brier_skill, "aurc": found.aurc}
+    if len(table) >= ENOUGH_FOR_ECE:
+        metrics["ece"] = found.ece
+    mean = np.array([values.mean() for values in table.logprobs])
+    if len(np.unique(head.runs)) > 1:
+        within = StratifiedAuroc(head.runs)
+        inside = {
+            "auroc_within_runs": interval(within, table.y, p, weights),
+            "auroc_within_runs_gain_over_mean_log_probability": paired_difference(within, table.y, p, mean, weights),
+        }
+        metrics = inside | metrics
+    metrics["auroc_gain_over_mean_log_probability"] = paired_difference(auroc, table.y, p, mean, weights)
+    metrics["mean_score_minus_share_right"] = interval(_gap, table.y, p, weights)
+    return metrics
+
+
+def _gap(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Any:
+    """Mean score less the share of ones; 0 where scores are right on average."""
+    error = np.asarray(score, dtype=np.float64) - np.asarray(y, dtype=np.float64)
+    if weight is None:
+        return float(error.mean())
+    weights = np.asarray(weight, dtype=np.float64)
+    return weights @ error / weights.sum(axis=-1)
+
+
+def _line(name: str, head: Adapted) -> str:
+    count = len(np.unique(head.runs))
+    return (
+        f"{name}: scale {head.scale:.2f}, {len(head.table)} labelled answers of {count} run{'s' * (count > 1)}, "
+        f"{head.table.y.mean():.0%} of them 1"
+    )
+
+
+def map_outputs(graph: bytes, maps: Mapping[str, Platt]) -> bytes:
+    """Returns the graph with each named output, a probability, replaced by Platt's map of its log-odds."""
+    onnx = require("onnx", "fit")
+    model = onnx.load_from_string(graph)
+    node, constant = onnx.helper.make_node, onnx.numpy_helper.from_array
+    for name, platt in maps.items():
+        inner = f"{name}/before"
+        for one in model.graph.node:
+            one.input[:] = [inner if value == name else value for value in one.input]
+            one.output[:] = [inner if value == name else value for value in one.output]
+        own = {key: f"{name}/{key}" for key in ("low", "high", "one", "p", "q", "log_p", "log_q", "log_odds")}
+        values = {own["low"]: CERTAIN, own["high"]: 1 - CERTAIN, own["one"]: 1.0}
+        model.graph.initializer.extend(constant(np.float32(value), key) for key, value in values.items())
+        mapped, constants = platt.onnx_nodes(own["log_odds"], name, f"{name}/adapted")
+        model.graph.initializer.extend(constants)
+        model.graph.node.extend(
+            [
+                node("Clip", [inner, own["low"], own["high"]], [own["p"]]),
+                node("Sub", [own["one"], own["p"]], [own["q"]]),
+                node("Log", [own["p"]], [own["log_p"]]),
+                node("Log", [own["q"]], [own["log_q"]]),
+                node("Sub", [own["log_p"], own["log_q"]], [own["log_odds"]]),
+                *mapped,
+            ]
+        )
+    onnx.checker.check_model(model)
+    data: bytes = model.SerializeToString()
+    return data

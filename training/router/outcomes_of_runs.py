@@ -1,0 +1,140 @@
+"""From runs of MetaCogAgent to outcomes: what a router in the pipeline's place learns from.
+
+What the policy sees at its two points is what the router must be trained on: the confidence that an agent states before
+it answers, the dimension that the classifier gave, and neither the answer nor the question's words, which `State` does
+not carry. The price is of all that the agent was asked, its confidence and its answer.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from metaprobe.eval.systems.metacogagent import ANSWER, ASKING, READ, STATED, outcomes
+from metaprobe.llms.pricing import Price, price_of, read_prices
+from metaprobe.records.errors import RecordError
+from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, outcome_of_line, read_outcomes
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import Call, Run
+from metaprobe.training.options import WrongOptions
+from metaprobe.training.router.confidence_sources import Confidences
+
+ASSESS = "assess"
+
+
+def outcomes_at(
+    path: Path, *, prices: str | Path | None, signals: Sequence[str], seed: int, command: str
+) -> tuple[list[QuestionOutcomes], float | None]:
+    """Returns the outcomes of a file or a folder of runs, and of runs the share of the cost for confidences.
+
+    That share is None for a file. Raises `WrongOptions` for prices or signals of a file, which holds its own.
+    """
+    if path.is_dir():
+        runs, named = RunStore(path), read_prices(Path(prices)) if prices else None
+        confidences = Confidences.load(signals, path, seed=seed, command=command) if signals else None
+        return (
+            outcomes_of(runs, prices=named, confidences=confidences),
+            assessment_part(runs, prices=named, confidences=confidences),
+        )
+    for option, given in (("prices", prices), ("signal", signals)):
+        if given:
+            raise WrongOptions(
+                f"{option} is for a folder of runs; {path} is a file, whose outcomes hold their costs and confidences"
+            )
+    return read_outcomes(path), None
+
+
+def outcomes_of(
+    runs: Iterable[Run], *, prices: Mapping[str, Price] | None = None, confidences: Confidences | None = None
+) -> list[QuestionOutcomes]:
+    """One question an item, with every agent that answered it: whether it was right, how sure it was, the price.
+
+    `confidences`: where each agent's confidence is read, by default as it stands in the run. What the agent need not
+    state is not paid for. `prices`: by agent or by model; what is not among them costs what its calls say. Of several
+    runs of an item the one counts in which most agents were asked both, so give those of the variant `every-agent`:
+    what a policy chose to ask says little of the agents that it did not. Raises `RecordError` where no agent answered,
+    or a call has no price.
+    """
+    fullest: dict[str, tuple[int, QuestionOutcomes]] = {}
+    for run in runs:
+        (record,) = outcomes([run], by_classifier=True)
+        question = outcome_of_line(record)
+        agents = {
+            name: _outcome(run, name, known, prices or {}, confidences)
+            for name, known in question.agents.items()
+            if name and known.score is not None
+        }
+        asked = sum(1 + (known.confidence is not None) for known in agents.values())
+        if agents and asked > fullest.get(question.id, (0,))[0]:
+            one = QuestionOutcomes(question.id, question.group, dimension=question.dimension, agents=agents)
+            fullest[question.id] = asked, one
+    if not fullest:
+        raise RecordError(
+            "no run holds an agent's answer that a program judged; give runs of `metaprobe collect metacogagent "
+            "--variant every-agent`"
+        )
+    return [question for _, question in fullest.values()]
+
+
+def _outcome(
+    run: Run, agent: str, known: AgentOutcome, prices: Mapping[str, Price], confidences: Confidences | None
+) -> AgentOutcome:
+    """What came of one agent in one run, with the confidence that is wanted and its source."""
+    asked = [call for call in run.calls if call.agent == agent and call.stage in ASKING]
+    if confidences is None:
+        calls = {call.id for call in asked}
+        read = [label.source for label in run.labels if label.name == READ and label.call_id in calls]
+        source = "" if known.confidence is None else read[0] if read else "stated"
+        confidence = known.confidence
+    else:
+        answer = [call for call in asked if call.stage == ANSWER][-1]
+        stated = next((v for call in asked if (v := run.stated(STATED, call.id)) is not None), None)
+        signal = confidences.of(agent, stated, answer)
+        confidence, source = (None, "") if signal is None else (signal.value, signal.source)
+        if not confidences.asks(agent):
+            asked = [call for call in asked if call.stage != ASSESS]
+    cost = sum(_price(call, prices) for call in asked)
+    return AgentOutcome("", known.score, confidence, cost, known.latency_ms, source)
+
+
+def assessment_part(
+    runs: Iterable[Run], *, prices: Mapping[str, Price] | None = None, confidences: Confidences | None = None
+) -> float | None:
+    """Part of what all agents were asked that went to how sure they are before they answer; None where nothing cost.
+
+    Over the agents that were asked both. It is all of it where the confidence is read in an answer, which is then the
+    draft that is paid for (`confidences`). Raises `RecordError` where that is so of some agents only: a router has one
+    such part.
+    """
+    paid: dict[bool, float] = {True: 0.0, False: 0.0}
+    runs = list(runs)
+    if confidences is not None:
+        drafts = {call.agent: confidences.reads_answer(call.agent) for run in runs for call in run.calls if call.agent}
+        if len(set(drafts.values())) > 1:
+            raise RecordError(
+                f"the confidence of {', '.join(name for name, d in drafts.items() if d)} is read in the answer, and "
+                "that of the others before it: give a signal for all agents, or for none"
+            )
+        if all(drafts.values()):
+            return 1.0
+    for run in runs:
+        asked = [call for call in run.calls if call.stage in ASKING]
+        assessed = {call.agent for call in asked if call.stage != ANSWER}
+        both = assessed & {call.agent for call in asked if call.stage == ANSWER}
+        for call in asked:
+            if call.agent in both:
+                paid[call.stage != ANSWER] += _price(call, prices or {})
+    total = sum(paid.values())
+    return paid[True] / total if total else None
+
+
+def _price(call: Call, prices: Mapping[str, Price]) -> float:
+    price = prices.get(call.agent) or price_of(call.model, "", prices)
+    if price is None:
+        if call.cost_usd is not None:
+            return call.cost_usd
+        raise RecordError(
+            f"call {call.id} has no recorded cost, as of a local model: give the price of {call.agent!r} or of "
+            f"{call.model!r} (`--prices FILE`), 0 where it costs nothing"
+        )
+    if not call.usage.prompt_tokens:
+        raise RecordError(f"call {call.id} does not say how many tokens it read, so its cost is unknown")
+    return price.cost_usd(call.usage)
