@@ -13,8 +13,10 @@ from metaprobe.llms.pricing import Price, price_of
 from metaprobe.pipelines.answers import final_answer
 from metaprobe.probes.signals import Signal, measure_signals
 from metaprobe.probes.source import SignalSource
+from metaprobe.records.answer_part import answer_logprobs
 from metaprobe.records.errors import ImportFileError, InvalidResponse, RecordError
-from metaprobe.records.importer import iter_json_lines, run_of_line
+from metaprobe.records.importer import run_of_line
+from metaprobe.records.json_lines import iter_json_lines
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
 from metaprobe.records.types import Run
 
@@ -197,7 +199,7 @@ def _outcome(one: _Answered, agent: str, signals: SignalSource, stated: bool) ->
     if stated or signals.replacement(CONFIDENCE, agent) is not None:
         signal = signals.signal(CONFIDENCE, agent=agent, stated=one.stated, call=call)
     else:
-        signal = measure_signals(call.logprobs).get("mean_logprob")
+        signal = measure_signals(answer_logprobs(call)).get("mean_logprob")
     return AgentOutcome(
         final_answer(one.run.item, call.text),
         one.correct,

@@ -13,7 +13,7 @@ from metaprobe.eval.metrics.bootstrap import (
     interval,
     mean_interval,
     paired_difference,
-    percentile_interval,
+    resampled_interval,
 )
 from metaprobe.eval.metrics.calibration import brier_skill, ece_interval, reliability_table, stated_calibration
 from metaprobe.eval.metrics.discrimination import auprc, auroc
@@ -149,7 +149,7 @@ class _Against:
 
     def interval(self, name: str) -> Interval:
         found = self.values[name]
-        return percentile_interval(found.estimate, found.resamples, self.weights)
+        return resampled_interval(found.estimate, found.resamples, self.weights)
 
     def difference(self, name: str, other: str) -> Interval | None:
         if name == other or other not in self.values:

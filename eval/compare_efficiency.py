@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.eval.compare import RESAMPLES, Judged
-from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, percentile_interval
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, resampled_interval
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.ranked import Floats
 from metaprobe.eval.metrics.type2 import equal_grades, fit_meta_d, response_counts, sensitivity
@@ -93,7 +93,7 @@ def metacognitive_efficiency(
     single = np.ones((1, len(rows)), dtype=np.int32)
 
     def summed(values: Floats, estimate: Floats) -> Interval:
-        return percentile_interval(float(estimate[0]), values, weights)
+        return resampled_interval(float(estimate[0]), values, weights)
 
     ungraded = np.zeros(len(rows), dtype=np.int64)
     alone, spread = (sensitivity(response_counts(signal, response, ungraded, w)) for w in (single, weights))

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from metaprobe.records.answer_part import answer_logprobs, series_of
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Item, Run
 
@@ -39,10 +40,12 @@ class AnswerTable:
     p_true: NDArray[np.float64]
     """Probability of the model calling its answer true, in [0, 1]; NaN where it was not asked."""
     logprobs: NDArray[np.object_]
-    """Each entry float32 (T,), nats."""
+    """Each entry float32 (T,), nats: the answer's, without the thinking before it."""
     tokens: NDArray[np.int64]
     cut: NDArray[np.bool_]
     """Whether max_tokens ended the answer."""
+    thinking: NDArray[np.object_] | None = None
+    """Each entry float32 (S,), nats: the thinking before the answer; None where no answer has any."""
 
     def __len__(self) -> int:
         return len(self.y)
@@ -54,7 +57,11 @@ class AnswerTable:
 
     def rows(self, chosen: NDArray[Any]) -> "AnswerTable":
         """The chosen rows, by index or by mask."""
-        return replace(self, **{field.name: getattr(self, field.name)[chosen] for field in fields(self)})
+        names = [field.name for field in fields(self) if getattr(self, field.name) is not None]
+        return replace(self, **{name: getattr(self, name)[chosen] for name in names})
+
+
+SERIES = ("logprobs", "thinking")
 
 
 def bare_table(y: NDArray[np.int64], groups: NDArray[np.str_]) -> AnswerTable:
@@ -111,7 +118,7 @@ def answer_table(
                 continue
             if y not in (0.0, 1.0):
                 raise RecordError(f"call {call.id}: label {target} is {y}; expected 0 or 1")
-            (records if _measure(call) else without).append(_row(run, call, int(y)))
+            (records if _has_logprobs(call) else without).append(_row(run, call, int(y)))
     if not records and not seen_calls:
         raise RecordError(
             f"no call of stage {stage or 'any'} by agent {agent or 'any'}; stages found: {_list(stages)}; "
@@ -128,16 +135,20 @@ def answer_table(
     # Runs are stored in the order in which they ended; folds and fits must not depend on that.
     records.sort(key=lambda record: record["call_ids"])
     columns: dict[str, Any] = {
-        name: _column([record[name] for record in records]) for name in records[0] if name != "logprobs"
+        name: _column([record[name] for record in records]) for name in records[0] if name not in SERIES
     }
-    logprobs = np.empty(len(records), dtype=object)
-    logprobs[:] = [record["logprobs"] for record in records]
-    return AnswerTable(logprobs=logprobs, **columns)
+    series = {name: np.empty(len(records), dtype=object) for name in SERIES}
+    for name, column in series.items():
+        column[:] = [record[name] for record in records]
+    if not any(map(len, series["thinking"])):
+        del series["thinking"]
+    return AnswerTable(**series, **columns)
 
 
 def _row(run: Run, call: Call, y: int) -> dict[str, Any]:
     """Returns what the table keeps of one labelled call; keys are its columns."""
-    logprobs = call.logprobs if call.logprobs is not None else np.empty(0, dtype=np.float32)
+    known = call.logprobs if call.logprobs is not None else np.empty(0, dtype=np.float32)
+    logprobs, thinking = series_of(known, call.segments)
     item = run.item
     return {
         "call_ids": call.id,
@@ -154,13 +165,15 @@ def _row(run: Run, call: Call, y: int) -> dict[str, Any]:
         "stated_confidence": _number(stated_of(run, call, "confidence")),
         "p_true": _number(stated_of(run, call, "p_true")),
         "logprobs": logprobs,
+        "thinking": thinking,
         "tokens": len(logprobs),
         "cut": call.finish_reason == "length",
     }
 
 
-def _measure(call: Call) -> bool:
-    return call.logprobs is not None and len(call.logprobs) > 0
+def _has_logprobs(call: Call) -> bool:
+    logprobs = answer_logprobs(call)
+    return logprobs is not None and len(logprobs) > 0
 
 
 def stated_of(run: Run, answer: Call, kind: str) -> float | None:

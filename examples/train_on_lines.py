@@ -14,7 +14,7 @@ import click
 
 import metaprobe
 from metaprobe import QualityPredictor
-from metaprobe.records.importer import import_file
+from metaprobe.records.import_store import import_file
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Run
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from metaprobe.llms.base import LLMError
+from metaprobe.records.segments import Kind, KindReader
 from metaprobe.records.types import LIVE_POSITIONS, Hidden
 
 
@@ -85,49 +86,89 @@ def layer_hooks(
             handle.remove()
 
 
-class RowStates:
-    """The states of one answer: each token's is added, and what is kept of all of them is small."""
+@dataclass(slots=True)
+class _Pool:
+    """The states of one kind of tokens: each (L, D)."""
 
-    def __init__(self, capture: Capture, *, revocable: int = 0) -> None:
-        """`revocable`: how many of the newest tokens `trim` may still take away."""
+    first: Tensor
+    sum: Tensor
+    latest: deque[Tensor]
+    count: int = 1
+
+
+class RowStates:
+    """The states of one answer: each token's is added, and what is kept of all of them is small.
+
+    The answer's positions are those of its own tokens, without the thinking before it
+    (`metaprobe.records.segments`).
+    """
+
+    def __init__(self, capture: Capture, piece: Callable[[int], str], *, revocable: int = 0) -> None:
+        """`piece`: a token's own text. `revocable`: how many of the newest tokens `trim` may still take away."""
         self._capture = capture
-        self._prompt: Tensor | None = None  # each (L, D)
-        self._first: Tensor | None = None
-        self._sum: Tensor | None = None
-        self._latest: deque[Tensor] = deque(maxlen=revocable + 1)
+        self._piece = piece
+        self._prompt: Tensor | None = None  # (L, D)
+        self._reader = KindReader()
+        self._held: deque[Tensor] = deque()  # of tokens of which it is not known yet what they belong to
+        self._pools: dict[Kind, _Pool] = {}
+        self._newest: deque[Kind] = deque(maxlen=revocable + 1)
         self._count = 0
 
-    def add(self, state: Tensor) -> None:
-        """The state at the last prompt token, (L, D), then at each answer token."""
-        if self._prompt is None:
-            self._prompt = state.clone()
-            return
+    def begin(self, state: Tensor) -> None:
+        """The state at the last prompt token, (L, D)."""
+        self._prompt = state.clone()
+
+    @property
+    def count(self) -> int | None:
+        """How many tokens of the answer have been added; None before the prompt's state is there."""
+        return None if self._prompt is None else self._count
+
+    def add(self, state: Tensor, token: int) -> None:
+        """The state at the next token of the answer, (L, D)."""
         self._count += 1
-        if self._first is None or self._sum is None:
-            self._first, self._sum = state.clone(), state.clone()
+        self._held.append(state)
+        for kind in self._reader.push(self._piece(token)):
+            self._settle(kind)
+
+    def _settle(self, kind: Kind) -> None:
+        state, pool = self._held.popleft(), self._pools.get(kind)
+        self._newest.append(kind)
+        if pool is None:
+            latest = deque([state], maxlen=self._newest.maxlen)
+            self._pools[kind] = _Pool(state.clone(), state.clone(), latest)
         else:
-            self._sum += state
-        self._latest.append(state)
+            pool.sum += state
+            pool.latest.append(state)
+            pool.count += 1
 
     def trim(self, count: int) -> None:
         """Forget what came after the first `count` answer tokens."""
         while self._count > count:
             self._count -= 1
-            assert self._sum is not None
-            self._sum -= self._latest.pop()
+            if self._held:
+                self._held.pop()
+            else:
+                pool = self._pools[self._newest.pop()]
+                pool.count -= 1
+                pool.sum -= pool.latest.pop()
 
     def hidden(self) -> Hidden:
-        """The positions asked for, float16, (layers, positions, width)."""
+        """The positions asked for, float16, (layers, positions, width); nothing can be added any more.
+
+        Where no token is of the answer, or of the thinking, its positions have the state of the last prompt token.
+        """
         assert self._prompt is not None
+        for kind in self._reader.close():
+            if self._held:
+                self._settle(kind)
         values = dict.fromkeys(LIVE_POSITIONS, self._prompt)
-        if self._count:
-            assert self._first is not None
-            assert self._sum is not None
-            values |= {
-                "answer_first": self._first,
-                "answer_last": self._latest[-1],
-                "answer_mean": self._sum / self._count,
-            }
+        for kind, pool in self._pools.items():
+            if pool.count:
+                values |= {
+                    f"{kind}_first": pool.first,
+                    f"{kind}_last": pool.latest[-1],
+                    f"{kind}_mean": pool.sum / pool.count,
+                }
         kept = torch.stack([values[position] for position in self._capture.positions], dim=1)  # (L, P, D)
         return Hidden(
             values=kept.to(torch.float16).cpu().numpy(), layers=self._capture.layers, positions=self._capture.positions

@@ -24,6 +24,7 @@ from metaprobe.llms.prefix import companions, shareable
 from metaprobe.llms.recorder import BatchRecorder, BatchRow, Cancelled
 from metaprobe.llms.stopping import StopTexts
 from metaprobe.llms.weights import DEFAULT_MODEL, Weights, resolve
+from metaprobe.records.segments import marked
 from metaprobe.records.types import Call, Message, Usage
 
 SCORED = -1
@@ -277,7 +278,7 @@ class LocalLLM:
             abandoned=job.abandoned,
         )
         if self.capture is not None and request.hidden:
-            row.states = RowStates(self.capture, revocable=row.stops.window if row.stops else 0)
+            row.states = RowStates(self.capture, self.piece, revocable=row.stops.window if row.stops else 0)
         if job.on_token is not None:
             row.listener = self._streamer(row, job.on_token)
         return row
@@ -313,6 +314,7 @@ class LocalLLM:
         return self._make_call(
             job,
             row.tokens,
+            segments=marked(self.piece(token) for token in row.tokens),
             text=self._text(row.tokens) if row.text is None else row.text,
             logprobs=np.asarray(row.logprobs, dtype=np.float32),
             top_logprobs=self._stack(row.top),

@@ -132,11 +132,14 @@ def read_echo(answer: Mapping[str, Any], prompt: str, continuation: str) -> Mapp
     return {**answer, "choices": [completion], "usage": {"prompt_tokens": read, "completion_tokens": 0}}
 
 
-def token_ids(given: object, count: int) -> IntArray | None:
-    """Ids that some servers give on request (vLLM: `return_token_ids`), where there is one for each token."""
-    if not isinstance(given, list) or len(given) != count or not all(type(token) is int for token in given):
+def token_ids(given: object, count: int, *, left_out: int = 0) -> IntArray | None:
+    """Ids that some servers give on request (vLLM: `return_token_ids`), where there is one for each token.
+
+    `left_out`: how many tokens at the end were left out, with their ids.
+    """
+    if not isinstance(given, list) or len(given) != count + left_out or not all(type(token) is int for token in given):
         return None
-    return np.asarray(given, dtype=np.int32)
+    return np.asarray(given[:count], dtype=np.int32)
 
 
 def _token(entry: Mapping[str, Any]) -> Token:

@@ -17,7 +17,7 @@ from metaprobe.llms.openai_answers import CHAT, TEXT, OpenStream, post, read_ech
 from metaprobe.llms.pricing import OPENAI_HOST, Price, price_of
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.openai_format import parse_response, parse_text
-from metaprobe.records.types import Call, LogprobsMode, Message, Sampling, Usage
+from metaprobe.records.types import Call, LogprobsMode, Message, Sampling, Segment, Usage
 
 SchemaForm = Literal["auto", "json_schema", "json_object", "none"]
 Answer = TypeVar("Answer")
@@ -273,7 +273,9 @@ class OpenAILLM:
         said = parse_text(answer)
         usage = said.usage
         tokens: tuple[str, ...] = ()
+        segments: tuple[Segment, ...] = ()
         logprobs = top_logprobs = None
+        left_out = 0
         try:
             scored = parse_response(answer)
         except InvalidResponse as error:
@@ -282,6 +284,7 @@ class OpenAILLM:
                 logger.warning("%r: recorded without log-probabilities, now and maybe later: %s", self, error)
         else:
             tokens, logprobs, top_logprobs = scored.tokens, scored.logprobs, scored.top_logprobs
+            segments, left_out = scored.segments, scored.left_out
             if answer.get("usage") is None:  # llama-cpp-python does not count in a stream
                 usage = Usage(completion_tokens=len(tokens))
         if top_logprobs is not None:  # some give one more, or some though none were asked for
@@ -300,9 +303,10 @@ class OpenAILLM:
             prompt_token_ids=token_ids(answer.get("prompt_token_ids"), usage.prompt_tokens),
             text=said.text,
             tokens=tokens,
-            token_ids=token_ids(answer["choices"][0].get("token_ids"), len(tokens)),
+            token_ids=token_ids(answer["choices"][0].get("token_ids"), len(tokens), left_out=left_out),
             logprobs=logprobs,
             top_logprobs=top_logprobs,
+            segments=segments,
             sampling=request.sampling,
             logprobs_mode=self._logprobs_mode,
             finish_reason=said.finish_reason,

@@ -141,7 +141,11 @@ class BatchRecorder(LogitsProcessor):
             latest = self._reader.latest()
             for place, row in enumerate(self._rows):
                 if row.states is not None and row.ended is None:
-                    row.states.add(latest[:, place])
+                    count = row.states.count
+                    if count is None:
+                        row.states.begin(latest[:, place])
+                    else:
+                        row.states.add(latest[:, place], row.tokens[count])
         logprobs = torch.log_softmax(scores.float(), dim=-1)  # (B, V)
         drawn, chosen = self._draw(logprobs)
         values = logprobs.gather(1, chosen[:, None])[:, 0].tolist()

@@ -15,6 +15,8 @@ from metaprobe.llms.continuations import score
 from metaprobe.llms.hidden_capture import Capture, chosen_layers, layer_hooks
 from metaprobe.llms.local import LocalLLM
 from metaprobe.records.activations import to_float16
+from metaprobe.records.answer_part import tokens_of
+from metaprobe.records.segments import marked
 from metaprobe.records.types import POSITIONS, Call, Hidden
 
 CHECKED_TOKENS = 64
@@ -30,6 +32,11 @@ class Reading:
     call_id: str
     prompt: list[int]
     answer: list[int]
+    answer_at: NDArray[np.intp]
+    """Where in prompt and answer the tokens of the answer stand, thinking and markers left out: (A,), at least one;
+    the last prompt token's place where there are none."""
+    thinking_at: NDArray[np.intp]
+    """The same of the thinking."""
     exact: int | None
     """Index of the answer token in which the exact answer begins; None where the answer does not hold it."""
     rebuilt: bool
@@ -106,10 +113,13 @@ class StateReplay:
                 f"{self._context}: load the model that answered it, or choose other calls by stage or agent"
             )
         comparable = call.logprobs_mode == "raw" and call.logprobs is not None and len(call.logprobs) == len(answer) > 0
+        answer_at, thinking_at = self._places(call, len(prompt), answer)
         return Reading(
             call_id=call.id,
             prompt=prompt,
             answer=answer,
+            answer_at=answer_at,
+            thinking_at=thinking_at,
             exact=self._exact_token(answer, exact),
             rebuilt=not kept,
             logprobs=np.asarray(call.logprobs, dtype=np.float32) if comparable else None,
@@ -147,6 +157,16 @@ class StateReplay:
         usable = np.isfinite(recorded) & (recorded > NO_LOGPROB)
         return float(np.abs(recorded - here)[usable].mean()) if usable.any() else None
 
+    def _places(self, call: Call, start: int, answer: list[int]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """The places of the answer's tokens and of the thinking's, behind a prompt of `start` tokens."""
+        segments = call.segments
+        if segments and len(answer) != len(call.tokens):  # the ids are another splitting of the text
+            segments = marked(self._llm.piece(token) for token in answer)
+        answer_at = start + tokens_of(segments, "answer", len(answer))
+        thinking_at = start + tokens_of(segments, "thinking", len(answer))
+        nowhere = np.array([start - 1])
+        return answer_at if len(answer_at) else nowhere, thinking_at if len(thinking_at) else nowhere
+
     def _answer_ids(self, call: Call) -> list[int]:
         """The recorded tokens as ids where the tokenizer knows each of them, else the text as the tokenizer splits it.
 
@@ -181,7 +201,7 @@ class StateReplay:
         # Padding stands at the end, where no token sees it, and positions count from 0 as they do in the model.
         ids = torch.tensor([r.prompt + r.answer + [pad] * (longest - r.tokens) for r in batch], device=device)
         mask = torch.tensor([[1] * r.tokens + [0] * (longest - r.tokens) for r in batch], device=device)
-        singles = [position for position in self.positions if position != "answer_mean"]
+        singles = [position for position in self.positions if not position.endswith("_mean")]
         at = torch.tensor([[_index(r, position) for position in singles] for r in batch], device=device)
         rows = torch.arange(len(batch), device=device)[:, None]
         states: list[Tensor] = []  # a layer each: (B, positions, D), float32
@@ -189,9 +209,9 @@ class StateReplay:
 
         def keep(layer: int, hidden: Tensor) -> None:
             read = dict(zip(singles, hidden[rows, at].float().unbind(1), strict=True))
-            if "answer_mean" in self.positions:  # of an empty answer: the last prompt token
-                spans = [hidden[i, len(r.prompt) - (not r.answer) : r.tokens] for i, r in enumerate(batch)]
-                read["answer_mean"] = torch.stack([span.float().mean(0) for span in spans])
+            for position in set(self.positions) - read.keys():
+                spans = [hidden[i, _span(r, position)] for i, r in enumerate(batch)]
+                read[position] = torch.stack([span.float().mean(0) for span in spans])
             states.append(torch.stack([read[position] for position in self.positions], dim=1))
             if self._tokens:
                 answers.append([hidden[i, len(r.prompt) : r.tokens].float().cpu() for i, r in enumerate(batch)])
@@ -220,12 +240,15 @@ def exact_start(text: str, exact: str) -> int | None:
     return start if start >= 0 else None
 
 
+def _span(reading: Reading, position: str) -> NDArray[np.intp]:
+    """Where the tokens stand that a position of a segment is of."""
+    return reading.thinking_at if position.startswith("thinking") else reading.answer_at
+
+
 def _index(reading: Reading, position: str) -> int:
-    prompt, last = len(reading.prompt) - 1, reading.tokens - 1
+    prompt = len(reading.prompt) - 1
     if position == "prompt_last":
         return prompt
-    if position == "answer_first":
-        return min(prompt + 1, last)
-    if position == "before_exact" and reading.exact is not None:
-        return prompt + reading.exact
-    return last
+    if position == "before_exact":
+        return reading.tokens - 1 if reading.exact is None else prompt + reading.exact
+    return int(_span(reading, position)[0 if position.endswith("_first") else -1])

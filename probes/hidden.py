@@ -18,9 +18,11 @@ from metaprobe.checkpoints.display import explain_fields
 from metaprobe.checkpoints.kinds import check_kind
 from metaprobe.probes.contract import OnMismatch, check_choice, mismatch
 from metaprobe.probes.token_scores import TokenScores
+from metaprobe.records.answer_part import tokens_of
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.extras import require
-from metaprobe.records.types import Call, FloatArray
+from metaprobe.records.segments import marked
+from metaprobe.records.types import Call, FloatArray, SegmentKind
 
 Prompt = str | Sequence[Mapping[str, str]]
 KIND = "hidden"
@@ -42,7 +44,8 @@ class HiddenProbe(Pretrained):
     layers: tuple[int, ...]
     """Layers that it reads: 0 is the embeddings' output, i the output of block i."""
     position: str
-    """Token position that it reads: `prompt_last`, `answer_first`, `answer_last`, `answer_mean` or `before_exact`."""
+    """Token position that it reads: `prompt_last`, `answer_first`, `answer_last`, `answer_mean` or `before_exact`; of a
+    reasoning model the answer's own tokens, and `thinking_first`, `thinking_last` or `thinking_mean` those before."""
     width: int
     """Numbers in a state of one layer."""
     on_mismatch: OnMismatch = "warn"
@@ -232,12 +235,8 @@ class HiddenProbe(Pretrained):
         read = texts.text_states(model, tokenizer, prompt, answer, layers=self.layers, chat=chat)
         if not len(read.answer) and self.position != "prompt_last":
             raise InvalidResponse(f"the answer has no tokens, and this probe reads {self.position}: give an answer")
-        at = {
-            "prompt_last": lambda: read.prompt,
-            "answer_first": lambda: read.answer[0],
-            "answer_last": lambda: read.answer[-1],
-            "answer_mean": lambda: read.answer.astype(np.float64).mean(axis=0),
-        }[self.position]()
+        part, _, which = self.position.partition("_")
+        at = read.prompt if part == "prompt" else _pooled(read.answer, read.tokens, part, which)
         score = float(self.probability(at[None])[0])
         return TokenScores(score, read.tokens, self.probability(read.answer)) if tokens else score
 
@@ -275,6 +274,17 @@ class HiddenProbe(Pretrained):
         if prompt is None:
             raise InvalidResponse("this probe reads the last prompt token: give its state as `prompt`")
         return float(self.probability(prompt[None])[0])
+
+
+def _pooled(states: FloatArray, tokens: Sequence[str], part: str, which: str) -> FloatArray:
+    """The first, last or mean state of the answer's or the thinking's tokens, of all states (T, ...)."""
+    kind: SegmentKind = "thinking" if part == "thinking" else "answer"
+    own: FloatArray = states[tokens_of(marked(tokens), kind, len(tokens))]
+    if not len(own):
+        raise InvalidResponse(f"the answer has no tokens of {kind}, which this probe reads; expected some")
+    if which == "mean":
+        return np.asarray(own.astype(np.float64).mean(axis=0))
+    return np.asarray(own[0 if which == "first" else -1])
 
 
 class _KeptFolder:

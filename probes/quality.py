@@ -16,6 +16,7 @@ from metaprobe.checkpoints.kinds import check_kind
 from metaprobe.probes.base_rates import BaseRates, shifted
 from metaprobe.probes.contract import OnMismatch, check_choice, mismatch
 from metaprobe.probes.features import Schema, features, features_one, schema
+from metaprobe.records.answer_part import answer_of
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.extras import require
 from metaprobe.records.float_list import float_list
@@ -68,7 +69,8 @@ class Verdict:
     threshold `critical`; None where it has neither, and where it is not known how often answers of this run are
     right."""
     in_support: bool | None
-    """Whether the features look like those of the training data."""
+    """Whether the features lie where those of the training data lay, of checkpoints of version 0.1; else None.
+    On models and tasks left out, answers inside were judged worse than those outside."""
     checkpoint: str
     """Digest of the checkpoint that gave it."""
     reason: str = ""
@@ -201,7 +203,7 @@ class QualityPredictor(Pretrained):
             return self._one(features_one(self.schema, plain), None, _brief(len(plain)))
         parsed = self._parsed(response)
         note = self._note(parsed)
-        return self._one(features_one(self.schema, parsed.logprobs, parsed.top_logprobs), parsed.model, note)
+        return self._one(self._row(parsed), parsed.model, note)
 
     def adapt(
         self,
@@ -244,8 +246,7 @@ class QualityPredictor(Pretrained):
         else:
             parsed = self._parsed(answer)
             note = self._note(parsed)
-            row = features_one(self.schema, parsed.logprobs, parsed.top_logprobs)
-            verdict = self._one(row, parsed.model, note)
+            verdict = self._one(self._row(parsed), parsed.model, note)
             measured = measure_signals(parsed.logprobs)
         read = {"confidence": verdict.score, "quality": verdict.score, CRITICAL: verdict.critical}
         thresholds = self.checkpoint.manifest.thresholds
@@ -264,7 +265,7 @@ class QualityPredictor(Pretrained):
         if not parsed:
             return []
         top = [p.top_logprobs for p in parsed] if self.schema.uses_top else None
-        X = features(self.schema, [p.logprobs for p in parsed], top)
+        X = features(self.schema, [p.logprobs for p in parsed], top, [p.thinking for p in parsed])
         outputs = {name: values.ravel().tolist() for name, values in self.checkpoint.run({INPUT: X}).items()}
         supported = self._support.contains(X, decisive=self._length)
         return [
@@ -284,7 +285,10 @@ class QualityPredictor(Pretrained):
             )
         if parsed.finish_reason == TOOL_CALL:
             raise InvalidResponse(CALLED)
-        return parsed
+        return answer_of(parsed)
+
+    def _row(self, parsed: ParsedResponse) -> NDArray[np.float32]:
+        return features_one(self.schema, parsed.logprobs, parsed.top_logprobs, parsed.thinking)
 
     def _one(self, row: NDArray[np.float32], model: str | None, note: str) -> Verdict:
         """From features (d,)."""

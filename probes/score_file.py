@@ -7,7 +7,8 @@ from typing import Any
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import ImportFileError, InvalidResponse
-from metaprobe.records.importer import id_of_line, iter_json_lines, run_of_line
+from metaprobe.records.importer import id_of_line, run_of_line
+from metaprobe.records.json_lines import iter_json_lines
 from metaprobe.records.openai_format import parse_response
 from metaprobe.records.reading import error_message
 

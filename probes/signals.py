@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints.display import explain_fields
+from metaprobe.records.answer_part import answer_logprobs
 from metaprobe.records.types import Call
 
 STATED = "stated+"
@@ -83,7 +84,7 @@ def signals_of(answer: Call, *, difficulty: float | None = None, confidence: flo
         for name, value in (("difficulty", difficulty), ("confidence", confidence))
         if value is not None
     }
-    return Signals(**stated, **measure_signals(answer.logprobs))
+    return Signals(**stated, **measure_signals(answer_logprobs(answer)))
 
 
 def measure_signals(logprobs: NDArray[np.floating] | None) -> dict[str, Signal]:

@@ -26,6 +26,8 @@ def _digest(run: Run) -> bytes:
         [[label.call_id, label.name, float(label.value), label.source] for label in run.labels],
         [[s.call_id, s.kind, None if s.value is None else float(s.value)] for s in run.statements],
     ]
+    if any(call.segments for call in run.calls):  # so that runs without them have the fingerprint that they always had
+        facts.append([[[s.kind, s.start, s.end] for s in call.segments] for call in run.calls])
     content = json.dumps(facts).encode()
     digest = hashlib.sha256(len(content).to_bytes(8, "little") + content)
     for call in run.calls:

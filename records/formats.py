@@ -86,7 +86,7 @@ def _from_parts(parts: list[Any], choice: int) -> ParsedResponse:
             for chunk in parts:
                 joined.add(chunk)
             parsed = read_completion(joined.completion(), 0)
-            notes = "" if joined.ended else CUT, first_of(1 + joined.has_others, choice)
+            notes = parsed.note, "" if joined.ended else CUT, first_of(1 + joined.has_others, choice)
             return replace(parsed, note="; ".join(filter(None, notes)))
     whole = [part for part in parts if any(form.recognises(fields(part) or part) for form in FORMATS)]
     if len(parts) == 1 and whole:
@@ -123,4 +123,5 @@ def _from_call(call: Call) -> ParsedResponse:
         call.usage,
         call.logprobs_mode,
         call.sampling.temperature,
+        call.segments,
     )

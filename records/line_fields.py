@@ -7,7 +7,8 @@ from typing import Any, get_args
 
 from metaprobe.records.errors import ImportFileError
 from metaprobe.records.openai_format import content_text
-from metaprobe.records.types import Label, LogprobsMode, Message, Sampling, Statement
+from metaprobe.records.segments import check_segments
+from metaprobe.records.types import Label, LogprobsMode, Message, Sampling, Segment, Statement
 
 LABEL_VALUES: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("correct", "critical"), (0, 1)),
@@ -112,6 +113,24 @@ def sampling_of(sampling: object) -> Sampling:
                 raise ImportFileError(f"sampling {key!r} is {name_value(value)}; expected a whole number of 64 bits")
             given[key] = value
     return Sampling(**given)
+
+
+def segments_of(record: dict[str, Any], tokens: int) -> dict[str, tuple[Segment, ...]]:
+    """The segments that a line states of its answer's tokens, by the call's own name; empty where it states none."""
+    given = record.get("segments")
+    if given is None:
+        return {}
+    held = given if isinstance(given, list) else [given]
+    names = ("kind", "start", "end")
+    if not all(isinstance(s, dict) and s.keys() >= set(names) and _whole(s["start"], s["end"]) for s in held):
+        raise ImportFileError(
+            f'"segments" is {name_value(given)}; expected a list of {{"kind", "start", "end"}}, the last two in tokens'
+        )
+    return {"segments": check_segments([Segment(*(s[name] for name in names)) for s in held], tokens)}
+
+
+def _whole(*values: object) -> bool:
+    return all(type(value) is int for value in values)
 
 
 def mode_of(mode: object, unstated: LogprobsMode) -> LogprobsMode:

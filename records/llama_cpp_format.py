@@ -4,9 +4,14 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from metaprobe.records.answer_part import settle
+from metaprobe.records.boundary import Ending
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.openai_format import ParsedResponse, parse_entries
 from metaprobe.records.reading import as_list, fields, only_choice, read_temperature, text, usage
+
+_ENDINGS: dict[str, Ending] = {"eos": "some", "word": "text", "limit": ""}
+"""By `stop_type`. The end token comes with its log-probability and without text."""
 
 
 def is_llama_cpp(response: object) -> bool:
@@ -46,7 +51,9 @@ def read_llama_cpp(response: Mapping[str, Any], choice: int) -> ParsedResponse:
             "the probabilities after sampling at temperature 0 are all 1 and say nothing; expected those before it:"
             " request it with post_sampling_probs=false, from a version of llama.cpp that gives logprob"
         )
-    return parsed
+    return settle(
+        parsed, None, _ENDINGS.get(text(response.get("stop_type")), "some" if parsed.finish_reason == "stop" else "")
+    )
 
 
 def _logs(entry: Mapping[str, Any], number: int) -> dict[str, Any]:

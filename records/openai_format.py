@@ -13,7 +13,10 @@ from typing import Any, NoReturn, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from metaprobe.records.answer_part import settle
+from metaprobe.records.boundary import Ending, ending_of
 from metaprobe.records.errors import InvalidResponse, NoLogprobs
+from metaprobe.records.openai_reasoning import thinking_of
 from metaprobe.records.reading import (
     as_list,
     error_message,
@@ -25,7 +28,7 @@ from metaprobe.records.reading import (
     usage,
 )
 from metaprobe.records.text_format import columns
-from metaprobe.records.types import FloatArray, LogprobsMode, Usage
+from metaprobe.records.types import FloatArray, LogprobsMode, Segment, Usage
 
 ROUNDING = 1e-4
 """Log-probabilities up to this far above 0 are rounding (a softmax in half precision) and become 0."""
@@ -66,6 +69,12 @@ class ParsedResponse:
     """`raw` before temperature and truncation, `processed` after them; chat completions do not say."""
     temperature: float | None = None
     """At which the tokens were drawn, where the source says so."""
+    segments: tuple[Segment, ...] = ()
+    """What the tokens are of, as in a `Call`; empty where all are of the answer, as far as is known."""
+    thinking: FloatArray | None = None
+    """float32, shape (S,): the log-probabilities of the thinking, where `answer_of` has left nothing but the answer."""
+    left_out: int = 0
+    """How many tokens came after the answer that only ended it."""
     note: str = ""
     """What a verdict on it must say: that its stream has no end, or that there are other answers. Empty for nothing."""
 
@@ -79,6 +88,9 @@ class ParsedText:
     finish_reason: str = ""
     model: str = ""
     usage: Usage = field(default_factory=Usage)
+    thinking: str | None = None
+    """What is shown of the thinking before the answer; empty where it is counted only, None where there was none."""
+    ending: Ending = ""
 
 
 def parse_response(
@@ -211,12 +223,16 @@ def read_completion(response: Mapping[str, Any], choice: int) -> ParsedResponse:
         "usage": said.usage,
         "note": first_of(len(response["choices"]), choice),
     }
+    if before := as_list(given.get("reasoning_content")):
+        return _with_thinking(before, as_list(given.get("content")) or (), choice, rest)
     # Those of a refusal stand under a key of their own.
     entries = given.get("content") if given.get("content") is not None else given.get("refusal")
+    has_none = said.finish_reason in (TOOL_CALL, REFUSAL)
     if said.finish_reason == TOOL_CALL and not entries and not given.get("token_logprobs"):
         raise InvalidResponse(CALLED)  # OpenAI gives none of a call, however they are asked for
     if entries is not None:
-        return parse_entries(entries, f"choices[{choice}].logprobs.content", **rest)
+        parsed = parse_entries(entries, f"choices[{choice}].logprobs.content", **rest)
+        return parsed if has_none else settle(parsed, said.thinking, said.ending, as_list(entries) or ())
     if given.get("token_logprobs") is None:
         raise NoLogprobs(
             f"the response holds no log-probabilities (choices[{choice}].logprobs.content is missing); {_ASK}"
@@ -224,7 +240,16 @@ def read_completion(response: Mapping[str, Any], choice: int) -> ParsedResponse:
     tokens, logprobs, rows = columns(given, said.usage)
     if tokens and len(logprobs) < len(given["token_logprobs"]):
         rest["text"] = "".join(tokens)  # the prompt was echoed
-    return ParsedResponse(tokens=tokens, logprobs=check_logprobs(logprobs), top_logprobs=alternatives(rows), **rest)
+    parsed = ParsedResponse(tokens=tokens, logprobs=check_logprobs(logprobs), top_logprobs=alternatives(rows), **rest)
+    return parsed if has_none else settle(parsed, said.thinking, said.ending)
+
+
+def _with_thinking(before: Sequence[Any], entries: Sequence[Any], choice: int, rest: dict[str, Any]) -> ParsedResponse:
+    """Where the thinking's log-probabilities stand under a key of their own, as DeepSeek gives them."""
+    parsed = parse_entries([*before, *entries], f"choices[{choice}].logprobs", **rest)
+    count = len(before)
+    segments = Segment("thinking", 0, count), Segment("answer", count, len(parsed.logprobs))
+    return replace(parsed, segments=segments if entries else segments[:1])
 
 
 def parse_entries(given: object, where: str, **rest: Any) -> ParsedResponse:
@@ -361,5 +386,7 @@ def _said(response: Mapping[str, Any], choice: int) -> tuple[ParsedText, Mapping
         finish_reason=read_ending(chosen.get("finish_reason"), spoken, message or {}, logprobs),
         model=text(response.get("model")),
         usage=usage(counted.get("prompt_tokens"), counted.get("completion_tokens")),
+        thinking=thinking_of(message or {}, counted),
+        ending=ending_of(chosen.get("finish_reason"), chosen),
     )
     return said, chosen

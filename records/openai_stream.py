@@ -6,15 +6,19 @@ Standard library only, as `openai_format`, which reads the result.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from metaprobe.records.answer_stream import AnswerTokens
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.openai_format import TOOL_CALL, content_text
+from metaprobe.records.openai_reasoning import FIELDS
 from metaprobe.records.reading import as_list, fields, text
 
 CUT = "the stream did not say how the answer ended: is it cut?"
 """The note on a stream that has no end."""
 
 _LASTING = ("id", "model", "system_fingerprint", "prompt_token_ids", "usage")
-_SHOWN = ("content", "reasoning_content", "reasoning")
+_SHOWN = ("content", *FIELDS)
+ENDS = ("stop_reason", "matched_stop")
+"""What vLLM and SGLang say beside the finish reason."""
 _COLUMNS = ("tokens", "token_logprobs", "top_logprobs")
 
 
@@ -27,6 +31,7 @@ class _Streamed:
         self._known: dict[str, Any] = {}
         self._text: list[str] = []
         self._finish_reason: str | None = None
+        self._ended_by: dict[str, Any] = {}
         self.has_others = False
         """Whether chunks came of an answer that is not followed."""
 
@@ -47,6 +52,8 @@ class _Streamed:
                 self.has_others = True
             elif chosen is None:
                 self._finish_reason = text(choice.get("finish_reason")) or self._finish_reason
+                if choice.get("finish_reason"):
+                    self._ended_by = {name: choice[name] for name in ENDS if name in choice}
                 chosen = choice
         return chosen or {}
 
@@ -60,15 +67,22 @@ class StreamedCompletion(_Streamed):
     def __init__(self, choice: int = 0) -> None:
         super().__init__(choice)
         self._entries: list[Mapping[str, Any]] = []
+        self._thinking: list[str] = []
+        self._thinking_entries: list[Mapping[str, Any]] = []
         self._token_ids: list[Any] = []
         self._refusal: list[str] = []
         self._has_logprobs = False
+        self._answer = AnswerTokens()
+        self.spoken: Sequence[Mapping[str, Any]] = ()
+        """Of all tokens so far, those that have now turned out to be the answer's, and were not there before."""
         self.declined = False
         """Whether a refusal has begun."""
         self.called = False
         """Whether a tool call has begun."""
         self.shown = False
         """Whether the last chunk brought text, of the answer or of the reasoning before it."""
+        self.thought = ""
+        """The text of the reasoning that the last chunk brought."""
 
     def add(self, chunk: object) -> tuple[str, Sequence[Mapping[str, Any]]]:
         """The text that this chunk brings, and the entries (token, logprob, top_logprobs) of its tokens.
@@ -84,18 +98,15 @@ class StreamedCompletion(_Streamed):
         self.declined |= bool(self._refusal[-1] or (logprobs is not None and logprobs.get("refusal")))
         entries: Sequence[Mapping[str, Any]] = ()
         if logprobs is not None:
-            given = as_list(logprobs.get("content") or logprobs.get("refusal") or ())
-            held = [fields(entry) for entry in given] if given is not None else [None]
-            entries = [entry for entry in held if entry is not None]
-            if len(entries) < len(held):
-                raise InvalidResponse(
-                    "the log-probabilities of a chunk are not a list of objects; expected {token, logprob,"
-                    " top_logprobs} for each token"
-                )
+            entries = _entries(logprobs.get("content") or logprobs.get("refusal") or ())
+            self._thinking_entries.extend(_entries(logprobs.get("reasoning_content") or ()))
             self._has_logprobs = True
+        self.thought = next((delta[name] for name in FIELDS if isinstance(delta.get(name), str)), "")
+        self._thinking.append(self.thought)
         self._text.append(brought)
         self._entries.extend(entries)
         self._token_ids.extend(as_list(choice.get("token_ids")) or ())
+        self.spoken = self._answer.feed(entries, thought=self.thought, brought=brought)
         return brought, entries
 
     def completion(self) -> dict[str, Any]:
@@ -105,12 +116,17 @@ class StreamedCompletion(_Streamed):
             message["refusal"] = refusal
         # As without streaming, where the tokens of a refusal stand under a key of their own.
         held = {"content": None, "refusal": self._entries} if self.declined else {"content": self._entries}
+        if self._thinking_entries:
+            held["reasoning_content"] = self._thinking_entries
+        if thinking := "".join(self._thinking):
+            message["reasoning_content"] = thinking
         choice = {
             "index": 0,
             "message": message,
             "logprobs": held if self._has_logprobs else None,
             "finish_reason": TOOL_CALL if self.called else self._finish_reason,
             "token_ids": self._token_ids or None,
+            **self._ended_by,
         }
         return {**self._known, "choices": [choice]}
 
@@ -143,5 +159,19 @@ class StreamedText(_Streamed):
             "text": "".join(self._text),
             "logprobs": self._columns or None,
             "finish_reason": self._finish_reason,
+            **self._ended_by,
         }
         return {**self._known, "choices": [choice]}
+
+
+def _entries(given: object) -> list[Mapping[str, Any]]:
+    """{token, logprob, top_logprobs} of each token that a chunk brings."""
+    values = as_list(given)
+    held = [fields(entry) for entry in values] if values is not None else [None]
+    entries = [entry for entry in held if entry is not None]
+    if len(entries) < len(held):
+        raise InvalidResponse(
+            "the log-probabilities of a chunk are not a list of objects; expected {token, logprob, top_logprobs} for"
+            " each token"
+        )
+    return entries

@@ -8,8 +8,12 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+from metaprobe.records.answer_part import settle
+from metaprobe.records.boundary import ending_of
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.openai_format import (
+    REFUSAL,
+    TOOL_CALL,
     ParsedResponse,
     alternatives,
     check_logprobs,
@@ -19,6 +23,8 @@ from metaprobe.records.openai_format import (
     parse_response,
     read_ending,
 )
+from metaprobe.records.openai_reasoning import thinking_of
+from metaprobe.records.openai_stream import ENDS
 from metaprobe.records.reading import as_list, fields, text, usage
 
 _EXACT = 2.0**53
@@ -68,16 +74,23 @@ def _parsed(completion: Any, choice: int, top: bool) -> ParsedResponse | None:
     if min(given) < -_EXACT or min(map(min, filter(None, rows)), default=0.0) < -_EXACT:
         return None
     counted = completion.usage if isinstance(completion.usage, dict) else {}
-    return ParsedResponse(
+    if chosen.logprobs.reasoning_content or thinking_of(message, counted) is not None:
+        return None
+    reason = read_ending(chosen.finish_reason, spoken, message, logprobs)
+    parsed = ParsedResponse(
         text=spoken,
         tokens=tuple([entry.token or "" for entry in entries]),
         logprobs=check_logprobs(given),
         top_logprobs=alternatives(rows) if top else None,
-        finish_reason=read_ending(chosen.finish_reason, spoken, message, logprobs),
+        finish_reason=reason,
         model=text(completion.model),
         usage=usage(counted.get("prompt_tokens"), counted.get("completion_tokens")),
         note=first_of(len(completion.choices), choice),
     )
+    if reason in (TOOL_CALL, REFUSAL):
+        return parsed
+    said = {name: getattr(chosen, name) for name in ENDS if getattr(chosen, name) is not ...}
+    return settle(parsed, None, ending_of(chosen.finish_reason, said))
 
 
 @cache
@@ -105,17 +118,23 @@ def _decoder(top: bool) -> Callable[[Body], Any] | None:
     class Logprobs(msgspec.Struct):
         content: list[entry] | None = None  # type: ignore[valid-type]
         refusal: list[entry] | None = None  # type: ignore[valid-type]
+        reasoning_content: Any = None
 
     class RawMessage(msgspec.Struct):
         content: Any = None
         refusal: Any = None
         tool_calls: Any = None
         function_call: Any = None
+        reasoning_content: Any = None
+        reasoning: Any = None
+        reasoning_details: Any = None
 
     class Choice(msgspec.Struct):
         message: RawMessage
         logprobs: Logprobs
         finish_reason: Any = None
+        stop_reason: Any = ...  # what no JSON holds: vLLM's null says something, and no key says nothing
+        matched_stop: Any = ...
 
     class Completion(msgspec.Struct):
         choices: list[Choice]

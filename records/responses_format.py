@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from metaprobe.records.answer_part import settle
+from metaprobe.records.boundary import Ending
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.openai_format import TOOL_CALL, ParsedResponse, parse_entries
 from metaprobe.records.reading import as_list, error_message, fields, only_choice, read_temperature, text, usage
@@ -38,9 +40,10 @@ def begins_call(event: Mapping[str, Any]) -> bool:
 def read_response(response: Mapping[str, Any], choice: int) -> ParsedResponse:
     """What a response says: the text of all its messages, one after the other, as openai's `output_text`.
 
-    Reasoning, tool calls and refusals have no log-probabilities there and are passed over; `InvalidResponse` where
-    nothing else came. Where the caller is to carry out a call, the finish reason is `tool_calls`. The API does not say
-    whether its log-probabilities are raw.
+    Tool calls and refusals have no log-probabilities there and are passed over, and so has the reasoning at OpenAI;
+    vLLM's cover the reasoning too, which is told apart. Raises `InvalidResponse` where nothing but these came. Where
+    the caller is to carry out a call, the finish reason is `tool_calls`. The API does not say whether its
+    log-probabilities are raw.
     """
     only_choice(choice, "a response of the Responses API")
     parts, other = _text_parts(response.get("output"))
@@ -63,15 +66,26 @@ def read_response(response: Mapping[str, Any], choice: int) -> ParsedResponse:
         )
     counted, reason = fields(response.get("usage")) or {}, fields(response.get("incomplete_details")) or {}
     ended = text(reason.get("reason")) or text(response.get("status"))
-    return parse_entries(
+    called = bool(_CALLS & other)
+    parsed = parse_entries(
         entries,
         "output_text.logprobs",
         text="".join(text(part.get("text")) for part in parts),
-        finish_reason=_FINISH.get(ended, "" if ended == "in_progress" else ended) if not _CALLS & other else TOOL_CALL,
+        finish_reason=_FINISH.get(ended, "" if ended == "in_progress" else ended) if not called else TOOL_CALL,
         model=text(response.get("model")),
         usage=usage(counted.get("input_tokens"), counted.get("output_tokens")),
         temperature=read_temperature(response.get("temperature")),
     )
+    ending: Ending = "some" if parsed.finish_reason == "stop" else ""
+    return parsed if called else settle(parsed, _thinking(response, counted), ending, entries)
+
+
+def _thinking(response: Mapping[str, Any], counted: Mapping[str, Any]) -> str | None:
+    """The text of the reasoning, empty where only a summary of it or its length is known, None where there was none."""
+    items = [item for item in _each(response.get("output")) if item.get("type") == "reasoning"]
+    texts = [text(part.get("text")) for item in items for part in _each(item.get("content"))]
+    spent = (fields(counted.get("output_tokens_details")) or {}).get("reasoning_tokens")
+    return "".join(texts) if items or (type(spent) is int and spent > 0) else None
 
 
 def from_events(events: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from metaprobe.records.errors import RecordError, StoreMismatch
 from metaprobe.records.extras import require
-from metaprobe.records.types import Call, Decision, Item, Label, Message, Run, Sampling, Statement, Usage
+from metaprobe.records.types import Call, Decision, Item, Label, Message, Run, Sampling, Segment, Statement, Usage
 
 pa = require("pyarrow", "fit")
 
@@ -57,6 +57,7 @@ CALL = _struct(
     token_ids=_INTS,
     logprobs=_FLOATS,
     top_logprobs=pa.list_(_FLOATS),
+    segments=pa.list_(_struct("kind", start=pa.int64(), end=pa.int64())),
     sampling=_SAMPLING,
     usage=_USAGE,
     latency_ms=_DOUBLE,
@@ -169,7 +170,7 @@ def _call_row(call: Call) -> dict[str, Any]:
             row[name] = np.asarray(row[name], dtype=dtype)
     if call.top_logprobs is not None:
         row["top_logprobs"] = list(np.asarray(call.top_logprobs, dtype=np.float32))  # Arrow takes rows, not matrices
-    for name in ("messages", "sampling", "usage"):
+    for name in ("messages", "segments", "sampling", "usage"):
         row[name] = _plain(row[name])
     return row
 
@@ -178,11 +179,13 @@ def _calls(structs: Any) -> Iterator[Call]:
     """Calls of a struct array. The token arrays are cut out of Arrow's buffers: number by number would be slow."""
     arrays = {name: _cut(structs.field(name), dtype) for name, dtype in _ARRAYS.items()}
     arrays["top_logprobs"] = _cut_matrices(structs.field("top_logprobs"))
-    rest = [field.name for field in CALL if field.name not in arrays]
+    # Shards of version 0.1 have no segments.
+    rest = [field.name for field in structs.type if field.name not in arrays]
     rows = pa.StructArray.from_arrays([structs.field(name) for name in rest], names=rest).to_pylist()
     for row, *values in zip(rows, *arrays.values(), strict=True):
         row["messages"] = tuple(Message(**message) for message in row["messages"])
         row["tokens"] = tuple(row["tokens"])
+        row["segments"] = tuple(Segment(**segment) for segment in row.get("segments") or ())
         row["sampling"], row["usage"] = _sampling(row["sampling"]), Usage(**row["usage"])
         yield Call(**row, **dict(zip(arrays, values, strict=True)))
 

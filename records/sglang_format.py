@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from metaprobe.records.answer_part import settle, without_last
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.openai_format import ParsedResponse, alternatives, check_logprobs
 from metaprobe.records.reading import as_list, fields, only_choice, text, usage
@@ -18,6 +19,7 @@ def read_sglang(response: Mapping[str, Any], choice: int) -> ParsedResponse:
 
     Taken for processed, that is after temperature and before top-k and top-p, as SGLang gives them unless
     `SGLANG_RETURN_ORIGINAL_LOGPROB` is set, which the answer does not show. The temperature is not in it either.
+    The end token, which `finish_reason.matched` names, is left out.
     """
     only_choice(choice, "an SGLang answer")
     info = response["meta_info"]
@@ -35,7 +37,7 @@ def read_sglang(response: Mapping[str, Any], choice: int) -> ParsedResponse:
             " expected as many: was the answer edited?"
         )
     reason = fields(info.get("finish_reason"))
-    return ParsedResponse(
+    parsed = ParsedResponse(
         text=text(response.get("text")),
         tokens=tuple(text(triple[2]) if len(triple) > 2 else "" for triple in triples),
         logprobs=check_logprobs([triple[0] for triple in triples]),
@@ -44,6 +46,20 @@ def read_sglang(response: Mapping[str, Any], choice: int) -> ParsedResponse:
         usage=usage(info.get("prompt_tokens"), info.get("completion_tokens")),
         logprobs_mode="processed",
     )
+    matched = reason.get("matched") if reason else None
+    stopped = parsed.finish_reason == "stop"
+    if stopped and type(matched) is int and _id(triples[-1]) == matched and not _shows_end(parsed):
+        parsed = without_last(parsed)
+    return settle(parsed, None, "text" if stopped and isinstance(matched, str) else "")
+
+
+def _id(triple: Sequence[Any]) -> object:
+    return triple[1] if len(triple) > 1 else None
+
+
+def _shows_end(parsed: ParsedResponse) -> bool:
+    """Whether the end token is in the text, as with `no_stop_trim`."""
+    return bool(parsed.tokens[-1]) and parsed.text.endswith(parsed.tokens[-1])
 
 
 def _triple(entry: object, number: int) -> Sequence[Any]:

@@ -14,8 +14,12 @@ IntArray = NDArray[np.integer[Any]]
 
 LogprobsMode = Literal["raw", "processed", "unknown"]
 Check = Literal["exact", "choice", "number", "function", "none"]
+SegmentKind = Literal["thinking", "answer", "tool"]
 
-LIVE_POSITIONS = ("prompt_last", "answer_first", "answer_last", "answer_mean")
+THINKING_POSITIONS = ("thinking_first", "thinking_last", "thinking_mean")
+"""Those of the thinking before an answer."""
+
+LIVE_POSITIONS = ("prompt_last", "answer_first", "answer_last", "answer_mean", *THINKING_POSITIONS)
 """Token positions at which hidden states can be kept while a model answers. `prompt_last` comes before any answer."""
 
 POSITIONS = (*LIVE_POSITIONS, "before_exact")
@@ -83,6 +87,17 @@ class Hidden:
     """Of `POSITIONS`."""
 
 
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A run of a call's tokens: what a reasoning model thought, what it answered, or the call of a tool."""
+
+    kind: SegmentKind
+    start: int
+    """The first token, counted from 0."""
+    end: int
+    """One after the last token."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Call:
     """One request to a language model and what came back: enough to replay it through the model."""
@@ -108,6 +123,9 @@ class Call:
     """float32, shape (T,), nats: log-probability of each generated token. None where the source gave none."""
     top_logprobs: FloatArray | None = None
     """float32, shape (T, k), nats, descending: the k likeliest tokens at each step."""
+    segments: tuple[Segment, ...] = ()
+    """What the T tokens are of, in order and apart; tokens of markers such as `</think>` are in none. Empty where all
+    tokens are of the answer, as far as is known."""
     sampling: Sampling = field(default_factory=Sampling)
     logprobs_mode: LogprobsMode = "unknown"
     """`raw`: of the model itself, before temperature and truncation; `processed`: after them."""

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from metaprobe.records.answer_part import settle
+from metaprobe.records.boundary import Ending
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.openai_format import ParsedResponse, alternatives, check_logprobs, first_of
 from metaprobe.records.reading import as_list, get, text, usage
@@ -20,7 +22,8 @@ def read_vllm(response: object, choice: int) -> ParsedResponse:
     """The answer of a `RequestOutput` (`choice` of its outputs) or a `CompletionOutput`.
 
     Its log-probabilities are taken for raw, as vLLM gives them unless the engine's `logprobs_mode` says otherwise.
-    The output does not show that: state it if you changed it. The temperature is not in the output either.
+    The output does not show that: state it if you changed it. The temperature is not in the output either. The end
+    token, and the tokens of a stop text, are left out.
     """
     prompt: Sequence[int] = ()
     note = ""
@@ -48,7 +51,7 @@ def read_vllm(response: object, choice: int) -> ParsedResponse:
             )
         drawn.append(entry)
         rows.append(_likeliest(list(position.values())))
-    return ParsedResponse(
+    parsed = ParsedResponse(
         text=text(get(response, "text")),
         tokens=tuple(text(_of(entry, "decoded_token")) for entry in drawn),
         logprobs=check_logprobs([_of(entry, "logprob") for entry in drawn]),
@@ -58,6 +61,15 @@ def read_vllm(response: object, choice: int) -> ParsedResponse:
         logprobs_mode="raw",
         note=note,
     )
+    return settle(parsed, None, _ending(response, parsed))
+
+
+def _ending(response: object, parsed: ParsedResponse) -> Ending:
+    """How the answer ended. vLLM leaves an end token in `token_ids` and `logprobs`, and not in the text."""
+    reason = get(response, "stop_reason")
+    if parsed.finish_reason != "stop" or isinstance(reason, str):
+        return "text" if parsed.finish_reason == "stop" else ""
+    return "token" if reason is None or type(reason) is int else ""
 
 
 def _positions(given: Any) -> list[Mapping[Any, Any]]:

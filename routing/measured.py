@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from metaprobe.records.answer_part import answer_logprobs
 from metaprobe.records.types import Call
 
 QUESTION = ""
@@ -24,8 +25,9 @@ def measure_answers(
     found = {QUESTION: {"log_question": math.log1p(len(question))}}
     for place, (call, answer) in enumerate(zip(calls, answers, strict=True)):
         features = {"cut": float(call.finish_reason == "length"), "answered": float(bool(answer))}
-        if call.logprobs is not None and len(call.logprobs):
-            last = np.asarray(call.logprobs[-max(1, len(call.logprobs) // 4) :], dtype=np.float64)
+        logprobs = answer_logprobs(call)
+        if logprobs is not None and len(logprobs):
+            last = np.asarray(logprobs[-max(1, len(logprobs) // 4) :], dtype=np.float64)
             features["last_logprob"] = float(last.mean())
         others = [other for at, other in enumerate(answers) if at != place]
         if others:

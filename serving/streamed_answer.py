@@ -146,11 +146,11 @@ class ScoredStream:
             if not isinstance(index, int) or not 0 <= index < 1024:
                 raise InvalidResponse("a choice has no index from 0 on")
             completion = self._choices.setdefault(index, StreamedCompletion(index))
-            _, entries = completion.add({**chunk, "choices": [choice]})
+            completion.add({**chunk, "choices": [choice]})
             if completion.declined or completion.called or len(self._choices) > 1:
                 self._gated.step_back()  # neither refusal nor tool call has a score, and none may end another
             if not completion.ended:
-                self._gated.push(entries, str(chunk.get("model") or ""), shown=completion.shown)
+                self._gated.push(completion.spoken, str(chunk.get("model") or ""), shown=completion.shown)
         return has_logprobs
 
     def _is_over(self) -> bool:

@@ -235,7 +235,6 @@ class _Watcher:
             self._unreadable = self._unreadable or str(error)
             self.gated.step_back()
             return False
-        self.tokens_seen += len(entries)
         if self._completion.declined or self._completion.called:
             self.gated.step_back()  # neither a refusal nor a tool call has a score
         if not self._completion.ended:  # nothing is left to stop
@@ -263,7 +262,7 @@ class _Watcher:
         return {"response_id": self._named.get("id", ""), "model": self._named.get("model", "")}
 
     def _entries(self, chunk: object) -> Sequence[Mapping[str, Any]]:
-        """The entries (token, logprob, top_logprobs) of the tokens that the chunk brings."""
+        """The entries (token, logprob, top_logprobs) of the answer's tokens, not the thinking's, in this chunk."""
         held = fields(chunk) or {}
         if held.get("type") == "chunk":  # an event of openai's `chat.completions.stream`, which wraps the chunk
             chunk = held.get("chunk")
@@ -277,13 +276,16 @@ class _Watcher:
         named = fields(held.get("response")) or held
         self._named.update({key: text(named[key]) for key in ("id", "model") if named.get(key)})
         if not is_event(held):
-            return [_with_alternatives(entry) for entry in self._completion.add(chunk)[1]]
+            self.tokens_seen += len(self._completion.add(chunk)[1])
+            return [_with_alternatives(entry) for entry in self._completion.spoken]
         self._events.append(held)
         if begins_call(held):
             self.gated.step_back()
         if held["type"] != "response.output_text.delta":
             return ()
-        return [_with_alternatives(entry) for entry in map(fields, as_list(held.get("logprobs")) or ()) if entry]
+        given = [entry for entry in map(fields, as_list(held.get("logprobs")) or ()) if entry]
+        self.tokens_seen += len(given)
+        return [_with_alternatives(entry) for entry in given]
 
 
 class _Of(TypedDict):

@@ -189,15 +189,16 @@ def test_layers_that_cannot_be_kept_are_refused(network) -> None:
 
 
 def test_states_of_tokens_that_are_taken_back_do_not_count() -> None:
-    rows = RowStates(Capture((0,), ("prompt_last", "answer_first", "answer_last", "answer_mean")), revocable=2)
-    for value in (9.0, 1.0, 3.0, 5.0, 7.0):
-        rows.add(torch.tensor([[value]]))
+    rows = RowStates(Capture((0,), ("prompt_last", "answer_first", "answer_last", "answer_mean")), str, revocable=2)
+    rows.begin(torch.tensor([[9.0]]))
+    for token, value in enumerate((1.0, 3.0, 5.0, 7.0)):
+        rows.add(torch.tensor([[value]]), token)
     rows.trim(4)
     assert rows.hidden().values[0, :, 0].tolist() == [9, 1, 7, 4]
     rows.trim(2)
     assert rows.hidden().values[0, :, 0].tolist() == [9, 1, 3, 2]
-    empty = RowStates(Capture((0,), ("prompt_last", "answer_last")))
-    empty.add(torch.tensor([[9.0]]))
+    empty = RowStates(Capture((0,), ("prompt_last", "answer_last")), str)
+    empty.begin(torch.tensor([[9.0]]))
     assert empty.hidden().values[0, :, 0].tolist() == [9, 9]
 
 

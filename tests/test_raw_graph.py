@@ -26,7 +26,8 @@ from metaprobe.checkpoints import (
 from metaprobe.checkpoints.golden import record_raw
 from metaprobe.checkpoints.graph_session import GraphSession
 from metaprobe.checkpoints.manifest import RAW, RAW_GOLDEN
-from metaprobe.probes.features import SCHEMA_NAMES, features, schema
+from metaprobe.probes.features import SCHEMA_NAMES as ALL_NAMES
+from metaprobe.probes.features import SEGMENTED, features, schema
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.training.common.calibrators import Platt
 from metaprobe.training.common.graphs import trees_graph
@@ -37,6 +38,7 @@ from metaprobe.training.quality.raw_parity import build_raw_graph, near_split, p
 
 TOLERANCE = {"rtol": 1e-6, "atol": 1e-6}
 FULL = schema("full")
+SCHEMA_NAMES = [name for name in ALL_NAMES if name != SEGMENTED]
 GOOD = [-0.5, -1.5, -0.25]
 
 
@@ -53,6 +55,11 @@ def passes_on(name: str) -> bytes:
 def readers():
     """Schema -> a session that gives the features of raw log-probabilities."""
     return {name: GraphSession(raw_graph(passes_on(name), name)) for name in SCHEMA_NAMES}
+
+
+def test_a_graph_of_one_series_is_not_made_for_features_of_two():
+    with pytest.raises(RecordError, match="knows nothing of the thinking before it"):
+        raw_graph(passes_on(SEGMENTED), SEGMENTED)
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,8 @@ import dataclasses
 
 import numpy as np
 import pytest
+from routed_worlds import logged_outcomes, outcomes
 from sklearn.linear_model import Ridge
-from test_what_is_learned import logged_outcomes, outcomes
 
 from metaprobe.routing.learned_text import word_buckets
 from metaprobe.training.router.data import Outcomes, outcomes_of

@@ -235,9 +235,12 @@ def test_what_the_gate_says_of_tokens_without_text_waits_for_text(predictor: Qua
     assert b'"tokens":3}' in out
 
 
-def test_reasoning_is_ended_as_text_is(predictor: QualityPredictor) -> None:
+def test_the_thinking_is_never_ended_and_the_answer_after_it_by_its_own_tokens(predictor: QualityPredictor) -> None:
     through, thought = stream(predictor), delta(reasoning_content="hm")
-    assert passed(through.feed(events(*[thought] * 6, END))) == [thought] * 3
+    assert passed(through.feed(events(*[thought] * 6))) == [thought] * 6
+    out = through.feed(events(*[WORD] * 6, END))
+    assert passed(out) == [WORD] * 3
+    assert b'"tokens":3}' in out
 
 
 def test_answers_that_nobody_asked_for_in_one_stream_do_not_end_each_other(predictor: QualityPredictor) -> None:

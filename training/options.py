@@ -69,14 +69,15 @@ class QualityOptions(AnswerOptions):
     raw_graph: bool = False
     """Whether to write `raw.onnx` as well, which takes log-probabilities."""
     new_tasks: bool = False
-    """Whether to choose the settings that do best on a task left out, for tasks that the runs do not hold."""
+    """Whether the predictor is for models and tasks that the runs do not hold: what it is made of is chosen by tasks
+    left out, and it has neither base rates nor thresholds, which are these runs' own."""
     dask: str | None = None
     """Address of a Dask cluster to fit on."""
 
     def __post_init__(self) -> None:
         if self.new_tasks and self.dask is not None:
             raise WrongOptions(
-                "new_tasks fits many small boosters, which a Dask cluster does not do: leave out new_tasks or dask"
+                "new_tasks grows no trees, so that a Dask cluster has nothing to fit: leave out new_tasks or dask"
             )
 
     @property

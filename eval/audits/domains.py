@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.eval.audits.simpler_predictors import Scores
-from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, percentile_interval
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, resampled_interval
 from metaprobe.eval.metrics.calibration import ece_interval
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.strongest_control import metric_values
@@ -82,7 +82,7 @@ def judge_left_out(
         mine = weights[:, rows]
         fitted.append(metric_values(auroc, table.y[rows], scores, mine))
         plain.append(metric_values(auroc, table.y[rows], baseline[rows], mine))
-        found[name] = percentile_interval(fitted[-1].estimate, fitted[-1].resamples, mine)
+        found[name] = resampled_interval(fitted[-1].estimate, fitted[-1].resamples, mine)
     mean = float(np.mean([one.estimate for one in fitted]))
     gained = float(np.mean([one.estimate - other.estimate for one, other in zip(fitted, plain, strict=True)]))
     judged = np.flatnonzero(np.isfinite(probability))
@@ -90,8 +90,8 @@ def judge_left_out(
     if len(judged) >= ENOUGH_FOR_ECE:
         error = ece_interval(table.y[judged], probability[judged], weights[:, judged])
     over, under = (np.mean([one.resamples for one in some], axis=0) for some in (fitted, plain))
-    gain = percentile_interval(gained, over - under, weights)
-    return Elsewhere(by, found, percentile_interval(mean, over, weights), gain, error)
+    gain = resampled_interval(gained, over - under, weights)
+    return Elsewhere(by, found, resampled_interval(mean, over, weights), gain, error)
 
 
 def holds_elsewhere(found: Elsewhere, *, name: str, home: float) -> Finding:

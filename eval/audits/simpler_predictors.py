@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Severity
-from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, percentile_interval
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, resampled_interval
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.strongest_control import ControlComparison, metric_values
 from metaprobe.eval.results import Finding
@@ -219,7 +219,7 @@ def _mean_auroc(
     values = [metric_values(auroc, y, score, weights) for y, score in runs]
     estimates = np.array([found.estimate for found in values])
     means = np.mean([found.resamples for found in values], axis=0)
-    return estimates, percentile_interval(float(estimates.mean()), means, weights, level=LEVEL)
+    return estimates, resampled_interval(float(estimates.mean()), means, weights, level=LEVEL)
 
 
 def _format(found: Interval) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metaprobe.eval.metrics.bootstrap import Interval, percentile_interval, resample_values
+from metaprobe.eval.metrics.bootstrap import Interval, resample_values, resampled_interval
 from metaprobe.eval.metrics.delong import holm, normal_p
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.ranked import Floats, MetricFunction
@@ -107,7 +107,7 @@ def paired_interval(
     one: MetricValues, other: MetricValues, weights: NDArray[np.integer], *, level: float = LEVEL
 ) -> Interval:
     """The first less the second, both on these resamples."""
-    return percentile_interval(one.estimate - other.estimate, one.resamples - other.resamples, weights, level=level)
+    return resampled_interval(one.estimate - other.estimate, one.resamples - other.resamples, weights, level=level)
 
 
 def control_comparison(

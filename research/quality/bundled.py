@@ -21,7 +21,7 @@ from metaprobe.eval.metrics.stratified import StratifiedAuroc
 from metaprobe.eval.metrics.strongest_control import ControlComparison, ControlDifference, against_controls
 from metaprobe.training.crossfit.audit import CONTROLS
 from metaprobe.training.crossfit.folds import crossfit
-from metaprobe.training.crossfit.methods import FeatureTrees, standard_methods
+from metaprobe.training.crossfit.methods import LogprobLadder, standard_methods
 from metaprobe.training.quality.data import load_heads
 from research.blocks import write
 
@@ -44,11 +44,11 @@ def measure() -> None:
 
     stores = [ROOT / name for name in f"{bundle.ANSWERS} {bundle.SHORT}".split()]
     evidence = load_heads(stores, ["correct"])["correct"]
-    trees = FeatureTrees(new_tasks=True)
-    methods = [m for m in standard_methods(evidence, trees=trees) if m.name in (trees.name, *CONTROLS)]
+    ladder = LogprobLadder(new_tasks=True)
+    methods = [m for m in standard_methods(evidence, ladder=ladder) if m.name in (ladder.name, *CONTROLS)]
     fits = crossfit(evidence, methods, on_step=lambda what: click.echo(what, err=True))
-    table, score = evidence.table, fits[trees.name].ranking
-    controls = free_controls(table) | {m.name: fits[m.name].ranking for m in methods if m is not trees}
+    table, score = evidence.table, fits[ladder.name].ranking
+    controls = free_controls(table) | {m.name: fits[m.name].ranking for m in methods if m is not ladder}
     weights = cluster_weights(table.groups.tolist(), RESAMPLES)
     runs = run_of_answers(table)
 

@@ -85,6 +85,8 @@ SHORT = " ".join(
 )
 """Answers of a word or two to further tasks. Learned from `ANSWERS` alone, a predictor is at chance on a task that it
 has not seen; with these it is not."""
+FAMILIES = " ".join(f"recorded/breadth/{model}" for model in ("smollm2-135m", "qwen-coder-0.5b", "qwen-coder-1.5b"))
+"""Answers to 57 small families of tasks, asked for directly and with working."""
 DEBATE = "recorded/asap-debate-scaffold --stage argument --label-source program --target critical"
 """What a program finds in the debates' arguments. What the small judge says of them is no better than chance to learn
 (docs/research/quality.md), so that a checkpoint of its grades would be worth nothing."""
@@ -94,7 +96,7 @@ AGENTS = {"alpha": "smollm2-135m", "beta": "qwen-coder-0.5b", "gamma": "qwen-cod
 """Agent of the recorded MetaCogAgent runs -> its model."""
 
 COMMANDS = {
-    "quality": f"train quality {ANSWERS} {SHORT} --target correct --new-tasks --raw-graph",
+    "quality": f"train quality {ANSWERS} {SHORT} {FAMILIES} --target correct --new-tasks --raw-graph",
     "gate": f"train gate {ANSWERS} --target correct",
     "critical": f"train quality {DEBATE} --raw-graph",
     "router": f"train router recorded/metacog-every-agent --prices {PRICES}",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, percentile_interval, resample_values
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, resample_values, resampled_interval
 from metaprobe.eval.metrics.calibration import ece, ece_equal_width
 from metaprobe.eval.metrics.ranked import MetricFunction
 from metaprobe.eval.metrics.strongest_control import ControlComparison, against_controls
@@ -154,7 +154,7 @@ def _over_orders(
     values = np.mean([resample_values(statistic, weights) for statistic in statistics], axis=0)
     if centred:
         values = np.maximum(values - (np.nanmean(values) - each.mean()), 0.0)
-    found = percentile_interval(float(each.mean()), values, weights)
+    found = resampled_interval(float(each.mean()), values, weights)
     return OverOrders(found, float(each.min()), float(each.max()), len(each))
 
 

@@ -56,12 +56,16 @@ class Lines(tqdm):  # type: ignore[misc]
 
 
 @contextmanager
-def progress_bar(what: str, unit: str, total: int | None = None, *, ends: bool = False) -> Iterator[Any]:
+def progress_bar(
+    what: str, unit: str, total: int | None = None, *, ends: bool = False, scaled: bool = False
+) -> Iterator[Any]:
     """Yields a bar of tqdm: done and all, time passed and left, rate, and what is set beside it.
 
-    `ends`: whether a log has its last line also of what took a moment.
+    `ends`: whether a log has its last line also of what took a moment. `scaled`: whether counts are shown in thousands
+    and millions, as bytes are.
     """
     given = {"desc": what, "unit": unit, "total": total, "file": sys.stderr, "smoothing": 0.05, "leave": False}
+    given["unit_scale"] = scaled
     made = tqdm(**given) if sys.stderr.isatty() else Lines(ends=ends, **given)
     with made as bar, _ticking(bar):
         try:

@@ -30,9 +30,6 @@ SURE = 0.95
 FOLDS = 5
 FEWEST_FOR_TREES = 500
 """Answers of train and selection together; below, trees were never worth it in any data set that was tried."""
-FEWEST_DOMAINS_FOR_TREES = 6
-PARTS = 8
-"""In which tasks are put together where each part takes a search of trees."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +115,8 @@ def fit_ladder(
 
     X (n, d): features of a schema with terms, also a Dask array; `names` (d,). `runs` (n,): the run of each answer.
     `domain` (n,), the task of each answer: steps are judged on tasks left out, for use on tasks that the runs do not
-    hold, and trees are grown for these too.
+    hold. Trees are not tried for these: what they gained there was within a standard error of nothing, and on models
+    left out they were behind the free number (research/README.md).
     """
     if tuple(names[-len(TERMS) :]) != TERM_NAMES:
         raise RecordError(f"the last features are {', '.join(names[-len(TERMS) :])}; expected {', '.join(TERM_NAMES)}")
@@ -128,7 +126,7 @@ def fit_ladder(
     columns = climb.columns
     trees = None
     wide = len(names) > len(TERMS)
-    if wide and len(rows) >= FEWEST_FOR_TREES and _domains_suffice(domain, rows):
+    if wide and domain is None and len(rows) >= FEWEST_FOR_TREES:
         trees = climb.try_trees(X, roles, names)
     linear = _fit_columns(terms, y, runs, rows, columns)
     if trees is not None:
@@ -140,10 +138,6 @@ def fit_ladder(
         steps=tuple(climb.steps),
         selection_auroc=climb.selection_auroc(),
     )
-
-
-def _domains_suffice(domain: NDArray[np.str_] | None, rows: Rows) -> bool:
-    return domain is None or len(np.unique(domain[rows])) >= FEWEST_DOMAINS_FOR_TREES
 
 
 def _fit_columns(
@@ -196,18 +190,12 @@ class _Climb:
     def try_trees(self, X: NDArray[np.float32], roles: Roles, names: Sequence[str]) -> Trees | None:
         """Trees on top of the linear part, where selection rows that neither has seen show a gain."""
         train, held_out = roles.train, roles.selection
-        if self._domain is not None:  # whole tasks are held out
-            known = np.unique(self._domain[self._rows])
-            last = known[np.random.default_rng(self._seed).permutation(len(known))[: len(known) // 3]]
-            away = np.isin(self._domain[self._rows], last)
-            train, held_out = self._rows[~away], self._rows[away]
         try:
             parts = [part for _, part in group_folds(train, self._groups.tolist(), self._y, 4, self._seed + 2)]
             own = Roles(np.sort(np.concatenate(parts[:3])), parts[3], held_out, held_out)
             linear = _fit_columns(self._terms, self._y, self._runs, train, self.columns)
             start = linear.score_of(X, self._runs)
-            parts_of = None if self._domain is None else merge_domains(self._domain, train)
-            trees = fit_trees(X, self._y, own, names=names, domain=parts_of, start=start, seed=self._seed)
+            trees = fit_trees(X, self._y, own, names=names, start=start, seed=self._seed)
         except RecordError:
             return None
         plain = linear.score(X[held_out])
@@ -260,20 +248,6 @@ class _Climb:
         if taken:
             self.reached = name
             self._linear = self._linear if name == WITH_TREES else name
-
-
-def merge_domains(domain: NDArray[np.str_], rows: Rows) -> NDArray[np.str_]:
-    """Returns a part for each answer (n,): whole domains put together, so that those of `rows` are at most `PARTS`.
-
-    The largest come first, each to the part that is smallest so far.
-    """
-    names, counts = np.unique(domain[rows], return_counts=True)
-    sizes, part = np.zeros(min(PARTS, len(names)), dtype=np.int64), dict[str, str]()
-    for place in np.argsort(-counts, kind="stable"):
-        smallest = int(sizes.argmin())
-        sizes[smallest] += counts[place]
-        part[str(names[place])] = f"part {smallest}"
-    return np.array([part.get(str(name), "none") for name in domain])
 
 
 def _columns(name: str) -> list[int]:

@@ -2,7 +2,7 @@
 
 import itertools
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,11 +11,11 @@ import numpy as np
 from metaprobe.checkpoints import Generator
 from metaprobe.eval.audits.training_data import labels_by_source
 from metaprobe.eval.table import AnswerTable, answer_table
-from metaprobe.probes.features import features, schema
+from metaprobe.probes.features import SEGMENTED, features, schema
 from metaprobe.records.errors import RecordError, StoreMismatch
 from metaprobe.records.fingerprint import fingerprint
 from metaprobe.records.store import RunStore
-from metaprobe.records.types import Call, Run
+from metaprobe.records.types import Call, FloatArray, Run
 from metaprobe.training.common.grouping import join_table
 from metaprobe.training.common.operating_points import evaluations_of
 from metaprobe.training.common.write_checkpoint import answers_of
@@ -94,9 +94,15 @@ def evidence_of(runs: Sequence[Run], tables: Mapping[str, AnswerTable], *, sprea
     """
     logprobs = {c: s for t in tables.values() for c, s in zip(t.call_ids.tolist(), t.logprobs, strict=True)}
     row = {call_id: i for i, call_id in enumerate(logprobs)}
-    computed = schema(SCHEMA)
+    thinking = _thinking_of(tables.values())
+    computed = schema(SEGMENTED if thinking else SCHEMA)
     measured = all(table.measured for table in tables.values())
-    X = features(computed, list(logprobs.values())) if measured else np.empty((len(logprobs), 0), dtype=np.float32)
+    before = [thinking.get(call_id) for call_id in logprobs]
+    X = (
+        features(computed, list(logprobs.values()), thinking=before)
+        if measured
+        else np.empty((len(logprobs), 0), dtype=np.float32)
+    )
     if spread:
         from metaprobe.training.common.dask_trees import distribute  # needs an extra
 
@@ -119,6 +125,12 @@ def evidence_of(runs: Sequence[Run], tables: Mapping[str, AnswerTable], *, sprea
             evaluated=evaluated,
         )
     return found
+
+
+def _thinking_of(tables: Iterable[AnswerTable]) -> dict[str, FloatArray]:
+    """Call id -> log-probabilities of the thinking before its answer; empty where no answer has any."""
+    thought = [table for table in tables if table.thinking is not None]
+    return {c: s for t in thought for c, s in zip(t.call_ids.tolist(), t.thinking, strict=True)}  # type: ignore[arg-type]
 
 
 def _calls(runs: Sequence[Run], ids: Collection[str]) -> list[Call]:

@@ -249,8 +249,6 @@ def calibrators_of(method: Method) -> tuple[str, ...]:
 class FeatureTrees:
     """LightGBM on windowed log-probability statistics by itself, without base rates and without a free number."""
 
-    new_tasks: bool = False
-    """Whether its settings are chosen for tasks that the runs do not hold."""
     name: str = TREES
     family: Family = "learned"
     fitted: bool = True
@@ -261,16 +259,9 @@ class FeatureTrees:
             evidence.table.y,
             roles,
             names=evidence.feature_names,
-            domain=self.domain(evidence.table),
             seed=seed,
         )
         return Fitted(lambda rows: trees.score(evidence.features[rows]), trees.selection_auroc)
-
-    def domain(self, table: AnswerTable) -> NDArray[np.str_] | None:
-        """(n,): what settings are chosen across; None where they are chosen on selection rows."""
-        if not self.new_tasks:
-            return None
-        return table.tasks if domains_of(table)[0] == "task" else table.dimensions
 
 
 USUAL_TREES = FeatureTrees()

@@ -27,6 +27,7 @@ from metaprobe.probes import quality
 from metaprobe.probes.base_rates import CERTAIN, CONTRACT, BaseRates
 from metaprobe.probes.features import features
 from metaprobe.probes.quality import QualityPredictor
+from metaprobe.records.answer_part import answer_of
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 from metaprobe.records.importer import read_openai_lines
@@ -131,7 +132,7 @@ def label_responses(
         )
     found = []
     for i, response in enumerate(responses):
-        parsed = parse_response(response)
+        parsed = answer_of(parse_response(response))
         call = Call(
             id=f"response-{i}",
             stage="answer",

@@ -50,8 +50,11 @@ class QualityClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         its own. A fifth of the groups selects and stops early, a fifth calibrates. Raises `ValueError` where X, y and
         groups do not fit together, or are too few.
         """
-        if "+top" in self.schema:
-            raise ValueError(f"schema is {self.schema!r}; expected one without '+top': X holds no alternatives")
+        if "+top" in self.schema or "+segments" in self.schema:
+            raise ValueError(
+                f"schema is {self.schema!r}; expected one without '+top' and '+segments': X holds the answers'"
+                " log-probabilities alone"
+            )
         computed = self._schema()
         targets = np.asarray(y)
         check_classification_targets(targets)
@@ -73,7 +76,6 @@ class QualityClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
         except RecordError as error:
             raise ValueError(f"the responses do not suffice to train, select and calibrate: {error}") from error
-        self.support_ = quality.Support.fit(inputs[roles.train], inputs[roles.calibration])
         self.examples_: NDArray[np.float32] = inputs[:64]
         """Features of the first responses: an exported graph is checked on them."""
         self.responses_ = [np.asarray(response, dtype=np.float32).ravel() for response in X[:64]]
@@ -132,7 +134,6 @@ class QualityClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 calibration=self.head_.calibrator.name,
                 metrics={},
                 not_audited=["all of them: QualityClassifier holds nothing out"],
-                support=self.support_.to_manifest(),
                 packages=("lightgbm", "onnxmltools", "onnx"),
                 extra={RAW: build_raw_graph(graph, computed.name, self.responses_)} if raw else {},
             ),

@@ -82,8 +82,8 @@ def export_quality(
 ) -> Checkpoint:
     """Fits one calibrated head a target on all groups, writes them in one graph, and returns the checkpoint.
 
-    The region of support is that of the head with the most answers. `raw` adds `raw.onnx`, the same from
-    log-probabilities.
+    `raw` adds `raw.onnx`, the same from log-probabilities. Nothing is said of whether an answer is like the training
+    data: ranges and densities of the features were the wrong way round on models left out (docs/research/travel.md).
     """
     kept = _Kept(several=len(heads) > 1)
     for target, head in heads.items():
@@ -92,11 +92,10 @@ def export_quality(
         else:
             kept.add_probability(target, head, seed)
     largest = max(heads.values(), key=lambda head: len(head.evidence.table))
-    evidence, roles = largest.evidence, largest.roles(seed)
+    evidence = largest.evidence
     used = schema(evidence.schema if kept.grown else ALONE)
     last = slice(len(evidence.feature_names) - len(used.names), None)
     X = in_memory(evidence.features[:, last])
-    known = [in_memory(evidence.features[rows][:, last]) for rows in (roles.train, roles.calibration)]
     graph = trees_graph(kept.fitted, width=X.shape[1], input_name=quality.INPUT)
     names = list(kept.fitted)
     return write_checkpoint(
@@ -125,7 +124,6 @@ def export_quality(
             not_audited=kept.not_made,
             thresholds=kept.thresholds,
             flagging=kept.flagging,
-            support=quality.Support.fit(*known).to_manifest(),
             packages=("lightgbm", "onnxmltools", "onnx"),
             extra={RAW: build_raw_graph(graph, used.name, list(evidence.table.logprobs))} if raw else {},
             heads=kept.lines,

@@ -42,6 +42,11 @@ def raw_graph(features_graph: bytes, schema_name: str) -> bytes:
     onnx = require("onnx", "fit")
     require("onnx.compose", "fit")
     features = schema(schema_name)
+    if features.uses_segments:
+        raise RecordError(
+            f"the predictor reads {schema_name!r}, and a graph of one answer's log-probabilities knows nothing of the"
+            " thinking before it; expected a schema without segments: leave raw.onnx out"
+        )
     model = onnx.load_from_string(features_graph)
     opset = next(o.version for o in model.opset_import if o.domain in ("", "ai.onnx"))
     widths = [[dim.dim_value for dim in value.type.tensor_type.shape.dim[1:]] for value in model.graph.input]

@@ -1,0 +1,185 @@
+"""Where thinking ends, token by token: however a text is split, what counts on either side is the same."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metaprobe.records.boundary import ending_of, locate
+from metaprobe.records.errors import InvalidResponse
+from metaprobe.records.segments import KindReader, check_segments, marked, spoken_text
+from metaprobe.records.types import Segment
+
+THINK = "<think>\nIs 3 < 5, and </th no end?\n\n</think>\n\nYes, <think> of it."
+HARMONY = (
+    "<|channel|>analysis<|message|>Hm, 2 + 2.<|end|><|start|>assistant<|channel|>commentary to=functions.f "
+    "<|constrain|>json<|message|>{}<|call|><|start|>assistant<|channel|>final<|message|>It is 4.<|return|>"
+)
+
+
+def kinds(pieces: list[str], *, opened: bool = False) -> list[str]:
+    reader = KindReader(opened=opened)
+    found = [kind for piece in pieces for kind in reader.push(piece)]
+    return [*found, *reader.close()]
+
+
+def told(pieces: list[str], kind: str, *, opened: bool = False) -> str:
+    found = kinds(pieces, opened=opened)
+    return "".join(piece for piece, its in zip(pieces, found, strict=True) if its == kind)
+
+
+@st.composite
+def splittings(draw: st.DrawFn, text: str) -> list[str]:
+    """The text in tokens of any lengths, a few of them empty."""
+    places = sorted(draw(st.lists(st.integers(1, len(text) - 1), max_size=40)))
+    return [text[a:b] for a, b in zip([0, *places], [*places, len(text)], strict=True)]
+
+
+@given(splittings(THINK))
+def test_however_it_is_split_no_token_counts_on_the_wrong_side(pieces: list[str]) -> None:
+    found = kinds(pieces)
+    assert len(found) == len(pieces)
+    thinking, answer = told(pieces, "thinking"), told(pieces, "answer")
+    assert thinking in "\nIs 3 < 5, and </th no end?\n\n"
+    assert answer in "\n\nYes, <think> of it."
+    lost = "".join(p for p, kind in zip(pieces, found, strict=True) if kind == "marker")
+    assert len(thinking) + len(answer) + len(lost) == len(THINK)
+
+
+@given(splittings(HARMONY))
+def test_of_channels_only_what_is_said_in_them_counts(pieces: list[str]) -> None:
+    assert told(pieces, "thinking") in "Hm, 2 + 2."
+    assert told(pieces, "tool") in "{}"
+    assert told(pieces, "answer") in "It is 4."
+
+
+@given(st.text(max_size=60), st.integers(1, 7))
+def test_a_text_without_markers_is_all_answer(said: str, width: int) -> None:
+    pieces = [said[i : i + width] for i in range(0, len(said), width)]
+    if not said.lstrip(" \t\r\n").startswith(("<", "[")):
+        assert marked(pieces) == ()
+        assert locate(pieces, said).segments == ()
+
+
+def test_characters_one_by_one_and_the_whole_give_the_same_sides() -> None:
+    assert told(list(THINK), "answer") == "Yes, <think> of it."
+    assert told(list(HARMONY), "thinking") == "Hm, 2 + 2."
+    assert told(list(HARMONY), "answer") == "It is 4."
+    assert spoken_text(THINK) == "Yes, <think> of it."
+    assert [spoken_text(text) for text in ("plain", "<think>a", "a\n</think>\nb")] == ["plain", "", "b"]
+
+
+@pytest.mark.parametrize(
+    ("opening", "closing"),
+    [
+        ("<think>", "</think>"),
+        ("[THINK]", "[/THINK]"),
+        ("<seed:think>", "</seed:think>"),
+        ("<|channel>thought", "<channel|>"),
+    ],
+)
+def test_every_pair_of_markers_is_known(opening: str, closing: str) -> None:
+    assert kinds([opening, "a", closing, "b"]) == ["marker", "thinking", "marker", "answer"]
+
+
+def test_a_token_waits_only_as_long_as_it_may_begin_a_marker() -> None:
+    reader = KindReader()
+    assert [reader.push(piece) for piece in ("<", "th", "is")] == [[], [], ["answer"] * 3]
+    reader = KindReader(opened=True)
+    assert [reader.push(piece) for piece in ("Hm", ".", "\n", "</", "think>", "\n", "So")] == [
+        ["thinking"],
+        ["thinking"],
+        [],
+        [],
+        ["marker"] * 3,
+        ["marker"],
+        ["answer"],
+    ]
+
+
+def test_a_token_without_text_belongs_with_the_one_before_it() -> None:
+    assert kinds(["", "<think>", "", "a", "", "</think>", "b", ""]) == [
+        "marker",
+        "marker",
+        "marker",
+        "thinking",
+        "thinking",
+        "marker",
+        "answer",
+        "answer",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "opened"),
+    [
+        ("so 4.\n</think>\n\nFour.", True),
+        ("The tag `</think>` ends it.", False),
+        ("Write <think>a</think> then b.", False),
+        ("one </think> two", False),
+    ],
+)
+def test_an_end_that_nothing_opened_ends_thinking_unless_it_is_spoken_of(text: str, opened: bool) -> None:
+    parts = locate(list(text), text)
+    assert bool(parts.segments) == opened
+    assert opened or "taken for words of the answer" in parts.note or "<think>" in text
+
+
+# ---- the end of an answer
+
+
+@pytest.mark.parametrize(
+    ("pieces", "text", "choice", "kept"),
+    [
+        (["4", ".", "<eot>"], "4.", {"stop_reason": None}, 2),
+        (["4", ".", "<eot>"], "4.", {"matched_stop": 7}, 2),
+        (["4", ".", "<eot>"], "4.", {}, 2),
+        (["4", ".", ""], "4.", {}, 2),  # llama.cpp
+        (["4", ".", "</s>"], "4.", {"finish_reason": None}, 2),  # by its look
+        (["4", ".", "\n"], "4.", {}, 3),  # stripped by the server, and no end token
+        (["4", "."], "4.", {"stop_reason": None}, 2),
+        (["4", ".\n", "Q", ":", "x"], "4.\n", {"stop_reason": "Q:"}, 2),
+        (["4", ".Q", ":"], "4.", {"stop_reason": "Q:"}, 2),  # the token that holds both stays
+        (["4", "."], "4.", {"finish_reason": "length"}, 2),
+        (["", "", ""], "4.", {}, 3),  # no token has a text
+    ],
+)
+def test_what_only_ended_an_answer_is_left_out(
+    pieces: list[str], text: str, choice: dict[str, object], kept: int
+) -> None:
+    said = {"finish_reason": "stop", **choice}
+    parts = locate(pieces, text, ending=ending_of(said["finish_reason"], said))
+    assert (parts.kept, parts.segments) == (kept, ())
+
+
+def test_where_thinking_ends_and_nobody_says_it_the_answer_is_refused() -> None:
+    with pytest.raises(InvalidResponse, match=r"are of other words than thinking and answer.*ask the server"):
+        locate(["a", "b"], "four", "Hm.")
+    with pytest.raises(InvalidResponse, match="name no tokens"):
+        locate(["", ""], "four", "Hm.")
+    with pytest.raises(InvalidResponse, match="name no tokens"):
+        locate(["", ""], "<think>Hm.</think>four")
+
+
+def test_tokens_that_the_shown_text_does_not_hold_are_not_scored() -> None:
+    parts = locate(["Hm", ".", "four", "."], "four.")
+    assert parts.segments == (Segment("answer", 2, 4),)
+    assert "before or after the text that is shown" in parts.note
+
+
+def test_a_token_that_reaches_into_both_texts_is_of_neither() -> None:
+    parts = locate(["Hm", ".fo", "ur"], "four", "Hm.")
+    assert parts.segments == (Segment("thinking", 0, 1), Segment("answer", 2, 3))
+
+
+@pytest.mark.parametrize(
+    "segments",
+    [
+        [Segment("answer", 2, 1)],
+        [Segment("answer", 0, 5)],
+        [Segment("thinking", 0, 2), Segment("answer", 1, 3)],
+        [Segment("doubt", 0, 1)],  # type: ignore[arg-type]
+    ],
+)
+def test_segments_outside_of_the_tokens_or_of_unknown_kinds_are_refused(segments: list[Segment]) -> None:
+    with pytest.raises(InvalidResponse, match="expected thinking, answer or tool, in order and within the 4 tokens"):
+        check_segments(segments, 4)
