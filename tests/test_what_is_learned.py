@@ -24,7 +24,7 @@ from routed_worlds import logged_outcomes, outcomes
 from test_choice_training import runs as both_ways
 
 from metaprobe.checkpoints import Checkpoint, UntrustedCheckpoint
-from metaprobe.eval.gate import gate_lines
+from metaprobe.eval.gate_performance import gate_lines
 from metaprobe.probes.adapter import Encoder
 from metaprobe.probes.features import features
 from metaprobe.records.store import RunStore

@@ -14,11 +14,11 @@ import click
 
 from metaprobe.llms.base import Request
 from metaprobe.llms.local import LocalLLM
-from metaprobe.records.scoring import is_correct
+from metaprobe.records.correctness import is_correct
 from metaprobe.records.segments import spoken_text
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Message, Run, Sampling
-from metaprobe.tasks.loading import load_task
+from metaprobe.tasks.named_tasks import load_task
 
 STORE = Path(__file__).parent.parent.parent / "recorded" / "qwen-coder-0.5b-thinking"
 ITEMS = 36
