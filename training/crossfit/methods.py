@@ -48,7 +48,7 @@ class Evidence:
 
     table: AnswerTable
     features: NDArray[np.float32]
-    """(n, d) of the `full` schema."""
+    """(n, d) of the schema named below."""
     feature_names: tuple[str, ...]
     schema: str
     states: States | None = None

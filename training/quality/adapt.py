@@ -106,7 +106,7 @@ def adapt_predictor(
 ) -> Checkpoint:
     """The same from runs in memory."""
     manifest = predictor.checkpoint.manifest
-    known = BaseRates.from_contract(manifest.contract)
+    known = _known(predictor)
     heads = [output.name for output in manifest.outputs if output.name not in SCALES]
     labels = {label.name for one in runs for label in one.labels}
     if not (targets := [name for name in heads if name in labels]):
@@ -151,6 +151,12 @@ def _read(path: Path) -> list[Run]:
     return list(RunStore(path)) if path.is_dir() else list(read_openai_lines(path))
 
 
+def _known(predictor: QualityPredictor) -> BaseRates | None:
+    manifest = predictor.checkpoint.manifest
+    heads = [output.name for output in manifest.outputs if output.name not in SCALES]
+    return BaseRates.from_contract(manifest.contract, heads)
+
+
 def _adapt_head(
     predictor: QualityPredictor, name: str, evidence: Evidence, known: BaseRates | None, seed: int
 ) -> Adapted:
@@ -190,7 +196,7 @@ def _write(
     maps = {name: Platt(head.scale, head.fit.rates.mean) for name, head in heads.items()}
     main = next((name for name in quality_contract.MAIN_HEADS if name in heads), next(iter(heads)))
     largest = heads[main]
-    contract[CONTRACT] = _base_rates(heads, BaseRates.from_contract(manifest.contract))
+    contract[CONTRACT] = _base_rates(heads, _known(predictor))
     if len(contract[CONTRACT]["runs"]) < 2:
         del contract[CONTRACT]  # of one run all is known
     contract["adapted_from"] = base.digest

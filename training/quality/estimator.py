@@ -31,7 +31,8 @@ Responses = Sequence[ArrayLike]
 
 
 class QualityClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A calibrated LightGBM classifier of responses by their log-probabilities, of two classes.
+    """A calibrated classifier of responses by their log-probabilities, of two classes: a free number, or what is better
+    than it on groups left out (`metaprobe.training.common.ladder`).
 
     The second class, in sorted order, is the good one. Responses are ragged: X is a list of arrays, no matrix such as
     scikit-learn's `check_estimator` tries. What holds for lists is promised: parameters, cloning, pipelines,
@@ -39,7 +40,7 @@ class QualityClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """
 
     def __init__(self, schema: str = "full", seed: int = 0) -> None:
-        """`schema`: which features, see `metaprobe.probes.features.schema`; one without "+top"."""
+        """`schema`: which features, see `metaprobe.probes.features.schema`; one without "+top". The terms join them."""
         self.schema = schema
         self.seed = seed
 

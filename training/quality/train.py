@@ -77,9 +77,9 @@ def head_studies(
 ) -> dict[str, Study | GradedStudy]:
     """A study of each head that the targets need, from runs that are read once; for `write_quality`.
 
-    A head is learned from the answers that have its label. `source`: whose labels (`load_heads`). `new_tasks`: choose
-    settings by tasks left out, of heads that are a probability. `spread`: put the features on the cluster of the
-    default Dask client, whose workers then fit the trees.
+    A head is learned from the answers that have its label. `source`: whose labels (`load_heads`). `new_tasks`: take
+    only what does better on tasks left out, of heads that are a probability. `spread`: put the features on the cluster
+    of the default Dask client, whose workers then fit the trees.
     """
     ladder = LogprobLadder(new_tasks)
     found: dict[str, Study | GradedStudy] = {}
