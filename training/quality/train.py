@@ -7,7 +7,7 @@ from pathlib import Path
 from metaprobe.checkpoints import Checkpoint, check_target
 from metaprobe.eval.audits.domains import FEWEST, domains_of
 from metaprobe.eval.table import AnswerTable
-from metaprobe.probes.quality import KIND
+from metaprobe.probes.quality_contract import KIND
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 from metaprobe.training.common.heads import INVERTED, SCALES
