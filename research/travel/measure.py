@@ -36,7 +36,7 @@ from research.travel.sets import Answers, join, names_of, others, recorded
 
 ROOT = Path(__file__).parent.parent.parent
 MEASURED = ROOT / "docs" / "measured" / "travel.json"
-FREE = ("mean", "min", "total", "first", "length")
+PLAIN = ("mean", "min", "total", "lowest3", "first", "length")
 """Free numbers that the default is held against, all of them; the mean is the one that anybody would take."""
 SIX = ("mean", "min", "total", "first", "halves", "length")
 RESAMPLES = 1000
@@ -72,7 +72,7 @@ def strangers(data: Path) -> None:
     }
     parts = _task_parts(everything.task)
     away = _left_out(everything, terms, mine, parts, fit_default)
-    free = {name: -terms[:, TERMS.index(name)] for name in FREE}
+    free = {name: -terms[:, TERMS.index(name)] for name in PLAIN}
     free["length"] = _either_way(everything, terms[:, TERMS.index("length")])
     rows = []
     for source, model in _cells(everything):
@@ -221,7 +221,7 @@ def support_command(data: Path) -> None:
     inside = {"ranges that hold 99 %": np.array(support.contains(new.astype(np.float32)), dtype=np.bool_)}
     for level in (0.9, 0.99):
         inside[f"tenth neighbour, {level:.0%} at home"] = far[1] <= np.quantile(far[0], level)
-    score, found = -new[:, 0], []
+    score, found = -(new[:, TERMS.index("mean")] + 0.5 * new[:, TERMS.index("length")]), []
     for name, within in inside.items():
         for source in np.unique(theirs.source):
             here = theirs.source == source
@@ -265,8 +265,8 @@ def curve(data: Path) -> None:
     found["0"] = {
         "default": _figures(answers, base[None]),
         "mean": {
-            "auroc": round(float(auroc(answers.y, -plain[:, 1])), 3),
-            "within": round(float(within(answers.y, -plain[:, 1])), 3),
+            "auroc": round(float(auroc(answers.y, -plain[:, TERMS.index("mean")])), 3),
+            "within": round(float(within(answers.y, -plain[:, TERMS.index("mean")])), 3),
         },
     }
     _keep("curve", {"set": CURVE_SET, "answers": len(answers), "draws": DRAWS, "counts": found})

@@ -1,6 +1,6 @@
 """The fitted heads of a quality predictor: a probability, a level from 1 to 3, and Q, each as NumPy and as ONNX nodes.
 
-A head is named by its label. `critical` is the one whose label 1 is the bad one: its booster learns the opposite, so
+A head is named by its label. `critical` is the one whose label 1 is the bad one: what is fitted learns the opposite, so
 that higher raw scores are better answers in every head, and its probability is turned round at the end.
 """
 

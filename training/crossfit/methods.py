@@ -48,7 +48,7 @@ class Evidence:
 
     table: AnswerTable
     features: NDArray[np.float32]
-    """(n, d) of the `full` schema."""
+    """(n, d) of the schema named below."""
     feature_names: tuple[str, ...]
     schema: str
     states: States | None = None
@@ -350,7 +350,7 @@ def _of_logprobs() -> list[Method]:
     return [
         GivenScore(MEAN_LOGPROB, "log-probability", lambda t: _baseline(t, "mean_logprob")),
         GivenScore("minimum log-probability", "log-probability", lambda t: _baseline(t, "min_logprob")),
-        GivenScore("three lowest log-probabilities", "log-probability", lambda t: _baseline(t, "lowest3_logprob")),
+        GivenScore("scaled log-probability", "log-probability", lambda t: _baseline(t, "scaled_logprob")),
         GivenScore("first log-probability", "log-probability", lambda t: _baseline(t, "first_logprob")),
         GivenScore("length", "plain", lambda t: -np.log(t.tokens.astype(np.float64))),
         GivenScore("cut by max_tokens", "plain", lambda t: -t.cut.astype(np.float64)),

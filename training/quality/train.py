@@ -7,7 +7,7 @@ from pathlib import Path
 from metaprobe.checkpoints import Checkpoint, check_target
 from metaprobe.eval.audits.domains import FEWEST, domains_of
 from metaprobe.eval.table import AnswerTable
-from metaprobe.probes.quality import KIND
+from metaprobe.probes.quality_contract import KIND
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 from metaprobe.training.common.heads import INVERTED, SCALES
@@ -77,9 +77,9 @@ def head_studies(
 ) -> dict[str, Study | GradedStudy]:
     """A study of each head that the targets need, from runs that are read once; for `write_quality`.
 
-    A head is learned from the answers that have its label. `source`: whose labels (`load_heads`). `new_tasks`: choose
-    settings by tasks left out, of heads that are a probability. `spread`: put the features on the cluster of the
-    default Dask client, whose workers then fit the trees.
+    A head is learned from the answers that have its label. `source`: whose labels (`load_heads`). `new_tasks`: take
+    only what does better on tasks left out, of heads that are a probability. `spread`: put the features on the cluster
+    of the default Dask client, whose workers then fit the trees.
     """
     ladder = LogprobLadder(new_tasks)
     found: dict[str, Study | GradedStudy] = {}
