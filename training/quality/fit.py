@@ -188,7 +188,7 @@ class _Kept:
             roles,
             names=head.evidence.feature_names,
             inverted=head.inverted,
-            domain=head.ladder.domain(table),
+            climb=not head.ladder.new_tasks,
             seed=seed,
         )
         self.strangers = self.strangers or head.ladder.new_tasks
