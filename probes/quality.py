@@ -16,6 +16,7 @@ from metaprobe.checkpoints.kinds import check_kind
 from metaprobe.probes.base_rates import BaseRates
 from metaprobe.probes.contract import OnMismatch, check_choice, mismatch
 from metaprobe.probes.features import Schema, features, features_one, schema
+from metaprobe.probes.quality_contract import CRITICAL, INPUT, KIND, MAIN_HEADS
 from metaprobe.records.answer_part import answer_of
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.extras import require
@@ -26,14 +27,9 @@ from metaprobe.records.raw_body import parse_body
 if TYPE_CHECKING:
     from metaprobe.probes.signals import Signals
 
-KIND = "quality"
-INPUT = "features"
 DEFAULT = f"{bundle.PREFIX}quality"
 MOST_OUTSIDE = 0.25
 """Share of features outside their training range beyond which nothing is in support, however few were trained on."""
-CRITICAL = "critical"
-MAIN_HEADS = ("correct", "quality")
-"""Heads that give the score, the first that is there: a probability, or Q from 0 to 9."""
 LENGTHS = ("length", "terms.length")
 UNLIKE = "unlike the training data"
 ENDINGS = {

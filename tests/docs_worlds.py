@@ -199,6 +199,7 @@ WORLDS: dict[str, Callable[[Path], Names]] = {
     "production": production,
     "streams": production,
     "server": production,
+    "reasoning": lambda folder: {},
     "extract": lambda folder: {},
     "gallery": gallery,
     "checkpoints": lambda folder: {},

@@ -16,6 +16,7 @@ MEASURED = ROOT / "docs" / "measured" / "travel.json"
 PAGE = ROOT / "docs" / "research" / "travel.md"
 NAMES = {
     "default": "bundled recipe",
+    "ladder": "ladder with its steps, no trees",
     "six terms": "six terms, fitted",
     "mean": "mean log-probability",
     "min": "lowest log-probability",
