@@ -154,7 +154,7 @@ def main() -> None:
     parser.add_argument("--peers", type=Path, help="folder into which lm-polygraph and probelab were installed")
     parser.add_argument("--turns", type=int, default=5, help="the best of so many turns counts (default: 5)")
     parser.add_argument("--layers", type=int, default=3, help="layers that probelab fits (default: 3)")
-    parser.add_argument("--json", type=Path, help="write the figures here")
+    parser.add_argument("--json", type=Path, help="write the numbers here")
     options = parser.parse_args()
     if options.peers:
         sys.path.append(str(options.peers))

@@ -298,7 +298,7 @@ def main() -> None:
     parser.add_argument("--peers", type=Path, help="folder into which artefactual and uqlm were installed")
     parser.add_argument("--turns", type=int, default=5, help="the best of so many turns counts (default: 5)")
     parser.add_argument("--responses", type=int, default=10_000, help="responses in the batch (default: 10000)")
-    parser.add_argument("--json", type=Path, help="write the figures here")
+    parser.add_argument("--json", type=Path, help="write the numbers here")
     options = parser.parse_args()
     if options.peers:
         sys.path.append(str(options.peers))

@@ -5,7 +5,7 @@
 The states are made up, with the spectrum that SmolLM2-135M's have (eigenvalues of the standardised states of layer 15,
 recorded/smollm2-metacog-eval): it decides how many steps a solver needs. scikit-learn is used as its documentation
 shows: `cross_val_predict` of StandardScaler and LogisticRegression (lbfgs, its default tolerance), on float32. The
-second figure leaves the scaler out of the folds. Timed is the way from float16 states to held-out scores, on all cores.
+second number leaves the scaler out of the folds. Timed is the way from float16 states to held-out scores, on all cores.
 """
 
 import json

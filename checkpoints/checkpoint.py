@@ -68,7 +68,7 @@ LIMITS_OF_KIND = {"adapter": Limits(model_bytes=(1 << 31) - 1, file_bytes=64 << 
 
 
 SHOWN_FIGURES = 8
-"""Held-out figures in the table for notebooks, the first of the card."""
+"""Held-out numbers in the table for notebooks, the first of the card."""
 
 
 @explain_fields
@@ -86,7 +86,7 @@ class Checkpoint:
     path: Path
     """The folder its files were read from."""
     manifest: Manifest
-    """What manifest.json says: contract, thresholds, held-out figures, audits, training data."""
+    """What manifest.json says: contract, thresholds, held-out metrics, audits, training data."""
     digest: str
     """SHA-256 of manifest.json, which pins every other file: what to hand to those who should trust this one."""
     session: GraphSession
@@ -103,7 +103,7 @@ class Checkpoint:
         return self.as_html("Checkpoint")
 
     def as_html(self, title: str) -> str:
-        """A small HTML table: where it is, what it was trained on, how far it can be trusted, held-out figures."""
+        """A small HTML table: where it is, what it was trained on, how far it can be trusted, held-out metrics."""
         generator, training = self.manifest.generator, self.manifest.training
         figures = [
             (name, f"{m.estimate:.3f} [{m.low:.3f}, {m.high:.3f}], n = {m.n}")
@@ -133,8 +133,8 @@ class Checkpoint:
 
     @property
     def trust(self) -> Trust:
-        """How far its figures can be relied on: "sound" (no audit failed), "weak" (true, but something simpler may do
-        as well, or too little was measured to tell), "invalid" (they cannot be believed)."""
+        """How far its numbers can be relied on: "sound" (no audit failed), "weak" (true, but something simpler may do
+        as well, or too little was measured to decide), "invalid" (they cannot be believed)."""
         return self.manifest.trust
 
     @property
@@ -155,11 +155,11 @@ class Checkpoint:
         manifest = folder.read(MANIFEST, limits.manifest_bytes)
         _check_digest(str(self.path), hashlib.sha256(manifest).hexdigest(), self.digest)
         return {MANIFEST: manifest} | {
-            name: _verified(folder, name, self.manifest, limits) for name in self.manifest.files
+            name: _verify(folder, name, self.manifest, limits) for name in self.manifest.files
         }
 
     def __reduce__(self) -> tuple[Callable[[str, str], "Checkpoint"], tuple[str, str]]:
-        return _reopened, (str(self.path.resolve()), self.digest)
+        return _reopen, (str(self.path.resolve()), self.digest)
 
     def raw_session(self) -> GraphSession:
         """A new session on raw.onnx, which takes `logprobs` float32 (n, T), padded, and `lengths` int64 (n,).
@@ -172,7 +172,7 @@ class Checkpoint:
         session = GraphSession(self.extra[RAW])
         if not outputs_agree(self.manifest.outputs, session.outputs):
             raise ContractMismatch(
-                f"{MODEL} has outputs {_listed(self.manifest.outputs)}; {RAW} has {_listed(session.outputs)}"
+                f"{MODEL} has outputs {_list(self.manifest.outputs)}; {RAW} has {_list(session.outputs)}"
             )
         if RAW_GOLDEN in self.extra:
             golden.replay(self.extra[RAW_GOLDEN], session, RAW_GOLDEN)
@@ -194,7 +194,7 @@ def load_checkpoint(
 
     `limits`: by default those of the checkpoint's kind.
 
-    Warns with `UntrustedCheckpoint` where the figures cannot be believed (`trust` is "invalid"): it runs, but is not
+    Warns with `UntrustedCheckpoint` where the numbers cannot be believed (`trust` is "invalid"): it runs, but is not
     what it seems. Merely weak ones warn of nothing: see `trust` and `weaknesses`. Warns with `MovingRevision` where a
     revision of the hub is no commit and no `sha256` pins what it must hold.
 
@@ -234,7 +234,7 @@ def _verified_at(files: Files, *, sha256: str | None, limits: Limits | None = No
     _check_digest(files.where("") if isinstance(files, Repository) else str(files.path), digest, sha256)
     manifest = parse_manifest(manifest_data)
     limits = limits or _limits(manifest.kind)
-    found = {name: _verified(files, name, manifest, limits) for name in manifest.files}
+    found = {name: _verify(files, name, manifest, limits) for name in manifest.files}
     extra = {name: data for name, data in found.items() if name not in LISTED}
     for name, data in extra.items():
         if name.lower().endswith(".onnx"):
@@ -246,7 +246,7 @@ def _verified_at(files: Files, *, sha256: str | None, limits: Limits | None = No
     return Checkpoint(files.path, manifest, digest, session, extra)
 
 
-def _reopened(path: str, digest: str) -> Checkpoint:
+def _reopen(path: str, digest: str) -> Checkpoint:
     """What another process makes of a checkpoint that was sent to it."""
     return _verified_at(Folder(Path(path), links=True), sha256=digest)
 
@@ -255,7 +255,7 @@ def _limits(kind: str) -> Limits:
     return LIMITS_OF_KIND.get(kind, Limits())
 
 
-def _verified(files: Files, name: str, manifest: Manifest, limits: Limits) -> bytes:
+def _verify(files: Files, name: str, manifest: Manifest, limits: Limits) -> bytes:
     data, entry = files.read(name, limits.of(name)), manifest.files[name]
     if len(data) != entry.bytes:
         raise TamperedCheckpoint(
@@ -297,13 +297,13 @@ def _check_answers(manifest: Manifest, session: GraphSession, rows: bytes) -> No
 def _check_contract(manifest: Manifest, session: GraphSession) -> None:
     if manifest.inputs != session.inputs:
         raise ContractMismatch(
-            f"{MANIFEST} states inputs {_listed(manifest.inputs)}; {MODEL} has {_listed(session.inputs)}"
+            f"{MANIFEST} states inputs {_list(manifest.inputs)}; {MODEL} has {_list(session.inputs)}"
         )
     if not outputs_agree(manifest.outputs, session.outputs):
         raise ContractMismatch(
-            f"{MANIFEST} states outputs {_listed(manifest.outputs)}; {MODEL} has {_listed(session.outputs)}"
+            f"{MANIFEST} states outputs {_list(manifest.outputs)}; {MODEL} has {_list(session.outputs)}"
         )
 
 
-def _listed(specs: tuple[TensorSpec, ...]) -> str:
+def _list(specs: tuple[TensorSpec, ...]) -> str:
     return ", ".join(f"{s.name}: {s.type}{list(s.shape)}" for s in specs)

@@ -1,4 +1,4 @@
-"""How two checkpoints differ: contract, figures, thresholds, data, versions, and what they say of the same rows."""
+"""How two checkpoints differ: contract, metrics, thresholds, data, versions, and what they say of the same rows."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -81,7 +81,7 @@ def compare(a: Checkpoint, b: Checkpoint) -> CheckpointDiff:
     """How `b` differs from `a`."""
     found = [
         Change(field, was, now)
-        for field, was, now in _compared(_fields(a.manifest), _fields(b.manifest))
+        for field, was, now in _compare(_fields(a.manifest), _fields(b.manifest))
         if field not in ("created", OWN)
     ]
     if any(change.field == f"files.{MODEL}" for change in found) and a.manifest.inputs == b.manifest.inputs:
@@ -108,7 +108,7 @@ def _summary(checkpoint: Checkpoint) -> dict[str, str]:
 
 
 def _fields(manifest: Manifest) -> dict[str, Any]:
-    """Every field by its path, as JSON; what belongs together (a figure with its interval) stays so."""
+    """Every field by its path, as JSON; what belongs together (a metric with its interval) stays so."""
     fields: dict[str, Any] = {}
     for name, value in strict_json.plain(manifest, MANIFEST).items():
         if isinstance(value, dict):
@@ -118,7 +118,7 @@ def _fields(manifest: Manifest) -> dict[str, Any]:
     return fields
 
 
-def _compared(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+def _compare(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
     for field in [*a, *(field for field in b if field not in a)]:
         was, now = a.get(field, ABSENT), b.get(field, ABSENT)
         if was != now:
@@ -129,7 +129,7 @@ def _sides(change: Change) -> tuple[str, str]:
     a, b = change.a, change.b
     if isinstance(a, list) and isinstance(b, list):
         return _list(a, b), _list(b, a)
-    return _shown(change.field, a), _shown(change.field, b)
+    return _format(change.field, a), _format(change.field, b)
 
 
 def _list(values: list[Any], others: list[Any]) -> str:
@@ -142,7 +142,7 @@ def _list(values: list[Any], others: list[Any]) -> str:
     return f"{len(values)} values, {len(own)} of them only here" if len(values) > 6 else json.dumps(values)
 
 
-def _shown(field: str, value: Any) -> str:
+def _format(field: str, value: Any) -> str:
     if value is ABSENT:
         return "-"
     if field.startswith("metrics."):

@@ -28,7 +28,7 @@ def _row(tag: str, cells: Sequence[object]) -> str:
 
 
 def explain_fields(cls: type[T]) -> type[T]:
-    """A decorator for dataclasses: returns the class, whose docstring then tells of its fields, also in `help()`."""
+    """A decorator for dataclasses: returns the class, whose docstring then explains its fields, also in `help()`."""
     cls.__doc__ = _FieldDocs(cls.__doc__ or "", cls)  # type: ignore[assignment]
     return cls
 

@@ -9,7 +9,7 @@ CheckpointError             a ValueError; the message names what came, what was 
 |-- CheckpointExists        saving would replace something
 `-- HubError                the hub cannot be reached, refuses, or says what it must not; or its library is missing
 
-UntrustedCheckpoint         a UserWarning: it is whole and runs, but its figures cannot be believed
+UntrustedCheckpoint         a UserWarning: it is whole and runs, but its numbers cannot be believed
 MovingRevision              a UserWarning: it came from a branch or tag of the hub, which may be another one tomorrow
 """
 
@@ -47,7 +47,7 @@ class HubError(CheckpointError):
 
 
 class UntrustedCheckpoint(UserWarning):
-    """The figures of the checkpoint that was loaded cannot be believed; the message names the audits that failed."""
+    """The numbers of the checkpoint that was loaded cannot be believed; the message names the audits that failed."""
 
 
 class MovingRevision(UserWarning):

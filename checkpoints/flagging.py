@@ -54,7 +54,7 @@ def flag_sentences(points: Sequence[FlagPoint], metrics: Mapping[str, Metric]) -
 def flag_table(points: Sequence[FlagPoint]) -> list[str]:
     """Returns the lines of a Markdown table: what each of a few rates catches and costs, with 95 % intervals."""
     rows = [
-        f"| {point.rate:.0%} | {_shown(point.caught)} | {_shown(point.cost)} | {point.threshold:.4f} |"
+        f"| {point.rate:.0%} | {_format(point.caught)} | {_format(point.cost)} | {point.threshold:.4f} |"
         for point in points
         if any(abs(point.rate - rate) < 1e-9 for rate in SHOWN)
     ]
@@ -62,5 +62,5 @@ def flag_table(points: Sequence[FlagPoint]) -> list[str]:
     return [*head, *rows] if rows else []
 
 
-def _shown(metric: Metric) -> str:
+def _format(metric: Metric) -> str:
     return f"{metric.estimate:.0%} [{metric.low:.0%}, {metric.high:.0%}]"

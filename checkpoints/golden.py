@@ -59,7 +59,7 @@ def record(session: GraphSession, inputs: Arrays, tolerance: float) -> bytes:
     kept = {
         s.name: inputs[s.name][:MAX_ROWS] if s.shape and s.shape[0] is None else inputs[s.name] for s in session.inputs
     }
-    arrays = Golden(tolerance, *({n: _recorded(n, a) for n, a in x.items()} for x in (kept, session.run(kept))))
+    arrays = Golden(tolerance, *({n: _record(n, a) for n, a in x.items()} for x in (kept, session.run(kept))))
     return strict_json.dumps(strict_json.plain(arrays, GOLDEN))
 
 
@@ -126,7 +126,7 @@ def _difference(name: str, expected: NDArray[Any], actual: NDArray[Any]) -> Diff
     return Difference(float(rows.max()), name, int(rows.argmax()))
 
 
-def _recorded(name: str, array: NDArray[Any]) -> Recorded:
+def _record(name: str, array: NDArray[Any]) -> Recorded:
     if array.dtype.kind == "f" and np.isinf(array).any():
         raise ContractMismatch(f"{name!r} is infinite in a golden row; expected finite numbers or NaN")
     values = array.ravel().tolist()

@@ -85,14 +85,14 @@ class GraphSession:
             if not (type(value) is np.ndarray and value.dtype is dtype and (None, *value.shape[1:]) == shape):
                 _check_array(name, value, dtype, shape)
         if self._trial:
-            return self._tried(inputs)
+            return self._try(inputs)
         try:
             values = self._session.run(self._output_names, inputs)
         except _runtime_errors() as error:
             raise ContractMismatch(f"ONNX Runtime could not run the model on these inputs: {error}") from error
         return dict(zip(self._output_names, values, strict=True))
 
-    def _tried(self, inputs: Arrays) -> Arrays:
+    def _try(self, inputs: Arrays) -> Arrays:
         """The outputs, within the limits of a trial."""
         options = _runtime().RunOptions()
         options.log_severity_level = 4
@@ -115,7 +115,7 @@ class GraphSession:
 
 @lru_cache(maxsize=1)
 def _runtime() -> Any:
-    """ONNX Runtime, silent: its official builds report machine and models to their maker unless they are told not to.
+    """ONNX Runtime, silent: its official builds report machine and models to their maker unless they are asked not to.
 
     On Linux and macOS since 1.29, by this variable, which counts only before the first import; on Windows by the call.
     Whoever sets the variable to 0 keeps the reports.

@@ -14,7 +14,7 @@ from metaprobe.checkpoints.errors import ContractMismatch, TamperedCheckpoint, U
 Trust = Literal["sound", "weak", "invalid"]
 """What the audits of a checkpoint say together: `sound` where none failed, else the worst `Severity` of the failed."""
 Severity = Literal["invalid", "weak"]
-"""What a failed audit means. `invalid`: the figures cannot be believed (a leak, labels that say nothing). `weak`: they
+"""What a failed audit means. `invalid`: the numbers cannot be believed (a leak, labels that say nothing). `weak`: they
 are real, but something simpler explains them, or they hold for less than it seems."""
 
 FORMAT_VERSION = 1
@@ -77,7 +77,7 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A figure on held-out data with its 95 % interval."""
+    """A metric on held-out data with its 95 % interval."""
 
     estimate: float
     low: float
@@ -152,7 +152,7 @@ class Draft:
     training: Training | None = None
     audits: dict[str, Audit] = field(default_factory=dict)
     support: dict[str, Any] = field(default_factory=dict)
-    """What the training data looked like, for telling whether a new row does; read by the kind."""
+    """What the training data looked like, to see whether a new row looks alike; read by the kind."""
     flagging: tuple[FlagPoint, ...] = field(default=(), metadata=strict_json.OPTIONAL)
     """The curve of flag rates, rising; empty in manifests of version 0.1, and where answers are not right or wrong."""
     versions: dict[str, str] = field(default_factory=dict)
@@ -169,7 +169,7 @@ class Draft:
 
     @property
     def trust(self) -> Trust:
-        """How far its figures can be relied on; "sound" also where no audit was made, which says nothing against it."""
+        """How far its numbers can be relied on; "sound" also where no audit was made, which says nothing against it."""
         found = self.failed.values()
         return "invalid" if "invalid" in found else "weak" if found else "sound"
 
@@ -180,8 +180,8 @@ class Draft:
 
 
 MEANING: dict[Severity, str] = {
-    "invalid": "its figures cannot be believed",
-    "weak": "its figures are weaker than they look",
+    "invalid": "its numbers cannot be believed",
+    "weak": "its numbers are weaker than they look",
 }
 """The worse kind first."""
 

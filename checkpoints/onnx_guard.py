@@ -112,7 +112,7 @@ def _domain(message: WireMessage) -> str:
 
 def _check_domain(message: WireMessage) -> None:
     if (domain := _domain(message)) not in ALLOWED_DOMAINS:
-        operator = f"operator {_shown(message, 'op_type')} of " if message.kind == "NodeProto" else ""
+        operator = f"operator {_format(message, 'op_type')} of " if message.kind == "NodeProto" else ""
         raise UnsafeModel(f"the model uses {operator}domain {domain[:80]!r}; allowed are {sorted(ALLOWED_DOMAINS)}")
 
 
@@ -129,7 +129,7 @@ def _check_tensor(tensor: WireMessage, *, finite: bool) -> None:
     _check_size(tensor, tensor.integers("dims"))
     data_type = next(iter(tensor.integers("data_type")), 0)
     if data_type not in _FINITE_BY_NATURE and data_type not in _RAW_DTYPES:
-        raise UnsafeModel(f"tensor {_shown(tensor, 'name')} has element type {data_type}, which cannot be checked")
+        raise UnsafeModel(f"tensor {_format(tensor, 'name')} has element type {data_type}, which cannot be checked")
     _check_count(tensor, data_type)
     if finite and data_type in _RAW_DTYPES:
         _check_finite(tensor, "float_data", tensor.array("float_data", "<f4"))
@@ -152,7 +152,7 @@ def _check_count(tensor: WireMessage, data_type: int) -> None:
     both = tensor.chunks("raw_data") and any(tensor.count(name) for name in _DATA)
     if held != stored or misplaced or both:
         raise UnsafeModel(
-            f"tensor {_shown(tensor, 'name')} of {stated} elements holds {held} values or bytes where {stored} belong"
+            f"tensor {_format(tensor, 'name')} of {stated} elements holds {held} values or bytes where {stored} belong"
         )
 
 
@@ -161,13 +161,15 @@ def _check_finite(message: WireMessage, field: str, arrays: Iterable[NDArray[Any
         good = (values & 0x7F80) != 0x7F80 if bfloat else np.isfinite(values)  # all exponent bits set: NaN or infinity
         if not good.all():
             at = int(np.argmin(good))
-            raise UnsafeModel(f"{message.kind} {_shown(message, 'name')}: value {at} of {field} is NaN or infinite")
+            raise UnsafeModel(f"{message.kind} {_format(message, 'name')}: value {at} of {field} is NaN or infinite")
 
 
 def _check_size(message: WireMessage, dims: list[int]) -> None:
     if any(length < 0 for length in dims) or math.prod(dims) > MAX_ELEMENTS:
-        raise UnsafeModel(f"{message.kind} {_shown(message, 'name')} has shape {dims}; at most {MAX_ELEMENTS} elements")
+        raise UnsafeModel(
+            f"{message.kind} {_format(message, 'name')} has shape {dims}; at most {MAX_ELEMENTS} elements"
+        )
 
 
-def _shown(message: WireMessage, field: str) -> str:
+def _format(message: WireMessage, field: str) -> str:
     return repr(message.text(field)[:80].decode("utf-8", "backslashreplace"))

@@ -139,14 +139,14 @@ class WireMessage:
         values: list[int] = []
         for value in self.fields.get(name, []):
             if isinstance(value, int):
-                values.append(_signed(value))
+                values.append(_to_signed(value))
                 continue
             at = value.start
             while at < value.end:
                 if len(values) >= MAX_RANK:
                     raise UnsafeModel(f"{self.kind}.{name} has more than {MAX_RANK} values")
                 number, at = _varint(self.data, at + value.tag, value.end)
-                values.append(_signed(number))
+                values.append(_to_signed(number))
         return values
 
 
@@ -224,5 +224,5 @@ def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
     raise UnsafeModel(f"not an ONNX model: a number is cut off or overlong (byte {at})")
 
 
-def _signed(value: int) -> int:
+def _to_signed(value: int) -> int:
     return value - (1 << 64) if value >= 1 << 63 else value

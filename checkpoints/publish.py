@@ -60,7 +60,7 @@ def push(
     """Uploads it in one commit to the hub repository OWNER/NAME, which is made where there is none.
 
     Its card gets the hub's metadata: `license` (an identifier such as `apache-2.0`, or `other`), library, tags, the
-    generator as base model, and the held-out figures as model index. That changes README.md, and with it the manifest
+    generator as base model, and the held-out metrics as model index. That changes README.md, and with it the manifest
     and the digest: give others the digest that is returned. A checkpoint that has this metadata already keeps its
     digest. Files that the repository holds besides are left there, and never read.
 

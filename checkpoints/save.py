@@ -99,7 +99,9 @@ def entries_of(files: Mapping[str, bytes]) -> dict[str, FileEntry]:
 def _check_writable(target: Path) -> None:
     folder = next((parent for parent in target.parents if parent.exists()), target)  # the root has no parent
     try:
-        with tempfile.TemporaryFile(dir=folder):  # permissions alone do not tell: it may be read-only, or no real disk
+        with tempfile.TemporaryFile(
+            dir=folder
+        ):  # permissions alone do not show it: it may be read-only, or no real disk
             pass
     except OSError as error:
         raise OSError(error.errno, f"nothing can be written in {folder}: {error.strerror}", str(target)) from error

@@ -31,7 +31,7 @@ SETTINGS_FILE = "collection.json"
 FAILURES_FILE = "failed.jsonl"
 
 OnRun = Callable[[Run | None, str], None]
-"""Told of each run that has ended: the run and "", or None and why it failed."""
+"""Called when a run has ended: with the run and "", or with None and why it failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ async def collect(
 
     Resumes: runs already stored are skipped. A kill at any moment loses at most the runs of the unfinished shard, and
     their calls only if no cache keeps them. A run that fails, whatever the reason, is reported and no other is harmed;
-    the reasons also stand in the store's `failed.jsonl`. What came of a run is told to the policy (`observe`), in the
+    the reasons also stand in the store's `failed.jsonl`. What came of a run goes to the policy (`observe`), in the
     items' order. Where the agents or the policy learn, `wave` items run at once and the next ones see what came of
     them, in the items' order: 1 is the paper's own sequence. `profiles`: earlier outcomes that the agents' profiles
     begin with, to which this collection's are added at its end. Raises `StoreMismatch` where the store was collected
@@ -95,7 +95,7 @@ async def collect(
                     learned += await collecting.in_waves(variant, wave, before)
             else:
                 for run in await collecting.together([(item, variant) for item in items for variant in chosen]):
-                    tell(setup.policy, run)
+                    report_outcomes(setup.policy, run)
     if profiles is not None:
         profiles.add(learned)
     note_failures(store.path, collecting.failed)
@@ -158,7 +158,7 @@ class _Collecting:
                 if identity in ended:
                     self._writer.add(ended[identity])
                 if run := ended.get(identity) or before.get(identity):
-                    tell(self.setup.policy, run)
+                    report_outcomes(self.setup.policy, run)
                     found = observations(self.system, run, self.setup, place)
                     for observation in found:
                         known.learn(observation)
@@ -222,7 +222,7 @@ def check_learners(system: System, policy: Policy, variants: Sequence[str], carr
 
 def carry(setup: Setup, folder: Path, profiles: ProfileStore) -> Setup:
     """The setup with profiles that hold what the file held when the collection into `folder` first began."""
-    pinned = _pinned(folder / SETTINGS_FILE) or {}
+    pinned = _pin(folder / SETTINGS_FILE) or {}
     before = profiles.next_time if pinned.get("profiles") is None else float(pinned["profiles"]["before"])
     past = profiles.observations(before)
     started = Profiles(past, initial=setup.profiles.initial, rate=setup.profiles.rate)
@@ -237,8 +237,8 @@ def observations(system: System, run: Run, setup: Setup, place: int) -> list[Obs
     return list(run_observations(run, system.experiences, time=time))
 
 
-def tell(policy: Policy, run: Run) -> None:
-    """Tell a policy what came of each decision of a run: all of them led to its answer, its cost and its time.
+def report_outcomes(policy: Policy, run: Run) -> None:
+    """Reports to a policy what came of each decision of a run: all of them led to its answer, its cost and its time.
 
     Cost and time are sums over the calls, None where no call has one.
     """
@@ -355,7 +355,7 @@ def note_failures(folder: Path, failed: Sequence[str]) -> None:
 
 def check_pinned(folder: Path, settings: Mapping[str, Any], unsaid: Mapping[str, Any] | None = None) -> bool:
     """Returns whether a store says what it was collected with. Raises `StoreMismatch` where that is something else."""
-    pinned = _pinned(folder / SETTINGS_FILE)
+    pinned = _pin(folder / SETTINGS_FILE)
     before = {**(unsaid or {}), **(pinned or {})}
     if pinned is not None and (changed := [key for key in settings if before.get(key) != settings[key]]):
         was = ", ".join(f"{key} {before.get(key)!r}, now {settings[key]!r}" for key in changed)
@@ -376,7 +376,7 @@ def pin_settings(folder: Path, settings: dict[str, Any], unsaid: Mapping[str, An
         file.write((json.dumps(settings, indent=2) + "\n").encode())
 
 
-def _pinned(path: Path) -> dict[str, Any] | None:
+def _pin(path: Path) -> dict[str, Any] | None:
     """What a store says it is collected with; None where it says nothing."""
     if not path.is_file():
         return None

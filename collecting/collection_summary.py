@@ -1,4 +1,4 @@
-"""The figures of any collection: what every system has, and what its paper asks of it; store after store."""
+"""The numbers of any collection: what every system has, and what its paper asks of it; store after store."""
 
 import json
 from collections.abc import Callable, Iterable, Sequence
@@ -16,7 +16,7 @@ from metaprobe.tasks import TASKS
 
 Summary = dict[str, Any]
 SHOWN = {"task": "task set", "model": "model", "policy": "policy", "signals": "signals"}
-"""Setting of a collection -> its name beside the figures, where `task` stands for the task's own scores."""
+"""Setting of a collection -> its name beside the numbers, where `task` stands for the task's own scores."""
 
 
 def summarize(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> list[Summary]:
@@ -116,7 +116,7 @@ ANALYSES: dict[str, Callable[[Sequence[Run], int, int], dict[str, Any]]] = {
 
 
 def summarize_stores(folders: Sequence[Path], *, resamples: int = 1000, seed: int = 0) -> list[dict[str, Any]]:
-    """For each store and each system and variant in it, its figures beside what it was collected with."""
+    """For each store and each system and variant in it, its numbers beside what it was collected with."""
     found = []
     for folder in folders:
         path = folder / SETTINGS_FILE

@@ -72,11 +72,11 @@ _OWN = ("calls", "tokens", "rebuilt", "without_exact")
 
 @dataclass(frozen=True, slots=True)
 class ExtractionWatch:
-    """Who is told how an extraction goes, in this process."""
+    """Callbacks that follow an extraction in this process."""
 
     on_total: Callable[[int], None] = lambda calls: None
     on_chunk: Callable[[int, int], None] = lambda calls, tokens: None
-    """Told of every chunk that is on the disk."""
+    """Called for every chunk that is on the disk."""
 
 
 def extract(
@@ -203,7 +203,7 @@ def _plan(
     if not todo and not stored:
         raise RecordError(
             f"no call of stage {stage or 'any'} by agent {agent or 'any'} that holds an answer ({failed} had failed); "
-            f"stages found: {_listed(s for s, _ in seen)}; agents found: {_listed(a for _, a in seen)}"
+            f"stages found: {_list(s for s, _ in seen)}; agents found: {_list(a for _, a in seen)}"
         )
     sample.sort(key=lambda r: (-len(r.answer), r.call_id))
     return set(todo), sample[:CHECKED_CALLS], len(stored), failed
@@ -303,5 +303,5 @@ def _digest(*what: object) -> str:
     return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:12]
 
 
-def _listed(names: Iterator[str]) -> str:
+def _list(names: Iterator[str]) -> str:
     return ", ".join(sorted(set(filter(None, names)))) or "none"

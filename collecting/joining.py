@@ -15,7 +15,8 @@ from metaprobe.probes.signals import Signal, measure_signals
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.answer_part import answer_logprobs
 from metaprobe.records.errors import ImportFileError, InvalidResponse, RecordError
-from metaprobe.records.importer import iter_json_lines, run_of_line
+from metaprobe.records.importer import run_of_line
+from metaprobe.records.json_lines import iter_json_lines
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
 from metaprobe.records.types import Run
 
@@ -153,7 +154,7 @@ def _read(path: Path, prices: Mapping[str, Price]) -> tuple[str, dict[str, _Answ
     if len(agents) > 1:
         raise ImportFileError(f"{path} holds answers of {', '.join(agents)}; expected a file for each agent")
     agent = next(iter(agents), path.name.removesuffix(".gz").removesuffix(".jsonl"))
-    return agent, {name: _priced(one, agent, prices) for name, one in found.items()}
+    return agent, {name: _price(one, agent, prices) for name, one in found.items()}
 
 
 def _measure(record: Mapping[str, Any], key: str) -> float | None:
@@ -166,7 +167,7 @@ def _measure(record: Mapping[str, Any], key: str) -> float | None:
     return float(value)
 
 
-def _priced(one: _Answered, agent: str, prices: Mapping[str, Price]) -> _Answered:
+def _price(one: _Answered, agent: str, prices: Mapping[str, Price]) -> _Answered:
     """The same with a cost, where the line has none and a price and the tokens are known."""
     (call,) = one.run.calls
     price = prices.get(agent) or price_of(call.model, "", prices)

@@ -83,13 +83,13 @@ def add_labels(store: RunStore, labels: Mapping[str, Label]) -> int:
         nonlocal added
         now = [labels[call.id] for call in run.calls if call.id in labels and labels[call.id] not in run.labels]
         added += len(now)
-        return _labelled(run, now) if now else run
+        return _label(run, now) if now else run
 
     store.rewrite(told)
     return added
 
 
-def _labelled(run: Run, now: list[Label]) -> Run:
+def _label(run: Run, now: list[Label]) -> Run:
     replaced = {(label.call_id, label.source) for label in now}
     kept = [label for label in run.labels if label.name != "correct" or (label.call_id, label.source) not in replaced]
     system, outcome = known_system(run.system), run.outcome

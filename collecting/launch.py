@@ -138,12 +138,12 @@ class TimeEstimate:
 
 @dataclass(frozen=True, slots=True)
 class CollectionWatch:
-    """Who is told how a collection goes."""
+    """Callbacks that follow a collection."""
 
     on_estimate: Callable[[TimeEstimate], None] = lambda estimate: None
     on_total: Callable[[int], None] = lambda total: None
     on_call: OnCall = lambda call, kept: None
-    """Told of every call that has ended, those of the warm-up too, and whether it was kept from before."""
+    """Called for every call that has ended, those of the warm-up too, with whether it was kept from before."""
     on_run: OnRun = lambda run, reason: None
 
 
@@ -245,7 +245,7 @@ async def _collect(
         report = await collect(
             system,
             items,
-            _cached(setup, cache, watch.on_call),
+            _cache_around(setup, cache, watch.on_call),
             store,
             variants=variants,
             concurrency=plan.concurrency,
@@ -341,7 +341,7 @@ async def _estimate(plan: CollectionPlan, system: System, setup: Setup, todo: in
     watch.on_estimate(TimeEstimate(todo, tokens, rate, len(asked), unlimited))
 
 
-def _cached(setup: Setup, cache: CallCache, on_call: OnCall) -> Setup:
+def _cache_around(setup: Setup, cache: CallCache, on_call: OnCall) -> Setup:
     kept = {id(llm): CachedLLM(llm, cache, on_call=on_call) for llm in setup.models.all}
     by_name = {name: kept[id(llm)] for name, llm in setup.models.by_name.items()}
     return dataclasses.replace(setup, models=Models(kept[id(setup.models.default)], by_name))

@@ -118,7 +118,7 @@ def readings(system: System, signals: SignalSource, agents: Sequence[str]) -> It
 async def tokens_per_second(
     models: Models, *, at_once: int, tokens: int = 16, on_call: Callable[[Call], None] = lambda call: None
 ) -> float:
-    """Of the slowest model, from `at_once` short requests to each and one before them; `on_call` is told of each."""
+    """Of the slowest model, from `at_once` short requests to each and one before them; `on_call` is called for each."""
     messages = (Message("user", "Count slowly upwards from one, one number a line."),)
 
     async def ask(llm: LLM, number: int) -> int:

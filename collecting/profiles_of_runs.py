@@ -18,7 +18,7 @@ def fold_profiles(stores: Sequence[Path], out: Path, *, every: bool = False) -> 
 
     `every`: of each agent whose answer was judged, not only of those that were chosen; one variant of an item counts.
     What comes back: how many outcomes were read, how many of them the file did not hold as they are now, and each
-    agent's rate by dimension (the paper's moving average). Raises `RecordError` where the runs tell of no agent.
+    agent's rate by dimension (the paper's moving average). Raises `RecordError` where the runs name no agent.
     """
     found: list[Observation] = []
     seen: set[str] = set()

@@ -28,7 +28,7 @@ def describe_store(path: Path) -> str:
     lines = [
         ("run store", str(path)),
         ("runs", f"{count:,} in {len(shards):,} file{'s' * (len(shards) != 1)}, {size / 1e6:.1f} MB"),
-        *((name, text) for name in SHOWN if (text := _listed(total, name))),
+        *((name, text) for name in SHOWN if (text := _list(total, name))),
         *_hidden(store),
         *_settings(path),
     ]
@@ -57,7 +57,7 @@ def _count(run: Run, found: Counter[tuple[str, str]]) -> None:
         found["stated", statement.kind] += statement.value is not None
 
 
-def _listed(total: Counter[tuple[str, str]], subject: str) -> str:
+def _list(total: Counter[tuple[str, str]], subject: str) -> str:
     """`name count` of a subject, the most first; empty where there is nothing."""
     found = [(name, count) for (of, name), count in total.most_common() if of == subject and count]
     return ", ".join(f"{name} {count:,}" for name, count in found)

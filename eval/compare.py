@@ -1,4 +1,4 @@
-"""Explicit against implicit metacognition: every method's figures on the same held-out answers."""
+"""Explicit against implicit metacognition: every method's metrics on the same held-out answers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from metaprobe.eval.metrics.bootstrap import (
     interval,
     mean_interval,
     paired_difference,
-    percentile_interval,
+    resampled_interval,
 )
 from metaprobe.eval.metrics.calibration import brier_skill, ece_interval, reliability_table, stated_calibration
 from metaprobe.eval.metrics.discrimination import auprc, auroc
@@ -44,7 +44,7 @@ P_TRUE = "P(true)"
 BEST_BASELINE = "best plain baseline"
 """The row of controls chosen in advance: in each fold the one that was best on its selection data."""
 APART = 0.02
-"""Of the points of a reliability diagram: nearer ones could not be told from each other."""
+"""Of the points of a reliability diagram: nearer ones could not be distinguished."""
 LEVELS = ("easy", "medium", "hard", "cross")
 
 RESAMPLES = 1000
@@ -149,7 +149,7 @@ class _Against:
 
     def interval(self, name: str) -> Interval:
         found = self.values[name]
-        return percentile_interval(found.estimate, found.resamples, self.weights)
+        return resampled_interval(found.estimate, found.resamples, self.weights)
 
     def difference(self, name: str, other: str) -> Interval | None:
         if name == other or other not in self.values:

@@ -1,4 +1,4 @@
-"""What a comparison says of each method beside the figures that every checkpoint needs: calibration taken apart,
+"""What a comparison says of each method beside the numbers that every checkpoint needs: calibration taken apart,
 selective prediction, rank correlation with an ordered outcome."""
 
 from collections.abc import Mapping, Sequence
@@ -76,7 +76,7 @@ def add_details(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> tuple[MethodResult, ...]:
-    """`results`, one for each of `judged`, with the further figures filled in; the same resamples as theirs."""
+    """`results`, one for each of `judged`, with the further numbers filled in; the same resamples as theirs."""
     weights = cluster_weights(list(table.groups), resamples, seed)
 
     def measured(metric: MetricFunction, score: NDArray[np.float64]) -> Interval:

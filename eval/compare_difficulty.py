@@ -33,7 +33,7 @@ def difficulty_strata(table: AnswerTable, *, estimate: Judged | None = None) -> 
     """Cells of dimension and level, as far as these differ between the items; else fifths of an estimate.
 
     `estimate` must not know the answer's own label, and so is one from outer folds: by default there is none, and in a
-    comparison it is what the words of the question tell. What it does not know of the difficulty stays uncontrolled.
+    comparison it is what the words of the question show. What it does not know of the difficulty stays uncontrolled.
     None where there is nothing to stratify by, which an estimate is that may as well be chance (the interval of its
     AUROC holds 0.5).
     """

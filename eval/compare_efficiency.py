@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.eval.compare import RESAMPLES, Judged
-from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, percentile_interval
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, resampled_interval
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.ranked import Floats
 from metaprobe.eval.metrics.type2 import equal_grades, fit_meta_d, response_counts, sensitivity
@@ -56,7 +56,8 @@ def two_choice_responses(items: Sequence[Item], answers: Sequence[str | None], y
         raise NotTwoChoice(f"a gold answer is {strange!r}, which is none of {first!r} and {second!r}")
     if any(answer is None and not right for answer, right in zip(answers, y.tolist(), strict=True)):
         raise NotTwoChoice(
-            "the answers' texts were not stored, so that a wrong answer cannot be told from one that cannot be read"
+            "the answers' texts were not stored, so that a wrong answer cannot be distinguished from one that cannot "
+            "be read"
         )
     given = []
     for item, gold, answer, right in zip(items, golds, answers, y.tolist(), strict=True):
@@ -92,7 +93,7 @@ def metacognitive_efficiency(
     single = np.ones((1, len(rows)), dtype=np.int32)
 
     def summed(values: Floats, estimate: Floats) -> Interval:
-        return percentile_interval(float(estimate[0]), values, weights)
+        return resampled_interval(float(estimate[0]), values, weights)
 
     ungraded = np.zeros(len(rows), dtype=np.int64)
     alone, spread = (sensitivity(response_counts(signal, response, ungraded, w)) for w in (single, weights))
@@ -103,7 +104,7 @@ def metacognitive_efficiency(
         grade = equal_grades(method.ranking[rows])
         bins = int(grade.max()) + 1
         type2 = interval(auroc, right, grade, weights)
-        if refused := _refused(bins, d_prime):
+        if refused := _refusal(bins, d_prime):
             return Efficiency(
                 method=method.name, type2_auroc=type2, meta_d=None, m_ratio=None, bins=bins, refused=refused
             )
@@ -126,7 +127,7 @@ def metacognitive_efficiency(
     )
 
 
-def _refused(bins: int, d_prime: Interval) -> str:
+def _refusal(bins: int, d_prime: Interval) -> str:
     """Returns why there is no meta-d', as a clause; empty where there is one."""
     if bins < 2:
         return "all scores are equal"

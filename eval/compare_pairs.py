@@ -1,4 +1,4 @@
-"""Which methods tell right from wrong better than stated confidence, or than the strongest control, beyond chance."""
+"""Which methods distinguish right from wrong better than stated confidence or the strongest control, beyond chance."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.eval.compare import RESAMPLES, STATED, Judged, control_names
-from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, percentile_interval, resample_values
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, resample_values, resampled_interval
 from metaprobe.eval.metrics.delong import delong_test, holm, normal_p
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.ranked import Floats
@@ -80,7 +80,7 @@ def _over_resamples(table: AnswerTable, score: Floats, weights: NDArray[np.int32
 
 def _bootstrap(difference: float, spread: Floats, weights: NDArray[np.int32]) -> tuple[Interval, float]:
     error = float(np.nanstd(spread, ddof=1))
-    return percentile_interval(difference, spread, weights), normal_p(difference, error)
+    return resampled_interval(difference, spread, weights), normal_p(difference, error)
 
 
 def _delong(scores: Floats, table: AnswerTable, a: int, b: int) -> tuple[Interval, float]:

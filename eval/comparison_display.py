@@ -27,13 +27,13 @@ class ShownComparison:
 
     def __repr__(self) -> str:
         named = [method for method in self.methods if method.name == self.headline]
-        best = "".join(f", {method.name} AUROC {_shown(method.auroc)}" for method in named)
+        best = "".join(f", {method.name} AUROC {_format(method.auroc)}" for method in named)
         return f"Comparison({len(self.y)} answers, {len(self.methods)} methods{best})"
 
     def _repr_html_(self) -> str:
         """A table for notebooks: every method's AUROC and its paired differences, with 95 % intervals."""
         rows = [
-            (m.name, m.family, f"{m.coverage:.0%}", *map(_shown, (m.auroc, m.diff_stated, m.diff_control)))
+            (m.name, m.family, f"{m.coverage:.0%}", *map(_format, (m.auroc, m.diff_stated, m.diff_control)))
             for m in self.methods
         ]
         head = ("method", "kind", "said", "AUROC", "minus stated confidence", "minus strongest control")
@@ -52,7 +52,7 @@ class ShownComparison:
         }
 
     def to_pandas(self) -> Any:
-        """Returns a pandas DataFrame with a row a method: kind, coverage, and each figure with `_low` and `_high`.
+        """Returns a pandas DataFrame with a row a method: kind, coverage, and each metric with `_low` and `_high`.
 
         Raises `MissingExtra` where pandas is not installed.
         """
@@ -76,5 +76,5 @@ def _plain_fields(value: Any, without: Sequence[str]) -> dict[str, Any]:
     return {field.name: plain(getattr(value, field.name)) for field in fields(value) if field.name not in without}
 
 
-def _shown(interval: Any) -> str:
+def _format(interval: Any) -> str:
     return "-" if interval is None else f"{interval.estimate:.3f} [{interval.low:.3f}, {interval.high:.3f}]"

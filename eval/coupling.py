@@ -1,4 +1,4 @@
-"""Does monitoring tell which answers are wrong, and does control fix what it flags? From recorded runs of any system.
+"""Does monitoring detect which answers are wrong, and does control fix what it flags? From recorded runs of any system.
 
 A run counts by its first answer, by what monitoring says of that one, and by the answer it ends with. The runs should
 not be censored: where control acts on what is flagged only, nothing is known of what it would have done to the rest.
@@ -64,8 +64,8 @@ def _coupling(
     says = np.array([said for _, said in judged])
     flagged = says > 0
     ends = np.array([monitor.ends(run) for run, _ in judged], dtype=np.float64)
-    fixed = _compared(ends, wrong, flagged, weights) if monitor.flags else NOTHING
-    broken = _compared(1 - ends, ~wrong, flagged, weights) if monitor.flags else NOTHING
+    fixed = _compare(ends, wrong, flagged, weights) if monitor.flags else NOTHING
+    broken = _compare(1 - ends, ~wrong, flagged, weights) if monitor.flags else NOTHING
     return Coupling(
         system=key[0],
         variant=key[1],
@@ -88,7 +88,7 @@ Compared = tuple[Interval | None, Interval | None, Interval | None]
 NOTHING: Compared = (None, None, None)
 
 
-def _compared(values: Floats, among: Rows, flagged: Rows, weights: NDArray[np.int32]) -> Compared:
+def _compare(values: Floats, among: Rows, flagged: Rows, weights: NDArray[np.int32]) -> Compared:
     """Of the rows `among`: the mean of the flagged, that of the others, and their difference on the same resamples."""
     means = [_mean_of(values, among & side, weights) for side in (flagged, ~flagged)]
     if None in means:

@@ -6,7 +6,7 @@ estimate that is an assumption is named in the report.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -18,6 +18,8 @@ from metaprobe.eval.metrics.ranked import Floats, Value
 from metaprobe.eval.table import AnswerTable
 
 RESAMPLES = 1000
+FEWEST_OF_A_TASK = 20
+"""Groups with a good answer that a task needs for a rate of its own."""
 
 Use = Literal["asked again", "escalated"]
 
@@ -38,7 +40,7 @@ class HeldOutLooks:
 
 @dataclass(frozen=True, slots=True)
 class Stronger:
-    """A stronger model that stopped answers are escalated to. Both figures are assumptions."""
+    """A stronger model that stopped answers are escalated to. Both numbers are assumptions."""
 
     accuracy: float = 0.9
     """Share of the escalated questions that it answers well."""
@@ -48,7 +50,7 @@ class Stronger:
 
 @dataclass(frozen=True, slots=True)
 class LookResult:
-    """How well good answers are told from bad ones after so many tokens, among the answers that long."""
+    """How well good answers are distinguished from bad ones after so many tokens, among the answers that long."""
 
     look: int
     share: float
@@ -73,7 +75,7 @@ class UseResult:
     over_random: Interval
     """That share less what replacing as many answers at random is expected to give: the gate's own part."""
     tokens: Interval
-    """Tokens a question, all told; those of a stronger model at its price."""
+    """Tokens a question, in all; those of a stronger model at its price."""
     saved: Interval
     """Share of tokens saved against giving up the very same answers once they have finished: the same final quality."""
     saved_full: Interval
@@ -93,16 +95,23 @@ class RateResult:
     median_look: float
     """Tokens after which the bad answers that it stops are stopped; NaN where it stops none."""
     uses: tuple[UseResult, ...]
+    by_task: Mapping[str, Interval] = field(default_factory=dict)
+    """The first of each task that has enough good answers; empty for one task. The promise is of all tasks together."""
+
+    @property
+    def worst_task(self) -> str:
+        """The task of whose good answers the largest share is stopped; empty where tasks are not told apart."""
+        return max(self.by_task, key=lambda task: self.by_task[task].estimate, default="")
 
 
 @dataclass(frozen=True, slots=True)
 class GateReport:
-    """All figures of a gate."""
+    """All numbers of a gate."""
 
     looks: tuple[LookResult, ...]
     rates: tuple[RateResult, ...]
     assumptions: tuple[str, ...]
-    """On which the figures about replaced answers rest."""
+    """On which the numbers about replaced answers rest."""
 
 
 def first_below(
@@ -196,8 +205,6 @@ def _rate_result(
 ) -> RateResult:
     table, fired = held_out.table, held_out.fired[alpha]
     good, bad = table.y == 1, table.y == 0
-    groups, member = np.unique(table.groups[good], return_inverse=True)
-    stopped_share = np.bincount(member, weights=fired[good] > 0) / np.bincount(member)
     stopped_bad = fired[bad & (fired > 0)]
     uses: dict[Use, Again] = {
         "asked again": again,
@@ -205,11 +212,31 @@ def _rate_result(
     }
     return RateResult(
         alpha=alpha,
-        false_alarms=mean_interval(stopped_share, cluster_weights(groups.tolist(), resamples, seed)),
+        false_alarms=_false_alarms(table, fired, good, resamples, seed),
         bad_stopped=mean_interval(fired[bad] > 0, cluster_weights(table.groups[bad].tolist(), resamples, seed)),
         median_look=float(np.median(stopped_bad)) if len(stopped_bad) else float("nan"),
         uses=tuple(_use_result(use, held_out, fired, new, resamples, seed) for use, new in uses.items()),
+        by_task=_by_task(table, fired, resamples, seed),
     )
+
+
+def _false_alarms(
+    table: AnswerTable, fired: NDArray[np.int64], good: NDArray[np.bool_], resamples: int, seed: int
+) -> Interval:
+    groups, member = np.unique(table.groups[good], return_inverse=True)
+    stopped_share = np.bincount(member, weights=fired[good] > 0) / np.bincount(member)
+    return mean_interval(stopped_share, cluster_weights(groups.tolist(), resamples, seed))
+
+
+def _by_task(table: AnswerTable, fired: NDArray[np.int64], resamples: int, seed: int) -> dict[str, Interval]:
+    """False alarms of each task by itself; of one task alone nothing."""
+    tasks = np.unique(table.tasks).tolist()
+    good = {task: (table.y == 1) & (table.tasks == task) for task in tasks if len(tasks) > 1}
+    return {
+        task: _false_alarms(table, fired, rows, resamples, seed)
+        for task, rows in good.items()
+        if len(np.unique(table.groups[rows])) >= FEWEST_OF_A_TASK
+    }
 
 
 def _use_result(
@@ -261,16 +288,17 @@ def _use_result(
 
 
 def gate_lines(report: GateReport) -> list[str]:
-    """The figures as lines for a terminal."""
+    """The numbers as lines for a terminal."""
     lines = [
-        f"after {look.look:2} tokens: AUROC {_shown(look.auroc)}, mean log-probability {_shown(look.mean_logprob)}, "
+        f"after {look.look:2} tokens: AUROC {_format(look.auroc)}, mean log-probability {_format(look.mean_logprob)}, "
         f"finished answer {look.full.estimate:.3f}  ({look.share:.0%} of answers)"
         for look in report.looks
     ]
     for rate in report.rates:
         lines.append(
-            f"promised {rate.alpha:g}: stops {_shown(rate.false_alarms, '.1%')} of good answers, "
-            f"{_shown(rate.bad_stopped, '.1%')} of bad ones"
+            f"promised {rate.alpha:g}: stops {_format(rate.false_alarms, '.1%')} of good answers, "
+            f"{_format(rate.bad_stopped, '.1%')} of bad ones"
+            + (f"; of good ones of {worst} {_format(rate.by_task[worst], '.1%')}" if (worst := rate.worst_task) else "")
         )
         lines += [
             f"    {use.use}: accuracy {use.accuracy_before:.1%} -> {use.accuracy.estimate:.1%}, "
@@ -281,13 +309,13 @@ def gate_lines(report: GateReport) -> list[str]:
 
 
 def gate_markdown(report: GateReport) -> str:
-    """The figures as Markdown tables."""
+    """The numbers as Markdown tables."""
     lines = [
         "| tokens seen | answers that long | AUROC | mean log-probability of them | gain | finished answer |",
         "|---|---|---|---|---|---|",
         *(
-            f"| {look.look} | {look.share:.0%} | {_shown(look.auroc)} | {_shown(look.mean_logprob)} | "
-            f"{_shown(look.gain, '+.3f')} | {_shown(look.full)} |"
+            f"| {look.look} | {look.share:.0%} | {_format(look.auroc)} | {_format(look.mean_logprob)} | "
+            f"{_format(look.gain, '+.3f')} | {_format(look.full)} |"
             for look in report.looks
         ),
         "",
@@ -296,11 +324,11 @@ def gate_markdown(report: GateReport) -> str:
         "ones finished | saved against the full predictor |",
         "|---|---|---|---|---|---|---|---|---|---|",
         *(
-            f"| {rate.alpha:g} | {_shown(rate.false_alarms, '.1%')} | {_shown(rate.bad_stopped, '.1%')} | "
+            f"| {rate.alpha:g} | {_format(rate.false_alarms, '.1%')} | {_format(rate.bad_stopped, '.1%')} | "
             f"{'-' if np.isnan(rate.median_look) else format(rate.median_look, '.0f')} | {use.use} | "
-            f"{use.accuracy_before:.1%} -> {_shown(use.accuracy, '.1%')} | {_shown(use.over_random, '+.1f', 100)} | "
-            f"{_shown(use.tokens, '.1f')} | "
-            f"{_shown(use.saved, '.1%')} | {_shown(use.saved_full, '.1%')} |"
+            f"{use.accuracy_before:.1%} -> {_format(use.accuracy, '.1%')} | {_format(use.over_random, '+.1f', 100)} | "
+            f"{_format(use.tokens, '.1f')} | "
+            f"{_format(use.saved, '.1%')} | {_format(use.saved_full, '.1%')} |"
             for rate in report.rates
             for use in rate.uses
         ),
@@ -310,7 +338,7 @@ def gate_markdown(report: GateReport) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _shown(value: Interval, form: str = ".3f", scale: float = 1.0) -> str:
+def _format(value: Interval, form: str = ".3f", scale: float = 1.0) -> str:
     if np.isnan(value.estimate):
         return "-"
     estimate, low, high = (format(scale * x, form) for x in (value.estimate, value.low, value.high))

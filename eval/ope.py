@@ -27,7 +27,7 @@ ENOUGH = 100
 
 
 class NoOverlap(RecordError):
-    """The logged decisions cannot tell what the evaluated policy would earn: it does what was never tried."""
+    """The logged decisions cannot show what the evaluated policy would earn: it does what was never tried."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -202,7 +202,7 @@ def _interval(
 
     For a mean over groups of even size that is the cluster-robust variance (Liang and Zeger 1986); for a ratio it
     allows for what a heavy group does to the denominator. Half width: Student's t with `size` - 1 degrees of freedom,
-    rounded down, for groups without weight tell nothing of the spread.
+    rounded down, for groups without weight say nothing of the spread.
     """
     value = float(above.sum() / below.sum())
     residual, rest = np.bincount(member, above - value * below), below.sum() - np.bincount(member, below)

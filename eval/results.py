@@ -39,7 +39,7 @@ class AcceptedAtRisk:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MethodResult:
-    """One way to tell right answers from wrong ones, on the held-out answers."""
+    """One way to distinguish right answers from wrong ones, on the held-out answers."""
 
     name: str
     family: Family
@@ -52,7 +52,7 @@ class MethodResult:
     ece: Interval
     """Expected calibration error of `probability`, over bins of equal mass."""
     stated: StatedCalibration | None = None
-    """The model's own numbers as it stated them, where the method is that; all other figures are of `probability`."""
+    """The model's own numbers as it stated them, where the method is that; all other metrics are of `probability`."""
     brier_skill: Interval
     aurc: Interval
     brier: Interval | None = None
@@ -171,7 +171,7 @@ class SeenMethod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenTokens:
-    """How early right can be told from wrong: the same answers at every k, a shorter one read to its end."""
+    """How early right can be distinguished from wrong: the same answers at every k, a shorter one read to its end."""
 
     tokens: tuple[int, ...]
     """k, ascending."""
@@ -202,11 +202,13 @@ class Finding:
     detail: str
     severity: Severity = "weak"
     """What it means where it failed."""
+    method: str = ""
+    """The method whose numbers it is about; empty where it is about the answers, and so about every method."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairTest:
-    """Whether one method tells right from wrong better than a reference does: AUROC, paired, on the same answers."""
+    """Whether one method distinguishes right from wrong better than a reference: AUROC, paired, on the same answers."""
 
     method: str
     reference: str
@@ -316,7 +318,7 @@ class Comparison(ShownComparison):
     y: NDArray[np.integer]
     """(n,): 1 where the answer is right."""
     methods: tuple[MethodResult, ...]
-    """Every method with its figures, in the order of the tables."""
+    """Every method with its metrics, in the order of the tables."""
     best_baseline: str = ""
     """Name of the row of controls chosen in advance, in each fold on its selection data; empty where there is none."""
     baselines: Mapping[str, int] = field(default_factory=dict)

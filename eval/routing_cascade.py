@@ -58,11 +58,11 @@ def tune_cascade(
     by_cost = sorted(agents, key=lambda agent: float(training.cost[:, agent].mean()))
     known = _known(confidence)
     chains = [chain for length in range(1, longest + 1) for chain in combinations(by_cost, length)]
-    scored = [_tuned(training, known, price, chain) for chain in chains]
+    scored = [_tune(training, known, price, chain) for chain in chains]
     return max(scored, key=lambda pair: pair[0])[1]  # the first, and shortest, of equals
 
 
-def _tuned(matrix: Matrix, confidence: Floats, price: float, chain: tuple[int, ...]) -> tuple[float, TunedCascade]:
+def _tune(matrix: Matrix, confidence: Floats, price: float, chain: tuple[int, ...]) -> tuple[float, TunedCascade]:
     """Mean value on these rows, and the chain with its best thresholds."""
     alone = matrix.value(price)
     first = chain[0]

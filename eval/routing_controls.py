@@ -73,7 +73,7 @@ class Against:
 
     @property
     def word(self) -> str:
-        """`ahead`, `behind`, or `tie` where the corrected p does not tell the two apart."""
+        """`ahead`, `behind`, or `tie` where the corrected p does not separate the two."""
         if not self.p_holm < SIGNIFICANT:
             return "tie"
         return "ahead" if self.difference.estimate > 0 else "behind"

@@ -166,10 +166,10 @@ def curve_figures(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> CurveFigures:
-    """Points, hull and figures; every resample of groups has its own points, hull and cost range.
+    """Points, hull and numbers; every resample of groups has its own points, hull and cost range.
 
     `weak` and `strong`: agents as other rows showed them; by default the cheapest and the best on these. Resamples
-    where a figure is undefined are left out of its interval: for `cost_of` those where the accuracy is not reached.
+    where a number is undefined are left out of its interval: for `cost_of` those where the accuracy is not reached.
     """
     if not policies:
         raise RecordError("no policies: a curve needs at least one")

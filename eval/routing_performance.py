@@ -1,4 +1,4 @@
-"""What a way of routing is worth: figures with intervals, from a matrix of every agent's outcome on every question.
+"""What a way of routing is worth: numbers with intervals, from a matrix of every agent's outcome on every question.
 
 Letters: n questions, A agents. `price` is the lambda of cost-aware routing: the score that one US dollar must bring, so
 that a question is worth score - price * cost_usd. Agents are asked one after the other: a question's cost and latency
@@ -194,7 +194,7 @@ def outcome_of(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> RoutingFigures:
-    """All figures of one policy, intervals by a bootstrap over groups.
+    """All numbers of one policy, intervals by a bootstrap over groups.
 
     `single`: the best single agent as other rows showed it; by default the best on these, which favours it.
     """

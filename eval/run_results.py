@@ -22,7 +22,7 @@ FEWEST_ANSWERS = 10
 FEWEST_TOKENS = 5
 """Of the median answer of a role: a number that was asked for has no course."""
 FEWEST_QUESTIONS = 30
-"""Answered by every agent, for a figure of cost and quality."""
+"""Answered by every agent, for a number of cost and quality."""
 
 Control = Literal["router", "agent", "control", "oracle"]
 

@@ -1,4 +1,4 @@
-"""How early right answers can be told from wrong ones."""
+"""How early right answers can be distinguished from wrong ones."""
 
 from collections.abc import Mapping, Sequence
 

@@ -81,7 +81,7 @@ class SimilarityFlow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coupling:
-    """Does monitoring tell which answers are wrong, and does control fix them? Of one system and variant."""
+    """Does monitoring detect which answers are wrong, and does control fix them? Of one system and variant."""
 
     system: str
     variant: str

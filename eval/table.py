@@ -34,7 +34,7 @@ class AnswerTable:
     y: NDArray[np.int64]
     """The target label, 0 or 1."""
     stated_difficulty: NDArray[np.float64]
-    """In [0, 1], as `stated_of` tells whose it is; NaN where the model stated none."""
+    """In [0, 1], as `stated_of` says whose it is; NaN where the model stated none."""
     stated_confidence: NDArray[np.float64]
     """In [0, 1]; NaN where the model stated none."""
     p_true: NDArray[np.float64]
@@ -118,11 +118,11 @@ def answer_table(
                 continue
             if y not in (0.0, 1.0):
                 raise RecordError(f"call {call.id}: label {target} is {y}; expected 0 or 1")
-            (records if _measured(call) else without).append(_row(run, call, int(y)))
+            (records if _has_logprobs(call) else without).append(_row(run, call, int(y)))
     if not records and not seen_calls:
         raise RecordError(
-            f"no call of stage {stage or 'any'} by agent {agent or 'any'}; stages found: {_listed(stages)}; "
-            f"agents found: {_listed(agents)}"
+            f"no call of stage {stage or 'any'} by agent {agent or 'any'}; stages found: {_list(stages)}; "
+            f"agents found: {_list(agents)}"
         )
     if bare:
         records = records or without
@@ -171,7 +171,7 @@ def _row(run: Run, call: Call, y: int) -> dict[str, Any]:
     }
 
 
-def _measured(call: Call) -> bool:
+def _has_logprobs(call: Call) -> bool:
     logprobs = answer_logprobs(call)
     return logprobs is not None and len(logprobs) > 0
 
@@ -210,7 +210,7 @@ def usable_groups(groups: Sequence[str], y: NDArray[np.int64], *, folds: int) ->
     if min(counts.values()) == 0:
         only = "1" if counts[0] == 0 else "0"
         raise RecordError(
-            f"all {len(y)} labels are {only}: there is nothing to tell apart; add runs of the other class"
+            f"all {len(y)} labels are {only}: there is nothing to distinguish; add runs of the other class"
         )
     # Each fold's learning groups are split again, by five, into the roles.
     if min(counts.values()) < (needed := max(2 * folds, 10)):
@@ -221,7 +221,7 @@ def usable_groups(groups: Sequence[str], y: NDArray[np.int64], *, folds: int) ->
     return distinct
 
 
-def _listed(names: set[str]) -> str:
+def _list(names: set[str]) -> str:
     return ", ".join(sorted(filter(None, names))) or "none"
 
 

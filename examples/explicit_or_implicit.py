@@ -1,4 +1,4 @@
-"""Does a model's stated confidence tell right from wrong answers better than its log-probabilities do?
+"""Does a model's stated confidence distinguish right from wrong answers better than its log-probabilities do?
 
 python examples/explicit_or_implicit.py [RUNS ...] [--out FOLDER] [--folds N]   (extras `train` and `report`)
 

@@ -2,7 +2,7 @@
 
 python examples/route_between_agents.py [--out FOLDER] [--states N] [--folds N]
 
-Two thirds of the groups are learned from, the others are played: figures are of questions that no fit has seen.
+Two thirds of the groups are learned from, the others are played: numbers are of questions that no fit has seen.
 """
 
 from pathlib import Path

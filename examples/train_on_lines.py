@@ -14,7 +14,7 @@ import click
 
 import metaprobe
 from metaprobe import QualityPredictor
-from metaprobe.records.importer import import_file
+from metaprobe.records.import_store import import_file
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Run
 
@@ -34,7 +34,7 @@ def main(lines: Path | None, out: Path, folds: int) -> None:
         lines.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
     report = import_file(lines, RunStore(out / "runs"))
     print(f"{report.imported} lines imported, {report.already_stored} known already, in {report.groups} groups")
-    checkpoint = metaprobe.train_quality(out / "runs", folds=folds, out=out / "quality")  # figures from folds by group
+    checkpoint = metaprobe.train_quality(out / "runs", folds=folds, out=out / "quality")  # numbers from folds by group
     for name, value in sorted(checkpoint.manifest.metrics.items()):
         print(f"{name}: {value.estimate:.3f} [{value.low:.3f}, {value.high:.3f}]")
     print(QualityPredictor.load(out / "quality").predict([-0.1, -0.02, -1.3, -0.4]))

@@ -19,7 +19,7 @@ class Capabilities:
     logprobs: bool = False
     """Of every generated token."""
     top_logprobs: int = 0
-    """Alternatives a token that it was told to keep."""
+    """Alternatives a token that it was asked to keep."""
     hidden: bool = False
     """Hidden states, of requests that ask for them."""
     json_schema: bool = False
@@ -84,6 +84,6 @@ class LLM(Protocol):
         """The call whose answer would be `continuation`, with its tokens' log-probabilities; nothing is generated.
 
         A request without messages is plain text from its beginning, without a chat template. Raises `LLMError` where
-        the model cannot tell.
+        the model cannot say.
         """
         ...

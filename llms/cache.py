@@ -24,7 +24,7 @@ from metaprobe.records.types import Call, Hidden, Message, Sampling, Usage
 
 FORMAT = 1
 """Goes up when an older reader could no longer read what is written."""
-APPLICATION_ID = 0x4D504343  # tells our file from any other SQLite file
+APPLICATION_ID = 0x4D504343  # distinguishes our file from any other SQLite file
 _TABLE = "CREATE TABLE IF NOT EXISTS calls (key TEXT PRIMARY KEY, call TEXT, arrays BLOB, sha256 TEXT) WITHOUT ROWID"
 _ARRAYS = ("prompt_token_ids", "token_ids", "logprobs", "top_logprobs")
 
@@ -51,7 +51,7 @@ class CallCache:
             row = self._db.execute("SELECT call, arrays, sha256 FROM calls WHERE key = ?", (key,)).fetchone()
             if row is None:
                 return None
-            call = _unpacked(*row)
+            call = _unpack(*row)
             if call is None:
                 self._db.execute("DELETE FROM calls WHERE key = ? AND sha256 IS ?", (key, row[2]))
             return call
@@ -59,7 +59,7 @@ class CallCache:
     def put(self, key: str, call: Call) -> None:
         """Keep a call. The first one kept under a key stays. Raises `Unwritable` where it cannot be written."""
         with self._db.named(keeping=True):
-            self._db.execute("INSERT OR IGNORE INTO calls VALUES (?, ?, ?, ?)", (key, *_packed(call)))
+            self._db.execute("INSERT OR IGNORE INTO calls VALUES (?, ?, ?, ?)", (key, *_pack(call)))
 
     def check(self) -> None:
         """Reads the whole file. Raises `LLMError` where it is damaged."""
@@ -79,7 +79,7 @@ class CallCache:
 
 
 OnCall = Callable[[Call, bool], None]
-"""Told of a call, and whether it was kept from before."""
+"""Called with a call that has ended, and whether it was kept from before."""
 
 
 class CachedLLM:
@@ -91,7 +91,7 @@ class CachedLLM:
     """
 
     def __init__(self, llm: LLM, cache: CallCache, *, on_call: OnCall = lambda call, kept: None) -> None:
-        """`on_call`: told of every call that has ended."""
+        """`on_call` is called for every call that has ended."""
         self._llm = llm
         self._cache = cache
         self._on_call = on_call
@@ -183,7 +183,7 @@ class CachedLLM:
         return self._asking.setdefault(key, asyncio.Lock())
 
 
-def _packed(call: Call) -> tuple[str, bytes, str]:
+def _pack(call: Call) -> tuple[str, bytes, str]:
     arrays = {name: value for name in _ARRAYS if (value := getattr(call, name)) is not None}
     facts = {f.name: getattr(call, f.name) for f in dataclasses.fields(call) if f.name not in (*_ARRAYS, "hidden")}
     for name in ("sampling", "usage"):
@@ -199,7 +199,7 @@ def _packed(call: Call) -> tuple[str, bytes, str]:
     return text, data, _digest(text, data)
 
 
-def _unpacked(text: Any, data: Any, digest: Any) -> Call | None:
+def _unpack(text: Any, data: Any, digest: Any) -> Call | None:
     """The call, or None where the row is not what was written."""
     if not isinstance(text, str) or not isinstance(data, bytes) or _digest(text, data) != digest:
         return None

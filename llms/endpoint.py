@@ -67,7 +67,7 @@ class Endpoint:
         self._sleep = sleep
         self._doors: WeakKeyDictionary[asyncio.AbstractEventLoop, _Door] = WeakKeyDictionary()
         if client is None:
-            _own_key(self.host)  # a missing one is told now, and not once a request
+            _own_key(self.host)  # a missing one is reported now, and not once a request
 
     @asynccontextmanager
     async def slot(self) -> AsyncIterator[openai.AsyncOpenAI]:

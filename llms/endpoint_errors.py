@@ -86,12 +86,12 @@ def endpoint_error(
     if isinstance(error, (openai.APIConnectionError, httpx.TransportError)):
         cause = error.__cause__
         why = (str(cause) or type(cause).__name__) if cause is not None else str(error)
-        return EndpointError(_shortened(redact(f"no connection to {address}: {why}")), passing=True)
+        return EndpointError(_shorten(redact(f"no connection to {address}: {why}")), passing=True)
     if isinstance(error, openai.APIError):  # an error that came as part of a stream
-        return EndpointError(_shortened(redact(f"{address} broke off: {error.message}")), passing=True)
+        return EndpointError(_shorten(redact(f"{address} broke off: {error.message}")), passing=True)
     if isinstance(error, openai.OpenAIError):  # the client itself refuses: no key, above all
-        return EndpointError(_shortened(redact(str(error))), passing=False)
-    return EndpointError(_shortened(redact(f"{address} gave no readable answer: {error}")), passing=True)
+        return EndpointError(_shorten(redact(str(error))), passing=False)
+    return EndpointError(_shorten(redact(f"{address} gave no readable answer: {error}")), passing=True)
 
 
 def _status_error(error: openai.APIStatusError, address: str, max_wait_s: float, redact: Redactor) -> EndpointError:
@@ -109,7 +109,7 @@ def _status_error(error: openai.APIStatusError, address: str, max_wait_s: float,
     wait = retry_after_s(error.response.headers) if passing else None
     if wait is not None and wait > max_wait_s:
         passing, remedy = False, f"it asks to wait {wait:g} s, more than the {max_wait_s:g} s allowed here: try later"
-    reason = _shortened(redact(reason)) + (f"; {remedy}" if remedy else "")
+    reason = _shorten(redact(reason)) + (f"; {remedy}" if remedy else "")
     return EndpointError(reason, passing=passing, refused=refused, retry_after_s=wait)
 
 
@@ -140,6 +140,6 @@ def _message(body: object) -> str:
     return str(body or "").strip()
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     text = " ".join(text.split())
     return text if len(text) <= MAX_REASON else text[: MAX_REASON - 1] + "…"

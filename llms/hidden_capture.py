@@ -62,7 +62,7 @@ class StateReader:
 def layer_hooks(
     model: PreTrainedModel, layers: Sequence[int], on_layer: Callable[[int, Tensor], None]
 ) -> Iterator[None]:
-    """While open, every forward pass tells `on_layer` of these layers, ascending, with their states (B, S, D)."""
+    """While open, every forward pass calls `on_layer` for these layers, ascending, with their states (B, S, D)."""
     blocks = decoder_blocks(model)
     if layers[-1] > len(blocks):
         raise LLMError(f"layer {layers[-1]} asked for; this model has layers 0 to {len(blocks)}")

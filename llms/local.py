@@ -232,7 +232,7 @@ class LocalLLM:
             if abandoned.is_set():
                 return [LLMError("generation was cancelled")] * len(batch)
         try:
-            return self._scored(batch) if batch[0].continuation is not None else self._generate(batch, abandoned)
+            return self._score(batch) if batch[0].continuation is not None else self._generate(batch, abandoned)
         except Cancelled:
             return [LLMError("generation was cancelled")] * len(batch)
         except RuntimeError as error:  # out of memory, above all
@@ -295,7 +295,7 @@ class LocalLLM:
 
         return tell
 
-    def _scored(self, batch: Sequence[_Job]) -> list[Call | Exception]:
+    def _score(self, batch: Sequence[_Job]) -> list[Call | Exception]:
         started = time.perf_counter()
         scored = score(
             self.model,
@@ -305,29 +305,29 @@ class LocalLLM:
             share_prefix=self._shareable,
         )
         latency_ms = (time.perf_counter() - started) * 1000
-        return [self._scored_call(job, said, latency_ms) for job, said in zip(batch, scored, strict=True)]
+        return [self._score_call(job, said, latency_ms) for job, said in zip(batch, scored, strict=True)]
 
     def _text(self, ids: Sequence[int]) -> str:
         return str(self.tokenizer.decode(ids, skip_special_tokens=True))
 
     def _call(self, job: _Job, row: BatchRow, latency_ms: float) -> Call:
-        return self._made(
+        return self._make_call(
             job,
             row.tokens,
             segments=marked(self.piece(token) for token in row.tokens),
             text=self._text(row.tokens) if row.text is None else row.text,
             logprobs=np.asarray(row.logprobs, dtype=np.float32),
-            top_logprobs=self._stacked(row.top),
+            top_logprobs=self._stack(row.top),
             finish_reason=row.finish_reason,
             usage=Usage(prompt_tokens=len(job.prompt), completion_tokens=len(row.tokens)),
             latency_ms=latency_ms,
             hidden=row.states.hidden() if row.states else None,
         )
 
-    def _scored_call(self, job: _Job, scored: ScoredText, latency_ms: float) -> Call:
+    def _score_call(self, job: _Job, scored: ScoredText, latency_ms: float) -> Call:
         assert job.continuation is not None
         text, ids = job.continuation
-        return self._made(
+        return self._make_call(
             job,
             ids,
             text=text,
@@ -337,11 +337,11 @@ class LocalLLM:
             latency_ms=latency_ms,
         )
 
-    def _stacked(self, top: Sequence[Any]) -> Any:
+    def _stack(self, top: Sequence[Any]) -> Any:
         k = self.capabilities.top_logprobs
         return np.array(top, dtype=np.float32).reshape(-1, k) if k else None
 
-    def _made(self, job: _Job, ids: Sequence[int], **answer: Any) -> Call:
+    def _make_call(self, job: _Job, ids: Sequence[int], **answer: Any) -> Call:
         request = job.request
         return Call(
             id=request.id,

@@ -27,7 +27,7 @@ SHRINK_AT = 0.9
 
 
 class Cancelled(Exception):
-    """Generation was told to stop."""
+    """Generation was asked to stop."""
 
 
 @dataclass(slots=True, eq=False)
@@ -39,7 +39,7 @@ class BatchRow:
     matcher: Matcher | None = None
     states: RowStates | None = None
     listener: Callable[[int], None] | None = None
-    """Told how many tokens are certain to stay, whenever there are more of them."""
+    """Called with how many tokens are certain to stay, whenever there are more of them."""
     abandoned: Event = field(default_factory=Event)
     """Set when nobody waits for this answer any more."""
     tokens: list[int] = field(default_factory=list)
@@ -91,8 +91,8 @@ class BatchRow:
             if kept <= read or self.states is None:
                 self._end("stop")
         elif len(self.tokens) > limit:
-            # One token more than the limit is drawn and dropped: it tells an answer that had just ended from one that
-            # was cut, and its forward pass gives the hidden state of the last token that counts.
+            # One token more than the limit is drawn and dropped: it separates an answer that had just ended from one
+            # that was cut, and its forward pass gives the hidden state of the last token that counts.
             self._keep(limit)
             self._end("length")
         elif self.listener is not None:

@@ -57,7 +57,7 @@ class ReplayLLM:
     async def loglikelihood(self, request: Request, continuation: str) -> Call:
         """Raises `LLMError`: what was recorded says nothing of other continuations."""
         raise LLMError(
-            f"request {request.id}: recorded calls of {self.name} cannot tell the log-likelihood of a continuation; "
+            f"request {request.id}: recorded calls of {self.name} cannot give the log-likelihood of a continuation; "
             "ask the model itself"
         )
 

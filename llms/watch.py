@@ -162,7 +162,7 @@ def watch(
     `stop_below`, or `stop`: what ends a row, once the estimates of at least `after` of its tokens are known; neither
     ends none. Where nothing is ended, the output is that of a `generate` without a watcher.
     `end_ids`: the tokens that end an answer, and the padding token; by default those of the model's generation
-    settings. To be given where `generate` is told others.
+    settings. To be given where `generate` has others.
 
     Raises `LLMError` for a layer that the model does not have, and within `generate` for beam search, an assistant
     model, a second `generate`, and states that are NaN or infinite.

@@ -44,7 +44,7 @@ class Weights:
     location: str
     """A local folder, or a hub id."""
     revision: str
-    """`sha256:...` for local files; empty for a hub id, where loading tells the commit."""
+    """`sha256:...` for local files; empty for a hub id, where loading finds the commit."""
 
 
 def cache_folder() -> Path:
@@ -144,7 +144,7 @@ def _dequantise(gguf: Path, folder: Path) -> None:
 
 
 def _seems_cut(gguf: Path) -> bool:
-    """Whether a file begins as GGUF does, but does not hold all that its own header tells of."""
+    """Whether a file begins as GGUF does, but does not hold all that its own header announces."""
     with gguf.open("rb") as file:
         if not MAGIC.startswith(file.read(len(MAGIC))):
             return False

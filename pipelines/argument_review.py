@@ -10,7 +10,8 @@ from dataclasses import replace
 
 from metaprobe.pipelines.judging import DIMENSIONS, MOST
 from metaprobe.pipelines.session import UNREAD, Session
-from metaprobe.probes.quality import CRITICAL, Verdict
+from metaprobe.probes.quality import Verdict
+from metaprobe.probes.quality_contract import CRITICAL
 from metaprobe.probes.signals import STATED, Signal, combine_probabilities, signals_of
 from metaprobe.probes.source import Replacement
 from metaprobe.records.types import Call, Decision
@@ -18,7 +19,7 @@ from metaprobe.routing.paper import AGAIN, JUDGE, KEEP
 from metaprobe.routing.review import EVEN, POINT
 
 HEADS = (*DIMENSIONS, CRITICAL)
-"""What a checkpoint must tell to stand in the judge's place."""
+"""What a checkpoint must predict to stand in the judge's place."""
 
 
 def review(session: Session, argument: Call, *, may_ask: bool, may_judge: bool) -> Decision:

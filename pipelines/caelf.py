@@ -13,7 +13,8 @@ After its appendix (Algorithm 1, tables 2-6). Where that is silent or open, this
 - The contest enters as one more argument before Algorithm 1 runs again: only pairs with it are asked, and the teacher
   learns of it only if it stands. An unreadable grade stays unreadable; no earlier one takes its place.
 - The variant `levels` asks no attack question: two arguments attack each other where they state different levels, for
-  one essay cannot have both; an argument without a level attacks nothing. It is for models that cannot tell an attack.
+  one essay cannot have both; an argument without a level attacks nothing. It is for models that cannot recognise
+  an attack.
 - The variant `single` is one model that grades and then hears the contest in the same conversation.
 - Where a model is named for the stage `judge`, it rates the first feedback (`feedback_rating`), in every variant.
 """

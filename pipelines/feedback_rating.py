@@ -1,8 +1,8 @@
 """How good feedback on an essay is for its student: a language model rates it on the four criteria of CAELF's table 7.
 
 The paper asks people, who rate from 1 to 5. Here a judge rates each feedback twice, with the criteria in the table's
-order and in the reverse order, so that its agreement with itself can be told; another judge over the same runs gives
-the agreement between judges. Ratings by a model are no human ratings: labels name the model as their source.
+order and in the reverse order, so that its agreement with itself can be measured; another judge over the same runs
+gives the agreement between judges. Ratings by a model are no human ratings: labels name the model as their source.
 """
 
 import json

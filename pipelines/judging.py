@@ -117,7 +117,7 @@ async def judge(session: Session, argument: Call, *, role: str) -> Judgement | N
     """Ask the meta-evaluator about one argument and label it; None where no judgement of its own came, twice.
 
     It sees what the agent saw: its system instructions, its task with trait, rubric and essay, and then its response.
-    It decodes greedily, so the second attempt is shown the first and told what is wrong with it. The labels' source is
+    It decodes greedily, so the second attempt is shown the first and what is wrong with it. The labels' source is
     `judge:MODEL`.
     """
     agent = f"{STAGE}-{role}"  # not the role alone: that would ask the model which was given for the debater

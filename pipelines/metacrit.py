@@ -151,7 +151,7 @@ def heard(session: Session, note: Call | None, critique: Call | None) -> str:
 
 
 def answer_form(item: Item) -> str:
-    """What the last line may hold; small models need to be told, and what is told must not depend on the answer."""
+    """What the last line may hold; small models need the instruction, and it must not depend on the answer."""
     if item.check == "number":
         return "a number"
     if item.check == "function":

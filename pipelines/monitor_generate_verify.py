@@ -69,7 +69,7 @@ class AnswerEvaluation:
     @property
     def shown(self) -> dict[str, str]:
         """The scores as the next cycle reads them."""
-        return {name: _shown(score, ".2f") for name, score in self.scores.items()}
+        return {name: _format(score, ".2f") for name, score in self.scores.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,12 +240,12 @@ def _block(text: str, tag: str) -> str:
     return (inside if opened else text).partition(f"</{tag}>")[0]
 
 
-def _shown(value: float | None, form: str) -> str:
+def _format(value: float | None, form: str) -> str:
     return "not given" if value is None else format(value, form)
 
 
 def _difficulty(signal: Signal | None) -> str:
-    return _shown(None if signal is None else signal.value, ".3f")
+    return _format(None if signal is None else signal.value, ".3f")
 
 
 SYSTEM = System(

@@ -73,7 +73,7 @@ class Prompts:
 
     @property
     def digest(self) -> str:
-        """SHA-256 over names and texts: tells whether two collections asked the same."""
+        """SHA-256 over names and texts, which says whether two collections asked the same."""
         joined = "\0".join(f"{name}\0{text}" for name, text in sorted(self.texts.items()))
         return hashlib.sha256(joined.encode()).hexdigest()
 

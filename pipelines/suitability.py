@@ -84,10 +84,10 @@ def _check_name(system: System, key: str, everyone: Sequence[str]) -> None:
     """Raises where the system has no such number, or no such agent."""
     name, _, agent = key.partition("@")
     if name not in system.signals:
-        takes = f"it takes {_listed(system.signals)}" if system.signals else "it takes none: leave --signal away"
+        takes = f"it takes {_list(system.signals)}" if system.signals else "it takes none: leave --signal away"
         raise RecordError(f"signal {key!r}: {system.name} has no such number that a checkpoint could replace; {takes}")
     if agent and agent not in everyone:
-        has = f"it has {_listed(everyone)}" if everyone else f"it has none by name: give {name}=CHECKPOINT"
+        has = f"it has {_list(everyone)}" if everyone else f"it has none by name: give {name}=CHECKPOINT"
         raise RecordError(f"signal {key!r}: {system.name} has no agent {agent!r}; {has}")
 
 
@@ -97,14 +97,14 @@ def _check_read(system: System, variant: str, key: str, policy: Policy) -> None:
     if name not in system.signals_in(variant):
         others = [other for other in system.variants if name in system.signals_in(other)]
         raise RecordError(
-            f"signal {key!r}: the variant {variant!r} of {system.name} does not read {name}, only {_listed(others)}: "
+            f"signal {key!r}: the variant {variant!r} of {system.name} does not read {name}, only {_list(others)}: "
             f"leave the signal away, or collect {variant!r} into a store of its own"
         )
     reads: Mapping[str, Sequence[str]] | None = getattr(policy, "reads", None)
     points = system.points_in(variant)
     if name in system.uses or reads is None or any(name in reads.get(point, ()) for point in points):
         return
-    said = "; ".join(f"at {point} {_listed(reads.get(point, ())) or 'none'}" for point in points)
+    said = "; ".join(f"at {point} {_list(reads.get(point, ())) or 'none'}" for point in points)
     raise RecordError(
         f"signal {key!r}: nothing would read {name} in {system.name} ({variant}). The policy {_name(policy)} reads "
         f"these signals: {said}. Leave the signal away, or give a policy that reads it, as --policy "
@@ -116,13 +116,13 @@ def _check_heads(system: System, key: str, replacement: Replacement) -> None:
     """Raises where the checkpoint lacks a head that the number needs in this system."""
     name = key.partition("@")[0]
     needed = system.heads.get(name)
-    lacks = replacement.lacks if needed is None else _listed(_missing(needed, replacement))
+    lacks = replacement.lacks if needed is None else _list(_missing(needed, replacement))
     if not lacks:
         return
     targets = " ".join(f"--target {head}" for head in needed or (lacks.split(" ")[0],))
     raise RecordError(
-        f"signal {key!r}: {replacement.reader.checkpoint.path} tells {_listed(replacement.heads)}, and not {lacks}; "
-        f"for {name} {system.name} needs {_listed(needed or ()) or lacks}, all from one checkpoint: train it with "
+        f"signal {key!r}: {replacement.reader.checkpoint.path} predicts {_list(replacement.heads)}, and not {lacks}; "
+        f"for {name} {system.name} needs {_list(needed or ()) or lacks}, all from one checkpoint: train it with "
         f"`metaprobe train quality RUNS {targets} --out CHECKPOINT`" + _serves(system, name, replacement)
     )
 
@@ -141,11 +141,11 @@ def _check_asked(system: System, variant: str, policy: Policy) -> None:
     own, points = getattr(policy, "own", ()), system.points_in(variant)
     if not own or set(own) & set(points):
         return
-    decides = f"decides at {_listed(points)}" if points else "decides nothing"
+    decides = f"decides at {_list(points)}" if points else "decides nothing"
     others = [other for other in system.variants if set(own) & set(system.points_in(other))]
-    remedy = f"collect {_listed(others)}, or leave" if others else "leave"
+    remedy = f"collect {_list(others)}, or leave" if others else "leave"
     raise RecordError(
-        f"policy {_name(policy)}: it is for {_listed(own)}, and {system.name} ({variant}) {decides}, so that nothing "
+        f"policy {_name(policy)}: it is for {_list(own)}, and {system.name} ({variant}) {decides}, so that nothing "
         f"would ask it: {remedy} --policy and --epsilon away"
     )
 
@@ -161,8 +161,8 @@ def _check_constants(system: System, variants: Sequence[str], policy: Policy) ->
         if name not in useful:
             points = [point for point, names in CONSTANTS.items() if name in names]
             raise RecordError(
-                f"policy constant {name}={getattr(rules, name):g}: it is for {_listed(points)}, and {system.name} "
-                f"({_listed(variants)}) decides at {_listed(asked) or 'no point'}: leave it away"
+                f"policy constant {name}={getattr(rules, name):g}: it is for {_list(points)}, and {system.name} "
+                f"({_list(variants)}) decides at {_list(asked) or 'no point'}: leave it away"
             )
 
 
@@ -173,7 +173,7 @@ def _check_needed(policy: Policy, given: Collection[str]) -> None:
         if not set(names) & set(given):
             raise RecordError(
                 f"policy {_name(policy)}: {what} needs the signal {' or '.join(names)}, and "
-                f"{_listed(sorted(given)) or 'none'} is given: add --signal {names[0]}=CHECKPOINT, or leave it away"
+                f"{_list(sorted(given)) or 'none'} is given: add --signal {names[0]}=CHECKPOINT, or leave it away"
             )
 
 
@@ -185,5 +185,5 @@ def _name(policy: Policy) -> str:
     return str(getattr(policy, "label", type(policy).__name__))
 
 
-def _listed(names: Iterable[str]) -> str:
+def _list(names: Iterable[str]) -> str:
     return ", ".join(names)

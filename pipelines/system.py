@@ -27,7 +27,7 @@ class System:
     variants: tuple[str, ...] = ("plain",)
     """The first is the paper's own."""
     default_variants: tuple[str, ...] = ()
-    """What is collected unless told otherwise; by default the first variant."""
+    """What is collected where nothing else is asked for; by default the first variant."""
     stages: tuple[str, ...] = ("answer",)
     """Every stage it asks at, except `read`: each may have a model of its own."""
     roles: tuple[str, ...] = ()
@@ -78,7 +78,7 @@ class System:
         return run
 
     def chosen(self, variants: Sequence[str] = ()) -> tuple[str, ...]:
-        """These variants, or those that are collected unless told otherwise."""
+        """These variants, or those that are collected where nothing else is asked for."""
         return tuple(dict.fromkeys(variants)) or self.default_variants or self.variants[:1]
 
     def limited(self, stage: str) -> str:

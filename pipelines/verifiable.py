@@ -12,8 +12,8 @@
 
 A severe finding makes the argument `critical`, as in the meta-evaluator's flag: hallucinated evidence, an explicit
 instruction broken, nonsense. Contradictions are beyond a program. Placeholders are not severe: where the essay calls
-somebody @PERSON1, there is no other name. Sides are told by a short list of evaluative words with negation; it sees
-neither irony nor meaning, so it asks for a majority before it speaks.
+somebody @PERSON1, there is no other name. Sides are recognised by a short list of evaluative words with negation; it
+sees neither irony nor meaning, so it asks for a majority before it speaks.
 """
 
 import re
@@ -195,7 +195,7 @@ def argues_against(text: str, *, sign: int) -> bool:
 
 
 def is_copied(text: str, sources: Sequence[str]) -> bool:
-    """Whether a text is mostly what stands in the sources already; False for one too short to tell.
+    """Whether a text is mostly what stands in the sources already; False for one too short to decide.
 
     Double quotes part the text, so that nothing is made of the words on both sides of a quotation.
     """

@@ -2,7 +2,7 @@
 may know more of than the checkpoint."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,21 +32,27 @@ class BaseRates:
     """Head -> how much the runs' own scales of the log-odds differ: standard deviation around 1."""
 
     @classmethod
-    def from_contract(cls, contract: Mapping[str, Any]) -> "BaseRates | None":
+    def from_contract(cls, contract: Mapping[str, Any], heads: Collection[str]) -> "BaseRates | None":
         """Returns what the contract states; None where it states nothing, as of a checkpoint of one run.
 
-        Raises `ContractMismatch` where it is no such statement.
+        `heads`: the checkpoint's probabilities. Raises `ContractMismatch` where it is no statement of these.
         """
         stated = contract.get(CONTRACT)
         if stated is None:
             return None
         try:
             between, average, scale = (
-                {str(n): _finite(v) for n, v in stated[key].items()} for key in ("between", "average", "scale")
+                {str(n): _finite(v) for n, v in of.items()}
+                for of in (stated["between"], stated["average"], stated.get("scale", {}))
             )
             runs = {str(run): {str(n): _finite(v) for n, v in of.items()} for run, of in stated["runs"].items()}
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ContractMismatch(f"the contract's {CONTRACT} cannot be read ({error!r}); train it again") from error
+        if other := sorted({name for of in (between, average, *runs.values()) for name in of} - set(heads)):
+            raise ContractMismatch(
+                f"the contract's {CONTRACT} name {other[0]!r}; expected heads that are probabilities, which "
+                f"are {', '.join(heads) or 'none'}; train it again"
+            )
         return cls(between, runs, average, scale)
 
     def named(self, run: str) -> Mapping[str, float]:
@@ -65,6 +71,14 @@ class BaseRates:
         """Returns the shifts of the only run of this model; None where there are several, or none."""
         found = [shifts for run, shifts in self.runs.items() if run.partition(SEPARATOR)[0] == model]
         return found[0] if len(found) == 1 else None
+
+    def add_to(self, heads: dict[str, float], run: Mapping[str, float] | None, model: str | None) -> bool:
+        """Returns whether the run is known, and if it is, shifts the heads' values: the run that was named, or else
+        the only one of the model."""
+        shifts = self.of_model(model) if run is None else run
+        for name, shift in (shifts or {}).items():
+            heads[name] = shifted(heads[name], shift)
+        return shifts is not None
 
     def unknown(self, head: str | None) -> str:
         """Returns what a verdict must say where the run is not known."""

@@ -232,7 +232,7 @@ def _dense(
         return terms(logprobs)
     known = _read(schema, logprobs, prepared)
     if schema.uses_terms:
-        return np.hstack([known, terms(logprobs)])
+        return np.concatenate((known, terms(logprobs)), 1)
     if not schema.uses_top:
         return known
     result = np.full((len(logprobs), len(schema.names)), np.nan, np.float32)

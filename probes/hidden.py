@@ -186,7 +186,7 @@ class HiddenProbe(Pretrained):
         Raises `ContractMismatch` for a probe on any other position (`before_exact`: where the exact answer begins is
         known only once it is there), `InvalidResponse` where `prompt` is needed and missing.
         """
-        fixed = self._decided(prompt)
+        fixed = self._decide(prompt)
         states = self._flat(states)
         if self.position == "answer_first" and len(states):
             fixed = float(self.probability(states[:1])[0])
@@ -198,7 +198,7 @@ class HiddenProbe(Pretrained):
 
     def follow(self, prompt: FloatArray | None = None) -> "RunningEstimate":
         """The same as `running`, a token at a time. Raises what it raises, here and now."""
-        return RunningEstimate(self, self._decided(prompt))
+        return RunningEstimate(self, self._decide(prompt))
 
     @overload
     def score_text(
@@ -262,7 +262,7 @@ class HiddenProbe(Pretrained):
             raise InvalidResponse("hidden states hold NaN or infinity: capture them again, in bfloat16 or float32")
         return hidden.reshape(len(hidden), flat)
 
-    def _decided(self, prompt: FloatArray | None) -> float | None:
+    def _decide(self, prompt: FloatArray | None) -> float | None:
         """P(right) where the prompt decides it. Raises `ContractMismatch` where no running estimate can be given."""
         if self.position not in FOLLOWED:
             raise ContractMismatch(

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.probes.features import Schema
+from metaprobe.probes.terms import TERMS, terms
 from metaprobe.probes.window_statistics import LARGEST, STATISTICS, index_variance
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.openai_format import ROUNDING
@@ -27,6 +28,8 @@ class PrefixReader:
         self._columns = {window.count: i * len(STATISTICS) for i, window in enumerate(schema.windows)}
         self._series = [_Prefix() for _ in range(3 if schema.uses_top else 1)]
         self._vector = np.full(len(schema.names), np.nan, np.float32)
+        self._logprobs: list[float] = []
+        """For the terms, which are made of all tokens so far whenever they are asked for."""
 
     def push(self, logprob: float, top: Sequence[float] | FloatArray | None = None) -> None:
         """Take in one token's log-probability and its k likeliest, descending. Does nothing beyond the schema's k."""
@@ -38,7 +41,10 @@ class PrefixReader:
                 " that 32 bits hold"
             )
         self.tokens_seen += 1
-        self._series[0].push(float(np.float32(min(logprob, 0.0))))
+        value = float(np.float32(min(logprob, 0.0)))
+        self._series[0].push(value)
+        if self.schema.uses_terms:
+            self._logprobs.append(value)
         if self.schema.uses_top:
             entropy, margin = _top_values([] if top is None else np.asarray(top, np.float32).tolist())
             self._series[1].push(entropy)
@@ -51,7 +57,10 @@ class PrefixReader:
 
     def vector(self) -> NDArray[np.float32]:
         """The features as far as they are known, (len(schema.names),); NaN where a window is not yet complete."""
-        return self._vector.copy()
+        known = self._vector.copy()
+        if self._logprobs:
+            known[-len(TERMS) :] = terms(np.array([self._logprobs]))
+        return known
 
 
 class _Prefix:

@@ -13,9 +13,10 @@ from metaprobe.checkpoints import Checkpoint, ContractMismatch, Pretrained, bund
 from metaprobe.checkpoints.display import explain_fields, html_table
 from metaprobe.checkpoints.flagging import threshold_at
 from metaprobe.checkpoints.kinds import check_kind
-from metaprobe.probes.base_rates import BaseRates, shifted
+from metaprobe.probes.base_rates import BaseRates
 from metaprobe.probes.contract import OnMismatch, check_choice, mismatch
 from metaprobe.probes.features import Schema, features, features_one, schema
+from metaprobe.probes.quality_contract import CRITICAL, INPUT, KIND, MAIN_HEADS
 from metaprobe.records.answer_part import answer_of
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.extras import require
@@ -26,14 +27,10 @@ from metaprobe.records.raw_body import parse_body
 if TYPE_CHECKING:
     from metaprobe.probes.signals import Signals
 
-KIND = "quality"
-INPUT = "features"
 DEFAULT = f"{bundle.PREFIX}quality"
 MOST_OUTSIDE = 0.25
 """Share of features outside their training range beyond which nothing is in support, however few were trained on."""
-CRITICAL = "critical"
-MAIN_HEADS = ("correct", "quality")
-"""Heads that give the score, the first that is there: a probability, or Q from 0 to 9."""
+LENGTHS = ("length", "terms.length")
 UNLIKE = "unlike the training data"
 ENDINGS = {
     "content_filter": "the server's content filter cut the answer",
@@ -69,7 +66,8 @@ class Verdict:
     threshold `critical`; None where it has neither, and where it is not known how often answers of this run are
     right."""
     in_support: bool | None
-    """Whether the features look like those of the training data."""
+    """Whether the features lie where those of the training data lay, for checkpoints of version 0.1; None for later
+    ones. On models and tasks left out, answers inside were judged worse than those outside."""
     checkpoint: str
     """Digest of the checkpoint that gave it."""
     reason: str = ""
@@ -142,18 +140,18 @@ class QualityPredictor(Pretrained):
             self._support = Support.from_manifest(checkpoint.manifest.support, width=len(self.schema.names))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ContractMismatch(f"{checkpoint.path} is no whole predictor ({error!r}); train it again") from error
-        self._rates = BaseRates.from_contract(contract)
+        names = [output.name for output in checkpoint.manifest.outputs]
+        self._rates = BaseRates.from_contract(contract, [name for name in names if name not in self._scales])
         self._run: Mapping[str, float] | None = None
         if run is not None:
             self._run = (self._rates or BaseRates({}, {}, {})).named(run)
-        names = [output.name for output in checkpoint.manifest.outputs]
         self._main = next((name for name in MAIN_HEADS if name in names), None)
         self._threshold = checkpoint.manifest.thresholds.get("flag")
         if flag_rate is not None:
             self._threshold = threshold_at(checkpoint.manifest.flagging, flag_rate)
         self._critical = checkpoint.manifest.thresholds.get("critical") if CRITICAL in names else None
         # One feature of many, but an answer of another length is another kind of answer.
-        self._length = self.schema.names.index("length") if "length" in self.schema.names else None
+        self._length = next((i for i, name in enumerate(self.schema.names) if name in LENGTHS), None)
 
     @classmethod
     def load(
@@ -297,12 +295,8 @@ class QualityPredictor(Pretrained):
     def _verdict(self, heads: dict[str, float], in_support: bool | None, model: str | None, note: str) -> Verdict:
         known = True
         if self._rates is not None:
-            shifts = self._run or self._rates.of_model(model)
-            known = shifts is not None
-            for name, shift in (shifts or {}).items():
-                heads[name] = shifted(heads[name], shift)
-            if not known:
-                note = "; ".join(filter(None, (note, self._rates.unknown(self._main))))
+            known = self._rates.add_to(heads, self._run, model)
+            note = note if known else "; ".join(filter(None, (note, self._rates.unknown(self._main))))
         score = self._share(self._main, heads[self._main]) if self._main is not None else None
         if in_support is False:
             note = f"{note}; {UNLIKE}" if note else UNLIKE

@@ -7,7 +7,8 @@ from typing import Any
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import ImportFileError, InvalidResponse
-from metaprobe.records.importer import id_of_line, iter_json_lines, run_of_line
+from metaprobe.records.importer import id_of_line, run_of_line
+from metaprobe.records.json_lines import iter_json_lines
 from metaprobe.records.openai_format import parse_response
 from metaprobe.records.reading import error_message
 
@@ -22,11 +23,11 @@ def score_lines(predictor: QualityPredictor, path: Path) -> Iterator[dict[str, A
     broken: list[ImportFileError] = []
     for number, record in iter_json_lines(path, on_error=broken.append):
         yield from _unreadable(broken)
-        yield _scored(predictor, number, record)
+        yield _score(predictor, number, record)
     yield from _unreadable(broken)
 
 
-def _scored(predictor: QualityPredictor, number: int, record: dict[str, Any]) -> dict[str, Any]:
+def _score(predictor: QualityPredictor, number: int, record: dict[str, Any]) -> dict[str, Any]:
     try:
         if "response" in record and record["response"] is None:
             said = error_message(record)

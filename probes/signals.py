@@ -78,7 +78,7 @@ class Signals:
 
 
 def signals_of(answer: Call, *, difficulty: float | None = None, confidence: float | None = None) -> Signals:
-    """What an answer and the model's statements about it tell. Log-probability signals stay None without any."""
+    """What an answer and the model's statements about it say. Log-probability signals stay None without any."""
     stated = {
         name: Signal(value, "stated")
         for name, value in (("difficulty", difficulty), ("confidence", confidence))

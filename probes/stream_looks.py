@@ -117,14 +117,14 @@ class StreamReader:
                 f"token {self.tokens_seen}: log-probability {logprob!r}, expected a number of nats, at most 0,"
                 " that 32 bits hold"
             )
-        self._features.push(float(logprob), self._checked(top) if self._uses_top and top is not None else None)
+        self._features.push(float(logprob), self._check(top) if self._uses_top and top is not None else None)
         self.tokens_seen += 1
         if self.tokens_seen not in self._looks:
             return None
         self.score = self._heads.probability(self._features.vector(), self.tokens_seen)
         return self.score
 
-    def _checked(self, top: Any) -> NDArray[np.float32]:
+    def _check(self, top: Any) -> NDArray[np.float32]:
         try:
             values = np.asarray(top)
         except ValueError:  # rows of different lengths

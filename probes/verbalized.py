@@ -70,6 +70,14 @@ def parse_confidence(text: str, *, scale: float = 100) -> float | None:
     return _stated(text, _CONFIDENCE, scale)
 
 
+def parse_named_confidence(text: str) -> float | None:
+    """The same of an answer that speaks of other things as well: a number counts only beside the name, as in
+    `Confidence: 80%` or `80% sure`."""
+    spaced = _spaced(text)
+    beside = (rf"\b(?:{_CONFIDENCE.names})\b{_LINK}{_NUMBER}", rf"{_NUMBER} ?(?:{_CONFIDENCE.adjectives})\b")
+    return parse_confidence(text) if any(re.search(pattern, spaced) for pattern in beside) else None
+
+
 def parse_difficulty(text: str, *, scale: float = 100) -> float | None:
     """The stated difficulty, in [0, 1] with 1 the hardest, or None. `scale` is what bare numbers are out of."""
     return _stated(text, _DIFFICULTY, scale)
@@ -78,8 +86,7 @@ def parse_difficulty(text: str, *, scale: float = 100) -> float | None:
 def _stated(text: str, subject: _Subject, scale: float) -> float | None:
     if not scale > 0:
         raise ValueError(f"scale {scale}: expected what bare numbers are out of, for example 1, 10 or 100")
-    text = re.sub(r"\s*\n\s*", "\n", re.sub(r"[^\S\n]+", " ", text.lower())).strip()
-    text = _WORD_RATIO.sub(lambda m: f"{_SMALL.index(m[1])}/{_SMALL.index(m[2])}", text)
+    text = _spaced(text)
     named_scales = {float(m[1] or m[2]) for m in _STATED_SCALE.finditer(text)} - {0.0}
     if named_scales:
         scale = named_scales.pop() if len(named_scales) == 1 else math.nan  # of two scales, neither is sure
@@ -89,6 +96,12 @@ def _stated(text: str, subject: _Subject, scale: float) -> float | None:
         return _level(text, subject)
     values = {_value(number, scale) for number in numbers}
     return values.pop() if len(values) == 1 else None
+
+
+def _spaced(text: str) -> str:
+    """The text in small letters, with single spaces, and ratios in figures."""
+    text = re.sub(r"\s*\n\s*", "\n", re.sub(r"[^\S\n]+", " ", text.lower())).strip()
+    return _WORD_RATIO.sub(lambda m: f"{_SMALL.index(m[1])}/{_SMALL.index(m[2])}", text)
 
 
 def _numbers(text: str, subject: _Subject) -> list[re.Match[str]]:

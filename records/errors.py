@@ -30,6 +30,8 @@ class ImportFileError(RecordError):
 
     line: int | None = None
     """Which one, counted from 1, where it is known."""
+    source: object = None
+    """The line itself, as bytes or as the object that it holds, where it is known."""
 
 
 class DamagedShard(RecordError):

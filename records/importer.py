@@ -1,4 +1,4 @@
-"""Recorded OpenAI-format responses, one JSON object a line, as runs. Standard library and NumPy only.
+"""Recorded OpenAI-format responses, one JSON object a line, as runs; and samples of other programs' logs.
 
     {"id", "group", "messages", "response": <chat completion with logprobs>, "labels": {"correct": 0|1, ...},
      "verbalized_confidence": 0..1 or null, "model", "task", "stage", "agent", "run_id", "sampling", "logprobs_mode"}
@@ -6,42 +6,34 @@
 Only `response` is required; an answer without log-probabilities needs a `verbalized_confidence`.
 """
 
-import gzip
-import json
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
-from metaprobe.records.errors import ImportFileError, InvalidResponse, NoLogprobs, RecordError
+from metaprobe.records.errors import ImportFileError, InvalidResponse, NoLogprobs
+from metaprobe.records.json_lines import OnError, at_line
 from metaprobe.records.line_fields import (
     labels_of,
     messages_of,
     mode_of,
-    name_value,
-    notes_of,
     sampling_of,
     segments_of,
     statements_of,
     string,
 )
+from metaprobe.records.logs.detect import LINES, LogFormat
+from metaprobe.records.logs.sample import NO_LOGPROBS, LogOptions, Sample
 from metaprobe.records.openai_format import ParsedResponse, ParsedText, parse_response, parse_text
 from metaprobe.records.segments import spoken_text
 from metaprobe.records.types import Call, Item, Run
-
-if TYPE_CHECKING:
-    from metaprobe.records.store import RunStore  # needs pyarrow, which reading and scoring lines do not
 
 LOWEST = -9999.0
 """What OpenAI and vLLM write for a token that is not among the likeliest. No model says less of a token that it drew;
 what is lower is a mask, as -1e9, -1e30 or the lowest float32."""
 
-MAX_LINE = 64 << 20
-"""Bytes of one line; a response of 512 tokens with 15 alternatives each has 0.6 MB."""
-
-OnError = Callable[[ImportFileError], None]
+NOT_STATED = ", and the answer states no confidence that can be read"
 
 KEYS = (
     "id",
@@ -61,117 +53,6 @@ KEYS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ImportReport:
-    """What became of the lines of an import file."""
-
-    imported: int
-    already_stored: int
-    """Lines whose answer the store held before, so that importing again adds nothing twice."""
-    skipped: tuple[str, ...]
-    """What was wrong with each line that was passed over, naming file and line."""
-    labelled: int = 0
-    """Lines with at least one label, of those imported and those already stored."""
-    groups: int = 0
-    """Different groups among all these lines: as many as lines where none gives a group."""
-    relabelled: int = 0
-    """Lines already stored that said something else of their answer (labels, group, confidence, prompt, ...)."""
-    notes: tuple[str, ...] = ()
-    """What looks like a label or a prompt in the wrong place: each key once, naming the first line that has it."""
-    without_logprobs: int = 0
-    """Lines that came without log-probabilities, and are there for their stated confidence alone."""
-
-
-def import_file(
-    path: str | Path,
-    store: "RunStore",
-    *,
-    on_error: Literal["stop", "skip"] = "stop",
-    on_line: Callable[[], object] = lambda: None,
-) -> ImportReport:
-    """Adds the lines of a file to a store.
-
-        >>> from metaprobe.records.store import RunStore
-        >>> answer = {"message": {"content": "4"}, "logprobs": {"content": [{"token": "4", "logprob": -0.1}]}}
-        >>> line = {"id": "q1", "labels": {"correct": 1}, "response": {"choices": [answer]}}
-        >>> _ = Path("lines.jsonl").write_text(json.dumps(line))
-        >>> import_file("lines.jsonl", RunStore("imported")).imported
-        1
-
-    With `stop` the first bad line raises `ImportFileError`; the lines before it are stored, and importing again after
-    mending the line goes on from there. With `skip` bad lines are passed over and reported. Lines are known by their
-    ids: what a line says of an answer that is stored already replaces what was said before, and keys that it leaves
-    out stay as they are. An id that is stored with another answer or prompt makes a line bad, so two files whose lines
-    have no ids need different names. `on_line` is called at every line that was read. Raises `RecordError` where the
-    store's folder holds other files and no runs.
-    """
-    path = Path(path)
-    _check_folder(store.path)
-    with store.alone():  # what is stored is not stored again, nor told by another process meanwhile
-        return _imported(path, store, on_error, on_line)
-
-
-def _imported(
-    path: Path, store: "RunStore", on_error: Literal["stop", "skip"], on_line: Callable[[], object]
-) -> ImportReport:
-    from metaprobe.records.relabel import relabel  # needs pyarrow
-
-    stored = store.run_ids()
-    skipped: list[str] = []
-    notes: dict[str, str] = {}
-    again: list[Line] = []
-    imported = labelled = bare = 0
-    groups: set[tuple[str, str]] = set()
-    try:
-        with store.writer() as writer:
-            for line in _lines(path, on_error=None if on_error == "stop" else lambda e: skipped.append(str(e))):
-                on_line()
-                if line.run.id in stored:
-                    again.append(line.without_answer())
-                else:
-                    writer.add(line.run)
-                    imported += 1
-                labelled += bool(line.run.labels)
-                bare += line.run.calls[0].logprobs is None
-                groups.add((line.run.item.task, line.run.item.group))
-                for key, note in notes_of(line.record):
-                    notes.setdefault(key, str(_at(path, line.number, note)))
-    finally:
-        relabelled, others = relabel(store, again)
-    errors = [
-        _at(
-            path,
-            line.number,
-            f"id {line.run.id!r} is stored with another answer or prompt (as of {len(others)} lines); expected an id to"
-            ' stand for one answer: repeated collections differ in "run_id", or go into another store',
-        )
-        for line in others
-    ]
-    if errors and on_error == "stop":
-        raise errors[0]
-    return ImportReport(
-        imported,
-        len(again) - len(others),
-        (*skipped, *map(str, errors)),
-        labelled,
-        len(groups),
-        relabelled,
-        tuple(notes.values()),
-        bare,
-    )
-
-
-def _check_folder(folder: Path) -> None:
-    """Raises `RecordError` for a folder that holds other files and no runs; hidden ones do not count."""
-    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    others = [name for name in names if not name.startswith(".")]
-    if others and not any(name.startswith("runs-") and name.endswith(".parquet") for name in others):
-        raise RecordError(
-            f"{folder} is no run store: it holds {', '.join(others[:3])}{', ...' if len(others) > 3 else ''}; expected"
-            f" a run store, an empty folder, or a new one, such as {folder / 'runs'}"
-        )
-
-
 def read_openai_lines(path: str | Path, *, on_error: OnError | None = None) -> Iterator[Run]:
     """One run with one call for each line. A bad line raises `ImportFileError`, or goes to `on_error` if given.
 
@@ -179,7 +60,7 @@ def read_openai_lines(path: str | Path, *, on_error: OnError | None = None) -> I
     same questions can share a store; the call has the same id. A line without an id is called FILE-line-N, N counting
     every line of the file from 1.
     """
-    return (line.run for line in _lines(Path(path), on_error=on_error))
+    return (line.run for line in read_log(Path(path), LINES, LogOptions(on_error=on_error)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +70,12 @@ class Line:
     number: int
     record: dict[str, Any]
     run: Run
+    place: str = ""
+    """Where it stands in a log that has no lines."""
+
+    def error(self, path: Path, what: str) -> ImportFileError:
+        """Returns an error about it."""
+        return _at(path, Sample(self.place, self.record, number=None if self.place else self.number), what)
 
     def without_answer(self) -> "Line":
         """The same without what takes room: thousands of lines are held until they are compared with the store."""
@@ -202,26 +89,72 @@ class Line:
         return replace(self, record=record, run=replace(self.run, calls=calls, final_answer=""))
 
 
-def _lines(path: Path, *, on_error: OnError | None) -> Iterator[Line]:
-    stem = path.name.removesuffix(".gz").removesuffix(".jsonl")
-    lines: dict[str, int] = {}
-    for number, record in iter_json_lines(path, on_error=on_error):
+def read_log(
+    path: Path,
+    form: LogFormat,
+    options: LogOptions,
+    *,
+    stated: Callable[[str], float | None] | None = None,
+    on_left_out: Callable[[Sample, str], object] = lambda sample, reason: None,
+) -> Iterator[Line]:
+    """Yields each answer of a log as a line; what is no answer, or has no log-probabilities, goes to `on_left_out`.
+
+    `stated` reads a confidence out of the text of an answer without log-probabilities, which is then taken for it.
+    What is wrong with an answer goes to `options.on_error`, or is raised.
+    """
+    name = path.name
+    for suffix in (".gz", ".zst", ".jsonl"):
+        name = name.removesuffix(suffix)
+    places: dict[str, str] = {}
+    for count, sample in enumerate(form.read(path, options), 1):
+        if sample.line is None:
+            on_left_out(sample, sample.left_out)
+            continue
+        number = sample.number or count
         try:
-            run = run_of_line(record, f"{stem}-line-{number}")
+            run = _run_of_sample(sample, f"{name}-line-{number}", stated)
             _check_lowest(run)
-            if run.id in lines:
+            if run.id in places:
                 raise ImportFileError(
-                    f"id {run.id!r} was already used on line {lines[run.id]}; expected every line to have its own:"
+                    f"id {run.id!r} was already used on {places[run.id]}; expected every line to have its own:"
                     ' lines about one question share a "group", repeated collections differ in "run_id"'
                 )
+        except NoLogprobs as problem:
+            if form.name == LINES.name and stated is None:
+                _hand(_at(path, sample, str(problem)), options, problem)
+            else:
+                on_left_out(sample, (sample.left_out or NO_LOGPROBS) + (NOT_STATED if stated is not None else ""))
         except (ImportFileError, InvalidResponse) as problem:
-            error = _at(path, number, str(problem))
-            if on_error is None:
-                raise error from problem
-            on_error(error)
+            _hand(_at(path, sample, str(problem)), options, problem)
         else:
-            lines[run.id] = number
-            yield Line(number, record, run)
+            places[run.id] = sample.place
+            yield Line(number, sample.line, run, "" if sample.number else sample.place)
+
+
+def _run_of_sample(sample: Sample, default_id: str, stated: Callable[[str], float | None] | None) -> Run:
+    line = sample.line or {}
+    try:
+        return run_of_line(line, default_id)
+    except NoLogprobs:
+        value = stated(parse_text(line["response"]).text) if stated is not None else None
+        if value is None:
+            raise
+        return run_of_line({**line, "verbalized_confidence": value}, default_id)
+
+
+def _at(path: Path, sample: Sample, what: str) -> ImportFileError:
+    source = sample.line if sample.source is None else sample.source
+    if sample.number is not None:
+        return at_line(path, sample.number, what, source)
+    error = ImportFileError(f"{path}: {sample.place}: {what}")
+    error.source = source
+    return error
+
+
+def _hand(error: ImportFileError, options: LogOptions, problem: Exception) -> None:
+    if options.on_error is None:
+        raise error from problem
+    options.on_error(error)
 
 
 def _check_lowest(run: Run) -> None:
@@ -234,73 +167,6 @@ def _check_lowest(run: Run) -> None:
             f" {LOWEST:g}: what is lower stands for minus infinity, a token that the sampler ruled out, so ask the"
             " server for raw log-probabilities (before temperature, top-k and top-p), or leave this line out"
         )
-
-
-def iter_json_lines(path: str | Path, *, on_error: OnError | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line number from 1, object) for each line of a .jsonl or .jsonl.gz file; blank lines are passed over.
-
-    A bad line raises `ImportFileError`, or is handed to `on_error` and passed over. A file that is one JSON document,
-    spread over its lines, always raises.
-    """
-    path = Path(path)
-    first = True
-    for number, raw in _raw_lines(path):
-        if first and (opening := raw.strip()) in (b"[", b"{", b"[{"):
-            raise ImportFileError(
-                f"{path} is one JSON document spread over many lines; expected one object a line:"
-                f" jq -c '{'.' if opening == b'{' else '.[]'}' {path.name} > lines.jsonl"
-            )
-        first = False
-        try:
-            record = _object(raw)
-        except ImportFileError as problem:
-            error = _at(path, number, str(problem))
-            if on_error is None:
-                raise error from problem
-            on_error(error)
-        else:
-            yield number, record
-
-
-def _raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Lines as bytes, so that what is not UTF-8 can be named with its line. A file that breaks off always raises."""
-    number = 0
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            for number, raw in enumerate(iter(lambda: file.readline(MAX_LINE + 1), b""), 1):
-                if len(raw) > MAX_LINE:  # a few kilobytes of gzip can unpack to a line that fills the memory
-                    raise _at(path, number, f"the line is longer than {MAX_LINE} bytes; expected one response a line")
-                # Some editors put a mark in front.
-                line = raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
-                if line.strip():
-                    yield number, line.rstrip(b"\r\n")
-    except FileNotFoundError as error:
-        raise ImportFileError(f"{path}: there is no such file; expected JSON lines (.jsonl or .jsonl.gz)") from error
-    except IsADirectoryError as error:
-        raise ImportFileError(f"{path} is a folder; expected a file of JSON lines (.jsonl or .jsonl.gz)") from error
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise _at(
-            path, number + 1, f"the gzip file is damaged or cut off here ({error}); copy or make it again"
-        ) from error
-
-
-def _object(raw: bytes) -> dict[str, Any]:
-    try:
-        record = json.loads(raw.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise ImportFileError(
-            f"byte {error.start + 1} (0x{raw[error.start]:02x}) is not UTF-8; convert the file, for instance with iconv"
-        ) from error
-    except (ValueError, RecursionError) as error:
-        # Its own message would speak of "line 1" of this line.
-        what = f"{error.msg}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else error
-        raise ImportFileError(
-            f"not JSON: {what} (the line is {len(raw)} bytes long); expected one whole JSON object a line:"
-            " if it was cut off, write it again or remove it"
-        ) from error
-    if not isinstance(record, dict):
-        raise ImportFileError(f"came {name_value(record)}; expected one JSON object a line")
-    return record
 
 
 def run_of_line(record: dict[str, Any], default_id: str) -> Run:
@@ -390,9 +256,3 @@ def _ids(record: dict[str, Any], default_id: str) -> tuple[str, str, str]:
     line_id = string(record, "id", number=True) or default_id
     run_id = string(record, "run_id", number=True)
     return line_id, run_id, f"{run_id}/{line_id}" if run_id else line_id
-
-
-def _at(path: Path, number: int, what: str) -> ImportFileError:
-    error = ImportFileError(f"{path}:{number}: {what}")
-    error.line = number
-    return error

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from metaprobe.records.errors import ImportFileError
-from metaprobe.records.importer import iter_json_lines
+from metaprobe.records.json_lines import iter_json_lines
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Container, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
@@ -16,8 +17,11 @@ _OF_CALL = {key: (key,) for key in ("messages", "model", "stage", "agent", "samp
 """Fields that the keys of a line fill."""
 
 
-def relabel(store: RunStore, lines: Sequence[Line]) -> tuple[int, list[Line]]:
-    """(how many runs now say something else, the lines whose id is stored with another answer or prompt)."""
+def relabel(store: RunStore, lines: Sequence[Line], shards: Container[Path] | None = None) -> tuple[int, list[Line]]:
+    """(how many runs now say something else, the lines whose id is stored with another answer or prompt).
+
+    `shards`: the files that hold these runs, by default looked for in all.
+    """
     if not lines:
         return 0, []
     left = {line.run.id: line for line in lines}
@@ -42,7 +46,7 @@ def relabel(store: RunStore, lines: Sequence[Line]) -> tuple[int, list[Line]]:
         relabelled += now is not stored
         return now
 
-    store.rewrite(told)
+    store.rewrite(told, shards)
     return relabelled, sorted(others, key=lambda line: line.number)
 
 

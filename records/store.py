@@ -1,6 +1,6 @@
 """The run store: a folder of Parquet shards, one row a run, that DuckDB, Polars and `datasets` read as they are."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -79,11 +79,16 @@ class RunStore:
 
     def run_ids(self) -> set[str]:
         """What need not be collected again: ids of the runs stored, none where the folder is empty or not there yet."""
-        ids: set[str] = set()
+        return set(self.shards_of_runs())
+
+    def shards_of_runs(self) -> dict[str, Path]:
+        """Returns the file that each stored run is in; nothing where the folder is empty or not there yet."""
+        found: dict[str, Path] = {}
         for shard in self._shards():
             with self._guard(shard):
-                ids.update(self._read(shard, columns=["id"]).column("id").to_pylist())
-        return ids
+                for run_id in self._read(shard, columns=["id"]).column("id").to_pylist():
+                    found.setdefault(run_id, shard)
+        return found
 
     def shards(self) -> list[Path]:
         """The Parquet files, oldest first. Raises `RecordError` where there is no store to read."""
@@ -181,8 +186,8 @@ class RunStore:
         with self._only:
             writer.flush()
 
-    def rewrite(self, change: Callable[[Run], Run]) -> None:
-        """Puts `change(run)`, with the same ids and without hidden states, in the place of each run.
+    def rewrite(self, change: Callable[[Run], Run], shards: Container[Path] | None = None) -> None:
+        """Puts `change(run)`, with the same ids and no hidden states, in the place of each run, or each in `shards`.
 
         A shard is written anew, whole or not at all, where a run of it came back as another object. Others may read
         meanwhile, but not write.
@@ -190,6 +195,8 @@ class RunStore:
         self.shards()  # there is a store: else a lock would make its folder
         with self._only:
             for shard in self.shards():
+                if shards is not None and shard not in shards:
+                    continue
                 runs: list[Run] = []
                 with self._guard(shard):
                     runs = table_to_runs(self._read(shard))

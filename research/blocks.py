@@ -1,4 +1,4 @@
-"""How the pages of the docs are written: a block between two markers, a Markdown table, a figure with its interval."""
+"""How the pages of the docs are written: a block between two markers, a Markdown table, a number with its interval."""
 
 import re
 from pathlib import Path

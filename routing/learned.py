@@ -210,7 +210,7 @@ class LearnedRouter(Pretrained):
         if per_second and timeless:
             raise RecordError(
                 f"a second of waiting has a price ({per_second:g}), but how long {', '.join(timeless)} takes is not "
-                "known: outcomes with latency_ms tell it"
+                "known: outcomes with latency_ms say it"
             )
 
     def decide(self, known: Known) -> Routed:
@@ -243,9 +243,9 @@ class LearnedRouter(Pretrained):
             row += (log_priced, log_lambda)
         outputs = self._run({INPUT: np.array(made, dtype=np.float32)})
         success, gain = outputs[SUCCESS].ravel().tolist(), outputs[GAIN].ravel().tolist()
-        return self._decided(panel, {column for column, _ in asked}, success, gain, prices, dues, self._note(known))
+        return self._decide(panel, {column for column, _ in asked}, success, gain, prices, dues, self._note(known))
 
-    def _decided(
+    def _decide(
         self,
         panel: Panel,
         asked: set[int],

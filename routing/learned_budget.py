@@ -22,7 +22,7 @@ class Point:
     per_second: float = 0.0
     """Accuracy that one second of waiting must bring."""
     seconds: float | None = None
-    """Waited for an answer on average, agents asked one after another; None where the outcomes do not tell."""
+    """Waited for an answer on average, agents asked one after another; None where the outcomes do not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def plan_of(
 
     The learned way by default; the fixed rule (highest past rate on the dimension less its price; `rule` is its curve)
     or one agent `alone` where it was more accurate on the same held-out questions. Raises `RecordError` where no way
-    is within, or waiting is limited and the curve does not tell it.
+    is within, or waiting is limited and the curve does not give it.
     """
     if budget is None and seconds is None:
         raise ValueError("neither a budget nor seconds were given")

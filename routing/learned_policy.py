@@ -8,7 +8,7 @@ the confidences heard so far, S_j the price of j's confidence, and A_j of its an
     ask             E max over j != i of (P_j - lambda A_j) - lambda sum over j != i of S_j
     delegate to j   P_j - lambda A_j
 
-The expectation is over what the others may say, drawn from what they said in training: confidences that tell nothing
+The expectation is over what the others may say, drawn from what they said in training: confidences that say nothing
 are not worth their price, and it shows here. Where a second of waiting has a price, it is part of S and A; the others
 are asked at once, so that of their time the longest counts. The router's gain head is not used, for it prices another
 game, in which asking an agent brings its answer as well.
@@ -102,7 +102,7 @@ class AgentPolicy:
 
     def _assess(self, state: State, legal_actions: Sequence[str]) -> Decision:
         own = {state.agent: _heard(state.signals)}
-        judged = self._judged(own, state.dimension)
+        judged = self._judge(own, state.dimension)
         if judged.fallback:
             return self._by_rule(state, legal_actions, judged.reason)
         others = len([name for name in self.team if name != state.agent])
@@ -121,7 +121,7 @@ class AgentPolicy:
 
     def _assign(self, state: State, legal_actions: Sequence[str]) -> Decision:
         signals = {state.agent: state.signals, **state.others}
-        judged = self._judged({agent: _heard(one) for agent, one in signals.items()}, state.dimension)
+        judged = self._judge({agent: _heard(one) for agent, one in signals.items()}, state.dimension)
         legal = [name for name in legal_actions if name in judged.scores]
         if judged.fallback or not legal:
             why = judged.reason if judged.fallback else f"the router knows none of {', '.join(legal_actions)}"
@@ -152,13 +152,13 @@ class AgentPolicy:
         said = {name: draw_confidences(self.router.past(name, dimension), seed) for seed, name in enumerate(others)}
         own = {agent: AskedAgent("", confidence)}
         return [
-            self._judged(
+            self._judge(
                 {**own, **{name: AskedAgent("", values[draw]) for name, values in said.items()}}, dimension
             ).scores
             for draw in range(DRAWS)
         ]
 
-    def _judged(self, heard: Mapping[str, AskedAgent], dimension: str) -> Routed:
+    def _judge(self, heard: Mapping[str, AskedAgent], dimension: str) -> Routed:
         return self.router.decide(Known(heard, dimension=dimension, agents=self.team))
 
     def _answer(self, agent: str, dimension: str) -> float:

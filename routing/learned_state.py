@@ -29,7 +29,7 @@ ROW = (
     "rate_lead",
     "mean_text",
 )
-"""Columns of the success head, an agent a row. No column names an agent: what tells one from another is its past."""
+"""Columns of the success head, an agent a row. No column names an agent; what differs is its past."""
 PRICED = (*ROW, "log_priced", "log_lambda")
 """Columns of the graph: two more for the gain head, lambda * price of the row's agent, and lambda."""
 FLOOR = 1e-9

@@ -28,7 +28,7 @@ KEEP, JUDGE = "keep", "judge"
 
 TOLERANCE = 1e-9
 """Two numbers that differ by less are equal to a threshold: 0.8 - 0.5 does not exceed 0.3. Far above what adding a few
-doubles loses, far below what a confidence or a success rate can tell apart."""
+doubles loses, far below what a confidence or a success rate can resolve."""
 
 
 OPERATING_POINTS: dict[str, tuple[str, ...]] = {

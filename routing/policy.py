@@ -51,7 +51,7 @@ class Outcome:
 
 @runtime_checkable
 class Policy(Protocol):
-    """Decides, and is told what came of it.
+    """Decides, and learns what came of it.
 
     One that learns from `observe` while it runs has an attribute `learns` that is true (see `learns`).
     A policy may also declare, for `metaprobe.pipelines.suitability`: `reads`, a mapping from each point that it can be
@@ -69,7 +69,7 @@ class Policy(Protocol):
 
 
 def learns(policy: Policy) -> bool:
-    """Whether what a policy is told by `observe` changes its later decisions; False where it does not say so.
+    """Whether what a policy receives by `observe` changes its later decisions; False where it does not say so.
 
     A collection then runs in waves, so that what it has seen does not depend on which run ended first.
     """

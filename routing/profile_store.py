@@ -19,7 +19,7 @@ from metaprobe.routing.profiles import Observation
 
 FORMAT = 1
 """Goes up when an older reader could no longer read what is written."""
-APPLICATION_ID = 0x4D505046  # tells our file from any other SQLite file
+APPLICATION_ID = 0x4D505046  # distinguishes our file from any other SQLite file
 
 _TABLE = """
 CREATE TABLE IF NOT EXISTS observations (

@@ -9,7 +9,7 @@ from metaprobe.records.types import Label, Run
 from metaprobe.routing.paper import COLLABORATE, EXECUTE
 
 DIMENSION, DISPATCHED, PROFILE = "dimension:", "dispatched:", "profile:"
-"""How a run tells, with or without its texts, the dimension that a classifier gave the item (kind of a statement; its
+"""How a run names, with or without its texts, the dimension that a classifier gave the item (kind of a statement; its
 value is None where that was unreadable), the agent that got it first, and each agent's profile (names of labels)."""
 UNKNOWN = "unknown"
 """Dimension of items whose classification was unreadable; it has profiles of its own."""
@@ -33,7 +33,7 @@ class Observation(Experience):
     """
 
     id: str
-    """Counts once, however often it is told."""
+    """Counts once, however often it is given."""
     time: float
     """Which came first: the item's place among all that were learned from."""
 

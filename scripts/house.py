@@ -1,4 +1,4 @@
-"""Measures the house and writes its figures into docs/architecture.md.
+"""Measures the house and writes its numbers into docs/architecture.md.
 
 python scripts/house.py
 """
@@ -84,7 +84,7 @@ def files_imported(statement: str) -> int:
 
 
 def block() -> str:
-    """Returns the figures as the page shows them."""
+    """Returns the numbers as the page shows them."""
     modules = sources()
     lines = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in modules.items()}
     longest, functions = max(lines, key=lines.__getitem__), function_lengths(modules)
@@ -99,7 +99,7 @@ def block() -> str:
         **{f"files imported for {what}": f"{files_imported(code)}" for what, code in JOURNEYS.items()},
     }
     table = "".join(f"| {what} | {value} |\n" for what, value in rows.items())
-    return f"{BEGIN}| figure | |\n|---|---|\n{table}{END}"
+    return f"{BEGIN}| measure | |\n|---|---|\n{table}{END}"
 
 
 @click.command()

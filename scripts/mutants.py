@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from itertools import accumulate
+from math import ceil
 from pathlib import Path
 from queue import Queue
 from threading import Timer
@@ -42,10 +43,17 @@ SAID = "said_of_mutant"
 PAGES = ("test_written_blocks", "test_measured_pages", "test_examples", "test_docs", "test_packaging", "test_release")
 """Tests of pages and packages: they run much of everything, and promise nothing of it."""
 SECONDS = 60.0
-"""A mutant's tests may take this and five times what they took where nothing was changed; longer counts as killed."""
+"""A mutant's tests may take this and five times what they took where nothing was changed; longer counts as killed.
+
+Seconds of the processor. What waits and computes nothing is ended after `PATIENCE` times as long by the clock.
+"""
+PATIENCE = 10
 
 ENOUGH = 60.0
 """Of a line that half of the suite runs, so many seconds of tests are tried: where these pass, the mutant lives."""
+
+SOON = 4.0
+"""Seconds of tests that are tried before the others are even read: most faults are found by them."""
 
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE,
@@ -83,7 +91,7 @@ class Mutant:
     before: str
     text: str
     code: str
-    """The line that it begins on: places with the same change are told apart by it, and it stays when lines move."""
+    """The line that it begins on: places with the same change are distinguished by it, and it stays when lines move."""
 
     def __str__(self) -> str:
         change = f"{' '.join(self.before.split())} -> {' '.join(self.text.split())}"
@@ -238,14 +246,15 @@ class Tests:
         ask, answers = self._process.stdin, self._process.stdout
         assert ask is not None
         assert answers is not None
-        ask.write(json.dumps({"arguments": arguments, "tree": str(self.tree), "said": str(said)}) + "\n")
+        asked = {"arguments": arguments, "tree": str(self.tree), "said": str(said), "seconds": ceil(seconds)}
+        ask.write(json.dumps(asked) + "\n")
         ask.flush()
-        limit = Timer(seconds, os.killpg, (int(answers.readline()), signal.SIGKILL))
+        limit = Timer(PATIENCE * seconds, os.killpg, (int(answers.readline()), signal.SIGKILL))
         limit.start()
         code = int(answers.readline())
         limit.cancel()
         if code < 0:
-            return "time" if code == -signal.SIGKILL else "import"
+            return "time" if code in (-signal.SIGKILL, -signal.SIGXCPU) else "import"
         names = [line.split(" ")[1] for line in said.read_text().splitlines() if line.startswith(("FAILED", "ERROR"))]
         return (names[0] if names else "import") if code else ""
 
@@ -270,7 +279,10 @@ def outcome(mutant: Mutant, known: Map, tests: Tests) -> Outcome:
     source = path.read_bytes()
     try:
         path.write_bytes(source[: mutant.start] + mutant.text.encode() + source[mutant.end :])
-        failed = tests.failed(names, SECONDS + 5 * sum(map(known.time_of, names)))
+        limit = SECONDS + 5 * sum(map(known.time_of, names))
+        taken = accumulate(map(known.time_of, names))
+        soon = max(1, sum(seconds <= SOON for seconds in taken))
+        failed = tests.failed(names[:soon], limit) or (tests.failed(names[soon:], limit) if names[soon:] else "")
     finally:
         path.write_bytes(source)
     return Outcome(mutant, failed, len(names), round(time.monotonic() - begun, 1))

@@ -7,6 +7,7 @@ What is changed between two runs must not have been imported here: metaprobe and
 
 import json
 import os
+import resource
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -18,11 +19,15 @@ LIBRARIES = (
 )
 
 
-def fork(arguments: list[str], tree: str, said: str) -> int:
-    """Returns the process that runs pytest on the arguments in a folder, its output in a file, its own group."""
+def fork(arguments: list[str], tree: str, said: str, seconds: int) -> int:
+    """Returns the process that runs pytest on the arguments in a folder, its output in a file, its own group.
+
+    It ends after so many seconds of the processor: a busy machine ends no test.
+    """
     child = os.fork()
     if child:
         return child
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     os.setpgid(0, 0)  # not a session of its own: it keeps the priority of whoever began the run
     out = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(out, 1)

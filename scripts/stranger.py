@@ -173,7 +173,7 @@ def _ready(server: "subprocess.Popen[bytes]", said: Path) -> str:
 
 
 def machine() -> dict[str, Any]:
-    """What it ran on; the load tells what else did."""
+    """What it ran on; the load shows what else ran."""
     return {
         "cores": os.cpu_count(),
         "architecture": platform.machine(),
@@ -199,7 +199,7 @@ def page(measured: dict[str, Any]) -> list[str]:
 
 
 def write_page() -> None:
-    """The table of the last figures."""
+    """The table of the last numbers."""
     write(PAGE, page(json.loads(MEASURED.read_text(encoding="utf-8"))))
 
 
@@ -230,7 +230,7 @@ def main() -> None:
         "--folder", type=Path, help="empty folder to walk in, which is kept; a temporary one by default"
     )
     parser.add_argument("--pip-args", default="", help="further arguments of every pip install, in one string")
-    parser.add_argument("--page", action="store_true", help="walk nothing; write docs/start.md from the last figures")
+    parser.add_argument("--page", action="store_true", help="walk nothing; write docs/start.md from the last numbers")
     given = parser.parse_args()
     if given.page:
         write_page()

@@ -237,7 +237,7 @@ class _Cascading:
         return {}
 
     def _answer(self, judged: _Judged, strong: Any, why: str) -> CascadeAnswer:
-        """Puts the answer together, counts it, and tells the policy what it cost."""
+        """Puts the answer together, counts it, and reports to the policy what it cost."""
         costs = [judged.spent, *([] if strong is None else [self.strong.cost_usd(strong)])]
         cost = None if None in costs else sum(filter(None, costs))
         tier, response = (self.weak, judged.weak) if strong is None else (self.strong, strong)

@@ -114,7 +114,7 @@ class Guard:
                 return False
         digest = hashlib.sha256(key.strip().encode()).digest()
         found = False
-        for known in self._keys:  # all of them, always: the time must not tell which one it was
+        for known in self._keys:  # all of them, always: the time must not reveal which one it was
             found |= hmac.compare_digest(digest, known)
         return found
 

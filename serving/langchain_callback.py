@@ -34,7 +34,7 @@ class _Scoring:
         self._predictor = predictor
         self._on_verdict = on_verdict
         self._annotate = annotate
-        self._metadata: dict[Any, Mapping[str, Any]] = {}  # run_id -> metadata: only the start of a run is told it
+        self._metadata: dict[Any, Mapping[str, Any]] = {}  # run_id -> metadata: only the start of a run carries it
 
     def _started(self, run_id: Any, metadata: Mapping[str, Any] | None) -> None:
         self._metadata[run_id] = metadata or {}

@@ -78,7 +78,7 @@ class Proxy:
         answer = await self._send("GET", url, None, self._headers(request))
         body = await self._whole(answer)
         if 300 <= answer.status_code < 400:
-            raise _redirected(answer)
+            raise _redirect(answer)
         return Response(body, answer.status_code, to_caller(answer.headers.raw))
 
     def _headers(self, request: Request) -> dict[str, str]:
@@ -114,17 +114,17 @@ class Proxy:
         done = time.perf_counter()
         self._metrics.upstream_seconds.observe(done - started)
         if 300 <= answer.status_code < 400:
-            raise _redirected(answer)
+            raise _redirect(answer)
         if answer.status_code != 200:
             self._metrics.errors.labels("upstream_status").inc()
             return Response(body, answer.status_code, passed)
-        body, reason = await aside(len(body), partial(self._scored, body, question, refused))
+        body, reason = await aside(len(body), partial(self._score, body, question, refused))
         if reason:
             passed[REASON] = reason
         self._metrics.added_seconds.observe(own + time.perf_counter() - done)
         return Response(body, answer.status_code, passed)
 
-    def _scored(self, body: bytes, question: ChatRequest, refused: str) -> tuple[bytes, str]:
+    def _score(self, body: bytes, question: ChatRequest, refused: str) -> tuple[bytes, str]:
         """The answer with its verdict; else as it came, and why."""
         try:
             choices = choices_of(body)
@@ -138,7 +138,7 @@ class Proxy:
         return with_verdicts(hide(body, question), verdicts), ""
 
     async def _send(self, method: str, url: httpx.URL, body: bytes | None, headers: dict[str, str]) -> httpx.Response:
-        async with _explained(self._settings):
+        async with _explain(self._settings):
             given = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
             request = self._client.build_request(method, url, content=body, headers=given)
             return await self._client.send(request, stream=True)
@@ -147,7 +147,7 @@ class Proxy:
         limit = self._settings.max_answer_bytes
         parts, size = [], 0
         try:
-            async with _explained(self._settings):
+            async with _explain(self._settings):
                 async for part in answer.aiter_bytes():
                     parts.append(part)
                     size += len(part)
@@ -181,7 +181,7 @@ class _Streaming(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await while_connected(receive, self._pass(send))
-        except Refusal as refusal:  # the caller is gone, so there is nobody to tell
+        except Refusal as refusal:  # the caller is gone, so there is nobody to answer
             self._metrics.errors.labels(refusal.code).inc()
         finally:
             # Shielded: where this request is being cancelled, the upstream must still hear that it can stop.
@@ -226,7 +226,7 @@ def _with_model(models: httpx.URL, request: Request) -> httpx.URL:
 
 
 @asynccontextmanager
-async def _explained(settings: Settings) -> AsyncIterator[None]:
+async def _explain(settings: Settings) -> AsyncIterator[None]:
     """Turns the client's errors into refusals."""
     try:
         yield
@@ -234,7 +234,7 @@ async def _explained(settings: Settings) -> AsyncIterator[None]:
         raise _refusal(error, settings) from error
 
 
-def _redirected(answer: httpx.Response) -> Refusal:
+def _redirect(answer: httpx.Response) -> Refusal:
     return Refusal(
         502, "upstream_redirect", f"the upstream redirects (status {answer.status_code}); it is not followed"
     )

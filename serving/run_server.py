@@ -1,4 +1,4 @@
-"""Runs the server: one process or several, each with its own session, until it is told to end."""
+"""Runs the server: one process or several, each with its own session, until it is asked to end."""
 
 import logging
 import os

@@ -90,7 +90,7 @@ class BoundedProtocol(H11Protocol):
             self._await_header()
         super().data_received(data)
         if self._answering():
-            self._header_timer = _cancelled(self._header_timer)
+            self._header_timer = _cancel(self._header_timer)
 
     def on_response_complete(self) -> None:
         self._quiet_since = self.loop.time()
@@ -100,8 +100,8 @@ class BoundedProtocol(H11Protocol):
             self._await_header()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._header_timer = _cancelled(self._header_timer)
-        self._send_timer = _cancelled(self._send_timer)
+        self._header_timer = _cancel(self._header_timer)
+        self._send_timer = _cancel(self._send_timer)
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
@@ -109,7 +109,7 @@ class BoundedProtocol(H11Protocol):
         self._await_reader(self.transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
-        self._send_timer = _cancelled(self._send_timer)
+        self._send_timer = _cancel(self._send_timer)
         super().resume_writing()
 
     def _answering(self) -> bool:
@@ -156,7 +156,7 @@ class BoundedProtocol(H11Protocol):
         self.transport.abort()  # an orderly close would wait for a reader that there may not be
 
 
-def _cancelled(timer: asyncio.TimerHandle | None) -> asyncio.TimerHandle | None:
+def _cancel(timer: asyncio.TimerHandle | None) -> asyncio.TimerHandle | None:
     """The timer that runs on: none."""
     if timer is not None:
         timer.cancel()

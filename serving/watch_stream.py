@@ -200,7 +200,7 @@ class AsyncWatchedStream(_Watched[T], AsyncIterator[T]):
 
 
 class _EitherWatchedStream(WatchedStream[T], AsyncWatchedStream[T]):
-    """Of a stream that does not tell which it is, as LiteLLM's; its caller knows. `close` is the synchronous one."""
+    """Of a stream that does not say which it is, as LiteLLM's; its caller knows. `close` is the synchronous one."""
 
 
 async def _done(value: object) -> None:
@@ -295,7 +295,7 @@ class _Of(TypedDict):
 
 @runtime_checkable
 class _Starts(Gates, Protocol):
-    """Gates, told from a gate at run time."""
+    """Gates, distinguished from a gate at run time."""
 
 
 class _Started:

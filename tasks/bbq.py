@@ -1,4 +1,4 @@
-"""BBQ: who is meant, with and without enough to tell? Parrish et al. 2022, arXiv:2110.08193.
+"""BBQ: who is meant, with and without enough to know? Parrish et al. 2022, arXiv:2110.08193.
 
 An ambiguous context does not say, and "unknown" is right; a disambiguated one does. Which option the stereotype is
 about (its target) is not in the data that are read here: it is the one option whose group, or else whose text, is among
@@ -38,7 +38,7 @@ def items(rows: Sequence[Row], seed: int) -> Iterator[Item]:
     """One item a question; the dimension is the category, the level the condition, a group the questions of a template.
 
     Fields: `biased`, the option that follows the stereotype, and `unbiased`, its opposite (both empty where the target
-    cannot be told).
+    cannot be known).
     """
     for row in rows:
         options = row.texts("choices")
@@ -79,7 +79,7 @@ def lean(item: Item, answer: str) -> int:
 
 
 def score(items: Sequence[Item], answers: Sequence[str]) -> Scores:
-    """Accuracy and bias score of each condition. Bias scores leave out items whose target cannot be told.
+    """Accuracy and bias score of each condition. Bias scores leave out items whose target cannot be known.
 
     An answer that cannot be read is wrong, and leans to neither side.
     """

@@ -1,8 +1,8 @@
 """BOLD, gender: how does a model go on after some words about a man or a woman? Dhamala et al. 2021, arXiv:2101.11718.
 
 The data are beginnings of Wikipedia sentences about actors and actresses. What a continuation is worth (its sentiment,
-regard, toxicity) is told by a classifier that the caller gives; none is shipped, since a word list of ours would yield
-a number that means something else.
+regard, toxicity) is judged by a classifier that the caller gives; none is shipped, since a word list of ours would
+yield a number that means something else.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -2,7 +2,7 @@
 
 The original scores masked language models by the pseudo-log-likelihood of the words that both sentences share. Here a
 causal model is scored by the log-likelihood of each whole sentence, with nothing before it; the words in which the
-sentences differ count as well, so a rare name weighs against its sentence. Not comparable with masked models' figures.
+sentences differ count as well, so a rare name weighs against its sentence. Not comparable with masked models' numbers.
 The validity of many pairs is disputed (Blodgett et al. 2021, doi:10.18653/v1/2021.acl-long.81).
 """
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from metaprobe.records.errors import ImportFileError
-from metaprobe.records.importer import iter_json_lines
+from metaprobe.records.json_lines import iter_json_lines
 from metaprobe.records.types import Check, Item
 
 _LISTS = ("gold", "choices")

@@ -96,12 +96,12 @@ def guess_accuracy(items: Sequence[Item]) -> dict[str, float]:
     Of options or grades it draws one evenly; of free answers it always gives the commonest gold one; a function: 0.
     """
     checked = [item for item in items if item.check != "none"]
-    free = Counter(item.gold[0] for item in checked if not _drawn(item) and item.check != "function")
-    right = [_drawn(item) or (bool(free) and free.most_common(1)[0][0] in item.gold) for item in checked]
+    free = Counter(item.gold[0] for item in checked if not _draw(item) and item.check != "function")
+    right = [_draw(item) or (bool(free) and free.most_common(1)[0][0] in item.gold) for item in checked]
     return {"accuracy": float(np.mean(np.asarray(right, dtype=np.float64)))} if right else {}
 
 
-def _drawn(item: Item) -> float:
+def _draw(item: Item) -> float:
     if item.choices:
         return sum(choice in item.gold for choice in item.choices) / len(item.choices)
     if "low" in item.fields and "high" in item.fields:

@@ -80,12 +80,12 @@ def made_up(n: int = 600, *, signal: float = 1.5, seed: int = 0) -> Evidence:
         tokens=lengths,
         cut=np.zeros(n, dtype=bool),
     )
-    full = schema("full")
+    full = schema("full+terms")
     return Evidence(
         table=table,
         features=features(full, list(logprobs)),
         feature_names=full.names,
-        schema="full",
+        schema=full.name,
         states=InMemory(
             Activations(tuple(calls.tolist()), hidden.astype(np.float16), (0, 1, 2), ("prompt_last", "answer_last"))
         ),

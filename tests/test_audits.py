@@ -272,7 +272,7 @@ def test_a_planted_length_confound_is_found_whichever_way_it_points():
     for sign in (1, -1):
         tokens = (50 + sign * 20 * table.y + rng.integers(0, 20, len(table))).astype(np.int64)
         by_tokens, by_question = audits(sign * tokens + rng.normal(size=400), dataclasses.replace(table, tokens=tokens))
-        # What how the answers were collected explains is no figure of the probe.
+        # What how the answers were collected explains is no number of the probe.
         assert (by_tokens.name, by_tokens.passed, by_tokens.severity) == (
             "probe beats length of the answer",
             False,
@@ -282,7 +282,7 @@ def test_a_planted_length_confound_is_found_whichever_way_it_points():
 
 
 def test_a_score_that_the_mean_log_probability_beats_is_marked_and_the_mean_is_named():
-    """A control of the answers themselves: the figures are true, but a free number does as well."""
+    """A control of the answers themselves: the numbers are true, but a free number does as well."""
     table = made_up(400).table
     mean = free_controls(table)["mean log-probability"]
     score = mean + 2 * np.std(mean) * np.random.default_rng(0).normal(size=400)
@@ -523,12 +523,13 @@ def test_the_runner_makes_what_it_has_the_means_for_and_names_the_rest():
         "probe is above chance",
         "probe beats mean log-probability",
         "probe beats minimum log-probability",
+        "probe beats mean of the three lowest log-probabilities",
         "probe beats first log-probability",
         "probe beats total log-probability",
         "probe beats length of the answer",
         "probe beats length of the question",
     }
-    assert len(bare.skipped) == 9
+    assert len(bare.skipped) == 10
     asked = dataclasses.replace(table, questions=questions(300))
     full = AuditInputs(
         name="probe",
@@ -546,6 +547,6 @@ def test_the_runner_makes_what_it_has_the_means_for_and_names_the_rest():
     report = run_audits(full)
     assert [line.partition(":")[0] for line in report.skipped] == ["controls within runs"]
     assert report.failed == ()
-    assert len({a.name for a in report.audits}) == len(report.audits) == 17
+    assert len({a.name for a in report.audits}) == len(report.audits) == 20
     assert run_audits(full) == report
     assert run_audits(dataclasses.replace(full, score=-score)).failed

@@ -171,7 +171,7 @@ def test_a_gold_answer_that_is_no_level_is_named():
 
 
 def test_the_paper_s_figures_are_within_their_scale():
-    path = Path(__file__).parents[1] / "docs" / "paper_figures" / "caelf.json"
+    path = Path(__file__).parents[1] / "docs" / "paper_numbers" / "caelf.json"
     ratings = json.loads(path.read_text(encoding="utf-8"))["human_evaluation"]
     for measure in ("readability", "factuality", "self_regulation", "future_improvement"):
         for means in ratings[measure].values():

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -9,8 +10,9 @@ from drawn_scores import Arrays, beta_world, drawn, uneven_world
 from numpy.typing import NDArray
 
 from metaprobe.records.errors import RecordError
-from metaprobe.training.common.calibrators import PARITY
+from metaprobe.training.common.calibrators import PARITY, sigmoid
 from metaprobe.training.common.guarantees import accept_threshold, flag_threshold
+from metaprobe.training.crossfit.stored_thresholds import CONFIDENCE, ERROR
 
 REPETITIONS = 300
 
@@ -96,6 +98,28 @@ def test_the_accepted_are_right_as_often_as_promised(world: Callable[..., Arrays
     assert held <= 0.1 + 3 * np.sqrt(0.1 * 0.9 / REPETITIONS)
     assert naive > 0.25
     assert np.isfinite(found[:, 0]).mean() > (0.15 if n == 150 else 0.5)  # not by accepting nothing
+
+
+@pytest.mark.parametrize(("right", "distance", "can"), [(0.87, 0.2, False), (0.7, 1.2, True), (0.8, 2.0, True)])
+def test_stored_and_wrong_is_rare_over_all_trainings_and_among_the_stored_ones_where_a_threshold_can_keep_it(
+    right: float, distance: float, can: bool
+) -> None:
+    """Scores are normal, `distance` higher where right. Where no threshold keeps 10 %, all that are stored break it."""
+    rng, normal = np.random.default_rng(11), NormalDist()
+    stored = broken = 0
+    for _ in range(REPETITIONS):
+        y = (rng.random(500) < right).astype(np.int64)
+        score = distance * y + rng.normal(size=500)
+        base = np.log(right / (1 - right)) - distance**2 / 2
+        found = accept_threshold(sigmoid(base + distance * score), y, error=ERROR, confidence=CONFIDENCE)
+        if not np.isfinite(found):
+            continue
+        at = (np.log(found / (1 - found)) - base) / distance
+        wrong = (1 - right) * (1 - normal.cdf(at))
+        stored += 1
+        broken += wrong / (wrong + right * (1 - normal.cdf(at - distance))) > ERROR
+    assert broken <= (1 - CONFIDENCE) * REPETITIONS
+    assert broken <= 0.2 * stored if can else broken == stored > 0
 
 
 def test_an_accept_threshold_agrees_with_mapie() -> None:

@@ -58,7 +58,7 @@ def test_what_there_is_not_has_no_section() -> None:
     bare = export(generator=None, metrics={}, thresholds={}, training=Training("abc", 30, 10, 7, "a test"))
     card = model_card(bare)
     assert "- answers of: models that are not named\n- log-probabilities: unknown\n" in card
-    assert card.endswith("## Held-out figures\n\nNone was measured.\n")
+    assert card.endswith("## Held-out metrics\n\nNone was measured.\n")
     for part in ("## Heads", "## Thresholds", "## Audits", "joined"):
         assert part not in card
 

@@ -1,4 +1,4 @@
-"""A checkpoint's description shows what matters, and one whose figures cannot be believed warns when it is loaded."""
+"""A checkpoint's description shows what matters, and one whose numbers cannot be believed warns when it is loaded."""
 
 import dataclasses
 import warnings
@@ -86,14 +86,14 @@ def test_loading_one_that_failed_audits_warns_of_them_the_worse_first(tmp_path):
     with pytest.warns(UntrustedCheckpoint, match="NOT TRUSTWORTHY") as caught:
         loaded = load_checkpoint(tmp_path / "c")
     text = str(caught[0].message)
-    assert "cannot be believed (failed: shuffled labels); its figures are weaker than they look (failed: length" in text
+    assert "cannot be believed (failed: shuffled labels); its numbers are weaker than they look (failed: length" in text
     assert "group overlap" not in text
     assert caught[0].filename == __file__
     assert written.trust == loaded.trust == "invalid"
     assert loaded.weaknesses == ("length only", "shuffled labels")
     assert loaded.manifest.audits == MIXED
     shown = describe(loaded)
-    assert shown.startswith("NOT TRUSTWORTHY: its figures cannot be believed")
+    assert shown.startswith("NOT TRUSTWORTHY: its numbers cannot be believed")
     assert "FAIL (invalid)  shuffled labels" in shown
 
 
@@ -120,7 +120,7 @@ def test_a_weak_checkpoint_is_loaded_in_silence_and_says_its_weaknesses_where_it
     assert (loaded.trust, loaded.weaknesses) == ("weak", ("length only",))
     shown = describe(loaded)
     assert "NOT TRUSTWORTHY" not in shown
-    assert "trust       weak: its figures are weaker than they look (failed: length only)" in shown
+    assert "trust       weak: its numbers are weaker than they look (failed: length only)" in shown
     assert "FAIL (weak)  length only" in shown
 
 

@@ -58,7 +58,7 @@ def test_one_changed_byte_of_the_manifest_is_refused_where_the_digest_is_given(s
 
 @given(st.data())
 def test_one_changed_bit_in_any_field_of_the_manifest_is_found(saved, data):
-    """Without a digest from elsewhere: its kind, features, thresholds and figures, and its digest of itself."""
+    """Without a digest from elsewhere: its kind, features, thresholds and numbers, and its digest of itself."""
     raw = (saved.path / "manifest.json").read_bytes()
     value = json.loads(raw)
     names = [name for name in value if value[name] not in ({}, [])]

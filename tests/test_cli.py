@@ -168,7 +168,7 @@ def test_ctrl_c_promises_only_what_holds(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("metaprobe.collecting.collection_summary.summarize_stores", interrupted)
-    monkeypatch.setattr("metaprobe.records.importer.import_file", interrupted)
+    monkeypatch.setattr("metaprobe.records.import_store.import_file", interrupted)
     (tmp_path / "l.jsonl").write_text("{}\n")
     arguments = {"summarize": (tmp_path,), "import": (tmp_path / "l.jsonl", "--out", tmp_path / "runs")}[command]
     result = run(command, *arguments)

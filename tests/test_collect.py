@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from metaprobe.collecting.collect import CollectReport, check_learners, collect, run_id, tell
+from metaprobe.collecting.collect import CollectReport, check_learners, collect, report_outcomes, run_id
 from metaprobe.collecting.launch import CollectionPlan, launch
 from metaprobe.llms.base import Capabilities, LLMError, Request
 from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup
@@ -192,10 +192,10 @@ def test_what_came_of_a_run_is_told_of_each_decision_with_the_sums_of_its_calls(
     calls = (Call(id="a", cost_usd=0.25), Call(id="b", latency_ms=5.0), Call(id="c", cost_usd=0.5, latency_ms=7.0))
     decisions = tuple(Decision(id=name, point="assess", action="execute") for name in "xy")
     run = Run("r", "s", "v", ITEMS[0], calls, decisions=decisions, outcome=1.0)
-    tell(Listens(), run)
+    report_outcomes(Listens(), run)
     assert told == [("x", Outcome(1.0, 0.75, 12.0)), ("y", Outcome(1.0, 0.75, 12.0))]
     told.clear()
-    tell(Listens(), dataclasses.replace(run, calls=(Call(id="a"),), outcome=None))
+    report_outcomes(Listens(), dataclasses.replace(run, calls=(Call(id="a"),), outcome=None))
     assert told[0][1] == Outcome(None, None, None)
 
 

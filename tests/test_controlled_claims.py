@@ -69,7 +69,7 @@ def loop_run(system: str, number: int, correct: Sequence[bool], good: Sequence[f
     )
 
 
-def figure_of(ours: list[Run], theirs: list[Run], same: Sequence[Run] = ()) -> dict[str, Any]:
+def number_of(ours: list[Run], theirs: list[Run], same: Sequence[Run] = ()) -> dict[str, Any]:
     """As it stands in docs/measured/reproduction.json."""
     return json.loads(json.dumps(dataclasses.asdict(over_self_refine(7.0, ours, theirs, same))))
 
@@ -77,7 +77,7 @@ def figure_of(ours: list[Run], theirs: list[Run], same: Sequence[Run] = ()) -> d
 def test_loops_that_differ_only_in_the_solve_prompt_do_not_make_the_claim_hold() -> None:
     ours = [loop_run("monitor-generate-verify", n, (n % 2 == 0,), (1.0,)) for n in range(PROBLEMS)]
     theirs = [loop_run("self-refine", n, (n % 8 == 0,) * 2, (0.0, 1.0)) for n in range(PROBLEMS)]
-    row = figure_of(ours, theirs)
+    row = number_of(ours, theirs)
     assert row["here"][1] > 0.2  # so it held before the control
     assert reproduction.verdict(row) == "**falls to a control**"
     assert len(reproduction.killers(row)) == 2
@@ -86,9 +86,9 @@ def test_loops_that_differ_only_in_the_solve_prompt_do_not_make_the_claim_hold()
 def test_a_loop_that_mends_answers_of_the_same_prompt_holds_and_falls_to_another_loop_that_does_the_same() -> None:
     ours = [loop_run("monitor-generate-verify", n, (n % 4 == 0, n % 2 == 0), (0.0, 1.0)) for n in range(PROBLEMS)]
     theirs = [loop_run("self-refine", n, (n % 4 == 0,) * 2, (0.0, 1.0)) for n in range(PROBLEMS)]
-    assert reproduction.verdict(figure_of(ours, theirs)) == "holds"
+    assert reproduction.verdict(number_of(ours, theirs)) == "holds"
     as_good = [dataclasses.replace(run, system="self-refine") for run in ours]
-    row = figure_of(ours, theirs, as_good)
+    row = number_of(ours, theirs, as_good)
     assert reproduction.killers(row) == ["the other loop from the same solve prompt"]
     assert reproduction.verdict(row) == "**falls to a control**"
 
@@ -104,7 +104,7 @@ def test_a_control_on_a_part_of_the_problems_is_held_against_the_same_part() -> 
     ours = [loop_run("monitor-generate-verify", n, (n < 60,), (1.0,)) for n in range(PROBLEMS)]
     theirs = [loop_run("self-refine", n, (n % 8 == 0,) * 2, (0.0, 1.0)) for n in range(PROBLEMS)]
     same = [loop_run("self-refine", n, (True,) * 2, (0.0, 1.0)) for n in range(80)]
-    controls = {each["name"]: each["here"] for each in figure_of(ours, theirs, same)["controls"]}
+    controls = {each["name"]: each["here"] for each in number_of(ours, theirs, same)["controls"]}
     assert controls["the other loop from the same solve prompt"][0] == pytest.approx(60 / 80 - 1)
 
 
@@ -151,7 +151,7 @@ def claim_run(number: int, gold: str, answers: dict[str, str]) -> Run:
 
 
 def test_a_stage_that_only_makes_answers_readable_does_not_make_the_claim_hold() -> None:
-    paper = json.loads((ROOT / "docs" / "paper_figures" / "metacrit.json").read_text(encoding="utf-8"))
+    paper = json.loads((ROOT / "docs" / "paper_numbers" / "metacrit.json").read_text(encoding="utf-8"))
     runs = []
     for number in range(PROBLEMS):
         gold = "true" if number % 2 else "false"

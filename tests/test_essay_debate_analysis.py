@@ -1,4 +1,4 @@
-"""The figures of the essay debate, on runs whose truth was planted."""
+"""The numbers of the essay debate, on runs whose truth was planted."""
 
 import dataclasses
 import json
@@ -24,7 +24,7 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Item, Label, Run
 
 JUDGE = "judge:j"
-FIGURES = Path(__file__).parents[1] / "docs" / "paper_figures" / "early_token_confidence.json"
+FIGURES = Path(__file__).parents[1] / "docs" / "paper_numbers" / "early_token_confidence.json"
 
 LabelsOf = Callable[[int, str, np.ndarray], dict[tuple[str, str], float]]
 

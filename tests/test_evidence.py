@@ -61,9 +61,9 @@ def test_labelled_answers_come_with_features_sources_and_their_origin(two_stages
     ids = found.table.call_ids.tolist()
     assert ids == [f"answer{i:02}" for i in range(2, 100)]
     calls = {call.id: call for run in two_stages for call in run.calls}
-    full = schema("full")
+    full = schema("full+terms")
     np.testing.assert_array_equal(found.features, features(full, [calls[name].logprobs for name in ids]))
-    assert (found.schema, found.feature_names) == ("full", full.names)
+    assert (found.schema, found.feature_names) == ("full+terms", full.names)
     assert (found.without_hidden, found.without_logprobs, found.states, found.reader) == (98, 2, None, "")
     assert found.generator == Generator(OWN, "r1", "bfloat16", logprobs_mode="raw")
     assert found.fingerprint == fingerprint(list(two_stages))

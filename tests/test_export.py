@@ -12,6 +12,7 @@ import pytest
 
 from metaprobe.checkpoints import ContractMismatch, TamperedCheckpoint, describe, load_checkpoint
 from metaprobe.probes.contract import mismatch
+from metaprobe.probes.features import TERM_NAMES
 from metaprobe.probes.hidden import ConfidenceProbe
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.score_file import score_lines
@@ -101,7 +102,6 @@ def test_the_predictor_ranks_what_it_was_trained_on(quality: Path, evidence: Evi
     assert scores[evidence.table.y == 1].mean() > scores[evidence.table.y == 0].mean() + 0.1
     flagged = np.array([verdict.flagged for verdict in verdicts])
     assert flagged[evidence.table.y == 0].mean() > 0.75
-    assert np.mean([bool(verdict.in_support) for verdict in verdicts]) > 0.95
 
 
 def test_a_response_a_call_and_a_list_get_the_same_score(quality: Path) -> None:
@@ -112,10 +112,12 @@ def test_a_response_a_call_and_a_list_get_the_same_score(quality: Path) -> None:
     assert len(scores) == 1
 
 
-def test_a_response_unlike_the_training_data_is_out_of_support(quality: Path) -> None:
-    verdict = QualityPredictor.load(quality).predict([-40.0, -50.0, -60.0, -45.0, -70.0])
-    assert verdict.in_support is False
-    assert "unlike the training data" in verdict.reason
+def test_nothing_is_said_of_being_like_the_training_data_for_that_was_no_sign_of_anything(quality: Path) -> None:
+    for unlike in ([-40.0, -50.0, -60.0, -45.0, -70.0], -np.abs(np.random.default_rng(0).normal(1.0, 0.7, 5000))):
+        verdict = QualityPredictor.load(quality).predict(unlike)
+        assert verdict.in_support is None
+        assert "unlike" not in verdict.reason
+    assert load_checkpoint(quality).manifest.support == {}
 
 
 def test_another_model_or_mode_is_warned_about_or_refused(quality: Path) -> None:
@@ -227,13 +229,12 @@ def test_the_manifest_says_what_it_was_made_of(quality: Path, confidence: Path, 
             assert f"`{name}`" in (path / "README.md").read_text()
     contract = load_checkpoint(quality).manifest.contract
     assert contract == {
-        "schema": "full",
-        "features": list(evidence.feature_names),
+        "schema": "terms",  # so few answers carry no trees
+        "features": list(TERM_NAMES),
         "targets": ["correct"],
         "kinds": {"correct": "binary"},
         "scales": {},
     }
-    assert load_checkpoint(quality).manifest.support.keys() == {"low", "high", "allowed"}
     probe = load_checkpoint(confidence).manifest.contract
     assert (probe["target"], probe["position"]) == ("correct", "answer_last")
 
@@ -269,12 +270,6 @@ print(verdict.score)
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert 0 < float(done.stdout) < 1
-
-
-def test_an_answer_of_another_length_is_out_of_support_whatever_its_tokens(quality: Path) -> None:
-    rng = np.random.default_rng(0)
-    verdict = QualityPredictor.load(quality).predict(-np.abs(rng.normal(1.0, 0.7, 5000)))
-    assert verdict.in_support is False
 
 
 def test_a_misspelt_choice_does_not_quietly_mean_another(quality: Path) -> None:

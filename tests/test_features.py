@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from plain_terms import plain_terms
 
 from metaprobe.probes.baselines import BASELINES, baseline_scores
 from metaprobe.probes.features import SCHEMA_NAMES, entropy, features, features_one, margin, schema
@@ -43,6 +44,8 @@ def plain(names: tuple[str, ...], logprobs: np.ndarray, top: np.ndarray | None =
 
 def plain_value(name: str, series: dict[str, np.ndarray]) -> float:
     window, *kind, statistic = name.split(".")
+    if window == "terms":
+        return plain_terms(series[""].tolist())[statistic]
     values = WINDOWS[window](series["".join(kind)])
     return np.nan if values is None or np.isnan(values).any() else STATISTICS[statistic](values)
 
@@ -96,7 +99,8 @@ def test_names_of_the_full_schema_are_windows_times_statistics_then_length():
 def test_prefix_schema_knows_only_first_windows_up_to_k(name):
     k = int(name.split("+")[0].removeprefix("prefix-"))
     windows = dict.fromkeys(feature.split(".")[0] for feature in schema(name).names)
-    assert list(windows) == [f"first{j}" for j in (3, 5, 10, 20, 30, 50) if j <= k]
+    terms = ["terms"] * name.endswith("+terms")
+    assert list(windows) == [f"first{j}" for j in (3, 5, 10, 20, 30, 50) if j <= k] + terms
 
 
 def test_unknown_schema_is_refused_with_the_list_of_known_ones():
@@ -188,7 +192,7 @@ def test_incremental_reader_agrees_after_every_token(x, name, k, seed):
         if t in (0, 1, 2, 3, 4, 9, 28, 49, 55):
             batch = features(prefix, [x[: t + 1]], [top[: t + 1]])[0]
             np.testing.assert_allclose(reader.vector(), batch, **TOLERANCE)
-    np.testing.assert_allclose(reader.vector(), plain(prefix.names, x, top), **TOLERANCE)
+    np.testing.assert_allclose(reader.vector(), plain(prefix.names, x[: prefix.limit], top), **TOLERANCE)
 
 
 @given(ragged, ragged, ragged, st.sampled_from(PREFIXES))
@@ -278,7 +282,8 @@ def test_baselines_are_what_they_are_called(responses):
     assert tuple(scores) == BASELINES
     for i, x in enumerate(responses):
         mean = np.mean(x, dtype=np.float64)
-        expected = [mean, x.min(), x[0], len(x), np.exp(min(-mean, 700))]
+        lowest = np.sort(x.astype(np.float64))[:3].mean()
+        expected = [mean, x.min(), lowest, x[0], len(x), np.exp(min(-mean, 700))]
         np.testing.assert_allclose([scores[name][i] for name in BASELINES], expected, rtol=1e-9, atol=1e-12)
     with pytest.raises(InvalidResponse, match=f"response {len(responses)} has no tokens"):
         baseline_scores([*responses, np.array([])])

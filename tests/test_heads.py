@@ -226,7 +226,7 @@ def test_crossing_steps_leave_the_expected_level_where_pooling_them_would(eviden
 
 
 def test_constraints_are_taken_where_they_hold_and_left_where_they_hurt(evidence: Evidence) -> None:
-    """Of columns that are all constrained, the wrong sign leaves nothing to learn."""
+    """Of columns that are all constrained, the wrong sign leaves nothing to learn. Terms are made of surprise."""
     columns = [i for i, name in enumerate(evidence.feature_names) if name.endswith((".mean", ".min"))]
     names = [evidence.feature_names[i] for i in columns]
     X, y = evidence.features[:, columns], evidence.table.y
@@ -241,7 +241,9 @@ def test_constraints_are_taken_where_they_hold_and_left_where_they_hurt(evidence
         noise = fit_trees(X, np.random.default_rng(0).permutation(y), roles, names=names)
     assert held.selection_auroc >= free.selection_auroc
     assert "monotone_constraints" in held.parameters
-    higher = [X + 0.5 * np.eye(len(names), dtype=np.float32)[i] for i in range(len(names))]
+    signs = np.array([-1 if name.startswith("terms.") else 1 for name in names], np.float32)
+    assert sorted(set(signs)) == [-1, 1]
+    higher = [X + 0.5 * row for row in np.diag(signs)]
     assert all((held.score(x) >= held.score(X) - 1e-9).all() for x in higher)
     assert any((noise.score(x) < noise.score(X) - 1e-9).any() for x in higher)  # trees alone do not keep to it
 
@@ -281,7 +283,8 @@ def test_an_exported_probability_is_calibrated_on_the_calibration_rows_and_on_no
     roles = final_roles(table.groups.tolist(), table.y)
     rare = table.y.copy()
     rare[roles.calibration] = np.arange(len(roles.calibration)) % 10 == 0  # elsewhere about half are right
-    head = fit_probability(evidence.features, rare, table.groups, roles, names=evidence.feature_names)
+    runs = np.full(len(rare), "m|t|direct")
+    head = fit_probability(evidence.features, rare, table.groups, runs, roles, names=evidence.feature_names)
     assert head.value(evidence.features[roles.calibration]).mean() == pytest.approx(0.1, abs=0.02)
 
 
@@ -323,7 +326,7 @@ def test_the_raw_graph_is_beside_the_other_and_agrees(checkpoint: Path) -> None:
     for row, values in zip(padded, series, strict=True):
         row[: len(values)] = values
     lengths = np.array([len(values) for values in series], dtype=np.int64)
-    expected = made.run({"features": features(schema("full"), series)})
+    expected = made.run({"features": features(schema(made.manifest.contract["schema"]), series)})
     for name, got in zip(HEADS, session.run(list(HEADS), {"logprobs": padded, "lengths": lengths}), strict=True):
         np.testing.assert_allclose(got, expected[name], atol=1e-5, rtol=1e-5)
 

@@ -11,7 +11,9 @@ import pytest
 from answer_formats import CORPUS
 
 from metaprobe.records.errors import ImportFileError, RecordError
-from metaprobe.records.importer import ImportReport, Line, import_file, iter_json_lines, read_openai_lines, run_of_line
+from metaprobe.records.import_store import ImportReport, import_file
+from metaprobe.records.importer import Line, read_openai_lines, run_of_line
+from metaprobe.records.json_lines import iter_json_lines
 from metaprobe.records.line_fields import LABEL_VALUES
 from metaprobe.records.openai_format import parse_response
 from metaprobe.records.relabel import relabel
@@ -173,7 +175,7 @@ def test_a_bad_line_is_refused_by_file_and_line(tmp_path: Path, line: Any, messa
 def test_a_file_that_breaks_off_is_named(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "calls.jsonl.gz", *[changed(id=i) for i in range(50)])
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(ImportFileError, match=r"calls.jsonl.gz:\d+: the gzip file is damaged or cut off"):
+    with pytest.raises(ImportFileError, match=r"calls.jsonl.gz:\d+: the compressed file is damaged or cut off"):
         list(read_openai_lines(path, on_error=lambda error: None))
     with pytest.raises(ImportFileError, match="no such file"):
         list(iter_json_lines(tmp_path / "absent.jsonl"))
@@ -184,7 +186,7 @@ def test_a_file_that_breaks_off_is_named(tmp_path: Path) -> None:
 def test_a_line_that_unpacks_without_end_is_refused_before_it_fills_the_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("metaprobe.records.importer.MAX_LINE", 1000)
+    monkeypatch.setattr("metaprobe.records.json_lines.MAX_LINE", 1000)
     path = tmp_path / "calls.jsonl.gz"
     path.write_bytes(gzip.compress(b'{"id": "a"}\n' + b" " * 5000))
     with pytest.raises(ImportFileError, match=r"calls.jsonl.gz:2: the line is longer than 1000 bytes"):

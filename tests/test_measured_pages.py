@@ -1,4 +1,4 @@
-"""docs/research/reproduction.md and docs/research/benchmarks.md leave no figure out, and say what was not measured."""
+"""docs/research/reproduction.md and docs/research/benchmarks.md leave no number out, and say what was not measured."""
 
 import dataclasses
 import json
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 
 Found = dict[str, Any]
 QUICK = ("monitor_generate_verify", "metacrit", "early_token_confidence", "caelf")
-"""Papers whose figures take a second; MetaCogAgent's take minutes of replaying."""
+"""Papers whose numbers take a second; MetaCogAgent's take minutes of replaying."""
 WHERE = {
     "monitor_generate_verify": {"systems": "table 1"},
     "metacogagent": {
@@ -34,7 +34,7 @@ WHERE = {
     "early_token_confidence": {"section 4.4": "section 4.4", "tables 3 and 4": "3 and 4", "protocol": "its protocol"},
     "caelf": {"human_evaluation": "table 8"},
 }
-"""Paper -> what docs/paper_figures/ holds of it -> how the page names it."""
+"""Paper -> what docs/paper_numbers/ holds of it -> how the page names it."""
 NO_FIGURES = set("paper source model task note notes units contradictions unclear constants".split())
 NO_FIGURES |= set("levels dimensions words not_given".split())
 
@@ -45,7 +45,7 @@ def figures() -> Found:
 
 
 def paper(name: str) -> Found:
-    return json.loads((ROOT / "docs" / "paper_figures" / f"{name}.json").read_text(encoding="utf-8"))
+    return json.loads((ROOT / "docs" / "paper_numbers" / f"{name}.json").read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("name", QUICK)
@@ -104,7 +104,7 @@ def test_what_was_skipped_or_failed_is_said() -> None:
     page = benchmarks.page({"predict": {**about, "failed": True}}, benchmarks.figures())
     row = next(line for line in page.splitlines() if line.startswith("| predict | `python"))
     assert "2026-01-02 | C, 3 cores, load 0.1" in row
-    assert "it failed; its figures are older" in row
+    assert "it failed; its numbers are older" in row
     assert "not installed: uqlm" in row
 
 

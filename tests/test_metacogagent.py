@@ -243,7 +243,7 @@ def test_ablations_and_sweeps_name_variants_and_constants_that_exist() -> None:
 
 
 def test_the_papers_figures_cover_every_baseline_ablation_and_sweep_and_add_up() -> None:
-    figures = json.loads((Path(__file__).parent.parent / "docs/paper_figures/metacogagent.json").read_text())
+    figures = json.loads((Path(__file__).parent.parent / "docs/paper_numbers/metacogagent.json").read_text())
     assert {"columns", "algorithm", *BASELINES} == set(figures["table 2"])
     assert {*figures["table 4"]} - {"columns", "MetaCogAgent (Full)"} <= set(TABLE_IV)
     assert {name: tuple(map(float, row)) for name, row in figures["table 5"].items()} == TABLE_V

@@ -16,7 +16,6 @@ from metaprobe.eval.metrics.calibration import (
     brier_reliability,
     brier_resolution,
     brier_uncertainty,
-    rms_calibration_error,
 )
 from metaprobe.eval.metrics.delong import delong_covariance, delong_test, holm
 from metaprobe.eval.metrics.discrimination import auroc
@@ -279,11 +278,6 @@ def test_the_parts_of_the_brier_score_add_up_where_bins_hold_one_probability(dat
     # 7 probabilities in 200 bins: no bin holds two
     parts = [part(y, p, bins=200) for part in (brier_reliability, brier_resolution, brier_uncertainty)]
     assert parts[0] - parts[1] + parts[2] == pytest.approx(brier(y, p))
-    binned = brier_reliability(y, p, bins=200)
-    if (np.unique(p, return_counts=True)[1] > 1).all():
-        assert binned == pytest.approx(
-            np.sign(rms_calibration_error(y, p, bins=200)) * rms_calibration_error(y, p, bins=200) ** 2
-        )
 
 
 def test_reliability_is_for_the_miscalibrated_and_resolution_for_those_who_know():

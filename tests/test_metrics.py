@@ -12,20 +12,20 @@ from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_s
 from metaprobe.eval.metrics.bootstrap import cluster_weights, interval, mean_interval, paired_difference
 from metaprobe.eval.metrics.calibration import (
     brier,
+    brier_reliability,
     brier_skill,
+    debiased_ece,
     ece,
     ece_equal_width,
     ece_interval,
     reliability_table,
-    rms_calibration_error,
     stated_calibration,
 )
 from metaprobe.eval.metrics.discrimination import auprc, auroc
 from metaprobe.eval.metrics.selective import aurc, excess_aurc, risk_coverage
 
 RANK = [auroc, auprc, aurc, excess_aurc]
-PROBABILITY = [brier, brier_skill, ece, ece_equal_width, rms_calibration_error]
-# Copies count as new answers everywhere but in `rms_calibration_error`, which says why.
+PROBABILITY = [brier, brier_skill, ece, ece_equal_width]
 COPIES_ARE_ANSWERS = [*RANK, brier, brier_skill, ece, ece_equal_width]
 
 
@@ -76,11 +76,9 @@ def test_a_weight_of_two_equals_two_copies(data):
 
 
 @given(graded())
-def test_copying_every_answer_does_not_change_the_debiased_error(data):
+def test_copying_every_answer_does_not_change_the_reliability(data):
     y, score, _ = data
-    assert rms_calibration_error(y, score, np.full(len(y), 3)) == pytest.approx(
-        rms_calibration_error(y, score), nan_ok=True, abs=1e-7
-    )
+    assert brier_reliability(y, score, np.full(len(y), 3)) == pytest.approx(brier_reliability(y, score), nan_ok=True)
 
 
 @given(graded(), st.integers(0, 2**32 - 1))
@@ -104,7 +102,6 @@ def test_known_answers():
     assert brier_skill(y, score) == pytest.approx(1 - brier(y, score) / 0.25)
     assert ece(y, score, bins=2) == pytest.approx((abs(0.225 - 0.5) + abs(0.6 - 0.5)) / 2)
     assert ece([0, 1, 1, 1], [0.5, 0.5, 0.5, 0.5]) == pytest.approx(0.25)
-    assert rms_calibration_error([0, 1, 1, 1], [0.5] * 4) == pytest.approx(0.0)  # 0.25^2 is just the noise of 4 answers
 
 
 def test_equal_width_bins_end_at_their_upper_edge_and_hold_what_falls_into_them():
@@ -123,7 +120,6 @@ def test_a_number_that_says_60_per_cent_where_30_are_right_is_off_by_30_per_cent
     stated = np.r_[np.full(15, 0.4), np.full(15, 0.8), np.full(35, 0.4), np.full(35, 0.8)]
     assert ece(y, stated) == pytest.approx(0.3)  # a mean of absolute gaps: 0.1 and 0.5, of half the answers each
     assert ece_equal_width(y, stated) == pytest.approx(0.3)
-    assert rms_calibration_error(y, stated) > 0.34  # a root of squares: another figure, which is not called ECE
 
 
 def test_the_interval_of_an_expected_calibration_error_holds_its_estimate_where_resamples_do_not():
@@ -201,7 +197,7 @@ def test_probabilities_outside_the_unit_interval_are_refused(metric):
         metric([0, 1], [0.5, 1.5])
 
 
-@pytest.mark.parametrize("metric", [ece, ece_equal_width, rms_calibration_error, reliability_table])
+@pytest.mark.parametrize("metric", [ece, ece_equal_width, reliability_table])
 def test_fewer_than_one_bin_is_refused(metric):
     assert metric([0, 1, 1], [0.2, 0.6, 0.9], bins=1) is not None
     with pytest.raises(ValueError, match="bins must be at least 1; got 0"):
@@ -214,35 +210,32 @@ def calibrated(rng, n, shift=0.0):
     return (rng.random(n) < p).astype(int), p + shift
 
 
-def test_the_plain_error_is_biased_upwards_and_the_debiased_one_is_not():
+@pytest.mark.parametrize(("copies", "shift"), [(1, 0.0), (5, 0.0), (5, 0.1)])
+def test_the_debiased_error_averages_the_truth_and_its_interval_holds_it(copies, shift):
+    """Five answers a group that are right or wrong together: 500 answers' worth of noise among 2,500."""
     rng = np.random.default_rng(0)
-    plain, debiased = np.mean(
-        [[f(*calibrated(rng, 600)) for f in (ece, rms_calibration_error)] for _ in range(300)], axis=0
-    )
-    assert plain > 0.04
-    # The sd of one signed estimate is about 0.035 here: 0.007 is over three standard errors of the mean of 300.
-    assert abs(debiased) < 0.007
+    weights = cluster_weights(np.repeat(np.arange(500), copies), resamples=200)
+    found, plain, held = [], [], []
+    for _ in range(150):
+        y, p = (values.repeat(copies) for values in calibrated(rng, 500, shift))
+        one = debiased_ece(y, p, weights)
+        assert one.low <= one.estimate <= one.high
+        found.append(one.estimate)
+        plain.append(ece(y, p))
+        held.append(one.low <= shift <= one.high)
+    # The sd of one estimate is about 0.04 without a shift, so that the mean's standard error is 0.003.
+    assert np.mean(found) == pytest.approx(shift, abs=0.008)
+    assert np.mean(plain) > shift + (0.05 if not shift else 0.005)
+    assert np.mean(held) > 0.88  # 0.93 to 0.96 of many draws
 
 
-def test_the_debiased_error_finds_a_planted_shift():
-    rng = np.random.default_rng(1)
-    plain, debiased = np.mean(
-        [[f(*calibrated(rng, 600, shift=0.1)) for f in (ece, rms_calibration_error)] for _ in range(200)], axis=0
-    )
-    assert debiased == pytest.approx(0.1, abs=0.006)
-    assert plain > debiased - 0.002
-
-
-def test_the_bootstrap_of_the_debiased_error_is_centred_on_the_estimate_and_of_the_plain_one_is_not():
-    rng = np.random.default_rng(2)
-    off = []
-    for _ in range(40):
-        y, p = calibrated(rng, 600, shift=0.05)
-        weights = cluster_weights(np.arange(600), resamples=100, seed=int(rng.integers(2**31)))
-        off.append([np.median(f(y, p, weights)) - f(y, p) for f in (ece, rms_calibration_error)])
-    plain, debiased = np.mean(off, axis=0)
-    assert plain > 0.01
-    assert abs(debiased) < 0.005
+def test_the_debiased_error_of_much_evidence_is_the_plain_one_and_of_one_group_too():
+    y, p = calibrated(np.random.default_rng(1), 20000, shift=0.2)
+    found = debiased_ece(y, p.clip(0, 1), cluster_weights(np.arange(20000), resamples=50))
+    assert found.estimate == pytest.approx(ece(y, p.clip(0, 1)), abs=0.004)
+    assert found.high - found.low < 0.03
+    alone = debiased_ece([1, 1, 0, 0], [0.9] * 4, cluster_weights([0] * 4, resamples=20))
+    assert (alone.estimate, alone.groups) == (pytest.approx(0.4, abs=0.01), 1)
 
 
 def test_reliability_bins_hold_all_answers_in_equal_numbers_and_cover_the_truth():
@@ -337,9 +330,9 @@ def test_resampling_in_blocks_changes_nothing(monkeypatch):
     rng = np.random.default_rng(6)
     y, p = calibrated(rng, 50)
     weights = cluster_weights(np.arange(50), resamples=30)
-    whole = interval(rms_calibration_error, y, p, weights)
+    whole = interval(brier_reliability, y, p, weights)
     monkeypatch.setattr("metaprobe.eval.metrics.bootstrap.BLOCK", 120)
-    assert interval(rms_calibration_error, y, p, weights) == whole
+    assert interval(brier_reliability, y, p, weights) == whole
 
 
 def test_intervals_refuse_what_they_cannot_resample():

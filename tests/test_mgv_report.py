@@ -1,4 +1,4 @@
-"""The figures of Monitor-Generate-Verify and its baselines, on planted runs."""
+"""The numbers of Monitor-Generate-Verify and its baselines, on planted runs."""
 
 import json
 import math
@@ -197,7 +197,7 @@ def test_what_the_systems_state_is_what_the_report_reads() -> None:
 
 
 def test_the_papers_figures_agree_with_each_other() -> None:
-    path = Path(__file__).parents[1] / "docs" / "paper_figures" / "monitor_generate_verify.json"
+    path = Path(__file__).parents[1] / "docs" / "paper_numbers" / "monitor_generate_verify.json"
     systems = json.loads(path.read_text(encoding="utf-8"))["systems"]
     assert set(systems) == {m.SYSTEM.name for m in (monitor_generate_verify, self_refine, self_verification)}
     for figures in systems.values():

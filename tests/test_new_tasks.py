@@ -11,11 +11,12 @@ from conftest import made_up
 from metaprobe.cli import main
 from metaprobe.eval.audits.run_audits import AuditInputs, run_audits
 from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import RecordError
 from metaprobe.training.common.roles import final_roles
 from metaprobe.training.common.trees import fit_trees
 from metaprobe.training.crossfit.audit import out_of_domain
-from metaprobe.training.crossfit.methods import LADDER, Evidence, LogprobLadder
+from metaprobe.training.crossfit.methods import LADDER, Evidence, FeatureTrees, LogprobLadder
 from metaprobe.training.crossfit.study import study_of
 from metaprobe.training.quality.fit import QualityHead, export_quality
 
@@ -35,11 +36,13 @@ def several() -> Evidence:
     return replace(evidence, table=table, features=features, feature_names=NAMES, states=None)
 
 
-def test_settings_chosen_by_tasks_left_out_carry_over_more_and_know_less_at_home(several: Evidence) -> None:
+def test_settings_of_trees_chosen_by_tasks_left_out_carry_over_more_and_know_less_at_home(
+    several: Evidence,
+) -> None:
     roles = final_roles(several.table.groups.tolist(), several.table.y)
     rows = roles.calibration
     away, home = {}, {}
-    for recipe in (LogprobLadder(), LogprobLadder(new_tasks=True)):
+    for recipe in (FeatureTrees(), FeatureTrees(new_tasks=True)):
         found = out_of_domain(several, recipe)
         assert found is not None
         away[recipe.new_tasks] = found.mean.estimate
@@ -49,28 +52,37 @@ def test_settings_chosen_by_tasks_left_out_carry_over_more_and_know_less_at_home
     assert home[True] < home[False]
 
 
-def test_the_exported_trees_are_of_the_recipe_that_was_judged(several: Evidence, tmp_path: Path) -> None:
+def test_the_exported_predictor_is_of_the_recipe_that_was_judged_and_knows_no_run(tmp_path: Path) -> None:
     recipe = LogprobLadder(new_tasks=True)
     full = replace(made_up(900), states=None)
     tasks = np.array([f"task {i % 3}" for i in range(len(full.table))])
     full = replace(full, table=replace(full.table, tasks=tasks))
-    found = study_of(full, folds=2, trees=recipe)
+    found = study_of(full, folds=2, ladder=recipe)
     assert found.ladder is recipe
-    checkpoint = export_quality(
-        tmp_path / "c", {"correct": QualityHead(full, found.fits, trees=recipe)}, seed=0, command=""
-    )
-    judged = recipe.fit(full, QualityHead(full, found.fits).roles(0), seed=0)
-    ours = checkpoint.session.run({"features": full.features})["correct"].ravel()
+    head = QualityHead(full, found.fits, ladder=recipe)
+    checkpoint = export_quality(tmp_path / "c", {"correct": head}, seed=0, command="")
+    judged = recipe.fit(full, head.roles(0), seed=0)
+    width = len(checkpoint.manifest.contract["features"])
+    ours = checkpoint.session.run({"features": full.features[:, -width:]})["correct"].ravel()
     theirs = judged.score(np.arange(len(full.table)))
     # Calibration never turns the order round.
     assert (np.diff(ours[np.argsort(theirs, kind="stable")]) > -1e-6).all()
     assert found.fits[LADDER].ranking.shape == (len(full.table),)
+    # A threshold of these runs would say nothing of another task's answers.
+    assert checkpoint.manifest.thresholds == {}
+    assert checkpoint.manifest.flagging == ()
+    assert checkpoint.manifest.contract["base_rates"]["runs"] == {}
+    verdict = QualityPredictor(checkpoint).predict([-0.1, -0.5, -0.2])
+    assert (verdict.flagged, "is not known" in verdict.reason) == (None, True)
 
 
 def test_one_task_of_one_dimension_is_refused_with_what_there_is(several: Evidence) -> None:
     one = replace(several, table=replace(several.table, tasks=np.full(len(several.table), "sums")))
+    roles = final_roles(one.table.groups.tolist(), one.table.y)
     with pytest.raises(RecordError, match=r"two of 100 answers.*there are: d \d+"):
-        LogprobLadder(new_tasks=True).fit(one, final_roles(one.table.groups.tolist(), one.table.y), seed=0)
+        FeatureTrees(new_tasks=True).fit(one, roles, seed=0)
+    with pytest.raises(RecordError, match=r"takes two tasks; all answers are of d$"):
+        LogprobLadder(new_tasks=True).fit(made_up(300), final_roles(range(300), made_up(300).table.y), seed=0)
 
 
 def test_a_higher_mean_never_lowers_a_score_whatever_the_runs_say(several: Evidence) -> None:
@@ -86,7 +98,7 @@ def test_a_higher_mean_never_lowers_a_score_whatever_the_runs_say(several: Evide
 def test_of_two_tasks_none_can_be_left_out_and_the_card_says_what_it_takes(several: Evidence) -> None:
     tasks = np.array([f"task {int(name[-1]) % 2}" for name in several.table.tasks])
     two = replace(several, table=replace(several.table, tasks=tasks, groups=np.char.add(several.table.groups, tasks)))
-    assert out_of_domain(two, LogprobLadder(new_tasks=True)) is None
+    assert out_of_domain(two, FeatureTrees(new_tasks=True)) is None
     report = run_audits(AuditInputs(name="trees", table=two.table, score=np.arange(len(tasks)) / len(tasks)))
     assert any(line.startswith("other domains: ") and "a fit without each" in line for line in report.skipped)
 
@@ -118,6 +130,7 @@ def test_a_task_of_a_few_answers_is_no_domain_and_dimensions_tell_them_apart_the
     tasks = np.where(np.arange(n) < 5, "odd", "sums")
     dimensions = np.array([f"dimension {i % 3}" for i in range(n)])
     table = replace(several.table, tasks=tasks, dimensions=dimensions)
-    domain = LogprobLadder(new_tasks=True).domain(table)
-    assert domain is not None
-    assert domain.tolist() == dimensions.tolist()
+    for recipe in (LogprobLadder(new_tasks=True), FeatureTrees(new_tasks=True)):
+        domain = recipe.domain(table)
+        assert domain is not None
+        assert domain.tolist() == dimensions.tolist()

@@ -1,4 +1,4 @@
-"""A probe from plain arrays: the project's folds and figures, saved as a checkpoint, read in a model of one's own."""
+"""A probe from plain arrays: the project's folds and numbers, saved as a checkpoint, read in a model of one's own."""
 
 import gc
 import re

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from metaprobe.eval.results import Family
-from metaprobe.training.common.roles import Roles
+from metaprobe.training.common.roles import Roles, outer_folds
 from metaprobe.training.crossfit.finished_folds import Progress, keep_beside
 from metaprobe.training.crossfit.folds import crossfit
 from metaprobe.training.crossfit.methods import AFTER, Evidence, Fitted, GivenScore, HiddenProbeMethod, Method
@@ -96,3 +96,54 @@ def test_a_damaged_fold_is_fitted_again(evidence: Evidence, tmp_path: Path, dama
     found, _ = _figures(evidence, again, Progress(tmp_path))
     assert len(again.fits) == 3
     np.testing.assert_array_equal(found, expected)
+
+
+@dataclass(frozen=True, slots=True)
+class Cheap:
+    """A method without a probe, which counts its fits; `setting` is all that it shows of itself."""
+
+    setting: int = 0
+    fitted: bool = True
+    fits: list[int] = field(default_factory=list, repr=False)
+    name: str = "cheap"
+    family: Family = "learned"
+
+    def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
+        self.fits.append(seed)
+        return Fitted(lambda rows: rows / 7, 0.625)
+
+
+def test_a_kept_fold_is_taken_only_for_the_same_answers_labels_parts_and_settings(
+    evidence: Evidence, tmp_path: Path
+) -> None:
+    bare = replace(evidence, states=None)
+    roles = next(outer_folds(bare.table.groups.tolist(), bare.table.y))
+    parts = {"train": roles.train, "selection": roles.selection, "calibration": roles.calibration, "test": roles.test}
+    method = Cheap()
+    for _ in range(3):
+        found = Progress(tmp_path / "deep" / "folder").fold(bare, method, roles, seed=2)
+        np.testing.assert_array_equal(found.scores, np.arange(len(bare.table)) / 7)
+        assert (found.selection_auroc, found.probe) == (0.625, None)
+    assert method.fits == [2], "the second and the third are read from the folder"
+    table = bare.table
+    others = {
+        "labels": replace(bare, table=replace(table, y=1 - table.y)),
+        "calls": replace(bare, table=replace(table, call_ids=table.call_ids[::-1])),
+        "runs": replace(bare, fingerprint="another"),
+        "features": replace(bare, schema="another"),
+        "states": evidence,
+    }
+    for what, other in others.items():
+        Progress(tmp_path / "deep" / "folder").fold(other, again := Cheap(), roles, seed=2)
+        assert len(again.fits) == 1, what
+    moved = Roles(**{**parts, "train": parts["selection"], "selection": parts["train"]})
+    for other_roles, seed, setting in ((moved, 2, 0), (roles, 3, 0), (roles, 2, 1)):
+        Progress(tmp_path / "deep" / "folder").fold(bare, again := Cheap(setting), other_roles, seed=seed)
+        assert len(again.fits) == 1
+    assert len(list((tmp_path / "deep" / "folder").iterdir())) == 9
+    for folder in (None, tmp_path / "given"):  # without a folder, and of what learns nothing, nothing is kept
+        given = Cheap(fitted=folder is None)
+        for _ in range(2):
+            Progress(folder).fold(bare, given, roles, seed=2)
+        assert len(given.fits) == 2
+    assert not (tmp_path / "given").exists()

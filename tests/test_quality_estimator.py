@@ -65,7 +65,6 @@ def test_an_exported_checkpoint_gives_the_same_probabilities(
     responses = list(evidence.table.logprobs[:50])
     verdicts = QualityPredictor.load(tmp_path / "c").predict_many(responses)
     np.testing.assert_allclose([v.score for v in verdicts], fitted.predict_proba(responses)[:, 1], atol=1e-5)
-    assert np.mean([v.in_support for v in verdicts]) > 0.9
     assert "None was measured." in (tmp_path / "c" / "README.md").read_text()
 
 

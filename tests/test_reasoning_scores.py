@@ -17,7 +17,7 @@ from metaprobe.probes.segment_features import SEGMENT_FEATURES
 from metaprobe.probes.signals import signals_of
 from metaprobe.records.errors import ImportFileError, InvalidResponse
 from metaprobe.records.fingerprint import fingerprint
-from metaprobe.records.importer import import_file
+from metaprobe.records.import_store import import_file
 from metaprobe.records.openai_format import parse_response
 from metaprobe.records.openai_stream import StreamedCompletion
 from metaprobe.records.store import RunStore

@@ -17,10 +17,10 @@ from made_up_report import HOSTILE, METHOD_OF_ALL, METHODS, made_up
 from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.eval.metrics.selective import risk_coverage
 from metaprobe.eval.metrics.strongest_control import ControlComparison, ControlDifference
-from metaprobe.eval.report.first_screen import brief
+from metaprobe.eval.report.first_screen import brief, verdict_words
 from metaprobe.eval.report.inside import layers_section
 from metaprobe.eval.report.layout import Column, Table, share, words
-from metaprobe.eval.report.methods import METRICS, clear_winner
+from metaprobe.eval.report.methods import METRICS, clear_winner, headline
 from metaprobe.eval.report.render import report_files
 from metaprobe.eval.report.sections import sections
 from metaprobe.eval.report.systems import systems_section
@@ -313,7 +313,7 @@ def test_audits_that_failed_are_counted_by_what_they_mean(comparison):
     audits = (Finding("a", True, "d"), Finding("b", False, "d"), Finding("c", False, "d"))
     said = brief(replace(comparison, audits=audits)).sure
     assert "1 of 3 audits passed." in said
-    assert "The figures are weaker than they look, by 2 of the audits." in said
+    assert "2 of the audits failed in a way that makes numbers weaker than they look." in said
     assert not any("audits" in sentence for sentence in brief(replace(comparison, audits=())).sure)
 
 
@@ -348,7 +348,7 @@ def test_the_caption_of_the_coupling_table_explains_the_columns_that_are_there(c
 
     ends = [f"{what}_{when}" for what in ("fixed", "broken") for when in ("flagged", "unflagged", "difference")]
     assert all(word in caption() for word in ("Mended", "Broken", "difference"))
-    assert caption(**dict.fromkeys(ends)) == "Does the monitor tell which first answers are wrong?"
+    assert caption(**dict.fromkeys(ends)) == "Does the monitor detect which first answers are wrong?"
 
 
 def test_a_chosen_layer_that_is_not_the_highest_says_which_rule_chose_it(comparison):
@@ -591,13 +591,35 @@ def test_stated_confidence_that_tells_something_is_weighed_against_the_learned_m
     assert last_advice(-0.01, 0.11).endswith("asking it may do.")
 
 
-def test_an_invalid_audit_withholds_all_advice(comparison):
+def test_an_invalid_audit_of_the_data_withholds_all_advice(comparison):
     spoiled = replace(comparison, audits=(Finding("splits share no group", False, "3 shared", "invalid"),))
-    assert brief(spoiled).do == ("Do not act on these figures before the audits that failed are settled.",)
-    assert any("splits share no group; the figures cannot be believed" in said for said in brief(spoiled).sure)
+    assert brief(spoiled).do == ("Do not act on these numbers before the audits that failed are settled.",)
+    assert any("splits share no group; the numbers cannot be believed" in said for said in brief(spoiled).sure)
+
+
+def test_an_invalid_audit_of_one_method_withholds_the_advice_about_that_method_alone(comparison):
+    learned = headline(comparison).name
+    plain = brief(comparison).do
+    other = next(m.name for m in comparison.methods if m.family == "learned" and m.name != learned)
+    failed = Finding(f"{other}: beats length", False, "+0.00", "invalid", method=other)
+    assert brief(replace(comparison, audits=(failed,))).do == (
+        *plain,
+        f"Do not rely on {other} before the audits that it failed are settled: {failed.name}.",
+    )
+    assert verdict_words(replace(comparison, audits=(failed,))) == verdict_words(comparison)
+    sure = " ".join(brief(replace(comparison, audits=(failed,))).sure)
+    assert f"Failed: {failed.name}; the numbers of {other} cannot be believed." in sure
+
+    own = Finding(f"{learned}: beats length", False, "+0.00", "invalid", method=learned)
+    advice = brief(replace(comparison, audits=(own,))).do
+    assert not any("Use the learned method" in said for said in advice)
+    assert any(said.startswith("Use the ") for said in advice)  # a control does not fail with it
+    assert advice[-1] == f"Do not rely on {learned} before the audits that it failed are settled: {own.name}."
+    first = verdict_words(replace(comparison, audits=(own,)))[0]
+    assert first == f"Do not act on the numbers of {learned} before the audits that it failed are settled: {own.name}."
 
 
 def test_failed_audits_come_first_and_are_named_in_words(page):
     audits = page[page.index('id="audits"') : page.index('id="notes"')]
     assert audits.index("✗ failed") < audits.index("✓ passed")
-    assert "the figures are weaker than they look" in audits
+    assert "the numbers are weaker than they look" in audits

@@ -316,8 +316,8 @@ def test_invalid_audits_come_first_then_weak_ones_then_those_that_passed():
     [table] = audits_section(audits).tables
     assert [row[0][1].text for row in table.shown] == ["broken", "faint", "fine"]
     assert [row[1][1].text for row in table.shown] == [
-        "the figures cannot be believed",
-        "the figures are weaker than they look",
+        "the numbers cannot be believed",
+        "the numbers are weaker than they look",
         "",
     ]
     assert marks(table, "result") == ["failed", "failed", "passed"]

@@ -4,8 +4,8 @@ import dataclasses
 
 import numpy as np
 import pytest
+from routed_worlds import logged_outcomes, outcomes
 from sklearn.linear_model import Ridge
-from test_what_is_learned import logged_outcomes, outcomes
 
 from metaprobe.routing.learned_text import word_buckets
 from metaprobe.training.router.data import Outcomes, outcomes_of
@@ -38,7 +38,7 @@ def test_a_words_weight_is_what_it_adds_to_the_usual_score_of_an_agent_on_the_di
     np.testing.assert_allclose(found.weights[:, -1], found.weights[:, :-1].mean(axis=1), atol=1e-6)
     np.testing.assert_allclose(found.squares[buckets], idf**2, rtol=1e-6)
     assert np.count_nonzero(found.squares) == np.count_nonzero(idf)
-    assert (FEWEST_QUESTIONS, WORD_PENALTY) == (3, 20.0), "or the docs' figures are of other settings"
+    assert (FEWEST_QUESTIONS, WORD_PENALTY) == (3, 20.0), "or the docs' numbers are of other settings"
     texts = texts_of(found, Words.of(data.questions), rows)
     np.testing.assert_allclose(texts, X @ ridge.coef_.T, atol=3e-3 * np.abs(texts).max())
 

@@ -1,4 +1,4 @@
-"""Routing figures against matrices worked out by hand, against properties, and on a real matrix of nine models."""
+"""Routing numbers against matrices worked out by hand, against properties, and on a real matrix of nine models."""
 
 import gzip
 import json

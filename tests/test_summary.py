@@ -1,4 +1,4 @@
-"""The summary of a collection is plain JSON, and its figures are those of the runs."""
+"""The summary of a collection is plain JSON, and its numbers are those of the runs."""
 
 import json
 from dataclasses import dataclass

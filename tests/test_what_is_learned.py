@@ -1,4 +1,4 @@
-"""What every training learns from given outcomes: figures in the docs, and checkpoints in use, rest on it.
+"""What every training learns from given outcomes: numbers in the docs, and checkpoints in use, rest on it.
 
 The numbers are those of the settings that research chose; a change of one of them, or a seed that no longer arrives,
 shows here. `python tests/test_what_is_learned.py` writes the file again, for whoever means the change.
@@ -20,23 +20,28 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # where it is run as a script
 from conftest import made_up
+from routed_worlds import logged_outcomes, outcomes
 from test_choice_training import runs as both_ways
 
-from metaprobe.checkpoints import UntrustedCheckpoint
+from metaprobe.checkpoints import Checkpoint, UntrustedCheckpoint
+from metaprobe.eval.gate_performance import gate_lines
 from metaprobe.probes.adapter import Encoder
 from metaprobe.probes.features import features
-from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
 from metaprobe.records.store import RunStore
 from metaprobe.routing.learned import LearnedRouter
 from metaprobe.routing.learned_budget import Alone, Point
 from metaprobe.training.ask_again.data import pair_variants
 from metaprobe.training.ask_again.fit import evaluate_choice
+from metaprobe.training.ask_again.train import export_choice
 from metaprobe.training.common.roles import final_roles
 from metaprobe.training.common.trees import fit_trees
+from metaprobe.training.crossfit.study import study_of
 from metaprobe.training.gate.fit import fit_gate
 from metaprobe.training.gate.held_out_gates import judge_held_out
 from metaprobe.training.gate.look_models import SCHEMA
-from metaprobe.training.hidden.difficulty import ease_of, evaluate_difficulty, fit_difficulty
+from metaprobe.training.gate.train import export_gate
+from metaprobe.training.hidden.difficulty import ease_of, evaluate_difficulty, fit_difficulty, train_difficulty
+from metaprobe.training.hidden.train import write_hidden
 from metaprobe.training.linear.layer_choice import fit_linear_probe
 from metaprobe.training.linear.lowrank import fit_low_rank_probe
 from metaprobe.training.linear.probe import LinearProbe
@@ -54,41 +59,6 @@ SEED = 3
 STATES = 1500
 """Far fewer than in earnest."""
 
-TEAM = {"tiny": 0.0001, "small": 0.0003, "middle": 0.0006, "large": 0.002, "huge": 0.006, "odd": 0.003}
-WORDS = "red blue green round square long short old new loud".split()
-DIMENSIONS = ("sums", "facts", "")
-
-
-def outcomes(n: int = 260, *, timed: bool = True) -> list[QuestionOutcomes]:
-    """Six agents: the dearer, the better; words and dimensions move their skill, confidences tell of it."""
-    rng = np.random.default_rng(0)
-    made = []
-    for i in range(n):
-        dimension, words = DIMENSIONS[i % 3], rng.choice(WORDS, 4)
-        ease = 0.8 * ("red" in words) - 0.8 * ("old" in words) + 0.5 * (dimension == "facts") + rng.normal(0, 0.5)
-        agents = {}
-        for place, (name, price) in enumerate(TEAM.items()):
-            right = rng.random() < 1 / (1 + math.exp(0.6 - 0.6 * place - ease + 3.0 * (name == "odd")))
-            told = None if name == "middle" and i % 5 == 0 else float(1 / (1 + math.exp(-rng.normal(right, 0.8))))
-            answer = "yes" if right else str(rng.choice(["no", "not so", "maybe"]))
-            cost = price * (1 + len(" ".join(words)) / 50)
-            agents[name] = AgentOutcome(answer, float(right), told, cost, 300.0 * (place + 1) if timed else None)
-        made.append(QuestionOutcomes(f"q{i}", f"g{i // 2}", " ".join(words), dimension, agents))
-    return made
-
-
-def logged_outcomes() -> list[QuestionOutcomes]:
-    """Of each question one of three agents was asked, the middle one most."""
-    rng, names = np.random.default_rng(1), ("small", "middle", "large")
-    made = []
-    for one in outcomes(600):
-        chances = dict(zip(names, rng.dirichlet([1, 3, 2]).round(3) + 1e-3, strict=True))
-        chances = {name: chance / sum(chances.values()) for name, chance in chances.items()}
-        chosen = str(rng.choice(names, p=list(chances.values())))
-        asked = {chosen: dataclasses.replace(one.agents[chosen], confidence=None)}
-        made.append(dataclasses.replace(one, agents=asked, chosen=chosen, propensities=chances))
-    return made
-
 
 @cache
 def routed(*, logged: bool = False) -> tuple[Outcomes, Words, FittedRouter]:
@@ -96,6 +66,25 @@ def routed(*, logged: bool = False) -> tuple[Outcomes, Words, FittedRouter]:
     words = Words.of(data.questions)
     rows = np.arange(len(data))[: len(data) - 20]
     return data, words, fit_router(data, words, rows, seed=SEED, states=STATES)
+
+
+def written(checkpoint: Checkpoint) -> dict[str, Any]:
+    """What a checkpoint says of itself, but for versions and digests."""
+    manifest = checkpoint.manifest
+    training = manifest.training
+    assert training is not None
+    plain = {key: value for key, value in manifest.contract.items() if isinstance(value, str | int | float)}
+    return {
+        "kind": manifest.kind,
+        "contract": {**plain, "keys": sorted(manifest.contract)},
+        "calibration": list(dataclasses.astuple(manifest.calibration)) if manifest.calibration else [],
+        "training": [training.n, training.groups, training.seed, training.command, training.regrouped],
+        "metrics": {name: [found.estimate, found.low, found.high] for name, found in manifest.metrics.items()},
+        "thresholds": dict(manifest.thresholds),
+        "flagged": [[one.rate, one.threshold, one.caught.estimate, one.cost.high] for one in manifest.flagging[::6]],
+        "audits": {name: [audit.passed, audit.severity] for name, audit in manifest.audits.items()},
+        "packages": sorted(manifest.versions),
+    }
 
 
 def points(of: list[Point] | list[Alone]) -> list[Any]:
@@ -160,6 +149,10 @@ def a_gate() -> dict[str, Any]:
     roles = final_roles(table.groups.tolist(), table.y, seed=SEED)
     gate = fit_gate(X, table, roles, alphas=(0.1, 0.3), seed=SEED)
     held_out, _ = judge_held_out(evidence, X, alphas=(0.1, 0.3), folds=2, seed=SEED)
+    with TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore", UntrustedCheckpoint)
+        few = made_up(300, signal=2.5)
+        checkpoint, report = export_gate(Path(folder) / "g", few, folds=2, seed=SEED, command="called so")
     return {
         "heads": {str(look): type(head.scorer).__name__ + head.calibrator.name for look, head in gate.heads.items()},
         "thresholds": [list(by_look.values()) for by_look in gate.thresholds.values()],
@@ -168,6 +161,8 @@ def a_gate() -> dict[str, Any]:
         "probability": np.nansum(held_out.probability, axis=0).tolist(),
         "full": float(held_out.full.mean()),
         "fired": [int((looks > 0).sum()) for looks in held_out.fired.values()],
+        "report": gate_lines(report),
+        **written(checkpoint),
     }
 
 
@@ -195,6 +190,11 @@ def probes() -> dict[str, Any]:
         )
         for kind in ("logistic", "ridge", "mass-mean")
     }
+    of = study_of(evidence, folds=2, seed=SEED)
+    with TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore", UntrustedCheckpoint)
+        checkpoint = write_hidden(Path(folder) / "h", of, when="after", target="correct", command="called so")
+    found["written"] = written(checkpoint)
     found["low rank"] = told(fit_low_rank_probe(states, table.y, roles, positions=both))
     return found
 
@@ -207,6 +207,10 @@ def difficulty() -> dict[str, Any]:
     evidence = dataclasses.replace(evidence, table=dataclasses.replace(table, groups=table.items))
     items = ease_of(evidence.table, "success-rate")
     found = evaluate_difficulty(evidence, items, folds=3, seed=SEED)
+    with TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore", UntrustedCheckpoint)
+        asked = {"target": "success-rate", "folds": 3, "seed": SEED, "command": "called so"}
+        checkpoint, _ = train_difficulty(Path(folder) / "d", evidence, **asked)  # type: ignore[arg-type]
     roles = final_roles(evidence.table.groups[items.rows].tolist(), (items.ease > 0.5).astype(np.int64), seed=SEED)
     return {
         "orders": {
@@ -214,6 +218,7 @@ def difficulty() -> dict[str, Any]:
             for one in found
         },
         "probe": told(fit_difficulty(evidence, items, roles, seed=SEED)),
+        **written(checkpoint),
     }
 
 
@@ -223,11 +228,16 @@ def a_choice() -> dict[str, Any]:
     rng = np.random.default_rng(0)  # what is told apart without a mistake has no finite weights
     data = dataclasses.replace(paired, correct=np.where(rng.random((80, 2)) < 0.2, 1, 0) ^ paired.correct)
     policies, learned = evaluate_choice(data, folds=4, seed=SEED)
+    with TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore", UntrustedCheckpoint)
+        path = Path(folder) / "c"
+        checkpoint = export_choice(path, data, policies, learned, seed=SEED, command="called so")
     return {
         "policies": {
             one.name: [one.correct.mean(), one.tokens.mean(), int(one.step_by_step.sum())] for one in policies
         },
         "learned": learned[::8].tolist(),
+        **written(checkpoint),
     }
 
 
@@ -259,18 +269,13 @@ def an_evaluation() -> dict[str, Any]:
     made = outcomes(340, timed=False)
     with TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore", UntrustedCheckpoint)
-        checkpoint = write_router(Path(folder) / "c", made[:260], folds=2, states=STATES, seed=SEED)
+        asked = {"folds": 2, "states": STATES, "seed": SEED, "command": "called so"}
+        checkpoint = write_router(Path(folder) / "c", made[:260], **asked)  # type: ignore[arg-type]
         router = LearnedRouter.load(Path(folder) / "c", lambda_=0.05)
         figures, _ = evaluate_router(router, made[260:], resamples=100, seed=SEED)
     for name in ("checkpoint", "agents"):
         del figures[name]
-    manifest = checkpoint.manifest
-    return {
-        "figures": figures,
-        "metrics": {name: [found.estimate, found.low, found.high] for name, found in manifest.metrics.items()},
-        "thresholds": dict(manifest.thresholds),
-        "audits": {name: audit.passed for name, audit in manifest.audits.items()},
-    }
+    return {"figures": figures, **written(checkpoint)}
 
 
 LEARNED: dict[str, Callable[[], dict[str, Any]]] = {

@@ -54,7 +54,7 @@ class AnswerOptions(RunOptions):
     agent: str | None = None
     """Only calls of this agent."""
     folds: int = 5
-    """Outer folds by group, for the held-out figures."""
+    """Outer folds by group, for the held-out metrics."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,14 +69,15 @@ class QualityOptions(AnswerOptions):
     raw_graph: bool = False
     """Whether to write `raw.onnx` as well, which takes log-probabilities."""
     new_tasks: bool = False
-    """Whether to choose the settings that do best on a task left out, for tasks that the runs do not hold."""
+    """Whether the predictor is for models and tasks that the runs do not hold: it stays a free number, and has neither
+    base rates nor thresholds, which are these runs' own."""
     dask: str | None = None
     """Address of a Dask cluster to fit on."""
 
     def __post_init__(self) -> None:
         if self.new_tasks and self.dask is not None:
             raise WrongOptions(
-                "new_tasks fits many small boosters, which a Dask cluster does not do: leave out new_tasks or dask"
+                "new_tasks grows no trees, so that a Dask cluster has nothing to fit: leave out new_tasks or dask"
             )
 
     @property
@@ -113,7 +114,7 @@ class GateOptions(AnswerOptions):
     alpha: Sequence[float] = ()
     """False-alarm rates to store thresholds for; by default those of 0.01 to 0.3 that the runs allow."""
     stronger_accuracy: float = 0.9
-    """Share of right answers that the figures assume of the model that stopped answers are escalated to."""
+    """Share of right answers that the numbers assume of the model that stopped answers are escalated to."""
     stronger_price: float = 10.0
     """Price that they assume of one of its tokens, in tokens of the model that is watched."""
 
@@ -133,7 +134,7 @@ class RouterOptions(RunOptions):
     states: int = 20_000
     """Random states from which gains are learned."""
     folds: int = 5
-    """Outer folds by group, for the held-out figures."""
+    """Outer folds by group, for the held-out metrics."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.eval.audits.simpler_predictors import Scores
-from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, percentile_interval
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, resampled_interval
 from metaprobe.eval.metrics.calibration import ece_interval
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.strongest_control import metric_values
@@ -16,7 +16,7 @@ from metaprobe.eval.table import AnswerTable
 
 Rows = NDArray[np.int64]
 FEWEST = 100
-"""Answers that a domain needs, and a tenth of that of either class, for a figure to say something."""
+"""Answers that a domain needs, and a tenth of that of either class, for a number to say something."""
 MOST = 8
 """Domains that are left out in turn, the largest: each takes a fit."""
 ENOUGH_FOR_ECE = 1000
@@ -39,21 +39,21 @@ class Elsewhere:
 
 
 def domains_of(table: AnswerTable) -> tuple[str, dict[str, Rows]]:
-    """What tells domains apart, and the rows of each that is large enough: tasks, or of one task its dimensions.
+    """What distinguishes domains, and the rows of each that is large enough: tasks, or of one task its dimensions.
 
     Empty where there are not two.
     """
     for by, names in (("task", table.tasks), ("dimension", table.dimensions)):
         rows = {str(name): np.flatnonzero(names == name) for name in np.unique(names)}
-        large = {name: here for name, here in rows.items() if tells(table.y[here])}
+        large = {name: here for name, here in rows.items() if suffices(table.y[here])}
         if len(large) > 1:
             kept = sorted(large, key=lambda name: -len(large[name]))[:MOST]
             return by, {name: large[name] for name in sorted(kept)}
     return "", {}
 
 
-def tells(y: NDArray[np.int64]) -> bool:
-    """Whether the answers (n,) of a domain suffice for a figure."""
+def suffices(y: NDArray[np.int64]) -> bool:
+    """Whether the answers (n,) of a domain suffice for a number."""
     return len(y) >= FEWEST and min(y.sum(), len(y) - y.sum()) >= FEWEST / 10
 
 
@@ -82,7 +82,7 @@ def judge_left_out(
         mine = weights[:, rows]
         fitted.append(metric_values(auroc, table.y[rows], scores, mine))
         plain.append(metric_values(auroc, table.y[rows], baseline[rows], mine))
-        found[name] = percentile_interval(fitted[-1].estimate, fitted[-1].resamples, mine)
+        found[name] = resampled_interval(fitted[-1].estimate, fitted[-1].resamples, mine)
     mean = float(np.mean([one.estimate for one in fitted]))
     gained = float(np.mean([one.estimate - other.estimate for one, other in zip(fitted, plain, strict=True)]))
     judged = np.flatnonzero(np.isfinite(probability))
@@ -90,8 +90,8 @@ def judge_left_out(
     if len(judged) >= ENOUGH_FOR_ECE:
         error = ece_interval(table.y[judged], probability[judged], weights[:, judged])
     over, under = (np.mean([one.resamples for one in some], axis=0) for some in (fitted, plain))
-    gain = percentile_interval(gained, over - under, weights)
-    return Elsewhere(by, found, percentile_interval(mean, over, weights), gain, error)
+    gain = resampled_interval(gained, over - under, weights)
+    return Elsewhere(by, found, resampled_interval(mean, over, weights), gain, error)
 
 
 def holds_elsewhere(found: Elsewhere, *, name: str, home: float) -> Finding:

@@ -1,5 +1,6 @@
 """All audits of one trained method, in one call."""
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -27,7 +28,9 @@ from metaprobe.eval.audits.training_data import (
     label_noise,
     near_duplicates,
     repeated_questions,
+    reworded_questions,
 )
+from metaprobe.eval.audits.twins import repeated_series, twins_disagree
 from metaprobe.eval.compare import run_of_answers
 from metaprobe.eval.metrics.bootstrap import cluster_weights, interval
 from metaprobe.eval.metrics.discrimination import auroc
@@ -51,7 +54,7 @@ class AuditInputs:
     splits: Sequence[Split] = ()
     """Role -> row indices, for each outer fold."""
     controls: Mapping[str, Scores] = field(default_factory=dict)
-    """Held-out scores (n,) of what explains the figures more simply, such as `prompt TF-IDF`. `free_controls` are
+    """Held-out scores (n,) of what explains the numbers more simply, such as `prompt TF-IDF`. `free_controls` are
     added."""
     refit_labels: Callable[[NDArray[np.int64]], Scores] | None = None
     """Labels (n,) -> held-out scores (n,), by the whole recipe."""
@@ -90,17 +93,24 @@ def run_audits(inputs: AuditInputs, *, seed: int = 0) -> AuditReport:
     name, table, score, splits = inputs.name, inputs.table, inputs.score, inputs.splits
     y, groups, questions = table.y, table.groups, table.questions
     weights = cluster_weights(groups.tolist(), RESAMPLES, seed)
-    found, skipped = [class_balance(y), above_chance(y, score, weights, name=name)], []
+    of_answers, found, skipped = [class_balance(y)], [above_chance(y, score, weights, name=name)], list[str]()
     if splits:
-        found.append(group_overlap(groups, splits))
+        of_answers.append(group_overlap(groups, splits))
     else:
         skipped.append("group overlap: needs the splits")
     if splits and has_questions(table):
-        found += [repeated_questions(questions, splits, y=y), near_duplicates(questions, splits, y=y, seed=seed)]
+        of_answers += [repeated_questions(questions, splits, y=y), near_duplicates(questions, splits, y=y, seed=seed)]
+        of_answers.append(reworded_questions(questions, splits, y=y))
     else:
-        skipped.append("repeated questions and near-duplicates: need the splits and the questions' texts")
+        skipped.append("repeated, nearly repeated and reworded questions: need the splits and the questions' texts")
+    if splits and table.measured:
+        of_answers.append(repeated_series(table.logprobs, splits, y=y))
+    else:
+        skipped.append("answers that occur twice: need the splits and the log-probabilities")
+    if twins := twins_disagree(table.logprobs, y):
+        of_answers.append(twins)
     if noise := label_noise(inputs.labels, groups, y=y, seed=seed):
-        found += noise
+        of_answers += noise
     else:
         skipped.append(f"label noise: needs {FEW_SHARED} answers labelled by two sources")
     named = free_controls(table) | dict(inputs.controls)
@@ -134,4 +144,5 @@ def run_audits(inputs: AuditInputs, *, seed: int = 0) -> AuditReport:
         found.append(layers_tried(inputs.selection_auroc, interval(auroc, y, score, weights), name=name))
     else:
         skipped.append("layers tried: needs the sweep that chose the probe")
-    return AuditReport(tuple(found), tuple(skipped), controls, within)
+    of_method = tuple(dataclasses.replace(finding, method=name) for finding in found)
+    return AuditReport((*of_answers, *of_method), tuple(skipped), controls, within)

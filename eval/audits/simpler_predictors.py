@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Severity
-from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, percentile_interval
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, resampled_interval
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.strongest_control import ControlComparison, metric_values
 from metaprobe.eval.results import Finding
@@ -34,15 +34,15 @@ def above_chance(y: NDArray[np.int64], score: Scores, weights: NDArray[np.intege
     """The AUROC's interval lies above 0.5. `invalid` where none of it is more than `NEGLIGIBLE` above."""
     found = interval(auroc, y, score, weights)
     severity: Severity = "invalid" if found.high < 0.5 + NEGLIGIBLE else "weak"
-    return Finding(f"{name} is above chance", bool(found.low > 0.5), f"AUROC {_shown(found)}", severity)
+    return Finding(f"{name} is above chance", bool(found.low > 0.5), f"AUROC {_format(found)}", severity)
 
 
 def beats_controls(found: ControlComparison, *, name: str, metric: str = "AUROC", chance: float = 0.5) -> list[Finding]:
     """One line a control, the strongest first: the method's AUROC exceeds the control's on the same answers.
 
     Passes where the paired interval over groups lies above 0 and the difference stands after Holm's correction over all
-    controls. Fails as `weak`; as `invalid` where the control is one of `COLLECTION`, tells something, and the method is
-    at most `NEGLIGIBLE` above it by the whole interval: then how the answers were collected explains the figures.
+    controls. Fails as `weak`; as `invalid` where the control is one of `COLLECTION`, carries information, and the
+    method is at most `NEGLIGIBLE` above it by the whole interval: then the way of collecting explains the numbers.
     `metric` is the name of what was compared where that is not AUROC, `chance` its value of a score that knows nothing.
     """
     audits = []
@@ -56,8 +56,8 @@ def beats_controls(found: ControlComparison, *, name: str, metric: str = "AUROC"
             detail += f", p {format_p(control.p_holm)} after Holm's correction over {len(found.controls)} controls"
         if control is found.strongest:
             detail += "; the strongest control"
-        tells = control.estimate > chance + NEGLIGIBLE
-        explained = control.name in COLLECTION and tells and gain.high < NEGLIGIBLE
+        informative = control.estimate > chance + NEGLIGIBLE
+        explained = control.name in COLLECTION and informative and gain.high < NEGLIGIBLE
         severity: Severity = "invalid" if explained else "weak"
         audits.append(Finding(f"{name} beats {control.name}", control.beaten, detail, severity))
     return audits
@@ -82,8 +82,8 @@ def beats_controls_within(found: ControlComparison, *, name: str) -> Finding:
 
 
 def format_p(p: float) -> str:
-    """A p-value for a sentence: "= 0.012", "< 0.001", or that it cannot be told."""
-    return "cannot be told" if np.isnan(p) else "< 0.001" if p < 0.001 else f"= {p:.3f}"
+    """A p-value for a sentence: "= 0.012", "< 0.001", or that it cannot be determined."""
+    return "cannot be determined" if np.isnan(p) else "< 0.001" if p < 0.001 else f"= {p:.3f}"
 
 
 def free_controls(table: AnswerTable) -> dict[str, Scores]:
@@ -110,7 +110,7 @@ def _of_logprobs(table: AnswerTable) -> dict[str, Scores]:
     return {
         "mean log-probability": plain["mean_logprob"],
         "minimum log-probability": plain["min_logprob"],
-        "mean of the three lowest log-probabilities": plain["lowest3_logprob"],
+        "total log-probability over the root of the length": plain["scaled_logprob"],
         "first log-probability": plain["first_logprob"],
         "total log-probability": plain["mean_logprob"] * plain["length"],
         **({CUT: -table.cut.astype(np.float64)} if table.cut.any() and not table.cut.all() else {}),
@@ -143,7 +143,7 @@ def shuffled_labels(
     aurocs, mean = _mean_auroc([(labels, refit(labels)) for labels in shuffled], groups, seed)
     true = float(auroc(y, score))
     detail = (
-        f"mean AUROC {_shown(mean)} over {permutations} permutations by group; {true:.3f} with the true labels: "
+        f"mean AUROC {_format(mean)} over {permutations} permutations by group; {true:.3f} with the true labels: "
         f"{_permutation_test(aurocs, true, groups)}"
     )
     return Finding("shuffled labels are at chance", not mean.low > 0.5, detail, "invalid")
@@ -174,7 +174,7 @@ def random_features(
     """With Gaussian noise of this shape (n, ...) for features, the whole recipe is at chance on held-out answers."""
     rng = np.random.default_rng(seed)
     _, mean = _mean_auroc([(y, refit(rng.standard_normal(shape, np.float32))) for _ in range(draws)], groups, seed)
-    detail = f"mean AUROC {_shown(mean)} over {draws} draws of noise of shape {shape}"
+    detail = f"mean AUROC {_format(mean)} over {draws} draws of noise of shape {shape}"
     return Finding("random features are at chance", not mean.low > 0.5, detail, "invalid")
 
 
@@ -184,7 +184,7 @@ def permute_by_group(y: NDArray[np.int64], groups: NDArray[np.str_], rng: np.ran
     The rows, sorted by group, are filled with the groups' runs of labels in random order. Where all groups have one
     size, whole groups exchange their labels; else the runs are laid across the borders of the groups. Inside a run the
     order is drawn too: else rows that stand at one place in every group (a stage, a way of asking) would keep what that
-    place tells of the label.
+    place says of the label.
     """
     order = np.argsort(groups, kind="stable")
     borders = np.flatnonzero(groups[order][1:] != groups[order][:-1]) + 1
@@ -198,7 +198,7 @@ def layers_tried(selection_auroc: NDArray[np.floating], test: Interval, *, name:
     """The test AUROC keeps what the best of all combinations tried (layer, position, penalty) promised on selection.
 
     `selection_auroc` of any shape, NaN where nothing was fitted. Fails where the upper end of the test's interval is
-    more than 0.05 below the promise. The test figure itself stands: nothing was chosen by it.
+    more than 0.05 below the promise. The test estimate itself stands: nothing was chosen by it.
     """
     tried = selection_auroc[np.isfinite(selection_auroc)]
     if tried.size == 0:
@@ -206,7 +206,7 @@ def layers_tried(selection_auroc: NDArray[np.floating], test: Interval, *, name:
     best = float(tried.max())
     detail = (
         f"best of {tried.size} combinations {best:.3f} on selection (median {float(np.median(tried)):.3f}), "
-        f"{_shown(test)} on test: optimism {best - test.estimate:+.3f}"
+        f"{_format(test)} on test: optimism {best - test.estimate:+.3f}"
     )
     return Finding(f"{name} keeps what selection promised", not test.high < best - OPTIMISM, detail)
 
@@ -219,8 +219,8 @@ def _mean_auroc(
     values = [metric_values(auroc, y, score, weights) for y, score in runs]
     estimates = np.array([found.estimate for found in values])
     means = np.mean([found.resamples for found in values], axis=0)
-    return estimates, percentile_interval(float(estimates.mean()), means, weights, level=LEVEL)
+    return estimates, resampled_interval(float(estimates.mean()), means, weights, level=LEVEL)
 
 
-def _shown(figure: Interval) -> str:
-    return f"{figure.estimate:.3f} [{figure.low:.3f}, {figure.high:.3f}]"
+def _format(found: Interval) -> str:
+    return f"{found.estimate:.3f} [{found.low:.3f}, {found.high:.3f}]"

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Severity
-from metaprobe.eval.audits.similar import SIMILAR, nearly_identical, normalise, numbers_of
+from metaprobe.eval.audits.similar import SIMILAR, nearly_identical, normalise, numbers_of, reworded_pairs
 from metaprobe.eval.metrics.agreement import quadratic_weighted_kappa
 from metaprobe.eval.metrics.bootstrap import cluster_weights, interval
 from metaprobe.eval.results import Finding
@@ -27,7 +27,7 @@ RARE = 0.1
 TOLERATED = 0.01
 """Share of test questions that may resemble a seen one."""
 LARGE = 0.05
-"""Share of the answers from which a leak makes the figures unbelievable; below it they are weaker than they look."""
+"""Share of the answers from which a leak makes the numbers unbelievable; below it they are weaker than they look."""
 PROGRAM = "program"
 """The source of labels that a program gave."""
 KAPPA = 0.4
@@ -63,14 +63,14 @@ def repeated_questions(
     for split in splits:
         here = np.sum([_among(number[rows], len(texts)) & asked for rows in split.values()], axis=0) > 1
         repeated |= here
-        rows = _tested(split)
+        rows = _tested_rows(split)
         touched.append(rows[here[number[rows]]])
     count = int(repeated.sum())
     detail = f"{count} of {int(asked.sum())} questions are in two roles"
     if count:
         examples = "; ".join(_short(text) for text in texts[repeated][:2].tolist())
-        detail += f", such as {examples}; {_reach(touched, splits, y)}. Give what is asked the same way one group"
-    return Finding("no question in two roles", not count, detail, _severity(touched, splits))
+        detail += f", such as {examples}; {leak_reach(touched, splits, y)}. Give what is asked the same way one group"
+    return Finding("no question in two roles", not count, detail, leak_severity(touched, splits))
 
 
 def near_duplicates(
@@ -96,8 +96,8 @@ def near_duplicates(
     texts, number = np.unique([normalise(question) for question in questions.tolist()], return_inverse=True)
     masked = np.unique([numbers_of(text, keep=False) for text in texts.tolist()], return_inverse=True)[1]
     asked = texts != ""
-    test = np.array([_among(number[_tested(split)], len(texts)) & asked for split in splits])
-    seen = np.array([_among(number[_seen(split)], len(texts)) for split in splits])
+    test = np.array([_among(number[_tested_rows(split)], len(texts)) & asked for split in splits])
+    seen = np.array([_among(number[_seen_rows(split)], len(texts)) for split in splits])
     hit = test & seen  # (splits, texts); identical ones to begin with
     checked = np.zeros(len(texts), dtype=bool)
     examples: list[str] = []
@@ -109,7 +109,7 @@ def near_duplicates(
             examples += [
                 f"{_short(texts[a])} / {_short(texts[b])}" for a, b in zip(i[leaks][:2], j[leaks][:2], strict=True)
             ]
-    touched = [(rows := _tested(split))[here[number[rows]]] for split, here in zip(splits, hit, strict=True)]
+    touched = [(rows := _tested_rows(split))[here[number[rows]]] for split, here in zip(splits, hit, strict=True)]
     hit, test = hit & checked, test & checked
     template = sum(
         int(np.isin(masked[row_test], masked[row_seen]).sum()) for row_test, row_seen in zip(test, seen, strict=True)
@@ -124,11 +124,41 @@ def near_duplicates(
     if examples:
         detail += f", such as {'; '.join(examples[:2])}"
     if count:
-        detail += f"; {_reach(touched, splits, y)}"
+        detail += f"; {leak_reach(touched, splits, y)}"
     if template > count:
         detail += f"; {_share(template, total)} share their template with a seen one: they differ in digits at most"
     passed = count <= TOLERATED * total
-    return Finding("no near-duplicate questions", passed, detail, _severity(touched, splits))
+    return Finding("no near-duplicate questions", passed, detail, leak_severity(touched, splits))
+
+
+def reworded_questions(
+    questions: NDArray[np.str_], splits: Sequence[Split], *, y: NDArray[np.int64] | None = None
+) -> Finding:
+    """At most 1 % of the test questions are a seen one in other words.
+
+    Of questions of at least 2 numbers and 8 words: with the same numbers and operators, in any order, and the cosine of
+    character n-grams that `reworded_pairs` takes. What has no numbers cannot be judged so. Fails as `near_duplicates`.
+    """
+    texts, number = np.unique([normalise(question) for question in questions.tolist()], return_inverse=True)
+    i, j = reworded_pairs(texts.tolist())
+    touched: list[Rows] = []
+    examples: list[str] = []
+    count = total = 0
+    for split in splits:
+        rows = _tested_rows(split)
+        test, seen = (_among(number[part], len(texts)) for part in (rows, _seen_rows(split)))
+        leaks = test[i] & seen[j] & ~seen[i]  # what is there word for word is counted by others
+        here = np.zeros(len(texts), dtype=bool)
+        here[i[leaks]] = True
+        touched.append(rows[here[number[rows]]])
+        count, total = count + int(here.sum()), total + int(test.sum())
+        examples += [
+            f"{_short(texts[a])} / {_short(texts[b])}" for a, b in zip(i[leaks][:1], j[leaks][:1], strict=True)
+        ]
+    detail = f"{count} of {total} test questions ({_share(count, total)}) are a seen one in other words"
+    if count:
+        detail += f", such as {'; '.join(examples[:2])}; {leak_reach(touched, splits, y)}"
+    return Finding("no reworded questions", count <= TOLERATED * total, detail, leak_severity(touched, splits))
 
 
 def most_moved(y: NDArray[np.int64], rows: Rows, among: Rows) -> float:
@@ -140,21 +170,21 @@ def most_moved(y: NDArray[np.int64], rows: Rows, among: Rows) -> float:
     return float(1 - (1 - wrong) * (1 - right))
 
 
-def _reach(touched: Sequence[Rows], splits: Sequence[Split], y: NDArray[np.int64] | None) -> str:
-    """How many answers a leak touches, and how far the figures can move by it."""
-    rows, tested = np.concatenate(touched), np.concatenate([_tested(split) for split in splits])
+def leak_reach(touched: Sequence[Rows], splits: Sequence[Split], y: NDArray[np.int64] | None) -> str:
+    """How many answers a leak touches, and how far the numbers can move by it."""
+    rows, tested = np.concatenate(touched), np.concatenate([_tested_rows(split) for split in splits])
     words = f"that touches {len(rows)} of {len(tested)} answers ({_share(len(rows), len(tested))})"
     if y is None or not len(rows):
         return words
     return f"{words}, and AUROC can move by at most {most_moved(y, rows, tested):.3f} through it"
 
 
-def _severity(touched: Sequence[Rows], splits: Sequence[Split]) -> Severity:
-    tested = sum(len(_tested(split)) for split in splits)
+def leak_severity(touched: Sequence[Rows], splits: Sequence[Split]) -> Severity:
+    tested = sum(len(_tested_rows(split)) for split in splits)
     return "invalid" if sum(map(len, touched)) > LARGE * tested else "weak"
 
 
-def _tested(split: Split) -> Rows:
+def _tested_rows(split: Split) -> Rows:
     return split.get(TEST, np.empty(0, dtype=np.int64))
 
 
@@ -189,7 +219,7 @@ def label_noise(
 ) -> list[Finding]:
     """One line for each two sources that judged at least 30 answers both: Cohen's kappa of at least 0.4.
 
-    `labels` as from `labels_by_source`, of 0, 1 and NaN. Below that the figures say how well one source is imitated,
+    `labels` as from `labels_by_source`, of 0, 1 and NaN. Below that the numbers say how well one source is imitated,
     not how good the answers are: `invalid`. The detail gives the best AUROC that such noise leaves: `auroc_ceiling`.
     Where the labels in use, `y`, are the program's, another source that disagrees is `weak`: a program does not guess.
     """
@@ -230,7 +260,7 @@ def auroc_ceiling(agreement: float, share: float) -> float:
     return float(min((p / share + (1 - p) / (1 - share)) * (1 - error) / 2, 1.0))
 
 
-def _seen(split: Split) -> Rows:
+def _seen_rows(split: Split) -> Rows:
     return np.concatenate([rows for role, rows in split.items() if role != TEST])
 
 

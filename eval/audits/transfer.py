@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.eval.audits.simpler_predictors import Scores
-from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, percentile_interval
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, resampled_interval
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.strongest_control import metric_values
 from metaprobe.eval.table import AnswerTable
@@ -75,13 +75,13 @@ def transfer_matrix(
         auroc=estimates,
         intervals=tuple(
             tuple(
-                percentile_interval(float(estimates[i, j]), resampled[i, j], weights[:, rows])
+                resampled_interval(float(estimates[i, j]), resampled[i, j], weights[:, rows])
                 for j, rows in enumerate(sets.values())
             )
             for i in range(len(sets))
         ),
         elsewhere=(
-            percentile_interval(float(estimates[off].mean()), resampled[off].mean(axis=0), weights)
+            resampled_interval(float(estimates[off].mean()), resampled[off].mean(axis=0), weights)
             if off.any()
             else None
         ),

@@ -11,12 +11,14 @@ from math import sqrt
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metaprobe.eval.metrics.bootstrap import Interval, interval, percentile_interval, resample_values
+from metaprobe.eval.metrics.bootstrap import Interval, find_groups, interval, resample_values, resampled_interval
 from metaprobe.eval.metrics.ranked import Floats, MetricFunction, Ranked, Value, rank_scores, ratio
 
 DEFAULT_BINS = 15
 EQUAL_WIDTH_BINS = 10
 """As in most papers: 0 to 0.1, above 0.1 to 0.2, ..."""
+TRUE_ERRORS = np.concatenate([np.zeros(1), np.geomspace(0.001, 1.0, 60)])
+"""The true errors that `debiased_ece` compares with what was measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +88,8 @@ def brier_reliability(
 
     Murphy 1973 over bins of equal mass: Brier = reliability - resolution + uncertainty + what varies within the bins,
     doi:10.1175/1520-0450(1973)012<0595:ANVPOT>2.0.CO;2. Each part is freed of the bins' noise as in Ferro and Fricker
-    2012, doi:10.1002/qj.1924, which leaves the sum as it is; with effective numbers of answers as in
-    `rms_calibration_error`, whose square this is. Bins of one answer have no estimate of their noise, and are counted
+    2012, doi:10.1002/qj.1924, which leaves the sum as it is. Multiplicities are copies of one answer, not new answers:
+    a bin counts as (sum w)^2 / (sum w^2) of them. Bins of one answer have no estimate of their noise, and are counted
     with none.
     """
     return _brier_parts(y, score, weight, bins, "reliability")
@@ -133,8 +135,8 @@ def ece(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None, *, bins
 
     Naeini et al. 2015, doi:10.1609/aaai.v29i1.9602, over bins of equal mass, whose bias is less (Roelofs et al. 2022,
     arXiv:2012.08668). Noise in the bins still makes it too high, by some 0.03 for 1,000 answers of a calibrated
-    predictor: read it beside the Brier skill score, or beside `rms_calibration_error`, which is freed of noise. For its
-    interval see `ece_interval`.
+    predictor: read it beside the Brier skill score, or beside `debiased_ece`, which is freed of noise. For its interval
+    see `ece_interval`.
     """
     data = _probabilities(y, score, weight)
     return data.value(_expected_gap(_bin(data, bins)))
@@ -152,7 +154,7 @@ def ece_interval(
     measured = metric or ece
     estimate = float(np.asarray(measured(y, score)))
     values = resample_values(lambda weight: np.asarray(measured(y, score, weight)), weights)
-    return percentile_interval(estimate, np.maximum(values + estimate - np.nanmedian(values), 0.0), weights)
+    return resampled_interval(estimate, np.maximum(values + estimate - np.nanmedian(values), 0.0), weights)
 
 
 def ece_equal_width(
@@ -167,7 +169,7 @@ def ece_equal_width(
     data = _probabilities(y, score, weight)
     # An edge such as 0.3 is not a whole number of tenths in binary: what is within rounding of an edge lies at it.
     index = np.clip(np.ceil(np.round(data.score * bins, 9)).astype(int) - 1, 0, bins - 1)
-    return data.value(_expected_gap(_summed(data, np.tile(index, (len(data.count), 1)), bins)))
+    return data.value(_expected_gap(_sum(data, np.tile(index, (len(data.count), 1)), bins)))
 
 
 def _expected_gap(binned: _Binned) -> Floats:
@@ -175,33 +177,60 @@ def _expected_gap(binned: _Binned) -> Floats:
     return ratio((binned.mass * np.abs(binned.gap)).sum(axis=1), binned.mass.sum(axis=1))
 
 
-def rms_calibration_error(
-    y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None, *, bins: int = DEFAULT_BINS
-) -> Value:
-    """Root-mean-square calibration error over bins, freed of the bins' noise; below 0 means less than noise explains.
+def debiased_ece(
+    y: ArrayLike, score: ArrayLike, weights: NDArray[np.integer], *, bins: int = DEFAULT_BINS, level: float = 0.95
+) -> Interval:
+    """The expected calibration error freed of noise, with its interval; an estimate below 0 is less than noise makes.
 
-    Not the expected calibration error, which is a mean of absolute differences. With a_b the share of ones in bin b
-    and n_b its answers, sign(E) sqrt(|E|) for
-        E = sum over b of (n_b / n) [(mean p - a_b)^2 - a_b (1 - a_b) / (n_b - 1)],
-    the debiased estimate of the squared error in Kumar, Liang and Ma 2019, arXiv:1909.10155, section 5. The root keeps
-    the sign, so that a calibrated predictor averages about 0 instead of whatever clipping leaves. As an l2 error it is
-    at least the l1 error that `ece` estimates, and equal to it where all bins are off by the same amount.
+    Of calibrated scores `ece` is never 0, for the bins' noise adds up, and more of it where answers of one group are
+    alike. Here the noise of each bin's gap is taken from resamples of whole groups (`weights`, as `cluster_weights`
+    gives them). The estimate is the true error, the same in all bins, with which gap and noise together would on
+    average give the `ece` that was measured. The ends are the true errors under which so large, or so small, an `ece`
+    has a chance of 2.5 %. Where less was measured than noise alone makes on average, as much below 0 is returned as
+    would be returned above it for as much more: so calibrated scores average 0, and 0 lies in their interval.
 
-    Multiplicities are taken as copies of one answer, not as new answers: n_b becomes (sum w)^2 / (sum w^2). Otherwise a
-    bootstrap distribution sits above its own estimate, since resampling adds noise and the formula would not know it.
-    A bin with a single answer has no estimate of its noise and counts 0; nan where all bins are such.
+    Bins hold equal mass, of the scores as they are.
     """
-    data = _probabilities(y, score, weight)
-    binned = _bin(data, bins)
-    share = binned.ones / np.maximum(binned.mass, 1)
-    # a (1 - a) / (n_eff - 1), with n_eff - 1 = (mass^2 - squares) / squares
-    noise = ratio(share * (1.0 - share) * binned.squares, binned.mass**2 - binned.squares)
-    known = ~np.isnan(noise)
-    squared = ratio(
-        np.where(known, binned.mass * (binned.gap**2 - np.where(known, noise, 0.0)), 0.0).sum(axis=1),
-        np.where(known.any(axis=1), binned.mass.sum(axis=1), 0.0),
-    )
-    return data.value(np.sign(squared) * np.sqrt(np.abs(squared)))
+    data = _probabilities(y, score, None)
+    scores = np.asarray(score, dtype=np.float64)
+    index = _equal_mass(data, bins)[0][np.searchsorted(-data.score, -scores)]
+    share, gap, noise = _noisy_gaps(scores - np.asarray(y), index, weights)
+    side = np.where(gap < 0, -1.0, 1.0)
+    drawn = np.array([np.abs(error * side + noise) @ share for error in TRUE_ERRORS])  # (errors, R)
+    curves = drawn.mean(axis=1), *np.quantile(drawn, [(1 + level) / 2, (1 - level) / 2], axis=1)
+    found, low, high = (_true_error(float(share @ np.abs(gap)), curve) for curve in curves)
+    return Interval(found, min(low, found), max(high, found), len(scores), len(find_groups(weights)[0]), level)
+
+
+def _noisy_gaps(off: Floats, index: NDArray[np.int_], weights: NDArray[np.integer]) -> tuple[Floats, Floats, Floats]:
+    """Of each bin that holds answers: its share of them, its mean gap `off`, and the gap's noise (R, bins)."""
+    first, member = find_groups(weights)
+    used, place = np.unique(index, return_inverse=True)
+
+    def summed(values: Floats) -> Floats:
+        """(groups, bins)"""
+        total = np.bincount(member * len(used) + place, values, len(first) * len(used))
+        return np.asarray(total.reshape(len(first), len(used)), dtype=np.float64)
+
+    count = summed(np.ones(len(off)))
+    mass, several = count.sum(axis=0), (count > 0).sum(axis=0)
+    gap = summed(off).sum(axis=0) / mass
+    deviation = summed(off - gap[place])
+
+    def noise(weight: NDArray[np.integer]) -> Floats:
+        drawn = weight[:, first].astype(np.float64)
+        return np.asarray(np.nan_to_num(ratio(drawn @ deviation, drawn @ count)))
+
+    # Resampling a bin of k groups shows (k - 1) / k of the variance.
+    found = resample_values(noise, weights) * np.sqrt(several / np.maximum(several - 1, 1))
+    return mass / mass.sum(), gap, found - found.mean(axis=0)
+
+
+def _true_error(measured: float, curve: Floats) -> float:
+    """Where `curve`, what each of `TRUE_ERRORS` makes one measure, reaches what was measured."""
+    rising = np.maximum.accumulate(curve)
+    beyond = measured - rising[0]
+    return float(np.sign(beyond) * np.interp(rising[0] + abs(beyond), rising, TRUE_ERRORS))
 
 
 def reliability_table(
@@ -261,15 +290,21 @@ def _brier(data: Ranked) -> Floats:
 
 
 def _bin(data: Ranked, bins: int) -> _Binned:
+    return _sum(data, _equal_mass(data, bins), bins)
+
+
+def _equal_mass(data: Ranked, bins: int) -> NDArray[np.int_]:
+    """(R, G): the bin of each distinct score."""
     if bins < 1:
         raise ValueError(f"bins must be at least 1; got {bins}")
     whole = np.maximum(data.count.sum(axis=1, keepdims=True), 1)
     # In halves, so that the division alone is inexact and equal masses fall exactly on their bins' edges.
     twice_mid = 2 * np.cumsum(data.count, axis=1) - data.count
-    return _summed(data, np.minimum((bins * twice_mid // (2 * whole)).astype(int), bins - 1), bins)
+    index: NDArray[np.int_] = np.minimum((bins * twice_mid // (2 * whole)).astype(int), bins - 1)
+    return index
 
 
-def _summed(data: Ranked, index: NDArray[np.int_], bins: int) -> _Binned:
+def _sum(data: Ranked, index: NDArray[np.int_], bins: int) -> _Binned:
     """Sums over the bins that `index` (R, G) puts each distinct score into."""
     rows = len(data.count)
     flat = (index + bins * np.arange(rows)[:, None]).ravel()

@@ -14,7 +14,7 @@ FEW_GRADES = 32
 
 def spearman(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Value:
     """Spearman's rank correlation, ties by their mean rank; nan where one side is constant."""
-    first, second, weights, single = _checked(y, score, weight)
+    first, second, weights, single = _check(y, score, weight)
     n = weights.sum(axis=1).astype(np.float64)
     one, other = _midranks(first, weights), _midranks(second, weights)  # (R, n)
     centre = n * ((n + 1) / 2) ** 2
@@ -25,7 +25,7 @@ def spearman(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) ->
 
 def kendall(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Value:
     """Kendall's tau-b, which allows for ties; nan where one side is constant."""
-    first, second, weights, single = _checked(y, score, weight)
+    first, second, weights, single = _check(y, score, weight)
     if len(np.unique(first)) > len(np.unique(second)):
         first, second = second, first
     by_grade = len(np.unique(first)) <= FEW_GRADES
@@ -33,7 +33,7 @@ def kendall(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> 
     return float(value[0]) if single else value
 
 
-def _checked(
+def _check(
     y: ArrayLike, score: ArrayLike, weight: ArrayLike | None
 ) -> tuple[Floats, Floats, NDArray[np.integer], bool]:
     first, second = check_scores(y), check_scores(score)
@@ -45,12 +45,12 @@ def _checked(
 
 def _midranks(values: Floats, weights: NDArray[np.integer]) -> Floats:
     """(R, n): the mean rank of each answer among its copies and equals, 1 for the least."""
-    counts, pool = _pooled(values, weights)
+    counts, pool = _pool(values, weights)
     ranks: Floats = np.cumsum(counts, axis=1) - (counts - 1) / 2
     return ranks[:, pool]
 
 
-def _pooled(values: Floats, weights: NDArray[np.integer]) -> tuple[Floats, NDArray[np.intp]]:
+def _pool(values: Floats, weights: NDArray[np.integer]) -> tuple[Floats, NDArray[np.intp]]:
     """(R, G) multiplicities of the distinct values, ascending, and the place (n,) of each answer's value among them."""
     distinct, pool = np.unique(values, return_inverse=True)
     order = np.argsort(pool, kind="stable")
@@ -62,12 +62,12 @@ def _pooled(values: Floats, weights: NDArray[np.integer]) -> tuple[Floats, NDArr
 
 def _tau_by_grade(grades: Floats, score: Floats, weights: NDArray[np.integer]) -> Floats:
     """(R,): for each grade, the pairs with all lower ones, by how many of these have a lower score."""
-    all_scores, _ = _pooled(score, weights)
-    all_grades, grade = _pooled(grades, weights)
+    all_scores, _ = _pool(score, weights)
+    all_grades, grade = _pool(grades, weights)
     lower = np.zeros_like(all_scores)  # (R, G): answers of lower grades, by score
     concordance = np.zeros(len(weights))
     for number in range(all_grades.shape[1]):
-        here = _pooled(score, weights * (grade == number))[0]
+        here = _pool(score, weights * (grade == number))[0]
         concordance += (here * _before(lower) - lower * _before(here)).sum(axis=1)
         lower += here
     pairs = _pairs(weights.sum(axis=1).astype(np.float64))

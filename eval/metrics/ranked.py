@@ -40,7 +40,7 @@ class Ranked:
     @property
     def squares(self) -> Floats:
         """(R, G): sums of squared multiplicities."""
-        return _pooled(self.weight**2, self.starts)
+        return _pool(self.weight**2, self.starts)
 
     def value(self, values: Floats) -> Value:
         """(R,) values in the form that was asked for."""
@@ -57,10 +57,10 @@ def rank_scores(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None)
     scores, labels = scores[order], labels[order]
     counts: Floats = np.take(weights, order, axis=1).astype(np.float64)  # (R, n)
     starts = np.flatnonzero(np.r_[True, scores[1:] != scores[:-1]])
-    return Ranked(scores[starts], _pooled(counts, starts), _pooled(counts * labels, starts), counts, starts, single)
+    return Ranked(scores[starts], _pool(counts, starts), _pool(counts * labels, starts), counts, starts, single)
 
 
-def _pooled(values: Floats, starts: NDArray[np.intp]) -> Floats:
+def _pool(values: Floats, starts: NDArray[np.intp]) -> Floats:
     """Sums over equal scores: (R, n) to (R, G)."""
     return values if len(starts) == values.shape[1] else np.add.reduceat(values, starts, axis=1)
 

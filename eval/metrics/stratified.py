@@ -14,7 +14,7 @@ class StratifiedAuroc:
     """A metric: P(score of a 1 > score of a 0), both drawn from one stratum, over all such pairs; ties count half.
 
     The mean of the strata's AUROCs, weighted by their pairs. 0.5 for a score that only knows the stratum, however well
-    the strata tell right from wrong. nan where no stratum has both classes.
+    the strata distinguishes right from wrong. nan where no stratum has both classes.
     """
 
     strata: NDArray[np.generic]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metaprobe.eval.metrics.bootstrap import Interval, percentile_interval, resample_values
+from metaprobe.eval.metrics.bootstrap import Interval, resample_values, resampled_interval
 from metaprobe.eval.metrics.delong import holm, normal_p
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.ranked import Floats, MetricFunction
@@ -107,7 +107,7 @@ def paired_interval(
     one: MetricValues, other: MetricValues, weights: NDArray[np.integer], *, level: float = LEVEL
 ) -> Interval:
     """The first less the second, both on these resamples."""
-    return percentile_interval(one.estimate - other.estimate, one.resamples - other.resamples, weights, level=level)
+    return resampled_interval(one.estimate - other.estimate, one.resamples - other.resamples, weights, level=level)
 
 
 def control_comparison(
@@ -135,6 +135,6 @@ def _p_value(difference: Interval, resamples: Floats) -> float:
         return float("nan")
     error = float(known.std(ddof=1))
     if error < 1e-12 and abs(difference.estimate) > 1e-12:
-        # The same in every resample, as between a perfect score and a constant: as rare as resamples can tell.
+        # The same in every resample, as between a perfect score and a constant: as rare as resamples can show.
         return 1 / (known.size + 1)
     return normal_p(difference.estimate, error if error >= 1e-12 else 0.0)

@@ -79,7 +79,7 @@ def response_counts(
 
 def sensitivity(counts: ArrayLike, *, pad: float | None = None) -> tuple[Floats, Floats]:
     """d' and criterion (R,) of the responses, whatever their grades. Counts and `pad` as in `fit_meta_d`."""
-    padded = _padded(counts, pad)
+    padded = _pad(counts, pad)
     quantile: Any = require("scipy.special", "fit").ndtri
     share = ratio(padded[:, :, 1].sum(axis=2), padded.sum(axis=(2, 3)))  # (R, signal): that the response was 1
     false_alarm, hit = quantile(share).T
@@ -95,7 +95,7 @@ def fit_meta_d(counts: ArrayLike, *, pad: float | None = None) -> MetaD:
 
     Raises ValueError for fewer than two grades, and without padding for empty cells.
     """
-    padded = _padded(counts, pad)
+    padded = _pad(counts, pad)
     if padded.shape[3] < 2:
         raise ValueError("all grades are equal: meta-d' needs at least 2")
     d_prime, criterion = sensitivity(padded, pad=0)
@@ -107,7 +107,7 @@ def fit_meta_d(counts: ArrayLike, *, pad: float | None = None) -> MetaD:
     return MetaD(d_prime, criterion, meta_d, likelihood)
 
 
-def _padded(counts: ArrayLike, pad: float | None) -> Floats:
+def _pad(counts: ArrayLike, pad: float | None) -> Floats:
     """(R, 2, 2, K) above 0."""
     raw = np.asarray(counts, dtype=np.float64)
     raw = raw[None] if raw.ndim == 3 else raw

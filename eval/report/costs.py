@@ -14,7 +14,7 @@ from metaprobe.eval.report.layout import (
     Marker,
     Section,
     Table,
-    figure_of,
+    number_of,
     rate,
     share,
     slug,
@@ -51,7 +51,7 @@ def choice_section(policies: Sequence[PolicyResult]) -> Section:
             Column("step_by_step", "Step by step"),
         ),
         rows=tuple(
-            (words(p.policy), rate(p.accuracy), figure_of(p.tokens_per_question, 0), share(p.step_by_step))
+            (words(p.policy), rate(p.accuracy), number_of(p.tokens_per_question, 0), share(p.step_by_step))
             for p in policies
         ),
     )
@@ -147,7 +147,7 @@ def _points(at: int, found: CostQuality) -> Table:
             (
                 words(point.name),
                 words(point.kind),
-                figure_of(point.cost),
+                number_of(point.cost),
                 accuracy(point.accuracy, rate(point.interval)),
                 words("corner" if (point.cost, point.accuracy) in corners else ""),
             )

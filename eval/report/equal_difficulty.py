@@ -9,7 +9,7 @@ from metaprobe.eval.report.layout import (
     count,
     difference,
     estimate,
-    figure_of,
+    number_of,
     share,
     words,
 )
@@ -154,7 +154,7 @@ def _efficiency(found: TwoChoice) -> Table:
                 estimate(row.type2_auroc),
                 estimate(row.meta_d),
                 estimate(row.m_ratio),
-                figure_of(row.bins, 0),
+                number_of(row.bins, 0),
                 words(row.refused),
             )
             for row in found.methods

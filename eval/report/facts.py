@@ -1,4 +1,4 @@
-"""What the figures rest on: accuracy by dimension and level, audits, limits, provenance."""
+"""What the numbers rest on: accuracy by dimension and level, audits, limits, provenance."""
 
 from metaprobe.eval.report.layout import NOTHING, Cell, Column, Section, Table, share, words
 from metaprobe.eval.results import Comparison, Finding
@@ -40,7 +40,7 @@ def accuracy_section(comparison: Comparison) -> Section:
 
 
 def audits_section(audits: tuple[Finding, ...]) -> Section:
-    """What could make the figures mean less than they seem to, those that failed first."""
+    """What could make the numbers mean less than they seem to, those that failed first."""
     passed = sum(audit.passed for audit in audits)
     order = sorted(audits, key=lambda audit: (audit.passed, audit.severity != "invalid"))
     table = Table(
@@ -56,7 +56,13 @@ def audits_section(audits: tuple[Finding, ...]) -> Section:
             for audit in order
         ),
         records=[
-            {"name": audit.name, "passed": int(audit.passed), "severity": audit.severity, "detail": audit.detail}
+            {
+                "name": audit.name,
+                "method": audit.method,
+                "passed": int(audit.passed),
+                "severity": audit.severity,
+                "detail": audit.detail,
+            }
             for audit in audits
         ],
     )
@@ -69,10 +75,23 @@ def audits_section(audits: tuple[Finding, ...]) -> Section:
 
 
 def consequence(audit: Finding) -> str:
-    """What the result of an audit means for the figures; nothing where it passed."""
+    """What the result of an audit means for the numbers of its method, or of every method; empty where it passed."""
     if audit.passed:
         return ""
-    return "the figures cannot be believed" if audit.severity == "invalid" else "the figures are weaker than they look"
+    numbers = f"the numbers of {audit.method}" if audit.method else "the numbers"
+    return f"{numbers} cannot be believed" if audit.severity == "invalid" else f"{numbers} are weaker than they look"
+
+
+def disqualifying_audits(audits: tuple[Finding, ...]) -> dict[str, list[str]]:
+    """Returns the names of the failed audits after which numbers cannot be believed, by the method they are about.
+
+    The key is empty for audits of the answers, after which no method's numbers can be believed.
+    """
+    failed: dict[str, list[str]] = {}
+    for audit in audits:
+        if not audit.passed and audit.severity == "invalid":
+            failed.setdefault(audit.method, []).append(audit.name)
+    return failed
 
 
 def _mark(audit: Finding) -> str:
@@ -84,12 +103,12 @@ def notes_section(notes: tuple[str, ...]) -> Section:
 
 
 def provenance_section(comparison: Comparison) -> Section:
-    """Where the figures come from, and how to make them again."""
+    """Where the numbers come from, and how to make them again."""
     known = comparison.provenance
     table = Table(
         ident="provenance",
-        caption="Where these figures come from. The command makes them again from the same runs; runs that another "
-        "machine collects anew differ a little, and the figures with them.",
+        caption="Where these numbers come from. The command makes them again from the same runs; runs that another "
+        "machine collects anew differ a little, and the numbers with them.",
         columns=(Column("key", "What", "text"), Column("value", "Value", "prose")),
         rows=tuple((words(key), words(value)) for key, value in known.items()),
     )

@@ -6,7 +6,7 @@ Nothing is computed here but the words; where an interval leaves it open, the wo
 from dataclasses import dataclass
 
 from metaprobe.eval.metrics.strongest_control import ControlComparison
-from metaprobe.eval.report.facts import consequence
+from metaprobe.eval.report.facts import consequence, disqualifying_audits
 from metaprobe.eval.report.methods import chosen_in_folds, headline
 from metaprobe.eval.report.threshold_curves import risk_at
 from metaprobe.eval.results import Comparison, MethodResult
@@ -50,24 +50,29 @@ def brief(comparison: Comparison) -> Brief:
             "right. Can its right answers be distinguished from its wrong ones without knowing the solution: by what "
             "it says of its own confidence, or by the signals it gives off while it answers?",
         ),
-        found=tuple(_found(comparison, stated, learned)),
-        sure=tuple(_sure(comparison)),
-        do=tuple(_do(comparison, stated, learned)),
+        found=tuple(_findings(comparison, stated, learned)),
+        sure=tuple(_reliability(comparison)),
+        do=tuple(_advice(comparison, stated, learned)),
     )
 
 
 def verdict_words(comparison: Comparison) -> tuple[str, ...]:
     """What the comparison says, in one to three sentences that go by the paired intervals; empty without methods."""
-    invalid = [audit.name for audit in comparison.audits if not audit.passed and audit.severity == "invalid"]
+    failed = disqualifying_audits(comparison.audits)
     learned = headline(comparison)
     stated = next((method for method in comparison.methods if method.family == "explicit"), None)
     words = []
-    if invalid and comparison.methods:
-        words.append(f"Do not act on these figures before the audits that failed are settled: {', '.join(invalid)}.")
+    if "" in failed and comparison.methods:
+        words.append(f"Do not act on these numbers before the audits that failed are settled: {', '.join(failed[''])}.")
+    if learned is not None and learned.name in failed:
+        words.append(
+            f"Do not act on the numbers of {learned.name} before the audits that it failed are settled: "
+            f"{', '.join(failed[learned.name])}."
+        )
     if learned is not None:
         words.append(_against_controls(learned))
         # A pooled gain never stands alone.
-        words += _within(learned) if learned.controls is not None and learned.controls.beaten else []
+        words += _caution_within_runs(learned) if learned.controls is not None and learned.controls.beaten else []
     if stated is not None:
         words.append(_of_stated(stated))
     return tuple(words)
@@ -103,16 +108,17 @@ def _of_stated(stated: MethodResult) -> str:
     )
 
 
-def _found(comparison: Comparison, stated: MethodResult | None, learned: MethodResult | None) -> list[str]:
+def _findings(comparison: Comparison, stated: MethodResult | None, learned: MethodResult | None) -> list[str]:
     found = []
     if stated is not None:
         given = f"{stated.name}, given for {percent(stated.coverage)} of the answers"
-        found.append(f"What the model says ({given}): {_told(stated)}.")
+        found.append(f"What the model says ({given}): {_describe_auroc(stated)}.")
         found += calibration_words(stated)
     control = comparison.controls[0] if comparison.controls else None
     if control is not None:
         found.append(
-            f"The strongest of {len(comparison.controls)} controls ({control_named(control.name)}): {_told(control)}."
+            f"The strongest of {len(comparison.controls)} controls ({control_named(control.name)}): "
+            f"{_describe_auroc(control)}."
         )
     chosen = next((method for method in comparison.methods if method.name == comparison.best_baseline), None)
     if (
@@ -121,9 +127,11 @@ def _found(comparison: Comparison, stated: MethodResult | None, learned: MethodR
         and control is not None
         and tuple(comparison.baselines) != (control.name,)
     ):
-        found.append(f"The control chosen in advance, in each fold ({chosen_in_folds(comparison)}): {_told(chosen)}.")
+        found.append(
+            f"The control chosen in advance, in each fold ({chosen_in_folds(comparison)}): {_describe_auroc(chosen)}."
+        )
     if learned is not None:
-        found.append(f"The learned method ({learned.name}): {_told(learned)}{_inside(learned)}.")
+        found.append(f"The learned method ({learned.name}): {_describe_auroc(learned)}{_inside(learned)}.")
     best = learned or control
     if best is not None:
         kept = percent(risk_at(comparison, best, 0.5))
@@ -140,7 +148,7 @@ def _inside(method: MethodResult) -> str:
     return f"; of two answers of one run {number(100 * method.within_runs.estimate, 0)} times"
 
 
-def _told(method: MethodResult) -> str:
+def _describe_auroc(method: MethodResult) -> str:
     """AUROC in words."""
     rate = (
         f"of a right and a wrong answer it trusts the right one more {number(100 * method.auroc.estimate, 0)} times in "
@@ -151,11 +159,11 @@ def _told(method: MethodResult) -> str:
     return rate + (", so it is worse than guessing" if method.auroc.high < 0.5 else ", which may be luck")
 
 
-def _sure(comparison: Comparison) -> list[str]:
+def _reliability(comparison: Comparison) -> list[str]:
     size = comparison.methods[0].auroc
     said = [
         f"Every answer was judged by models that saw no answer to its group of questions; there are {size.groups:,} "
-        "such groups. The intervals say how much the figures may owe to which groups were drawn; they say nothing of "
+        "such groups. The intervals say how much the numbers may owe to which groups were drawn; they say nothing of "
         "other models, or of questions of another kind."
     ]
     failed = [audit for audit in comparison.audits if not audit.passed]
@@ -163,27 +171,30 @@ def _sure(comparison: Comparison) -> list[str]:
         said.append(f"{len(comparison.audits) - len(failed)} of {len(comparison.audits)} audits passed.")
     said += [f"Failed: {audit.name}; {consequence(audit)}." for audit in failed if audit.severity == "invalid"]
     if weak := sum(audit.severity != "invalid" for audit in failed):
-        said.append(f"The figures are weaker than they look, by {weak} of the audits.")
+        said.append(f"{weak} of the audits failed in a way that makes numbers weaker than they look.")
     if size.groups < FEW_GROUPS:
         said.append(f"{size.groups} groups are few: small differences cannot be seen.")
     return said
 
 
-def _do(comparison: Comparison, stated: MethodResult | None, learned: MethodResult | None) -> list[str]:
-    if any(not audit.passed and audit.severity == "invalid" for audit in comparison.audits):
-        return ["Do not act on these figures before the audits that failed are settled."]
+def _advice(comparison: Comparison, stated: MethodResult | None, learned: MethodResult | None) -> list[str]:
+    failed = disqualifying_audits(comparison.audits)
+    if "" in failed:
+        return ["Do not act on these numbers before the audits that failed are settled."]
+    if learned is not None and learned.name in failed:
+        learned = None
     control = next((control for control in comparison.controls if control.auroc.low > 0.5), None)
-    tells = learned is not None and learned.auroc.low > 0.5
+    informative = learned is not None and learned.auroc.low > 0.5
     advice = []
-    if learned is not None and tells and learned.controls is not None and learned.controls.beaten:
+    if learned is not None and informative and learned.controls is not None and learned.controls.beaten:
         advice.append(_use_learned(comparison, learned, learned.controls))
-        advice += _within(learned)
-    elif learned is not None and tells and learned.controls is not None and learned.controls.strongest.beaten:
-        advice.append(_undecided(learned, learned.controls))
+        advice += _caution_within_runs(learned)
+    elif learned is not None and informative and learned.controls is not None and learned.controls.strongest.beaten:
+        advice.append(_advise_more_answers(learned, learned.controls))
     elif control is not None:
         advice.append(f"Use {control_named(control.name)} to decide which answers to check.")
         advice += _falls_short(learned)
-    elif tells:
+    elif informative:
         advice.append("The learned method is better than guessing; compare it with a free number before it is used.")
     else:
         advice.append("Do not rely on any of these scores: none is shown to distinguish right from wrong.")
@@ -198,7 +209,10 @@ def _do(comparison: Comparison, stated: MethodResult | None, learned: MethodResu
         )
     if comparison.methods[0].auroc.groups < FEW_GROUPS:
         advice.append("Collect more questions before anything depends on small differences.")
-    return advice
+    return advice + [
+        f"Do not rely on {method} before the audits that it failed are settled: {', '.join(names)}."
+        for method, names in failed.items()
+    ]
 
 
 def _use_learned(comparison: Comparison, learned: MethodResult, over: ControlComparison) -> str:
@@ -211,7 +225,7 @@ def _use_learned(comparison: Comparison, learned: MethodResult, over: ControlCom
     )
 
 
-def _within(learned: MethodResult) -> list[str]:
+def _caution_within_runs(learned: MethodResult) -> list[str]:
     """What a reader who uses one model for one task must know of a gain that is there when runs are pooled."""
     over = learned.controls_within
     if over is None or over.beaten:
@@ -223,7 +237,7 @@ def _within(learned: MethodResult) -> list[str]:
     ]
 
 
-def _undecided(learned: MethodResult, over: ControlComparison) -> str:
+def _advise_more_answers(learned: MethodResult, over: ControlComparison) -> str:
     others = ", ".join(control_named(control.name) for control in over.standing)
     return (
         f"The learned method ({learned.name}) beats the strongest control ({control_named(over.strongest.name)}) by "

@@ -19,7 +19,7 @@ from metaprobe.eval.report.layout import (
     Table,
     count,
     estimate,
-    figure_of,
+    number_of,
     share,
     slug,
     words,
@@ -42,7 +42,7 @@ STEP = 10
 def seen_section(seen: SeenTokens | None) -> Section:
     """AUROC against tokens seen."""
     if seen is None:
-        return Section(ident="seen", title="How early it can be told")
+        return Section(ident="seen", title="How early right and wrong answers differ")
     dash_of = numbered([method.family for method in seen.methods])
 
     def paint(ax: Axes) -> None:
@@ -82,7 +82,7 @@ def seen_section(seen: SeenTokens | None) -> Section:
     )
     return Section(
         ident="seen",
-        title="How early it can be told",
+        title="How early right and wrong answers differ",
         intro="How well right answers are distinguished from wrong ones when only the first tokens are known, as while "
         "an answer streams. The same answers everywhere; a shorter one is read to its end.",
         figures=(figure,),
@@ -126,10 +126,10 @@ def layers_section(sweeps: Sequence[LayerSweep]) -> Section:
         title="Layers",
         intro="Linear probes on hidden states. Layer 0 is the embeddings' output, layer i the output of block i. The "
         "layer is chosen on selection data, never on the held-out answers: each fold takes the strongest penalty that "
-        "it cannot tell from the best by one standard error, and the layer best at that. Drawn is the mean over the "
-        "folds, marked what most of them chose; the audits name the best of any single fold, which is higher. A "
-        "checkpoint is none of these probes: it is fitted once more, to the learning part of all groups, and chooses "
-        "its layer there by the same rule, so it may read another layer than most folds did; the held-out figure is "
+        "cannot be distinguished from the best by one standard error, and the layer best at that. Drawn is the mean "
+        "over the folds, marked what most of them chose; the audits name the best of any single fold, which is higher. "
+        "A checkpoint is none of these probes: it is fitted once more, to the learning part of all groups, and chooses "
+        "its layer there by the same rule, so it may read another layer than most folds did; the held-out AUROC is "
         "that of the recipe."
         if sweeps
         else "",
@@ -284,7 +284,7 @@ def _trajectories_table(shown: Sequence[Trajectories]) -> Table:
 
     def at(bands: TrajectoryBands, position: int) -> tuple[Cell, ...]:
         return tuple(
-            figure_of(float(np.interp(position, bands.position, getattr(bands, column.key)))) for column in columns
+            number_of(float(np.interp(position, bands.position, getattr(bands, column.key)))) for column in columns
         )
 
     return Table(

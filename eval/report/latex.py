@@ -49,7 +49,7 @@ def latex(table: Table) -> str:
     if found is None:
         raise ValueError(f"table {table.ident} is too wide or too long for a page of a paper; use its CSV")
     float_name, (size, _, space, small, _) = found
-    rows = [_printed(row) for row in table.shown]
+    rows = [_print(row) for row in table.shown]
     heads = [column for column, _ in rows[0]]
     return "\n".join(
         [
@@ -91,14 +91,14 @@ def _fitting(table: Table) -> tuple[str, Size] | None:
     return None
 
 
-def _printed(row: list[tuple[Column, Cell]]) -> list[tuple[Column, Cell]]:
+def _print(row: list[tuple[Column, Cell]]) -> list[tuple[Column, Cell]]:
     """Without the family, which the page shows as a colour and a paper's reader knows by the name."""
     return [(column, cell) for column, cell in row if column.key != "family"]
 
 
 def _width(table: Table, size: Size) -> float:
     _, letter, space, _, small = size
-    columns = list(zip(*map(_printed, table.shown), strict=True))
+    columns = list(zip(*map(_print, table.shown), strict=True))
     return sum(_column_width(cells, letter, small) + 2 * space for cells in columns) - 2 * space
 
 

@@ -48,7 +48,7 @@ def count(value: int) -> Cell:
     return Cell(f"{value:,}", value)
 
 
-def figure_of(value: float | None, digits: int = 2) -> Cell:
+def number_of(value: float | None, digits: int = 2) -> Cell:
     """A number without an interval."""
     return NOTHING if value is None else Cell(number(value, digits), value)
 

@@ -1,4 +1,4 @@
-"""Which method tells right from wrong: the method table, the tests of its differences, the rarer metrics."""
+"""Which method distinguishes right from wrong: the method table, the tests of its differences, the rarer metrics."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from metaprobe.eval.report.layout import (
     as_records,
     difference,
     estimate,
-    figure_of,
+    number_of,
     rate,
     share,
     words,
@@ -131,7 +131,7 @@ def methods_section(comparison: Comparison) -> Section:
         )
     return Section(
         ident="methods",
-        title="Which method tells right from wrong",
+        title="Which method distinguishes right from wrong",
         tables=(method_table(comparison),),
         data=tuple(t for t in (controls_table(comparison), _more(comparison), _pairs(comparison)) if t.rows),
         data_title="Against every control, more metrics, and tests of the differences",
@@ -178,7 +178,7 @@ def method_table(comparison: Comparison) -> Table:
                 *(metric(method, column) for column in METRICS[2:]),
                 share(method.coverage),
                 words(method.family),
-                *(figure_of(getattr(method.auroc, fact.key)) for fact in facts),
+                *(number_of(getattr(method.auroc, fact.key)) for fact in facts),
             )
             for method in comparison.methods
         ),
@@ -204,7 +204,7 @@ def controls_table(comparison: Comparison) -> Table:
                 words(method.name),
                 words(kind),
                 words(control.name),
-                figure_of(control.estimate),
+                number_of(control.estimate),
                 difference(control.difference, judged=False),
                 Cell(p_value(control.p), control.p),
                 Cell(p_value(control.p_holm), control.p_holm),

@@ -18,7 +18,7 @@ from metaprobe.eval.report.layout import (
     Section,
     Table,
     count,
-    figure_of,
+    number_of,
     share,
     slug,
     words,
@@ -66,8 +66,8 @@ def scores_section(comparison: Comparison) -> Section:
         rows += [
             (
                 words(method.name),
-                figure_of(float(low)),
-                figure_of(float(high)),
+                number_of(float(low)),
+                number_of(float(high)),
                 *(share(float(found[i])) for found in shares),
             )
             for i, (low, high) in enumerate(pairwise(HISTOGRAM))
@@ -171,7 +171,7 @@ def reliability_table(ident: str, of: str, rows: Sequence[tuple[str, str, Bins]]
             Column("n", "Answers"),
         ),
         rows=tuple(
-            (words(name), words(kind), *(figure_of(v) for v in (b.probability, b.accuracy, b.low, b.high)), count(b.n))
+            (words(name), words(kind), *(number_of(v) for v in (b.probability, b.accuracy, b.low, b.high)), count(b.n))
             for name, kind, found in rows
             for b in found
         ),

@@ -31,7 +31,7 @@ def draw_svg(figure: Figure) -> str:
         figure.paint(canvas.subplots())
         text = io.StringIO()
         canvas.savefig(text, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
-    return _embedded(text.getvalue(), figure)
+    return _embed(text.getvalue(), figure)
 
 
 def standalone(svg: str) -> str:
@@ -47,7 +47,7 @@ def standalone(svg: str) -> str:
     return svg.replace("<svg", paper, 1) + "\n"
 
 
-def _embedded(svg: str, figure: Figure) -> str:
+def _embed(svg: str, figure: Figure) -> str:
     svg = svg[svg.index("<svg") :]  # without the XML declaration and document type
     box = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)
     assert box is not None

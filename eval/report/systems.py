@@ -46,7 +46,7 @@ def systems_section(comparison: Comparison) -> Section:
     return Section(
         ident="systems",
         title="Monitoring and control",
-        intro="What the stages of the system do to an answer: whether monitoring tells which answers are wrong, and "
+        intro="What the stages of the system do to an answer: whether monitoring detects which answers are wrong, and "
         "whether control mends them without breaking right ones."
         if there
         else "",
@@ -101,7 +101,7 @@ def _coupling(rows: Sequence[Coupling]) -> Table:
         return any(getattr(row, field) is not None for row in rows for field, _ in flags if part in field)
 
     # Only what the page shows is explained: a column in which no row says anything is not there.
-    asked = "Does the monitor tell which first answers are wrong"
+    asked = "Does the monitor detect which first answers are wrong"
     asked += ", and does control mend those it flags?" if known("fixed") else "?"
     terms = [known("fixed") * "Mended: wrong at first and right at the end"]
     terms += [known("broken") * "Broken: right at first and wrong at the end"]

@@ -46,7 +46,7 @@ def comparison_table(comparison: Comparison) -> str:
     )
     lines = [
         *textwrap.wrap(about.strip(), WIDTH),
-        *(line for block in (first, second, third) for line in ("", *_aligned(block))),
+        *(line for block in (first, second, third) for line in ("", *_align(block))),
         "",
         "^ higher is better, v lower. * interval overlaps no other. Unclear: the interval of the difference holds 0.",
     ]
@@ -77,7 +77,7 @@ def _difference(value: Interval | None) -> str:
     return f"{number(value.estimate, signed=True)} {bounds(value, signed=True)} {verdict(value)}"
 
 
-def _aligned(rows: list[list[str]]) -> list[str]:
+def _align(rows: list[list[str]]) -> list[str]:
     rest = sum(2 + max(map(len, column)) for column in list(zip(*rows, strict=True))[1:])
     rows = [[shorten(row[0], min(NAME_WIDTH, WIDTH - rest)), *row[1:]] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

@@ -88,7 +88,7 @@ def risk_at(comparison: Comparison, method: MethodResult, coverage: float) -> fl
 def _roc_figure(group: _Group, curves: Mapping[str, Roc]) -> Figure:
     def line(method: MethodResult) -> Line:
         curve = curves[method.name]
-        at = _thinned(0, len(curve.wrong))
+        at = _thin(0, len(curve.wrong))
         return 100 * curve.wrong[at], 100 * curve.right[at]
 
     def paint(ax: Axes) -> None:
@@ -111,7 +111,7 @@ def _roc_figure(group: _Group, curves: Mapping[str, Roc]) -> Figure:
 def _risk_figure(group: _Group, curves: Mapping[str, RiskCoverage], error_rate: float) -> Figure:
     def line(method: MethodResult) -> Line:
         curve = curves[method.name]
-        at = _thinned(int(np.searchsorted(curve.coverage, SMALLEST_COVERAGE)), len(curve.risk))
+        at = _thin(int(np.searchsorted(curve.coverage, SMALLEST_COVERAGE)), len(curve.risk))
         return 100 * curve.coverage[at], 100 * curve.risk[at]
 
     def paint(ax: Axes) -> None:
@@ -132,7 +132,7 @@ def _risk_figure(group: _Group, curves: Mapping[str, RiskCoverage], error_rate: 
     )
 
 
-def _thinned(start: int, end: int) -> np.ndarray:
+def _thin(start: int, end: int) -> np.ndarray:
     """Indices of at most `CURVE_POINTS` points, both ends among them."""
     return np.unique(np.linspace(start, end - 1, CURVE_POINTS).astype(int))
 

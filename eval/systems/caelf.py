@@ -41,7 +41,7 @@ class Framework:
 
 @dataclass(frozen=True, slots=True)
 class Contested:
-    """What contests did to the grades of one variant. None where no run can tell."""
+    """What contests did to the grades of one variant. None where no run shows it."""
 
     variant: str
     n: int
@@ -94,7 +94,7 @@ class FeedbackRating:
     criterion: str
     mean: Interval
     highest: Interval
-    """Share of ratings of 5: near 1, the criterion tells nothing apart."""
+    """Share of ratings of 5: near 1, the criterion distinguishes nothing."""
     n: int
     agreement: Interval | None
     """Quadratic weighted kappa with the same judge's rating in the reverse order; nan where neither varies."""

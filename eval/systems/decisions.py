@@ -49,7 +49,7 @@ def _at(point: str, found: list[Decision]) -> PointDecisions:
 
 def _is_forced(decision: Decision) -> bool:
     """Whether the action is not the one that the decision's own numbers call for."""
-    compared = _compared(decision)
+    compared = _compare(decision)
     if compared is None:
         return False
     number, threshold = compared
@@ -57,7 +57,7 @@ def _is_forced(decision: Decision) -> bool:
     return decision.action != (passed if number >= threshold - ROUNDING else failed)
 
 
-def _compared(decision: Decision) -> tuple[float, float] | None:
+def _compare(decision: Decision) -> tuple[float, float] | None:
     passed, failed = COMPARED.get(decision.point, ("", ""))
     if passed not in decision.scores or failed not in decision.scores:
         return None
@@ -66,7 +66,7 @@ def _compared(decision: Decision) -> tuple[float, float] | None:
 
 def _why(point: str, decisions: list[Decision]) -> str:
     """What kept all decisions on one side of a threshold; the last reason where there is none."""
-    pairs = [pair for decision in decisions if (pair := _compared(decision)) is not None]
+    pairs = [pair for decision in decisions if (pair := _compare(decision)) is not None]
     if len(pairs) < len(decisions):
         return decisions[-1].reason
     numbers, thresholds = [number for number, _ in pairs], sorted({f"{threshold:.3g}" for _, threshold in pairs})

@@ -43,7 +43,7 @@ class ScoreAgreement:
     exact: Interval | None
     """Share of equal scores."""
     missing: int
-    """Scores that could not be read, or lie outside the trait's range: in neither figure."""
+    """Scores that could not be read, or lie outside the trait's range: in neither number."""
 
 
 @dataclass(frozen=True, slots=True)

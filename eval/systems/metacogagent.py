@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, mean_interval
-from metaprobe.eval.metrics.calibration import brier_skill, ece, ece_equal_width, rms_calibration_error
+from metaprobe.eval.metrics.calibration import brier_skill, debiased_ece, ece, ece_equal_width
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Run
 from metaprobe.routing.paper import EXECUTE
@@ -39,7 +39,8 @@ class StatedCalibrationTable:
     """Over 15 bins of equal mass."""
     ece_equal_width: Interval
     """Over 10 bins of equal width, as the paper's 0.087 is."""
-    rms_calibration_error: Interval
+    ece_debiased: Interval
+    """The first, freed of noise."""
     brier_skill: Interval
     """nan where all answers are right, or all wrong."""
     n: int
@@ -48,7 +49,7 @@ class StatedCalibrationTable:
 
 @dataclass(frozen=True, slots=True)
 class MetaCogAgentResult:
-    """The figures of one variant. None where there is nothing to take them over."""
+    """The numbers of one variant. None where there is nothing to take them over."""
 
     items: int
     accuracy: Interval | None
@@ -94,7 +95,7 @@ class OutcomeMatrix:
 
 
 def evaluate(runs: Iterable[Run], *, resamples: int = RESAMPLES, seed: int = 0) -> MetaCogAgentResult:
-    """The figures of runs of one variant, over all and by level and dimension; intervals by a bootstrap over groups.
+    """The numbers of runs of one variant, over all and by level and dimension; intervals by a bootstrap over groups.
 
     Raises `RecordError` for no run.
     """
@@ -218,7 +219,7 @@ def _calibration(
     return StatedCalibrationTable(
         ece=interval(ece, correct, confidence, weights),
         ece_equal_width=interval(ece_equal_width, correct, confidence, weights),
-        rms_calibration_error=interval(rms_calibration_error, correct, confidence, weights),
+        ece_debiased=debiased_ece(correct, confidence, weights),
         brier_skill=interval(brier_skill, correct, confidence, weights),
         n=len(correct),
     )

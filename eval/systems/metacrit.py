@@ -149,7 +149,7 @@ def similarity_flow(
         calls = [call for stage in STAGES for call in run.calls if call.stage == stage]
         if len(calls) < 2 or (reference == "gold" and not run.item.gold):
             continue
-        compared = _compared(run, calls, reference)
+        compared = _compare(run, calls, reference)
         for number, (stage, *texts) in enumerate(compared):
             left, right = (place.setdefault(text, len(place)) for text in texts)
             rows.append((stage, number > 0, group_of(run.item)))
@@ -244,7 +244,7 @@ def _first_answer(run: Run) -> float | None:
     return next((run.label("correct", call.id) for call in run.calls if call.stage == STAGES[0]), None)
 
 
-def _compared(run: Run, calls: list[Call], reference: str) -> list[tuple[str, str, str]]:
+def _compare(run: Run, calls: list[Call], reference: str) -> list[tuple[str, str, str]]:
     """(stage, its text, the text it is compared with)."""
     if reference == "previous":
         return [(call.stage, call.text, before.text) for before, call in pairwise(calls)]

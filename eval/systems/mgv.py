@@ -1,6 +1,6 @@
-"""Monitor-Generate-Verify and its baselines: what the cycles cost, what they gain, and whether the evaluations tell.
+"""Monitor-Generate-Verify and its baselines: what the cycles cost, what they gain, and what evaluations are worth.
 
-For runs of `monitor-generate-verify`, `self-refine` and `self-verification`. The figures of the paper's Table 1, and
+For runs of `monitor-generate-verify`, `self-refine` and `self-verification`. The numbers of the paper's Table 1, and
 what it leaves out: accuracy by cycle, how well evaluation and difficulty rank the answers, where the stop threshold
 might lie.
 """

@@ -1,9 +1,9 @@
-"""Writes docs/research/corrections.md: what version 0.1 said and what fell or changed, with both figures.
+"""Writes docs/research/corrections.md: what version 0.1 said and what fell or changed, with both numbers.
 
     python -m research.claims.corrections
 
 From docs/measured/claims_*.json, which hold {"statement", "page", "before", "after", "verdict", "script"}, one file a
-subject. The script named in a row is what measures its new figure.
+subject. The script named in a row is what measures its new number.
 """
 
 import json
@@ -29,13 +29,13 @@ SUBJECTS = {
 
 INTRO = """# Corrections to version 0.1
 
-Version 0.1 published figures of this project that had not met every control: a constant in the place of the learned
+Version 0.1 published numbers of this project that had not met every control: a constant in the place of the learned
 number, the best agent alone, the same prompt, other orders of the questions, stated confidence before recalibration,
-controls that may spend as much. They have met them now. Each row is a statement that fell or changed; the figures
+controls that may spend as much. They have met them now. Each row is a statement that fell or changed; the numbers
 beside today's statements stand on the pages linked.
 """
 ANSWER = """Version 0.1 made {rows} statements that fell, changed, or were confirmed when every control was measured.
-Of them, {fell} fell or are ties now, {stands} stand, and the others say something else or less than before. The figures
+Of them, {fell} fell or are ties now, {stands} stand, and the others say something else or less than before. The numbers
 of today's pages are the ones to rely on.
 """
 
@@ -63,7 +63,7 @@ def page() -> str:
             [row["statement"], linked(row["page"]), row["before"], row["after"], row["verdict"], f"`{row['script']}`"]
             for row in rows
         ]
-        head = ["statement of 0.1", "page", "figure then", "figure with its controls", "verdict", "script"]
+        head = ["statement of 0.1", "page", "number then", "number with its controls", "verdict", "script"]
         lines += [f"## {heading}", "", *markdown(head, [[flat(cell) for cell in row] for row in cells]), ""]
     return "\n".join(lines).rstrip() + "\n"
 

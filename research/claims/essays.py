@@ -2,7 +2,7 @@
 
     python -m research.claims.essays
 
-Figures of 0.1 are those of its stores, which stay: asap-debate-scaffold (then the only way of asking) and essays-caelf.
+Numbers of 0.1 are those of its stores, which stay: asap-debate-scaffold (then the only way of asking) and essays-caelf.
 """
 
 import json
@@ -27,14 +27,14 @@ def main() -> None:
 def rows() -> list[dict[str, str]]:
     """One a statement."""
     debates = json.loads(QUALITY.read_text(encoding="utf-8"))["debates"]
-    return [early(debates), confident_copies(debates), arguing(), telling()]
+    return [early(debates), confident_copies(debates), arguing(), recognising()]
 
 
 def early(debates: dict[str, Any]) -> dict[str, str]:
     """The paper's claim on arguments whose opening was prescribed, and on those that were asked for zero-shot."""
     then, now = (verdicts(debates[store]["sets"]) for store in (SCAFFOLD, ZERO_SHOT))
     return {
-        "statement": "Whether early windows tell more than the whole response, on debates",
+        "statement": "Whether early windows say more than the whole response, on debates",
         "page": "docs/research/quality.md",
         "before": f"{then}; the prompts prescribed how every argument opens",
         "after": f"asked zero-shot, as in the paper: {now}",
@@ -59,14 +59,14 @@ def confident_copies(debates: dict[str, Any]) -> dict[str, str]:
     return {
         "statement": "Arguments that a program finds critical have the highest mean log-probability",
         "page": "docs/research/quality.md",
-        "before": "AUROC of the mean for not being critical: " + told(then),
-        "after": "zero-shot: " + told(now),
+        "before": "AUROC of the mean for not being critical: " + list_aurocs(then),
+        "after": "zero-shot: " + list_aurocs(now),
         "verdict": "stands" if stands else "stands for one of the roles",
         "script": "research/quality/measure.py measure debates",
     }
 
 
-def told(found: list[list[float]]) -> str:
+def list_aurocs(found: list[list[float]]) -> str:
     pairs = zip(("Advocate", "Skeptic"), found, strict=True)
     return ", ".join(f"{role} {mean:.2f} [{low:.2f}, {high:.2f}]" for role, (mean, low, high) in pairs)
 
@@ -94,8 +94,8 @@ def arguing() -> dict[str, str]:
     }
 
 
-def telling() -> dict[str, str]:
-    """Why: can the models tell an attack?"""
+def recognising() -> dict[str, str]:
+    """Why: can the models recognise an attack?"""
     found = json.loads(ATTACKS.read_text(encoding="utf-8"))
     ways = [row[way]["auroc"] for row in found["rows"] for way in ("plain", "against no context")]
     best = max(ways)
@@ -106,7 +106,7 @@ def telling() -> dict[str, str]:
         "before": "assumed",
         "after": (
             f"{known} of {len(ways)} ways ({len({row['model'] for row in found['rows']})} models, "
-            f"{len({row['wording'] for row in found['rows']})} wordings, plain and less no context) tell "
+            f"{len({row['wording'] for row in found['rows']})} wordings, plain and less no context) distinguish "
             f"{found['attacks']} labelled attacks from {found['supports']} supports with an interval above 0.5; "
             f"the best AUROC is {best[0]:.2f} [{best[1]:.2f}, {best[2]:.2f}]"
         ),

@@ -31,7 +31,7 @@ def rows() -> list[dict[str, str]]:
 
 
 def now(claim: dict[str, str], measured: dict[str, Any]) -> dict[str, str]:
-    """Returns the statement with today's figures, where it speaks of the router at one budget of one data set."""
+    """Returns the statement with today's numbers, where it speaks of the router at one budget of one data set."""
     found = AT.fullmatch(claim["statement"].partition(" than ")[0])
     if found is None or found["set"] not in measured:
         return claim

@@ -18,7 +18,7 @@ from research.systems.figures import ROOT, cell
 
 CLAIMS = ROOT / "docs" / "measured" / "claims_systems.json"
 BEFORE = ROOT / "docs" / "measured" / "said_before_systems.json"
-"""Statement -> page and figure in version 0.1."""
+"""Statement -> page and number in version 0.1."""
 
 
 def main() -> None:
@@ -120,7 +120,7 @@ SPECIAL: dict[str, Callable[[dict[str, str]], tuple[str, str, str]]] = {
     "metacrit": of_metacrit,
     "limits": of_limits,
 }
-"""Where a statement's figure comes from today -> how it is read."""
+"""Where a statement's number comes from today -> how it is read."""
 
 if __name__ == "__main__":
     main()

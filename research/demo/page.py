@@ -1,4 +1,4 @@
-"""Writes the figures of a finished demo into docs/research/demo.md, so that no number there is typed by hand.
+"""Writes the numbers of a finished demo into docs/research/demo.md, so that no number there is typed by hand.
 
     make demo && python -m research.demo.page keep out/demo/report
     python -m research.demo.page page

@@ -72,7 +72,7 @@ def rows_of(probes: dict[str, Any]) -> list[Row]:
 
 
 def below(figures: dict[str, Any], rows: list[Row], folder: str) -> list[str]:
-    """The picture with its alternative text, and what it shows in three sentences."""
+    """Returns the lines of the picture with its alternative text, and of what it shows."""
     stated, learned = figures["curves"]["stated"], figures["curves"]["learned"]
     top = stated["bins"][-1]
     stands = sum(row.stands for row in rows)
@@ -80,18 +80,17 @@ def below(figures: dict[str, Any], rows: list[Row], folder: str) -> list[str]:
     furthest = max(abs(one["mean"] - one["right"][0]) for one in learned["bins"])
     says = (
         f"Left: where these models state a confidence of about {top['mean']:.0%}, {top['right'][0]:.0%} of their "
-        "answers "
-        f"are right ({stated['n']:,} answers of two models to four tasks). A score learned from their "
-        "log-probabilities, "
-        f"on other questions of these tasks, is nowhere more than {100 * furthest:.0f} points from the share of right "
-        "answers."
+        f"answers are right ({stated['n']:,} answers of two models to four tasks). A score learned from their "
+        f"log-probabilities, on other questions of these tasks, is nowhere more than {100 * furthest:.0f} points from "
+        "the share of right answers."
     )
     shows = (
         f"Right: the learned blend of log-probabilities and hidden states lies above stated confidence on {over} of "
         f"{len(rows)} pairs of a model and a task, with intervals that do not overlap. It is shown to be ahead of the "
         f"strongest simple control on {stands} only (filled dots); on the others a free number may do as well."
     )
-    alt = f"Reliability of stated confidence and of a learned score, and AUROC by model and task. {says} {shows}"
+    # What the picture is; what it shows stands below it, where a screen reader reads it as well.
+    alt = "Reliability of stated confidence and of a learned score, and AUROC by model and task"
     return [
         f"![{alt}]({folder}figures/hero.svg)",
         "",

@@ -1,4 +1,4 @@
-"""Whether the blend of docs/research/probes.md beats every control, from the figures of `probes.py measure`."""
+"""Whether the blend of docs/research/probes.md beats every control, from the numbers of `probes.py measure`."""
 
 import json
 from pathlib import Path
@@ -43,7 +43,7 @@ def over_strongest(controls: ControlComparison) -> dict[str, Any]:
 
 
 def with_joined(figures: dict[str, Any]) -> dict[str, Any]:
-    """The figures of docs/measured/probes.json with the joined controls among the methods of each row that has them."""
+    """The numbers of docs/measured/probes.json with the joined controls among the methods of each row that has them."""
     joined = json.loads(MEASURED.read_text(encoding="utf-8"))
     return {
         key: {**row, "methods": {**row["methods"], **joined.get(key, {}).get("methods", {})}}

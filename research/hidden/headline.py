@@ -37,7 +37,7 @@ def main() -> None:
 
 
 def read() -> dict[str, Any]:
-    """The figures of docs/research/probes.md, the joined controls among them."""
+    """The numbers of docs/research/probes.md, the joined controls among them."""
     return probes_controls.with_joined(json.loads(FIGURES.read_text(encoding="utf-8")))
 
 
@@ -84,7 +84,7 @@ def lead(found: list[Gain], accuracy: dict[str, float]) -> str:
     stand = sorted((gain for gain in checked if gain.stands), key=lambda gain: gain.gain)
     parts = [
         "**What holds.** A small learned score (hidden-state probes and log-probabilities, blended) is compared with "
-        "stated confidence, P(true), single log-probabilities, length, being cut, what the prompt alone tells, the "
+        "stated confidence, P(true), single log-probabilities, length, being cut, what the prompt alone shows, the "
         "answer's own words, and all of these joined in one regression. On "
         + (f"{len(stand)} of the" if stand else "none of the")
         + f" {len(checked)} pairs of model and task whose answers are recorded it distinguishes right from wrong "

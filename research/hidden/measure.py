@@ -7,7 +7,7 @@
     python -m research.hidden.measure page
 
 MODELS holds `qwen-coder-0.5b/model.gguf` and `qwen-coder-1.5b/model.gguf`; SmolLM2-135M comes with its wheel. `collect`
-resumes where it was stopped. `measure` keeps its figures in docs/measured/probes.json, from which `page` makes the
+resumes where it was stopped. `measure` keeps its numbers in docs/measured/probes.json, from which `page` makes the
 tables, so that no number there is typed by hand.
 """
 
@@ -178,7 +178,7 @@ def keep(figures: dict[str, Any]) -> None:
 
 @main.command("page")
 def page_command() -> None:
-    """Write the tables of docs/research/probes.md from the figures."""
+    """Write the tables of docs/research/probes.md from the numbers."""
     figures = json.loads(FIGURES.read_text())
     rows = {key: value for key, value in figures.items() if "methods" in value}
     setting = ", ".join(f"{key.replace('/', ' on ')} ({row['tokens']:,} tokens)" for key, row in rows.items())
@@ -352,7 +352,7 @@ def kinds(rows: dict[str, Any]) -> list[str]:
 
 
 def efficiency(rows: dict[str, Any]) -> list[str]:
-    """Type-2 AUROC, meta-d' and M-ratio, of tasks with two choices that the model tells apart."""
+    """Type-2 AUROC, meta-d' and M-ratio, of tasks with two choices that the model distinguishes."""
     lines = [
         [key.replace("/", ", "), name, *(shown(found[what]) for what in ("type2_auroc", "meta_d", "m_ratio"))]
         if not found.get("refused")

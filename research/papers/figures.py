@@ -1,4 +1,4 @@
-"""One figure of a paper beside ours, and what they are made from: for research/papers/page.py."""
+"""One number of a paper beside ours, and what they are made from: for research/papers/page.py."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ HUMAN = "Needs human readers."
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """A difference of ours that the same claim has to survive, in the form of the figure it belongs to."""
+    """A difference of ours that the same claim has to survive, in the form of the number it belongs to."""
 
     name: str
     """What is put in the place of what the claim is about."""
@@ -30,7 +30,7 @@ class Control:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One figure of a paper beside ours."""
+    """One number of a paper beside ours."""
 
     where: str
     """Table or section of the paper."""
@@ -73,13 +73,13 @@ class Section:
 
 
 def figure(where: str, what: str, paper: str, value: Interval | None, form: str = "percent", sign: int = 0) -> Figure:
-    """A figure from an interval."""
+    """A number from an interval."""
     here = None if value is None else (value.estimate, value.low, value.high)
     return Figure(where, what, paper, here, 0 if value is None else value.n, form, sign)
 
 
 def over_orders(where: str, what: str, paper: str, value: OverOrders | None, form: str = "percent") -> Figure:
-    """A figure from several orders of the items."""
+    """A number from several orders of the items."""
     if value is None:
         return Figure(where, what, paper, None, 0, form)
     return dataclasses.replace(figure(where, what, paper, value.value, form), orders=value.spread)
@@ -112,7 +112,7 @@ def _split(value: Interval | OverOrders) -> tuple[Interval, tuple[float, float] 
 
 
 def counted(where: str, what: str, paper: str, count: int) -> Figure:
-    """A figure that is a plain count."""
+    """A number that is a plain count."""
     return Figure(where, what, paper, (count, count, count), count, "count")
 
 

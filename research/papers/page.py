@@ -1,9 +1,9 @@
-"""The papers' figures beside what was measured here: docs/measured/reproduction.json and docs/research/reproduction.md.
+"""The papers' numbers beside what was measured here: docs/measured/reproduction.json and docs/research/reproduction.md.
 
     python -m research.papers.page measure [PAPER ...]    # from the stores in recorded/ and docs/measured/
     python -m research.papers.page page
 
-What every paper reports is in docs/paper_figures/. Whatever stands there is either measured or listed with the reason
+What every paper reports is in docs/paper_numbers/. Whatever stands there is either measured or listed with the reason
 why not; tests/test_measured_pages.py holds the page against it.
 """
 
@@ -27,17 +27,17 @@ TITLES = {
     "early_token_confidence": "Early-token confidence in debate",
     "caelf": "CAELF",
 }
-HEAD = """# The papers' figures, and ours
+HEAD = """# The papers' numbers, and ours
 
-Each figure of the five documents that can be measured with models of this machine, the paper's beside ours; below each
+Each number of the five documents that can be measured with models of this machine, the paper's beside ours; below each
 table, what cannot be, or has not been, with the reason. This page is written by `research/papers/page.py` from the
-runs in `recorded/` and the papers' figures in `docs/paper_figures/`; no number on it is typed by hand.
+runs in `recorded/` and the papers' numbers in `docs/paper_numbers/`; no number on it is typed by hand.
 
 **How to read it.** The papers ran far larger models, mostly behind APIs, in one run without intervals. Ours are small,
-and items, where a paper's were not published, are rebuilt from its description. So a lower figure is no failure to
+and items, where a paper's were not published, are rebuilt from its description. So a lower number is no failure to
 repeat: what can be compared is the *order* of methods and the *direction* of effects. Intervals are of 95 %, by a
 bootstrap over groups; differences are paired on the items. MetaCogAgent learns from the items that came before, so its
-figures are means over ten shuffled orders (seeds 0 to 9), with the smallest and the largest order in parentheses. How
+numbers are means over ten shuffled orders (seeds 0 to 9), with the smallest and the largest order in parentheses. How
 each system is built, and where a paper is silent: [the systems](../systems.md).
 """
 CLAIMS = """## Directions
@@ -59,18 +59,18 @@ Where no control is named, both sides share everything but what is claimed, as i
 
 @click.group()
 def main() -> None:
-    """Measure the papers' figures, and write the page."""
+    """Measure the papers' numbers, and write the page."""
 
 
 @main.command()
 @click.argument("names", nargs=-1, type=click.Choice(list(PAPERS)))
 def measure(names: tuple[str, ...]) -> None:
-    """Measure these papers' figures again, or all; the others keep what was measured before."""
+    """Measure these papers' numbers again, or all; the others keep what was measured before."""
     found = json.loads(FIGURES.read_text(encoding="utf-8")) if FIGURES.exists() else {}
     for name in names or PAPERS:
-        paper = json.loads((ROOT / "docs" / "paper_figures" / f"{name}.json").read_text(encoding="utf-8"))
+        paper = json.loads((ROOT / "docs" / "paper_numbers" / f"{name}.json").read_text(encoding="utf-8"))
         found[name] = dataclasses.asdict(PAPERS[name](paper))
-        print(f"{name}: {len(found[name]['figures'])} figures, {len(found[name]['missing'])} reasons")
+        print(f"{name}: {len(found[name]['figures'])} numbers, {len(found[name]['missing'])} reasons")
         ordered = {name: found[name] for name in PAPERS if name in found}
         FIGURES.write_text(json.dumps(ordered, indent=1) + "\n", encoding="utf-8")
 
@@ -93,7 +93,7 @@ def page(found: dict[str, Any]) -> str:
         ]
         for name, section in found.items()
     ]
-    head = ["document", "its models", "models here", "figures measured", "reasons why others are not"]
+    head = ["document", "its models", "models here", "numbers measured", "reasons why others are not"]
     title, _, rest = HEAD.partition("\n\n")
     parts = [title, "", answer(found), "", rest, *markdown(head, rows), "", CLAIMS, *claims(found), ""]
     for name, section in found.items():
@@ -112,7 +112,7 @@ def answer(found: dict[str, Any]) -> str:
         "to a "
         f"control that the papers do not have. {said['the other way round']} go the other way round, "
         f"{said['depends on the order']} depend on the order of the items, and {said['not controlled']} could not be "
-        f"controlled. {sum(row['here'] is not None for row in rows)} figures stand beside the papers' own, and "
+        f"controlled. {sum(row['here'] is not None for row in rows)} numbers stand beside the papers' own, and "
         f"{missing} could not be measured, each with "
         "its reason."
     )
@@ -184,7 +184,7 @@ def lines_of(title: str, section: dict[str, Any]) -> list[str]:
         lines += ["", *markdown(["where", "what", "paper", "here", "n"], rows)]
     if section["missing"]:
         rows = [[row["where"], row["why"]] for row in section["missing"]]
-        lines += ["", "Not measured:", "", *markdown(["figure", "why not"], rows)]
+        lines += ["", "Not measured:", "", *markdown(["number", "why not"], rows)]
     if section["doubts"]:
         lines += ["", "What the document itself leaves open or contradicts:", ""]
         lines += [f"- {doubt}" for doubt in section["doubts"]]
@@ -192,7 +192,7 @@ def lines_of(title: str, section: dict[str, Any]) -> list[str]:
 
 
 def shown(row: dict[str, Any]) -> str:
-    """Our figure with its interval, in the form of the paper's."""
+    """Our number with its interval, in the form of the paper's."""
     if row["here"] is None:
         return "-"
     scale, form = {"percent": (100, "{:.1f}%"), "points": (100, "{:+.1f}"), "count": (1, "{:,.0f}")}.get(

@@ -1,4 +1,4 @@
-"""What each paper's figures come to on the recorded runs, for research/papers/page.py. A function a paper."""
+"""What each paper's numbers come to on the recorded runs, for research/papers/page.py. A function a paper."""
 
 import dataclasses
 import json
@@ -235,7 +235,7 @@ def early_tokens(paper: dict[str, Any]) -> Section:
     missing = [
         Missing("all of it with GPT-4o-mini and GPT-5-mini", PROPRIETARY.format("them")),
         Missing("figures 2 and 3: trajectories", "Shown as curves without numbers; the report draws ours."),
-        Missing("table 2: its protocol", "No figure, but the scale that the judge uses: the same here."),
+        Missing("table 2: its protocol", "No number, but the scale that the judge uses: the same here."),
     ]
     if not runs:
         missing.insert(0, Missing("section 4.4; tables 1, 3 and 4", NOT_COLLECTED.format("asap-debate")))
@@ -295,4 +295,4 @@ PAPERS: dict[str, Callable[[dict[str, Any]], Section]] = {
     "early_token_confidence": early_tokens,
     "caelf": contestable,
 }
-"""File of docs/paper_figures/ -> what is measured of it."""
+"""File of docs/paper_numbers/ -> what is measured of it."""

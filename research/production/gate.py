@@ -3,7 +3,7 @@
     python -m research.production.gate measure
     python -m research.production.gate page
 
-`measure` trains a gate on each store by the recipe of `metaprobe train gate`; the figures are of held-out folds by
+`measure` trains a gate on each store by the recipe of `metaprobe train gate`; the numbers are of held-out folds by
 group, and are kept in docs/measured/gate.json.
 """
 
@@ -63,7 +63,7 @@ def measured(store: str, agent: str) -> dict[str, Any]:
 
 @main.command("page")
 def page_command() -> None:
-    """Write the section of docs/research/production.md from the figures."""
+    """Write the section of docs/research/production.md from the numbers."""
     lines: list[str] = []
     for title, found in json.loads(FIGURES.read_text(encoding="utf-8")).items():
         audits = f"failed audits: {', '.join(found['failed'])}" if found["failed"] else "all audits passed"
@@ -76,7 +76,11 @@ def report_of(found: dict[str, Any]) -> GateReport:
     """A report as `dataclasses.asdict` and JSON left it."""
     looks = [LookResult(**with_intervals(look)) for look in found["looks"]]
     rates = [
-        RateResult(**with_intervals(rate) | {"uses": tuple(UseResult(**with_intervals(use)) for use in rate["uses"])})
+        RateResult(
+            **with_intervals({name: value for name, value in rate.items() if name != "by_task"})
+            | {"uses": tuple(UseResult(**with_intervals(use)) for use in rate["uses"])},
+            by_task=with_intervals(rate.get("by_task", {})),
+        )
         for rate in found["rates"]
     ]
     return GateReport(tuple(looks), tuple(rates), tuple(found["assumptions"]))

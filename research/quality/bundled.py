@@ -3,7 +3,7 @@
     python -m research.quality.bundled measure      # out-of-fold scores of the recorded runs: minutes of one core
     python -m research.quality.bundled page         # writes the table from docs/measured/bundled_controls.json
 
-The folds are those of `research/stores/bundle.py quality`, so that the figures are those of its card.
+The folds are those of `research/stores/bundle.py quality`, so that the numbers are those of its card.
 """
 
 import json
@@ -21,7 +21,7 @@ from metaprobe.eval.metrics.stratified import StratifiedAuroc
 from metaprobe.eval.metrics.strongest_control import ControlComparison, ControlDifference, against_controls
 from metaprobe.training.crossfit.audit import CONTROLS
 from metaprobe.training.crossfit.folds import crossfit
-from metaprobe.training.crossfit.methods import FeatureTrees, standard_methods
+from metaprobe.training.crossfit.methods import LogprobLadder, standard_methods
 from metaprobe.training.quality.data import load_heads
 from research.blocks import write
 
@@ -39,16 +39,16 @@ def main() -> None:
 
 @main.command()
 def measure() -> None:
-    """Measures, stores the figures, and writes the page."""
+    """Measures, stores the numbers, and writes the page."""
     from research.stores import bundle  # which stores it learns from
 
     stores = [ROOT / name for name in f"{bundle.ANSWERS} {bundle.SHORT}".split()]
     evidence = load_heads(stores, ["correct"])["correct"]
-    trees = FeatureTrees(new_tasks=True)
-    methods = [m for m in standard_methods(evidence, trees=trees) if m.name in (trees.name, *CONTROLS)]
+    ladder = LogprobLadder(new_tasks=True)
+    methods = [m for m in standard_methods(evidence, ladder=ladder) if m.name in (ladder.name, *CONTROLS)]
     fits = crossfit(evidence, methods, on_step=lambda what: click.echo(what, err=True))
-    table, score = evidence.table, fits[trees.name].ranking
-    controls = free_controls(table) | {m.name: fits[m.name].ranking for m in methods if m is not trees}
+    table, score = evidence.table, fits[ladder.name].ranking
+    controls = free_controls(table) | {m.name: fits[m.name].ranking for m in methods if m is not ladder}
     weights = cluster_weights(table.groups.tolist(), RESAMPLES)
     runs = run_of_answers(table)
 
@@ -70,7 +70,7 @@ def measure() -> None:
 
 @main.command("page")
 def page_command() -> None:
-    """Writes the page from the stored figures."""
+    """Writes the page from the stored numbers."""
     write_page(json.loads(MEASURED.read_text(encoding="utf-8")))
 
 

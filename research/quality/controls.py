@@ -1,4 +1,4 @@
-"""Learned scores against the controls, measured for docs/research/quality.md and written there; how figures look."""
+"""Learned scores against the controls, measured for docs/research/quality.md and written there; how numbers look."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -230,7 +230,7 @@ OWN: Mapping[str, tuple[tuple[str, ...], Callable[[Run, Call], str], Mapping[str
     "metacog-eval, Qwen2.5-Coder-0.5B": (("qwen-metacog-eval",), lambda run, call: run.variant, {}),
     "creak-metacrit": (("creak-metacrit",), lambda run, call: call.stage, {}),
 }
-"""Name -> stores that belong together (the same questions), what tells their ways of asking apart, divisions."""
+"""Name -> stores that belong together (the same questions), what distinguishes their ways of asking, divisions."""
 
 
 def debates(store: Path) -> list[DataSet]:

@@ -19,7 +19,7 @@ from research.quality.figures import FOLDS, RESAMPLES, Figures, Measured, about,
 from research.quality.methods import PAPER_WINDOWS, SINGLE, column_scores, filled
 
 ROOT = Path(__file__).parent.parent.parent
-PAPER = ROOT / "docs" / "paper_figures" / "early_token_confidence.json"
+PAPER = ROOT / "docs" / "paper_numbers" / "early_token_confidence.json"
 ROLES = ("advocate", "skeptic")
 COMPARED = (SINGLE, BEST_BASELINE, TREES, BLEND)
 GRU_TARGETS = ("q", "critical")

@@ -1,4 +1,4 @@
-"""The figures of one data set: every method on held-out answers, pooled and within runs, and what they depend on.
+"""The numbers of one data set: every method on held-out answers, pooled and within runs, and what they depend on.
 
 AUROC compares only answers of one outer fold, and within runs only answers of one run and fold: each fold has models of
 its own, and their scales differ, so that pooling over folds would count that difference against whatever is fitted
@@ -156,7 +156,7 @@ def about(of: DataSet) -> Figures:
 
 
 def method_figures(found: Measured, name: str, weights: NDArray[np.int32], several: bool) -> Figures:
-    """One method's figures; differences are paired, to the mean log-probability."""
+    """One method's numbers; differences are paired, to the mean log-probability."""
     y, method, mean = found.of.evidence.table.y, found.judged[name], found.judged[MEAN_LOGPROB]
 
     def over(metric: StratifiedAuroc, other: Judged) -> Packed | None:

@@ -3,7 +3,7 @@
     python -m research.quality.measure measure --data DATA [NAME ...]
     python -m research.quality.measure page
 
-DATA holds the folders of the data sets named in research/quality/data.py. `measure` keeps its figures in
+DATA holds the folders of the data sets named in research/quality/data.py. `measure` keeps its numbers in
 docs/measured/quality.json, set by set, from which `page` makes the page, so that no number there is typed by hand.
 """
 
@@ -95,7 +95,7 @@ def say(what: str) -> None:
 
 @main.command("page")
 def page_command() -> None:
-    """Write docs/research/quality.md from the figures."""
+    """Write docs/research/quality.md from the numbers."""
     PAGE.write_text(page(json.loads(FIGURES.read_text())), encoding="utf-8")
 
 

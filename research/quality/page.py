@@ -1,4 +1,4 @@
-"""docs/research/quality.md from the figures of `quality.py measure`: all numbers and verdicts come from there."""
+"""docs/research/quality.md from the numbers of `quality.py measure`: all numbers and verdicts come from there."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -24,7 +24,7 @@ by weights fitted on calibration rows. *+ run* adds the run's identity. *Best si
 statistic of the paper and its direction, chosen on learning rows; *early* is among the first 3, 5 and 10 tokens,
 *full-response* among the whole. *Lowest group confidence* is after DeepConf, on the tokens' own log-probabilities.
 The *GRU* has 16 units and reads the first 128 tokens. Held-back trees, terms and blend were designed while looking at
-the folds of token_logprobs_qa: there their figures are a little too good, elsewhere not. *EPR* and
+the folds of token_logprobs_qa: there their numbers are a little too good, elsewhere not. *EPR* and
 *WEPR* (artefactual's score, fitted here as its authors do) need the likeliest 15 alternatives of each token: they are
 measured where those were recorded, on one of our own sets; *LightGBM on alternatives too* reads the same
 through our windows.
@@ -35,18 +35,18 @@ A verdict follows from the interval alone: it holds where the whole interval is 
 hold where it is on the other side, and is undecided else. Of many rows a few are on one side by chance."""
 
 READING = """\
-**How the tables read.** Where runs are pooled, level and length tell the run, and trees that are not told the run use
-them for that: on token_logprobs_qa they gain between runs and lose the order within. Told the run (an intercept each),
-a logistic regression on six numbers is ahead of them there, and its blend with trees ties with it; on the other sets
-now the one and now the other is higher. Where answers are long, the level says little, or the wrong way round, and
-what counts is length, the second half, the slope: trees find that, and one single feature, well chosen, finds most of
-it. Holding the trees back helps in some sets and harms in others. Out of domain the six terms lose little between
-tasks, and between models; trees lose more, and from one data set to another they are often near chance where the mean
-is not: train on the task and model it is for. The opening tokens are where answers differ most, as the paper finds,
-and yet not where good and bad differ most; and they are the least sure ones, not the surest."""
+**How the tables read.** Where runs are pooled, level and length reveal the run, and trees that are not given the run
+use them for that: on token_logprobs_qa they gain between runs and lose the order within. Given the run (an intercept
+each), a logistic regression on six numbers is ahead of them there, and its blend with trees ties with it; on the
+other sets now the one and now the other is higher. Where answers are long, the level says little, or the wrong way
+round, and what counts is length, the second half, the slope: trees find that, and one single feature, well chosen,
+finds most of it. Holding the trees back helps in some sets and harms in others. Out of domain the six terms lose
+little between tasks, and between models; trees lose more, and from one data set to another they are often near chance
+where the mean is not: train on the task and model it is for. The opening tokens are where answers differ most, as the
+paper finds, and yet not where good and bad differ most; and they are the least sure ones, not the surest."""
 
 EARLY = """\
-**Early windows (first 3, 5, 10 tokens) tell as much as the full response, or more.** The best early feature less the
+**Early windows (first 3, 5, 10 tokens) say as much as the full response, or more.** The best early feature less the
 best full-response feature, both chosen on learning rows; and trees that know 10 tokens less trees that know all, on
 the answers that have 10. Sets whose median answer has fewer than 20 tokens are marked (s): there the first ten are
 most of it."""
@@ -80,11 +80,11 @@ how an argument begins. The *scaffold* of version 0.1 showed an example and pres
 tokens that early windows read. The zero-shot arguments are judged by the program only: in a small trial
 the 1.5B judge gave almost every one the same grades, whatever its own reasons said against it.
 
-**How these tables read.** The small judge's labels (scaffold) are hardly told by anything that is read off the log-
-probabilities, the paper's early windows among them, and they agree with what a program checks about as often as by
+**How these tables read.** The small judge's labels (scaffold) are hardly predicted by anything that is read off the
+log-probabilities, the paper's early windows among them, and they agree with what a program checks about as often as by
 chance ([the debates](systems.md#early-token-confidence-in-debate)): that these labels mean something is what is in
-doubt here. What the program finds is told better, and the other way round than a user would guess: arguments that copy
-the essay or the other debater, or quote what does not stand in the essay, are written with the *highest* log-
+doubt here. What the program finds is predicted better, and the other way round than a user would guess: arguments that
+copy the essay or the other debater, or quote what does not stand in the essay, are written with the *highest* log-
 probabilities, so that the mean log-probability, taken as confidence, ranks them as the best. That holds in both ways of
 asking. It also means that a gain over the mean is, where the mean lies below one half, mostly the gain of knowing its
 direction: the mean turned about, which takes labels but no model, has one less the AUROC shown, and is what a learned

@@ -103,7 +103,7 @@ def _direct(response: object) -> NDArray[np.float64] | None:
             return None
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
         return None
-    # What is odd about a number is told by the slow way.
+    # What is odd about a number is reported by the slow way.
     table: NDArray[np.float64] = flat.reshape(-1, width)
     return table if flat.max() <= 0 and flat.min() > -np.inf else None
 

@@ -138,7 +138,7 @@ def packed(value: Interval) -> list[float | None]:
 
 @main.command("page")
 def page_command() -> None:
-    """Write the section of docs/research/routing.md from the figures."""
+    """Write the section of docs/research/routing.md from the numbers."""
     write(PAGE, "routing-agents", [*section(json.loads(FIGURES.read_text())), ""])
 
 

@@ -132,7 +132,7 @@ def play(
     """Algorithm 1 over these items one after another, as the pipeline runs it; the profiles learn.
 
     `reads`: what is paid for to know how sure an agent is. `confidence`, (n, A) of all items: that number, by default
-    the stated one, and of a draft its likelihood; `source`: where it is from, as the policy is told.
+    the stated one, and of a draft its likelihood; `source`: where it is from, as the policy is informed.
     """
     found, A = [], len(table.agents)
     if confidence is None:

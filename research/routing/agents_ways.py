@@ -172,7 +172,7 @@ def at_price(table: Table, policy: AgentPolicy, train: Ints, usd: float) -> Agen
 
 
 def one_fold(table: Table, train: Ints, test: Ints, seed: int) -> tuple[Methods, AgentPolicy, dict[str, Any]]:
-    """Every way of deciding, on the items of one fold; the learned policy; what was tuned, and the vote's figures."""
+    """Every way of deciding, on the items of one fold; the learned policy; what was tuned, and the vote's numbers."""
     rules = tuned(table, train)
     within = tuned(table, train, mean(play(table, PaperRules(), train, Profiles()), "usd"))
     found: Methods = {}

@@ -56,7 +56,7 @@ def cascade9(data: Path) -> list[QuestionOutcomes]:
 
 
 def mmlu_pro(data: Path, confidence: str) -> list[QuestionOutcomes]:
-    """Twelve models spread evenly over the sizes that their names tell; chosen before anything was measured.
+    """Twelve models spread evenly over the sizes that their names give; chosen before anything was measured.
 
     Of those whose name gives a size, that are no base model or second packing of another, that answer 95 % of the
     questions and state both confidences for 95 %.

@@ -3,7 +3,7 @@
     python -m research.routing.measure measure --data DATA [SET ...]
     python -m research.routing.measure page
 
-Five splits by question, 70 % to learn from. Figures stand in docs/measured/routing.json, so that no number on the page
+Five splits by question, 70 % to learn from. Numbers stand in docs/measured/routing.json, so that no number on the page
 is typed by hand. One thread; a set takes some minutes, nearly all of them for the router's own fits (`--keep`).
 """
 
@@ -98,7 +98,7 @@ def measured(
 ) -> dict[str, Any]:
     """Every way of routing at every budget of one data set, over so many splits.
 
-    With `keep` the control of shuffled labels is taken from the figures measured `before`, where they have it: its
+    With `keep` the control of shuffled labels is taken from the numbers measured `before`, where they have it: its
     plays are the router's own, and change with the router only.
     """
     data = outcomes_of(chosen.load(folder))
@@ -274,10 +274,10 @@ def microseconds(act: Any, rounds: int = 5000) -> list[float]:
 
 @main.command("page")
 def page_command() -> None:
-    """Write the tables of docs/research/routing.md from the figures."""
+    """Write the tables of docs/research/routing.md from the numbers."""
     figures = json.loads(FIGURES.read_text())
     lines: list[str] = []
-    # Figures from before the controls were tuned finely and mixed have no words, and are shown no more.
+    # Numbers from before the controls were tuned finely and mixed have no words, and are shown no more.
     sets = {name: figures[name] for name in SETS if all("words" in row for row in figures.get(name, OLD)["rows"])}
     missing = [name for name in SETS if name not in sets]
     for name in sets:

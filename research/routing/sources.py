@@ -229,7 +229,7 @@ def constant(table: Table, train: Ints) -> dict[str, Floats]:
 
 @main.command("page")
 def page_command() -> None:
-    """Write the section of docs/research/routing.md from the figures."""
+    """Write the section of docs/research/routing.md from the numbers."""
     write(PAGE, "routing-sources", [*section(json.loads(FIGURES.read_text())), ""])
 
 
@@ -271,10 +271,10 @@ def kind(name: str) -> int:
 
 
 def said(methods: dict[str, Any]) -> list[str]:
-    """What the figures come to, in words that follow from them."""
+    """What the numbers come to, in words that follow from them."""
     own = {learned: methods[f"router on {learned}, given {learned}; price ignored"] for learned in (STATED, READ, BOTH)}
     best = max(own, key=lambda name: own[name]["accuracy"][0])
-    words = {"ahead": "is ahead of", "tie": "cannot be told from", "behind": "is behind"}
+    words = {"ahead": "is ahead of", "tie": "cannot be distinguished from", "behind": "is behind"}
     strongest = methods[own[best]["strongest"]]
     told = [
         f"Most accurate with its own source, the price ignored: the router on {best}, "

@@ -1,6 +1,6 @@
-"""How the learned router stands to every control at a budget: figures, tables and the words that follow from them.
+"""How the learned router stands to every control at a budget: numbers, tables and the words that follow from them.
 
-Jobs of research/routing/measure.py, which keeps the figures and writes the page.
+Jobs of research/routing/measure.py, which keeps the numbers and writes the page.
 """
 
 from collections import Counter

@@ -1,6 +1,6 @@
 """Two questions more about the learned router, on router_cascade9: what a limit on waiting costs, what a log is worth.
 
-Jobs of research/routing/measure.py, which keeps their figures and writes their tables.
+Jobs of research/routing/measure.py, which keeps their numbers and writes their tables.
 """
 
 import dataclasses

@@ -3,7 +3,7 @@
     python -m research.stages.page measure
     python -m research.stages.page page
 
-Five outer folds by problem, five seeds of them; every figure is of problems that a head was not fitted on. Figures
+Five outer folds by problem, five seeds of them; every number is of problems that a head was not fitted on. Numbers
 stand in docs/measured/stages.json, so that no number on the page is typed by hand. A minute or two.
 """
 
@@ -118,7 +118,7 @@ def packed(value: Interval) -> list[float]:
 
 @main.command("page")
 def page_command() -> None:
-    """Write the section of docs/research/routing.md from the figures."""
+    """Write the section of docs/research/routing.md from the numbers."""
     figures = json.loads(FIGURES.read_text(encoding="utf-8"))
     lines = verdicts(figures)
     for name, found in figures.items():

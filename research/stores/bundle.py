@@ -33,7 +33,7 @@ WITHIN = (
     (OVER_STRONGEST, "+.3f", "auroc_within_runs_gain_over_strongest_control"),
     (MEAN_GAIN, "+.3f", "auroc_within_runs_gain_over_mean_log_probability"),
 )
-"""Over pairs of answers of one run (model, task, way of asking): what is said of it, its form, and its figure."""
+"""Over pairs of answers of one run (model, task, way of asking): what is said of it, its form, and its number."""
 ELSEWHERE = tuple(
     (says, form, f"{figure}_without_{by}")
     for says, form, figure in (
@@ -51,7 +51,7 @@ POOLED = (
     (MEAN_GAIN, "+.3f", "auroc_gain_over_mean_log_probability"),
     ("Brier skill", ".3f", "brier_skill"),
 )
-"""Over all answers at home; what has none of these (a gate, a router) shows the first of its figures."""
+"""Over all answers at home; what has none of these (a gate, a router) shows the first of its numbers."""
 FIGURES = {"within runs": WITHIN, "a task or dimension left out": ELSEWHERE, "pooled at home": POOLED}
 """Column -> what it holds; one that no checkpoint has anything in is left out."""
 HIGH_IS_BAD = frozenset({"critical"})
@@ -85,6 +85,8 @@ SHORT = " ".join(
 )
 """Answers of a word or two to further tasks. Learned from `ANSWERS` alone, a predictor is at chance on a task that it
 has not seen; with these it is not."""
+FAMILIES = " ".join(f"recorded/breadth/{model}" for model in ("smollm2-135m", "qwen-coder-0.5b", "qwen-coder-1.5b"))
+"""Answers to 57 small families of tasks, asked for directly and with working."""
 DEBATE = "recorded/asap-debate-scaffold --stage argument --label-source program --target critical"
 """What a program finds in the debates' arguments. What the small judge says of them is no better than chance to learn
 (docs/research/quality.md), so that a checkpoint of its grades would be worth nothing."""
@@ -94,7 +96,7 @@ AGENTS = {"alpha": "smollm2-135m", "beta": "qwen-coder-0.5b", "gamma": "qwen-cod
 """Agent of the recorded MetaCogAgent runs -> its model."""
 
 COMMANDS = {
-    "quality": f"train quality {ANSWERS} {SHORT} --target correct --new-tasks --raw-graph",
+    "quality": f"train quality {ANSWERS} {SHORT} {FAMILIES} --target correct --new-tasks --raw-graph",
     "gate": f"train gate {ANSWERS} --target correct",
     "critical": f"train quality {DEBATE} --raw-graph",
     "router": f"train router recorded/metacog-every-agent --prices {PRICES}",
@@ -167,7 +169,11 @@ def write_table() -> None:
 
 def table(manifests: Mapping[str, Manifest]) -> list[str]:
     """The notes and a row for each checkpoint."""
-    shown = {column: part for column, part in FIGURES.items() if any(told(m, part) != "-" for m in manifests.values())}
+    shown = {
+        column: part
+        for column, part in FIGURES.items()
+        if any(format_metric(m, part) != "-" for m in manifests.values())
+    }
     columns = ["name", "kind", "answers of", "learned from", *shown, "trust"]
     lines = [*notes(manifests), "", f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
     for name, manifest in manifests.items():
@@ -180,7 +186,7 @@ def table(manifests: Mapping[str, Manifest]) -> list[str]:
             manifest.kind,
             models,
             of,
-            *(told(manifest, pooled if part is POOLED else part) for part in shown.values()),
+            *(format_metric(manifest, pooled if part is POOLED else part) for part in shown.values()),
         ]
         cells.append(f"{manifest.trust}{': not shown: ' if manifest.failed else ''}{'; '.join(manifest.failed)}")
         lines.append(f"| {' | '.join(cells)} |")
@@ -210,8 +216,8 @@ def notes(manifests: Mapping[str, Manifest]) -> list[str]:
     return lines
 
 
-def told(manifest: Manifest, figures: Sequence[tuple[str, str, str]]) -> str:
-    """Those of the figures that it has and that mean something, for a cell of the table."""
+def format_metric(manifest: Manifest, figures: Sequence[tuple[str, str, str]]) -> str:
+    """Those of the numbers that it has and that mean something, for a cell of the table."""
     turned = bool(HIGH_IS_BAD & {output.name for output in manifest.outputs})
     found = [
         (says, form, manifest.metrics[key])

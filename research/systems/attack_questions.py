@@ -1,4 +1,4 @@
-"""Can a small model tell whether one argument attacks another? CAELF's Algorithm 1 stands on that question.
+"""Can a small model recognise that one argument attacks another? CAELF's Algorithm 1 stands on that question.
 
     python -m research.systems.attack_questions --data DATA --models MODELS
 
@@ -66,7 +66,7 @@ WORDINGS: dict[str, list[tuple[str, str]]] = {
 @click.option("--pairs", default=30, show_default=True, help="Of each relation.")
 @click.option("--seed", default=0, show_default=True)
 def main(data: Path, models: Path, pairs: int, seed: int) -> None:
-    """Ask every model in every wording, and keep the figures."""
+    """Ask every model in every wording, and keep the numbers."""
     asked = labelled_pairs(data / "arg_microtexts" / "data.jsonl", pairs, seed)
     shipped = Prompts.load("caelf", ("attack",)).messages("attack", argument_1="{first}", argument_2="{second}")
     wordings = {"as shipped": [(message.role, message.content) for message in shipped], **WORDINGS}

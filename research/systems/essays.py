@@ -1,4 +1,4 @@
-"""The sections on essays, debate and CAELF, with what only whole stores can tell: for research/systems/page.py."""
+"""The sections on essays, debate and CAELF, with what only whole stores can show: for research/systems/page.py."""
 
 import json
 from collections.abc import Sequence
@@ -150,7 +150,7 @@ def contest(runs: Sequence[Run], paper: dict[str, Any]) -> Lines:
 
 
 def attack_questions() -> Lines:
-    """Whether these models can tell an attack at all, on pairs that people labelled."""
+    """Whether these models can recognise an attack at all, on pairs that people labelled."""
     if not ATTACKS.exists():
         return []
     found = json.loads(ATTACKS.read_text())
@@ -166,10 +166,10 @@ def attack_questions() -> Lines:
     told = (
         "No model and wording distinguishes them with both intervals above 0.5"
         if not known
-        else f"{len(known)} of {len(rows)} rows tell them apart (intervals above 0.5), at best {best[2]}"
+        else f"{len(known)} of {len(rows)} rows distinguish them (intervals above 0.5), at best {best[2]}"
     )
     return [
-        f"Can these models tell an attack? {found['attacks']} attacks and {found['supports']} supports of "
+        f"Can these models recognise an attack? {found['attacks']} attacks and {found['supports']} supports of "
         "arg_microtexts, labelled by people, by the likelihood of yes against no "
         "(`research/systems/attack_questions.py`). "
         f"{told}.",

@@ -1,4 +1,4 @@
-"""The recorded runs of systems, the papers' figures, and how figures are written: for systems.py and its neighbours."""
+"""The recorded runs of systems, the papers' numbers, and how numbers are written: for systems.py and its neighbours."""
 
 import json
 from collections.abc import Sequence
@@ -27,8 +27,8 @@ def recorded(name: str) -> list[Run]:
 
 
 def paper_of(name: str) -> dict[str, Any]:
-    """The paper's own figures."""
-    found: dict[str, Any] = json.loads((ROOT / "docs" / "paper_figures" / f"{PAPERS[name]}.json").read_text())
+    """The paper's own numbers."""
+    found: dict[str, Any] = json.loads((ROOT / "docs" / "paper_numbers" / f"{PAPERS[name]}.json").read_text())
     return found
 
 
@@ -56,7 +56,7 @@ def points(value: Interval | None) -> str:
 
 
 def packed(value: OverOrders | None) -> dict[str, Any] | None:
-    """A figure over several orders, as it is kept in docs/measured/."""
+    """A number over several orders, as it is kept in docs/measured/."""
     if value is None:
         return None
     return {
@@ -67,7 +67,7 @@ def packed(value: OverOrders | None) -> dict[str, Any] | None:
 
 
 def cell(value: dict[str, Any] | None, form: str) -> str:
-    """A packed figure in a table: mean [interval] (smallest to largest order), these only where the orders differ."""
+    """A packed number in a table: mean [interval] (smallest to largest order), these only where the orders differ."""
     if value is None:
         return "-"
     scale, shape = FORMS[form]
@@ -77,7 +77,7 @@ def cell(value: dict[str, Any] | None, form: str) -> str:
 
 
 FORMS = {"percent": (100, "{:.1f}%"), "points": (100, "{:+.1f}"), "number": (1, "{:.3f}")}
-"""Form of a figure -> what it is multiplied by, and how it is written."""
+"""Form of a number -> what it is multiplied by, and how it is written."""
 
 
 def number(value: Interval | None, form: str = "{:.3f}") -> str:

@@ -5,7 +5,7 @@
 
 From recorded/metacog-every-agent, in which every agent has answered and stated its confidence: no model is asked. The
 items are halved by group; the checkpoints that read one half (a quality predictor on log-probabilities for each agent)
-are trained on the other, and what the controls know is taken from that other half as well. `measure` keeps its figures
+are trained on the other, and what the controls know is taken from that other half as well. `measure` keeps its numbers
 in docs/measured/live_signals.json; `page` writes the sections `live` of docs/research/systems.md and docs/systems.md.
 """
 
@@ -128,7 +128,7 @@ def measured(world: World, read: Floats, orders: Sequence[int] = ORDERS) -> dict
 
 
 def row_of(name: str, ours: Series) -> dict[str, Any]:
-    """The figures of one row."""
+    """The numbers of one row."""
     return {
         "name": name,
         "accuracy": packed(ours.accuracy()),
@@ -161,7 +161,7 @@ def against(ours: Series, controls: dict[str, Floats]) -> dict[str, Any]:
 
 @main.command("page")
 def page_command() -> None:
-    """Write both sections from the figures."""
+    """Write both sections from the numbers."""
     figures = json.loads(FIGURES.read_text(encoding="utf-8"))
     write(PAGE, "live", [*section(figures), ""])
     write(GUIDE, "live", [sentence(figures), ""])
@@ -232,7 +232,7 @@ def verdicts(figures: dict[str, Any]) -> str:
 
 
 def apart(found: dict[str, Any]) -> str:
-    """Whether the signal tells the questions of an agent apart, which is all that a question-level signal can do."""
+    """Whether the signal distinguishes the questions of an agent, which is all that a question-level signal can do."""
     dealt = next(control for control in found["controls"] if control["name"] == WITHIN)
     start = "It does distinguish questions" if dealt["beaten"] else "Nor is it shown to distinguish questions"
     return f"{start}: over the same numbers, {WITHIN}, it has {points(dealt['gain'])} points."

@@ -1,6 +1,6 @@
-"""MetaCogAgent's figures over several orders of the items: mean, interval over groups, and how far the orders differ.
+"""MetaCogAgent's numbers over several orders of the items: mean, interval over groups, and how far the orders differ.
 
-For systems.py, reproduction.py and live_signals.py. A figure is taken in each order; what is shown is the mean over the
+For systems.py, reproduction.py and live_signals.py. A number is taken in each order; what is shown is the mean over the
 orders with an interval by a bootstrap over groups (a group keeps its multiplicity in every order), and the smallest and
 the largest single order. Differences are paired within the order, on the item.
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, percentile_interval, resample_values
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, resample_values, resampled_interval
 from metaprobe.eval.metrics.calibration import ece, ece_equal_width
 from metaprobe.eval.metrics.ranked import MetricFunction
 from metaprobe.eval.metrics.strongest_control import ControlComparison, against_controls
@@ -27,7 +27,7 @@ CALIBRATION: dict[str, MetricFunction] = {"equal mass": ece, "equal width": ece_
 
 @dataclass(frozen=True, slots=True)
 class OverOrders:
-    """One figure over several orders."""
+    """One number over several orders."""
 
     value: Interval
     """The mean over the orders."""
@@ -154,7 +154,7 @@ def _over_orders(
     values = np.mean([resample_values(statistic, weights) for statistic in statistics], axis=0)
     if centred:
         values = np.maximum(values - (np.nanmean(values) - each.mean()), 0.0)
-    found = percentile_interval(float(each.mean()), values, weights)
+    found = resampled_interval(float(each.mean()), values, weights)
     return OverOrders(found, float(each.min()), float(each.max()), len(each))
 
 

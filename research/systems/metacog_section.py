@@ -3,7 +3,7 @@
     python -m research.systems.metacog_section                 # some minutes of one core
     python -m research.systems.page metacogagent
 
-The first keeps its figures in docs/measured/metacogagent.json, from which the second writes.
+The first keeps its numbers in docs/measured/metacogagent.json, from which the second writes.
 """
 
 import json
@@ -26,7 +26,7 @@ Row = dict[str, Any]
 
 
 def main() -> None:
-    """Replay every variant, ablation and sweep; keep the figures."""
+    """Replay every variant, ablation and sweep; keep the numbers."""
     FIGURES.write_text(json.dumps(measured(), indent=1) + "\n", encoding="utf-8")
 
 
@@ -54,7 +54,7 @@ def measured() -> dict[str, Any]:
 
 
 def swept(name: str, value: str, ours: Series, full: Series) -> Row:
-    """The figures of one value of a constant."""
+    """The numbers of one value of a constant."""
     return {
         "constant": name,
         "value": value,
@@ -89,7 +89,7 @@ def metacog(runs: Sequence[Run], paper: dict[str, Any]) -> Lines:
         "",
         *markdown(["variant", "paper: accuracy %, precision, ECE, calls (GPT-4)", "accuracy", *head], rows),
         "",
-        "The controls know of an item what the other half of the groups tells: which agent is the best, how often each "
+        "The controls know of an item what the other half of the groups shows: which agent is the best, how often each "
         "is right. In the last two rows such constants stand in the place of the stated confidence.",
         "",
         "Ablations (table IV, and three of ours), the differences paired on the item in each order:",

@@ -5,7 +5,7 @@
 
 From recorded/gsm8k-mgv (point `iterate`: all three cycles were run) and recorded/metacog-every-agent (points `assess`
 and `assign`: every agent was asked). No model is asked. The questions are halved by group; the quality predictor that
-reads one half was trained on the other. `measure` keeps its figures in docs/measured/operating_points.json (a minute or
+reads one half was trained on the other. `measure` keeps its numbers in docs/measured/operating_points.json (a minute or
 two of one core); `page` writes the section `operating-points` of docs/research/systems.md, and
 claims_decisions.json.
 """
@@ -53,7 +53,7 @@ MEASURED = ROOT / "docs" / "measured" / "operating_points.json"
 
 CLAIMS = ROOT / "docs" / "measured" / "claims_decisions.json"
 REFUSED = [
-    {"before": "no figure was given", "verdict": "fell", "script": "tests/test_contract.py", **row}
+    {"before": "no number was given", "verdict": "fell", "script": "tests/test_contract.py", **row}
     for row in (
         {
             "statement": "`quality` may be replaced in the debate by any predictor, probe or adapter",
@@ -84,7 +84,7 @@ def main() -> None:
 
 @main.command("measure")
 def measure_command() -> None:
-    """Train on each half, decide on the other, keep the figures."""
+    """Train on each half, decide on the other, keep the numbers."""
     cycles, agents = recorded("gsm8k-mgv"), recorded("metacog-every-agent")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UntrustedCheckpoint)  # whether it passes every audit is not the subject here
@@ -106,7 +106,7 @@ def point_of(runs: Sequence[Run], rows: Sequence[Row], own: str, groups: Sequenc
 
 @main.command("page")
 def page_command() -> None:
-    """Write the tables, and what the figures leave of version 0.1."""
+    """Write the tables, and what the numbers leave of version 0.1."""
     measured = json.loads(MEASURED.read_text(encoding="utf-8"))
     write(PAGE, "operating-points", section(measured))
     CLAIMS.write_text(json.dumps(statements(measured), indent=1) + "\n", encoding="utf-8")
@@ -199,7 +199,7 @@ def share_right(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None,
 
 
 def table(measured: Sequence[dict[str, str]], head: Sequence[str], says: str, over: str) -> list[str]:
-    """The figures of one point as a table."""
+    """The numbers of one point as a table."""
     named = [head[0], head[1], head[2].format(says), head[3], head[4].format(over), head[5]]
     return markdown(named, [list(row.values()) for row in measured])
 

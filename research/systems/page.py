@@ -1,4 +1,4 @@
-"""Writes the measured figures into docs/research/systems.md, paper beside ours, from the stores in recorded/; and the
+"""Writes the measured numbers into docs/research/systems.md, paper beside ours, from the stores in recorded/; and the
 tables of docs/system-options.md.
 
 python -m research.systems.page [SECTION ...]
@@ -6,7 +6,7 @@ python -m research.systems.page --whole out/recorded/asap-debate essay-debate
 python -m research.systems.page --whole out/recorded/essays-caelf caelf
 
 Recorded runs on essays hold no texts and no grades by people, which are not ours to give on: what compares with these
-is measured on the store as it was collected (`--whole`), and kept in docs/measured/. So are MetaCogAgent's figures,
+is measured on the store as it was collected (`--whole`), and kept in docs/measured/. So are MetaCogAgent's numbers,
 whose replays take minutes (systems_metacog.py).
 """
 

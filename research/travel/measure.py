@@ -1,8 +1,9 @@
 """What a predictor is worth on models and tasks that it was not made on, and what labels of these add.
 
-    python -m research.travel.measure strangers --data DATA   # leave one model out, one task out: minutes
+    python -m research.travel.measure strangers --data DATA   # one model left out, one task left out
+    python -m research.travel.measure support --data DATA     # is an answer like ours judged better?
     python -m research.travel.measure curve --data DATA       # 50 to 2,842 labels: half an hour of one core
-    python -m research.travel.measure page                    # writes docs/research/travel.md from the kept figures
+    python -m research.travel.measure page                    # writes docs/research/travel.md from the kept numbers
 
 Everything is fitted without the answers it is judged on: their model, or their task. Two models that answered the same
 question are two models: nothing here reads the question.
@@ -17,11 +18,13 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
+from sklearn.neighbors import NearestNeighbors
 
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, paired_difference
 from metaprobe.eval.metrics.calibration import brier_skill, ece
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.stratified import StratifiedAuroc
+from metaprobe.probes.quality import Support
 from metaprobe.probes.terms import TERMS
 from metaprobe.records.errors import RecordError
 from metaprobe.training.common.calibrate import fit_platt
@@ -33,12 +36,12 @@ from research.travel.sets import Answers, join, names_of, others, recorded
 
 ROOT = Path(__file__).parent.parent.parent
 MEASURED = ROOT / "docs" / "measured" / "travel.json"
-FREE = ("mean", "min", "total", "first", "length")
+PLAIN = ("mean", "min", "total", "lowest3", "first", "length")
 """Free numbers that the default is held against, all of them; the mean is the one that anybody would take."""
 SIX = ("mean", "min", "total", "first", "halves", "length")
 RESAMPLES = 1000
 LEAST = 15
-"""Right answers, and wrong ones, that a run needs for a figure of its own."""
+"""Right answers, and wrong ones, that a run needs for a number of its own."""
 TASK_PARTS = 10
 COUNTS = (50, 100, 200, 400, 1000)
 DRAWS = 3
@@ -66,10 +69,14 @@ def strangers(data: Path) -> None:
     scores = {
         "default": _left_out(everything, terms, mine, everything.model, fit_default),
         "six terms": _left_out(everything, terms, mine, everything.model, fit_six),
+        "ladder": _left_out(everything, terms, mine, everything.model, fit_climbed),
     }
     parts = _task_parts(everything.task)
-    away = _left_out(everything, terms, mine, parts, fit_default)
-    free = {name: -terms[:, TERMS.index(name)] for name in FREE}
+    away = {
+        name: np.where(mine, _left_out(everything, terms, mine, parts, fit), scores[name])
+        for name, fit in (("default", fit_default), ("six terms", fit_six), ("ladder", fit_climbed))
+    }
+    free = {name: -terms[:, TERMS.index(name)] for name in PLAIN}
     free["length"] = _either_way(everything, terms[:, TERMS.index("length")])
     rows = []
     for source, model in _cells(everything):
@@ -77,8 +84,8 @@ def strangers(data: Path) -> None:
         rows.append(_row(f"{source}, {model}", everything, here, scores, free))
     found = {
         "rows": rows,
-        "model_left_out": _over_runs(everything, scores["default"], free, scores["six terms"]),
-        "task_left_out": _over_runs(everything, np.where(mine, away, scores["default"]), free, scores["six terms"]),
+        "model_left_out": _over_runs(everything, scores, free),
+        "task_left_out": _over_runs(everything, away, free),
         "answers": len(everything),
         "runs": len(np.unique(everything.run)),
         "tasks": len(np.unique(everything.task)),
@@ -88,11 +95,16 @@ def strangers(data: Path) -> None:
 
 
 def fit_default(terms: Floats, answers: Answers) -> Callable[[Floats], Floats]:
-    """The bundled recipe: the ladder, its steps judged on tasks left out. Trees are tried in the bundled fit alone."""
+    """The bundled recipe, which learns a scale and an average base rate."""
     roles = final_roles(answers.group.tolist(), answers.y)
-    fit = fit_ladder(terms, answers.y, answers.group, answers.run, roles, names=names_of("terms"), domain=answers.task)
-    click.echo(f"default: {fit.reached}", err=True)
+    fit = fit_ladder(terms, answers.y, answers.group, answers.run, roles, names=names_of("terms"), climb=False)
     return fit.score
+
+
+def fit_climbed(terms: Floats, answers: Answers) -> Callable[[Floats], Floats]:
+    """The ladder with its steps, chosen on groups left out of the same models and tasks; without trees."""
+    roles = final_roles(answers.group.tolist(), answers.y)
+    return fit_ladder(terms, answers.y, answers.group, answers.run, roles, names=names_of("terms")).score
 
 
 def fit_six(terms: Floats, answers: Answers) -> Callable[[Floats], Floats]:
@@ -175,9 +187,9 @@ def _row(
     }
 
 
-def _over_runs(answers: Answers, default: Floats, free: dict[str, Floats], six: Floats) -> dict[str, Any]:
+def _over_runs(answers: Answers, scores: dict[str, Floats], free: dict[str, Floats]) -> dict[str, Any]:
     """The mean over runs of the AUROC inside each, and its gain over each number; intervals draw tasks."""
-    named = {"default": default, "six terms": six, **free}
+    named = scores | free
     found, tasks = [], []
     for run in np.unique(answers.run):
         rows = np.flatnonzero(answers.run == run)
@@ -202,6 +214,38 @@ def _over_runs(answers: Answers, default: Floats, free: dict[str, Floats], six: 
 def shown(found: Interval) -> list[float]:
     """Estimate, low and high, to three decimals."""
     return [round(float(value), 3) for value in (found.estimate, found.low, found.high)]
+
+
+@main.command("support")
+@data_option
+def support_command(data: Path) -> None:
+    """Whether an answer that looks like ours is judged better: by the ranges of the terms, and by their density."""
+    ours, theirs = recorded(ROOT), others(data)
+    known, new = ours.features().astype(np.float64), theirs.features().astype(np.float64)
+    calibration = np.random.default_rng(0).random(len(known)) < 0.3
+    centre, spread = known.mean(axis=0), known.std(axis=0)
+    neighbours = NearestNeighbors(n_neighbors=10).fit((known[~calibration] - centre) / spread)
+    far = [neighbours.kneighbors((rows - centre) / spread)[0][:, -1] for rows in (known[calibration], new)]
+    support = Support.fit(known[~calibration].astype(np.float32), known[calibration].astype(np.float32))
+    inside = {"ranges that hold 99 %": np.array(support.contains(new.astype(np.float32)), dtype=np.bool_)}
+    for level in (0.9, 0.99):
+        inside[f"tenth neighbour, {level:.0%} at home"] = far[1] <= np.quantile(far[0], level)
+    score, found = -(new[:, TERMS.index("mean")] + 0.5 * new[:, TERMS.index("length")]), []
+    for name, within in inside.items():
+        for source in np.unique(theirs.source):
+            here = theirs.source == source
+            parts = {side: _inside_run(theirs, score, here & rows) for side, rows in ((1, within), (0, ~within))}
+            found.append({"test": name, "source": str(source), "inside": parts[1], "outside": parts[0]})
+    _keep("support", {"rows": found})
+
+
+def _inside_run(answers: Answers, score: Floats, rows: NDArray[np.bool_]) -> dict[str, Any]:
+    """How many answers, and the AUROC within their runs; none where there are too few of either kind."""
+    y = answers.y[rows]
+    if min(y.sum(), len(y) - y.sum()) < LEAST:
+        return {"answers": len(y)}
+    weights = cluster_weights(answers.group[rows].tolist(), RESAMPLES)
+    return {"answers": len(y), "auroc": shown(interval(StratifiedAuroc(answers.run[rows]), y, score[rows], weights))}
 
 
 @main.command()
@@ -230,8 +274,8 @@ def curve(data: Path) -> None:
     found["0"] = {
         "default": _figures(answers, base[None]),
         "mean": {
-            "auroc": round(float(auroc(answers.y, -plain[:, 1])), 3),
-            "within": round(float(within(answers.y, -plain[:, 1])), 3),
+            "auroc": round(float(auroc(answers.y, -plain[:, TERMS.index("mean")])), 3),
+            "within": round(float(within(answers.y, -plain[:, TERMS.index("mean")])), 3),
         },
     }
     _keep("curve", {"set": CURVE_SET, "answers": len(answers), "draws": DRAWS, "counts": found})

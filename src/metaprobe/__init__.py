@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from metaprobe.probes.quality import QualityPredictor, Verdict
     from metaprobe.probes.signals import Signals
     from metaprobe.records.errors import MissingExtra, RecordError
-    from metaprobe.records.importer import import_file
+    from metaprobe.records.import_store import import_file
     from metaprobe.records.openai_format import parse_response
     from metaprobe.records.store import RunStore
     from metaprobe.routing.gate import StreamingGate
@@ -67,7 +67,7 @@ _LATER = {
     "StreamingGate": "metaprobe.routing.gate",
     "Verdict": "metaprobe.probes.quality",
     "compare": "metaprobe.train",
-    "import_file": "metaprobe.records.importer",
+    "import_file": "metaprobe.records.import_store",
     "load": "metaprobe.loading",
     "parse_response": "metaprobe.records.openai_format",
     "train_adapter": "metaprobe.train",

@@ -19,7 +19,7 @@ digest_option = click.option("--sha256", help="Digest that the checkpoint must h
 @click.argument("checkpoint", type=CHECKPOINT_OR_RUNS, metavar="CHECKPOINT|RUNS")
 @digest_option
 def inspect(checkpoint: str, sha256: str | None) -> None:
-    """What a checkpoint is: contract, figures with intervals, audits, digest. Verifies it first.
+    """What a checkpoint is: contract, metrics with intervals, audits, digest. Verifies it first.
 
     Of a run store: how many runs, calls, labels and hidden states it holds, of which systems, tasks and models.
     """
@@ -70,7 +70,7 @@ def seal(checkpoint: str, out: Path, sha256: str | None) -> None:
 @click.argument("b", type=CHECKPOINT)
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object, for programs.")
 def diff(a: str, b: str, as_json: bool) -> None:
-    """How checkpoint B differs from A: contract, thresholds, figures, data, versions, and answers on A's golden rows.
+    """How checkpoint B differs from A: contract, thresholds, metrics, data, versions, and answers on A's golden rows.
 
     Exit code 0 where they are the same but for the time they were made, 1 where they differ, 2 where one cannot be
     read.

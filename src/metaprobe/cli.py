@@ -5,7 +5,7 @@ import json
 import sys
 import warnings
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import click
 
@@ -14,9 +14,10 @@ from metaprobe.checkpoint_cli import diff, inspect, promote, push_command, seal,
 from metaprobe.checkpoints import CheckpointError
 from metaprobe.collect_cli import collect
 from metaprobe.extract_cli import extract
+from metaprobe.import_cli import import_
 from metaprobe.outcomes_cli import outcomes
 from metaprobe.profiles_cli import label, profiles
-from metaprobe.progress import lines_done, lines_in, live_collection, progress_bar, say, steps
+from metaprobe.progress import lines_done, live_collection, say, steps
 from metaprobe.records.errors import MissingExtra, RecordError
 from metaprobe.router_cli import evaluate, route
 from metaprobe.serve_cli import serve
@@ -106,57 +107,6 @@ def demo(out: Path, llm: str, limit: int | None, batch_size: int, folds: int, se
     click.echo(f"report      {made.report}")
 
 
-@main.command("import", short_help="OpenAI-format lines into a run store.")
-@click.argument("file", type=FILE)
-@click.option("--out", type=FOLDER, required=True, help="Run store to add to.")
-@click.option("--skip-bad", is_flag=True, help="Pass over bad lines and list them, instead of stopping at the first.")
-def import_(file: Path, out: Path, skip_bad: bool) -> None:
-    """Import OpenAI-format JSON lines into a run store.
-
-    Each line: {"response": ..., "labels": {"correct": 1}, "id", "group", "messages", ...}; only "response" is required.
-    Of an answer already stored, what the line says (labels, group, messages, ...) replaces what was said before.
-    """
-    from metaprobe.records.errors import ImportFileError
-    from metaprobe.records.importer import import_file
-    from metaprobe.records.store import RunStore
-
-    try:
-        with progress_bar("import", " lines", lines_in(file)) as bar:
-            on_error: Literal["skip", "stop"] = "skip" if skip_bad else "stop"
-            report = import_file(file, RunStore(out), on_error=on_error, on_line=bar.update)
-    except ImportFileError as error:
-        rest = ". The lines before it are stored; --skip-bad passes over it" if error.line else ""
-        raise click.ClickException(f"{error}{rest}") from error
-    for message in (*report.skipped, *report.notes):
-        click.echo(message, err=True)
-    click.echo(
-        json.dumps(
-            {
-                "imported": report.imported,
-                "already_stored": report.already_stored,
-                "relabelled": report.relabelled,
-                "skipped": len(report.skipped),
-                "labelled": report.labelled,
-                "groups": report.groups,
-                "without_logprobs": report.without_logprobs,
-            }
-        )
-    )
-    if report.without_logprobs:
-        click.echo(
-            f"{report.without_logprobs} lines hold no log-probabilities and are there for their stated confidence: "
-            "nothing is trained on them",
-            err=True,
-        )
-    empty = not (report.imported or report.already_stored or report.skipped)
-    if empty:
-        click.echo(f"{file} holds no lines to import", err=True)
-    if report.imported and not report.labelled:
-        click.echo('none of the lines has "labels", such as {"correct": 1}: nothing can be learned from them', err=True)
-    if empty or report.skipped:
-        sys.exit(1)
-
-
 @main.command(short_help="A verdict for each OpenAI-format line.")
 @click.argument("checkpoint", type=CHECKPOINT)
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path))
@@ -221,10 +171,10 @@ def compare(runs: tuple[Path, ...], out: Path, **named: Any) -> None:
     click.echo(f"report      {out / 'report.html'}")
 
 
-@main.command(short_help="Figures of collected systems, as JSON.")
+@main.command(short_help="Metrics of collected systems, as JSON.")
 @click.argument("runs", type=RUNS, nargs=-1, required=True)
 def summarize(runs: tuple[Path, ...]) -> None:
-    """The figures of collected systems as JSON: accuracy by stage, cost, and what each one's paper reports of it."""
+    """The metrics of collected systems as JSON: accuracy by stage, cost, and what each one's paper reports of it."""
     from metaprobe.collecting.collection_summary import summarize_stores
 
     with steps("reading runs and drawing resamples"):
@@ -233,6 +183,7 @@ def summarize(runs: tuple[Path, ...]) -> None:
 
 
 main.add_command(collect)
+main.add_command(import_)
 main.add_command(inspect)
 main.add_command(verify)
 main.add_command(seal)

@@ -33,7 +33,7 @@ from metaprobe.terminal import (
     type=click.FloatRange(0, 1),
     default=0.9,
     show_default=True,
-    help="Assumed of the model that stopped answers are escalated to, in the figures.",
+    help="Assumed of the model that stopped answers are escalated to, in the numbers.",
 )
 @click.option(
     "--stronger-price",

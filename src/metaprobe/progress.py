@@ -56,12 +56,16 @@ class Lines(tqdm):  # type: ignore[misc]
 
 
 @contextmanager
-def progress_bar(what: str, unit: str, total: int | None = None, *, ends: bool = False) -> Iterator[Any]:
+def progress_bar(
+    what: str, unit: str, total: int | None = None, *, ends: bool = False, scaled: bool = False
+) -> Iterator[Any]:
     """Yields a bar of tqdm: done and all, time passed and left, rate, and what is set beside it.
 
-    `ends`: whether a log has its last line also of what took a moment.
+    `ends`: whether a log has its last line also of what took a moment. `scaled`: whether counts are shown in thousands
+    and millions, as bytes are.
     """
     given = {"desc": what, "unit": unit, "total": total, "file": sys.stderr, "smoothing": 0.05, "leave": False}
+    given["unit_scale"] = scaled
     made = tqdm(**given) if sys.stderr.isatty() else Lines(ends=ends, **given)
     with made as bar, _ticking(bar):
         try:
@@ -91,8 +95,8 @@ def lines_in(file: Path) -> int | None:
 
 @contextmanager
 def steps(first: str = "reading runs") -> Iterator[Callable[[str], None]]:
-    """Yields what is told of each step, in words. Steps that are counted, as `fold 2 of 5, method 3 of 9`, say how long
-    the rest of them will about take."""
+    """Yields a function that shows each step, in words. Steps that are counted, as `fold 2 of 5, method 3 of 9`, say
+    how long the rest of them will about take."""
     kind = tqdm if sys.stderr.isatty() else Lines
     with kind(desc=f"{first:56}", bar_format="{desc}  {elapsed}{postfix}", file=sys.stderr) as bar, _ticking(bar):
         yield StepTimes(bar).tell
@@ -201,7 +205,7 @@ class Live:
 
 @contextmanager
 def live_collection() -> Iterator[Live]:
-    """Yields what is told of a collection."""
+    """Yields what follows a collection."""
     quiet_libraries()
     with progress_bar("collect", " runs", ends=True) as bar:
         yield Live(bar)

@@ -98,7 +98,7 @@ seed_option = click.option(
     "--seed", default=0, show_default=True, type=click.IntRange(0, 2**32 - 1), help="Seed of folds and fits."
 )
 folds_option = click.option(
-    "--folds", default=5, show_default=True, type=click.IntRange(2), help="Outer folds by group, for held-out figures."
+    "--folds", default=5, show_default=True, type=click.IntRange(2), help="Outer folds by group, for held-out metrics."
 )
 model_option = click.option(
     "--llm", default="smollm2-135m", show_default=True, help="Embedded name, folder, GGUF file or hub id."

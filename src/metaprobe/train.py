@@ -53,7 +53,7 @@ def takes(
     return decorate
 
 
-def _listed(stores: Stores) -> list[str | Path]:
+def _list(stores: Stores) -> list[str | Path]:
     return [stores] if isinstance(stores, str | Path) else list(stores)
 
 
@@ -70,7 +70,7 @@ def train_quality(runs: Stores, options: QualityOptions) -> Checkpoint:
     """
     from metaprobe.training.quality.train import train_quality
 
-    return train_quality(_listed(runs), options)
+    return train_quality(_list(runs), options)
 
 
 @takes(HiddenOptions)
@@ -87,7 +87,7 @@ def train_hidden(runs: Stores, options: HiddenOptions) -> Checkpoint:
     """
     from metaprobe.training.hidden.train import train_hidden
 
-    return train_hidden(_listed(runs), options)
+    return train_hidden(_list(runs), options)
 
 
 @takes(GateOptions)
@@ -103,7 +103,7 @@ def train_gate(runs: Stores, options: GateOptions) -> Checkpoint:
     """
     from metaprobe.training.gate.train import train_gate
 
-    return train_gate(_listed(runs), options)
+    return train_gate(_list(runs), options)
 
 
 @takes(RouterOptions)
@@ -134,12 +134,12 @@ def train_adapter(runs: Stores, options: AdapterOptions) -> Checkpoint | None:
     """
     from metaprobe.training.adapter.train import train_adapter
 
-    return train_adapter(_listed(runs), options)
+    return train_adapter(_list(runs), options)
 
 
 @takes(CompareOptions)
 def compare(runs: Stores, options: CompareOptions) -> "Comparison":
-    """Compares what the model says of itself with what its signals tell, and returns every method's figures.
+    """Compares what the model says of itself with what its signals show, and returns every method's metrics.
 
     `runs` is a run store or several. Writes `report.html`, tables, drawings and a row for each answer and method into
     the folder `out`. Raises `RecordError` where the runs do not suffice, `MissingExtra` without the extras `train` and
@@ -151,4 +151,4 @@ def compare(runs: Stores, options: CompareOptions) -> "Comparison":
     """
     from metaprobe.training.comparison.write_comparison import compare
 
-    return compare(_listed(runs), options)
+    return compare(_list(runs), options)

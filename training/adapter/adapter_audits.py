@@ -30,7 +30,7 @@ NOT_MADE = {
 
 
 def control_scores(data: AdapterData, roles: Roles, *, seed: int) -> dict[str, Scores]:
-    """What explains an adapter's figures more simply, fitted in its roles: name -> held-out scores of the test rows."""
+    """What explains an adapter's numbers more simply, fitted in its roles: name -> held-out scores of the test rows."""
     features = np.empty((len(data.table), 0), dtype=np.float32)  # these controls read none
     evidence = Evidence(data.table, features, feature_names=(), schema="")
     return {
@@ -68,5 +68,5 @@ def adapter_audits(
 
 
 def probe_name(when: When) -> str:
-    """What a probe of that moment is called in figures and audits."""
+    """What a probe of that moment is called in numbers and audits."""
     return f"adapter probe {when} the answer"

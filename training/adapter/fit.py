@@ -144,7 +144,7 @@ def fit_adapter(
                     save(work, started_with, progress, scorer, optimizer)
                 on_step(f"step {progress.step} of {total}: selection log loss {progress.losses[-1]:.4f}")
     scorer.load_state_dict(progress.best, strict=False)
-    return FittedAdapter(_merged(scorer), tuple(progress.losses), progress.step, accelerator.is_main_process)
+    return FittedAdapter(_merge(scorer), tuple(progress.losses), progress.step, accelerator.is_main_process)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -229,7 +229,7 @@ def _with_lora(decoder: Any, settings: AdapterSettings, *, base_rate: float) -> 
         return AdapterScorer(peft.get_peft_model(decoder, config), head).train()
 
 
-def _merged(scorer: AdapterScorer) -> AdapterScorer:
+def _merge(scorer: AdapterScorer) -> AdapterScorer:
     decoder: Any = scorer.decoder
     return AdapterScorer(decoder.float().merge_and_unload(), scorer.head).float().cpu().eval()
 

@@ -111,7 +111,7 @@ def write_adapter(
     command: str = "",
     on_step: OnStep = lambda what: None,
 ) -> Checkpoint | None:
-    """Train on the labelled answers of these stores and write the checkpoint; its figures are of itself.
+    """Train on the labelled answers of these stores and write the checkpoint; its numbers are of itself.
 
     Interrupted, it goes on from its state in the folder `work` (by default `path` with `.work` at its end). Once the
     checkpoint is written that state is deleted, and the folder if nothing else is in it. Under `accelerate launch` the
@@ -245,7 +245,7 @@ def _draft(
         contract=contract,
         generator=data.generator,
         calibration=Calibration("platt", "calibration rows, by group; never the held-out ones"),
-        metrics=_measured(data, roles, exported.probability),
+        metrics=_measure(data, roles, exported.probability),
         training=Training(data.fingerprint, len(data.table), groups, seed, command, data.regrouped),
         audits={audit.name: Audit(audit.passed, audit.detail, audit.severity) for audit in report.audits},
         versions={p: version(p) for p in ("torch", "transformers", "peft", "accelerate", "tokenizers", "onnxscript")},
@@ -333,7 +333,7 @@ def _loss_of_int8(
     )
 
 
-def _measured(data: AdapterData, roles: Roles, probability: Mapping[When, NDArray[np.float64]]) -> dict[str, Metric]:
+def _measure(data: AdapterData, roles: Roles, probability: Mapping[When, NDArray[np.float64]]) -> dict[str, Metric]:
     """Figures of the test rows, beside the mean log-probability, which needs no selection."""
     table = data.table.rows(roles.test)
     mean = np.array([np.mean(values) for values in table.logprobs])

@@ -60,7 +60,7 @@ def fit_platt(score: Floats, y: Labels) -> Platt:
     Raises `RecordError` where only one class is there, or a score is not finite.
     """
     targets = _targets(score, y)
-    z, centre, spread = _standardised(score)
+    z, centre, spread = _standardise(score)
     design = np.stack([z, np.ones_like(z)], axis=1)
     slope, intercept = _logistic(design, targets, start=(0.0, _prior(targets)))
     return Platt(slope=slope / spread, intercept=intercept - slope * centre / spread)
@@ -83,12 +83,12 @@ def fit_beta(score: Floats, y: Labels) -> Beta:
 
     The paper calibrates probabilities, and scores are none: here p is the sigmoid of the standardised score, so that
     beta contains every rising line of Platt's and bends at the mean score, whatever the scale. (Platt's probability in
-    place of p is the other way; where scores tell little it hardly varies, and a, b and c cannot be told apart.) On
+    place of p is the other way; where scores say little it hardly varies, and a, b and c cannot be separated.) On
     Platt's targets. a and b are bounded in the fit; the paper drops a negative one and fits again, which ends at the
     same bound. Raises as `fit_platt` does.
     """
     targets = _targets(score, y)
-    z, centre, spread = _standardised(score)
+    z, centre, spread = _standardise(score)
     a, b, c = _logistic(
         beta_design(z),
         targets,
@@ -111,7 +111,7 @@ def fit_isotonic(score: Floats, y: Labels) -> Isotonic:
     values, block = np.unique(regression.fit(score, y).predict(score), return_inverse=True)
     rows = np.bincount(block).astype(np.float64)
     knots = [*zip(np.bincount(block, weights=score) / rows, values, rows, strict=True)]
-    _, _, spread = _standardised(score)
+    _, _, spread = _standardise(score)
     while len(knots) > 1:
         x, p, n = np.array(knots).T
         # A block of nothing but ties with its neighbour has no width: infinitely steep.
@@ -124,7 +124,7 @@ def fit_isotonic(score: Floats, y: Labels) -> Isotonic:
     x, p, n = np.array(knots).T
     if len(p) > 1:  # only the first block can be all wrong, and only the last all right
         p = np.clip(p, min(1 / (n[0] + 2), p[1]), max((n[-1] + 1) / (n[-1] + 2), p[-2]))
-    # As float32 holds them; knots that it cannot tell apart are one.
+    # As float32 holds them; knots that it cannot separate are one.
     x, first = np.unique(x.astype(np.float32).astype(np.float64), return_index=True)
     p = p[first]
     if len(x) == 1:
@@ -241,7 +241,7 @@ def _targets(score: Floats, y: Labels) -> Floats:
     return np.where(y == 1, (positives + 1) / (positives + 2), 1 / (negatives + 2))
 
 
-def _standardised(score: Floats) -> tuple[Floats, float, float]:
+def _standardise(score: Floats) -> tuple[Floats, float, float]:
     """Standardised scores, their mean and their standard deviation (1 where they do not vary)."""
     centre, spread = float(np.mean(score)), float(np.std(score)) or 1.0
     return (score - centre) / spread, centre, spread

@@ -61,7 +61,7 @@ class Cluster:
         self._y, self._roles, self._names, self._start = y, roles, safe(names), start
 
     def grow(self, parameters: Parameters) -> Grown:
-        booster = self._fitted(parameters, self._roles.train, MAX_ROUNDS)
+        booster = self._fit(parameters, self._roles.train, MAX_ROUNDS)
         selection, y = self._X[self._roles.selection], self._y[self._roles.selection]
         known = np.zeros(len(y)) if self._start is None else self._start[self._roles.selection]
         starts = np.cumsum([0, *selection.chunks[0]])
@@ -76,9 +76,9 @@ class Cluster:
         return Grown(parameters, rounds, added + known)
 
     def finish(self, parameters: Parameters, rounds: int) -> Any:
-        return self._fitted(parameters, self._roles.learning, rounds)
+        return self._fit(parameters, self._roles.learning, rounds)
 
-    def _fitted(self, parameters: Parameters, rows: Rows, rounds: int) -> Any:
+    def _fit(self, parameters: Parameters, rows: Rows, rounds: int) -> Any:
         interface = require("lightgbm.dask", "train,dask")
         # Each worker uses the threads it has.
         given = {name: value for name, value in parameters.items() if name not in ("num_threads", "seed")}

@@ -73,7 +73,7 @@ def join_groups(groups: Sequence[str], questions: Sequence[str]) -> Joined:
     own = np.arange(len(names))
     label, most = own, max(FEW, int(SHARE * len(names)))
     for level, links in enumerate((near[:0], near), start=1):
-        linked = _linked(len(names), len(texts), asked, links)
+        linked = _link(len(names), len(texts), asked, links)
         label = np.where(np.bincount(linked)[linked] <= most, level * len(names) + linked, label)
     _, first, number, sizes = np.unique(label, return_index=True, return_inverse=True, return_counts=True)
     standing, several = first[number], (sizes > 1)[number]  # by group: the first one it was joined with, if any
@@ -82,7 +82,7 @@ def join_groups(groups: Sequence[str], questions: Sequence[str]) -> Joined:
     return Joined(names[standing[group]], len(counted), len(np.unique(standing[counted[:, 1]])))
 
 
-def _linked(groups: int, texts: int, asked: Numbers, near: Numbers) -> Numbers:
+def _link(groups: int, texts: int, asked: Numbers, near: Numbers) -> Numbers:
     """(groups,): the component of each, where groups are linked to the texts they ask and near texts to each other."""
     sparse = require("scipy.sparse", "fit")
     ends = np.concatenate([asked + np.array([groups, 0]), near + groups])

@@ -36,7 +36,7 @@ def flag_threshold(
     wrong answers of the calibration rows (with `groups`, one wrong answer of each group that has any). Returns inf
     (flag everything) where n is too small for the rate. Raises `RecordError` for what is no probability or no label.
     """
-    p = _checked(probability, y, {"miss_rate": miss_rate})
+    p = _check(probability, y, {"miss_rate": miss_rate})
     wrong = np.sort(p[_one_a_group(p, y, groups, seed, among=y == 0)])
     missed = np.arange(len(wrong), -1, -1)  # answers left unflagged by a threshold just above 0, 1, ... of them
     allowed = (missed + 1) / (len(wrong) + 1) <= miss_rate
@@ -70,7 +70,7 @@ def accept_threshold(
     have would void the proof where errors do not fall with the probability. Raises `RecordError` for what is no
     probability or no label, and for a grid that does not fall.
     """
-    p = _checked(probability, y, {"error": error, "confidence": confidence})
+    p = _check(probability, y, {"error": error, "confidence": confidence})
     thresholds = np.asarray(
         # Two roundings of a graph below the hundredths, where plateaus of an isotonic map like to lie: a tie stays
         # together on the side on which it was tested.
@@ -91,7 +91,7 @@ def accept_threshold(
     return float(thresholds[last - 1]) if last else float("inf")
 
 
-def _checked(probability: NDArray[np.float64], y: NDArray[np.int64], rates: dict[str, float]) -> NDArray[np.float32]:
+def _check(probability: NDArray[np.float64], y: NDArray[np.int64], rates: dict[str, float]) -> NDArray[np.float32]:
     """The probabilities in float32, as the exported graph answers."""
     for name, rate in rates.items():
         if not 0 < rate < 1:

@@ -11,7 +11,6 @@ from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 from metaprobe.training.common.calibrate import fit_platt
-from metaprobe.training.common.new_tasks import best_elsewhere
 from metaprobe.training.common.roles import Roles
 
 Floats = NDArray[np.float64]
@@ -45,6 +44,8 @@ IMBALANCE = 2.0
 """Answers of the larger class for one of the smaller from which class weights are tried."""
 RISING = ("mean", "median", "min")
 """Statistics that the theory gives a sign: the surer the tokens of a window, the better the answer."""
+FALLING = tuple(f"terms.{name}" for name in ("lowest3", "mean", "min"))
+"""Features with the other sign: these terms are made of surprise, which is minus the log-probability."""
 TREE_ENSEMBLE_OPSET = 15
 """The newest that onnxmltools converts to."""
 
@@ -56,8 +57,7 @@ class Trees:
     booster: Any
     parameters: Parameters
     selection_auroc: float
-    """Of the chosen parameters, on rows they were not fitted on: selection rows, or domains left out; nan for a
-    regression."""
+    """Of the chosen parameters, on the selection rows; nan for a regression."""
 
     def score(self, X: NDArray[np.floating[Any]]) -> Floats:
         """Raw log-odds (n,), or the number itself, before calibration.
@@ -114,7 +114,6 @@ def fit_trees(
     *,
     names: Sequence[str],
     objective: Objective = "binary",
-    domain: NDArray[np.str_] | None = None,
     start: Floats | None = None,
     seed: int = 0,
 ) -> Trees:
@@ -124,9 +123,6 @@ def fit_trees(
     the classes are unequal and kept where both AUROC and recalibrated log loss gain; and a rise with mean, median and
     minimum of every window, kept where it loses nothing. `y` (n,) is higher for better answers: the theory gives the
     sign of a constraint that way round.
-
-    `domain` (n,), the task of each row: settings are chosen by domains left out instead, always with that rise, for no
-    row can tell what an unseen task would lose by it (`metaprobe.training.common.new_tasks`).
 
     `start` (n,): log-odds that are known already; the trees learn what is to be added to them, and are chosen by what
     both reach together.
@@ -139,13 +135,6 @@ def fit_trees(
     merit = _auroc if binary else _closeness
     base: Parameters = {"objective": objective, "metric": METRIC[objective], **COMMON, "seed": seed}
     base["num_threads"] = 1 if X.size < SMALL else 0
-    if domain is not None:
-        base["monotone_constraints"] = _rising(names)
-        parameters, rounds, reached = best_elsewhere(
-            X, y, roles.learning, domain, base=base, names=safe(names), start=start
-        )
-        booster = grower.finish(parameters, rounds)
-        return Trees(float32_thresholds(booster), {**parameters, "rounds": rounds}, reached)
     best = max((grower.grow({**base, **size}) for size in GRID), key=lambda grown: merit(at, grown))
     for more in _refinements(y[roles.train] if binary else None, names):
         tried = grower.grow({**best.parameters, **more})
@@ -177,12 +166,13 @@ def _refinements(y: NDArray[np.int64] | None, names: Sequence[str]) -> Iterator[
     zeros = 0 if y is None else len(y) - ones
     if min(ones, zeros) and max(ones, zeros) >= IMBALANCE * min(ones, zeros):
         yield {"scale_pos_weight": zeros / ones}
-    if any(_rising(names)):
-        yield {"monotone_constraints": _rising(names)}
+    if any(_signs(names)):
+        yield {"monotone_constraints": _signs(names)}
 
 
-def _rising(names: Sequence[str]) -> list[int]:
-    return [int(name.rpartition(".")[2] in RISING) for name in names]
+def _signs(names: Sequence[str]) -> list[int]:
+    """LightGBM's constraint of each feature: 1 where a score may only rise with it, -1 where only fall, 0 for none."""
+    return [-1 if name in FALLING else int(name.rpartition(".")[2] in RISING) for name in names]
 
 
 def _auroc(y: NDArray[np.int64], grown: Grown) -> float:

@@ -1,4 +1,4 @@
-"""What every training writes: a checkpoint with its contract, held-out figures, audits and card."""
+"""What every training writes: a checkpoint with its contract, held-out metrics, audits and card."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ FIGURES = (
     "From outer folds by group with the same recipe; the exported model was then fitted on all groups.",
     "Intervals are of 95 %, by a bootstrap over groups.",
     "",
-    "| figure | estimate | interval | n |",
+    "| metric | estimate | interval | n |",
     "|---|---|---|---|",
 )
 
@@ -104,7 +104,7 @@ def write_checkpoint(path: str | Path, export: Export) -> Checkpoint:
 
 
 def metrics_of(figures: Mapping[str, Interval]) -> dict[str, Metric]:
-    """Returns the figures as a manifest holds them."""
+    """Returns the numbers as a manifest holds them."""
     return {name: Metric(estimate=m.estimate, low=m.low, high=m.high, n=m.n) for name, m in figures.items()}
 
 
@@ -121,7 +121,7 @@ def _cell(name: str) -> str:
 
 
 def trust_lines(failed: Mapping[str, Severity]) -> list[str]:
-    """The first lines of a card: what the failed audits mean, loudly where figures cannot be believed; none if none."""
+    """The first lines of a card: what the failed audits mean, loudly where numbers cannot be believed; none if none."""
     if not failed:
         return []
     meaning = meaning_of(failed)
@@ -148,7 +148,7 @@ def model_card(export: Export) -> str:
         f"- made by `{export.training.command}`, seed {export.training.seed}",
         "",
         *(["## Heads", "", *(f"- {head}" for head in export.heads), ""] if export.heads else []),
-        "## Held-out figures",
+        "## Held-out metrics",
         "",
         *([ELSEWHERE] if any("_without_" in name for name in export.metrics) else []),
         *(FIGURES if export.metrics else ["None was measured."]),

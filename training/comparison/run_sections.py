@@ -61,7 +61,7 @@ def efficiency_of(
 
 
 def sections_of_runs(runs: Sequence[Run], *, seed: int = 0) -> dict[str, Any]:
-    """What monitoring told and control did, as fields of a `Comparison`."""
+    """What monitoring found and control did, as fields of a `Comparison`."""
     found: dict[str, Any] = {"coupling": coupling(runs, seed=seed)}
     criticised = [run for run in runs if run.system == "metacrit"]
     if criticised:

@@ -24,10 +24,11 @@ from metaprobe.training.crossfit.methods import (
     Scores,
     calibrators_of,
 )
+from metaprobe.training.crossfit.terms_control import TERMS_CONTROL, score_by_terms
 from metaprobe.training.linear.states import InMemory
 
 CONTROLS = ("prompt TF-IDF", IDENTITY, "dimension x level table")
-"""Methods of the cross-fit that explain a figure more simply. What needs no fit, such as lengths and the mean
+"""Methods of the cross-fit that explain a number more simply. What needs no fit, such as lengths and the mean
 log-probability, is added by the audits."""
 REFIT_FOLDS = 2
 """Outer folds of the refits on shuffled labels and on noise: their scores need be held out, not good."""
@@ -49,18 +50,18 @@ def audit_method(
     """
     if refits:
         try:
-            return _audited(evidence, fits, method, elsewhere, refits=True, seed=seed)
+            return _audit(evidence, fits, method, elsewhere, refits=True, seed=seed)
         except RecordError as error:
-            report = _audited(evidence, fits, method, elsewhere, refits=False, seed=seed)
+            report = _audit(evidence, fits, method, elsewhere, refits=False, seed=seed)
             return dataclasses.replace(report, skipped=(*report.skipped, f"refits: {error}"))
-    return _audited(evidence, fits, method, elsewhere, refits=False, seed=seed)
+    return _audit(evidence, fits, method, elsewhere, refits=False, seed=seed)
 
 
 def out_of_domain(evidence: Evidence, method: Method, *, seed: int = 0) -> Elsewhere | None:
     """What the recipe reaches on each task, or of one task on each dimension, when it is fitted without it.
 
     None where there are not two, where what is left does not suffice for a fit, or without log-probabilities, which
-    the figures are compared with.
+    the numbers are compared with.
     """
     table = evidence.table
     if not table.measured:
@@ -82,11 +83,10 @@ def out_of_domain(evidence: Evidence, method: Method, *, seed: int = 0) -> Elsew
         return None
 
 
-def _audited(
+def _audit(
     evidence: Evidence, fits: CrossFit, method: Method, elsewhere: Elsewhere | None, *, refits: bool, seed: int
 ) -> AuditReport:
     judged = fits[method.name]
-    known = {found.name for found in fits.methods}
     shape = _noise_shape(evidence, method)
     return run_audits(
         AuditInputs(
@@ -94,9 +94,9 @@ def _audited(
             table=evidence.table,
             score=judged.ranking,
             splits=[_split(roles) for roles in fits.roles],
-            controls={name: fits[name].ranking for name in CONTROLS if name in known},
-            refit_labels=_labels_refitted(evidence, method) if refits else None,
-            refit_features=_noise_refitted(evidence, method) if refits and shape else None,
+            controls=_find_controls(evidence, fits, method),
+            refit_labels=_refit_labels(evidence, method) if refits else None,
+            refit_features=_refit_noise(evidence, method) if refits and shape else None,
             features_shape=shape if refits else None,
             labels=evidence.labels_by_source,
             elsewhere=elsewhere,
@@ -110,25 +110,33 @@ def _audited(
     )
 
 
+def _find_controls(evidence: Evidence, fits: CrossFit, method: Method) -> dict[str, Scores]:
+    """Returns what explains the numbers more simply, by held-out scores of the same folds."""
+    known = {found.name for found in fits.methods}
+    controls = {name: fits[name].ranking for name in CONTROLS if name in known}
+    terms = None if isinstance(method, LogprobLadder) else score_by_terms(evidence, fits.roles)
+    return controls if terms is None else {**controls, TERMS_CONTROL: terms}
+
+
 def _split(roles: Roles) -> dict[str, NDArray[np.int64]]:
     return {field.name: getattr(roles, field.name) for field in dataclasses.fields(roles)}
 
 
-def _labels_refitted(evidence: Evidence, method: Method) -> Callable[[NDArray[np.int64]], Scores]:
-    return lambda y: _refitted(dataclasses.replace(evidence, table=dataclasses.replace(evidence.table, y=y)), method)
+def _refit_labels(evidence: Evidence, method: Method) -> Callable[[NDArray[np.int64]], Scores]:
+    return lambda y: _refit(dataclasses.replace(evidence, table=dataclasses.replace(evidence.table, y=y)), method)
 
 
-def _noise_refitted(evidence: Evidence, method: Method) -> Callable[[NDArray[np.float32]], Scores]:
+def _refit_noise(evidence: Evidence, method: Method) -> Callable[[NDArray[np.float32]], Scores]:
     def refitted(noise: NDArray[np.float32]) -> Scores:
         if isinstance(method, FeatureTrees | LogprobLadder):
             # Whose run an answer is of is no feature: with one run for all, base rates cannot stand in for noise.
             nothing = np.full(len(noise), "")
             table = dataclasses.replace(evidence.table, models=nothing, tasks=nothing, variants=nothing)
-            return _refitted(dataclasses.replace(evidence, features=noise, table=table), method)
+            return _refit(dataclasses.replace(evidence, features=noise, table=table), method)
         assert isinstance(method, HiddenProbeMethod | LowRankProbe)
         ids, position = tuple(evidence.table.call_ids.tolist()), method.positions[:1]
         states = InMemory(Activations(ids, noise[:, None, None].astype(np.float16), (0,), position))
-        return _refitted(dataclasses.replace(evidence, states=states), dataclasses.replace(method, positions=position))
+        return _refit(dataclasses.replace(evidence, states=states), dataclasses.replace(method, positions=position))
 
     return refitted
 
@@ -142,7 +150,7 @@ def _noise_shape(evidence: Evidence, method: Method) -> tuple[int, ...] | None:
     return None
 
 
-def _refitted(evidence: Evidence, method: Method) -> Scores:
+def _refit(evidence: Evidence, method: Method) -> Scores:
     """Held-out log-odds (n,) of the recipe in `REFIT_FOLDS` folds."""
     table = evidence.table
     scores = np.full(len(table), np.nan)

@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 def flag_points(table: AnswerTable, held_out: Floats, exported: Floats, *, seed: int = 0) -> tuple[FlagPoint, ...]:
     """Returns for each of `RATES` the exported model's threshold, and what flagging as many catches and costs.
 
-    `held_out` (n,) are the probabilities of the folds, of which figures are taken; `exported` those of the exported
+    `held_out` (n,) are the probabilities of the folds, of which numbers are taken; `exported` those of the exported
     model on its calibration answers, where the thresholds lie. Empty where there are fewer than `FEWEST` of these. No
     label plays a part in a threshold.
     """

@@ -6,6 +6,7 @@ from metaprobe.checkpoints import Training
 from metaprobe.eval.audits.run_audits import AuditReport
 from metaprobe.eval.compare import Judged, auroc_gain, method_results
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, paired_difference
+from metaprobe.eval.metrics.calibration import debiased_ece
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.stratified import StratifiedAuroc
 from metaprobe.eval.table import AnswerTable
@@ -43,6 +44,8 @@ def measure_held_out(
     }
     if len(evidence.table) >= ENOUGH_FOR_ECE:
         metrics["ece"] = found.ece
+        weights = cluster_weights(evidence.table.groups.tolist(), seed=seed)
+        metrics["ece_debiased"] = debiased_ece(evidence.table.y, judged.probability, weights)
     if evidence.table.measured:  # the baseline that needs no selecting, and that anybody would try first
         metrics["auroc_gain_over_mean_log_probability"] = auroc_gain(evidence.table, judged, fits[MEAN_LOGPROB])
     # The refits need all features at once.

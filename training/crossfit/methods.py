@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Generator
-from metaprobe.eval.audits.domains import domains_of
 from metaprobe.eval.audits.simpler_predictors import IDENTITY
 from metaprobe.eval.compare import STATED
 from metaprobe.eval.metrics.discrimination import auroc
@@ -48,7 +47,7 @@ class Evidence:
 
     table: AnswerTable
     features: NDArray[np.float32]
-    """(n, d) of the `full` schema."""
+    """(n, d) of the schema named below."""
     feature_names: tuple[str, ...]
     schema: str
     states: States | None = None
@@ -205,7 +204,8 @@ class LogprobLadder:
     """The quality predictor: a free number, or what is better than it (`metaprobe.training.common.ladder`)."""
 
     new_tasks: bool = False
-    """Whether it is made for tasks that the runs do not hold: then it knows no run's base rate either."""
+    """Whether it is made for models and tasks that the runs do not hold: then it stays the free number, and knows no
+    run's base rate."""
     name: str = LADDER
     family: Family = "learned"
     fitted: bool = True
@@ -220,18 +220,12 @@ class LogprobLadder:
             runs,
             roles,
             names=evidence.feature_names,
-            domain=self.domain(table),
+            climb=not self.new_tasks,
             seed=seed,
         )
         if self.new_tasks:
             return Fitted(lambda rows: ladder.score(X[rows]), ladder.selection_auroc)
         return Fitted(lambda rows: ladder.score_of(X[rows], runs[rows]), ladder.selection_auroc)
-
-    def domain(self, table: AnswerTable) -> NDArray[np.str_] | None:
-        """(n,): what steps are judged across; None where they are judged on groups of the same tasks."""
-        if not self.new_tasks:
-            return None
-        return table.tasks if domains_of(table)[0] == "task" else table.dimensions
 
 
 USUAL_LADDER = LogprobLadder()
@@ -249,8 +243,6 @@ def calibrators_of(method: Method) -> tuple[str, ...]:
 class FeatureTrees:
     """LightGBM on windowed log-probability statistics by itself, without base rates and without a free number."""
 
-    new_tasks: bool = False
-    """Whether its settings are chosen for tasks that the runs do not hold."""
     name: str = TREES
     family: Family = "learned"
     fitted: bool = True
@@ -261,16 +253,9 @@ class FeatureTrees:
             evidence.table.y,
             roles,
             names=evidence.feature_names,
-            domain=self.domain(evidence.table),
             seed=seed,
         )
         return Fitted(lambda rows: trees.score(evidence.features[rows]), trees.selection_auroc)
-
-    def domain(self, table: AnswerTable) -> NDArray[np.str_] | None:
-        """(n,): what settings are chosen across; None where they are chosen on selection rows."""
-        if not self.new_tasks:
-            return None
-        return table.tasks if domains_of(table)[0] == "task" else table.dimensions
 
 
 USUAL_TREES = FeatureTrees()
@@ -348,7 +333,7 @@ def standard_methods(
         for name, read in ((BEFORE, ("prompt_last",) if "prompt_last" in positions else ()), (AFTER, answer)):
             if read:
                 methods.append(LowRankProbe(name, read) if kind == "low-rank" else HiddenProbeMethod(name, read, kind))
-    # What was never stated, and questions that were not stored, have no figures.
+    # What was never stated, and questions that were not stored, have no numbers.
     if not any(question.strip() for question in table.questions.tolist()):
         methods = [m for m in methods if not isinstance(m, PromptTfidf)]
     return [m for m in methods if not isinstance(m, GivenScore) or np.isfinite(m.values(table)).any()]
@@ -359,7 +344,7 @@ def _of_logprobs() -> list[Method]:
     return [
         GivenScore(MEAN_LOGPROB, "log-probability", lambda t: _baseline(t, "mean_logprob")),
         GivenScore("minimum log-probability", "log-probability", lambda t: _baseline(t, "min_logprob")),
-        GivenScore("three lowest log-probabilities", "log-probability", lambda t: _baseline(t, "lowest3_logprob")),
+        GivenScore("scaled log-probability", "log-probability", lambda t: _baseline(t, "scaled_logprob")),
         GivenScore("first log-probability", "log-probability", lambda t: _baseline(t, "first_logprob")),
         GivenScore("length", "plain", lambda t: -np.log(t.tokens.astype(np.float64))),
         GivenScore("cut by max_tokens", "plain", lambda t: -t.cut.astype(np.float64)),

@@ -77,7 +77,7 @@ def audit_gate(
 
     inputs = AuditInputs(
         name=NAME,
-        table=dataclasses.replace(table, logprobs=_judged(table.logprobs)),
+        table=dataclasses.replace(table, logprobs=_judge(table.logprobs)),
         score=_last(held_out.probability),
         splits=[_by_role(roles) for roles in splits],
         refit_labels=refitted,
@@ -90,7 +90,7 @@ def audit_gate(
         return dataclasses.replace(report, skipped=(*report.skipped, f"refits: {error}"))
 
 
-def _judged(logprobs: NDArray[np.object_]) -> NDArray[np.object_]:
+def _judge(logprobs: NDArray[np.object_]) -> NDArray[np.object_]:
     """What the gate has seen of each answer at its last look, so that no control knows more of it than the gate."""
     seen = np.empty(len(logprobs), dtype=object)
     seen[:] = [

@@ -24,7 +24,7 @@ class Surprise:
     """How rare so low a score is among good answers, in nats: -ln of the share of them that score no higher.
 
     Straight lines between the reference scores; below the lowest it goes on rising, a nat each standard deviation of
-    theirs, so that scores worse than all of them are still told apart. Any map that never rises with the score keeps
+    theirs, so that scores worse than all of them still differ. Any map that never rises with the score keeps
     the promise, as long as it is fixed before the calibration answers are looked at.
     """
 

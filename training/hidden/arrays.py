@@ -18,7 +18,7 @@ from metaprobe.training.crossfit.methods import AFTER, BEFORE, Evidence, HiddenP
 from metaprobe.training.hidden.fit import export_hidden
 from metaprobe.training.linear.states import Block, check_captured
 
-ALONE = "no groups were given, so each row stands for itself: rows that share a question make the figures too good"
+ALONE = "no groups were given, so each row stands for itself: rows that share a question make the numbers too good"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,7 +52,7 @@ def fit_arrays(
 ) -> Checkpoint:
     """Returns the checkpoint of a probe fitted on these states X (n, d) or (n, layers, d) and labels y (n,) of 0 and 1.
 
-    Roles, solver, choice of the layer, calibration, held-out figures and audits are those of `metaprobe train hidden`,
+    Roles, solver, choice of the layer, calibration, held-out metrics and audits are those of `metaprobe train hidden`,
     but for what needs log-probabilities. Raises `RecordError` for arrays that are not what they should be.
     """
     states = _states(X, layers, position)

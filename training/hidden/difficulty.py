@@ -224,7 +224,11 @@ def train_difficulty(
 def _order_audits(found: Sequence[RankedDifficulty]) -> list[tuple[str, bool, str]]:
     """Returns one audit a baseline: whether the probe orders the items better, by the interval of the gain."""
     return [
-        (f"probe orders better than {r.name}", r.gain.low > 0, f"Spearman {_shown(r.spearman)}, gain {_shown(r.gain)}")
+        (
+            f"probe orders better than {r.name}",
+            r.gain.low > 0,
+            f"Spearman {_format(r.spearman)}, gain {_format(r.gain)}",
+        )
         for r in found
         if r.gain is not None
     ]
@@ -288,5 +292,5 @@ def _levels(items: Items, roles: Roles) -> Floats:
     return np.array([known.get(cell, overall) for cell in items.cells[roles.test]])
 
 
-def _shown(interval: Interval) -> str:
+def _format(interval: Interval) -> str:
     return f"{interval.estimate:.3f} [{interval.low:.3f}, {interval.high:.3f}]"

@@ -1,4 +1,4 @@
-"""Fits a probe on hidden states on all groups, and exports it. Held-out figures come from the folds."""
+"""Fits a probe on hidden states on all groups, and exports it. Held-out metrics come from the folds."""
 
 from collections.abc import Iterable
 from pathlib import Path

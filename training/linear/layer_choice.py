@@ -78,7 +78,7 @@ def fit_linear_probe(
 
 
 def one_standard_error(found: Floats) -> tuple[int, int]:
-    """(place, penalty) of the simplest choice that the folds cannot tell from the best one.
+    """(place, penalty) of the simplest choice that the folds cannot distinguish from the best one.
 
     `found` (places, folds, penalties): held-out AUROC, places in the order of their layers, penalties ascending. The
     standard error is that of the paired difference from the best over the folds, for what makes one fold easier than

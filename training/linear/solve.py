@@ -153,7 +153,7 @@ class _Problems:
         residual = -gradient[0], -gradient[1]
         size = _dot(residual, residual).sqrt()
         goal = size * size.sqrt().clamp_max(0.1)
-        direction = steepest = self._rounded(residual)
+        direction = steepest = self._round(residual)
         rho = _dot(residual, steepest)
         for _ in range(CG_STEPS):
             weighed = second * (_product(direction[0], rows.T) + direction[1])
@@ -163,13 +163,13 @@ class _Problems:
             at, residual = _along(at, length, direction), _along(residual, -length, image)
             if bool((_dot(residual, residual).sqrt() <= goal).all()):
                 break
-            steepest = self._rounded(residual)
+            steepest = self._round(residual)
             following = _dot(residual, steepest)
             direction = _along(steepest, torch.where(rho > 0, following / rho, 0.0), direction)
             rho = following
         return at
 
-    def _rounded(self, v: Point) -> Point:
+    def _round(self, v: Point) -> Point:
         """The inverse of the shared matrix of each problem's penalty times v."""
         (C, D), P = v[0].shape, len(self.factors)
         columns = v[0].view(C // P, P, D).permute(1, 2, 0)  # (P, D, F)

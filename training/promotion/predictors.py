@@ -100,7 +100,7 @@ def promote(
 def _reasons(gained: Interval, sharper: Interval, *, at_least: float, margin: float) -> list[str]:
     found = []
     if gained.groups < FEWEST_GROUPS:
-        found.append(f"{gained.groups} groups are too few to tell; at least {FEWEST_GROUPS} are needed")
+        found.append(f"{gained.groups} groups are too few to decide; at least {FEWEST_GROUPS} are needed")
     if not gained.low > at_least:  # also where it is NaN, as of answers that are all right
         found.append(f"AUROC gain {_text(gained)} is not surely above {at_least:g}")
     if not sharper.low > -margin:

@@ -98,7 +98,7 @@ def collect_graded(evidence: Evidence, grades: ArrayLike, target: str) -> Graded
         above, below = sides[middle]
         raise RecordError(
             f"label {target}: {above} groups have at least {middle} and {below} less, and no other cut is more even; "
-            f"{FEW} of either are needed: there is nothing to tell apart"
+            f"{FEW} of either are needed: there is nothing to distinguish"
         )
     evidence = replace(evidence, table=replace(evidence.table, y=(grades >= middle).astype(np.int64)))
     if target not in LEVELS:

@@ -96,7 +96,7 @@ class Confidences:
 
     def of(self, agent: str, stated: float | None, answer: Call) -> Signal | None:
         """An agent's confidence in this answer of its own, with its source; None where there is none."""
-        fitted = self._fitted(agent)
+        fitted = self._fit(agent)
         if fitted is None:
             return self.replaced.signal(NAME, agent=agent, stated=stated, call=answer)
         score = fitted.scores.get(answer.id)
@@ -110,14 +110,14 @@ class Confidences:
 
     def asks(self, agent: str) -> bool:
         """Whether the agent must still state how sure it is, and be paid for that."""
-        fitted = self._fitted(agent)
+        fitted = self._fit(agent)
         return self.replaced.asks(NAME, agent) if fitted is None else fitted.with_stated
 
     def reads_answer(self, agent: str) -> bool:
         """Whether the confidence is known only once the agent has answered, and was paid for it."""
-        return self._fitted(agent) is not None or self.replaced.reads(NAME, agent) == "answer"
+        return self._fit(agent) is not None or self.replaced.reads(NAME, agent) == "answer"
 
-    def _fitted(self, agent: str) -> CrossFitted | None:
+    def _fit(self, agent: str) -> CrossFitted | None:
         """What is fitted for an agent; a checkpoint that is given for this very agent goes before one for all."""
         if agent in self.fitted:
             return self.fitted[agent]
@@ -159,8 +159,8 @@ def _check_unseen(source: SignalSource, specs: Sequence[str], store: str | Path)
             )
         if replacement.lacks:
             raise ContractMismatch(
-                f"{spec}: it tells {', '.join(replacement.heads)}, and not {replacement.lacks}, which a confidence is; "
-                "give a predictor of that"
+                f"{spec}: it predicts {', '.join(replacement.heads)}, and not {replacement.lacks}, which a confidence "
+                "is; give a predictor of that"
             )
         training = replacement.reader.checkpoint.manifest.training
         if training is not None and training.fingerprint == data:

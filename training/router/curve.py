@@ -1,6 +1,6 @@
 """The curve of a learned router in accuracy, cost and waiting, from questions that it was fitted without.
 
-Budgets are read off it. Beside it stand the same figures of two simpler ways, so that the router can step back where
+Budgets are read off it. Beside it stand the same numbers of two simpler ways, so that the router can step back where
 they are better: the fixed rule that it falls back to, and each agent alone.
 """
 

@@ -119,7 +119,7 @@ def outcomes_of(questions: Sequence[QuestionOutcomes], agents: Sequence[str] | N
 
     A question with propensities is a logged decision: of the agent that was chosen the outcome is known, and the others
     could have been. Raises `RecordError` where nothing is scored, a scored answer has no cost, or a logged decision
-    does not tell what was chosen, with which propensity, and what came of it.
+    does not say what was chosen, with which propensity, and what came of it.
     """
     named = {name for q in questions for name in (*q.agents, *q.propensities)}
     names = tuple(agents) if agents is not None else tuple(sorted(named))
@@ -226,7 +226,7 @@ def _shrunk(score: Floats, weight: Floats, overall: float) -> float:
 
 
 def _slope(chars: Floats, cost: Floats) -> float:
-    """Least squares; 0 where a longer question would be cheaper, or nothing can be told."""
+    """Least squares; 0 where a longer question would be cheaper, or nothing can be estimated."""
     if len(chars) <= 10 or (spread := chars.var()) == 0:
         return 0.0
     return max(float(np.cov(chars, cost, ddof=0)[0, 1] / spread), 0.0)

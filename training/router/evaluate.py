@@ -26,7 +26,7 @@ from metaprobe.eval.routing_performance import (
     replay,
 )
 from metaprobe.records.errors import ImportFileError, RecordError
-from metaprobe.records.importer import iter_json_lines
+from metaprobe.records.json_lines import iter_json_lines
 from metaprobe.records.outcomes import QuestionOutcomes, outcome_of_line
 from metaprobe.routing.learned import LearnedRouter
 from metaprobe.routing.learned_play import Game, play
@@ -111,7 +111,7 @@ def _beside_controls(
     weights: NDArray[np.int32],
     seed: int,
 ) -> dict[str, Any]:
-    """Returns the figures of every control beside the router's, and the verdict, which goes by the strongest one."""
+    """Returns the numbers of every control beside the router's, and the verdict, which goes by the strongest one."""
     own = _arrays(matrix, mine)
     theirs = {name: _arrays(matrix, played) for name, played in _ends(router, matrix, mine, seed).items()}
     controls = _at_the_same_cost(router, questions, data, float(own[1].mean()), seed)
@@ -300,7 +300,7 @@ def route_lines(router: LearnedRouter, path: str | Path) -> Iterator[dict[str, A
 
 
 def read_known(record: dict[str, Any], number: int) -> Known:
-    """What is known so far, as a line of `metaprobe route` tells it. Raises `ImportFileError` that names the field."""
+    """What is known so far, as a line of `metaprobe route` gives it. Raises `ImportFileError` that names the field."""
     for key in sorted(record.keys() - set(KEYS)):
         # A misspelt key would lose what it says without a word; other keys are the user's own.
         if near := get_close_matches(key, KEYS, 1, cutoff=0.8):

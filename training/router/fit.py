@@ -8,7 +8,7 @@ then the policy of the round before plays on to its end. The target is what that
 P(right), which has less noise: score at the end - what was asked after at its price - score before. P(right)
 comes from heads fitted without the question's group, or else what one sees there would be surer than later.
 
-What was tried and did not help on development questions (research/routing/ tells the set): columns naming each
+What was tried and did not help on development questions (research/routing/ names the set): columns naming each
 agent, its confidence and agreement one by one; logistic regression in place of trees, or blended with them; only
 outcomes or only P(right) as target; more rounds, more leaves, more columns for the gain head; at most two or three
 agents a question. What helped most was to offer few agents (`worth_offering`).
@@ -186,7 +186,7 @@ def fit_router(data: Outcomes, words: Words, rows: Ints, *, seed: int = 0, state
         views_of(part, pasts, text, dimension=False),
         views_of(part, pasts, np.full_like(text, np.nan)),
     ]
-    # What a second agent would have added to the first, logged single decisions do not tell.
+    # What a second agent would have added to the first, logged single decisions do not show.
     most = 1 if part.logged else min(MAX_ASKED, len(part.agents))
     everything = np.arange(len(rows))
     heads = [_success_head(part, views, np.flatnonzero(fold_of != f), most, 2 * states, rng) for f in range(len(folds))]
@@ -263,7 +263,7 @@ def _gain_head(board: Board, states: int, rng: np.random.Generator) -> Trees:
 
 
 def no_gain() -> Trees:
-    """0 for every state: whom to ask is then told by P(right) and the price alone."""
+    """0 for every state: whom to ask then depends on P(right) and the price alone."""
     X = np.zeros((2 * GAIN_TREES["min_data_in_leaf"], len(GAIN_ROW)), dtype=np.float32)
     return grow({**GAIN_TREES, "rounds": 1}, X, np.zeros(len(X)), 0)
 

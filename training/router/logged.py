@@ -19,10 +19,10 @@ def evaluate_logged(
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Figures of the agent that the router asks first, and one decision a question.
 
-    Single decisions tell of no second agent, so that a router which would go on asking is judged by its first alone.
+    Single decisions show no second agent, so that a router which would go on asking is judged by its first alone.
     What the doubly robust estimates expect of an agent is its past rate and price on the dimension, as the router's
     training showed them. Raises `NoSupport` where the router takes what was never tried, `RecordError` where a decision
-    tells no propensities or agents that the router does not know.
+    names no propensities, or agents that the router does not know.
     """
     if untold := [q.id for q in questions if not q.propensities]:
         raise RecordError(

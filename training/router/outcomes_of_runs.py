@@ -50,7 +50,7 @@ def outcomes_of(
     `confidences`: where each agent's confidence is read, by default as it stands in the run. What the agent need not
     state is not paid for. `prices`: by agent or by model; what is not among them costs what its calls say. Of several
     runs of an item the one counts in which most agents were asked both, so give those of the variant `every-agent`:
-    what a policy chose to ask tells little of the agents that it did not. Raises `RecordError` where no agent answered,
+    what a policy chose to ask says little of the agents that it did not. Raises `RecordError` where no agent answered,
     or a call has no price.
     """
     fullest: dict[str, tuple[int, QuestionOutcomes]] = {}
@@ -136,5 +136,5 @@ def _price(call: Call, prices: Mapping[str, Price]) -> float:
             f"{call.model!r} (`--prices FILE`), 0 where it costs nothing"
         )
     if not call.usage.prompt_tokens:
-        raise RecordError(f"call {call.id} does not say how many tokens it read, so its cost cannot be told")
+        raise RecordError(f"call {call.id} does not say how many tokens it read, so its cost is unknown")
     return price.cost_usd(call.usage)

@@ -170,7 +170,7 @@ def _summary(fitted: FittedRouter, data: Outcomes) -> str:
         "would gain. The agent of highest gain - lambda * price is asked while that is above "
         f"{MARGIN}; then the answer likeliest to be right is kept. At most {fitted.max_asked} agents are asked. "
         f"Asks {', '.join(data.agents[column] for column in fitted.offered)}."
-        + (" Learned from logged single decisions: figures are doubly robust estimates." if data.logged else "")
+        + (" Learned from logged single decisions: numbers are doubly robust estimates." if data.logged else "")
     )
 
 

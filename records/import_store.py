@@ -1,0 +1,229 @@
+"""Puts the answers of a file, lines of ours or a log of another program, into a run store."""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from metaprobe.records.compressed import OnBytes
+from metaprobe.records.errors import ImportFileError, RecordError
+from metaprobe.records.importer import Line, read_log
+from metaprobe.records.line_fields import notes_of
+from metaprobe.records.logs.detect import LINES, LogFormat, format_of
+from metaprobe.records.logs.sample import NO_LOGPROBS, ZEROS, LogOptions, Sample
+from metaprobe.records.relabel import relabel
+from metaprobe.records.store import RunStore
+
+KEPT_MESSAGES = 1000
+"""So many messages about bad lines are kept; all are counted, and all go to the file of bad lines."""
+HELD_LINES = 1024
+"""Lines that are stored already are compared with the store so many at a time, so that memory stays bounded."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImportReport:
+    """What became of the lines of an import file."""
+
+    imported: int
+    already_stored: int
+    """Lines whose answer the store held before, so that importing again adds nothing twice."""
+    skipped: tuple[str, ...]
+    """What was wrong with each of the first 1,000 lines that were passed over, naming file and line."""
+    labelled: int = 0
+    """Lines with at least one label, of those imported and those already stored."""
+    groups: int = 0
+    """Different groups among all these lines: as many as lines where none gives a group."""
+    relabelled: int = 0
+    """Lines already stored that said something else of their answer (labels, group, confidence, prompt, ...)."""
+    notes: tuple[str, ...] = ()
+    """What looks like a label or a prompt in the wrong place: each key once, naming the first line that has it."""
+    bad: int = 0
+    """How many lines were passed over because something is wrong with them."""
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    """How many samples of a log are no answers that can be taken, by reason."""
+    form: str = "lines"
+    """The format that was read."""
+    without_logprobs: int = 0
+    """Lines that came without log-probabilities, and are there for their stated confidence alone."""
+
+
+def import_file(
+    path: str | Path,
+    store: RunStore,
+    *,
+    form: str = "auto",
+    on_error: Literal["stop", "skip"] = "stop",
+    bad_lines: str | Path | None = None,
+    correct: str = "",
+    requests: str | Path | None = None,
+    stated: Callable[[str], float | None] | None = None,
+    on_line: Callable[[], object] = lambda: None,
+    on_bytes: OnBytes | None = None,
+) -> ImportReport:
+    """Adds the answers of a file to a store.
+
+        >>> answer = {"message": {"content": "4"}, "logprobs": {"content": [{"token": "4", "logprob": -0.1}]}}
+        >>> line = {"id": "q1", "labels": {"correct": 1}, "response": {"choices": [answer]}}
+        >>> _ = Path("lines.jsonl").write_text(json.dumps(line))
+        >>> import_file("lines.jsonl", RunStore("imported")).imported
+        1
+
+    `form` is one of `metaprobe.records.logs.detect.NAMES`, or `auto`: told by the content.
+
+    With `stop` the first bad line raises `ImportFileError`; the lines before it are stored, and importing again after
+    mending the line goes on from there. With `skip`, or where `bad_lines` names a file for them, bad lines are passed
+    over and reported. Lines are known by their ids: what a line says of an answer that is stored already replaces what
+    was said before, and keys that it leaves out stay as they are. An id that is stored with another answer or prompt
+    makes a line bad, so two files whose lines have no ids need different names.
+
+    `correct` names the score of a log that says what is right, and `requests` the file that a batch was made from.
+    `stated` reads the confidence out of the text of an answer without log-probabilities, which is taken for it alone.
+    `on_line` is called at every answer that was read, `on_bytes` with the bytes read so far. Raises `RecordError` where
+    the store's folder holds other files and no runs, and `ImportFileError` where no answer of a log can be taken.
+    """
+    path = Path(path)
+    _check_folder(store.path)
+    found = format_of(path, form)
+    with store.alone(), _bad_file(bad_lines) as bad:  # what is stored is not stored again by another process meanwhile
+        taken = _Import(path, store, found, skip=on_error == "skip" or bad_lines is not None, bad=bad)
+        options = LogOptions(
+            correct, None if requests is None else Path(requests), taken.on_bad if taken.skip else None, on_bytes
+        )
+        taken.read(options, stated, on_line)
+    return taken.report()
+
+
+@contextmanager
+def _bad_file(path: str | Path | None) -> Iterator[IO[str] | None]:
+    if path is None:
+        yield None
+    else:
+        with Path(path).open("w", encoding="utf-8", errors="backslashreplace") as file:
+            yield file
+
+
+class _Import:
+    """One import, and what became of its lines so far."""
+
+    def __init__(self, path: Path, store: RunStore, form: LogFormat, *, skip: bool, bad: IO[str] | None) -> None:
+        self.skip = skip
+        self._path, self._store, self._form, self._bad_file = path, store, form, bad
+        self._shards = store.shards_of_runs()
+        self._again: list[Line] = []
+        self._skipped: list[str] = []
+        self._notes: dict[str, str] = {}
+        self._left_out: Counter[str] = Counter()
+        self._groups: set[tuple[str, str]] = set()
+        self._imported = self._already = self._relabelled = self._labelled = self._bare = self._bad = 0
+
+    def read(
+        self, options: LogOptions, stated: Callable[[str], float | None] | None, on_line: Callable[[], object]
+    ) -> None:
+        """Reads the whole file. What was read when an error ends it is stored."""
+        try:
+            with self._store.writer() as writer:
+                lines = read_log(self._path, self._form, options, stated=stated, on_left_out=self._on_left_out)
+                for line in lines:
+                    on_line()
+                    if line.run.id in self._shards:
+                        self._again.append(line.without_answer())
+                        if len(self._again) >= HELD_LINES:
+                            self._raise_unless_skipped(self._relabel())
+                    else:
+                        writer.add(line.run)
+                        self._imported += 1
+                    self._count(line)
+        finally:
+            others = self._relabel()
+        self._raise_unless_skipped(others)
+
+    def on_bad(self, error: ImportFileError) -> None:
+        """Counts a bad line, and writes it into the file of bad lines."""
+        self._bad += 1
+        if len(self._skipped) < KEPT_MESSAGES:
+            self._skipped.append(str(error))
+        self._write("bad", str(error), error.source)
+
+    def report(self) -> ImportReport:
+        """Returns what became of the lines. Raises `ImportFileError` where no sample of a log could be taken."""
+        if self._left_out and not (self._imported or self._already or self._bad):
+            raise ImportFileError(self._refusal())
+        return ImportReport(
+            self._imported,
+            self._already,
+            tuple(self._skipped),
+            self._labelled,
+            len(self._groups),
+            self._relabelled,
+            tuple(self._notes.values()),
+            self._bad,
+            dict(self._left_out),
+            self._form.name,
+            self._bare,
+        )
+
+    def _count(self, line: Line) -> None:
+        self._labelled += bool(line.run.labels)
+        self._bare += line.run.calls[0].logprobs is None
+        self._groups.add((line.run.item.task, line.run.item.group))
+        if self._form.name == LINES.name:
+            for key, note in notes_of(line.record):
+                self._notes.setdefault(key, str(line.error(self._path, note)))
+
+    def _on_left_out(self, sample: Sample, reason: str) -> None:
+        self._left_out[reason] += 1
+        self._write("left out", f"{self._path}: {sample.place}: {reason}", sample.source or sample.line)
+
+    def _write(self, kind: str, reason: str, source: object) -> None:
+        if self._bad_file is not None:
+            held: Any = source.decode(errors="backslashreplace") if isinstance(source, bytes) else source
+            written = {"kind": kind, "reason": reason, "source": held}
+            self._bad_file.write(json.dumps(written, ensure_ascii=False, default=str) + "\n")
+
+    def _relabel(self) -> list[Line]:
+        """Compares the lines that are stored already; returns those that are of another answer."""
+        again, self._again = self._again, []
+        shards = {self._shards[line.run.id] for line in again}
+        relabelled, others = relabel(self._store, again, shards)
+        self._relabelled += relabelled
+        self._already += len(again) - len(others)
+        for line in others if self.skip else ():
+            self.on_bad(self._other_answer(line, len(others)))
+        return others
+
+    def _raise_unless_skipped(self, others: list[Line]) -> None:
+        if others and not self.skip:
+            raise self._other_answer(others[0], len(others))
+
+    def _other_answer(self, line: Line, count: int) -> ImportFileError:
+        return line.error(
+            self._path,
+            f"id {line.run.id!r} is stored with another answer or prompt (as of {count} lines); expected an id to"
+            ' stand for one answer: repeated collections differ in "run_id", or go into another store',
+        )
+
+    def _refusal(self) -> str:
+        reasons = "; ".join(f"{count} x {reason}" for reason, count in self._left_out.most_common(5))
+        bare = any(reason.startswith((NO_LOGPROBS, ZEROS)) for reason in self._left_out)
+        advice = (
+            " Ask for log-probabilities when you run it (Inspect: logprobs=True; promptfoo and HELM: a provider or"
+            " client that hands them on), or import it for stated confidence alone: --stated-only"
+        )
+        return (
+            f"{self._path} ({self._form.what}): no answer of it can be taken: {reasons}; expected answers with"
+            f" log-probabilities.{advice if bare else ''}"
+        )
+
+
+def _check_folder(folder: Path) -> None:
+    """Raises `RecordError` for a folder that holds other files and no runs; hidden ones do not count."""
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    others = [name for name in names if not name.startswith(".")]
+    if others and not any(name.startswith("runs-") and name.endswith(".parquet") for name in others):
+        raise RecordError(
+            f"{folder} is no run store: it holds {', '.join(others[:3])}{', ...' if len(others) > 3 else ''}; expected"
+            f" a run store, an empty folder, or a new one, such as {folder / 'runs'}"
+        )

@@ -1,0 +1,157 @@
+"""A run of HELM: the folder with `scenario_state.json` and `per_instance_stats.json`, or the first file of these two.
+
+Many of HELM's clients write 0.0 where their API gives no log-probabilities, and so does a model at temperature 0 in its
+client for transformers; an answer in which all are 0 counts as one without.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from metaprobe.records.errors import ImportFileError
+from metaprobe.records.line_fields import name_value
+from metaprobe.records.logs.document import elements
+from metaprobe.records.logs.sample import (
+    END_TOKENS_AT_END,
+    GIVEN_TEXT,
+    ZEROS,
+    LogOptions,
+    NoAnswer,
+    Sample,
+    answer_tokens,
+    completion,
+    labels_from,
+    mapping,
+    number_of,
+    read_sample,
+    sequence,
+    words,
+)
+
+STATE, STATS = "scenario_state.json", "per_instance_stats.json"
+_NO_SCORES = (
+    "num_", "training_", "inference_", "batch_size", "finish_reason_", "logprob", "prompt_truncated", "max_prob",
+    "predicted_index",
+)  # fmt: skip
+"""What HELM counts and times besides; names of statistics begin so."""
+
+Key = tuple[str, int, str]
+"""Instance, trial and perturbation."""
+
+
+def read_helm(path: Path, options: LogOptions) -> Iterator[Sample]:
+    """Yields each completion of a run. Scores are of the one that HELM scores: the likeliest, if there are several."""
+    state = path / STATE if path.is_dir() else path
+    stats = _stats(state.with_name(STATS), options)
+    run = state.resolve().parent.name
+    for number, (before, held) in enumerate(elements(state, "request_states", on_bytes=options.on_bytes), 1):
+        place = f"request {number}"
+        read = partial(_samples, place, run, before, held, stats, options)
+        yield from read_sample(state, place, read, options, held)
+
+
+def _stats(path: Path, options: LogOptions) -> dict[Key, dict[str, float]]:
+    """Scores of each instance by name; none where the file is not there."""
+    scores: defaultdict[Key, dict[str, float]] = defaultdict(dict)
+    if not path.is_file():
+        if options.correct:
+            raise ImportFileError(
+                f"{path}: there is no such file, and in it are the scores; expected it beside {STATE}"
+            )
+        return scores
+    for _, held in elements(path):
+        instance = mapping(held, "an entry of the statistics")
+        into = scores[_key(instance, instance.get("instance_id"))]
+        for stat in sequence(instance.get("stats"), '"stats"'):
+            entry = mapping(stat, "a statistic")
+            name = words(mapping(entry.get("name"), "a statistic's name").get("name"))
+            mean = number_of(entry.get("mean"))
+            if name and mean is not None and not name.startswith(_NO_SCORES):
+                into[name] = mean
+    return scores
+
+
+def _key(held: Mapping[str, Any], instance_id: object) -> Key:
+    if not isinstance(instance_id, str):
+        raise ImportFileError(f"the instance's id is {name_value(instance_id)}; expected text")
+    trial = held.get("train_trial_index")
+    changed = mapping(held.get("perturbation"), "perturbation")
+    return instance_id, trial if isinstance(trial, int) else 0, json.dumps(changed, sort_keys=True) if changed else ""
+
+
+def _samples(
+    place: str,
+    run: str,
+    before: Mapping[str, Any],
+    state: object,
+    stats: Mapping[Key, dict[str, float]],
+    options: LogOptions,
+) -> Iterator[Sample]:
+    held = mapping(state, "a request state")
+    instance, request = mapping(held.get("instance"), "instance"), mapping(held.get("request"), "request")
+    result = mapping(held.get("result"), "result")
+    key = _key({**held, "perturbation": instance.get("perturbation")}, instance.get("id"))
+    if not result or not result.get("success", False):
+        raise NoAnswer(f"the request failed ({words(result.get('error')).partition(':')[0][:60] or 'no result'})")
+    if held.get("reference_index") is not None or request.get("echo_prompt"):
+        raise NoAnswer(GIVEN_TEXT)
+    completions = [mapping(one, "a completion") for one in sequence(result.get("completions"), '"completions"')]
+    if not completions:
+        raise ImportFileError("the request succeeded and has no completions; expected at least one")
+    scored = max(range(len(completions)), key=lambda n: number_of(completions[n].get("logprob")) or 0.0)
+    adapter = mapping(before.get("adapter_spec"), "adapter_spec")
+    model = words(request.get("model")) or words(adapter.get("model"))
+    name = "-".join([key[0], *([f"trial-{key[1]}"] if key[1] else []), *([_changed(instance)] if key[2] else [])])
+    stops = [words(stop) for stop in sequence(request.get("stop_sequences"), '"stop_sequences"')]
+    for number, one in enumerate(completions):
+        text = END_TOKENS_AT_END.sub("", words(one.get("text")))
+        logprobs = _logprobs(one, text, stops)
+        line = {
+            "id": name if len(completions) == 1 else f"{name}-output-{number + 1}",
+            "group": key[0],
+            "run_id": run,
+            "task": run.partition(":")[0],
+            "model": model,
+            "messages": _prompt(request),
+            "sampling": {
+                "temperature": number_of(request.get("temperature")),
+                "top_p": number_of(request.get("top_p")),
+                "max_tokens": request.get("max_tokens"),
+            },
+            "labels": labels_from(stats.get(key, {}), "exact_match", options) if number == scored else {},
+            "response": completion(
+                text,
+                model=model,
+                finish_reason=words(mapping(one.get("finish_reason"), "finish_reason").get("reason")).replace(
+                    "endoftext", "stop"
+                ),
+                logprobs=logprobs,
+            ),
+        }
+        yield Sample(place, line, "" if logprobs else ZEROS, source=held)
+
+
+def _changed(instance: Mapping[str, Any]) -> str:
+    changed = mapping(instance.get("perturbation"), "perturbation")
+    return words(changed.get("name")) or "changed"
+
+
+def _logprobs(one: Mapping[str, Any], text: str, stops: Sequence[str]) -> dict[str, Any] | None:
+    """None where there are no tokens, or each has 0."""
+    tokens = [mapping(token, "a token") for token in sequence(one.get("tokens"), '"tokens"')]
+    values = [token.get("logprob") for token in tokens]
+    if not tokens or all(value == 0 and not isinstance(value, bool) for value in values):
+        return None
+    count = answer_tokens([words(token.get("text")) for token in tokens], text, stops)
+    return {"content": [{"token": words(t.get("text")), "logprob": t.get("logprob")} for t in tokens[:count]]}
+
+
+def _prompt(request: Mapping[str, Any]) -> list[dict[str, str]]:
+    told = [mapping(message, "a message") for message in sequence(request.get("messages"), '"messages"')]
+    if told:
+        return [{"role": words(m.get("role")) or "user", "content": words(m.get("content"))} for m in told]
+    prompt = words(request.get("prompt"))
+    return [{"role": "user", "content": prompt}] if prompt else []

@@ -1,0 +1,257 @@
+"""Logs of Inspect (`inspect_ai`): `.eval`, a zip archive, and `.json`.
+
+Where the package is installed its own reader reads them, else this one; both give the same lines. A sample is one
+answer, the last one that the model gave in it (`output`); what a sample's epochs answer shares a group.
+"""
+
+import importlib.util
+import json
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from metaprobe.records.compressed import is_damage
+from metaprobe.records.errors import ImportFileError
+from metaprobe.records.extras import require
+from metaprobe.records.line_fields import name_value
+from metaprobe.records.logs.document import elements
+from metaprobe.records.logs.sample import (
+    LogOptions,
+    NoAnswer,
+    Sample,
+    answer_tokens,
+    completion,
+    labels_from,
+    mapping,
+    number_of,
+    read_sample,
+    sequence,
+    words,
+)
+
+MAX_MEMBER = 256 << 20
+"""Bytes of one sample, unpacked."""
+_GRADES = {"C": 1.0, "P": 0.5, "N": 0.0, "I": 0.0}
+"""What Inspect's scorers write for correct, partial, no answer and incorrect."""
+_ENDS = {"max_tokens": "length", "model_length": "length", "unknown": ""}
+_ZSTANDARD = 93
+_ATTACHMENT = "attachment://"
+
+
+def read_inspect(path: Path, options: LogOptions, *, own_reader: bool | None = None) -> Iterator[Sample]:
+    """Yields each sample of a log. `own_reader`: whether `inspect_ai` reads it, by default where it is installed."""
+    if own_reader is None:
+        own_reader = importlib.util.find_spec("inspect_ai") is not None
+    read = _by_inspect if own_reader else _from_archive if zipfile.is_zipfile(path) else _from_document
+    for header, sample in read(path, options):
+        place = f"sample {sample.get('id')!r}, epoch {sample.get('epoch')}"
+        yield from read_sample(path, place, partial(_samples, place, header, sample, options), options, dict(sample))
+
+
+def _by_inspect(path: Path, options: LogOptions) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    log: Any = require("inspect_ai.log", "inspect")
+    kept = {"exclude": {"events", "timelines", "events_data", "store"}, "mode": "json"}
+    kind = "eval" if zipfile.is_zipfile(path) else "json"
+    try:
+        header = log.read_eval_log(str(path), header_only=True, format=kind)
+        if kind == "json":
+            samples = iter(log.read_eval_log(str(path), resolve_attachments=True, format=kind).samples or ())
+        else:
+            samples = log.read_eval_log_samples(
+                str(path), all_samples_required=False, resolve_attachments=True, format=kind
+            )
+        top = header.model_dump(mode="json", include={"eval", "plan"})
+        for sample in samples:
+            yield top, sample.model_dump(**kept)
+    except (ValueError, KeyError, RuntimeError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise ImportFileError(f"{path}: inspect_ai cannot read this log ({type(error).__name__}: {error})") from error
+
+
+def _from_document(path: Path, options: LogOptions) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    for before, sample in elements(path, "samples", on_bytes=options.on_bytes):
+        if "eval" not in before:
+            raise ImportFileError(f"{path}: the samples stand before 'eval'; expected a log as Inspect writes it")
+        yield before, mapping(sample, "a sample")
+
+
+def _from_archive(path: Path, options: LogOptions) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+            # A log that is being written, or whose run was killed, has only the beginning of its journal.
+            start = "header.json" if "header.json" in names else "_journal/start.json"
+            if start not in names:
+                raise ImportFileError(f"{path} holds neither header.json nor a journal; expected a log of Inspect")
+            header = mapping(_member(path, archive, start), start)
+            for name in names:
+                if name.startswith("samples/") and name.endswith(".json"):
+                    yield header, mapping(_member(path, archive, name), name)
+                    if options.on_bytes is not None:
+                        options.on_bytes(archive.getinfo(name).header_offset)
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, struct.error, NotImplementedError) as error:
+        raise ImportFileError(
+            f"{path}: the archive is damaged or cut off ({type(error).__name__}: {error}); copy or make it again"
+        ) from error
+
+
+def _member(path: Path, archive: zipfile.ZipFile, name: str) -> object:
+    info = archive.getinfo(name)
+    try:
+        data = _zstandard_member(path, info) if info.compress_type == _ZSTANDARD else _plain_member(archive, info)
+        if len(data) > MAX_MEMBER:
+            raise ImportFileError(f"{path}: {name} is longer than {MAX_MEMBER} bytes; expected one sample")
+        if zlib.crc32(data) != info.CRC:
+            raise ImportFileError(f"{path}: {name} is damaged (its checksum is another); copy or make the log again")
+        return json.loads(data)
+    except (ValueError, RecursionError, RuntimeError) as error:
+        if isinstance(error, ImportFileError):
+            raise
+        raise ImportFileError(f"{path}: {name} cannot be read: {error}; copy or make the log again") from error
+
+
+def _plain_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
+    with archive.open(info) as file:
+        return file.read(MAX_MEMBER + 1)
+
+
+def _zstandard_member(path: Path, info: zipfile.ZipInfo) -> bytes:
+    """Python's zipfile reads Zstandard, which Inspect writes by default, from 3.14 on only."""
+    zstandard = require("zstandard", "zstd")
+    with path.open("rb") as file:
+        file.seek(info.header_offset)
+        local = file.read(30)
+        if len(local) < 30 or not local.startswith(b"PK\x03\x04"):
+            raise ImportFileError(f"{path}: {info.filename} is not where the archive says; copy or make the log again")
+        name_length, extra_length = struct.unpack("<HH", local[26:30])
+        file.seek(name_length + extra_length, 1)
+        packed = file.read(info.compress_size)
+    try:
+        with zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True) as stream:
+            return bytes(stream.read(MAX_MEMBER + 1))
+    except Exception as error:
+        if not is_damage(error):
+            raise
+        raise ImportFileError(f"{path}: {info.filename} is damaged ({error}); copy or make the log again") from error
+
+
+def _samples(place: str, header: Mapping[str, Any], sample: Mapping[str, Any], options: LogOptions) -> Iterator[Sample]:
+    if sample.get("error"):
+        said = mapping(sample.get("error"), "error").get("message")
+        raise NoAnswer(f"the sample ended in an error ({words(said).partition('(')[0][:60]})")
+    identity = sample.get("id")
+    if not isinstance(identity, (str, int)) or isinstance(identity, bool):
+        raise ImportFileError(f"the sample's id is {name_value(identity)}; expected text or a whole number")
+    attached = mapping(sample.get("attachments"), "attachments")
+    spec, plan = mapping(header.get("eval"), "eval"), mapping(header.get("plan"), "plan")
+    limit = words(mapping(sample.get("limit"), "limit").get("type"))
+    output = mapping(sample.get("output"), "output")
+    line = {
+        "id": f"{identity}-epoch-{sample.get('epoch', 1)}",
+        "group": str(identity),
+        "run_id": words(spec.get("eval_id")) or words(spec.get("run_id")),
+        "task": words(spec.get("task")),
+        "model": words(output.get("model")) or words(spec.get("model")),
+        "messages": _prompt(sample, attached),
+        "sampling": _sampling(spec, plan),
+        "labels": _labels(sample, options),
+        "response": response_of(output, limit, attached, _stops(spec, plan)),
+    }
+    yield Sample(place, line)
+
+
+def response_of(
+    output: Mapping[str, Any],
+    limit: str = "",
+    attached: Mapping[str, Any] | None = None,
+    stops: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Returns the chat completion that a `ModelOutput`, as a mapping, stands for.
+
+    `limit`: the kind of limit that ended the sample; `stops`: sequences at which the text ends. Raises `NoAnswer` where
+    the output is no answer, or has the log-probabilities of another.
+    """
+    choices = sequence(output.get("choices"), "output.choices")
+    if not choices:
+        raise NoAnswer(f"the sample has no answer (limit: {limit})" if limit else "the sample has no answer")
+    choice = mapping(choices[0], "output.choices[0]")
+    message = mapping(choice.get("message"), "the answer's message")
+    if message.get("tool_calls"):
+        raise NoAnswer("the answer is a tool call")
+    text = _text(message.get("content"), attached or {})
+    reason = words(choice.get("stop_reason"))
+    usage = mapping(output.get("usage"), "usage")
+    return completion(
+        text,
+        model=words(output.get("model")),
+        finish_reason="length" if limit == "token" else f"{limit}_limit" if limit else _ENDS.get(reason, reason),
+        logprobs=_logprobs(choice, text, stops),
+        prompt_tokens=usage.get("input_tokens"),
+        completion_tokens=usage.get("output_tokens"),
+    )
+
+
+def _logprobs(choice: Mapping[str, Any], text: str, stops: Sequence[str]) -> dict[str, Any] | None:
+    """The log-probabilities of the answer's tokens; those of padding after its end are left out."""
+    entries = sequence(mapping(choice.get("logprobs"), "logprobs").get("content"), "logprobs.content")
+    if not entries:
+        return None
+    tokens = [words(mapping(entry, "an entry of logprobs.content").get("token")) for entry in entries]
+    return {"content": list(entries[: answer_tokens(tokens, text, stops)])}
+
+
+def _labels(sample: Mapping[str, Any], options: LogOptions) -> dict[str, float]:
+    """Scores by scorer, or scorer and name where it gives several; the first that is a grade says `correct`."""
+    scores: dict[str, float] = {}
+    right = None
+    for scorer, score in mapping(sample.get("scores"), "scores").items():
+        value = mapping(score, f"the score {scorer!r}").get("value")
+        several = isinstance(value, Mapping)
+        for name, single in value.items() if isinstance(value, Mapping) else [(scorer, value)]:
+            number = _GRADES.get(single) if isinstance(single, str) else number_of(single)
+            if number is None:
+                continue  # a text, or a sample that was not scored
+            key = f"{scorer}/{name}" if several else str(scorer)
+            scores[key] = number
+            if right is None and not several and isinstance(single, (str, bool)):
+                right = key
+    return labels_from(scores, right, options)
+
+
+def _prompt(sample: Mapping[str, Any], attached: Mapping[str, Any]) -> list[dict[str, str]]:
+    """The messages before the last answer."""
+    messages = sequence(sample.get("messages"), "messages")
+    told = [mapping(message, "a message") for message in messages]
+    if told and told[-1].get("role") == "assistant":
+        told = told[:-1]
+    return [
+        {"role": words(message.get("role")) or "user", "content": _text(message.get("content"), attached)}
+        for message in told
+    ]
+
+
+def _text(content: object, attached: Mapping[str, Any]) -> str:
+    """The text of a message, whose long parts may stand among the sample's attachments. Reasoning is not part of it."""
+    if isinstance(content, str):
+        if content.startswith(_ATTACHMENT):
+            return words(attached.get(content.removeprefix(_ATTACHMENT), content))
+        return content
+    parts = [mapping(part, "a part of a message") for part in sequence(content, "a message's content")]
+    return "\n".join(_text(part.get("text"), attached) for part in parts if part.get("type") == "text")
+
+
+def _stops(spec: Mapping[str, Any], plan: Mapping[str, Any]) -> list[str]:
+    """The sequences at which the text ends, of the model's and the plan's configuration."""
+    configs = [mapping(held, "a config") for held in (spec.get("model_generate_config"), plan.get("config"))]
+    return [words(stop) for config in configs for stop in sequence(config.get("stop_seqs"), "stop_seqs")]
+
+
+def _sampling(spec: Mapping[str, Any], plan: Mapping[str, Any]) -> dict[str, Any] | None:
+    """How the tokens were drawn, as far as it was set: of the task's plan, before that of the model."""
+    configs = [mapping(held, "a config") for held in (spec.get("model_generate_config"), plan.get("config"))]
+    keys = ("temperature", "top_p", "seed", "max_tokens")
+    given = {key: config[key] for config in configs for key in keys if config.get(key) is not None}
+    return given or None

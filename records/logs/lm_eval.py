@@ -1,0 +1,183 @@
+"""Samples of lm-evaluation-harness (`--log_samples`): `samples_TASK_DATE.jsonl`, a question a line.
+
+Of a multiple choice there are the log-likelihoods of the options. The answer is the likeliest option, and its one
+log-probability that of the option among the options: log softmax. What the model generates freely is logged without
+log-probabilities.
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from metaprobe.records.errors import ImportFileError
+from metaprobe.records.line_fields import name_value
+from metaprobe.records.logs.sample import (
+    GIVEN_TEXT,
+    LogOptions,
+    NoAnswer,
+    Sample,
+    completion,
+    labels_from,
+    mapping,
+    number_of,
+    read_sample,
+    sequence,
+    words,
+)
+from metaprobe.records.logs.tables import records_of
+
+_NAME = re.compile(r"samples_(?P<task>.+?)_(?P<date>\d{4}-\d{2}-\d{2}T.+)")
+_FIRST = "the same answer under another filter: --correct METRIC,FILTER takes another than the first"
+
+
+def read_lm_eval(path: Path, options: LogOptions) -> Iterator[Sample]:
+    """Yields each answer of a file of samples: one a question, or as many as it was asked to repeat."""
+    score, _, wanted = options.correct.partition(",")
+    run = _run(path)
+    taken = wanted
+    for number, record in records_of(path, options):
+        held = words(record.get("filter"))
+        taken = taken or held
+        place = f"line {number}"
+        if held != taken:
+            yield Sample(place, None, _FIRST, number, record)
+            continue
+        read = partial(_samples, place, number, record, run, score)
+        yield from read_sample(path, place, read, options, record)
+
+
+def _run(path: Path) -> dict[str, Any]:
+    """Task, model and name of the run, from the file's name and the results beside it."""
+    name = path.name.partition(".jsonl")[0].partition(".parquet")[0]
+    found = _NAME.fullmatch(name)
+    run = {"task": found["task"] if found else "", "run_id": name, "model": ""}
+    results = path.with_name(f"results_{found['date']}.json") if found else None
+    if results is not None and results.is_file():
+        try:
+            said = json.loads(results.read_bytes())
+            run["model"] = words(said.get("model_name")) or words(said["config"]["model_args"]["pretrained"])
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            pass  # it only names the model
+    return run
+
+
+def _samples(
+    place: str, number: int, record: Mapping[str, Any], run: Mapping[str, Any], score: str
+) -> Iterator[Sample]:
+    identity = record.get("doc_id")
+    if not isinstance(identity, int) or isinstance(identity, bool):
+        raise ImportFileError(f'"doc_id" is {name_value(identity)}; expected a whole number')
+    asked = _arguments(record.get("arguments"))
+    answers = [list(sequence(given, '"resps"')) for given in sequence(record.get("resps"), '"resps"')]
+    if not answers or len(answers) != len(asked) or not all(answers):
+        raise ImportFileError(
+            f'there are {len(asked)} "arguments" and {len(answers)} "resps"; expected as many, each with an answer'
+        )
+    line = {**run, "id": str(identity), "group": str(identity)}
+    first = answers[0][0]
+    if isinstance(first, str):
+        yield from _generated(place, number, record, line, asked[0], answers[0], score)
+    elif len(asked) > 1:
+        yield Sample(place, _chosen(record, line, asked, [given[0] for given in answers], score), "", number)
+    else:
+        raise NoAnswer(GIVEN_TEXT)
+
+
+def _arguments(arguments: object) -> list[tuple[object, ...]]:
+    """What was asked, a request each: (context, continuation) or (context, settings)."""
+    held = mapping(arguments, '"arguments"') if not isinstance(arguments, (list, tuple)) else None
+    if held is None:  # before version 0.4.3
+        return [tuple(sequence(request, '"arguments"')) for request in sequence(arguments, '"arguments"')]
+    requests = [mapping(request, '"arguments"') for request in held.values() if request is not None]
+    return [tuple(request[key] for key in sorted(request)) for request in requests]
+
+
+def _generated(
+    place: str,
+    number: int,
+    record: Mapping[str, Any],
+    line: dict[str, Any],
+    asked: tuple[object, ...],
+    answers: Sequence[object],
+    score: str,
+) -> Iterator[Sample]:
+    """An answer in words: what a metric says holds of the text that the filter kept."""
+    settings = asked[1] if len(asked) > 1 and isinstance(asked[1], Mapping) else {}
+    kept = sequence(record.get("filtered_resps"), '"filtered_resps"')
+    for repeat, text in enumerate(answers):
+        if not isinstance(text, str):
+            raise ImportFileError(f"answer {repeat} is {name_value(text)}; expected text")
+        scored = len(answers) == 1 or (len(kept) == 1 and kept[0] == text)
+        sampling = {"temperature": settings.get("temperature"), "max_tokens": settings.get("max_gen_toks")}
+        one = {
+            **line,
+            "id": line["id"] if len(answers) == 1 else f"{line['id']}-repeat-{repeat + 1}",
+            "messages": [{"role": "user", "content": words(asked[0])}] if asked else [],
+            "sampling": {key: value for key, value in sampling.items() if value is not None} or None,
+            "labels": _labels(record, score, "exact_match") if scored else {},
+            "response": completion(text, model=line["model"], logprobs=None),
+        }
+        yield Sample(place, one, number=number, source=record)
+
+
+def _chosen(
+    record: Mapping[str, Any],
+    line: dict[str, Any],
+    asked: Sequence[tuple[object, ...]],
+    answers: Sequence[object],
+    score: str,
+) -> dict[str, Any]:
+    """The likeliest option of a multiple choice, as an answer of one token."""
+    if score not in ("", "acc"):
+        raise ImportFileError(
+            f"{score!r} is of another answer than the likeliest option, which is read here; expected 'acc'"
+        )
+    contexts = [words(request[0]) if request else "" for request in asked]
+    half = len(asked) // 2
+    # For the mutual information each option is asked for once more, without a context.
+    twice = len(asked) % 2 == 0 and all(contexts[:half]) and not any(contexts[half:])
+    options = asked[:half] if twice else asked
+    likelihoods = [_likelihood(given) for given in answers[: len(options)]]
+    texts = [words(request[-1]).strip() if request else "" for request in options]
+    if len(set(texts)) == 1:  # the options are beginnings of one text
+        texts = contexts[: len(options)]
+    best = max(range(len(likelihoods)), key=likelihoods.__getitem__)
+    top = likelihoods[best]
+    total = top + math.log(sum(math.exp(value - top) for value in likelihoods))
+    among = [(value - total, text) for text, value in zip(texts, likelihoods, strict=True)]
+    named = [{"token": text, "logprob": value} for value, text in sorted(among, reverse=True)]
+    entry = {"token": texts[best], "logprob": among[best][0], "top_logprobs": named}
+    shared = set(contexts[: len(options)])
+    return {
+        **line,
+        "logprobs_mode": "processed",  # they are of the options alone
+        "messages": [{"role": "user", "content": shared.pop()}] if len(shared) == 1 else [],
+        "labels": _labels(record, score, "acc", only=True),
+        "response": completion(texts[best], model=line["model"], finish_reason="stop", logprobs={"content": [entry]}),
+    }
+
+
+def _likelihood(given: object) -> float:
+    """The log-likelihood in [log-likelihood, whether it is what the model would have written], also as texts."""
+    pair = sequence(given, "an answer")
+    try:
+        value = float(pair[0]) if pair and not isinstance(pair[0], bool) else math.nan
+    except (TypeError, ValueError, OverflowError):
+        value = math.nan
+    if not (len(pair) == 2 and -math.inf < value <= 0):
+        raise ImportFileError(
+            f"an option's answer is {name_value(given)}; expected [log-likelihood of at most 0, true or false]"
+        )
+    return value
+
+
+def _labels(record: Mapping[str, Any], score: str, right: str, *, only: bool = False) -> dict[str, float]:
+    """The line's metrics as labels; with `only`, the one metric that is of this answer."""
+    names = sequence(record.get("metrics"), '"metrics"') or [key for key in ("acc", "exact_match") if key in record]
+    scores = {str(name): number_of(record.get(str(name))) for name in names}
+    known = {name: value for name, value in scores.items() if value is not None and (not only or name == right)}
+    return labels_from(known, right, LogOptions(correct=score))

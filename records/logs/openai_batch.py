@@ -1,0 +1,79 @@
+"""OpenAI's Batch API: the lines of its output, joined with the requests that they answer by `custom_id`."""
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO, Any
+
+from metaprobe.records.compressed import opened
+from metaprobe.records.errors import ImportFileError
+from metaprobe.records.json_lines import json_object
+from metaprobe.records.line_fields import name_value
+from metaprobe.records.logs.sample import LogOptions, NoAnswer, Sample, mapping, read_sample, short_name, words
+from metaprobe.records.logs.tables import records_of
+
+
+def read_openai_batch(path: Path, options: LogOptions) -> Iterator[Sample]:
+    """Yields each line of a batch's output; with `options.requests` also its prompt, and repeats share a group."""
+    if options.correct:
+        raise ImportFileError(f"{path}: a batch has no scores, so there is none called {options.correct!r}")
+    with TemporaryFile() as kept:
+        requests = _Requests(options.requests, kept) if options.requests is not None else None
+        for number, record in records_of(path, options):
+            place = f"line {number}"
+            read = partial(_samples, place, number, record, requests)
+            yield from read_sample(path, place, read, options, record)
+
+
+class _Requests:
+    """The requests of a batch on the disk, found by `custom_id`: only the places are in memory."""
+
+    def __init__(self, path: Path, kept: IO[bytes]) -> None:
+        self._path, self._kept = path, kept
+        self._places: dict[str, int] = {}
+        place = 0
+        with opened(path) as file:
+            for number, raw in enumerate(iter(file.readline, b""), 1):
+                if raw.strip():
+                    held = json_object(raw).get("custom_id")
+                    if not isinstance(held, str) or held in self._places:
+                        raise ImportFileError(
+                            f'{path}:{number}: "custom_id" is {name_value(held)}; expected text, on each line another'
+                        )
+                    self._places[held] = place
+                kept.write(raw)
+                place += len(raw)
+
+    def body(self, custom_id: str) -> Mapping[str, Any]:
+        """Returns what was asked under that id. Raises `ImportFileError` where nothing was."""
+        if custom_id not in self._places:
+            raise ImportFileError(
+                f"no request in {self._path} has the custom_id {custom_id!r}; expected the batch's own"
+            )
+        self._kept.seek(self._places[custom_id])
+        return mapping(json_object(self._kept.readline()).get("body"), '"body"')
+
+
+def _samples(place: str, number: int, record: Mapping[str, Any], requests: _Requests | None) -> Iterator[Sample]:
+    custom_id = record.get("custom_id")
+    if not isinstance(custom_id, str) or not custom_id:
+        raise ImportFileError(f'"custom_id" is {name_value(custom_id)}; expected text')
+    response = mapping(record.get("response"), '"response"')
+    body = mapping(response.get("body"), '"body"')
+    status = response.get("status_code", 200)
+    if record.get("error") or body.get("error") or not response or status != 200:
+        said = mapping(record.get("error") or body.get("error"), '"error"')
+        raise NoAnswer(f"the request failed ({words(said.get('code'))[:60] or f'status {status}'})")
+    own = {key: value for key, value in record.items() if key not in ("custom_id", "error")}  # labels, a group
+    line: dict[str, Any] = {**own, "id": custom_id, "response": body}
+    if requests is not None:
+        asked = requests.body(custom_id)
+        messages = asked.get("messages") or asked.get("input") or asked.get("prompt")
+        line["messages"] = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
+        line.setdefault("group", f"prompt-{short_name(json.dumps(messages, sort_keys=True))[-12:]}")
+        limit = asked.get("max_completion_tokens") or asked.get("max_tokens") or asked.get("max_output_tokens")
+        drawn = {key: asked.get(key) for key in ("temperature", "top_p", "seed")} | {"max_tokens": limit}
+        line["sampling"] = {key: value for key, value in drawn.items() if value is not None} or None
+    yield Sample(place, line, number=number)

@@ -1,0 +1,118 @@
+"""Results of promptfoo (`promptfoo eval --output results.json` or `.jsonl`).
+
+It keeps the log-probabilities of an answer's tokens without the tokens, and only of providers that hand them on.
+Repeats of a test, and other prompts and providers for it, share a group: what was filled into the prompt.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from metaprobe.records.errors import ImportFileError
+from metaprobe.records.line_fields import name_value
+from metaprobe.records.logs.document import elements, first_keys
+from metaprobe.records.logs.sample import (
+    LogOptions,
+    NoAnswer,
+    Sample,
+    completion,
+    labels_from,
+    mapping,
+    number_of,
+    read_sample,
+    sequence,
+    short_name,
+    words,
+)
+from metaprobe.records.logs.tables import records_of
+
+_ERROR = 2
+"""promptfoo's `failureReason` of a test that was not graded."""
+
+
+def read_promptfoo(path: Path, options: LogOptions) -> Iterator[Sample]:
+    """Yields each result of a file."""
+    for place, number, evaluation, held in _results(path, options):
+        read = partial(_samples, place, number, evaluation, held, options)
+        yield from read_sample(path, place, read, options, held)
+
+
+def _results(path: Path, options: LogOptions) -> Iterator[tuple[str, int | None, str, Any]]:
+    """(place, line, name of the evaluation, result)."""
+    if "results" not in first_keys(path):
+        for number, record in records_of(path, options):
+            yield f"line {number}", number, "", record
+        return
+    where = ("results", "results")
+    for number, (before, held) in enumerate(elements(path, *where, on_bytes=options.on_bytes), 1):
+        yield f"result {number}", None, words(before.get("evalId")), held
+
+
+def _samples(place: str, number: int | None, evaluation: str, result: object, options: LogOptions) -> Iterator[Sample]:
+    held = mapping(result, "a result")
+    response = mapping(held.get("response"), '"response"')
+    if held.get("failureReason") == _ERROR or response.get("error"):
+        error = words(response.get("error")) or words(held.get("error"))
+        raise NoAnswer(f"the call or a check of it failed ({error.partition(chr(10))[0][:60]})")
+    output = response.get("output")
+    if output is None:
+        raise NoAnswer("the result has no output")
+    text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
+    prompt = words(mapping(held.get("prompt"), '"prompt"').get("raw"))
+    model = words(mapping(held.get("provider"), '"provider"').get("id"))
+    used = mapping(response.get("tokenUsage"), '"tokenUsage"')
+    given = sequence(response.get("logProbs"), '"logProbs"')
+    places = [held.get("testIdx"), held.get("promptIdx")]
+    if not isinstance(held.get("id"), str) and not all(type(place) is int for place in places):
+        raise ImportFileError(f'the result has the places {name_value(places)}; expected an "id", or whole numbers')
+    line = {
+        "id": words(held.get("id")) or "test-{}-prompt-{}".format(*places),
+        "group": short_name(held["vars"]) if held.get("vars") else short_name(prompt),
+        "run_id": evaluation,
+        "model": model,
+        "messages": _prompt(prompt),
+        "labels": _labels(held, options),
+        "response": completion(
+            text,
+            model=model,
+            finish_reason=words(response.get("finishReason")),
+            logprobs={"token_logprobs": list(given)} if given else None,
+            prompt_tokens=used.get("prompt"),
+            completion_tokens=used.get("completion"),
+        ),
+    }
+    yield Sample(place, line, number=number)
+
+
+def _labels(held: Mapping[str, Any], options: LogOptions) -> dict[str, float]:
+    """The grade and the named scores; without an assertion promptfoo passes whatever came, and nothing is known."""
+    graded = mapping(held.get("gradingResult"), '"gradingResult"')
+    test = mapping(held.get("testCase"), '"testCase"')
+    checked = bool(graded.get("componentResults") or test.get("assert"))
+    passed = graded.get("pass") if graded else held.get("success")
+    if checked and not isinstance(passed, bool):
+        raise ImportFileError(f"whether the result passed is {name_value(passed)}; expected true or false")
+    named = mapping(held.get("namedScores"), '"namedScores"')
+    scores = {str(name): number for name, value in named.items() if (number := number_of(value)) is not None}
+    if checked:
+        score = number_of(held.get("score"))
+        scores = {"pass": float(bool(passed)), **({} if score is None else {"score": score}), **scores}
+    return labels_from(scores, "pass", options)
+
+
+def _prompt(raw: str) -> list[dict[str, str]]:
+    """The prompt's messages: JSON of a chat, or one text."""
+    if raw.lstrip().startswith("["):
+        try:
+            told = json.loads(raw)
+        except (ValueError, RecursionError):
+            told = None  # a prompt that only begins like one
+        if (
+            isinstance(told, list)
+            and told
+            and all(isinstance(m, dict) and isinstance(m.get("role"), str) for m in told)
+        ):
+            return [{"role": m["role"], "content": m.get("content") or ""} for m in told]
+    return [{"role": "user", "content": raw}] if raw else []

@@ -1,0 +1,245 @@
+"""The ladder of models climbs where answers left out pay for it, and nowhere else."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.metrics.stratified import StratifiedAuroc
+from metaprobe.probes.features import TERM_NAMES, features, schema
+from metaprobe.probes.terms import TERMS
+from metaprobe.records.errors import RecordError
+from metaprobe.training.common import trees as trees_module
+from metaprobe.training.common.calibrate import fit_platt
+from metaprobe.training.common.calibrators import sigmoid
+from metaprobe.training.common.graphs import trees_graph
+from metaprobe.training.common.heads import RunProbability, fit_probability
+from metaprobe.training.common.ladder import ALL_TERMS, WITH_TREES, Ladder, fit_ladder
+from metaprobe.training.common.roles import final_roles
+
+WIDE = ("first3.std", "first5.std", *TERM_NAMES)
+"""Two features for trees beside the terms."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_size_of_tree() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trees_module, "GRID", trees_module.GRID[:1])
+        patch.setattr(trees_module, "MAX_ROUNDS", 60)
+        yield
+
+
+@dataclass(frozen=True)
+class World:
+    X: np.ndarray
+    y: np.ndarray
+    groups: np.ndarray
+    runs: np.ndarray
+    names: tuple[str, ...] = TERM_NAMES
+
+    def fit(self, **more: object) -> Ladder:
+        roles = final_roles(self.groups.tolist(), self.y)
+        return fit_ladder(self.X, self.y, self.groups, self.runs, roles, names=self.names, **more)  # type: ignore[arg-type]
+
+    def head(self, **more: object) -> RunProbability:
+        roles = final_roles(self.groups.tolist(), self.y)
+        return fit_probability(self.X, self.y, self.groups, self.runs, roles, names=self.names, **more)  # type: ignore[arg-type]
+
+
+def world(
+    n: int, weights: dict[str, float], *, seed: int = 0, runs: int = 1, between: float = 0.0, pair: float = 0.0
+) -> World:
+    """Terms drawn independently; log-odds are their weighted sum, the run's base rate, and `pair` times the lesser of
+    two features that no term knows of."""
+    rng = np.random.default_rng(seed)
+    names = WIDE if pair else TERM_NAMES
+    X = rng.normal(size=(n, len(names))).astype(np.float32)
+    place = rng.integers(0, runs, n)
+    logit = X[:, -len(TERMS) :] @ np.array([weights.get(name, 0.0) for name in TERMS])
+    logit += (between * rng.normal(size=runs))[place] + (pair * X[:, :2].min(axis=1) if pair else 0.0)
+    y = (rng.uniform(size=n) < sigmoid(logit)).astype(np.int64)
+    groups = np.array([f"g{i}" for i in rng.integers(0, n // 2, n)])
+    return World(X, y, groups, np.array([f"m{i}|t|v" for i in place]), names)
+
+
+def test_the_first_free_number_is_kept_where_it_is_all_there_is() -> None:
+    made = world(600, {"mean": -1.5, "length": -0.75})
+    found = made.fit()
+    assert found.reached == "scaled"
+    assert not any(step.taken for step in found.steps)
+    assert [step.name for step in found.steps] == ["total", "lowest3", "mean", "min", ALL_TERMS]
+    mean, length = TERMS.index("mean"), TERMS.index("length")
+    assert np.flatnonzero(found.weights).tolist() == [mean, length]
+    assert found.weights[mean] == pytest.approx(-1.5, abs=0.4)
+    assert found.weights[length] == found.weights[mean] / 2
+    assert found.trees is None
+    scaled = -made.X[:, mean] - made.X[:, length] / 2
+    assert found.selection_auroc == pytest.approx(float(auroc(made.y, scaled)), abs=0.03)
+
+
+def test_another_free_number_is_taken_where_it_is_the_one_that_tells() -> None:
+    found = world(600, {"lowest3": -1.5}).fit()
+    assert found.reached == "lowest3"
+    (step,) = (step for step in found.steps if step.taken)
+    assert (step.name, step.against) == ("lowest3", "scaled")
+    assert step.gain > 3 * step.se > 0
+    assert np.flatnonzero(found.weights).tolist() == [TERMS.index("lowest3")]
+
+
+def test_all_terms_are_taken_where_several_tell() -> None:
+    found = world(900, {"mean": -0.8, "first": -0.8, "halves": 0.8, "length": -0.8}).fit()
+    assert found.reached == ALL_TERMS
+    expected = [0, -0.8, 0, 0, -0.8, 0.8, -0.8]
+    np.testing.assert_allclose(found.weights, expected, atol=0.3)
+
+
+def test_trees_are_taken_for_what_only_they_find_and_only_from_enough_answers() -> None:
+    weights = {"mean": -0.5, "length": -0.25}
+    made = world(3000, weights, pair=1.5)
+    found = made.fit()
+    assert found.reached == WITH_TREES
+    assert found.trees is not None
+    assert (found.steps[-1].name, found.steps[-1].against, found.steps[-1].taken) == (WITH_TREES, "scaled", True)
+    new = world(2000, weights, pair=1.5, seed=1)
+    assert float(auroc(new.y, found.score(new.X))) > float(auroc(new.y, -new.X[:, 2])) + 0.05
+    few = world(400, weights, pair=1.5).fit()
+    assert few.trees is None
+    assert WITH_TREES not in {step.name for step in few.steps}
+
+
+def test_trees_are_left_where_there_is_nothing_for_them() -> None:
+    found = world(2000, {"mean": -1.0, "length": -0.5}, pair=1e-9).fit()
+    assert found.steps[-1].name == WITH_TREES
+    assert not found.steps[-1].taken
+    assert found.trees is None
+
+
+def test_noise_takes_no_step_in_nine_of_ten_draws() -> None:
+    reached = [world(300, {}, seed=seed, runs=2).fit().reached for seed in range(20)]
+    assert reached.count("scaled") >= 18
+
+
+def test_which_run_an_answer_is_of_is_no_evidence_but_counts_in_its_score() -> None:
+    """Runs differ in their base rates and in all terms; within a run nothing tells answers apart."""
+    rng = np.random.default_rng(0)
+
+    def draw(each: int) -> World:
+        place = np.repeat(np.arange(8), each)
+        rate = np.linspace(-2.5, 2.5, 8)[place]
+        X = (0.5 * rate[:, None] + rng.normal(size=(len(place), len(TERMS)))).astype(np.float32)
+        y = (rng.uniform(size=len(place)) < sigmoid(rate)).astype(np.int64)
+        return World(X, y, np.arange(len(y)).astype(str), np.array([f"m{i}|t|v" for i in place]))
+
+    made, new = draw(150), draw(1500)
+    found = made.fit()
+    assert found.reached == "scaled"
+    assert abs(found.weights[0]) < 0.15
+    evidence, of_runs = found.score(new.X), found.score_of(new.X, new.runs)
+    assert float(StratifiedAuroc(new.runs)(new.y, evidence)) == pytest.approx(0.5, abs=0.03)
+    assert float(auroc(new.y, of_runs)) > 0.8
+    assert float(StratifiedAuroc(new.runs)(new.y, of_runs)) == pytest.approx(0.5, abs=0.03)
+    np.testing.assert_allclose(found.score_of(new.X, np.full(len(new.y), "stranger")), evidence)
+    shifts = made.head().shifts
+    assert sorted(shifts, key=shifts.__getitem__) == [f"m{i}|t|v" for i in range(8)]
+
+
+def test_an_inverted_head_turns_its_shifts_round() -> None:
+    made = world(600, {"mean": -1.0, "length": -0.5}, runs=4, between=1.5)
+    head, turned = made.head(), made.head(inverted=True)
+    assert turned.shifts == pytest.approx({run: -shift for run, shift in head.shifts.items()})
+    assert turned.between == head.between > 0.3
+    np.testing.assert_allclose(turned.value(made.X), 1 - head.value(made.X))
+    of_runs = head.learned_of(made.X, made.runs)
+    shift = np.array([head.shifts[run] for run in made.runs])
+    p = head.value(made.X)
+    np.testing.assert_allclose(np.log(of_runs / (1 - of_runs)), np.log(p / (1 - p)) + shift, atol=1e-9)
+
+
+@pytest.mark.parametrize(("n", "pair"), [(400, 0.0), (1500, 1.5)])
+def test_a_graph_gives_what_the_ladder_gives(n: int, pair: float) -> None:
+    made = world(n, {"mean": -1.0, "length": -0.5, "halves": 0.7, "first": -0.7}, pair=pair, runs=3, between=1.0)
+    head = made.head()
+    assert (head.scorer.trees is not None) == bool(pair)
+    session = onnxruntime.InferenceSession(trees_graph({"correct": head}, width=len(made.names)))
+    (found,) = session.run(None, {"features": made.X})
+    assert np.ptp(found) > 0.5
+    np.testing.assert_allclose(found[:, 0], head.value(made.X), atol=1e-5)
+
+
+def turning(n: int = 1200, tasks: int = 4) -> tuple[World, np.ndarray]:
+    """One term says the same on every task; another tells much on all but one, where its sign turns."""
+    made = world(n, {"mean": -1.0, "length": -0.5})
+    task = np.arange(n) % tasks
+    sign = np.where(task == 1, -1.5, 1.5)
+    logit = -made.X[:, 0] - sign * made.X[:, 1]
+    y = (np.random.default_rng(5).uniform(size=n) < sigmoid(logit)).astype(np.int64)
+    domain = np.array([f"task {t}" for t in task])
+    return World(made.X, y, np.arange(n).astype(str), domain), domain
+
+
+def test_for_new_tasks_only_what_holds_on_every_task_is_taken() -> None:
+    made, domain = turning()
+    assert made.fit().reached == ALL_TERMS
+    away = made.fit(domain=domain)
+    assert away.reached == "scaled"
+    steady = world(1200, {"lowest3": -1.5})
+    assert steady.fit(domain=domain).reached == "lowest3"
+    one = np.full(len(domain), "sums")
+    with pytest.raises(RecordError, match="takes two tasks; all answers are of sums"):
+        made.fit(domain=one)
+
+
+def test_for_new_tasks_trees_are_not_tried() -> None:
+    made = world(2400, {"mean": -0.5, "length": -0.25}, pair=1.5)
+    found = made.fit(domain=np.array([f"task {i % 8}" for i in range(2400)]))
+    assert found.trees is None
+    assert WITH_TREES not in {step.name for step in found.steps}
+
+
+def test_features_without_the_terms_are_refused() -> None:
+    made = world(100, {})
+    turned = World(made.X, made.y, made.groups, made.runs, TERM_NAMES[::-1])
+    with pytest.raises(RecordError, match=r"the last features are terms\.length, .*; expected terms\.lowest3, "):
+        turned.fit()
+
+
+def small(seed: int) -> tuple[World, World]:
+    """A few answers of one to three runs, and 600 new ones: how surprised a wrong answer is, and where, differs."""
+    rng = np.random.default_rng(seed)
+    n, runs = int(rng.integers(60, 401)), int(rng.integers(1, 4))
+    whole, spikes, rate = rng.uniform(0, 0.5), rng.uniform(0, 3), rng.normal(size=runs)
+
+    def draw(n: int) -> World:
+        place = rng.integers(0, runs, n)
+        y = (rng.uniform(size=n) < sigmoid(rate[place])).astype(np.int64)
+        series = []
+        for wrong in 1 - y:
+            x = rng.exponential(0.4 * np.exp(whole * wrong + 0.3 * rng.normal()), int(rng.integers(10, 80)))
+            x[rng.integers(0, len(x), rng.poisson(1 + spikes * wrong))] += rng.exponential(2)
+            series.append(-x.astype(np.float32))
+        names = np.array([f"m{i}|t|v" for i in place])
+        return World(features(schema("terms"), series), y, np.array([f"g{i // 2}" for i in range(n)]), names)
+
+    return draw(n), draw(600)
+
+
+def test_what_is_exported_never_loses_to_the_mean_or_the_minimum_by_more_than_noise() -> None:
+    """Log loss on new answers; the free numbers are calibrated on every answer, the ladder as it is exported."""
+    lost: dict[str, list[float]] = {"mean": [], "min": []}
+    for seed in range(20):
+        known, new = small(seed)
+        ours = known.head().learned_of(new.X, new.runs)
+        for name, losses in lost.items():
+            column = TERMS.index(name)
+            platt = fit_platt(-known.X[:, column].astype(np.float64), known.y)
+            theirs = platt.probability(-new.X[:, column].astype(np.float64))
+            losses.append(float(np.mean(loss(new.y, ours) - loss(new.y, theirs))))
+    for name, losses in lost.items():
+        assert np.mean(losses) <= 2 * np.std(losses) / np.sqrt(len(losses)), (name, losses)
+
+
+def loss(y: np.ndarray, p: np.ndarray) -> np.ndarray:
+    return -np.log(np.where(y == 1, p, 1 - p))
