@@ -42,7 +42,8 @@ class BaseRates:
             return None
         try:
             between, average, scale = (
-                {str(n): _finite(v) for n, v in stated[key].items()} for key in ("between", "average", "scale")
+                {str(n): _finite(v) for n, v in of.items()}
+                for of in (stated["between"], stated["average"], stated.get("scale", {}))
             )
             runs = {str(run): {str(n): _finite(v) for n, v in of.items()} for run, of in stated["runs"].items()}
         except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -70,6 +71,14 @@ class BaseRates:
         """Returns the shifts of the only run of this model; None where there are several, or none."""
         found = [shifts for run, shifts in self.runs.items() if run.partition(SEPARATOR)[0] == model]
         return found[0] if len(found) == 1 else None
+
+    def add_to(self, heads: dict[str, float], run: Mapping[str, float] | None, model: str | None) -> bool:
+        """Returns whether the run is known, and if it is, shifts the heads' values: the run that was named, or else
+        the only one of the model."""
+        shifts = self.of_model(model) if run is None else run
+        for name, shift in (shifts or {}).items():
+            heads[name] = shifted(heads[name], shift)
+        return shifts is not None
 
     def unknown(self, head: str | None) -> str:
         """Returns what a verdict must say where the run is not known."""

@@ -13,9 +13,10 @@ from metaprobe.checkpoints import Checkpoint, ContractMismatch, Pretrained, bund
 from metaprobe.checkpoints.display import explain_fields, html_table
 from metaprobe.checkpoints.flagging import threshold_at
 from metaprobe.checkpoints.kinds import check_kind
-from metaprobe.probes.base_rates import BaseRates, shifted
+from metaprobe.probes.base_rates import BaseRates
 from metaprobe.probes.contract import OnMismatch, check_choice, mismatch
 from metaprobe.probes.features import Schema, features, features_one, schema
+from metaprobe.probes.quality_contract import CRITICAL, INPUT, KIND, MAIN_HEADS
 from metaprobe.records.answer_part import answer_of
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.extras import require
@@ -26,16 +27,10 @@ from metaprobe.records.raw_body import parse_body
 if TYPE_CHECKING:
     from metaprobe.probes.signals import Signals
 
-KIND = "quality"
-INPUT = "features"
 DEFAULT = f"{bundle.PREFIX}quality"
 MOST_OUTSIDE = 0.25
 """Share of features outside their training range beyond which nothing is in support, however few were trained on."""
-CRITICAL = "critical"
-MAIN_HEADS = ("correct", "quality")
-"""Heads that give the score, the first that is there: a probability, or Q from 0 to 9."""
 LENGTHS = ("length", "terms.length")
-"""Features that tell an answer's length."""
 UNLIKE = "unlike the training data"
 ENDINGS = {
     "content_filter": "the server's content filter cut the answer",
@@ -156,8 +151,7 @@ class QualityPredictor(Pretrained):
             self._threshold = threshold_at(checkpoint.manifest.flagging, flag_rate)
         self._critical = checkpoint.manifest.thresholds.get("critical") if CRITICAL in names else None
         # One feature of many, but an answer of another length is another kind of answer.
-        lengths = (self.schema.names.index(name) for name in LENGTHS if name in self.schema.names)
-        self._length = next(lengths, None)
+        self._length = next((i for i, name in enumerate(self.schema.names) if name in LENGTHS), None)
 
     @classmethod
     def load(
@@ -301,12 +295,8 @@ class QualityPredictor(Pretrained):
     def _verdict(self, heads: dict[str, float], in_support: bool | None, model: str | None, note: str) -> Verdict:
         known = True
         if self._rates is not None:
-            shifts = self._run if self._run is not None else self._rates.of_model(model)
-            known = shifts is not None
-            for name, shift in (shifts or {}).items():
-                heads[name] = shifted(heads[name], shift)
-            if not known:
-                note = "; ".join(filter(None, (note, self._rates.unknown(self._main))))
+            known = self._rates.add_to(heads, self._run, model)
+            note = note if known else "; ".join(filter(None, (note, self._rates.unknown(self._main))))
         score = self._share(self._main, heads[self._main]) if self._main is not None else None
         if in_support is False:
             note = f"{note}; {UNLIKE}" if note else UNLIKE

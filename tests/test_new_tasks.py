@@ -36,7 +36,7 @@ def several() -> Evidence:
     return replace(evidence, table=table, features=features, feature_names=NAMES, states=None)
 
 
-def test_trees_whose_settings_are_chosen_by_tasks_left_out_carry_over_more_and_know_less_at_home(
+def test_settings_of_trees_chosen_by_tasks_left_out_carry_over_more_and_know_less_at_home(
     several: Evidence,
 ) -> None:
     roles = final_roles(several.table.groups.tolist(), several.table.y)

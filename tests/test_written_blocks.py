@@ -118,6 +118,20 @@ WRITERS = (
         "research/quality/bundled.py",
         {"docs/research/bundled.md#bundled-controls": number("MEASURED", "bundled_controls", "pooled", "estimate")},
     ),
+    Writer(
+        "research/travel/page.py",
+        {
+            "docs/research/travel.md#travel-strangers": number("MEASURED", "travel", "strangers", "answers"),
+            "docs/research/travel.md#travel-sets": number("MEASURED", "travel", "strangers", "rows", 0, "ece"),
+            "docs/research/travel.md#travel-curve": number("MEASURED", "travel", "curve", "answers"),
+            "docs/research/travel.md#travel-blend": number(
+                "MEASURED", "travel", "blend", "smollm2-135m", "all", "probe", "auroc"
+            ),
+            "docs/research/travel.md#travel-support": number(
+                "MEASURED", "travel", "support", "rows", 0, "inside", "answers"
+            ),
+        },
+    ),
     Writer("research/systems/carried_profiles.py", {"docs/research/systems.md#carried": another_run}, "main"),
     Writer(
         "research/claims/corrections.py",
@@ -174,6 +188,11 @@ WRITERS = (
         "research/production/page.py",
         {"docs/research/production.md#speed": number("MEASURED", "serving", "rows", 0, "proxy_per_s")},
         "main",
+    ),
+    Writer(
+        "benchmarks/fuzz_logs.py",
+        {"docs/logs.md#fuzz-logs": number("FIGURES", "fuzz_logs", "readers", 0, "refused")},
+        "write_page",
     ),
     Writer(
         "research/quality/measure.py",

@@ -67,8 +67,8 @@ def reworded_pairs(texts: Sequence[str], threshold: float = REWORDED) -> tuple[I
     groups = [np.array(rows, dtype=np.intp) for rows in alike.values() if len(rows) > 1]
     if not groups:
         return found[0][:, 0], found[0][:, 1]
-    tfidf = require("sklearn.feature_extraction.text", "fit")
-    vectorizer = tfidf.TfidfVectorizer(analyzer="char_wb", ngram_range=(3, 4), sublinear_tf=True, dtype=np.float32)
+    extraction = require("sklearn.feature_extraction.text", "fit")
+    vectorizer = extraction.TfidfVectorizer(analyzer="char_wb", ngram_range=(3, 4), sublinear_tf=True, dtype=np.float32)
     grams = vectorizer.fit_transform(texts)
     for rows in groups:
         for start in range(0, len(rows), BLOCK):

@@ -33,7 +33,7 @@ def train() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
-@train.command("quality", short_help="On log-probabilities: a calibrated verdict (LightGBM).")
+@train.command("quality", short_help="On log-probabilities: a calibrated verdict.")
 @click.argument("runs", type=RUNS, nargs=-1, required=True)
 @click.option("--out", type=FOLDER, required=True, help="Checkpoint folder to write.")
 @target_option
@@ -42,13 +42,16 @@ def train() -> None:
 @click.option("--label-source", help='Only labels of this source: "program", "judge", "judge:MODEL".')
 @click.option("--raw-graph", is_flag=True, help="Also write raw.onnx, which takes log-probabilities.")
 @click.option(
-    "--new-tasks", is_flag=True, help="For tasks the runs do not hold: settings that do best on a task left out."
+    "--new-tasks", is_flag=True, help="For models and tasks the runs do not hold: a free number, no thresholds."
 )
 @click.option("--dask", metavar="ADDRESS", help="Fit on this Dask cluster; runs are read here.")
 @folds_option
 @seed_option
 def train_quality_command(runs: tuple[Path, ...], **named: Any) -> None:
-    """A LightGBM predictor on log-probability features, one calibrated head a target.
+    """A predictor on log-probabilities, one calibrated head a target.
+
+    A head that is a probability begins with a free number and climbs to seven terms, or terms and trees, only where
+    held-out groups pay for it; the card says how far it came.
 
     A target is a label: 0 or 1 (correct, critical, ...), 1 to 3 (instruction, justification, evidence), or quality,
     the judge's sum from 0 to 9. Labels may be missing: each head learns from the answers that have its own.

@@ -1,0 +1,177 @@
+"""Writes docs/research/travel.md from docs/measured/travel.json.
+
+python -m research.travel.page
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from research.blocks import markdown, write
+
+ROOT = Path(__file__).parent.parent.parent
+MEASURED = ROOT / "docs" / "measured" / "travel.json"
+PAGE = ROOT / "docs" / "research" / "travel.md"
+NAMES = {
+    "default": "bundled recipe",
+    "ladder": "ladder with its steps, no trees",
+    "six terms": "six terms, fitted",
+    "mean": "mean log-probability",
+    "min": "lowest log-probability",
+    "total": "total log-probability",
+    "lowest3": "mean of the three lowest",
+    "first": "first log-probability",
+    "length": "length, either way round",
+}
+WAYS = ("adapted default", "trained", "mean, Platt", "six terms", "trees alone")
+
+
+@click.command("page")
+def page_command() -> None:
+    """Writes the blocks of the page."""
+    found = json.loads(MEASURED.read_text(encoding="utf-8"))
+    write(PAGE, "travel-strangers", strangers(found["strangers"]))
+    write(PAGE, "travel-sets", sets(found["strangers"]))
+    write(PAGE, "travel-curve", curve(found["curve"]))
+    write(PAGE, "travel-blend", blend(found["blend"]))
+    write(PAGE, "travel-support", support(found["support"]))
+
+
+def interval(values: list[float], style: str = "+.3f") -> str:
+    """An estimate with its interval."""
+    estimate, low, high = values
+    return f"{estimate:{style}} [{low:{style}}, {high:{style}}]"
+
+
+def strangers(found: dict[str, Any]) -> list[str]:
+    """The mean over runs of every number, with a model left out and with a task left out."""
+    rows = []
+    for name, shown in NAMES.items():
+        row = [shown]
+        for where in ("model_left_out", "task_left_out"):
+            numbers = found[where]["numbers"][name]
+            row += [f"{numbers['auroc']:.3f}", interval(numbers["gain"]) if "gain" in numbers else ""]
+        rows.append(row)
+    count = found["model_left_out"]
+    head = ["score", "its model left out: AUROC", "recipe less this", "its task left out: AUROC", "recipe less this"]
+    return [
+        f"{found['answers']} answers of {found['models']} models to {found['tasks']} tasks. AUROC inside a run (model, "
+        f"task, way of asking), mean over the {count['runs']} runs of {count['tasks']} tasks that have 15 right and 15 "
+        "wrong answers; 95 % intervals draw tasks.",
+        "",
+        *markdown(head, rows),
+    ]
+
+
+def sets(found: dict[str, Any]) -> list[str]:
+    """Each source and model, by a fit without this model."""
+    rows = [
+        [
+            row["name"],
+            str(row["answers"]),
+            f"{row['right']:.0%}",
+            interval(row["default"], ".3f"),
+            f"{row['free']['mean']:.3f}",
+            interval(row["over_mean"]),
+            f"{row['best']} {row['free'][row['best']]:.3f}",
+            interval(row["over_best"]),
+            f"{row['six']:.3f}",
+            f"{row['pooled']:.3f} / {row['pooled_mean']:.3f}",
+            f"{row['ece']:.3f}",
+        ]
+        for row in found["rows"]
+    ]
+    head = [
+        "source, model",
+        "answers",
+        "right",
+        "recipe, within runs",
+        "mean",
+        "over the mean",
+        "best free number, known afterwards",
+        "over it",
+        "six terms",
+        "pooled: recipe / mean",
+        "ECE without labels",
+    ]
+    return markdown(head, rows)
+
+
+def curve(found: dict[str, Any]) -> list[str]:
+    """What so many labels buy."""
+    rows = []
+    for count in sorted(found["counts"], key=int):
+        cells = found["counts"][count]
+        if count == "0":
+            continue
+        for way in WAYS:
+            cell = cells[way]
+            if not cell:
+                rows.append([count, way, "nothing to split", "", "", "", ""])
+                continue
+            gain = interval(cell["over_mean"])
+            rows.append(
+                [
+                    count,
+                    way,
+                    f"{cell['auroc']:.3f}",
+                    gain,
+                    f"{cell['within']:.3f}",
+                    f"{cell['ece']:.3f}",
+                    f"{cell['brier_skill']:.3f}",
+                ]
+            )
+    none = found["counts"]["0"]
+    head = ["labels", "way", "AUROC", "over the mean, first draw", "within runs", "ECE", "Brier skill"]
+    ours, mean = none["default"], none["mean"]
+    return [
+        f"{found['answers']} answers of {found['set']}, five folds by question, mean of {found['draws']} draws of "
+        f"labels. Without labels the recipe has AUROC {ours['auroc']:.3f} pooled and {ours['within']:.3f} within runs, "
+        f"the mean log-probability {mean['auroc']:.3f} and {mean['within']:.3f}.",
+        "",
+        *markdown(head, rows),
+    ]
+
+
+def blend(found: dict[str, Any]) -> list[str]:
+    """The probe from many tasks and the free numbers, on families left out."""
+    rows = []
+    for model, one in found.items():
+        for among, shown in (("all", "all families"), ("without_arithmetic", "without arithmetic")):
+            numbers = one[among]
+            for name in ("mean", "scaled", "probe", "probe + mean", "probe + scaled"):
+                cell = numbers[name]
+                rows.append(
+                    [
+                        model,
+                        f"{shown} ({numbers['runs']} runs, {numbers['tasks']} tasks)",
+                        name,
+                        f"{cell['auroc']:.3f}",
+                        "" if name == "mean" else interval(cell["over_mean"]),
+                        "" if name in ("mean", "scaled") else interval(cell["over_scaled"]),
+                    ]
+                )
+    layers = "; ".join(f"{model}: {', '.join(map(str, one['layers']))}" for model, one in found.items())
+    head = ["model", "among", "score", "AUROC within runs", "over the mean", "over the scaled total"]
+    return [
+        *markdown(head, rows),
+        "",
+        f"Layers that the eight parts chose, each without the families it is judged on: {layers}.",
+    ]
+
+
+def support(found: dict[str, Any]) -> list[str]:
+    """AUROC of answers that look like ours, and of those that do not."""
+
+    def cell(part: dict[str, Any]) -> str:
+        count = f"{part['answers']} answers"
+        return f"{interval(part['auroc'], '.3f')}, {count}" if "auroc" in part else f"{count}: too few"
+
+    rows = [[row["test"], row["source"], cell(row["inside"]), cell(row["outside"])] for row in found["rows"]]
+    return markdown(["inside is", "source", "inside", "outside"], rows)
+
+
+if __name__ == "__main__":
+    page_command()
