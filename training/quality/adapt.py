@@ -314,7 +314,7 @@ def _line(name: str, head: Adapted) -> str:
     count = len(np.unique(head.runs))
     wrong = int((1 - head.table.y).sum())
     few = ""
-    if name in quality.MAIN_HEADS and wrong < FEWEST_WRONG:
+    if name in quality_contract.MAIN_HEADS and wrong < FEWEST_WRONG:
         few = f"; too few wrong ones ({wrong}) for the threshold `flag`, which takes {FEWEST_WRONG}"
     return (
         f"{name}: scale {head.scale:.2f}, {len(head.table)} labelled answers of {count} run{'s' * (count > 1)}, "
