@@ -170,7 +170,7 @@ def where(runs: dict[str, Any], found: dict[str, dict[str, Any]]) -> Row:
             on = "{cpu}, {cores} cores, load {load}, Python {python}".format(**about["machine"])
         else:
             on = str(found[name].get("machine") or "not recorded")
-        notes += ["**it failed; its figures are older**"] if about.get("failed") else []
+        notes += ["**it failed; its numbers are older**"] if about.get("failed") else []
         notes += [f"not installed: {', '.join(about['without'])}"] if about.get("without") else []
         notes += [f"last time skipped: {about['skipped']}"] if about.get("skipped") else []
         notes += ["never run"] if not found[name] else []

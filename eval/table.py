@@ -118,7 +118,7 @@ def answer_table(
                 continue
             if y not in (0.0, 1.0):
                 raise RecordError(f"call {call.id}: label {target} is {y}; expected 0 or 1")
-            (records if _measure(call) else without).append(_row(run, call, int(y)))
+            (records if _has_logprobs(call) else without).append(_row(run, call, int(y)))
     if not records and not seen_calls:
         raise RecordError(
             f"no call of stage {stage or 'any'} by agent {agent or 'any'}; stages found: {_list(stages)}; "
@@ -171,7 +171,7 @@ def _row(run: Run, call: Call, y: int) -> dict[str, Any]:
     }
 
 
-def _measure(call: Call) -> bool:
+def _has_logprobs(call: Call) -> bool:
     logprobs = answer_logprobs(call)
     return logprobs is not None and len(logprobs) > 0
 

@@ -2,20 +2,20 @@
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint, ContractMismatch, Pretrained, bundle, load_checkpoint
-from metaprobe.checkpoints.display import explain_fields, html_table
 from metaprobe.checkpoints.flagging import threshold_at
 from metaprobe.checkpoints.kinds import check_kind
 from metaprobe.probes.base_rates import BaseRates
 from metaprobe.probes.contract import OnMismatch, check_choice, mismatch
 from metaprobe.probes.features import Schema, features, features_one, schema
+from metaprobe.probes.quality_contract import CRITICAL, INPUT, KIND, MAIN_HEADS
 from metaprobe.probes.support import Support
+from metaprobe.probes.verdict import Verdict
 from metaprobe.records.answer_part import answer_of
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.extras import require
@@ -26,12 +26,7 @@ from metaprobe.records.raw_body import parse_body
 if TYPE_CHECKING:
     from metaprobe.probes.signals import Signals
 
-KIND = "quality"
-INPUT = "features"
 DEFAULT = f"{bundle.PREFIX}quality"
-CRITICAL = "critical"
-MAIN_HEADS = ("correct", "quality")
-"""Heads that give the score, the first that is there: a probability, or Q from 0 to 9."""
 UNLIKE = "unlike the training data"
 ENDINGS = {
     "content_filter": "the server's content filter cut the answer",
@@ -40,57 +35,6 @@ ENDINGS = {
 """What the verdict says of an answer that did not end by itself, by its finish reason."""
 FEW_TOKENS = 2
 """A score of an answer of so many tokens rests on so few log-probabilities that the verdict says so."""
-
-
-@explain_fields
-@dataclass(frozen=True, slots=True, repr=False)
-class Verdict:
-    """What a predictor says of one response.
-
-    An example:
-
-        >>> verdict = QualityPredictor.load().predict([-0.05, -0.01, -0.002, -1.2, -0.03])
-        >>> 0 < verdict.score < 1, verdict.flagged, verdict.to_dict()["reason"][:9]
-        (True, None, 'how often')
-    """
-
-    score: float | None
-    """How good the response is, in [0, 1]: a calibrated probability where the main head gives one, else its place on
-    its scale. None where the predictor abstains."""
-    heads: dict[str, float]
-    """Every head's value: a calibrated probability, or the expected level on the scale that the contract states
-    (`instruction`, `justification`, `evidence` from 1 to 3, `quality`, which is Q, from 0 to 9)."""
-    critical: float | None
-    """Probability of a critical failure; None where the checkpoint has no such head."""
-    flagged: bool | None
-    """Whether the score lies below the predictor's threshold, or the probability of a critical failure reaches the
-    threshold `critical`; None where it has neither, and where it is not known how often answers of this run are
-    right."""
-    in_support: bool | None
-    """Whether the features lie where those of the training data lay, for checkpoints of version 0.1; None for later
-    ones. On models and tasks left out, answers inside were judged worse than those outside."""
-    checkpoint: str
-    """Digest of the checkpoint that gave it."""
-    reason: str = ""
-    """Why it abstains, or what to be careful about; empty where all is well."""
-
-    def __repr__(self) -> str:
-        score = "None" if self.score is None else f"{self.score:.3f}"
-        said = f", reason={self.reason!r}" if self.reason else ""
-        return f"Verdict(score={score}, flagged={self.flagged}, in_support={self.in_support}{said})"
-
-    def _repr_html_(self) -> str:
-        """A table for notebooks."""
-        heads = {f"head {name}": f"{value:.3f}" for name, value in self.heads.items()}
-        shown = {"score": "none" if self.score is None else f"{self.score:.3f}", **heads}
-        if self.critical is not None:
-            shown["critical"] = f"{self.critical:.3f}"
-        rows = [*shown.items(), ("flagged", self.flagged), ("in support", self.in_support), ("reason", self.reason)]
-        return html_table("Verdict", [*rows, ("checkpoint", f"{self.checkpoint[:12]}...")])
-
-    def to_dict(self) -> dict[str, Any]:
-        """Its fields, as JSON's own types."""
-        return asdict(self)
 
 
 class QualityPredictor(Pretrained):

@@ -12,11 +12,13 @@ from typing import Literal
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.checkpoints.checkpoint import load_verified
 from metaprobe.checkpoints.kinds import wrong_kind
-from metaprobe.probes import adapter, hidden, quality
+from metaprobe.probes import adapter, hidden, quality_contract
 from metaprobe.probes.adapter import AdapterProbe
 from metaprobe.probes.hidden import HiddenProbe
-from metaprobe.probes.quality import MAIN_HEADS, QualityPredictor, Verdict
+from metaprobe.probes.quality import QualityPredictor
+from metaprobe.probes.quality_contract import MAIN_HEADS
 from metaprobe.probes.signals import STATED, Signal, combine_probabilities
+from metaprobe.probes.verdict import Verdict
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.types import Call
 
@@ -176,13 +178,13 @@ class SignalSource:
 
 def _reader(path: str) -> Reader:
     kind = load_verified(Path(path)).manifest.kind  # what reads it warns, where there is something to warn of
-    if kind == quality.KIND:
+    if kind == quality_contract.KIND:
         return QualityPredictor.load(path)
     if kind == hidden.KIND:
         return HiddenProbe.load(path)
     if kind == adapter.KIND:
         return AdapterProbe.load(path)
-    raise wrong_kind(path, kind, quality.KIND, hidden.KIND, adapter.KIND)
+    raise wrong_kind(path, kind, quality_contract.KIND, hidden.KIND, adapter.KIND)
 
 
 def _check(key: str, replacement: Replacement) -> None:

@@ -33,7 +33,7 @@ Ending = Literal["", "token", "text", "some"]
 """How an answer ended, as far as that says what its last tokens are: by an end token that is the last of them, by a
 stop text, by one of these, or (empty) by none of them, as where a limit cut it."""
 
-_SPECIAL = re.compile(r"<[|｜]\S+[|｜]>|</s>|<eos>|<end_of_turn>|<end_of_text>")
+END_TOKEN = re.compile(r"<[|｜]\S+[|｜]>|</s>|<eos>|<end_of_turn>|<end_of_text>")
 """End tokens by their look, which a text never shows."""
 
 STOPS = frozenset(("stop", "eos", "eos_token", "stop_sequence"))
@@ -84,7 +84,7 @@ def _end_tokens(pieces: Sequence[str], text: str, ending: Ending) -> int:
     if not pieces:
         return 0
     last, shown = pieces[-1], text.strip(SPACE)
-    if _SPECIAL.fullmatch(last) and not text.endswith(last):
+    if END_TOKEN.fullmatch(last) and not text.endswith(last):
         return 1
     if not ending:
         return 0

@@ -79,7 +79,9 @@ class KindReader:
 
     def close(self) -> list[Kind]:
         """The kinds of the tokens that were still waiting, now that no other comes."""
-        self._give(len(self._text), "marker" if self._state == "header" else self._kind)
+        # What may have begun the end of the thinking, when the answer was cut, counts for neither side.
+        unsaid = self._state == "header" or (self._state == "inside" and self._kind == "thinking")
+        self._give(len(self._text), "marker" if unsaid else self._kind)
         self._state = "rest"
         return self._decided()
 

@@ -52,7 +52,7 @@ FOR = {
     "fastapi": "the scoring server",
     "uvicorn": "serves it",
     "httpx": "the proxy's way to the upstream",
-    "prometheus-client": "the server's figures",
+    "prometheus-client": "the server's metrics",
     "msgspec": "reads response bodies fast",
     "litellm": "callbacks there",
     "langchain-core": "callbacks there",

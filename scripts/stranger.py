@@ -230,7 +230,7 @@ def main() -> None:
         "--folder", type=Path, help="empty folder to walk in, which is kept; a temporary one by default"
     )
     parser.add_argument("--pip-args", default="", help="further arguments of every pip install, in one string")
-    parser.add_argument("--page", action="store_true", help="walk nothing; write docs/start.md from the last figures")
+    parser.add_argument("--page", action="store_true", help="walk nothing; write docs/start.md from the last numbers")
     given = parser.parse_args()
     if given.page:
         write_page()

@@ -63,7 +63,7 @@ def page() -> str:
             [row["statement"], linked(row["page"]), row["before"], row["after"], row["verdict"], f"`{row['script']}`"]
             for row in rows
         ]
-        head = ["statement of 0.1", "page", "figure then", "figure with its controls", "verdict", "script"]
+        head = ["statement of 0.1", "page", "number then", "number with its controls", "verdict", "script"]
         lines += [f"## {heading}", "", *markdown(head, [[flat(cell) for cell in row] for row in cells]), ""]
     return "\n".join(lines).rstrip() + "\n"
 

@@ -93,7 +93,7 @@ def page(found: dict[str, Any]) -> str:
         ]
         for name, section in found.items()
     ]
-    head = ["document", "its models", "models here", "figures measured", "reasons why others are not"]
+    head = ["document", "its models", "models here", "numbers measured", "reasons why others are not"]
     title, _, rest = HEAD.partition("\n\n")
     parts = [title, "", answer(found), "", rest, *markdown(head, rows), "", CLAIMS, *claims(found), ""]
     for name, section in found.items():
@@ -184,7 +184,7 @@ def lines_of(title: str, section: dict[str, Any]) -> list[str]:
         lines += ["", *markdown(["where", "what", "paper", "here", "n"], rows)]
     if section["missing"]:
         rows = [[row["where"], row["why"]] for row in section["missing"]]
-        lines += ["", "Not measured:", "", *markdown(["figure", "why not"], rows)]
+        lines += ["", "Not measured:", "", *markdown(["number", "why not"], rows)]
     if section["doubts"]:
         lines += ["", "What the document itself leaves open or contradicts:", ""]
         lines += [f"- {doubt}" for doubt in section["doubts"]]

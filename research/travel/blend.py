@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from metaprobe.eval.metrics.bootstrap import cluster_weights
 from metaprobe.eval.metrics.discrimination import auroc
-from metaprobe.probes.terms import TERMS
+from metaprobe.probes.terms import FREE, SCALED, TERMS
 from metaprobe.training.common.offsets import fit_offsets
 from metaprobe.training.crossfit.evidence import load_evidence
 from metaprobe.training.crossfit.methods import RUN_IDENTITY, Evidence
@@ -29,6 +29,7 @@ POSITION = "answer_mean"
 FOLDS, INNER = 8, 4
 WEIGHT_SD = 0.02
 """Of the prior of a weight, per standard deviation of its column: strongly regularised, fixed before any layer."""
+SCALED_WEIGHTS = np.array([FREE[SCALED].get(term, 0.0) for term in TERMS])
 LEAST = 5
 """Right answers, and wrong ones, that a run needs for a figure of its own."""
 ARITHMETIC = {f"{NAME}-{family}" for family in (*numbers.FAMILIES, *quantities.FAMILIES)}
@@ -61,13 +62,13 @@ def measure(evidence: Evidence) -> dict[str, Any]:
         chosen.append(layer)
         probe[test] = fit(inputs[layer], y, runs, rest)[test]
     terms = evidence.features[:, -len(TERMS) :].astype(np.float64)
-    mean, lowest = -terms[:, TERMS.index("mean")], -terms[:, TERMS.index("lowest3")]
+    mean, scaled = -terms[:, TERMS.index("mean")], -terms @ SCALED_WEIGHTS
     scores = {
         "mean": mean,
-        "lowest3": lowest,
+        "scaled": scaled,
         "probe": probe,
         "probe + mean": standardised(probe, runs) + standardised(mean, runs),
-        "probe + lowest3": standardised(probe, runs) + standardised(lowest, runs),
+        "probe + scaled": standardised(probe, runs) + standardised(scaled, runs),
     }
     return {"answers": len(y), "layers": chosen, "all": figures(scores, y, runs, table.tasks)} | {
         "without_arithmetic": figures(scores, y, runs, table.tasks, ~is_arithmetic(table.tasks))
@@ -86,7 +87,7 @@ def figures(
     tasks: NDArray[np.str_],
     among: NDArray[np.bool_] | None = None,
 ) -> dict[str, Any]:
-    """Means over runs, and gains over the mean log-probability and over the lowest three."""
+    """Means over runs, and gains over the mean log-probability and over the scaled total."""
     found, of_task = [], []
     for run in np.unique(runs if among is None else runs[among]):
         rows = runs == run
@@ -100,7 +101,7 @@ def figures(
     shown: dict[str, Any] = {"runs": len(found), "tasks": len(set(of_task))}
     for place, name in enumerate(names):
         shown[name] = {"auroc": round(float(table[:, place].mean()), 3)}
-        for against in ("mean", "lowest3"):
+        for against in ("mean", "scaled"):
             other = names.index(against)
             low, high = np.quantile(draws[:, place] - draws[:, other], [0.025, 0.975])
             gain = float((table[:, place] - table[:, other]).mean())

@@ -147,7 +147,7 @@ def adapter_card(draft: Draft, notes: Sequence[str], not_audited: Sequence[str])
         f"- made by `{training.command}`, seed {training.seed}",
         *(f"- {note}" for note in notes),
         "",
-        "## Held-out figures",
+        "## Held-out metrics",
         "",
         "Of the exported graph itself, on the test part. Nothing was fitted again afterwards: the parts are disjoint "
         f"by group ({', '.join(f'{name} {count}' for name, count in parts.items())} answers), and the test part was "

@@ -40,7 +40,7 @@ class RunRates:
     runs: Mapping[str, float] = field(default_factory=dict)
     """Run -> its offset from the mean, shrunk towards 0."""
 
-    def of(self, runs: NDArray[np.str_]) -> Floats:
+    def of(self, runs: NDArray[np.generic]) -> Floats:
         """Returns the log-odds (n,) of each answer's run; the mean for a run that is not known."""
         names, place = np.unique(runs, return_inverse=True)
         return self.mean + np.array([self.runs.get(str(name), 0.0) for name in names])[place]
@@ -58,7 +58,7 @@ class Fit:
 def fit_offsets(
     Z: Floats,
     y: ArrayLike,
-    runs: NDArray[np.str_],
+    runs: NDArray[np.generic],
     *,
     expected: ArrayLike = 0.0,
     sd: ArrayLike = WEIGHT_SD,
@@ -107,7 +107,7 @@ def fit_offsets(
     return Fit(common[:k], rates)
 
 
-def scales_between(evidence: Floats, y: ArrayLike, runs: NDArray[np.str_]) -> float:
+def scales_between(evidence: Floats, y: ArrayLike, runs: NDArray[np.generic]) -> float:
     """Returns how much the runs' own scales of the evidence (n,) differ: their standard deviation around 1.
 
     Each run's scale is fitted with a base rate of its own; what its standard error explains is taken away (the moment

@@ -148,7 +148,7 @@ def model_card(export: Export) -> str:
         f"- made by `{export.training.command}`, seed {export.training.seed}",
         "",
         *(["## Heads", "", *(f"- {head}" for head in export.heads), ""] if export.heads else []),
-        "## Held-out figures",
+        "## Held-out metrics",
         "",
         *([ELSEWHERE] if any("_without_" in name for name in export.metrics) else []),
         *(FIGURES if export.metrics else ["None was measured."]),

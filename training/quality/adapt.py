@@ -23,7 +23,7 @@ from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.stratified import StratifiedAuroc
 from metaprobe.eval.table import AnswerTable, answer_table
-from metaprobe.probes import quality
+from metaprobe.probes import quality_contract
 from metaprobe.probes.base_rates import CERTAIN, CONTRACT, BaseRates
 from metaprobe.probes.features import features
 from metaprobe.probes.quality import QualityPredictor
@@ -96,7 +96,7 @@ def adapt_quality(
     fewer than 3 of either kind.
     """
     require("onnx", "fit")
-    check_target(out, quality.KIND)
+    check_target(out, quality_contract.KIND)
     runs = [one for path in labelled for one in _read(Path(path))]
     return adapt_predictor(QualityPredictor.load(checkpoint), runs, out=out, seed=seed, command=command)
 
@@ -168,7 +168,7 @@ def _adapt_head(
             f"takes {FEWEST}, with {FEWEST_OF_A_KIND} of either kind: label more"
         )
     X = features(predictor.schema, list(table.logprobs))
-    value = predictor.checkpoint.run({quality.INPUT: X})[name].ravel().astype(np.float64)
+    value = predictor.checkpoint.run({quality_contract.INPUT: X})[name].ravel().astype(np.float64)
     p = np.clip(value, CERTAIN, 1 - CERTAIN)
     before, runs = np.log(p) - np.log1p(-p), RUN_IDENTITY.cells(table)
     between = FIRST_BETWEEN if known is None else known.between.get(name, FIRST_BETWEEN)
@@ -194,14 +194,14 @@ def _write(
     base = predictor.checkpoint
     manifest, contract = base.manifest, dict(base.manifest.contract)
     maps = {name: Platt(head.scale, head.fit.rates.mean) for name, head in heads.items()}
-    main = next((name for name in quality.MAIN_HEADS if name in heads), next(iter(heads)))
+    main = next((name for name in quality_contract.MAIN_HEADS if name in heads), next(iter(heads)))
     largest = heads[main]
     contract[CONTRACT] = _base_rates(heads, _known(predictor))
     if len(contract[CONTRACT]["runs"]) < 2:
         del contract[CONTRACT]  # of one run all is known
     contract["adapted_from"] = base.digest
     X = features(predictor.schema, list(largest.table.logprobs))
-    kept = base.run({quality.INPUT: X})
+    kept = base.run({quality_contract.INPUT: X})
     expected = {name: values.ravel().astype(np.float64) for name, values in kept.items()}
     for name, platt in maps.items():
         p = np.clip(expected[name], CERTAIN, 1 - CERTAIN)
@@ -220,7 +220,7 @@ def _write(
     return write_checkpoint(
         out,
         Export(
-            kind=quality.KIND,
+            kind=quality_contract.KIND,
             title=f"Quality predictor: {' and '.join(expected)}, adapted",
             summary=(
                 f"Checkpoint {base.digest[:16]} with the base rates and the scale of {len(largest.table)} labelled "
@@ -228,7 +228,7 @@ def _write(
                 + "".join(PROMISES[name] for name in thresholds if name in PROMISES)
             ),
             graph=graphs[MODEL],
-            input_name=quality.INPUT,
+            input_name=quality_contract.INPUT,
             inputs=X,
             expected=expected,
             contract=contract,
@@ -239,7 +239,7 @@ def _write(
             metrics=metrics,
             not_audited=["all of them: the order of answers is that of the checkpoint before, audited there"],
             thresholds=thresholds,
-            flagging=flagging if main in quality.MAIN_HEADS else (),
+            flagging=flagging if main in quality_contract.MAIN_HEADS else (),
             support=dict(manifest.support),
             packages=("onnx",),
             extra={RAW: graphs[RAW]} if RAW in graphs else {},
@@ -265,10 +265,10 @@ def _thresholds(name: str, head: Adapted, seed: int) -> dict[str, float]:
     """Thresholds that so many labels carry, on the adapted probability; the scores that they order were not fitted."""
     rows, identity = np.arange(len(head.table)), Platt(1.0, 0.0)
     try:
-        if name == quality.CRITICAL:
+        if name == quality_contract.CRITICAL:
             sound = replace(head.table, y=1 - head.table.y)
             return critical_thresholds(-head.log_odds, sound, rows, identity, seed=seed)
-        if name in quality.MAIN_HEADS:
+        if name in quality_contract.MAIN_HEADS:
             return promise_thresholds(head.log_odds, head.table, rows, identity, seed=seed)
     except RecordError:
         pass  # too few groups

@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from metaprobe.checkpoints import Checkpoint, Generator, Training
 from metaprobe.checkpoints.manifest import RAW
-from metaprobe.probes import quality
+from metaprobe.probes import quality_contract
 from metaprobe.probes.features import ALONE, PLUS_TERMS, Schema, features, schema
 from metaprobe.records.errors import RecordError
 from metaprobe.training.common.graphs import trees_graph
@@ -115,18 +115,18 @@ class QualityClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self)
         computed, width = self._schema(), self.examples_.shape[1]
-        graph = trees_graph({head: self.head_}, width=width, input_name=quality.INPUT)
+        graph = trees_graph({head: self.head_}, width=width, input_name=quality_contract.INPUT)
         return write_checkpoint(
             path,
             Export(
-                kind=quality.KIND,
+                kind=quality_contract.KIND,
                 title=f"Quality predictor: {head}",
                 summary=(
                     f"Probability that a response is {self.classes_[1]!r} and not {self.classes_[0]!r}, from "
                     f"{width} statistics of its token log-probabilities ({self.head_.scorer.reached}, calibrated)."
                 ),
                 graph=graph,
-                input_name=quality.INPUT,
+                input_name=quality_contract.INPUT,
                 inputs=self.examples_,
                 expected={head: self.head_.value(self.examples_)},
                 contract={"schema": computed.name, "features": list(computed.names), "targets": [head]},

@@ -12,9 +12,9 @@ from metaprobe.checkpoints import Checkpoint, FlagPoint, Generator
 from metaprobe.checkpoints.manifest import RAW
 from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.eval.results import Finding as Finding
-from metaprobe.probes import quality
 from metaprobe.probes.base_rates import CONTRACT
 from metaprobe.probes.features import ALONE, schema
+from metaprobe.probes.quality_contract import INPUT, KIND, MAIN_HEADS
 from metaprobe.training.common.graphs import trees_graph
 from metaprobe.training.common.heads import (
     CRITICAL,
@@ -51,6 +51,7 @@ from metaprobe.training.quality.figures import (
 from metaprobe.training.quality.raw_parity import build_raw_graph
 
 MADE_OF = {
+    "scaled": "the total log-probability over the root of the length",
     "lowest3": "the mean of the three lowest log-probabilities",
     "mean": "the mean log-probability",
     "min": "the lowest log-probability",
@@ -96,16 +97,16 @@ def export_quality(
     used = schema(evidence.schema if kept.grown else ALONE)
     last = slice(len(evidence.feature_names) - len(used.names), None)
     X = in_memory(evidence.features[:, last])
-    graph = trees_graph(kept.fitted, width=X.shape[1], input_name=quality.INPUT)
+    graph = trees_graph(kept.fitted, width=X.shape[1], input_name=INPUT)
     names = list(kept.fitted)
     return write_checkpoint(
         path,
         Export(
-            kind=quality.KIND,
+            kind=KIND,
             title=f"Quality predictor: {' and '.join(names)}",
             summary=_summary(kept, len(used.names)),
             graph=graph,
-            input_name=quality.INPUT,
+            input_name=INPUT,
             inputs=X,
             expected={name: head.value(X) for name, head in kept.fitted.items()},
             contract={
@@ -187,7 +188,7 @@ class _Kept:
             roles,
             names=head.evidence.feature_names,
             inverted=head.inverted,
-            domain=head.ladder.domain(table),
+            climb=not head.ladder.new_tasks,
             seed=seed,
         )
         self.strangers = self.strangers or head.ladder.new_tasks
@@ -207,7 +208,7 @@ class _Kept:
         if target == CRITICAL:
             scores, calibrator = _scores(head, probability), probability.calibrator
             self.thresholds |= critical_thresholds(scores, table, roles.calibration, calibrator, seed=seed)
-        elif target in quality.MAIN_HEADS:
+        elif target in MAIN_HEADS:
             found, self.flagging = _points(head, probability, roles, seed)
             self.thresholds |= found
 

@@ -1,0 +1,8 @@
+"""What a quality predictor's checkpoint calls itself, its input and its main heads: for those who write one."""
+
+KIND = "quality"
+INPUT = "features"
+MAIN_HEADS = ("correct", "quality")
+"""Heads that give the score, the first that is there: a probability, or Q from 0 to 9."""
+CRITICAL = "critical"
+"""The head of P(critical failure)."""
