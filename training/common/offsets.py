@@ -32,7 +32,7 @@ USUAL_SCALES = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class BaseRates:
+class RunRates:
     """What the runs' base rates are, as log-odds at evidence of 0."""
 
     mean: float = 0.0
@@ -53,7 +53,7 @@ class Fit:
 
     weights: Floats
     """(k,)"""
-    rates: BaseRates
+    rates: RunRates
 
 
 def fit_offsets(
@@ -114,7 +114,7 @@ def fit_offsets(
             between = max(float(np.sqrt(np.mean(offsets**2 + 1 / own))), LEAST_BETWEEN)
         if max(largest, abs(between - before)) < CLOSE:
             break
-    rates = BaseRates(float(common[k]), between, {str(n): float(o) for n, o in zip(names, offsets, strict=False)})
+    rates = RunRates(float(common[k]), between, {str(n): float(o) for n, o in zip(names, offsets, strict=False)})
     return Fit(common[:k], rates)
 
 
