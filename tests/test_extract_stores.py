@@ -302,3 +302,11 @@ def test_a_process_waits_a_month_for_the_others_and_the_first_reports_of_all(
         (tmp_path, 0, 2, "all"),
         (tmp_path, 1, 2, "all"),
     ]
+
+
+def test_a_call_that_two_runs_share_is_read_once(llm, calls, tmp_path) -> None:
+    shared = stored(tmp_path, [bare(calls[0])])
+    shared.append([replace(run, id=f"{run.id} again") for run in shared.runs()])
+    report = extract(shared, llm)
+    assert (report.calls, report.tokens) == (1, len(calls[0].prompt_token_ids) + len(calls[0].token_ids))
+    assert shared.activations([calls[0].id]).values.shape[0] == 1
