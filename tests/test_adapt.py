@@ -153,7 +153,7 @@ def test_labels_that_carry_nothing_are_refused(labels: list[int], said: str, bas
 
 
 def test_the_command_adapts_to_a_file_of_labelled_lines(base: Path, tmp_path: Path) -> None:
-    series, y = answers(60, seed=8, right=0.75)
+    series, y = answers(60, seed=8, right=0.6)
     lines = [
         {
             "id": f"i{i}",
@@ -167,6 +167,7 @@ def test_the_command_adapts_to_a_file_of_labelled_lines(base: Path, tmp_path: Pa
                     }
                 ],
             },
+            "group": f"q{i}",
             "labels": {"correct": int(label)},
         }
         for i, (values, label) in enumerate(zip(series, y, strict=True))
