@@ -10,10 +10,10 @@ from dataclasses import replace
 
 from metaprobe.pipelines.judging import DIMENSIONS, MOST
 from metaprobe.pipelines.session import UNREAD, Session
-from metaprobe.probes.quality import Verdict
 from metaprobe.probes.quality_contract import CRITICAL
 from metaprobe.probes.signals import STATED, Signal, combine_probabilities, signals_of
 from metaprobe.probes.source import Replacement
+from metaprobe.probes.verdict import Verdict
 from metaprobe.records.types import Call, Decision
 from metaprobe.routing.paper import AGAIN, JUDGE, KEEP
 from metaprobe.routing.review import EVEN, POINT

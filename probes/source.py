@@ -15,9 +15,10 @@ from metaprobe.checkpoints.kinds import wrong_kind
 from metaprobe.probes import adapter, hidden, quality_contract
 from metaprobe.probes.adapter import AdapterProbe
 from metaprobe.probes.hidden import HiddenProbe
-from metaprobe.probes.quality import QualityPredictor, Verdict
+from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.quality_contract import MAIN_HEADS
 from metaprobe.probes.signals import STATED, Signal, combine_probabilities
+from metaprobe.probes.verdict import Verdict
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.types import Call
 

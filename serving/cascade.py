@@ -16,8 +16,9 @@ from typing import Any, Literal, NoReturn, get_args
 from urllib.parse import urlsplit
 
 from metaprobe.llms.pricing import Price, price_of
-from metaprobe.probes.quality import QualityPredictor, Verdict
+from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.signals import Signals
+from metaprobe.probes.verdict import Verdict
 from metaprobe.records.errors import RecordError
 from metaprobe.records.reading import fields, get, usage
 from metaprobe.records.types import Decision

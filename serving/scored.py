@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from metaprobe.checkpoints import ContractMismatch
-from metaprobe.probes.quality import QualityPredictor, Verdict
+from metaprobe.probes.quality import QualityPredictor
+from metaprobe.probes.verdict import Verdict
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.reading import fields, text
 

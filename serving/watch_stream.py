@@ -13,7 +13,8 @@ from functools import cached_property
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypedDict, TypeVar, overload, runtime_checkable
 
-from metaprobe.probes.quality import QualityPredictor, Verdict
+from metaprobe.probes.quality import QualityPredictor
+from metaprobe.probes.verdict import Verdict
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.openai_format import first_of
 from metaprobe.records.openai_stream import CUT, StreamedCompletion

@@ -9,9 +9,9 @@ from scripted import Answer, ScriptedLLM, run_once
 from metaprobe.pipelines import Models
 from metaprobe.pipelines.essay_debate import NO_JUDGE, SCAFFOLD, SYSTEM, extract_answer, score_schema
 from metaprobe.pipelines.judging import SCHEMA, Judgement, json_object, parse_judgement
-from metaprobe.probes.quality import Verdict
 from metaprobe.probes.signals import combine_probabilities
 from metaprobe.probes.source import SignalSource
+from metaprobe.probes.verdict import Verdict
 from metaprobe.records.types import Call, Item, Run
 from metaprobe.routing.review import ReviewRules
 

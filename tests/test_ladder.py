@@ -18,6 +18,7 @@ from metaprobe.training.common.calibrators import sigmoid
 from metaprobe.training.common.graphs import trees_graph
 from metaprobe.training.common.heads import RunProbability, fit_probability
 from metaprobe.training.common.ladder import ALL_TERMS, WITH_TREES, Ladder, fit_ladder
+from metaprobe.training.common.offsets import fit_offsets
 from metaprobe.training.common.roles import final_roles
 
 WIDE = ("first3.std", "first5.std", *TERM_NAMES)
@@ -78,6 +79,10 @@ def test_the_first_free_number_is_kept_where_it_is_all_there_is() -> None:
     assert found.trees is None
     scaled = -made.X[:, mean] - made.X[:, length] / 2
     assert found.selection_auroc == pytest.approx(float(auroc(made.y, scaled)), abs=0.03)
+    # A score is log-odds, wherever the zero of the terms lies.
+    elsewhere = World(made.X + np.float32(3), made.y, made.groups, made.runs).fit()
+    np.testing.assert_allclose(elsewhere.score(made.X + np.float32(3)), found.score(made.X), atol=1e-4)
+    assert sigmoid(found.score(made.X)).mean() == pytest.approx(made.y.mean(), abs=0.03)
 
 
 def test_another_free_number_is_taken_where_it_is_the_one_that_tells() -> None:
@@ -97,14 +102,18 @@ def test_all_terms_are_taken_where_several_tell() -> None:
 
 
 def test_trees_are_taken_for_what_only_they_find_and_only_from_enough_answers() -> None:
-    weights = {"mean": -0.5, "length": -0.25}
+    weights = {"mean": -1.0, "length": -0.5}
     made = world(3000, weights, pair=1.5)
     found = made.fit()
     assert found.reached == WITH_TREES
     assert found.trees is not None
     assert (found.steps[-1].name, found.steps[-1].against, found.steps[-1].taken) == (WITH_TREES, "scaled", True)
     new = world(2000, weights, pair=1.5, seed=1)
-    assert float(auroc(new.y, found.score(new.X))) > float(auroc(new.y, -new.X[:, 2])) + 0.05
+    scaled = -new.X[:, -6].astype(np.float64) - new.X[:, -1] / 2
+    assert float(auroc(new.y, found.score(new.X))) > float(auroc(new.y, scaled)) + 0.03
+    # The trees add to the free number, and do not count it again.
+    both = np.column_stack([found.score(new.X), scaled])
+    assert fit_offsets(both, new.y, new.runs, sd=10.0).weights[1] == pytest.approx(0.0, abs=0.2)
     few = world(400, weights, pair=1.5).fit()
     assert few.trees is None
     assert WITH_TREES not in {step.name for step in few.steps}
@@ -169,34 +178,16 @@ def test_a_graph_gives_what_the_ladder_gives(n: int, pair: float) -> None:
     np.testing.assert_allclose(found[:, 0], head.value(made.X), atol=1e-5)
 
 
-def turning(n: int = 1200, tasks: int = 4) -> tuple[World, np.ndarray]:
-    """One term says the same on every task; another tells much on all but one, where its sign turns."""
-    made = world(n, {"mean": -1.0, "length": -0.5})
-    task = np.arange(n) % tasks
-    sign = np.where(task == 1, -1.5, 1.5)
-    logit = -made.X[:, 0] - sign * made.X[:, 1]
-    y = (np.random.default_rng(5).uniform(size=n) < sigmoid(logit)).astype(np.int64)
-    domain = np.array([f"task {t}" for t in task])
-    return World(made.X, y, np.arange(n).astype(str), domain), domain
-
-
-def test_for_new_tasks_only_what_holds_on_every_task_is_taken() -> None:
-    made, domain = turning()
-    assert made.fit().reached == ALL_TERMS
-    away = made.fit(domain=domain)
-    assert away.reached == "scaled"
-    steady = world(1200, {"lowest3": -1.5})
-    assert steady.fit(domain=domain).reached == "lowest3"
-    one = np.full(len(domain), "sums")
-    with pytest.raises(RecordError, match="takes two tasks; all answers are of sums"):
-        made.fit(domain=one)
-
-
-def test_for_new_tasks_trees_are_not_tried() -> None:
-    made = world(2400, {"mean": -0.5, "length": -0.25}, pair=1.5)
-    found = made.fit(domain=np.array([f"task {i % 8}" for i in range(2400)]))
+def test_for_models_and_tasks_that_nobody_has_seen_it_stays_the_free_number() -> None:
+    made = world(2400, {"lowest3": -1.5}, pair=1.5, runs=3, between=1.0)
+    found = made.fit(climb=False)
+    assert found.reached == "scaled"
+    assert found.steps == ()
     assert found.trees is None
-    assert WITH_TREES not in {step.name for step in found.steps}
+    mean, length = TERMS.index("mean"), TERMS.index("length")
+    assert set(np.flatnonzero(found.weights)) <= {mean, length}
+    assert found.weights[length] == found.weights[mean] / 2
+    assert made.fit().reached == WITH_TREES
 
 
 def test_features_without_the_terms_are_refused() -> None:

@@ -19,7 +19,8 @@ from served import KEY, TOKENS, Upstream, completion, lifespan, running
 from serving_clients import LOGPROBS, TEXT, Served, verdict_of
 from starlette.types import Receive, Scope, Send
 
-from metaprobe.probes.quality import QualityPredictor, Verdict
+from metaprobe.probes.quality import QualityPredictor
+from metaprobe.probes.verdict import Verdict
 from metaprobe.serving.app import create_app
 from metaprobe.serving.settings import Settings
 

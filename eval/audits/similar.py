@@ -18,6 +18,8 @@ SIMILAR = 0.8
 REWORDED = 0.4
 """Cosine of character n-grams from which two word problems of the same numbers are one. In the recorded stores those
 that are two reach 0.3, and rewordings by hand 0.6."""
+MOST_ALIKE = 5
+"""Other texts that one may resemble, numbers aside, before it counts as made by a template."""
 FEWEST_NUMBERS, FEWEST_WORDS = 2, 8
 """That a question needs for its numbers to tell it from others: "what is 44 + 69" is not "what is 69 + 44 reworded"."""
 
@@ -52,7 +54,9 @@ def reworded_pairs(texts: Sequence[str], threshold: float = REWORDED) -> tuple[I
     same letters (cosine of TF-IDF weighted character 3- and 4-grams).
 
     Only texts of at least 2 numbers and 8 words are looked at: without numbers a rewording cannot be told from another
-    question about the same thing. Each pair is returned in both orders. Ends early as `similar_pairs` does.
+    question about the same thing. Nor are those that are made by a template, that is, much like more than 5 texts
+    whatever the numbers: there the same numbers come by chance. Each pair is returned in both orders. Ends early as
+    `similar_pairs` does.
     """
     alike: dict[tuple[str, ...], list[int]] = {}
     for row, text in enumerate(texts):
@@ -75,8 +79,19 @@ def reworded_pairs(texts: Sequence[str], threshold: float = REWORDED) -> tuple[I
             compared += len(block) * len(rows)
             if compared > MAX_COMPARED:
                 break
-    i, j = np.concatenate(found).T
-    return i, j
+    pairs = np.concatenate(found)
+    rows = np.unique(pairs)
+    if not len(rows):
+        return pairs[:, 0], pairs[:, 1]
+    masked = vectorizer.fit_transform([re.sub(r"\d+", "0", text) for text in texts])
+    alone = np.zeros(len(texts), dtype=bool)
+    for start in range(0, len(rows), BLOCK):
+        block = rows[start : start + BLOCK]
+        alone[block] = ((masked[block] @ masked.T).toarray() >= threshold).sum(
+            axis=1
+        ) <= MOST_ALIKE + 1  # itself is one
+    kept = pairs[alone[pairs].all(axis=1)]
+    return kept[:, 0], kept[:, 1]
 
 
 def similar_pairs(

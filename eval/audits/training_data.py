@@ -278,4 +278,4 @@ def _share(part: int, whole: int) -> str:
 
 
 def _short(text: str) -> str:
-    return repr(text if len(text) <= 80 else f"{text[:40]} ... {text[-35:]}")
+    return repr(str(text) if len(text) <= 80 else f"{text[:40]} ... {text[-35:]}")

@@ -26,7 +26,7 @@ from research.breadth.items import NAME
 from research.travel.measure import MEASURED
 
 POSITION = "answer_mean"
-FOLDS, INNER = 8, 4
+FOLDS, INNER = 8, 3
 WEIGHT_SD = 0.02
 """Of the prior of a weight, per standard deviation of its column: strongly regularised, fixed before any layer."""
 SCALED_WEIGHTS = np.array([FREE[SCALED].get(term, 0.0) for term in TERMS])
@@ -40,12 +40,12 @@ Floats = NDArray[np.float64]
 @click.argument("stores", nargs=-1, required=True, type=click.Path(exists=True, file_okay=False, path_type=Path))
 def main(stores: tuple[Path, ...]) -> None:
     """Measure each store, and keep the figures in docs/measured/travel.json."""
-    kept = json.loads(MEASURED.read_text(encoding="utf-8")) if MEASURED.exists() else {}
-    blends = kept.get("blend", {})
     for store in stores:
-        blends[store.name] = measure(load_evidence([store]))
-        click.echo(f"{store.name}: {json.dumps(blends[store.name])}")
-    MEASURED.write_text(json.dumps(kept | {"blend": blends}, indent=1) + "\n", encoding="utf-8")
+        found = measure(load_evidence([store]))
+        click.echo(f"{store.name}: {json.dumps(found)}")
+        kept = json.loads(MEASURED.read_text(encoding="utf-8")) if MEASURED.exists() else {}
+        kept["blend"] = kept.get("blend", {}) | {store.name: found}
+        MEASURED.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
 
 
 def measure(evidence: Evidence) -> dict[str, Any]:
@@ -53,7 +53,8 @@ def measure(evidence: Evidence) -> dict[str, Any]:
     table, states = evidence.table, evidence.states
     assert states is not None, "the store holds no hidden states; metaprobe extract reads them"
     runs, y = RUN_IDENTITY.cells(table), table.y
-    inputs = {layer: centred(states.read(layer, POSITION).astype(np.float64), runs) for layer in states.layers if layer}
+    later = [layer for layer in states.layers if layer >= max(states.layers) / 3]
+    inputs = {layer: centred(states.read(layer, POSITION).astype(np.float64), runs) for layer in later}
     folds = parts_of(table.tasks, FOLDS)
     probe, chosen = np.full(len(y), np.nan), []
     for fold in range(FOLDS):

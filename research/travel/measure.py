@@ -24,7 +24,7 @@ from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval
 from metaprobe.eval.metrics.calibration import brier_skill, ece
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.stratified import StratifiedAuroc
-from metaprobe.probes.quality import Support
+from metaprobe.probes.support import Support
 from metaprobe.probes.terms import TERMS
 from metaprobe.records.errors import RecordError
 from metaprobe.training.common.calibrate import fit_platt

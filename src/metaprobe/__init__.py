@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from metaprobe.checkpoints.errors import CheckpointError
     from metaprobe.loading import load
     from metaprobe.probes.hidden import ConfidenceProbe, DifficultyProbe
-    from metaprobe.probes.quality import QualityPredictor, Verdict
+    from metaprobe.probes.quality import QualityPredictor
     from metaprobe.probes.signals import Signals
+    from metaprobe.probes.verdict import Verdict
     from metaprobe.records.errors import MissingExtra, RecordError
     from metaprobe.records.import_store import import_file
     from metaprobe.records.openai_format import parse_response
@@ -65,7 +66,7 @@ _LATER = {
     "RunStore": "metaprobe.records.store",
     "Signals": "metaprobe.probes.signals",
     "StreamingGate": "metaprobe.routing.gate",
-    "Verdict": "metaprobe.probes.quality",
+    "Verdict": "metaprobe.probes.verdict",
     "compare": "metaprobe.train",
     "import_file": "metaprobe.records.import_store",
     "load": "metaprobe.loading",

@@ -27,7 +27,7 @@ SCALES: dict[str, tuple[int, int]] = {**LEVELS, QUALITY: (0, 9)}
 """Of the heads that are no probability."""
 
 
-class Scorer(Protocol):
+class LogOddsModel(Protocol):
     """Features in, log-odds out: higher for likelier good."""
 
     def score(self, X: NDArray[np.float32]) -> Floats: ...
@@ -59,7 +59,7 @@ class FittedHead(Protocol):
 class Probability:
     """A calibrated score."""
 
-    scorer: Scorer
+    scorer: LogOddsModel
     calibrator: Calibrator
     inverted: bool = False
     """Whether the head is one minus what was learned."""

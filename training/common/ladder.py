@@ -20,7 +20,7 @@ from metaprobe.probes.terms import FREE, SCALED, TERMS
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 from metaprobe.training.common.calibrators import Floats
-from metaprobe.training.common.offsets import BaseRates, fit_offsets
+from metaprobe.training.common.offsets import RunRates, fit_offsets
 from metaprobe.training.common.roles import Roles, Rows, group_folds
 from metaprobe.training.common.trees import Trees, fit_trees, refit_trees
 
@@ -53,7 +53,7 @@ class Ladder:
     reached: str
     weights: Floats
     """(7,) of the terms as they are; 0 for those that are not used."""
-    rates: BaseRates
+    rates: RunRates
     """Base rates where all terms are 0."""
     trees: Trees | None
     steps: tuple[Step, ...]

@@ -1,0 +1,58 @@
+"""What a predictor says of one response, as it is shown in a terminal, in a notebook and as JSON."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from metaprobe.checkpoints.display import explain_fields, html_table
+
+
+@explain_fields
+@dataclass(frozen=True, slots=True, repr=False)
+class Verdict:
+    """What a predictor says of one response.
+
+    An example:
+
+        >>> from metaprobe import QualityPredictor
+        >>> verdict = QualityPredictor.load().predict([-0.05, -0.01, -0.002, -1.2, -0.03])
+        >>> 0 < verdict.score < 1, verdict.flagged, verdict.to_dict()["reason"][:9]
+        (True, None, 'how often')
+    """
+
+    score: float | None
+    """How good the response is, in [0, 1]: a calibrated probability where the main head gives one, else its place on
+    its scale. None where the predictor abstains."""
+    heads: dict[str, float]
+    """Every head's value: a calibrated probability, or the expected level on the scale that the contract states
+    (`instruction`, `justification`, `evidence` from 1 to 3, `quality`, which is Q, from 0 to 9)."""
+    critical: float | None
+    """Probability of a critical failure; None where the checkpoint has no such head."""
+    flagged: bool | None
+    """Whether the score lies below the predictor's threshold, or the probability of a critical failure reaches the
+    threshold `critical`; None where it has neither, and where it is not known how often answers of this run are
+    right."""
+    in_support: bool | None
+    """Whether the features lie where those of the training data lay, for checkpoints of version 0.1; None for later
+    ones. On models and tasks left out, answers inside were judged worse than those outside."""
+    checkpoint: str
+    """Digest of the checkpoint that gave it."""
+    reason: str = ""
+    """Why it abstains, or what to be careful about; empty where all is well."""
+
+    def __repr__(self) -> str:
+        score = "None" if self.score is None else f"{self.score:.3f}"
+        said = f", reason={self.reason!r}" if self.reason else ""
+        return f"Verdict(score={score}, flagged={self.flagged}, in_support={self.in_support}{said})"
+
+    def _repr_html_(self) -> str:
+        """A table for notebooks."""
+        heads = {f"head {name}": f"{value:.3f}" for name, value in self.heads.items()}
+        shown = {"score": "none" if self.score is None else f"{self.score:.3f}", **heads}
+        if self.critical is not None:
+            shown["critical"] = f"{self.critical:.3f}"
+        rows = [*shown.items(), ("flagged", self.flagged), ("in support", self.in_support), ("reason", self.reason)]
+        return html_table("Verdict", [*rows, ("checkpoint", f"{self.checkpoint[:12]}...")])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Its fields, as JSON's own types."""
+        return asdict(self)
