@@ -80,7 +80,7 @@ class Checkpoint:
 
         >>> checkpoint = load_checkpoint("bundled:quality")
         >>> checkpoint.trust, checkpoint.manifest.kind, [output.name for output in checkpoint.manifest.outputs]
-        ('sound', 'quality', ['correct'])
+        ('weak', 'quality', ['correct'])
     """
 
     path: Path

@@ -43,8 +43,9 @@ class QualityPredictor(Pretrained):
     An example:
 
         >>> predictor = QualityPredictor.load()  # the one that comes with the package
-        >>> [verdict.flagged for verdict in predictor.predict_many([[-0.01, -0.02, -0.1], [-2.5, -3.1, -1.9]])]
-        [False, True]
+        >>> good, bad = predictor.predict_many([[-0.01, -0.02, -0.1], [-2.5, -3.1, -1.9]])
+        >>> good.score > bad.score, good.flagged  # nothing is flagged before `adapt` has seen labels of your model
+        (True, None)
     """
 
     def __init__(

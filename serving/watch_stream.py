@@ -55,8 +55,8 @@ def watch(
         >>> chunk = {"choices": [{"index": 0, "delta": {"content": "4"}, "logprobs": {"content": [entry]}}]}
         >>> end = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
         >>> watched = watch([chunk, end], QualityPredictor.load())
-        >>> len(list(watched)), watched.verdict.flagged
-        (2, False)
+        >>> len(list(watched)), 0 < watched.verdict.score < 1
+        (2, True)
 
     `gate`: a `StreamingGate`, which is started for this answer, or a gate started already. When it says stop or
     escalate the upstream stream is closed, so that the server can end its work; the chunk that decided it still comes.

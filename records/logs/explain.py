@@ -18,7 +18,7 @@ ANSWERS = 1000
 
 
 @dataclass(slots=True)
-class Findings:
+class Recognized:
     """What the answers of a file hold, counted."""
 
     answers: int = 0
@@ -68,7 +68,7 @@ def explain(
 
     Raises `ImportFileError` where the file as a whole cannot be read.
     """
-    found = Findings()
+    found = Recognized()
     format_found = format_of(path, form)
     options = LogOptions(correct, requests, lambda error: found.bad.append(str(error)))
 
@@ -86,7 +86,7 @@ def explain(
     ]
 
 
-def _stored(found: Findings, whole: str) -> Iterator[str]:
+def _stored(found: Recognized, whole: str) -> Iterator[str]:
     yield f"would store    {found.answers} answers ({whole}) in {len(found.groups)} groups"
     if found.answers:
         lengths = np.array(found.tokens or [0])
@@ -107,7 +107,7 @@ def _stored(found: Findings, whole: str) -> Iterator[str]:
         yield f"bad            {len(found.bad)}, the first: {found.bad[0]}"
 
 
-def _missing(found: Findings) -> Iterator[str]:
+def _missing(found: Recognized) -> Iterator[str]:
     if not found.answers:
         yield "there is nothing to train on, and nothing to compare"
         return

@@ -93,7 +93,7 @@ def load(path: str | os.PathLike[str], *, sha256: str | None = None, flag_rate: 
     Raises `CheckpointError` where the folder is damaged, or of a kind that nothing here loads.
 
         >>> predictor = load("bundled:quality")
-        >>> predictor.predict([-0.05, -0.01, -0.002, -1.2, -0.03]).in_support
+        >>> 0 < predictor.predict([-0.05, -0.01, -0.002, -1.2, -0.03]).score < 1
         True
     """
     checkpoint = load_checkpoint(path, sha256=sha256)
