@@ -156,7 +156,8 @@ def body_target() -> Target:
 
     def read(how: Callable[..., Any], data: bytes) -> Any:
         try:
-            return how(data).logprobs.tolist()
+            parsed = how(data)
+            return parsed.logprobs.tolist(), parsed.segments
         except RecordError:
             return None
 
@@ -166,7 +167,7 @@ def body_target() -> Target:
         if fast != slow:
             raise AssertionError(f"parse_body gives {fast}, parse_response {slow}")
 
-    return Target(bodies("*.json"), check, (RecordError,))
+    return Target(bodies("**/*.json"), check, (RecordError,))
 
 
 TARGETS: dict[str, Callable[[], Target]] = {

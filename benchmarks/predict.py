@@ -32,7 +32,8 @@ from benchmarks.features import best_seconds, naive, push_times_us
 from metaprobe.checkpoints import Draft, save_checkpoint
 from metaprobe.checkpoints.graph_session import GraphSession
 from metaprobe.probes.features import entropy, features, features_one, schema
-from metaprobe.probes.quality import QualityPredictor, Support
+from metaprobe.probes.quality import QualityPredictor
+from metaprobe.probes.support import Support
 from metaprobe.records.openai_format import alternatives
 from metaprobe.routing.gate import StreamingGate
 from research.quality.wepr import Wepr

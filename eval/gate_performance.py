@@ -6,7 +6,7 @@ estimate that is an assumption is named in the report.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -18,6 +18,8 @@ from metaprobe.eval.metrics.ranked import Floats, Value
 from metaprobe.eval.table import AnswerTable
 
 RESAMPLES = 1000
+FEWEST_OF_A_TASK = 20
+"""Groups with a good answer that a task needs for a rate of its own."""
 
 Use = Literal["asked again", "escalated"]
 
@@ -93,6 +95,13 @@ class RateResult:
     median_look: float
     """Tokens after which the bad answers that it stops are stopped; NaN where it stops none."""
     uses: tuple[UseResult, ...]
+    by_task: Mapping[str, Interval] = field(default_factory=dict)
+    """The first of each task that has enough good answers; empty for one task. The promise is of all tasks together."""
+
+    @property
+    def worst_task(self) -> str:
+        """The task of whose good answers the largest share is stopped; empty where tasks are not told apart."""
+        return max(self.by_task, key=lambda task: self.by_task[task].estimate, default="")
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,8 +205,6 @@ def _rate_result(
 ) -> RateResult:
     table, fired = held_out.table, held_out.fired[alpha]
     good, bad = table.y == 1, table.y == 0
-    groups, member = np.unique(table.groups[good], return_inverse=True)
-    stopped_share = np.bincount(member, weights=fired[good] > 0) / np.bincount(member)
     stopped_bad = fired[bad & (fired > 0)]
     uses: dict[Use, Again] = {
         "asked again": again,
@@ -205,11 +212,31 @@ def _rate_result(
     }
     return RateResult(
         alpha=alpha,
-        false_alarms=mean_interval(stopped_share, cluster_weights(groups.tolist(), resamples, seed)),
+        false_alarms=_false_alarms(table, fired, good, resamples, seed),
         bad_stopped=mean_interval(fired[bad] > 0, cluster_weights(table.groups[bad].tolist(), resamples, seed)),
         median_look=float(np.median(stopped_bad)) if len(stopped_bad) else float("nan"),
         uses=tuple(_use_result(use, held_out, fired, new, resamples, seed) for use, new in uses.items()),
+        by_task=_by_task(table, fired, resamples, seed),
     )
+
+
+def _false_alarms(
+    table: AnswerTable, fired: NDArray[np.int64], good: NDArray[np.bool_], resamples: int, seed: int
+) -> Interval:
+    groups, member = np.unique(table.groups[good], return_inverse=True)
+    stopped_share = np.bincount(member, weights=fired[good] > 0) / np.bincount(member)
+    return mean_interval(stopped_share, cluster_weights(groups.tolist(), resamples, seed))
+
+
+def _by_task(table: AnswerTable, fired: NDArray[np.int64], resamples: int, seed: int) -> dict[str, Interval]:
+    """False alarms of each task by itself; of one task alone nothing."""
+    tasks = np.unique(table.tasks).tolist()
+    good = {task: (table.y == 1) & (table.tasks == task) for task in tasks if len(tasks) > 1}
+    return {
+        task: _false_alarms(table, fired, rows, resamples, seed)
+        for task, rows in good.items()
+        if len(np.unique(table.groups[rows])) >= FEWEST_OF_A_TASK
+    }
 
 
 def _use_result(
@@ -271,6 +298,7 @@ def gate_lines(report: GateReport) -> list[str]:
         lines.append(
             f"promised {rate.alpha:g}: stops {_format(rate.false_alarms, '.1%')} of good answers, "
             f"{_format(rate.bad_stopped, '.1%')} of bad ones"
+            + (f"; of good ones of {worst} {_format(rate.by_task[worst], '.1%')}" if (worst := rate.worst_task) else "")
         )
         lines += [
             f"    {use.use}: accuracy {use.accuracy_before:.1%} -> {use.accuracy.estimate:.1%}, "

@@ -42,7 +42,8 @@ class BaseRates:
             return None
         try:
             between, average, scale = (
-                {str(n): _finite(v) for n, v in stated[key].items()} for key in ("between", "average", "scale")
+                {str(n): _finite(v) for n, v in of.items()}
+                for of in (stated["between"], stated["average"], stated.get("scale", {}))
             )
             runs = {str(run): {str(n): _finite(v) for n, v in of.items()} for run, of in stated["runs"].items()}
         except (AttributeError, KeyError, TypeError, ValueError) as error:

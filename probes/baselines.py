@@ -6,15 +6,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.probes.features import Series
-from metaprobe.probes.terms import MOST_SURPRISING
 from metaprobe.records.errors import InvalidResponse
 
-BASELINES = ("mean_logprob", "min_logprob", "lowest3_logprob", "first_logprob", "length", "perplexity")
+BASELINES = ("mean_logprob", "min_logprob", "scaled_logprob", "first_logprob", "length", "perplexity")
 
 
 def baseline_scores(logprobs: Sequence[Series]) -> dict[str, NDArray[np.float64]]:
     """Each of `BASELINES` for n responses, (n,), as it is, so not all point the same way: a high perplexity is a bad
-    sign, a high log-probability a good one, length either. `lowest3_logprob` is the mean of the three lowest.
+    sign, a high log-probability a good one, length either. `scaled_logprob` is the total over the root of
+    the length.
     Perplexities beyond e^700 are given as e^700.
     """
     lengths = np.array([len(x) for x in logprobs], np.intp)
@@ -30,15 +30,8 @@ def baseline_scores(logprobs: Sequence[Series]) -> dict[str, NDArray[np.float64]
     return {
         "mean_logprob": mean,
         "min_logprob": np.minimum.reduceat(tokens, starts),
-        "lowest3_logprob": np.array([_lowest_mean(x) for x in np.split(tokens, starts[1:])]),
+        "scaled_logprob": mean * np.sqrt(lengths),
         "first_logprob": tokens[starts],
         "length": lengths.astype(np.float64),
         "perplexity": np.exp(np.minimum(-mean, 700)),
     }
-
-
-def _lowest_mean(logprobs: NDArray[np.float64]) -> float:
-    """The mean of the lowest log-probabilities, as many as `MOST_SURPRISING`, or of all where there are fewer."""
-    if len(logprobs) > MOST_SURPRISING:
-        logprobs = np.partition(logprobs, MOST_SURPRISING)[:MOST_SURPRISING]
-    return float(logprobs.mean())

@@ -83,13 +83,14 @@ SCHEMA_NAMES = (
     *(name + more for more in ("", "+top", PLUS_TERMS) for name in ("full", *(f"prefix-{k}" for k in COUNTS))),
     ALONE,
     SEGMENTED,
+    SEGMENTED + PLUS_TERMS,
 )
 
 
 @cache
 def schema(name: str) -> Schema:
     """The schema called `name`: "full", "prefix-3" ... "prefix-50", each also with "+top" or "+terms"; "terms";
-    "full+segments".
+    "full+segments", also with "+terms".
     """
     if name not in SCHEMA_NAMES:
         raise RecordError(f"no feature schema is called {name!r}; there are: {', '.join(SCHEMA_NAMES)}")
@@ -101,7 +102,7 @@ def schema(name: str) -> Schema:
     names = [f"{w.name}.{statistic}" for w in windows for statistic in STATISTICS]
     if limit is None:
         names.append("length")
-    if plus == ["segments"]:
+    if "segments" in plus:
         names += SEGMENT_FEATURES
     if "top" in plus:
         names += [f"{w.name}.{series}.{s}" for series in TOP_SERIES for w in windows for s in STATISTICS]
@@ -118,8 +119,9 @@ def schema(name: str) -> Schema:
     )
 
 
-def _full() -> Schema:
-    return schema("full")
+def _without_segments(name: str) -> tuple[Schema, int]:
+    """The schema of the answer alone, and behind how many of its features those of the segments stand."""
+    return schema(name.replace(SEGMENTED, "full")), len(schema("full").names)
 
 
 def features(
@@ -138,7 +140,9 @@ def features(
     n = len(logprobs)
     if schema.uses_segments:
         apart = segment_features(logprobs, [None] * n if thinking is None else thinking)
-        return np.hstack([features(_full(), logprobs), apart])
+        alone, first = _without_segments(schema.name)
+        known = features(alone, logprobs)
+        return np.hstack([known[:, :first], apart, known[:, first:]])
     tops: Sequence[Any] = [None] * n
     if schema.uses_top and top_logprobs is not None:
         if len(top_logprobs) != n:
@@ -168,8 +172,9 @@ def features_one(
 ) -> NDArray[np.float32]:
     """Features of one response, (len(schema.names),). As `features`, without the cost of grouping."""
     if schema.uses_segments:
-        apart = segment_features([logprobs], [thinking])[0]
-        return np.concatenate([features_one(_full(), logprobs), apart])
+        alone, first = _without_segments(schema.name)
+        known = features_one(alone, logprobs)
+        return np.concatenate([known[:first], segment_features([logprobs], [thinking])[0], known[first:]])
     x = np.asarray(logprobs, np.float32)
     top = None if top_logprobs is None or not schema.uses_top else np.asarray(top_logprobs, np.float32)
     _, k = _checked_shape(0, x, top)

@@ -1,13 +1,12 @@
 """Seven numbers of a finished response that a linear model can read: how surprising its tokens were, on a log scale.
 
 A token's surprise is minus its log-probability, in nats. The numbers are the definition of what free scores are made
-of: mean, maximum and total surprise, that of the first token, and the mean of the three largest, which over models and
-tasks that nobody tuned on orders answers best (docs/research/travel.md).
+of: mean, maximum and total surprise, that of the first token, and the mean of the three largest.
 """
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Any
 
@@ -21,8 +20,17 @@ MOST_SURPRISING = 3
 TERMS = ("lowest3", "mean", "min", "total", "first", "halves", "length")
 """In this order; named after the log-probability that each is made of. `halves`: mean surprise of the first half
 against the second."""
-FREE = TERMS[:4]
-"""Those that order answers by themselves: more surprise, worse answer."""
+SCALED = "scaled"
+FREE: Mapping[str, Mapping[str, float]] = {
+    SCALED: {"mean": 1.0, "length": 0.5},
+    "total": {"total": 1.0},
+    "lowest3": {"lowest3": 1.0},
+    "mean": {"mean": 1.0},
+    "min": {"min": 1.0},
+}
+"""Numbers that order answers by themselves, more surprise a worse answer, as weights of the terms. `scaled` is the
+total surprise over the root of the length, half-way between mean and total: over models and tasks that were left out
+it was never far behind the best of them (docs/research/travel.md)."""
 
 
 def terms(logprobs: NDArray[np.floating[Any]]) -> NDArray[np.float32]:

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from metaprobe.records.boundary import END_TOKEN
 from metaprobe.records.reading import text
 from metaprobe.records.segments import SPACE, KindReader
 
@@ -28,7 +29,7 @@ class AnswerTokens:
     def feed(self, entries: Sequence[Entry], *, thought: str, brought: str) -> Sequence[Entry]:
         """The answer's tokens that are known now. `thought`, `brought`: the chunk's texts of thinking and answer."""
         if self._reader is None:
-            return entries
+            return _without_ends(entries)
         if not self._has_text:  # until a text comes with them, tokens may be of either
             entries, self._early = [*self._early, *entries], []
             if not thought and not brought:
@@ -42,8 +43,8 @@ class AnswerTokens:
         found = self._read(self._reader, entries)
         if self._has_thought and brought.strip(SPACE) and self._reader.is_thinking:
             self._reader = None  # the server has cut the markers out
-            return entries if not thought else _ending_in(entries, brought)
-        return found
+            return _without_ends(entries if not thought else _ending_in(entries, brought))
+        return _without_ends(found)
 
     def _may_open(self, entries: Sequence[Entry]) -> bool:
         """Whether the tokens themselves begin with what opens the thinking."""
@@ -61,6 +62,11 @@ class AnswerTokens:
                 if kind == "answer":
                     found.append(held)
         return found
+
+
+def _without_ends(entries: Sequence[Entry]) -> Sequence[Entry]:
+    """The tokens without end tokens: SGLang sends one before it says that the answer has ended."""
+    return [entry for entry in entries if not END_TOKEN.fullmatch(text(entry.get("token")))]
 
 
 def _ending_in(entries: Sequence[Entry], spoken: str) -> Sequence[Entry]:

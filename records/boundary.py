@@ -6,7 +6,7 @@ Where neither tells and the score would hang on it, the response is refused.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, Literal
 
@@ -33,7 +33,7 @@ Ending = Literal["", "token", "text", "some"]
 """How an answer ended, as far as that says what its last tokens are: by an end token that is the last of them, by a
 stop text, by one of these, or (empty) by none of them, as where a limit cut it."""
 
-_SPECIAL = re.compile(r"<[|｜]\S+[|｜]>|</s>|<eos>|<end_of_turn>|<end_of_text>")
+END_TOKEN = re.compile(r"<[|｜]\S+[|｜]>|</s>|<eos>|<end_of_turn>|<end_of_text>")
 """End tokens by their look, which a text never shows."""
 
 STOPS = frozenset(("stop", "eos", "eos_token", "stop_sequence"))
@@ -64,7 +64,7 @@ def locate(pieces: Sequence[str], text: str, thinking: str | None = None, *, end
     closed = not begun and any(mark in raw for mark in CLOSINGS)
     opened = closed and (bool(thinking) or ends_unopened(raw))
     if begun or opened:
-        return Parts(kept, marked(pieces, opened=opened))
+        return _checked(pieces, Parts(kept, marked(pieces, opened=opened)), text_of(text, "answer").strip(SPACE))
     if MESSAGE in raw:  # the prompt ended within a header of harmony's
         shifted = marked(("<|channel|>", *pieces))
         return Parts(kept, tuple(Segment(s.kind, s.start - 1, s.end - 1) for s in shifted))
@@ -84,7 +84,7 @@ def _end_tokens(pieces: Sequence[str], text: str, ending: Ending) -> int:
     if not pieces:
         return 0
     last, shown = pieces[-1], text.strip(SPACE)
-    if _SPECIAL.fullmatch(last) and not text.endswith(last):
+    if END_TOKEN.fullmatch(last) and not text.endswith(last):
         return 1
     if not ending:
         return 0
@@ -112,6 +112,21 @@ def _after(pieces: Sequence[str], shown: str, space: str) -> int:
         count += 1
         begin -= len(pieces[-count])
     return count
+
+
+def _checked(pieces: Sequence[str], parts: Parts, shown: str) -> Parts:
+    """The parts, where the tokens of the answer are those of the answer that is shown; else with a note."""
+    said = "".join("".join(pieces[s.start : s.end]) for s in parts.segments if s.kind == "answer").strip(SPACE)
+    # A token that reaches into a marker is missing here, and a character that several tokens make up cannot be read.
+    if not shown or said in shown or said.startswith(shown) or "\ufffd" in said or "\\x" in said:
+        return parts
+    if not said.endswith(shown):
+        return replace(parts, note="the tokens after the thinking are of other words than the answer that is shown")
+    raw = "".join(pieces)
+    cut = raw.rindex(shown)
+    [answer] = _spans(pieces, (0, 0), (cut, cut + len(shown))) or [Segment("answer", 0, parts.kept)]
+    before = [s for s in parts.segments if s.kind != "answer" and s.end <= answer.start]
+    return Parts(parts.kept, (*before, answer), "tokens before the answer that is shown are not scored")
 
 
 def _aligned(pieces: Sequence[str], kept: int, text: str, thinking: str) -> Parts:

@@ -5,6 +5,7 @@ server has separated. A token that holds part of a marker belongs to neither sid
 servers strip it or do not, and the same tokens must have the same segments behind every server.
 """
 
+import re
 from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, groupby
@@ -30,6 +31,7 @@ _PAIRS = {
 """What opens and closes thinking, of the models whose parsers vLLM and SGLang bring."""
 OPENINGS = (*_PAIRS, "<|channel|>", "<|start|>")
 CLOSINGS = tuple(_PAIRS.values())
+_AT_MARKS = re.compile("(" + "|".join(map(re.escape, (*_PAIRS, *CLOSINGS, *_HARMONY, MESSAGE))) + ")")
 
 Kind = SegmentKind | Literal["marker"]
 """What a token belongs to; a marker is of no segment."""
@@ -79,7 +81,9 @@ class KindReader:
 
     def close(self) -> list[Kind]:
         """The kinds of the tokens that were still waiting, now that no other comes."""
-        self._give(len(self._text), "marker" if self._state == "header" else self._kind)
+        # What may have begun the end of the thinking, when the answer was cut, counts for neither side.
+        unsaid = self._state == "header" or (self._state == "inside" and self._kind == "thinking")
+        self._give(len(self._text), "marker" if unsaid else self._kind)
         self._state = "rest"
         return self._decided()
 
@@ -219,10 +223,12 @@ def spoken_text(shown: str) -> str:
 
 def text_of(shown: str, kind: SegmentKind) -> str:
     """What of the text is of that kind; all of it is of the answer where it shows no thinking."""
-    segments = marked(shown, opened=ends_unopened(shown))  # a character at a time
-    if not segments:
+    opened = ends_unopened(shown)
+    if not opened and not shown.lstrip(SPACE).startswith(OPENINGS):
         return shown if kind == "answer" else ""
-    return "".join(shown[s.start : s.end] for s in segments if s.kind == kind)
+    pieces = _AT_MARKS.split(shown)
+    segments = marked(pieces, opened=opened)
+    return "".join("".join(pieces[s.start : s.end]) for s in segments if s.kind == kind).strip(SPACE)
 
 
 def runs_of(kinds: Sequence[Kind]) -> tuple[Segment, ...]:

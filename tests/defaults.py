@@ -52,7 +52,7 @@ def functions_of(module: ModuleType) -> Iterator[tuple[str, object]]:
             continue
         for name, found in vars(owner).items():
             found = getattr(found, "__func__", found)
-            if callable(found) and getattr(found, "__module__", None) == module.__name__:
+            if name != "__init__" and callable(found) and getattr(found, "__module__", None) == module.__name__:
                 yield name, found
 
 

@@ -199,6 +199,7 @@ WORLDS: dict[str, Callable[[Path], Names]] = {
     "production": production,
     "streams": production,
     "server": production,
+    "reasoning": lambda folder: {},
     "extract": lambda folder: {},
     "gallery": gallery,
     "checkpoints": lambda folder: {},
@@ -207,5 +208,6 @@ WORLDS: dict[str, Callable[[Path], Names]] = {
     "tasks": tasks,
     "loop": loop,
     "own": lambda folder: {},
+    "logs": lambda folder: {},
 }
 """Page -> what makes its world in the folder where its code runs, and gives the names that the page takes as known."""

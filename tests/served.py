@@ -15,7 +15,7 @@ from sklearn.linear_model import LogisticRegression
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from metaprobe.checkpoints import Checkpoint, Draft, Generator, save_checkpoint
-from metaprobe.probes.quality import Support
+from metaprobe.probes.support import Support
 from metaprobe.training.common.graphs import linear_graph
 from metaprobe.training.crossfit.methods import Evidence
 

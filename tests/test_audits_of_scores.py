@@ -301,12 +301,13 @@ def test_the_runner_makes_what_it_has_the_means_for_and_names_the_rest():
         "probe is above chance",
         "probe beats mean log-probability",
         "probe beats minimum log-probability",
+        "probe beats mean of the three lowest log-probabilities",
         "probe beats first log-probability",
         "probe beats total log-probability",
         "probe beats length of the answer",
         "probe beats length of the question",
     }
-    assert len(bare.skipped) == 9
+    assert len(bare.skipped) == 10
     asked = dataclasses.replace(table, questions=questions(300))
     full = AuditInputs(
         name="probe",
@@ -324,6 +325,6 @@ def test_the_runner_makes_what_it_has_the_means_for_and_names_the_rest():
     report = run_audits(full)
     assert [line.partition(":")[0] for line in report.skipped] == ["controls within runs"]
     assert report.failed == ()
-    assert len({a.name for a in report.audits}) == len(report.audits) == 17
+    assert len({a.name for a in report.audits}) == len(report.audits) == 20
     assert run_audits(full) == report
     assert run_audits(dataclasses.replace(full, score=-score)).failed

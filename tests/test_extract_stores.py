@@ -6,8 +6,10 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from threading import Barrier, Thread
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,12 +20,13 @@ from random_model import word_tokenizer
 from read_again import answered, bare, close, files, network, stored
 
 from metaprobe.cli import main
-from metaprobe.collecting.extract import Share, extract
+from metaprobe.collecting.extract import ExtractReport, Share, extract, launch_extract
 from metaprobe.llms.local import LocalLLM
 from metaprobe.records.errors import RecordError, StoreMismatch
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import LIVE_POSITIONS, POSITIONS, Call, Item, Run
 
+EXTRACT = "metaprobe.collecting.extract"
 llm = read_again.llm
 calls = read_again.calls
 store = read_again.store
@@ -254,3 +257,48 @@ def test_two_launched_processes_write_what_one_writes(saved: Path, tmp_path: Pat
         written.append(files(store))
     assert len(written[0]) == 8
     assert written[0] == written[1]
+
+
+def test_a_process_waits_a_month_for_the_others_and_the_first_reports_of_all(
+    monkeypatch: pytest.MonkeyPatch, tmp_path
+) -> None:
+    """One GPU a process where there are some, else the processor."""
+    given: list[dict[str, object]] = []
+    left: list[bool] = []
+    places = iter([0, 1])
+
+    class PartialState:
+        """Of accelerate: two processes."""
+
+        def __init__(self, **named: object) -> None:
+            given.append(named)
+            self.process_index, self.num_processes, self.device = next(places), 2, torch.device("cpu")
+
+        def wait_for_everyone(self) -> None: ...
+
+        def destroy_process_group(self) -> None:
+            left.append(True)
+
+    one = ExtractReport(3, 30, 4, 1, 0, 2, 0.01)
+    asked: list[tuple[object, dict[str, object]]] = []
+
+    def read(store: RunStore, llm: object, **named: object) -> ExtractReport:
+        asked.append((store.path, named))
+        return one
+
+    monkeypatch.setattr("accelerate.PartialState", PartialState)
+    monkeypatch.setattr("accelerate.utils.gather_object", lambda reports: reports * 2)
+    monkeypatch.setattr(f"{EXTRACT}.extract", read)
+    monkeypatch.setattr(f"{EXTRACT}.LocalLLM", SimpleNamespace(load=lambda name, device: (name, device)))
+    for gpus in (False, True):
+        monkeypatch.setattr("torch.cuda.is_available", lambda gpus=gpus: gpus)
+        found, count = launch_extract(tmp_path, "tiny", layers="all")
+        first = not gpus  # the second call stands for the second process
+        assert found == (ExtractReport(6, 60, 4, 1, 0, 4, 0.01) if first else None)
+        assert count == 2
+    assert given == [{"cpu": True, "timeout": timedelta(days=30)}, {"cpu": False, "timeout": timedelta(days=30)}]
+    assert left == [True, True]
+    assert [(path, named["share"].index, named["share"].count, named["layers"]) for path, named in asked] == [
+        (tmp_path, 0, 2, "all"),
+        (tmp_path, 1, 2, "all"),
+    ]

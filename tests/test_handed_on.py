@@ -1,5 +1,6 @@
 """What is asked of a training arrives where it counts: every option, seed and name is handed on to what uses it."""
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +19,7 @@ from metaprobe.training.adapter.fit import AdapterSettings
 from metaprobe.training.comparison import write_comparison as comparing
 from metaprobe.training.crossfit import study
 from metaprobe.training.crossfit.finished_folds import Progress
-from metaprobe.training.crossfit.methods import AFTER, BEFORE, FeatureTrees
+from metaprobe.training.crossfit.methods import AFTER, BEFORE, LADDER, MEAN_LOGPROB, USUAL_LADDER
 from metaprobe.training.gate import train as gate
 from metaprobe.training.hidden import train as hidden
 from metaprobe.training.linear.states_choice import Wanted
@@ -86,7 +87,7 @@ def test_a_study_reads_the_answers_that_were_asked_for_and_fits_them_as_asked(mo
     assert folded.named == {
         "folds": 3,
         "seed": 7,
-        "blend": ["mean log-probability", "LightGBM on logprobs", BEFORE, AFTER],
+        "blend": [MEAN_LOGPROB, LADDER, BEFORE, AFTER],
         "progress": None,
         "on_step": say,
     }
@@ -94,10 +95,10 @@ def test_a_study_reads_the_answers_that_were_asked_for_and_fits_them_as_asked(mo
     assert [method.kind for method in methods if method.name in (BEFORE, AFTER)] == ["ridge", "ridge"]
     assert methods[-1].name == f"own beside {methods[0].name}"
     assert (found.seed, found.target, found.stores, found.fits) == (7, "sound", (Path("a"), Path("b")), "fits")
-    assert found.trees is methods[[method.name for method in methods].index("LightGBM on logprobs")]
-    kept, trees = Progress(), FeatureTrees(new_tasks=True)
+    assert found.ladder is methods[[method.name for method in methods].index(LADDER)]
+    kept, ladder = Progress(), replace(USUAL_LADDER)
     folded = Listener(monkeypatch, study, "crossfit", "fits")
-    assert study.study_of(evidence, trees=trees, progress=kept).trees is trees
+    assert study.study_of(evidence, ladder=ladder, progress=kept).ladder is ladder
     assert folded.named["progress"] is kept
     loaded = Listener(monkeypatch, study, "load_evidence", evidence)
     study.study(["a"], target="critical")

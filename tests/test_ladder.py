@@ -18,6 +18,7 @@ from metaprobe.training.common.calibrators import sigmoid
 from metaprobe.training.common.graphs import trees_graph
 from metaprobe.training.common.heads import RunProbability, fit_probability
 from metaprobe.training.common.ladder import ALL_TERMS, WITH_TREES, Ladder, fit_ladder
+from metaprobe.training.common.offsets import fit_offsets
 from metaprobe.training.common.roles import final_roles
 
 WIDE = ("first3.std", "first5.std", *TERM_NAMES)
@@ -66,49 +67,60 @@ def world(
 
 
 def test_the_first_free_number_is_kept_where_it_is_all_there_is() -> None:
-    made = world(600, {"lowest3": -1.5})
+    made = world(600, {"mean": -1.5, "length": -0.75})
     found = made.fit()
-    assert found.reached == "lowest3"
+    assert found.reached == "scaled"
     assert not any(step.taken for step in found.steps)
-    assert [step.name for step in found.steps] == ["mean", "min", "total", ALL_TERMS]
-    assert found.weights[0] == pytest.approx(-1.5, abs=0.4)
-    assert not found.weights[1:].any()
+    assert [step.name for step in found.steps] == ["total", "lowest3", "mean", "min", ALL_TERMS]
+    mean, length = TERMS.index("mean"), TERMS.index("length")
+    assert np.flatnonzero(found.weights).tolist() == [mean, length]
+    assert found.weights[mean] == pytest.approx(-1.5, abs=0.4)
+    assert found.weights[length] == found.weights[mean] / 2
     assert found.trees is None
-    assert found.selection_auroc == pytest.approx(float(auroc(made.y, -made.X[:, 0])), abs=0.03)
+    scaled = -made.X[:, mean] - made.X[:, length] / 2
+    assert found.selection_auroc == pytest.approx(float(auroc(made.y, scaled)), abs=0.03)
+    # A score is log-odds, wherever the zero of the terms lies.
+    elsewhere = World(made.X + np.float32(3), made.y, made.groups, made.runs).fit()
+    np.testing.assert_allclose(elsewhere.score(made.X + np.float32(3)), found.score(made.X), atol=1e-4)
+    assert sigmoid(found.score(made.X)).mean() == pytest.approx(made.y.mean(), abs=0.03)
 
 
 def test_another_free_number_is_taken_where_it_is_the_one_that_tells() -> None:
-    found = world(600, {"mean": -1.5}).fit()
-    assert found.reached == "mean"
+    found = world(600, {"lowest3": -1.5}).fit()
+    assert found.reached == "lowest3"
     (step,) = (step for step in found.steps if step.taken)
-    assert (step.name, step.against) == ("mean", "lowest3")
+    assert (step.name, step.against) == ("lowest3", "scaled")
     assert step.gain > 3 * step.se > 0
-    assert np.flatnonzero(found.weights).tolist() == [TERMS.index("mean")]
+    assert np.flatnonzero(found.weights).tolist() == [TERMS.index("lowest3")]
 
 
 def test_all_terms_are_taken_where_several_tell() -> None:
-    found = world(900, {"lowest3": -0.8, "first": -0.8, "halves": 0.8, "length": -0.8}).fit()
+    found = world(900, {"mean": -0.8, "first": -0.8, "halves": 0.8, "length": -0.8}).fit()
     assert found.reached == ALL_TERMS
-    expected = [-0.8, 0, 0, 0, -0.8, 0.8, -0.8]
+    expected = [0, -0.8, 0, 0, -0.8, 0.8, -0.8]
     np.testing.assert_allclose(found.weights, expected, atol=0.3)
 
 
 def test_trees_are_taken_for_what_only_they_find_and_only_from_enough_answers() -> None:
-    weights = {"lowest3": -0.5}
+    weights = {"mean": -1.0, "length": -0.5}
     made = world(3000, weights, pair=1.5)
     found = made.fit()
     assert found.reached == WITH_TREES
     assert found.trees is not None
-    assert (found.steps[-1].name, found.steps[-1].against, found.steps[-1].taken) == (WITH_TREES, "lowest3", True)
+    assert (found.steps[-1].name, found.steps[-1].against, found.steps[-1].taken) == (WITH_TREES, "scaled", True)
     new = world(2000, weights, pair=1.5, seed=1)
-    assert float(auroc(new.y, found.score(new.X))) > float(auroc(new.y, -new.X[:, 2])) + 0.05
+    scaled = -new.X[:, -6].astype(np.float64) - new.X[:, -1] / 2
+    assert float(auroc(new.y, found.score(new.X))) > float(auroc(new.y, scaled)) + 0.03
+    # The trees add to the free number, and do not count it again.
+    both = np.column_stack([found.score(new.X), scaled])
+    assert fit_offsets(both, new.y, new.runs, sd=10.0).weights[1] == pytest.approx(0.0, abs=0.2)
     few = world(400, weights, pair=1.5).fit()
     assert few.trees is None
     assert WITH_TREES not in {step.name for step in few.steps}
 
 
 def test_trees_are_left_where_there_is_nothing_for_them() -> None:
-    found = world(2000, {"lowest3": -1.0}, pair=1e-9).fit()
+    found = world(2000, {"mean": -1.0, "length": -0.5}, pair=1e-9).fit()
     assert found.steps[-1].name == WITH_TREES
     assert not found.steps[-1].taken
     assert found.trees is None
@@ -116,7 +128,7 @@ def test_trees_are_left_where_there_is_nothing_for_them() -> None:
 
 def test_noise_takes_no_step_in_nine_of_ten_draws() -> None:
     reached = [world(300, {}, seed=seed, runs=2).fit().reached for seed in range(20)]
-    assert reached.count("lowest3") >= 18
+    assert reached.count("scaled") >= 18
 
 
 def test_which_run_an_answer_is_of_is_no_evidence_but_counts_in_its_score() -> None:
@@ -132,7 +144,7 @@ def test_which_run_an_answer_is_of_is_no_evidence_but_counts_in_its_score() -> N
 
     made, new = draw(150), draw(1500)
     found = made.fit()
-    assert found.reached == "lowest3"
+    assert found.reached == "scaled"
     assert abs(found.weights[0]) < 0.15
     evidence, of_runs = found.score(new.X), found.score_of(new.X, new.runs)
     assert float(StratifiedAuroc(new.runs)(new.y, evidence)) == pytest.approx(0.5, abs=0.03)
@@ -144,7 +156,7 @@ def test_which_run_an_answer_is_of_is_no_evidence_but_counts_in_its_score() -> N
 
 
 def test_an_inverted_head_turns_its_shifts_round() -> None:
-    made = world(600, {"lowest3": -1.0}, runs=4, between=1.5)
+    made = world(600, {"mean": -1.0, "length": -0.5}, runs=4, between=1.5)
     head, turned = made.head(), made.head(inverted=True)
     assert turned.shifts == pytest.approx({run: -shift for run, shift in head.shifts.items()})
     assert turned.between == head.between > 0.3
@@ -157,7 +169,7 @@ def test_an_inverted_head_turns_its_shifts_round() -> None:
 
 @pytest.mark.parametrize(("n", "pair"), [(400, 0.0), (1500, 1.5)])
 def test_a_graph_gives_what_the_ladder_gives(n: int, pair: float) -> None:
-    made = world(n, {"lowest3": -1.0, "halves": 0.7, "first": -0.7}, pair=pair, runs=3, between=1.0)
+    made = world(n, {"mean": -1.0, "length": -0.5, "halves": 0.7, "first": -0.7}, pair=pair, runs=3, between=1.0)
     head = made.head()
     assert (head.scorer.trees is not None) == bool(pair)
     session = onnxruntime.InferenceSession(trees_graph({"correct": head}, width=len(made.names)))
@@ -166,34 +178,16 @@ def test_a_graph_gives_what_the_ladder_gives(n: int, pair: float) -> None:
     np.testing.assert_allclose(found[:, 0], head.value(made.X), atol=1e-5)
 
 
-def turning(n: int = 1200, tasks: int = 4) -> tuple[World, np.ndarray]:
-    """One term says the same on every task; another tells much on all but one, where its sign turns."""
-    made = world(n, {"lowest3": -1.0})
-    task = np.arange(n) % tasks
-    sign = np.where(task == 1, -1.5, 1.5)
-    logit = -made.X[:, 0] - sign * made.X[:, 1]
-    y = (np.random.default_rng(5).uniform(size=n) < sigmoid(logit)).astype(np.int64)
-    domain = np.array([f"task {t}" for t in task])
-    return World(made.X, y, np.arange(n).astype(str), domain), domain
-
-
-def test_for_new_tasks_only_what_holds_on_every_task_is_taken() -> None:
-    made, domain = turning()
-    assert made.fit().reached == ALL_TERMS
-    away = made.fit(domain=domain)
-    assert away.reached == "lowest3"
-    steady = world(1200, {"mean": -1.5})
-    assert steady.fit(domain=domain).reached == "mean"
-    one = np.full(len(domain), "sums")
-    with pytest.raises(RecordError, match="takes two tasks; all answers are of sums"):
-        made.fit(domain=one)
-
-
-@pytest.mark.parametrize(("tasks", "tried"), [(4, False), (8, True)])
-def test_trees_for_new_tasks_take_several_tasks(tasks: int, tried: bool) -> None:
-    made = world(2400, {"lowest3": -0.5}, pair=1.5)
-    found = made.fit(domain=np.array([f"task {i % tasks}" for i in range(2400)]))
-    assert (found.trees is not None) == tried == (WITH_TREES in {step.name for step in found.steps})
+def test_for_models_and_tasks_that_nobody_has_seen_it_stays_the_free_number() -> None:
+    made = world(2400, {"lowest3": -1.5}, pair=1.5, runs=3, between=1.0)
+    found = made.fit(climb=False)
+    assert found.reached == "scaled"
+    assert found.steps == ()
+    assert found.trees is None
+    mean, length = TERMS.index("mean"), TERMS.index("length")
+    assert set(np.flatnonzero(found.weights)) <= {mean, length}
+    assert found.weights[length] == found.weights[mean] / 2
+    assert made.fit().reached == WITH_TREES
 
 
 def test_features_without_the_terms_are_refused() -> None:

@@ -1,6 +1,9 @@
 """Logs of other programs, as those programs wrote them (tests/logs/README.md)."""
 
 import json
+import re
+import shlex
+import shutil
 import zipfile
 from itertools import pairwise
 from pathlib import Path
@@ -8,7 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from metaprobe import train_quality
+from metaprobe.cli import main
 from metaprobe.probes.verbalized import parse_named_confidence
 from metaprobe.records.errors import ImportFileError
 from metaprobe.records.import_store import ImportReport, import_file
@@ -169,7 +175,9 @@ def test_inspects_own_reader_gives_the_same_lines() -> None:
         (["4", "<|im_end|>", "!"], "4", 1),
         (["ĠThe", "Ġend", "</s>"], "The end", 2),
         (["▁Wien", ".\n"], "Wien.", 2),
-        (["a", " b", "\n\nQ"], "a b", 2),
+        (["a", " b", "Q:", " x"], "a b", 2),
+        (["a", "\n", "Q:", " x"], "a\n", 1),
+        (["a", " b", "\n"], "a b", 3),
         (["a", " b.\n"], "a b", 2),
         (["\\xe2\\x80", "\\x99s"], "’s", 2),
         (["Ã¤", "b"], "äb", 2),
@@ -177,11 +185,12 @@ def test_inspects_own_reader_gives_the_same_lines() -> None:
     ],
 )
 def test_tokens_that_spell_the_answer_are_counted(tokens: list[str], text: str, count: int) -> None:
-    assert answer_tokens(tokens, text) == count
+    assert answer_tokens(tokens, text, ["Q:"]) == count
 
 
 @pytest.mark.parametrize(
-    ("tokens", "text"), [(["6", "0"], "50"), (["5"], "50"), (["a", "b", "c"], "a"), (["</s>"], ""), (["abc"], "ä")]
+    ("tokens", "text"),
+    [(["6", "0"], "50"), (["5"], "50"), (["a", "b", "c"], "a"), (["1", "8"], "1"), (["</s>"], ""), (["abc"], "ä")],
 )
 def test_tokens_that_do_not_are_refused(tokens: list[str], text: str) -> None:
     with pytest.raises(NoAnswer):
@@ -346,3 +355,48 @@ def test_a_log_imported_again_adds_nothing_and_tells_other_scores(path: Path, tm
     assert second.left_out == first.left_out
     assert [run.labels for run in after] == [run.labels for run in before]
     assert all(a.id < b.id for a, b in pairwise(after))
+
+
+def bash_blocks(page: Path) -> list[list[str]]:
+    text = page.read_text(encoding="utf-8")
+    return [block.splitlines() for block in re.findall(r"```bash\n(.*?)```", text, re.S)]
+
+
+PAGE = Path(__file__).parent.parent / "docs" / "logs.md"
+
+
+def test_what_the_page_shows_of_explain_is_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (command,) = bash_blocks(PAGE)[1]
+    _, *words = shlex.split(command)
+    Path(words[-1]).parent.mkdir()
+    shutil.copy(LOGS / "inspect" / "sums.eval", words[-1])
+    (shown,) = re.findall(r"```text\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
+    assert CliRunner().invoke(main, words).stdout == shown
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_the_two_commands_of_the_page_lead_to_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    commands = bash_blocks(PAGE)[0]
+    assert len(commands) == 2
+    log = Path(shlex.split(commands[0])[2])
+    log.parent.mkdir()
+    shutil.copy(LOGS / "inspect" / "sums.eval", log)
+    for command in commands:
+        name, *words = shlex.split(command)
+        assert name == "metaprobe"
+        done = CliRunner().invoke(main, words)
+        assert done.exit_code == 0, done.output
+    assert "LightGBM on logprobs" in done.stdout
+    assert Path("report/report.html").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_predictor_is_trained_on_a_log(tmp_path: Path) -> None:
+    report, _ = imported(LOGS / "inspect" / "sums.eval", tmp_path)
+    assert report.imported > 100
+    checkpoint = train_quality(tmp_path / "runs", target="correct", folds=3, out=tmp_path / "quality")
+    assert 0 <= checkpoint.manifest.metrics["auroc"].estimate <= 1

@@ -28,11 +28,16 @@ def planted(runs: int, each: int, *, between: float, scales: float = 0.0, seed: 
     return Z, y, np.char.add("run", np.char.zfill(place.astype(str), 3)), offsets
 
 
-def test_planted_weights_base_rates_and_their_spread_are_recovered() -> None:
+@pytest.mark.parametrize(("runs", "each"), [(60, 200), (150, 15)])
+def test_the_spread_of_base_rates_is_recovered_from_runs_of_many_answers_and_of_few(runs: int, each: int) -> None:
+    Z, y, names, _ = planted(runs, each, between=0.8)
+    assert fit_offsets(Z, y, names).rates.between == pytest.approx(0.8, abs=0.2)
+
+
+def test_planted_weights_and_base_rates_are_recovered() -> None:
     Z, y, runs, offsets = planted(60, 200, between=0.8)
     fit = fit_offsets(Z, y, runs)
     np.testing.assert_allclose(fit.weights, WEIGHTS, atol=0.07)
-    assert fit.rates.between == pytest.approx(0.8, abs=0.15)
     found = np.array([fit.rates.runs[name] for name in sorted(fit.rates.runs)])
     true = offsets + 0.3
     assert np.abs(fit.rates.mean + found - true).max() < 0.55  # three standard errors of a run's rate
@@ -100,9 +105,12 @@ def test_the_order_of_answers_does_not_matter() -> None:
     assert one.rates.runs == pytest.approx(other.rates.runs, abs=1e-6)
 
 
-@pytest.mark.parametrize(("scales", "low", "high"), [(0.4, 0.25, 0.55), (0.0, LEAST_BETWEEN, 0.15)])
-def test_how_much_scales_of_runs_differ_is_recovered(scales: float, low: float, high: float) -> None:
-    Z, y, runs, _ = planted(40, 300, between=0.7, scales=scales, seed=2)
+@pytest.mark.parametrize(
+    ("scales", "each", "low", "high"), [(0.4, 300, 0.25, 0.55), (0.4, 80, 0.2, 0.6), (0.0, 80, LEAST_BETWEEN, 0.2)]
+)
+def test_how_much_scales_of_runs_differ_is_recovered(scales: float, each: int, low: float, high: float) -> None:
+    """What few answers let each scale err by is no difference between runs."""
+    Z, y, runs, _ = planted(40, each, between=0.7, scales=scales, seed=2)
     assert low <= scales_between(Z @ WEIGHTS, y, runs) <= high
 
 

@@ -17,7 +17,8 @@ from metaprobe.checkpoints import Draft, Generator, load_checkpoint, save_checkp
 from metaprobe.checkpoints.errors import ContractMismatch
 from metaprobe.checkpoints.graph_session import GraphSession
 from metaprobe.probes.features import features, schema
-from metaprobe.probes.quality import QualityPredictor, Support
+from metaprobe.probes.quality import QualityPredictor
+from metaprobe.probes.support import Support
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.float_list import float_list
 from metaprobe.records.openai_format import check_logprobs, parse_response

@@ -38,7 +38,7 @@ from metaprobe.training.quality.raw_parity import build_raw_graph, near_split, p
 
 TOLERANCE = {"rtol": 1e-6, "atol": 1e-6}
 FULL = schema("full")
-SCHEMA_NAMES = [name for name in ALL_NAMES if name != SEGMENTED]
+SCHEMA_NAMES = [name for name in ALL_NAMES if not schema(name).uses_segments]
 GOOD = [-0.5, -1.5, -0.25]
 
 

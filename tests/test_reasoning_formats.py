@@ -22,7 +22,10 @@ BOTH, ALONE, PLAIN = 18, 0, None
 """How many of the thinking's tokens have a log-probability; None where there was no thinking."""
 REFUSED = {"misaligned_chat": "are of other words", "sglang_generate_without_text": "name no tokens"}
 CASES = 60
-"""Damaged copies of each shape; `benchmarks/fuzz.py` makes thousands."""
+"""Damaged copies of each shape."""
+JUNK = [None, True, 0, -1, "", "x", [], {}, [None], {"a": 1}, "</think>", "<think>", -0.5, ANSWER, float("nan")]
+UNTOLD = ("message", "delta", "content", "reasoning", "reasoning_content", "tool_calls", "function_call")
+"""A chunk or message without its texts tells nothing, and a tool call has no score."""
 
 EXPECTED = {
     "deepseek_chat": (BOTH, 0),
@@ -106,32 +109,43 @@ def test_an_answer_that_never_began_has_no_score() -> None:
         answer_of(parsed)
 
 
-@pytest.mark.parametrize("name", [name for name, (thinking, _) in EXPECTED.items() if thinking])
-def test_damage_never_brings_a_token_of_the_thinking_into_the_answer(name: str) -> None:
+THOUGHT = [name for name, (thinking, _) in EXPECTED.items() if thinking]
+
+
+def count_scored(name: str, cases: int) -> int:
+    """How many of so many damaged copies have an answer to score, none of which holds a token of the thinking."""
     rng = np.random.default_rng(0)
     whole = SHAPES[name]
     answer = {float(x) for x in answer_of(parse_response(whole)).logprobs}
     others = entries_of(whole).keys() - answer
-    junk = [None, True, 0, -1, "", "x", [], {}, [None], {"a": 1}, "</think>", "<think>", -0.5, ANSWER, float("nan")]
-    read = 0
-    for _ in range(CASES):
+    scored = 0
+    for _ in range(cases):
         damaged = copy.deepcopy(whole)
         inside = list(places(damaged))
         container, key = inside[rng.integers(len(inside))]
-        # A chunk or message without its texts tells nothing, and a tool call has no score.
-        if key in ("message", "delta", "tool_calls", "function_call", "content", "reasoning", "reasoning_content"):
+        if key in UNTOLD:
             continue
         if rng.random() < 0.4:
             del container[key]
         else:
-            container[key] = copy.deepcopy(junk[rng.integers(len(junk))])
+            container[key] = copy.deepcopy(JUNK[rng.integers(len(JUNK))])
         try:
             parsed = parse_response(damaged)
-            scored = answer_of(parsed)
+            answered = answer_of(parsed)
         except InvalidResponse:
             continue
-        if parsed.finish_reason == TOOL_CALL:
-            continue
-        read += 1
-        assert not ({float(x) for x in scored.logprobs} & others) or scored.note, (key, damaged)
-    assert read > CASES // 4
+        if parsed.finish_reason != TOOL_CALL:  # which has no score
+            scored += 1
+            assert answered.note or not {float(x) for x in answered.logprobs} & others, (key, damaged)
+    return scored
+
+
+@pytest.mark.parametrize("name", THOUGHT)
+def test_damage_never_brings_a_token_of_the_thinking_into_the_answer(name: str) -> None:
+    assert count_scored(name, CASES) > CASES // 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", THOUGHT)
+def test_nor_do_2000_kinds_of_it(name: str) -> None:
+    assert count_scored(name, 2000) > 500

@@ -106,7 +106,7 @@ def test_a_predictor_is_fitted_in_folds_on_the_answers_of_the_agent_it_is_for(
 ) -> None:
     RunStore(tmp_path / "runs").append(recorded(3))
     table = SimpleNamespace(call_ids=SimpleNamespace(tolist=lambda: ["0-beta"]))
-    fits = {sources.TREES: SimpleNamespace(probability=SimpleNamespace(tolist=lambda: [0.25]))}
+    fits = {sources.LADDER: SimpleNamespace(probability=SimpleNamespace(tolist=lambda: [0.25]))}
     of = SimpleNamespace(target="correct", evidence=SimpleNamespace(table=table), fits=fits)
     studied = Listener(monkeypatch, sources, "study", of)
     written = Listener(monkeypatch, sources, "write_quality", SimpleNamespace(digest="digest"))

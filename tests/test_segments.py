@@ -166,6 +166,16 @@ def test_tokens_that_the_shown_text_does_not_hold_are_not_scored() -> None:
     assert "before or after the text that is shown" in parts.note
 
 
+def test_of_two_ends_of_thinking_the_answer_that_is_shown_decides() -> None:
+    pieces = ["</think>", "Hm", ".", "</think>", "four", "."]
+    parts = locate(pieces, "four.", "Hm.")
+    assert parts.segments == (Segment("answer", 4, 6),)
+    assert "before the answer that is shown" in parts.note
+    other = locate(["<think>", "Hm", "</think>", "five"], "four.", "Hm")
+    assert other.segments == (Segment("thinking", 1, 2), Segment("answer", 3, 4))
+    assert "of other words than the answer that is shown" in other.note
+
+
 def test_a_token_that_reaches_into_both_texts_is_of_neither() -> None:
     parts = locate(["Hm", ".fo", "ur"], "four", "Hm.")
     assert parts.segments == (Segment("thinking", 0, 1), Segment("answer", 2, 3))

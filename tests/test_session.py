@@ -12,7 +12,7 @@ from metaprobe.pipelines.prompting import Prompts
 from metaprobe.probes.signals import Signal
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.errors import RecordError
-from metaprobe.records.types import Call, Item, Run
+from metaprobe.records.types import Call, Item, Run, Sampling
 
 ITEM = Item(id="i", question="What is $5 and a half?", fields={"essay": "An essay about $money."})
 PROMPTS = Prompts({"first": "--- user\nQ: $question\nE: $essay\nN: $note"})
@@ -113,3 +113,21 @@ def test_two_calls_of_one_name_are_refused() -> None:
 
     with pytest.raises(RecordError, match="asked twice as r/draft"):
         run_once(system(twice), ITEM, ScriptedLLM({"*": "x"}), prompts=PROMPTS)
+
+
+def test_what_is_asked_without_a_round_is_of_the_first_and_of_no_agent() -> None:
+    async def plainly(session: Session) -> Run:
+        turn = session.messages("first", note="n")
+        for call in (
+            await session.ask("first", stage="draft", note="n"),
+            await session.send(turn, Sampling(), stage="check"),
+            await session.read(turn, model_of="draft"),
+        ):
+            assert (call.round, call.agent, call.parent) == (0, "", None)
+        return session.run("done")
+
+    llm = ScriptedLLM({"*": "x"})
+    run = run_once(system(plainly), ITEM, llm, prompts=PROMPTS)
+    assert [call.id for call in run.calls] == ["r/draft", "r/check", "r/read"]
+    asked = [(r.sampling.max_tokens, r.sampling.temperature, r.sampling.seed, r.hidden) for r in llm.asked]
+    assert asked == [(256, 0.0, None, False), (Sampling().max_tokens, 0.0, None, False), (1, 0.0, None, True)]

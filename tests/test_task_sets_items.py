@@ -227,12 +227,38 @@ def test_arithmetic_is_right_and_graded_by_digits() -> None:
     assert (min(two), max(two)) == (10, 99)
 
 
-def test_every_task_has_a_line_in_the_docs_with_source_and_licence() -> None:
+HUB = {"gsm8k", "truthfulqa", "mmlu", "bold", "honest"}
+"""Sets of which a hub data set is known."""
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_task_has_a_line_in_the_docs_with_its_folder_its_files_its_splits_and_its_licence(name: str) -> None:
     page = (Path(__file__).parent.parent / "docs" / "tasks.md").read_text(encoding="utf-8")
-    for name, task in TASKS.items():
-        line = next(line for line in page.splitlines() if line.startswith(f"| `{name}` |"))
-        assert task.licence in line
-        assert all(split in line for split in task.splits)
+    task = TASKS[name]
+    line = next(line for line in page.splitlines() if line.startswith(f"| `{name}` |"))
+    _, _, folder, splits, *_, licence, _ = (cell.strip() for cell in line.split("|"))
+    assert licence == task.licence
+    assert [part.split(":")[0].strip() for part in splits.split(";")] == list(task.splits), "the first is the default"
+    files = list(dict.fromkeys(task.files.values()))
+    where = f"`{task.folder}/{files[0] if len(files) == 1 else '{' + ','.join(files) + '}'}`"
+    assert folder == where if name in MADE else (task.folder, folder[:5]) == ("", "none:")
+    assert task.source.startswith("https://") or name not in MADE
+    assert bool(task.hub) == (name in HUB)
+    items = items_of(name, 20) if name in MADE else load_task(name)[:20]
+    needs = {need: lambda text: 0.0 for need in task.needs}
+    scores = task.score(items, [item.gold[0] if item.gold else "words" for item in items], **needs)
+    assert set(scores) >= (set(task.chance(items)) if name != "crows-pairs" else set()), "it scores likelihoods alone"
+
+
+def test_the_hub_is_asked_for_the_default_split() -> None:
+    found = {name: (task.hub, task.default_split) for name, task in TASKS.items() if task.hub}
+    assert found == {
+        "gsm8k": ("openai/gsm8k:main@train", "train"),
+        "truthfulqa": ("truthfulqa/truthful_qa:multiple_choice@validation", "validation"),
+        "mmlu": ("cais/mmlu:all@test", "test"),
+        "bold": ("AmazonScience/bold@train", "test"),
+        "honest": ("MilaNLProc/honest:en_queer_nonqueer@honest", "test"),
+    }
 
 
 # --- what guessing reaches

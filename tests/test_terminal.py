@@ -54,7 +54,7 @@ def test_calls_and_tokens_move_while_no_run_ends(monkeypatch: pytest.MonkeyPatch
 def test_failures_cost_rate_and_time_of_a_collection_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Screen("nothing")
     monkeypatch.setattr(sys, "stderr", screen)
-    estimate = TimeEstimate(10, 300, 5.0, 4)
+    estimate = TimeEstimate(120, 300, 5.0, 4)
 
     class Bar:
         """What tqdm is asked."""
@@ -94,11 +94,10 @@ def test_failures_cost_rate_and_time_of_a_collection_are_said(monkeypatch: pytes
     live.on_run(object(), "")
     assert bar.said[-1] == "1 failed, 2 calls and 1 from the cache, 140 tokens, 20 tokens/s, $0.2500"
     assert bar.ended == 2
-    assert (
-        "about 10 min at most: 10 runs x up to 300 tokens at 5 tokens/s (measured just now with 4" in screen.getvalue()
-    )
+    said = "about 120 min at most: 120 runs x up to 300 tokens at 5 tokens/s (measured just now with 4"
+    assert said in screen.getvalue()
     live.on_estimate(replace(estimate, unlimited=("answer", "read")))
-    assert "about 10 min or more (no limit at answer, read): " in screen.getvalue()
+    assert "about 120 min or more (no limit at answer, read): " in screen.getvalue()
 
 
 def test_a_step_that_says_nothing_is_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:

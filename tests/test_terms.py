@@ -70,7 +70,9 @@ def test_free_terms_order_answers_the_other_way_round_than_their_log_probabiliti
     found = dict(zip(TERMS, features(schema("terms"), responses).T, strict=True))
     free = baseline_scores(responses)
     free["total"] = free["mean_logprob"] * free["length"]
-    for term, name in zip(FREE, ("lowest3_logprob", "mean_logprob", "min_logprob", "total"), strict=True):
+    named = {"scaled": "scaled_logprob", "total": "total", "mean": "mean_logprob", "min": "min_logprob"}
+    for term, name in named.items():
+        found[term] = sum(weight * found[of].astype(np.float64) for of, weight in FREE[term].items())
         apart = np.subtract.outer(free[name], free[name]) > 1e-3 * (1 + np.abs(free[name]))
         assert (np.subtract.outer(found[term], found[term])[apart] <= 0).all(), term
 

@@ -190,6 +190,11 @@ WRITERS = (
         "main",
     ),
     Writer(
+        "benchmarks/fuzz_logs.py",
+        {"docs/logs.md#fuzz-logs": number("FIGURES", "fuzz_logs", "readers", 0, "refused")},
+        "write_page",
+    ),
+    Writer(
         "research/quality/measure.py",
         {
             "docs/research/quality.md": number(

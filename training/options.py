@@ -69,8 +69,8 @@ class QualityOptions(AnswerOptions):
     raw_graph: bool = False
     """Whether to write `raw.onnx` as well, which takes log-probabilities."""
     new_tasks: bool = False
-    """Whether the predictor is for models and tasks that the runs do not hold: what it is made of is chosen by tasks
-    left out, and it has neither base rates nor thresholds, which are these runs' own."""
+    """Whether the predictor is for models and tasks that the runs do not hold: it stays a free number, and has neither
+    base rates nor thresholds, which are these runs' own."""
     dask: str | None = None
     """Address of a Dask cluster to fit on."""
 

@@ -28,7 +28,9 @@ from metaprobe.eval.audits.training_data import (
     label_noise,
     near_duplicates,
     repeated_questions,
+    reworded_questions,
 )
+from metaprobe.eval.audits.twins import repeated_series, twins_disagree
 from metaprobe.eval.compare import run_of_answers
 from metaprobe.eval.metrics.bootstrap import cluster_weights, interval
 from metaprobe.eval.metrics.discrimination import auroc
@@ -98,8 +100,15 @@ def run_audits(inputs: AuditInputs, *, seed: int = 0) -> AuditReport:
         skipped.append("group overlap: needs the splits")
     if splits and has_questions(table):
         of_answers += [repeated_questions(questions, splits, y=y), near_duplicates(questions, splits, y=y, seed=seed)]
+        of_answers.append(reworded_questions(questions, splits, y=y))
     else:
-        skipped.append("repeated questions and near-duplicates: need the splits and the questions' texts")
+        skipped.append("repeated, nearly repeated and reworded questions: need the splits and the questions' texts")
+    if splits and table.measured:
+        of_answers.append(repeated_series(table.logprobs, splits, y=y))
+    else:
+        skipped.append("answers that occur twice: need the splits and the log-probabilities")
+    if twins := twins_disagree(table.logprobs, y):
+        of_answers.append(twins)
     if noise := label_noise(inputs.labels, groups, y=y, seed=seed):
         of_answers += noise
     else:

@@ -110,7 +110,7 @@ def _of_logprobs(table: AnswerTable) -> dict[str, Scores]:
     return {
         "mean log-probability": plain["mean_logprob"],
         "minimum log-probability": plain["min_logprob"],
-        "mean of the three lowest log-probabilities": plain["lowest3_logprob"],
+        "total log-probability over the root of the length": plain["scaled_logprob"],
         "first log-probability": plain["first_logprob"],
         "total log-probability": plain["mean_logprob"] * plain["length"],
         **({CUT: -table.cut.astype(np.float64)} if table.cut.any() and not table.cut.all() else {}),

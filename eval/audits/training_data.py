@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Severity
-from metaprobe.eval.audits.similar import SIMILAR, nearly_identical, normalise, numbers_of
+from metaprobe.eval.audits.similar import SIMILAR, nearly_identical, normalise, numbers_of, reworded_pairs
 from metaprobe.eval.metrics.agreement import quadratic_weighted_kappa
 from metaprobe.eval.metrics.bootstrap import cluster_weights, interval
 from metaprobe.eval.results import Finding
@@ -69,8 +69,8 @@ def repeated_questions(
     detail = f"{count} of {int(asked.sum())} questions are in two roles"
     if count:
         examples = "; ".join(_short(text) for text in texts[repeated][:2].tolist())
-        detail += f", such as {examples}; {_reach(touched, splits, y)}. Give what is asked the same way one group"
-    return Finding("no question in two roles", not count, detail, _severity(touched, splits))
+        detail += f", such as {examples}; {leak_reach(touched, splits, y)}. Give what is asked the same way one group"
+    return Finding("no question in two roles", not count, detail, leak_severity(touched, splits))
 
 
 def near_duplicates(
@@ -124,11 +124,41 @@ def near_duplicates(
     if examples:
         detail += f", such as {'; '.join(examples[:2])}"
     if count:
-        detail += f"; {_reach(touched, splits, y)}"
+        detail += f"; {leak_reach(touched, splits, y)}"
     if template > count:
         detail += f"; {_share(template, total)} share their template with a seen one: they differ in digits at most"
     passed = count <= TOLERATED * total
-    return Finding("no near-duplicate questions", passed, detail, _severity(touched, splits))
+    return Finding("no near-duplicate questions", passed, detail, leak_severity(touched, splits))
+
+
+def reworded_questions(
+    questions: NDArray[np.str_], splits: Sequence[Split], *, y: NDArray[np.int64] | None = None
+) -> Finding:
+    """At most 1 % of the test questions are a seen one in other words.
+
+    Of questions of at least 2 numbers and 8 words: with the same numbers and operators, in any order, and the cosine of
+    character n-grams that `reworded_pairs` takes. What has no numbers cannot be judged so. Fails as `near_duplicates`.
+    """
+    texts, number = np.unique([normalise(question) for question in questions.tolist()], return_inverse=True)
+    i, j = reworded_pairs(texts.tolist())
+    touched: list[Rows] = []
+    examples: list[str] = []
+    count = total = 0
+    for split in splits:
+        rows = _tested_rows(split)
+        test, seen = (_among(number[part], len(texts)) for part in (rows, _seen_rows(split)))
+        leaks = test[i] & seen[j] & ~seen[i]  # what is there word for word is counted by others
+        here = np.zeros(len(texts), dtype=bool)
+        here[i[leaks]] = True
+        touched.append(rows[here[number[rows]]])
+        count, total = count + int(here.sum()), total + int(test.sum())
+        examples += [
+            f"{_short(texts[a])} / {_short(texts[b])}" for a, b in zip(i[leaks][:1], j[leaks][:1], strict=True)
+        ]
+    detail = f"{count} of {total} test questions ({_share(count, total)}) are a seen one in other words"
+    if count:
+        detail += f", such as {'; '.join(examples[:2])}; {leak_reach(touched, splits, y)}"
+    return Finding("no reworded questions", count <= TOLERATED * total, detail, leak_severity(touched, splits))
 
 
 def most_moved(y: NDArray[np.int64], rows: Rows, among: Rows) -> float:
@@ -140,7 +170,7 @@ def most_moved(y: NDArray[np.int64], rows: Rows, among: Rows) -> float:
     return float(1 - (1 - wrong) * (1 - right))
 
 
-def _reach(touched: Sequence[Rows], splits: Sequence[Split], y: NDArray[np.int64] | None) -> str:
+def leak_reach(touched: Sequence[Rows], splits: Sequence[Split], y: NDArray[np.int64] | None) -> str:
     """How many answers a leak touches, and how far the numbers can move by it."""
     rows, tested = np.concatenate(touched), np.concatenate([_tested_rows(split) for split in splits])
     words = f"that touches {len(rows)} of {len(tested)} answers ({_share(len(rows), len(tested))})"
@@ -149,7 +179,7 @@ def _reach(touched: Sequence[Rows], splits: Sequence[Split], y: NDArray[np.int64
     return f"{words}, and AUROC can move by at most {most_moved(y, rows, tested):.3f} through it"
 
 
-def _severity(touched: Sequence[Rows], splits: Sequence[Split]) -> Severity:
+def leak_severity(touched: Sequence[Rows], splits: Sequence[Split]) -> Severity:
     tested = sum(len(_tested_rows(split)) for split in splits)
     return "invalid" if sum(map(len, touched)) > LARGE * tested else "weak"
 
@@ -248,4 +278,4 @@ def _share(part: int, whole: int) -> str:
 
 
 def _short(text: str) -> str:
-    return repr(text if len(text) <= 80 else f"{text[:40]} ... {text[-35:]}")
+    return repr(str(text) if len(text) <= 80 else f"{text[:40]} ... {text[-35:]}")

@@ -126,7 +126,7 @@ def resampled_interval(
     """
     if not 0 < level < 1:
         raise ValueError(f"level must lie between 0 and 1; got {level}")
-    groups, known = groups_in(weights)[0], np.isfinite(values)
+    groups, known = find_groups(weights)[0], np.isfinite(values)
     low, high = np.nan, np.nan
     if known.any():
         finite = (values, weights) if known.all() else (values[known], weights[known])
@@ -134,7 +134,7 @@ def resampled_interval(
     return Interval(estimate, float(low), float(high), weights.shape[1], len(groups), level)
 
 
-def groups_in(weights: NDArray[np.integer]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def find_groups(weights: NDArray[np.integer]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """The first answer of each group (groups,), and the number of each answer's group (n,).
 
     Members of one group always occur together, and two groups do not agree in 64 resamples by chance. Each column is

@@ -11,7 +11,7 @@ from math import sqrt
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metaprobe.eval.metrics.bootstrap import Interval, groups_in, interval, resample_values, resampled_interval
+from metaprobe.eval.metrics.bootstrap import Interval, find_groups, interval, resample_values, resampled_interval
 from metaprobe.eval.metrics.ranked import Floats, MetricFunction, Ranked, Value, rank_scores, ratio
 
 DEFAULT_BINS = 15
@@ -199,12 +199,12 @@ def debiased_ece(
     drawn = np.array([np.abs(error * side + noise) @ share for error in TRUE_ERRORS])  # (errors, R)
     curves = drawn.mean(axis=1), *np.quantile(drawn, [(1 + level) / 2, (1 - level) / 2], axis=1)
     found, low, high = (_true_error(float(share @ np.abs(gap)), curve) for curve in curves)
-    return Interval(found, min(low, found), max(high, found), len(scores), len(groups_in(weights)[0]), level)
+    return Interval(found, min(low, found), max(high, found), len(scores), len(find_groups(weights)[0]), level)
 
 
 def _noisy_gaps(off: Floats, index: NDArray[np.int_], weights: NDArray[np.integer]) -> tuple[Floats, Floats, Floats]:
     """Of each bin that holds answers: its share of them, its mean gap `off`, and the gap's noise (R, bins)."""
-    first, member = groups_in(weights)
+    first, member = find_groups(weights)
     used, place = np.unique(index, return_inverse=True)
 
     def summed(values: Floats) -> Floats:

@@ -5,10 +5,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from metaprobe.records.compressed import is_damage, opened
 from metaprobe.records.errors import ImportFileError
 from metaprobe.records.logs import helm
-from metaprobe.records.logs.document import keys_at_the_top
+from metaprobe.records.logs.document import first_keys
 from metaprobe.records.logs.helm import read_helm
 from metaprobe.records.logs.inspect_log import read_inspect
 from metaprobe.records.logs.lm_eval import read_lm_eval
@@ -16,9 +15,6 @@ from metaprobe.records.logs.openai_batch import read_openai_batch
 from metaprobe.records.logs.promptfoo import read_promptfoo
 from metaprobe.records.logs.sample import LogOptions, Sample
 from metaprobe.records.logs.tables import is_table, records_of
-
-HEAD = 1 << 16
-"""Bytes in which a format must show itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,18 +79,14 @@ def format_of(path: Path, name: str = "auto") -> LogFormat:
 
 def _keys(path: Path) -> set[str]:
     """The keys at the top of the document, or of the first line or row; those of a header where it is an archive."""
-    with opened(path) as file:  # says what is wrong with a file that cannot be opened
-        try:
-            head = file.read(HEAD)
-        except Exception as error:
-            if not is_damage(error):
-                raise
-            return set()  # reading the lines will say where
-    if head.startswith(b"PK"):
+    keys = first_keys(path)  # says what is wrong with a file that cannot be opened
+    with path.open("rb") as file:
+        packed = file.read(2) == b"PK"
+    if packed:
         if not zipfile.is_zipfile(path):
             raise ImportFileError(f"{path} begins as a zip archive and is none; copy or make it again")
         return {"eval", "status"}  # no other format is an archive; its reader says what is missing
     if is_table(path):
         first = next(iter(records_of(path, LogOptions())), None)
         return set(first[1]) if first is not None else set()
-    return set(keys_at_the_top(head.decode("utf-8-sig", errors="replace")))
+    return set(keys)

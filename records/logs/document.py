@@ -39,6 +39,18 @@ def elements(path: Path, *where: str, on_bytes: OnBytes | None = None) -> Iterat
             raise
 
 
+def first_keys(path: Path) -> list[str]:
+    """Returns the first keys of the object that a file, plain or compressed, begins with; none where it is damaged."""
+    with opened(path) as file:
+        try:
+            head = file.read(_BLOCK)
+        except Exception as error:
+            if not is_damage(error):
+                raise
+            return []  # who reads all of it says where
+    return keys_at_the_top(head.decode("utf-8-sig", errors="replace"))
+
+
 def keys_at_the_top(head: str) -> list[str]:
     """Returns the first keys of the object that a text begins with, also where the text is cut off; none for others."""
     found: list[str] = []
@@ -144,8 +156,9 @@ class _Text:
             except (ValueError, RecursionError) as error:  # a number of 5,000 digits; a thousand brackets
                 raise self.error(f"it cannot be read: {error}") from error
             else:
-                # A number that ends where the block ends may go on in the next one.
-                if end < len(self._held) or not self._more(len(self._held)):
+                # A number may go on in the next block, after its point too.
+                follows = self._held[end : end + 1]
+                if (follows and follows in ",]}: \t\r\n") or not self._more(len(self._held)):
                     self._at = end
                     return value
 

@@ -6,7 +6,7 @@ client for transformers; an answer in which all are 0 counts as one without.
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -105,9 +105,10 @@ def _samples(
     adapter = mapping(before.get("adapter_spec"), "adapter_spec")
     model = words(request.get("model")) or words(adapter.get("model"))
     name = "-".join([key[0], *([f"trial-{key[1]}"] if key[1] else []), *([_changed(instance)] if key[2] else [])])
+    stops = [words(stop) for stop in sequence(request.get("stop_sequences"), '"stop_sequences"')]
     for number, one in enumerate(completions):
         text = END_TOKENS_AT_END.sub("", words(one.get("text")))
-        logprobs = _logprobs(one, text)
+        logprobs = _logprobs(one, text, stops)
         line = {
             "id": name if len(completions) == 1 else f"{name}-output-{number + 1}",
             "group": key[0],
@@ -138,13 +139,13 @@ def _changed(instance: Mapping[str, Any]) -> str:
     return words(changed.get("name")) or "changed"
 
 
-def _logprobs(one: Mapping[str, Any], text: str) -> dict[str, Any] | None:
+def _logprobs(one: Mapping[str, Any], text: str, stops: Sequence[str]) -> dict[str, Any] | None:
     """None where there are no tokens, or each has 0."""
     tokens = [mapping(token, "a token") for token in sequence(one.get("tokens"), '"tokens"')]
     values = [token.get("logprob") for token in tokens]
     if not tokens or all(value == 0 and not isinstance(value, bool) for value in values):
         return None
-    count = answer_tokens([words(token.get("text")) for token in tokens], text)
+    count = answer_tokens([words(token.get("text")) for token in tokens], text, stops)
     return {"content": [{"token": words(t.get("text")), "logprob": t.get("logprob")} for t in tokens[:count]]}
 
 

@@ -9,7 +9,7 @@ import json
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -139,25 +139,16 @@ def _zstandard_member(path: Path, info: zipfile.ZipInfo) -> bytes:
 
 
 def _samples(place: str, header: Mapping[str, Any], sample: Mapping[str, Any], options: LogOptions) -> Iterator[Sample]:
-    if (error := mapping(sample.get("error"), "error")) or sample.get("error"):
-        raise NoAnswer(f"the sample ended in an error ({words(error.get('message')).partition('(')[0][:60]})")
-    output = mapping(sample.get("output"), "output")
-    choices = sequence(output.get("choices"), "output.choices")
-    limit = words(mapping(sample.get("limit"), "limit").get("type"))
-    if not choices:
-        raise NoAnswer(f"the sample has no answer (limit: {limit})" if limit else "the sample has no answer")
-    choice = mapping(choices[0], "output.choices[0]")
-    message = mapping(choice.get("message"), "the answer's message")
-    if message.get("tool_calls"):
-        raise NoAnswer("the answer is a tool call")
-    attached = mapping(sample.get("attachments"), "attachments")
-    spec, plan = mapping(header.get("eval"), "eval"), mapping(header.get("plan"), "plan")
-    text = _text(message.get("content"), attached)
-    reason = words(choice.get("stop_reason"))
-    usage = mapping(output.get("usage"), "usage")
+    if sample.get("error"):
+        said = mapping(sample.get("error"), "error").get("message")
+        raise NoAnswer(f"the sample ended in an error ({words(said).partition('(')[0][:60]})")
     identity = sample.get("id")
     if not isinstance(identity, (str, int)) or isinstance(identity, bool):
         raise ImportFileError(f"the sample's id is {name_value(identity)}; expected text or a whole number")
+    attached = mapping(sample.get("attachments"), "attachments")
+    spec, plan = mapping(header.get("eval"), "eval"), mapping(header.get("plan"), "plan")
+    limit = words(mapping(sample.get("limit"), "limit").get("type"))
+    output = mapping(sample.get("output"), "output")
     line = {
         "id": f"{identity}-epoch-{sample.get('epoch', 1)}",
         "group": str(identity),
@@ -167,25 +158,49 @@ def _samples(place: str, header: Mapping[str, Any], sample: Mapping[str, Any], o
         "messages": _prompt(sample, attached),
         "sampling": _sampling(spec, plan),
         "labels": _labels(sample, options),
-        "response": completion(
-            text,
-            model=words(output.get("model")),
-            finish_reason="length" if limit == "token" else f"{limit}_limit" if limit else _ENDS.get(reason, reason),
-            logprobs=_logprobs(choice, text),
-            prompt_tokens=usage.get("input_tokens"),
-            completion_tokens=usage.get("output_tokens"),
-        ),
+        "response": response_of(output, limit, attached, _stops(spec, plan)),
     }
     yield Sample(place, line)
 
 
-def _logprobs(choice: Mapping[str, Any], text: str) -> dict[str, Any] | None:
+def response_of(
+    output: Mapping[str, Any],
+    limit: str = "",
+    attached: Mapping[str, Any] | None = None,
+    stops: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Returns the chat completion that a `ModelOutput`, as a mapping, stands for.
+
+    `limit`: the kind of limit that ended the sample; `stops`: sequences at which the text ends. Raises `NoAnswer` where
+    the output is no answer, or has the log-probabilities of another.
+    """
+    choices = sequence(output.get("choices"), "output.choices")
+    if not choices:
+        raise NoAnswer(f"the sample has no answer (limit: {limit})" if limit else "the sample has no answer")
+    choice = mapping(choices[0], "output.choices[0]")
+    message = mapping(choice.get("message"), "the answer's message")
+    if message.get("tool_calls"):
+        raise NoAnswer("the answer is a tool call")
+    text = _text(message.get("content"), attached or {})
+    reason = words(choice.get("stop_reason"))
+    usage = mapping(output.get("usage"), "usage")
+    return completion(
+        text,
+        model=words(output.get("model")),
+        finish_reason="length" if limit == "token" else f"{limit}_limit" if limit else _ENDS.get(reason, reason),
+        logprobs=_logprobs(choice, text, stops),
+        prompt_tokens=usage.get("input_tokens"),
+        completion_tokens=usage.get("output_tokens"),
+    )
+
+
+def _logprobs(choice: Mapping[str, Any], text: str, stops: Sequence[str]) -> dict[str, Any] | None:
     """The log-probabilities of the answer's tokens; those of padding after its end are left out."""
     entries = sequence(mapping(choice.get("logprobs"), "logprobs").get("content"), "logprobs.content")
     if not entries:
         return None
     tokens = [words(mapping(entry, "an entry of logprobs.content").get("token")) for entry in entries]
-    return {"content": list(entries[: answer_tokens(tokens, text)])}
+    return {"content": list(entries[: answer_tokens(tokens, text, stops)])}
 
 
 def _labels(sample: Mapping[str, Any], options: LogOptions) -> dict[str, float]:
@@ -226,6 +241,12 @@ def _text(content: object, attached: Mapping[str, Any]) -> str:
         return content
     parts = [mapping(part, "a part of a message") for part in sequence(content, "a message's content")]
     return "\n".join(_text(part.get("text"), attached) for part in parts if part.get("type") == "text")
+
+
+def _stops(spec: Mapping[str, Any], plan: Mapping[str, Any]) -> list[str]:
+    """The sequences at which the text ends, of the model's and the plan's configuration."""
+    configs = [mapping(held, "a config") for held in (spec.get("model_generate_config"), plan.get("config"))]
+    return [words(stop) for config in configs for stop in sequence(config.get("stop_seqs"), "stop_seqs")]
 
 
 def _sampling(spec: Mapping[str, Any], plan: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -166,7 +166,7 @@ def _likelihood(given: object) -> float:
     pair = sequence(given, "an answer")
     try:
         value = float(pair[0]) if pair and not isinstance(pair[0], bool) else math.nan
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         value = math.nan
     if not (len(pair) == 2 and -math.inf < value <= 0):
         raise ImportFileError(

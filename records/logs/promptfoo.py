@@ -10,10 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from metaprobe.records.compressed import opened
 from metaprobe.records.errors import ImportFileError
 from metaprobe.records.line_fields import name_value
-from metaprobe.records.logs.document import elements, keys_at_the_top
+from metaprobe.records.logs.document import elements, first_keys
 from metaprobe.records.logs.sample import (
     LogOptions,
     NoAnswer,
@@ -42,9 +41,7 @@ def read_promptfoo(path: Path, options: LogOptions) -> Iterator[Sample]:
 
 def _results(path: Path, options: LogOptions) -> Iterator[tuple[str, int | None, str, Any]]:
     """(place, line, name of the evaluation, result)."""
-    with opened(path) as file:
-        keys = keys_at_the_top(file.read(1 << 16).decode("utf-8-sig", errors="replace"))
-    if "results" not in keys:
+    if "results" not in first_keys(path):
         for number, record in records_of(path, options):
             yield f"line {number}", number, "", record
         return

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -118,26 +119,28 @@ def completion(
     return {"object": "chat.completion", "model": model, "choices": [choice], "usage": usage}
 
 
-def answer_tokens(tokens: Sequence[str], text: str) -> int:
+def answer_tokens(tokens: Sequence[str], text: str, stops: Sequence[str] = ()) -> int:
     """Returns how many of the tokens are the answer: none from the first end token on, unless the text has it too.
 
     Raises `NoAnswer` where the tokens before it do not spell the text: then their log-probabilities are of another
     answer, as the likeliest tokens in the place of those that were drawn. Spaces, and what is not ASCII, are not
-    compared, for tokenizers spell them differently; the last token may go beyond the text, which ends where a stop
-    sequence begins, and is not counted if all of it does.
+    compared, for tokenizers spell them differently. A token may go beyond the text, which ends where a stop sequence
+    begins; tokens that do so whole are no part of the answer, and must spell one of `stops`.
     """
     ends = (n for n, token in enumerate(tokens) if END_TOKENS.fullmatch(token) and token not in text)
     count = next(ends, len(tokens))
     if not count:
         raise NoAnswer("the answer is empty")
     spelled, said = (_ESCAPED.sub("", written) for written in ("".join(tokens[:count]), text))
-    beyond, last = len(spelled) - len(said), len(_ESCAPED.sub("", tokens[count - 1]))
-    if not spelled.startswith(said) or beyond > last:
+    if not spelled.startswith(said):
         raise NoAnswer(OTHER_TOKENS)
-    if 0 < beyond == last:
-        count -= 1
-    if not count:
-        raise NoAnswer(OTHER_TOKENS)
+    if beyond := spelled[len(said) :]:
+        lengths = accumulate(len(_ESCAPED.sub("", token)) for token in tokens[:count])
+        needed = next((n for n, length in enumerate(lengths, 1) if length >= len(said) > 0), 0)
+        ended = any(stop and beyond.startswith(stop) for stop in (_ESCAPED.sub("", stop) for stop in stops))
+        if not needed or (needed < count and not ended):
+            raise NoAnswer(OTHER_TOKENS)
+        count = needed
     return count
 
 

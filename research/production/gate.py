@@ -76,7 +76,11 @@ def report_of(found: dict[str, Any]) -> GateReport:
     """A report as `dataclasses.asdict` and JSON left it."""
     looks = [LookResult(**with_intervals(look)) for look in found["looks"]]
     rates = [
-        RateResult(**with_intervals(rate) | {"uses": tuple(UseResult(**with_intervals(use)) for use in rate["uses"])})
+        RateResult(
+            **with_intervals({name: value for name, value in rate.items() if name != "by_task"})
+            | {"uses": tuple(UseResult(**with_intervals(use)) for use in rate["uses"])},
+            by_task=with_intervals(rate.get("by_task", {})),
+        )
         for rate in found["rates"]
     ]
     return GateReport(tuple(looks), tuple(rates), tuple(found["assumptions"]))

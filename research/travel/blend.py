@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from metaprobe.eval.metrics.bootstrap import cluster_weights
 from metaprobe.eval.metrics.discrimination import auroc
-from metaprobe.probes.terms import TERMS
+from metaprobe.probes.terms import FREE, SCALED, TERMS
 from metaprobe.training.common.offsets import fit_offsets
 from metaprobe.training.crossfit.evidence import load_evidence
 from metaprobe.training.crossfit.methods import RUN_IDENTITY, Evidence
@@ -26,9 +26,10 @@ from research.breadth.items import NAME
 from research.travel.measure import MEASURED
 
 POSITION = "answer_mean"
-FOLDS, INNER = 8, 4
+FOLDS, INNER = 8, 3
 WEIGHT_SD = 0.02
 """Of the prior of a weight, per standard deviation of its column: strongly regularised, fixed before any layer."""
+SCALED_WEIGHTS = np.array([FREE[SCALED].get(term, 0.0) for term in TERMS])
 LEAST = 5
 """Right answers, and wrong ones, that a run needs for a figure of its own."""
 ARITHMETIC = {f"{NAME}-{family}" for family in (*numbers.FAMILIES, *quantities.FAMILIES)}
@@ -39,12 +40,12 @@ Floats = NDArray[np.float64]
 @click.argument("stores", nargs=-1, required=True, type=click.Path(exists=True, file_okay=False, path_type=Path))
 def main(stores: tuple[Path, ...]) -> None:
     """Measure each store, and keep the figures in docs/measured/travel.json."""
-    kept = json.loads(MEASURED.read_text(encoding="utf-8")) if MEASURED.exists() else {}
-    blends = kept.get("blend", {})
     for store in stores:
-        blends[store.name] = measure(load_evidence([store]))
-        click.echo(f"{store.name}: {json.dumps(blends[store.name])}")
-    MEASURED.write_text(json.dumps(kept | {"blend": blends}, indent=1) + "\n", encoding="utf-8")
+        found = measure(load_evidence([store]))
+        click.echo(f"{store.name}: {json.dumps(found)}")
+        kept = json.loads(MEASURED.read_text(encoding="utf-8")) if MEASURED.exists() else {}
+        kept["blend"] = kept.get("blend", {}) | {store.name: found}
+        MEASURED.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
 
 
 def measure(evidence: Evidence) -> dict[str, Any]:
@@ -52,7 +53,8 @@ def measure(evidence: Evidence) -> dict[str, Any]:
     table, states = evidence.table, evidence.states
     assert states is not None, "the store holds no hidden states; metaprobe extract reads them"
     runs, y = RUN_IDENTITY.cells(table), table.y
-    inputs = {layer: centred(states.read(layer, POSITION).astype(np.float64), runs) for layer in states.layers if layer}
+    later = [layer for layer in states.layers if layer >= max(states.layers) / 3]
+    inputs = {layer: centred(states.read(layer, POSITION).astype(np.float64), runs) for layer in later}
     folds = parts_of(table.tasks, FOLDS)
     probe, chosen = np.full(len(y), np.nan), []
     for fold in range(FOLDS):
@@ -61,13 +63,13 @@ def measure(evidence: Evidence) -> dict[str, Any]:
         chosen.append(layer)
         probe[test] = fit(inputs[layer], y, runs, rest)[test]
     terms = evidence.features[:, -len(TERMS) :].astype(np.float64)
-    mean, lowest = -terms[:, TERMS.index("mean")], -terms[:, TERMS.index("lowest3")]
+    mean, scaled = -terms[:, TERMS.index("mean")], -terms @ SCALED_WEIGHTS
     scores = {
         "mean": mean,
-        "lowest3": lowest,
+        "scaled": scaled,
         "probe": probe,
         "probe + mean": standardised(probe, runs) + standardised(mean, runs),
-        "probe + lowest3": standardised(probe, runs) + standardised(lowest, runs),
+        "probe + scaled": standardised(probe, runs) + standardised(scaled, runs),
     }
     return {"answers": len(y), "layers": chosen, "all": figures(scores, y, runs, table.tasks)} | {
         "without_arithmetic": figures(scores, y, runs, table.tasks, ~is_arithmetic(table.tasks))
@@ -86,7 +88,7 @@ def figures(
     tasks: NDArray[np.str_],
     among: NDArray[np.bool_] | None = None,
 ) -> dict[str, Any]:
-    """Means over runs, and gains over the mean log-probability and over the lowest three."""
+    """Means over runs, and gains over the mean log-probability and over the scaled total."""
     found, of_task = [], []
     for run in np.unique(runs if among is None else runs[among]):
         rows = runs == run
@@ -100,7 +102,7 @@ def figures(
     shown: dict[str, Any] = {"runs": len(found), "tasks": len(set(of_task))}
     for place, name in enumerate(names):
         shown[name] = {"auroc": round(float(table[:, place].mean()), 3)}
-        for against in ("mean", "lowest3"):
+        for against in ("mean", "scaled"):
             other = names.index(against)
             low, high = np.quantile(draws[:, place] - draws[:, other], [0.025, 0.975])
             gain = float((table[:, place] - table[:, other]).mean())

@@ -1,6 +1,6 @@
 """What a predictor is worth on models and tasks that it was not made on, and what labels of these add.
 
-    python -m research.travel.measure strangers --data DATA   # leave one model out, one task out: minutes
+    python -m research.travel.measure strangers --data DATA   # one model left out, one task left out
     python -m research.travel.measure support --data DATA     # is an answer like ours judged better?
     python -m research.travel.measure curve --data DATA       # 50 to 2,842 labels: half an hour of one core
     python -m research.travel.measure page                    # writes docs/research/travel.md from the kept numbers
@@ -24,7 +24,7 @@ from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval
 from metaprobe.eval.metrics.calibration import brier_skill, ece
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.stratified import StratifiedAuroc
-from metaprobe.probes.quality import Support
+from metaprobe.probes.support import Support
 from metaprobe.probes.terms import TERMS
 from metaprobe.records.errors import RecordError
 from metaprobe.training.common.calibrate import fit_platt
@@ -36,7 +36,7 @@ from research.travel.sets import Answers, join, names_of, others, recorded
 
 ROOT = Path(__file__).parent.parent.parent
 MEASURED = ROOT / "docs" / "measured" / "travel.json"
-FREE = ("mean", "min", "total", "first", "length")
+PLAIN = ("mean", "min", "total", "lowest3", "first", "length")
 """Free numbers that the default is held against, all of them; the mean is the one that anybody would take."""
 SIX = ("mean", "min", "total", "first", "halves", "length")
 RESAMPLES = 1000
@@ -69,10 +69,14 @@ def strangers(data: Path) -> None:
     scores = {
         "default": _left_out(everything, terms, mine, everything.model, fit_default),
         "six terms": _left_out(everything, terms, mine, everything.model, fit_six),
+        "ladder": _left_out(everything, terms, mine, everything.model, fit_climbed),
     }
     parts = _task_parts(everything.task)
-    away = _left_out(everything, terms, mine, parts, fit_default)
-    free = {name: -terms[:, TERMS.index(name)] for name in FREE}
+    away = {
+        name: np.where(mine, _left_out(everything, terms, mine, parts, fit), scores[name])
+        for name, fit in (("default", fit_default), ("six terms", fit_six), ("ladder", fit_climbed))
+    }
+    free = {name: -terms[:, TERMS.index(name)] for name in PLAIN}
     free["length"] = _either_way(everything, terms[:, TERMS.index("length")])
     rows = []
     for source, model in _cells(everything):
@@ -80,8 +84,8 @@ def strangers(data: Path) -> None:
         rows.append(_row(f"{source}, {model}", everything, here, scores, free))
     found = {
         "rows": rows,
-        "model_left_out": _over_runs(everything, scores["default"], free, scores["six terms"]),
-        "task_left_out": _over_runs(everything, np.where(mine, away, scores["default"]), free, scores["six terms"]),
+        "model_left_out": _over_runs(everything, scores, free),
+        "task_left_out": _over_runs(everything, away, free),
         "answers": len(everything),
         "runs": len(np.unique(everything.run)),
         "tasks": len(np.unique(everything.task)),
@@ -91,11 +95,16 @@ def strangers(data: Path) -> None:
 
 
 def fit_default(terms: Floats, answers: Answers) -> Callable[[Floats], Floats]:
-    """The bundled recipe: the ladder, its steps judged on tasks left out. Trees are tried in the bundled fit alone."""
+    """The bundled recipe, which learns a scale and an average base rate."""
     roles = final_roles(answers.group.tolist(), answers.y)
-    fit = fit_ladder(terms, answers.y, answers.group, answers.run, roles, names=names_of("terms"), domain=answers.task)
-    click.echo(f"default: {fit.reached}", err=True)
+    fit = fit_ladder(terms, answers.y, answers.group, answers.run, roles, names=names_of("terms"), climb=False)
     return fit.score
+
+
+def fit_climbed(terms: Floats, answers: Answers) -> Callable[[Floats], Floats]:
+    """The ladder with its steps, chosen on groups left out of the same models and tasks; without trees."""
+    roles = final_roles(answers.group.tolist(), answers.y)
+    return fit_ladder(terms, answers.y, answers.group, answers.run, roles, names=names_of("terms")).score
 
 
 def fit_six(terms: Floats, answers: Answers) -> Callable[[Floats], Floats]:
@@ -178,9 +187,9 @@ def _row(
     }
 
 
-def _over_runs(answers: Answers, default: Floats, free: dict[str, Floats], six: Floats) -> dict[str, Any]:
+def _over_runs(answers: Answers, scores: dict[str, Floats], free: dict[str, Floats]) -> dict[str, Any]:
     """The mean over runs of the AUROC inside each, and its gain over each number; intervals draw tasks."""
-    named = {"default": default, "six terms": six, **free}
+    named = scores | free
     found, tasks = [], []
     for run in np.unique(answers.run):
         rows = np.flatnonzero(answers.run == run)
@@ -221,7 +230,7 @@ def support_command(data: Path) -> None:
     inside = {"ranges that hold 99 %": np.array(support.contains(new.astype(np.float32)), dtype=np.bool_)}
     for level in (0.9, 0.99):
         inside[f"tenth neighbour, {level:.0%} at home"] = far[1] <= np.quantile(far[0], level)
-    score, found = -new[:, 0], []
+    score, found = -(new[:, TERMS.index("mean")] + 0.5 * new[:, TERMS.index("length")]), []
     for name, within in inside.items():
         for source in np.unique(theirs.source):
             here = theirs.source == source
@@ -265,8 +274,8 @@ def curve(data: Path) -> None:
     found["0"] = {
         "default": _figures(answers, base[None]),
         "mean": {
-            "auroc": round(float(auroc(answers.y, -plain[:, 1])), 3),
-            "within": round(float(within(answers.y, -plain[:, 1])), 3),
+            "auroc": round(float(auroc(answers.y, -plain[:, TERMS.index("mean")])), 3),
+            "within": round(float(within(answers.y, -plain[:, TERMS.index("mean")])), 3),
         },
     }
     _keep("curve", {"set": CURVE_SET, "answers": len(answers), "draws": DRAWS, "counts": found})

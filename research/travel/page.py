@@ -16,10 +16,12 @@ MEASURED = ROOT / "docs" / "measured" / "travel.json"
 PAGE = ROOT / "docs" / "research" / "travel.md"
 NAMES = {
     "default": "bundled recipe",
+    "ladder": "ladder with its steps, no trees",
     "six terms": "six terms, fitted",
     "mean": "mean log-probability",
     "min": "lowest log-probability",
     "total": "total log-probability",
+    "lowest3": "mean of the three lowest",
     "first": "first log-probability",
     "length": "length, either way round",
 }
@@ -139,7 +141,7 @@ def blend(found: dict[str, Any]) -> list[str]:
     for model, one in found.items():
         for among, shown in (("all", "all families"), ("without_arithmetic", "without arithmetic")):
             numbers = one[among]
-            for name in ("mean", "lowest3", "probe", "probe + mean", "probe + lowest3"):
+            for name in ("mean", "scaled", "probe", "probe + mean", "probe + scaled"):
                 cell = numbers[name]
                 rows.append(
                     [
@@ -148,11 +150,11 @@ def blend(found: dict[str, Any]) -> list[str]:
                         name,
                         f"{cell['auroc']:.3f}",
                         "" if name == "mean" else interval(cell["over_mean"]),
-                        "" if name in ("mean", "lowest3") else interval(cell["over_lowest3"]),
+                        "" if name in ("mean", "scaled") else interval(cell["over_scaled"]),
                     ]
                 )
     layers = "; ".join(f"{model}: {', '.join(map(str, one['layers']))}" for model, one in found.items())
-    head = ["model", "among", "score", "AUROC within runs", "over the mean", "over the lowest three"]
+    head = ["model", "among", "score", "AUROC within runs", "over the mean", "over the scaled total"]
     return [
         *markdown(head, rows),
         "",

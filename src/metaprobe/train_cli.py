@@ -41,7 +41,9 @@ def train() -> None:
 @agent_option
 @click.option("--label-source", help='Only labels of this source: "program", "judge", "judge:MODEL".')
 @click.option("--raw-graph", is_flag=True, help="Also write raw.onnx, which takes log-probabilities.")
-@click.option("--new-tasks", is_flag=True, help="For tasks the runs do not hold: what does better on tasks left out.")
+@click.option(
+    "--new-tasks", is_flag=True, help="For models and tasks the runs do not hold: a free number, no thresholds."
+)
 @click.option("--dask", metavar="ADDRESS", help="Fit on this Dask cluster; runs are read here.")
 @folds_option
 @seed_option

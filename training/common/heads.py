@@ -27,7 +27,7 @@ SCALES: dict[str, tuple[int, int]] = {**LEVELS, QUALITY: (0, 9)}
 """Of the heads that are no probability."""
 
 
-class Scorer(Protocol):
+class LogOddsModel(Protocol):
     """Features in, log-odds out: higher for likelier good."""
 
     def score(self, X: NDArray[np.float32]) -> Floats: ...
@@ -59,7 +59,7 @@ class FittedHead(Protocol):
 class Probability:
     """A calibrated score."""
 
-    scorer: Scorer
+    scorer: LogOddsModel
     calibrator: Calibrator
     inverted: bool = False
     """Whether the head is one minus what was learned."""
@@ -187,16 +187,17 @@ def fit_probability(
     *,
     names: Sequence[str],
     inverted: bool = False,
-    domain: NDArray[np.str_] | None = None,
+    climb: bool = True,
     seed: int = 0,
 ) -> RunProbability:
-    """What the data carry of the ladder (`fit_ladder`), and Platt's map of it on the calibration rows.
+    """What the data carry of the ladder (`fit_ladder`), and Platt's map of it on the calibration rows. Without `climb`,
+    for runs that nobody has seen, the map is of scores without base rates.
 
     `y` (n,) is 1 for good answers. Platt's map alone keeps a base rate what it is, an amount added to the log-odds.
     """
-    ladder = fit_ladder(X, y, groups, runs, roles, names=names, domain=domain, seed=seed)
+    ladder = fit_ladder(X, y, groups, runs, roles, names=names, climb=climb, seed=seed)
     rows = roles.calibration
-    scores = ladder.score(X[rows]) if domain is not None else ladder.score_of(X[rows], runs[rows])
+    scores = ladder.score_of(X[rows], runs[rows]) if climb else ladder.score(X[rows])
     return RunProbability(ladder, fit_platt(scores, y[rows]), inverted)
 
 

@@ -1,13 +1,13 @@
 """What judges answers by their log-probabilities: the least that the data justify, a free number first.
 
-    lowest3 -> another free number -> all terms -> terms and trees
+    scaled total -> another free number -> all terms -> terms and trees
 
 Each step is taken only where, on groups that it was not fitted on, it lowers the log loss by more than chance would.
 All have the same base rates of runs beside them (`metaprobe.training.common.offsets`), so that no step is taken for
 knowing which run an answer is of.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,17 +16,17 @@ from numpy.typing import NDArray
 
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.probes.features import TERM_NAMES
-from metaprobe.probes.terms import FREE, TERMS
+from metaprobe.probes.terms import FREE, SCALED, TERMS
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 from metaprobe.training.common.calibrators import Floats
-from metaprobe.training.common.offsets import BaseRates, fit_offsets
+from metaprobe.training.common.offsets import RunRates, fit_offsets
 from metaprobe.training.common.roles import Roles, Rows, group_folds
 from metaprobe.training.common.trees import Trees, fit_trees, refit_trees
 
 ALL_TERMS, WITH_TREES = "all terms", "terms and trees"
-SURE = 0.95
-"""One-sided confidence that a step's gain is above 0."""
+SURE = 0.99
+"""One-sided confidence that a step's gain is above 0: there are several, and on noise none of them should be taken."""
 FOLDS = 5
 FEWEST_FOR_TREES = 500
 """Answers of train and selection together; below, trees were never worth it in any data set that was tried."""
@@ -42,7 +42,7 @@ class Step:
     gain: float
     """Log loss less, in nats an answer, on groups that neither was fitted on."""
     se: float
-    """Its standard error, clustered by group, or by task where steps are judged on tasks left out."""
+    """Its standard error, clustered by group."""
     taken: bool
 
 
@@ -53,7 +53,7 @@ class Ladder:
     reached: str
     weights: Floats
     """(7,) of the terms as they are; 0 for those that are not used."""
-    rates: BaseRates
+    rates: RunRates
     """Base rates where all terms are 0."""
     trees: Trees | None
     steps: tuple[Step, ...]
@@ -65,7 +65,7 @@ class Ladder:
         found = terms_in(X) @ self.weights + self.rates.mean
         return found if self.trees is None else found + self.trees.score(X)
 
-    def score_of(self, X: NDArray[np.floating[Any]], runs: NDArray[np.str_]) -> Floats:
+    def score_of(self, X: NDArray[np.floating[Any]], runs: NDArray[np.generic]) -> Floats:
         """Log-odds (n,) of answers of these runs; one that is not known has the average base rate."""
         return self.score(X) + self.rates.of(runs) - self.rates.mean
 
@@ -108,48 +108,43 @@ def fit_ladder(
     roles: Roles,
     *,
     names: Sequence[str],
-    domain: NDArray[np.str_] | None = None,
+    climb: bool = True,
     seed: int = 0,
 ) -> Ladder:
     """Climbs as far as the train and selection rows carry, and fits what was reached on both.
 
     X (n, d): features of a schema with terms, also a Dask array; `names` (d,). `runs` (n,): the run of each answer.
-    `domain` (n,), the task of each answer: steps are judged on tasks left out, for use on tasks that the runs do not
-    hold. Trees are not tried for these: what they gained there was within a standard error of nothing, and on models
-    left out they were behind the free number (research/README.md).
+    Without `climb` it stays the scaled total: for models and tasks that nobody has seen, steps that were taken on other
+    models and tasks lost what they had gained (docs/research/travel.md).
     """
     if tuple(names[-len(TERMS) :]) != TERM_NAMES:
         raise RecordError(f"the last features are {', '.join(names[-len(TERMS) :])}; expected {', '.join(TERM_NAMES)}")
     terms, rows = terms_in(X), roles.learning
-    climb = _Climb(terms, y, groups, runs, rows, domain, seed)
-    climb.choose_linear()
-    columns = climb.columns
+    steps = _Climb(terms, y, groups, runs, rows, seed)
     trees = None
-    wide = len(names) > len(TERMS)
-    if wide and domain is None and len(rows) >= FEWEST_FOR_TREES:
-        trees = climb.try_trees(X, roles, names)
-    linear = _fit_columns(terms, y, runs, rows, columns)
+    if climb:
+        steps.choose_linear()
+        if len(names) > len(TERMS) and len(rows) >= FEWEST_FOR_TREES:
+            trees = steps.try_trees(X, roles, names)
+    linear = _fit_columns(terms, y, runs, rows, steps.columns)
     if trees is not None:
         trees = refit_trees(trees, X, y, roles, names=names, start=linear.score_of(X, runs))
     return replace(
         linear,
-        reached=climb.reached,
+        reached=steps.reached,
         trees=trees,
-        steps=tuple(climb.steps),
-        selection_auroc=climb.selection_auroc(),
+        steps=tuple(steps.steps),
+        selection_auroc=steps.selection_auroc(),
     )
 
 
-def _fit_columns(
-    terms: Floats, y: NDArray[np.int64], runs: NDArray[np.str_], rows: Rows, columns: Sequence[int]
-) -> Ladder:
-    """The linear part on some of the terms, fitted on these rows."""
-    here = terms[rows][:, columns]
+def _fit_columns(terms: Floats, y: NDArray[np.int64], runs: NDArray[np.generic], rows: Rows, columns: Floats) -> Ladder:
+    """The linear part on some columns (7, k), each made of the terms, fitted on these rows."""
+    here = terms[rows] @ columns
     centre, spread = here.mean(axis=0), here.std(axis=0)
     spread = np.where(spread > 0, spread, 1.0)
     fit = fit_offsets((here - centre) / spread, y[rows], runs[rows])
-    weights = np.zeros(len(TERMS))
-    weights[list(columns)] = fit.weights / spread
+    weights = columns @ (fit.weights / spread)
     rates = replace(fit.rates, mean=fit.rates.mean - float(fit.weights / spread @ centre))
     return Ladder("", weights, rates, None, (), np.nan)
 
@@ -164,26 +159,26 @@ class _Climb:
         groups: NDArray[np.str_],
         runs: NDArray[np.str_],
         rows: Rows,
-        domain: NDArray[np.str_] | None,
         seed: int,
     ) -> None:
-        self._terms, self._y, self._groups, self._runs, self._rows = terms, y, groups, runs, rows
-        self._domain, self._seed = domain, seed
-        self._folds = list(_folds(rows, groups, y, domain, seed))
+        self._terms, self._y, self._groups, self._rows = terms, y, groups, rows
+        self._runs = np.unique(runs, return_inverse=True)[1]  # numbers are compared much faster than names
+        self._clusters, self._seed = np.unique(groups, return_inverse=True)[1], seed
+        self._folds = _folds(rows, groups, y, seed)
         self.steps: list[Step] = []
-        self.reached = self._linear = FREE[0]
+        self.reached = self._linear = SCALED
         self._scores: dict[str, Floats] = {}
 
     @property
-    def columns(self) -> list[int]:
-        """The terms that the linear part uses."""
+    def columns(self) -> Floats:
+        """What the linear part is made of, (7, k)."""
         return _columns(self._linear)
 
     def choose_linear(self) -> None:
         """Takes another free number, and then all terms, where they are better on folds left out."""
         if not self._folds:
             return
-        for name in (*FREE[1:], ALL_TERMS):
+        for name in (*(free for free in FREE if free != SCALED), ALL_TERMS):
             found = self._compare(self._unseen(name), self._unseen(self.reached), self._judged)
             self._note(name, *found)
 
@@ -227,7 +222,7 @@ class _Climb:
     def _compare(self, scores: Floats, against: Floats, rows: Rows) -> tuple[float, float, int]:
         """Gain, its standard error, and the number of clusters."""
         gain = self._losses(against, rows) - self._losses(scores, rows)
-        cluster = np.unique((self._groups if self._domain is None else self._domain)[rows], return_inverse=True)[1]
+        cluster = np.unique(self._clusters[rows], return_inverse=True)[1]
         sums = np.bincount(cluster, weights=gain - gain.mean())
         count = len(sums)
         se = float(np.sqrt(count / max(count - 1, 1) * np.square(sums).sum()) / len(gain))
@@ -250,23 +245,16 @@ class _Climb:
             self._linear = self._linear if name == WITH_TREES else name
 
 
-def _columns(name: str) -> list[int]:
-    return list(range(len(TERMS))) if name == ALL_TERMS else [TERMS.index(name)]
+def _columns(name: str) -> Floats:
+    """(7, k): the terms themselves, or the one number that is made of them."""
+    if name == ALL_TERMS:
+        return np.eye(len(TERMS))
+    return np.array([[FREE[name].get(term, 0.0)] for term in TERMS])
 
 
-def _folds(
-    rows: Rows, groups: NDArray[np.str_], y: NDArray[np.int64], domain: NDArray[np.str_] | None, seed: int
-) -> Iterator[tuple[Rows, Rows]]:
-    """(rows to fit on, rows to judge on): by group, or each task by the others; none where the groups are too few."""
-    if domain is not None:
-        names = np.unique(domain[rows])
-        if len(names) < 2:
-            raise RecordError(f"what holds on tasks left out takes two tasks; all answers are of {', '.join(names)}")
-        for name in names:
-            away = domain[rows] == name
-            yield rows[~away], rows[away]
-        return
+def _folds(rows: Rows, groups: NDArray[np.str_], y: NDArray[np.int64], seed: int) -> list[tuple[Rows, Rows]]:
+    """(rows to fit on, rows to judge on), by group; none where the groups are too few."""
     try:
-        yield from group_folds(rows, groups.tolist(), y, FOLDS, seed + 3)
+        return list(group_folds(rows, groups.tolist(), y, FOLDS, seed + 3))
     except RecordError:
-        return
+        return []

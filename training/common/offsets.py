@@ -21,6 +21,7 @@ INTERCEPT_SD = 10.0
 """Of the mean's prior: nearly none, but the answers of one class still have a finite fit."""
 FIRST_BETWEEN, LEAST_BETWEEN = 1.0, 0.05
 ROUNDS = 100
+SHORTEST = 1e-4
 CLOSE = 1e-8
 """Largest change of a parameter at which the fit is taken as found."""
 FEWEST_FOR_SCALE = 20
@@ -31,7 +32,7 @@ USUAL_SCALES = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class BaseRates:
+class RunRates:
     """What the runs' base rates are, as log-odds at evidence of 0."""
 
     mean: float = 0.0
@@ -40,7 +41,7 @@ class BaseRates:
     runs: Mapping[str, float] = field(default_factory=dict)
     """Run -> its offset from the mean, shrunk towards 0."""
 
-    def of(self, runs: NDArray[np.str_]) -> Floats:
+    def of(self, runs: NDArray[np.generic]) -> Floats:
         """Returns the log-odds (n,) of each answer's run; the mean for a run that is not known."""
         names, place = np.unique(runs, return_inverse=True)
         return self.mean + np.array([self.runs.get(str(name), 0.0) for name in names])[place]
@@ -52,13 +53,13 @@ class Fit:
 
     weights: Floats
     """(k,)"""
-    rates: BaseRates
+    rates: RunRates
 
 
 def fit_offsets(
     Z: Floats,
     y: ArrayLike,
-    runs: NDArray[np.str_],
+    runs: NDArray[np.generic],
     *,
     expected: ArrayLike = 0.0,
     sd: ArrayLike = WEIGHT_SD,
@@ -80,6 +81,13 @@ def fit_offsets(
     offsets: NDArray[Any] = np.zeros(r)
     between = FIRST_BETWEEN
     target = np.append(centre, 0.0)
+
+    def badness(common: NDArray[Any], offsets: NDArray[Any]) -> float:
+        """Minus the log of the posterior, but for a constant, with `between` as it stands."""
+        logit = X @ common + (offsets[place] if r else 0.0)
+        loss = np.logaddexp(0, logit).sum() - labels @ logit + precision @ (common - target) ** 2 / 2
+        return float(loss + offsets @ offsets / between**2 / 2)
+
     for _ in range(ROUNDS):
         p = sigmoid(X @ common + (offsets[place] if r else 0.0))
         error, slope = labels - p, p * (1 - p)
@@ -97,17 +105,20 @@ def fit_offsets(
             step = np.linalg.solve(curvature - (mixed / own) @ mixed.T, gradient - (mixed / own) @ pull)
             moved = (pull - mixed.T @ step) / own
         largest = max(np.abs(step).max(initial=0.0), np.abs(moved).max(initial=0.0))
-        damped = min(1.0, 5.0 / largest) if largest else 1.0
-        common, offsets, before = common + damped * step, offsets + damped * moved, between
+        # A whole step of Newton's may lead away where many answers are far on the wrong side.
+        now, part = badness(common, offsets), 1.0
+        while part > SHORTEST and badness(common + part * step, offsets + part * moved) > now + CLOSE:
+            part /= 2
+        common, offsets, before = common + part * step, offsets + part * moved, between
         if r:
             between = max(float(np.sqrt(np.mean(offsets**2 + 1 / own))), LEAST_BETWEEN)
         if max(largest, abs(between - before)) < CLOSE:
             break
-    rates = BaseRates(float(common[k]), between, {str(n): float(o) for n, o in zip(names, offsets, strict=False)})
+    rates = RunRates(float(common[k]), between, {str(n): float(o) for n, o in zip(names, offsets, strict=False)})
     return Fit(common[:k], rates)
 
 
-def scales_between(evidence: Floats, y: ArrayLike, runs: NDArray[np.str_]) -> float:
+def scales_between(evidence: Floats, y: ArrayLike, runs: NDArray[np.generic]) -> float:
     """Returns how much the runs' own scales of the evidence (n,) differ: their standard deviation around 1.
 
     Each run's scale is fitted with a base rate of its own; what its standard error explains is taken away (the moment

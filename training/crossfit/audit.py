@@ -24,6 +24,7 @@ from metaprobe.training.crossfit.methods import (
     Scores,
     calibrators_of,
 )
+from metaprobe.training.crossfit.terms_control import TERMS_CONTROL, score_by_terms
 from metaprobe.training.linear.states import InMemory
 
 CONTROLS = ("prompt TF-IDF", IDENTITY, "dimension x level table")
@@ -86,7 +87,6 @@ def _audit(
     evidence: Evidence, fits: CrossFit, method: Method, elsewhere: Elsewhere | None, *, refits: bool, seed: int
 ) -> AuditReport:
     judged = fits[method.name]
-    known = {found.name for found in fits.methods}
     shape = _noise_shape(evidence, method)
     return run_audits(
         AuditInputs(
@@ -94,7 +94,7 @@ def _audit(
             table=evidence.table,
             score=judged.ranking,
             splits=[_split(roles) for roles in fits.roles],
-            controls={name: fits[name].ranking for name in CONTROLS if name in known},
+            controls=_find_controls(evidence, fits, method),
             refit_labels=_refit_labels(evidence, method) if refits else None,
             refit_features=_refit_noise(evidence, method) if refits and shape else None,
             features_shape=shape if refits else None,
@@ -108,6 +108,14 @@ def _audit(
         ),
         seed=seed,
     )
+
+
+def _find_controls(evidence: Evidence, fits: CrossFit, method: Method) -> dict[str, Scores]:
+    """Returns what explains the numbers more simply, by held-out scores of the same folds."""
+    known = {found.name for found in fits.methods}
+    controls = {name: fits[name].ranking for name in CONTROLS if name in known}
+    terms = None if isinstance(method, LogprobLadder) else score_by_terms(evidence, fits.roles)
+    return controls if terms is None else {**controls, TERMS_CONTROL: terms}
 
 
 def _split(roles: Roles) -> dict[str, NDArray[np.int64]]:

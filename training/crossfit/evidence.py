@@ -11,7 +11,7 @@ import numpy as np
 from metaprobe.checkpoints import Generator
 from metaprobe.eval.audits.training_data import labels_by_source
 from metaprobe.eval.table import AnswerTable, answer_table
-from metaprobe.probes.features import SEGMENTED, features, schema
+from metaprobe.probes.features import PLUS_TERMS, SEGMENTED, features, schema
 from metaprobe.records.errors import RecordError, StoreMismatch
 from metaprobe.records.fingerprint import fingerprint
 from metaprobe.records.store import RunStore
@@ -95,7 +95,7 @@ def evidence_of(runs: Sequence[Run], tables: Mapping[str, AnswerTable], *, sprea
     logprobs = {c: s for t in tables.values() for c, s in zip(t.call_ids.tolist(), t.logprobs, strict=True)}
     row = {call_id: i for i, call_id in enumerate(logprobs)}
     thinking = _thinking_of(tables.values())
-    computed = schema(SEGMENTED if thinking else SCHEMA)
+    computed = schema(SEGMENTED + PLUS_TERMS if thinking else SCHEMA)
     measured = all(table.measured for table in tables.values())
     before = [thinking.get(call_id) for call_id in logprobs]
     X = (

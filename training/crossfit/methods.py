@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Generator
-from metaprobe.eval.audits.domains import domains_of
 from metaprobe.eval.audits.simpler_predictors import IDENTITY
 from metaprobe.eval.compare import STATED
 from metaprobe.eval.metrics.discrimination import auroc
@@ -205,7 +204,8 @@ class LogprobLadder:
     """The quality predictor: a free number, or what is better than it (`metaprobe.training.common.ladder`)."""
 
     new_tasks: bool = False
-    """Whether it is made for tasks that the runs do not hold: then it knows no run's base rate either."""
+    """Whether it is made for models and tasks that the runs do not hold: then it stays the free number, and knows no
+    run's base rate."""
     name: str = LADDER
     family: Family = "learned"
     fitted: bool = True
@@ -220,18 +220,12 @@ class LogprobLadder:
             runs,
             roles,
             names=evidence.feature_names,
-            domain=self.domain(table),
+            climb=not self.new_tasks,
             seed=seed,
         )
         if self.new_tasks:
             return Fitted(lambda rows: ladder.score(X[rows]), ladder.selection_auroc)
         return Fitted(lambda rows: ladder.score_of(X[rows], runs[rows]), ladder.selection_auroc)
-
-    def domain(self, table: AnswerTable) -> NDArray[np.str_] | None:
-        """(n,): what steps are judged across; None where they are judged on groups of the same tasks."""
-        if not self.new_tasks:
-            return None
-        return table.tasks if domains_of(table)[0] == "task" else table.dimensions
 
 
 USUAL_LADDER = LogprobLadder()
@@ -350,7 +344,7 @@ def _of_logprobs() -> list[Method]:
     return [
         GivenScore(MEAN_LOGPROB, "log-probability", lambda t: _baseline(t, "mean_logprob")),
         GivenScore("minimum log-probability", "log-probability", lambda t: _baseline(t, "min_logprob")),
-        GivenScore("three lowest log-probabilities", "log-probability", lambda t: _baseline(t, "lowest3_logprob")),
+        GivenScore("scaled log-probability", "log-probability", lambda t: _baseline(t, "scaled_logprob")),
         GivenScore("first log-probability", "log-probability", lambda t: _baseline(t, "first_logprob")),
         GivenScore("length", "plain", lambda t: -np.log(t.tokens.astype(np.float64))),
         GivenScore("cut by max_tokens", "plain", lambda t: -t.cut.astype(np.float64)),

@@ -168,6 +168,11 @@ def _export(
             },
             **{f"false_alarms@{rate.alpha:g}": rate.false_alarms for rate in report.rates},
             **{f"bad_stopped@{rate.alpha:g}": rate.bad_stopped for rate in report.rates},
+            **{
+                f"false_alarms@{rate.alpha:g}.{task}": found
+                for rate in report.rates
+                for task, found in rate.by_task.items()
+            },
         },
         audits=audits.audits,
         not_audited=audits.skipped,
@@ -204,5 +209,21 @@ def _summary(gate: FittedGate, report: GateReport, target: str) -> str:
         f"quantile of the largest surprise over the looks; {n} calibration groups). With so many, the rate of "
         f"this one gate is, with a confidence of 90 %, at most {scatter}. The promise is for answers that come as "
         "the calibration ones did, their lengths included: one that ends before a look does not have it, so that "
-        f"where answers have become longer more good ones may be stopped.{left_out}"
+        f"where answers have become longer more good ones may be stopped.{_by_task(report)}{left_out}"
+    )
+
+
+def _by_task(report: GateReport) -> str:
+    """Returns that the promise is of all tasks together, and how far single ones are from it."""
+    said = [
+        f"at {rate.alpha:g} {rate.by_task[rate.worst_task].estimate:.0%} of those of {rate.worst_task}"
+        for rate in report.rates
+        if rate.worst_task
+    ]
+    if not said:
+        return ""
+    return (
+        " It is a promise for all tasks together, in the shares they have here, and none for one of them. Of the good "
+        f"answers of the task that it harms most are stopped: {', '.join(said)} (`false_alarms@ALPHA.TASK` has the "
+        "others). For a promise of a task's own train a gate on that task alone."
     )

@@ -36,19 +36,24 @@ from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run
 from metaprobe.training.common.calibrators import Floats, Platt, sigmoid
 from metaprobe.training.common.heads import SCALES
-from metaprobe.training.common.offsets import FIRST_BETWEEN, USUAL_SCALES, Fit, fit_offsets
+from metaprobe.training.common.offsets import USUAL_SCALES, Fit, fit_offsets
 from metaprobe.training.common.roles import group_folds
 from metaprobe.training.common.write_checkpoint import Export, write_checkpoint
 from metaprobe.training.crossfit.evidence import evidence_of
 from metaprobe.training.crossfit.flagging_measured import flag_points
 from metaprobe.training.crossfit.held_out import ENOUGH_FOR_ECE, training_record
 from metaprobe.training.crossfit.methods import RUN_IDENTITY, Evidence
-from metaprobe.training.crossfit.stored_thresholds import PROMISES, critical_thresholds, promise_thresholds
+from metaprobe.training.crossfit.stored_thresholds import MISS_RATE, PROMISES, critical_thresholds, promise_thresholds
 
 FEWEST, FEWEST_OF_A_KIND = 20, 3
 """Labelled answers, and of them right and wrong ones, below which nothing is adapted."""
+STRANGER = 1.5
+"""Standard deviation, in log-odds, that a new run's base rate has at least: 0.5 may well be 0.18 or 0.82. That a few
+training runs were alike says little of the next one."""
 LEAST_SCALE = 0.05
 """Where the labels say that higher scores are worse, the order is kept and the scores are drawn together to this."""
+FEWEST_WRONG = round(1 / MISS_RATE) - 1
+"""Wrong answers without which no threshold can promise to miss at most `MISS_RATE` of them."""
 FOLDS = 5
 
 
@@ -171,8 +176,8 @@ def _adapt_head(
     value = predictor.checkpoint.run({quality_contract.INPUT: X})[name].ravel().astype(np.float64)
     p = np.clip(value, CERTAIN, 1 - CERTAIN)
     before, runs = np.log(p) - np.log1p(-p), RUN_IDENTITY.cells(table)
-    between = FIRST_BETWEEN if known is None else known.between.get(name, FIRST_BETWEEN)
-    scales = USUAL_SCALES if known is None else known.scale.get(name, USUAL_SCALES)
+    between = max(STRANGER, 0.0 if known is None else known.between.get(name, 0.0))
+    scales = max(USUAL_SCALES, 0.0 if known is None else known.scale.get(name, 0.0))
 
     def fit(rows: NDArray[np.int64]) -> Fit:
         column, y = before[rows][:, None], table.y[rows]
@@ -307,9 +312,13 @@ def _gap(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Any
 
 def _line(name: str, head: Adapted) -> str:
     count = len(np.unique(head.runs))
+    wrong = int((1 - head.table.y).sum())
+    few = ""
+    if name in quality_contract.MAIN_HEADS and wrong < FEWEST_WRONG:
+        few = f"; too few wrong ones ({wrong}) for the threshold `flag`, which takes {FEWEST_WRONG}"
     return (
         f"{name}: scale {head.scale:.2f}, {len(head.table)} labelled answers of {count} run{'s' * (count > 1)}, "
-        f"{head.table.y.mean():.0%} of them 1"
+        f"{head.table.y.mean():.0%} of them 1{few}"
     )
 
 

@@ -51,6 +51,7 @@ from metaprobe.training.quality.figures import (
 from metaprobe.training.quality.raw_parity import build_raw_graph
 
 MADE_OF = {
+    "scaled": "the total log-probability over the root of the length",
     "lowest3": "the mean of the three lowest log-probabilities",
     "mean": "the mean log-probability",
     "min": "the lowest log-probability",
@@ -187,7 +188,7 @@ class _Kept:
             roles,
             names=head.evidence.feature_names,
             inverted=head.inverted,
-            domain=head.ladder.domain(table),
+            climb=not head.ladder.new_tasks,
             seed=seed,
         )
         self.strangers = self.strangers or head.ladder.new_tasks

@@ -5,10 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from metaprobe.checkpoints import Checkpoint, check_target
-from metaprobe.eval.audits.domains import FEWEST, domains_of
-from metaprobe.eval.table import AnswerTable
 from metaprobe.probes.quality_contract import KIND
-from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 from metaprobe.training.common.heads import INVERTED, SCALES
 from metaprobe.training.crossfit.methods import (
@@ -19,9 +16,6 @@ from metaprobe.training.options import QualityOptions, WrongOptions
 from metaprobe.training.quality.data import Graded, load_heads
 from metaprobe.training.quality.figures import GradedStudy, study_grades
 from metaprobe.training.quality.fit import QualityHead, export_quality
-
-FEWEST_TASKS = 3
-"""For settings that are chosen for new tasks."""
 
 
 def train_quality(stores: Sequence[str | Path], options: QualityOptions) -> Checkpoint:
@@ -95,20 +89,8 @@ def head_studies(
         if isinstance(data, Graded):
             found[target] = study_grades(data, folds=folds, seed=seed, on_step=step)
         else:
-            if new_tasks:
-                _check_tasks(data.table)
             found[target] = study_of(data, folds=folds, seed=seed, ladder=ladder, on_step=step)
     return found
-
-
-def _check_tasks(table: AnswerTable) -> None:
-    """Raises `RecordError` where settings for new tasks could not be chosen and then judged."""
-    if len(found := domains_of(table)[1]) < FEWEST_TASKS:
-        raise RecordError(
-            f"settings for new tasks take {FEWEST_TASKS} tasks (or dimensions of one) with {FEWEST} answers of both "
-            f"kinds each, one to be judged, one to choose on and one to learn from; there are: "
-            f"{', '.join(f'{name} ({len(rows)})' for name, rows in found.items()) or 'none'}"
-        )
 
 
 def write_quality(

@@ -1,0 +1,48 @@
+"""Writes verdicts into the logs of Inspect (`inspect_ai`), as the score of each sample.
+
+Task(dataset=..., scorer=[match(), verdict("bundled:quality")])    # with logprobs=True
+"""
+
+from typing import Any
+
+from metaprobe.probes.quality import QualityPredictor
+from metaprobe.records.errors import ImportFileError
+from metaprobe.records.extras import require
+from metaprobe.records.logs.inspect_log import response_of
+from metaprobe.records.logs.sample import NoAnswer
+from metaprobe.serving.scored import Scored, score
+
+inspect_scorer: Any = require("inspect_ai.scorer", "inspect")
+
+
+@inspect_scorer.scorer(metrics=[inspect_scorer.mean(), inspect_scorer.stderr()])  # type: ignore[untyped-decorator]
+def verdict(checkpoint: str = "bundled:quality") -> Any:
+    """Returns a scorer that gives each sample the checkpoint's score of its answer, in [0, 1].
+
+    Heads, flag and reasons stand in the score's metadata. An answer that cannot be scored is left unscored, with its
+    reason, so that no mean counts it. `checkpoint`: a folder, `bundled:NAME` or `hub:OWNER/NAME@REVISION`.
+    """
+    predictor = QualityPredictor.load(checkpoint)
+
+    async def score_sample(state: Any, target: Any) -> Any:
+        found = scored_output(predictor, state.output.model_dump(mode="json"))
+        metadata = found.as_metadata()
+        if found.verdict is None or found.verdict.score is None:
+            return inspect_scorer.Score.unscored(explanation=metadata["reason"], metadata=metadata)
+        return inspect_scorer.Score(
+            value=float(found.verdict.score),
+            answer=state.output.completion,
+            explanation=metadata["reason"] or None,
+            metadata=metadata,
+        )
+
+    return score_sample
+
+
+def scored_output(predictor: QualityPredictor, output: dict[str, Any]) -> Scored:
+    """Returns the verdict on a `ModelOutput` as a dictionary; none, with the reason, where it cannot be scored."""
+    try:
+        response = response_of(output)
+    except (NoAnswer, ImportFileError) as reason:
+        return Scored(None, str(reason))
+    return score(predictor, response)

@@ -1,0 +1,185 @@
+"""A predictor adapted to runs of one's own: right on average, in the same order, with thresholds that hold."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+from click.testing import CliRunner
+
+from metaprobe.checkpoints import load_checkpoint
+from metaprobe.checkpoints.manifest import RAW
+from metaprobe.cli import main
+from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.probes.base_rates import CONTRACT
+from metaprobe.probes.quality import QualityPredictor
+from metaprobe.records.errors import RecordError
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import Call, Item, Label, Run
+from metaprobe.training.options import QualityOptions
+from metaprobe.training.quality.adapt import adapt_quality
+from metaprobe.training.quality.train import train_quality
+
+pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
+
+
+def answers(n: int, *, seed: int, right: float = 0.5, scale: float = 1.0) -> tuple[list[list[float]], np.ndarray]:
+    """n series of log-probabilities, a share `right` of them right, whose mean says `scale` as much of it."""
+    rng = np.random.default_rng(seed)
+    y = (rng.random(n) < right).astype(int)
+    level = np.exp(-0.9 + 0.6 * scale * np.where(y, -1, 1) + 0.5 * rng.normal(size=n))
+    return [(-rng.exponential(one, int(rng.integers(8, 30)))).tolist() for one in level], y
+
+
+def stored(path: Path, parts: dict[str, tuple[int, float]], *, seed: int = 0) -> Path:
+    """A run store of several models: name -> answers, share of them right."""
+    runs = []
+    for place, (model, (n, right)) in enumerate(parts.items()):
+        series, y = answers(n, seed=seed + place, right=right)
+        for i, (values, label) in enumerate(zip(series, y, strict=True)):
+            name = f"{model}-{i}"
+            logprobs = np.array(values, np.float32)
+            call = Call(id=name, stage="answer", model=model, logprobs=logprobs, logprobs_mode="raw")
+            item = Item(id=name, task="sums", group=name, question="")
+            found = (Label(name, "correct", float(label), "program"),)
+            runs.append(Run(id=name, system="s", variant="v", item=item, calls=(call,), labels=found))
+    RunStore(path).append(runs)
+    return path
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """For strangers: a free number of two models that are right half of the time."""
+    folder = tmp_path_factory.mktemp("base")
+    store = stored(folder / "runs", {"a": (250, 0.45), "b": (250, 0.55)})
+    train_quality([store], QualityOptions(out=folder / "c", new_tasks=True, raw_graph=True, folds=2))
+    return folder / "c"
+
+
+def test_a_stranger_is_ordered_and_flagged_by_nothing_until_it_is_adapted(base: Path, tmp_path: Path) -> None:
+    predictor = QualityPredictor.load(base)
+    series, y = answers(60, seed=5, right=0.85)
+    before = predictor.predict(series[0])
+    assert before.flagged is None
+    assert "adapt the checkpoint" in before.reason
+    assert predictor.threshold is None
+    mine = predictor.adapt(series, y.tolist(), out=tmp_path / "mine")
+    after = mine.predict(series[0])
+    assert after.reason == ""
+    assert after.flagged in (True, False)
+    assert mine.checkpoint.manifest.contract["adapted_from"] == predictor.checkpoint.digest
+
+
+def test_fifty_labels_make_scores_right_on_average_and_leave_the_order(base: Path, tmp_path: Path) -> None:
+    predictor = QualityPredictor.load(base)
+    fresh, truth = answers(2000, seed=99, right=0.85)
+    raw = np.array([verdict.score for verdict in predictor.predict_many(fresh)])
+    assert abs(raw.mean() - truth.mean()) > 0.15, "half of the answers were right where it learned"
+    gaps = []
+    for seed in range(5):
+        series, y = answers(50, seed=10 + seed, right=0.85)
+        mine = predictor.adapt(series, y.tolist(), out=tmp_path / f"mine{seed}")
+        scores = np.array([verdict.score for verdict in mine.predict_many(fresh)])
+        assert float(auroc(truth, scores)) == pytest.approx(float(auroc(truth, raw)), abs=1e-3)
+        gaps.append(scores.mean() - truth.mean())
+    assert np.mean(np.abs(gaps)) < 0.06
+
+
+def test_the_flag_of_an_adapted_predictor_catches_what_it_promises(base: Path, tmp_path: Path) -> None:
+    predictor, caught = QualityPredictor.load(base), []
+    fresh, truth = answers(1500, seed=77, right=0.7)
+    for seed in range(8):
+        series, y = answers(120, seed=200 + seed, right=0.7)
+        mine = predictor.adapt(series, y.tolist(), out=tmp_path / f"mine{seed}")
+        flagged = np.array([bool(verdict.flagged) for verdict in mine.predict_many(fresh)])
+        caught.append(flagged[truth == 0].mean())
+    assert np.mean(caught) >= 0.9 - 0.02
+    assert np.mean(caught) < 0.99, "a threshold that flags all promises nothing"
+
+
+def test_few_labels_move_little_and_a_scale_that_is_wrong_is_found(base: Path, tmp_path: Path) -> None:
+    predictor = QualityPredictor.load(base)
+
+    def scale(n: int, told: float) -> float:
+        series, y = answers(n, seed=n, right=0.5, scale=told)
+        name = f"{n}-{told}"
+        predictor.adapt(series, y.tolist(), out=tmp_path / name)
+        card = (tmp_path / name / "README.md").read_text()
+        return float(card.split("- correct: scale ")[1].split(",")[0])
+
+    assert abs(scale(20, 0.0) - 1) < abs(scale(1000, 0.0) - 1)
+    assert scale(1000, 0.0) < 0.25, "these log-probabilities say nothing of right and wrong"
+    assert scale(1000, 1.0) == pytest.approx(1.0, abs=0.25)
+
+
+def test_runs_keep_base_rates_of_their_own(base: Path, tmp_path: Path) -> None:
+    store = stored(tmp_path / "runs", {"low": (300, 0.2), "high": (300, 0.8)}, seed=40)
+    made = adapt_quality(base, [store], out=tmp_path / "c")
+    assert {run.partition("|")[0] for run in made.manifest.contract[CONTRACT]["runs"]} == {"low", "high"}
+    scores = {}
+    for name in ("low", "high"):
+        mine = QualityPredictor.load(tmp_path / "c", run=f"{name}|sums|v")
+        fresh, _ = answers(800, seed=7, right=0.5)
+        scores[name] = np.mean([verdict.score for verdict in mine.predict_many(fresh)])
+    assert scores["low"] + 0.2 < scores["high"]
+    assert "auroc_within_runs" in made.manifest.metrics
+
+
+def test_both_graphs_give_the_adapted_score(base: Path, tmp_path: Path) -> None:
+    series, y = answers(80, seed=3, right=0.8)
+    mine = QualityPredictor.load(base).adapt(series, y.tolist(), out=tmp_path / "mine")
+    session = onnxruntime.InferenceSession((tmp_path / "mine" / RAW).read_bytes())
+    values = np.array([series[0]], np.float32)
+    lengths = np.array([values.shape[1]], np.int64)
+    [found] = session.run(["correct"], {"logprobs": values, "lengths": lengths})
+    assert float(found[0, 0]) == pytest.approx(mine.predict(series[0]).score, abs=1e-5)
+    assert load_checkpoint(tmp_path / "mine").manifest.metrics.keys() >= {"auroc", "mean_score_minus_share_right"}
+
+
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        ([1, 0] * 9, "18 labelled answers"),
+        ([1] * 29 + [0], "1 of them 0"),
+        ([1, 0] * 14 + [1], "came with labels of shape"),
+    ],
+)
+def test_labels_that_carry_nothing_are_refused(labels: list[int], said: str, base: Path, tmp_path: Path) -> None:
+    series, _ = answers(len(labels) if "shape" not in said else 30, seed=1)
+    with pytest.raises(RecordError, match=said):
+        QualityPredictor.load(base).adapt(series, labels, out=tmp_path / "mine")
+    assert not (tmp_path / "mine").exists()
+
+
+def test_the_command_adapts_to_a_file_of_labelled_lines(base: Path, tmp_path: Path) -> None:
+    series, y = answers(60, seed=8, right=0.6)
+    lines = [
+        {
+            "id": f"i{i}",
+            "response": {
+                "model": "mine",
+                "choices": [
+                    {
+                        "message": {"role": "assistant", "content": "x"},
+                        "finish_reason": "stop",
+                        "logprobs": {"content": [{"token": "t", "logprob": value} for value in values]},
+                    }
+                ],
+            },
+            "group": f"q{i}",
+            "labels": {"correct": int(label)},
+        }
+        for i, (values, label) in enumerate(zip(series, y, strict=True))
+    ]
+    file = tmp_path / "labelled.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    done = CliRunner().invoke(main, ["adapt", str(base), str(file), "--out", str(tmp_path / "mine")])
+    assert done.exit_code == 0, done.output
+    mine = QualityPredictor.load(tmp_path / "mine")
+    assert mine.predict(lines[0]["response"]).flagged is not None
+    file.write_text("".join(json.dumps({**line, "labels": {"nice": 1}}) + "\n" for line in lines))
+    done = CliRunner().invoke(main, ["adapt", str(base), str(file), "--out", str(tmp_path / "other")])
+    assert done.exit_code != 0
+    assert "nice" in done.output
+    assert "correct" in done.output

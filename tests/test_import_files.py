@@ -1,0 +1,302 @@
+"""Files of every kind that an import reads: compressed, tables, large documents; and what becomes of bad lines."""
+
+import gzip
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+from click.testing import CliRunner, Result
+
+from metaprobe.cli import main
+from metaprobe.records.errors import ImportFileError, MissingExtra
+from metaprobe.records.import_store import import_file
+from metaprobe.records.importer import read_openai_lines
+from metaprobe.records.json_lines import iter_json_lines
+from metaprobe.records.logs import document
+from metaprobe.records.logs.document import elements, keys_at_the_top
+from metaprobe.records.store import RunStore
+
+LOGS = Path(__file__).parent / "logs"
+
+
+def line(number: int, **more: Any) -> dict[str, Any]:
+    entries = [
+        {"token": token, "logprob": -0.1 * (number + 1), "top_logprobs": [{"token": "x", "logprob": -0.05}]}
+        for token in ("a", "b")
+    ]
+    answer = {"message": {"content": "ab"}, "logprobs": {"content": entries}, "finish_reason": "stop"}
+    return {
+        "id": f"q{number}",
+        "labels": {"correct": number % 2},
+        "messages": [{"role": "user", "content": "Which letters?"}],
+        "response": {"model": "m", "choices": [answer]},
+        **more,
+    }
+
+
+def lines_file(path: Path, lines: list[Any]) -> Path:
+    path.write_text("".join(f"{held if isinstance(held, str) else json.dumps(held)}\n" for held in lines))
+    return path
+
+
+def run(*words: object) -> Result:
+    return CliRunner().invoke(main, list(map(str, words)))
+
+
+def told(path: Path) -> list[tuple[Any, ...]]:
+    return [
+        (r.id, r.labels, r.calls[0].messages, r.calls[0].text, r.calls[0].logprobs.tolist(), r.calls[0].finish_reason)  # type: ignore[union-attr]
+        for r in read_openai_lines(path)
+    ]
+
+
+def written_as(kind: str, lines: list[dict[str, Any]], folder: Path) -> Path:
+    data = "".join(json.dumps(held) + "\n" for held in lines).encode()
+    if kind == "gz":
+        (folder / "lines.jsonl.gz").write_bytes(gzip.compress(data))
+        return folder / "lines.jsonl.gz"
+    if kind in ("zst", "zst under another name", "zst of two frames"):
+        half = len(data) // 2 if "two" in kind else len(data)
+        path = folder / ("lines.jsonl.zst" if kind != "zst under another name" else "lines")
+        compressor = zstandard.ZstdCompressor()
+        path.write_bytes(
+            compressor.compress(data[:half]) + (compressor.compress(data[half:]) if "two" in kind else b"")
+        )
+        return path
+    table = pa.Table.from_pylist(lines)
+    if kind == "parquet":
+        pq.write_table(table, folder / "lines.parquet", row_group_size=2)
+        return folder / "lines.parquet"
+    if kind == "parquet of texts":
+        texts = [{key: value if key == "id" else json.dumps(value) for key, value in held.items()} for held in lines]
+        pq.write_table(pa.Table.from_pylist(texts), folder / "lines.parquet")
+        return folder / "lines.parquet"
+    path = folder / "lines.arrow"
+    sink = pa.OSFile(str(path), "wb")
+    make = pa.ipc.new_stream if kind == "arrow stream" else pa.ipc.new_file
+    with sink, make(sink, table.schema) as writer:
+        writer.write_table(table)
+    return path
+
+
+KINDS = [
+    "gz",
+    "zst",
+    "zst under another name",
+    "zst of two frames",
+    "parquet",
+    "parquet of texts",
+    "arrow",
+    "arrow stream",
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_of_any_kind_gives_what_its_lines_give(kind: str, tmp_path: Path) -> None:
+    lines = [line(number) for number in range(5)]
+    plain = lines_file(tmp_path / "plain.jsonl", lines)
+    assert told(written_as(kind, lines, tmp_path)) == told(plain)
+
+
+@pytest.mark.parametrize("kind", ["gz", "zst", "zst of two frames", "parquet", "arrow", "arrow stream"])
+def test_a_file_that_was_cut_off_is_named_and_not_taken_for_whole(kind: str, tmp_path: Path) -> None:
+    path = written_as(kind, [line(number) for number in range(50)], tmp_path)
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(ImportFileError, match=f"{path.name}.* (damaged|cut off)"):
+        told(path)
+
+
+def test_a_missing_library_is_named_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written_as("zst", [line(1)], tmp_path)
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    with pytest.raises(MissingExtra, match=r"zstandard is needed here and not installed: .*metaprobe\[zstd\]"):
+        told(path)
+    with pytest.raises(MissingExtra, match=r"metaprobe\[zstd\]"):
+        import_file(LOGS / "inspect" / "sums.eval", RunStore(tmp_path / "runs"))
+
+
+def test_few_bytes_that_unpack_without_end_do_not_fill_the_memory(tmp_path: Path) -> None:
+    path = tmp_path / "bomb.jsonl.zst"
+    path.write_bytes(zstandard.ZstdCompressor().compress(bytes(300 << 20)))
+    assert path.stat().st_size < 100_000
+    with pytest.raises(ImportFileError, match=r"bomb\.jsonl\.zst:1: the line is longer than"):
+        next(iter_json_lines(path))
+
+
+def test_bad_lines_go_aside_with_their_reasons_and_nothing_is_lost(tmp_path: Path) -> None:
+    lines = [line(0), "{broken", line(1, labels={"correct": 5}), line(0), line(2), b"\xff".decode("latin-1")]
+    path = lines_file(tmp_path / "lines.jsonl", lines)
+    done = run("import", path, "--out", tmp_path / "runs", "--bad", tmp_path / "bad.jsonl")
+    assert done.exit_code == 1
+    said = json.loads(done.stdout)
+    assert (said["imported"], said["skipped"], said["left_out"]) == (2, 4, 0)
+    aside = [json.loads(held) for held in (tmp_path / "bad.jsonl").read_text().splitlines()]
+    assert [held["kind"] for held in aside] == ["bad"] * 4
+    assert aside[0]["source"] == "{broken"
+    assert "lines.jsonl:2: not JSON" in aside[0]["reason"]
+    assert aside[1]["source"] == line(1, labels={"correct": 5})
+    assert "already used on line 1" in aside[2]["reason"]
+
+
+def test_what_a_log_leaves_out_goes_aside_too(tmp_path: Path) -> None:
+    done = run("import", LOGS / "inspect" / "faulty.eval", "--out", tmp_path / "runs", "--bad", tmp_path / "bad.jsonl")
+    assert done.exit_code == 0, done.output
+    said = json.loads(done.stdout)
+    aside = [json.loads(held) for held in (tmp_path / "bad.jsonl").read_text().splitlines()]
+    assert {held["kind"] for held in aside} == {"left out"}
+    assert len(aside) == said["left_out"]
+    assert said["imported"] + len(aside) == 4
+    assert {held["source"]["id"] for held in aside} >= {"sum-1"}
+    assert "left out: 1 x the sample ended in an error (RuntimeError)" in done.stderr
+
+
+def test_messages_are_bounded_and_bad_lines_are_all_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("metaprobe.records.import_store.KEPT_MESSAGES", 3)
+    path = lines_file(tmp_path / "lines.jsonl", ["[1]", *["nothing"] * 9, line(0)])
+    report = import_file(path, RunStore(tmp_path / "runs"), on_error="skip")
+    assert (report.bad, len(report.skipped), report.imported) == (10, 3, 1)
+
+
+def test_many_stored_lines_are_compared_some_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("metaprobe.records.import_store.HELD_LINES", 7)
+    store, path = RunStore(tmp_path / "runs"), tmp_path / "lines.jsonl"
+    import_file(lines_file(path, [line(number) for number in range(150)]), store)
+    assert len(store.shards()) == 3
+    changed = [line(number, labels={"correct": 1}) for number in range(155)]
+    report = import_file(lines_file(path, changed), store)
+    assert (report.imported, report.already_stored, report.relabelled) == (5, 150, 75)
+    assert {run.outcome for run in store} == {1.0}
+    other = json.loads(json.dumps(changed[3]).replace("-0.4", "-0.75"))
+    with pytest.raises(ImportFileError, match="id 'q3' is stored with another answer"):
+        import_file(lines_file(path, [*changed[:3], other, *changed[4:]]), store)
+
+
+def test_only_the_shards_of_known_lines_are_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, path = RunStore(tmp_path / "runs"), tmp_path / "lines.jsonl"
+    import_file(lines_file(path, [line(number) for number in range(150)]), store)
+    looked: list[Path] = []
+    whole = RunStore._read
+    monkeypatch.setattr(
+        RunStore,
+        "_read",
+        lambda self, shard, columns=None: ((columns or looked.append(shard)) and None) or whole(self, shard, columns),
+    )
+    assert import_file(lines_file(path, [line(149)]), store).already_stored == 1
+    assert looked == store.shards()[-1:]
+
+
+def test_bytes_are_told_up_to_the_end_of_the_file(tmp_path: Path) -> None:
+    for kind in ("plain", "gz", "zst", "parquet"):
+        lines = [line(number) for number in range(40)]
+        path = lines_file(tmp_path / "a.jsonl", lines) if kind == "plain" else written_as(kind, lines, tmp_path)
+        seen: list[int] = []
+        import_file(path, RunStore(tmp_path / kind), on_bytes=seen.append)
+        assert seen == sorted(seen)
+        assert seen[-1] == path.stat().st_size, kind
+
+
+DOCUMENT = {
+    "a": [1, {"b": "}]"}],
+    "é": '😀 \\"',
+    "n": -1.5e-3,
+    "list": {"rows": [12, "x]", [], {}, 3.25, None, "ä"], "z": [1]},
+    "end": 7,
+}
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_elements_are_those_of_the_document_wherever_a_block_ends(
+    indent: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "d.json"
+    path.write_text(json.dumps(DOCUMENT, indent=indent, ensure_ascii=False))
+    for block in (1, 2, 3, 5, 7, 64):
+        monkeypatch.setattr(document, "_BLOCK", block)
+        found = list(elements(path, "list", "rows"))
+        assert [element for _, element in found] == DOCUMENT["list"]["rows"]  # type: ignore[index]
+        assert found[0][0] == {key: DOCUMENT[key] for key in ("a", "é", "n")}
+    path.write_text(json.dumps(DOCUMENT["a"], indent=indent))
+    assert [element for _, element in elements(path)] == DOCUMENT["a"]
+
+
+def test_a_document_that_breaks_off_anywhere_is_refused(tmp_path: Path) -> None:
+    data = json.dumps(DOCUMENT).encode()
+    path = tmp_path / "d.json"
+    for length in range(len(data)):
+        path.write_bytes(data[:length])
+        with pytest.raises(ImportFileError, match=r"d\.json: character \d+: "):
+            list(elements(path, "list", "rows"))
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ('{"list": {"rows": [1 2]}}', "'2' stands where ',' should"),
+        ('{"list": {"rows": [1,]}}', "a comma before ]"),
+        ('{"list": {"rows": [nope, 1, 2, 3, 4, 5, 6, 7]}}', "it is no JSON"),
+        ('{"list": 3}', "'3' stands where '{' should"),
+        ('{"other": {"rows": []}}', "there is no 'list' in it"),
+        ("[1]", "'[' stands where '{' should"),
+        ('{3: 4, "list": {"rows": []}}', "stands where a key should"),
+    ],
+)
+def test_a_document_that_is_none_is_named(text: str, what: str, tmp_path: Path) -> None:
+    (tmp_path / "d.json").write_text(text)
+    with pytest.raises(ImportFileError, match=r"d\.json: character") as refused:
+        list(elements(tmp_path / "d.json", "list", "rows"))
+    assert what in str(refused.value)
+
+
+def test_keys_at_the_top_are_found_though_the_text_is_cut_off() -> None:
+    text = json.dumps(DOCUMENT)
+    assert keys_at_the_top(text) == list(DOCUMENT)
+    assert keys_at_the_top(text[:60])[:1] == ["a"]
+    assert keys_at_the_top("[1]") == keys_at_the_top("") == []
+
+
+def test_explaining_says_what_is_there_and_what_is_missing(tmp_path: Path) -> None:
+    shown = run("import", "--explain", LOGS / "inspect" / "graded.json")
+    assert shown.exit_code == 0
+    text = shown.stdout
+    assert "recognised     a log of Inspect (inspect, told by the content)" in text
+    assert "would store    7 answers (all) in 4 groups" in text
+    assert "label correct: 0: 3, 1: 2" in text
+    assert "left out       1 x the tokens" in text
+    assert "train quality  has what it needs" in text
+    bare = lines_file(tmp_path / "bare.jsonl", [line(1, labels={"correct": 1}, messages=[]), "{"])
+    text = run("import", "--explain", bare).stdout
+    assert "train quality  lacks labels of which some are 0 and some 1 (there are: correct)" in text
+    assert "train hidden   lacks labels" in text
+    assert "prompts (messages)" in text
+    assert "bad            1, the first: " in text
+    assert "all answers are right" in text
+    nothing = run("import", "--explain", LOGS / "helm" / "without").stdout
+    assert "there is nothing to train on" in nothing
+    refused = run("import", bare)
+    assert refused.exit_code == 2
+    assert "--explain says what would be stored" in refused.stderr
+
+
+def test_stated_confidence_alone_is_taken_on_request(tmp_path: Path) -> None:
+    answer = {"message": {"content": "4. Confidence: 70%"}}
+    path = lines_file(tmp_path / "a.jsonl", [{"id": "a", "response": {"choices": [answer]}}, line(1)])
+    assert run("import", path, "--out", tmp_path / "none").exit_code == 1
+    done = run("import", path, "--out", tmp_path / "runs", "--stated-only")
+    assert done.exit_code == 0
+    stated = {held.id: held.stated("confidence") for held in RunStore(tmp_path / "runs")}
+    assert stated == {"a": 0.7, "q1": None}
+
+
+def test_the_form_may_be_named_and_a_wrong_one_is_refused(tmp_path: Path) -> None:
+    path = lines_file(tmp_path / "a.jsonl", [line(1)])
+    assert json.loads(run("import", path, "--from", "lines", "--out", tmp_path / "a").stdout)["from"] == "lines"
+    wrong = run("import", path, "--from", "helm", "--out", tmp_path / "b")
+    assert wrong.exit_code == 1
+    assert "there is no 'request_states' in it" in wrong.stderr
+    assert "there is no score 'acc'" not in run("import", path, "--out", tmp_path / "c").stderr
+    assert "no scores" in run("import", path, "--correct", "acc", "--out", tmp_path / "c").stderr

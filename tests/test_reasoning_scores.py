@@ -1,0 +1,248 @@
+"""What reads an answer reads it without the thinking: predictor, features, store, import, training, gate and probes."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from watched_streams import FakeGate
+
+from metaprobe.eval.table import answer_table
+from metaprobe.probes.features import SEGMENTED, features, features_one, schema
+from metaprobe.probes.quality import QualityPredictor
+from metaprobe.probes.segment_features import SEGMENT_FEATURES
+from metaprobe.probes.signals import signals_of
+from metaprobe.records.errors import ImportFileError, InvalidResponse
+from metaprobe.records.fingerprint import fingerprint
+from metaprobe.records.import_store import import_file
+from metaprobe.records.openai_format import parse_response
+from metaprobe.records.openai_stream import StreamedCompletion
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import Call, Item, Label, Run, Segment
+from metaprobe.serving.watch_stream import watch
+from metaprobe.training.crossfit.evidence import evidence_of
+
+SHAPES = Path(__file__).parent / "responses" / "reasoning"
+THINKING, ANSWER = [-0.5, -2.0, -0.25, -1.0], [-0.125, -0.75, -0.5]
+MARKERS = -9.0
+SEGMENTS = (Segment("thinking", 1, 5), Segment("answer", 6, 9))
+
+
+def shape(name: str) -> Any:
+    return json.loads((SHAPES / f"{name}.json").read_text("utf-8"))
+
+
+def call(identity: str = "c", segments: tuple[Segment, ...] = SEGMENTS) -> Call:
+    values = [MARKERS, *THINKING, MARKERS, *ANSWER]
+    tokens = ("<think>", "a", "b", "c", "d", "</think>", "x", "y", "z")
+    return Call(id=identity, text="".join(tokens), tokens=tokens, logprobs=np.float32(values), segments=segments)
+
+
+def run(number: int) -> Run:
+    identity = f"r{number}"
+    label = Label(identity, "correct", float(number % 2), "program")
+    return Run(identity, "s", "", Item(identity, "?", group=identity), (call(identity),), labels=(label,))
+
+
+@pytest.fixture(scope="module")
+def predictor() -> QualityPredictor:
+    return QualityPredictor.load(on_mismatch="note")
+
+
+def test_the_score_is_that_of_the_answer_alone_and_the_verdict_says_so(predictor: QualityPredictor) -> None:
+    verdict, alone = predictor.predict(call()), predictor.predict(ANSWER)
+    assert verdict.score == alone.score
+    assert verdict.reason.startswith("scored are the answer's 3 tokens, not the 4 of the thinking before it")
+    assert predictor.predict_many([call()])[0] == verdict
+    assert predictor.predict(call(segments=())).score != alone.score
+    signals = predictor.signals(call())
+    assert signals.value("mean_logprob") == pytest.approx(np.mean(ANSWER))
+    assert signals_of(call()).value("tokens") == 3
+
+
+def test_thinking_without_an_answer_has_no_score(predictor: QualityPredictor) -> None:
+    with pytest.raises(InvalidResponse, match="none of an answer"):
+        predictor.predict(call(segments=(Segment("thinking", 0, 9),)))
+
+
+def test_an_end_token_of_vllm_does_not_move_the_verdict(predictor: QualityPredictor) -> None:
+    for name in ("vllm_chat_end_token", "vllm_request_output_end_token", "tgi_chat_end_token"):
+        parsed = parse_response(shape(name))
+        assert predictor.predict(shape(name)).score == predictor.predict(parsed.logprobs).score
+        assert len(parsed.logprobs) == 6
+
+
+# ---- features
+
+
+def test_the_segments_schema_is_the_full_one_of_the_answer_and_what_sets_the_thinking_apart() -> None:
+    segmented, full = schema(SEGMENTED), schema("full")
+    row = features_one(segmented, ANSWER, thinking=np.float32(THINKING))
+    assert segmented.names == (*full.names, *SEGMENT_FEATURES)
+    np.testing.assert_array_equal(row[: len(full.names)], features_one(full, ANSWER))
+    known = dict(zip(SEGMENT_FEATURES, row[len(full.names) :].tolist(), strict=True))
+    assert known["thinking.mean"] == pytest.approx(-0.9375)
+    assert known["thinking.median"] == pytest.approx(-0.75)
+    assert (known["thinking.min"], known["thinking.length"]) == (-2, 4)
+    assert known["answer-thinking.mean"] == pytest.approx(np.mean(ANSWER) + 0.9375)
+    assert known["answer-thinking.min"] == pytest.approx(1.25)
+    assert known["boundary.drop"] == pytest.approx(-0.9375 - np.mean(ANSWER))
+    assert known["thinking.share"] == pytest.approx(4 / 7)
+    assert known["thinking.std"] == pytest.approx(np.std(THINKING))
+    many = features(segmented, [ANSWER, ANSWER], thinking=[np.float32(THINKING), None])
+    np.testing.assert_array_equal(many[0], row)
+    apart = dict(zip(SEGMENT_FEATURES, many[1][len(full.names) :].tolist(), strict=True))
+    assert (apart["thinking.length"], apart["thinking.share"]) == (0, 0)
+    assert np.isnan([value for name, value in apart.items() if name not in ("thinking.length", "thinking.share")]).all()
+
+
+def test_the_drop_at_the_boundary_looks_at_ten_tokens_on_each_side() -> None:
+    thinking, answer = np.float32([-5.0] * 20 + [-1.0] * 10), [-2.0] * 10 + [-7.0] * 20
+    row = features_one(schema(SEGMENTED), answer, thinking=thinking)
+    assert row[schema(SEGMENTED).names.index("boundary.drop")] == 1.0
+
+
+def test_as_many_thoughts_as_answers_are_expected() -> None:
+    with pytest.raises(InvalidResponse, match="2 answers came with the thinking of 1"):
+        features(schema(SEGMENTED), [ANSWER, ANSWER], thinking=[None])
+
+
+# ---- records
+
+
+def test_a_store_gives_segments_back_and_old_stores_have_none(tmp_path: Path, recorded_runs: Path) -> None:
+    store = RunStore(tmp_path / "runs")
+    store.append([run(0)])
+    assert next(iter(store)).calls[0].segments == SEGMENTS
+    assert next(iter(RunStore(recorded_runs))).calls[0].segments == ()
+
+
+def test_segments_are_in_the_fingerprint_and_their_absence_is_not() -> None:
+    plain = replace(run(0), calls=(call("r0", ()),))
+    assert fingerprint([run(0)]) != fingerprint([plain])
+    moved = (Segment("thinking", 1, 4), Segment("answer", 6, 9))
+    assert fingerprint([replace(run(0), calls=(call("r0", moved),))]) != fingerprint([run(0)])
+
+
+def lines(tmp_path: Path, **more: Any) -> Path:
+    path = tmp_path / "lines.jsonl"
+    path.write_text(json.dumps({"id": "q", "response": shape("vllm_chat"), **more}))
+    return path
+
+
+def test_an_imported_line_has_its_segments_and_its_answer_apart(tmp_path: Path) -> None:
+    import_file(lines(tmp_path), RunStore(tmp_path / "runs"))
+    [stored] = RunStore(tmp_path / "runs")
+    assert [s.kind for s in stored.calls[0].segments] == ["thinking", "answer"]
+    assert stored.final_answer.strip() == "17 + 28 = 45."
+
+
+def test_a_line_may_state_its_segments(tmp_path: Path) -> None:
+    stated = [{"kind": "thinking", "start": 0, "end": 10}, {"kind": "answer", "start": 10, "end": 29}]
+    import_file(lines(tmp_path, segments=stated), RunStore(tmp_path / "runs"))
+    [stored] = RunStore(tmp_path / "runs")
+    assert stored.calls[0].segments == (Segment("thinking", 0, 10), Segment("answer", 10, 29))
+
+
+@pytest.mark.parametrize(
+    ("segments", "why"),
+    [
+        ([{"kind": "answer", "start": 0}], 'expected a list of {"kind", "start", "end"}'),
+        ([{"kind": "answer", "start": 0, "end": 2.0}], "the last two in tokens"),
+        ("answer", "expected a list of"),
+        ([{"kind": "answer", "start": 0, "end": 30}], "within the 29 tokens that came"),
+        ([{"kind": "doubt", "start": 0, "end": 3}], "expected thinking, answer or tool"),
+    ],
+)
+def test_stated_segments_that_cannot_be_are_refused(tmp_path: Path, segments: Any, why: str) -> None:
+    with pytest.raises(ImportFileError, match=why):
+        import_file(lines(tmp_path, segments=segments), RunStore(tmp_path / "runs"))
+
+
+# ---- training
+
+
+def test_training_reads_the_answer_and_describes_the_thinking_beside_it() -> None:
+    runs = [run(number) for number in range(6)]
+    table = answer_table(runs)
+    assert [x.tolist() for x in table.logprobs] == [ANSWER] * 6
+    assert table.tokens.tolist() == [3] * 6
+    assert table.thinking is not None
+    assert table.rows(np.array([2])).thinking[0].tolist() == THINKING  # type: ignore[index]
+    evidence = evidence_of(runs, {"correct": table})["correct"]
+    wide = schema("full+segments+terms")
+    assert (evidence.schema, evidence.feature_names) == (wide.name, wide.names)
+    np.testing.assert_array_equal(evidence.features[0], features_one(wide, ANSWER, thinking=np.float32(THINKING)))
+    with_terms = features_one(schema("full+terms"), ANSWER)
+    full = len(schema("full").names)
+    np.testing.assert_array_equal(
+        np.delete(evidence.features[0], range(full, full + len(SEGMENT_FEATURES))), with_terms
+    )
+
+
+def test_without_thinking_training_is_as_it_was() -> None:
+    runs = [replace(one, calls=(call(one.id, ()),)) for one in map(run, range(4))]
+    table = answer_table(runs)
+    assert table.thinking is None
+    assert evidence_of(runs, {"correct": table})["correct"].schema == "full+terms"
+
+
+def test_an_answer_that_never_began_is_no_row() -> None:
+    cut = replace(run(8), calls=(call("r8", (Segment("thinking", 0, 9),)),))
+    assert len(answer_table([run(0), run(1), cut])) == 2
+
+
+# ---- streams
+
+
+def pushed(name: str) -> list[float]:
+    gate = FakeGate(at=1000)
+    stream = watch(shape(name), QualityPredictor.load(on_mismatch="note"), gate)
+    for _ in stream:
+        pass
+    assert stream.verdict is not None
+    return [logprob for logprob, _ in gate.pushed]
+
+
+@pytest.mark.parametrize("name", ["vllm_chat_stream", "sglang_chat_stream", "sglang_chat_stream_older"])
+def test_a_gate_sees_the_answers_tokens_alone(name: str) -> None:
+    whole = parse_response(shape(name))
+    [span] = [s for s in whole.segments if s.kind == "answer"]
+    answer = whole.logprobs[span.start : span.end]
+    np.testing.assert_array_equal(np.float32(pushed(name)), answer)
+
+
+def chunk(token: str, **delta: str) -> dict[str, Any]:
+    entry = {"token": token, "logprob": -0.5}
+    return {"choices": [{"index": 0, "delta": delta, "logprobs": {"content": [entry]}}]}
+
+
+def spoken(chunks: list[dict[str, Any]]) -> Iterator[str]:
+    joined = StreamedCompletion()
+    for one in chunks:
+        joined.add(one)
+        yield "".join(str(entry["token"]) for entry in joined.spoken)
+
+
+@pytest.mark.parametrize(
+    ("chunks", "expected"),
+    [
+        ([chunk("a", content="a"), chunk("b", content="b")], ["a", "b"]),
+        # the server parses nothing, and the markers stand in the text
+        ([chunk(t, content=t) for t in ("<", "think>", "hm", "</think>", "\n", "a")], ["", "", "", "", "", "a"]),
+        ([chunk(t, content=t) for t in ("<", "b>", "a")], ["", "<b>", "a"]),
+        # the thinking was opened in the prompt, and the first token came without a text
+        ([chunk("Hm"), chunk(".", reasoning="Hm."), chunk("</think>"), chunk("a", content="a")], ["", "", "", "a"]),
+        # the markers are cut out of the tokens; a chunk that holds both texts
+        ([chunk("Hm", reasoning="Hm"), chunk("a", content="a"), chunk("b", content="b")], ["", "a", "b"]),
+        ([chunk("Hm", reasoning="Hm"), chunk("a", reasoning=".", content="a")], ["", "a"]),
+        ([chunk("Hm", reasoning="Hm"), chunk(".a", reasoning=".", content="a")], ["", ""]),
+    ],
+)
+def test_of_a_stream_the_answers_tokens_are_told_as_soon_as_they_are_known(
+    chunks: list[dict[str, Any]], expected: list[str]
+) -> None:
+    assert list(spoken(chunks)) == expected
