@@ -1,0 +1,330 @@
+"""Audits of a trained score: controls, chance, recipes that learn from nothing, other domains, all in one call."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from audited_data import N, folds, questions
+from conftest import made_up
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metaprobe.eval.audits.domains import domains_of, holds_elsewhere, judge_left_out
+from metaprobe.eval.audits.run_audits import AuditInputs, run_audits
+from metaprobe.eval.audits.simpler_predictors import (
+    above_chance,
+    beats_controls,
+    free_controls,
+    layers_tried,
+    permute_by_group,
+    random_features,
+    shuffled_labels,
+)
+from metaprobe.eval.audits.transfer import transfer_matrix
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights
+from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.metrics.strongest_control import against_controls
+
+
+def out_of_fold(X, y, groups, k=3):
+    """The difference of class means as a score, fitted in folds by group: an honest recipe."""
+    scores = np.empty(len(y))
+    for split in folds(groups, k):
+        learn = np.concatenate([split["train"], split["selection"]])
+        direction = X[learn][y[learn] == 1].mean(axis=0) - X[learn][y[learn] == 0].mean(axis=0)
+        scores[split["test"]] = (X[split["test"]] - X[learn].mean(axis=0)) @ direction
+    return scores
+
+
+def planted(n=N, width=40, signal=1.0, seed=0):
+    """Features of which the first knows y; two answers a group, which share half of what they are."""
+    rng = np.random.default_rng(seed)
+    truth = np.repeat(rng.normal(size=n // 2), 2) + rng.normal(size=n)
+    X = rng.normal(size=(n, width))
+    X[:, 0] += signal * truth
+    return X, (truth > 0).astype(np.int64), np.array([f"g{i // 2}" for i in range(n)])
+
+
+def test_a_planted_length_confound_is_found_whichever_way_it_points():
+    table = made_up(400).table
+    weights = cluster_weights(table.groups.tolist(), 300)
+    rng = np.random.default_rng(0)
+
+    def audits(score, table):
+        lengths = {name: values for name, values in free_controls(table).items() if name.startswith("length")}
+        return beats_controls(against_controls(table.y, score, lengths, weights), name="probe")
+
+    honest = table.y + rng.normal(size=len(table))
+    assert all(a.passed for a in audits(honest, table))
+    for sign in (1, -1):
+        tokens = (50 + sign * 20 * table.y + rng.integers(0, 20, len(table))).astype(np.int64)
+        by_tokens, by_question = audits(sign * tokens + rng.normal(size=400), dataclasses.replace(table, tokens=tokens))
+        # What how the answers were collected explains is no number of the probe.
+        assert (by_tokens.name, by_tokens.passed, by_tokens.severity) == (
+            "probe beats length of the answer",
+            False,
+            "invalid",
+        )
+        assert by_question.passed
+
+
+def test_a_score_that_the_mean_log_probability_beats_is_marked_and_the_mean_is_named():
+    """A control of the answers themselves: the numbers are true, but a free number does as well."""
+    table = made_up(400).table
+    mean = free_controls(table)["mean log-probability"]
+    score = mean + 2 * np.std(mean) * np.random.default_rng(0).normal(size=400)
+    report = run_audits(AuditInputs(name="probe", table=table, score=score))
+    lost = next(a for a in report.audits if a.name == "probe beats mean log-probability")
+    assert (lost.passed, lost.severity) == (False, "weak")
+    assert "; the strongest control" in lost.detail
+    assert report.controls.strongest.name == "mean log-probability"
+    assert sum("the strongest control" in a.detail for a in report.audits) == 1
+
+
+def test_a_gain_that_only_one_control_allows_does_not_stand_among_many():
+    """Against one control p is 0.03: among twenty such controls one would be beaten so by chance."""
+    table = made_up(400).table
+    weights = cluster_weights(table.groups.tolist(), 500)
+    rng = np.random.default_rng(3)
+    score = 0.35 * table.y + rng.normal(size=400)
+    controls = {f"control {i}": rng.normal(size=400) for i in range(20)}
+    alone = against_controls(table.y, score, controls, weights)
+    audits = beats_controls(alone, name="probe")
+    raw = [control.difference.low > 0 for control in alone.controls]
+    assert [a.passed for a in audits] == [control.beaten for control in alone.controls]
+    assert sum(a.passed for a in audits) < sum(raw), "some stand by their own interval, and not after Holm's correction"
+    assert "after Holm's correction over 20 controls" in audits[0].detail
+
+
+def test_what_is_good_pooled_over_runs_must_beat_its_controls_within_them_too():
+    """Two ways of asking, of which one is easy: a score that knows the way and the mean beats the mean, but pooled."""
+    table = made_up(800).table
+    rng = np.random.default_rng(0)
+    easy = rng.integers(0, 2, 800)
+    y = np.where(rng.uniform(size=800) < 0.6, easy, table.y)
+    table = dataclasses.replace(table, y=y, variants=np.array(["hard", "easy"])[easy])
+    mean = free_controls(table)["mean log-probability"]
+    within = "probe beats every control within runs"
+    found = {}
+    for what, score in (("run", mean + easy), ("answer", mean + easy + 0.8 * y + 0.4 * rng.normal(size=800))):
+        found[what] = {a.name: a for a in run_audits(AuditInputs(name="probe", table=table, score=score)).audits}
+    assert found["run"]["probe beats mean log-probability"].passed
+    assert (found["run"][within].passed, found["run"][within].severity) == (False, "weak")
+    assert "of the strongest control there, mean log-probability" in found["run"][within].detail
+    assert found["answer"][within].passed
+
+
+def test_the_total_log_probability_and_being_cut_are_controls_too_where_they_vary():
+    table = made_up(300).table
+    assert "cut by max_tokens" not in free_controls(table), "nothing was cut"
+    cut = dataclasses.replace(table, cut=np.arange(300) < 50)
+    found = free_controls(cut)
+    np.testing.assert_allclose(found["total log-probability"], [float(x.sum()) for x in table.logprobs], rtol=1e-5)
+    assert found["cut by max_tokens"][:50].max() < found["cut by max_tokens"][50:].min()
+
+
+def test_a_score_that_knows_nothing_is_invalid_and_an_undecided_one_weak():
+    rng = np.random.default_rng(0)
+    for n, severity in ((20_000, "invalid"), (60, "weak")):
+        y = rng.integers(0, 2, n)
+        weights = cluster_weights([str(i) for i in range(n)], 100)
+        audit = above_chance(y, rng.normal(size=n), weights, name="probe")
+        assert (audit.passed, audit.severity) == (False, severity)
+        assert above_chance(y, y + 0.5 * rng.normal(size=n), weights, name="probe").passed
+
+
+def test_an_honest_recipe_is_at_chance_on_shuffled_labels_and_on_noise():
+    X, y, groups = planted()
+    score = out_of_fold(X, y, groups)
+    assert auroc(y, score) > 0.7
+    shuffled = shuffled_labels(lambda labels: out_of_fold(X, labels, groups), y, score, groups)
+    assert shuffled.passed
+    assert "cannot be tested with so few permutations, for the smallest p possible is 0.17" in shuffled.detail
+    assert random_features(lambda noise: out_of_fold(noise, y, groups), y, X.shape, groups).passed
+
+
+def test_with_three_groups_no_number_of_permutations_gives_a_p_value_that_counts():
+    rng = np.random.default_rng(0)
+    groups = np.repeat(["a", "b", "c"], 40)
+    y = rng.integers(0, 2, 120)
+    audit = shuffled_labels(lambda labels: rng.normal(size=120), y, y + rng.normal(size=120), groups, permutations=30)
+    assert "cannot be tested with so few groups, for the smallest p possible is 0.17" in audit.detail
+    assert "p = " not in audit.detail
+    for permutations, few in ((4, "permutations"), (5, "groups")):  # three groups can be laid out in six ways
+        audit = shuffled_labels(
+            lambda labels: rng.normal(size=120), y, y + 0.0, groups, permutations=permutations
+        )  # fmt: skip
+        assert f"with so few {few}" in audit.detail
+    many = np.arange(120).astype(str)
+    audit = shuffled_labels(lambda labels: rng.normal(size=120), y, y + rng.normal(size=120), many, permutations=30)
+    assert "with the true labels: p = 0.032" in audit.detail
+
+
+def test_a_recipe_that_peeks_at_test_labels_is_caught():
+    X, y, groups = planted()
+
+    def peeking(X, y):
+        """Chooses the five features that go best with all labels, those of the test rows too, and only then folds."""
+        best = np.argsort(-np.abs(np.corrcoef(X.T, y)[-1, :-1]))[:5]
+        return out_of_fold(X[:, best], y, groups)
+
+    shuffled = shuffled_labels(lambda labels: peeking(X, labels), y, peeking(X, y), groups)
+    noise = random_features(lambda noise: peeking(noise, y), y, (len(y), 300), groups)
+    assert (shuffled.passed, shuffled.severity) == (False, "invalid")
+    assert (noise.passed, noise.severity) == (False, "invalid")
+
+
+def test_leaked_labels_among_the_features_are_caught_by_shuffling_only_if_they_follow_the_labels():
+    """What shuffling cannot see: a feature made of the true labels is honest work on shuffled ones."""
+    X, y, groups = planted()
+    X[:, 1] = 5 * y
+    assert shuffled_labels(lambda v: out_of_fold(X, v, groups), y, out_of_fold(X, y, groups), groups).passed
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=30), st.integers(0, 9))
+def test_permuting_by_group_keeps_the_labels_and_equal_groups_whole(numbers, seed):
+    groups = np.repeat([f"g{i:02}" for i in range(len(numbers))], 2)
+    y = np.repeat(numbers, 2)
+    out = permute_by_group(y, groups, np.random.default_rng(seed))
+    assert sorted(out) == sorted(y)
+    assert (out[::2] == out[1::2]).all()
+
+
+def test_the_best_of_many_layers_must_hold_on_test():
+    rng = np.random.default_rng(0)
+    sweep = rng.normal(0.5, 0.08, (12, 3, 2))
+    sweep[0, 0, 0] = np.nan
+    lucky = layers_tried(sweep, Interval(0.52, 0.47, 0.57, 300, 150), name="probe")
+    assert (lucky.passed, lucky.severity) == (False, "weak")
+    assert "best of 71" in lucky.detail
+    assert layers_tried(sweep - sweep[1:].max() + 0.6, Interval(0.58, 0.53, 0.63, 300, 150), name="probe").passed
+    with pytest.raises(ValueError, match="no finite value"):
+        layers_tried(np.array([np.nan]), Interval(0.5, 0.4, 0.6, 9, 9), name="probe")
+
+
+def fit_on(X, y):
+    def fit(rows):
+        direction = X[rows][y[rows] == 1].mean(axis=0) - X[rows][y[rows] == 0].mean(axis=0)
+        return lambda judged: X[judged] @ direction
+
+    return fit
+
+
+def test_what_is_learned_on_one_set_is_judged_on_the_other():
+    table = made_up(400).table
+    X = np.random.default_rng(0).normal(size=(400, 5))
+    X[:, 0] += 1.5 * table.y
+    first = np.isin(table.groups, np.unique(table.groups)[::2])
+    sets = {"a": np.flatnonzero(first), "b": np.flatnonzero(~first)}
+    same = transfer_matrix(table, sets, fit_on(X, table.y), resamples=200)
+    assert (same.auroc > 0.75).all()
+    assert all(cell.low <= cell.estimate <= cell.high for row in same.intervals for cell in row)
+    X[~first, 0] *= -1
+    turned = transfer_matrix(table, sets, fit_on(X, table.y), resamples=200)
+    assert np.diagonal(turned.auroc).min() > 0.75
+    assert turned.elsewhere.high < 0.3
+    again = transfer_matrix(table, sets, fit_on(X, table.y), resamples=200)
+    assert again.elsewhere == turned.elsewhere
+
+
+def in_domains(n=400):
+    """Answers of two large tasks and a small one, in groups that stay within a task."""
+    table = made_up(n).table
+    number = np.unique(table.groups, return_inverse=True)[1]
+    return dataclasses.replace(table, tasks=np.array(["red", "blue", "red", "blue", "small"])[number % 5])
+
+
+def elsewhere_of(table, X):
+    def fit(rows):
+        rest = np.flatnonzero(~np.isin(np.arange(len(table)), rows))
+        assert not set(table.tasks[rows]) & set(table.tasks[rest])
+        scores = fit_on(X, table.y)(rest)(rows)
+        return scores, 1 / (1 + np.exp(-scores))
+
+    return judge_left_out(table, fit, X[:, 1], resamples=200)
+
+
+def test_what_holds_on_tasks_left_out_passes_and_what_turns_round_there_does_not():
+    table = in_domains()
+    X = np.random.default_rng(0).normal(size=(400, 5))
+    X[:, 0] += 1.5 * table.y
+    found = elsewhere_of(table, X)
+    assert (found.by, sorted(found.auroc)) == ("task", ["blue", "red"]), "the small task tells too little"
+    assert found.ece is None, "of so few answers no calibration error is told"
+    audit = holds_elsewhere(found, name="probe", home=0.9)
+    assert (audit.name, audit.passed) == ("probe is above chance on a task it has not seen", True)
+    assert found.gain.low > 0.2, "the baseline knows nothing"
+    X[table.tasks == "red", 0] *= -1
+    turned = elsewhere_of(table, X)
+    audit = holds_elsewhere(turned, name="probe", home=0.9)
+    assert (audit.passed, audit.severity) == (False, "weak")
+    assert turned.mean.low <= turned.mean.estimate <= turned.mean.high < 0.5
+    assert "0.900 at home; lowest" in audit.detail
+
+
+def test_of_one_task_the_dimensions_are_its_domains_and_of_one_domain_there_is_no_other():
+    table = in_domains()
+    of_one = dataclasses.replace(table, tasks=np.full(len(table), "t"), dimensions=table.tasks)
+    assert domains_of(of_one)[0] == "dimension"
+    assert domains_of(made_up(400).table) == ("", {})
+    assert judge_left_out(made_up(400).table, lambda rows: (rows, rows), np.zeros(400)) is None
+    lopsided = dataclasses.replace(table, y=np.where(table.tasks == "red", 1, table.y))
+    assert domains_of(lopsided) == ("", {}), "a task of one class tells nothing"
+
+
+def test_no_answer_is_judged_by_what_saw_its_group():
+    table = made_up(200).table
+    # "b" shares half its groups with "a": off the diagonal, too, what they share must be left out.
+    sets = {"a": np.arange(0, 120), "b": np.arange(80, 200)}
+
+    def fit(rows):
+        seen = set(table.groups[rows].tolist())
+
+        def score(judged):
+            assert not seen & set(table.groups[judged].tolist())
+            return np.zeros(len(judged))
+
+        return score
+
+    result = transfer_matrix(table, sets, fit, resamples=50)
+    np.testing.assert_array_equal(result.auroc, 0.5)
+
+
+def test_the_runner_makes_what_it_has_the_means_for_and_names_the_rest():
+    table = made_up(300).table
+    X = np.random.default_rng(2).normal(size=(300, 12))
+    X[:, 0] += 3.0 * table.y
+    score = out_of_fold(X, table.y, table.groups)
+    bare = run_audits(AuditInputs(name="probe", table=table, score=score))
+    assert {a.name for a in bare.audits} == {
+        "both classes are common",
+        "probe is above chance",
+        "probe beats mean log-probability",
+        "probe beats minimum log-probability",
+        "probe beats mean of the three lowest log-probabilities",
+        "probe beats first log-probability",
+        "probe beats total log-probability",
+        "probe beats length of the answer",
+        "probe beats length of the question",
+    }
+    assert len(bare.skipped) == 10
+    asked = dataclasses.replace(table, questions=questions(300))
+    full = AuditInputs(
+        name="probe",
+        table=asked,
+        score=score,
+        splits=folds(table.groups),
+        controls={"prompt TF-IDF": np.random.default_rng(1).normal(size=300)},
+        refit_labels=lambda y: out_of_fold(X, y, table.groups),
+        refit_features=lambda noise: out_of_fold(noise, table.y, table.groups),
+        features_shape=X.shape,
+        labels={"program": table.y.astype(float), "human": table.y.astype(float)},
+        elsewhere=elsewhere_of(in_domains(), np.random.default_rng(0).normal(size=(400, 5)) + in_domains().y[:, None]),
+        selection_auroc=np.array([0.6, 0.7]),
+    )
+    report = run_audits(full)
+    assert [line.partition(":")[0] for line in report.skipped] == ["controls within runs"]
+    assert report.failed == ()
+    assert len({a.name for a in report.audits}) == len(report.audits) == 20
+    assert run_audits(full) == report
+    assert run_audits(dataclasses.replace(full, score=-score)).failed
