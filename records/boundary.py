@@ -60,6 +60,8 @@ def locate(pieces: Sequence[str], text: str, thinking: str | None = None, *, end
     kept = len(pieces) - _end_tokens(pieces, text, ending)
     pieces = pieces[:kept]
     raw = "".join(pieces)
+    if thinking is None and raw == text and "<" not in raw and "[" not in raw:  # most answers: no marker can be there
+        return Parts(kept)
     begun = raw.lstrip(SPACE).startswith(OPENINGS)
     closed = not begun and any(mark in raw for mark in CLOSINGS)
     opened = closed and (bool(thinking) or ends_unopened(raw))

@@ -10,6 +10,9 @@ Where an answer ends. Rows of a batch that end early are padded, and the output 
 - otherwise a row of a batch that may be padded is refused: one that ends in a repeated token, that ends as another row
   with such an end, or that has, one token before its end, the last token of another row. One case is missed: where
   `max_new_tokens` cut all the others one step after this row ended, it has its end and one token of padding too many.
+
+Where thinking ends. The output has no texts, so it is told likewise by `"thinking_end_token_id"`, the id of `</think>`,
+and `"thinking_start_token_id"` where the model writes `<think>` itself; without the first, all counts as the answer.
 """
 
 from collections.abc import Sequence
@@ -21,7 +24,7 @@ from numpy.typing import NDArray
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.openai_format import ParsedResponse, check_logprobs
 from metaprobe.records.reading import array, as_list, get
-from metaprobe.records.types import LogprobsMode, Usage
+from metaprobe.records.types import LogprobsMode, Segment, Usage
 
 _STATE = (
     "expected to be told what ends one:"
@@ -55,6 +58,7 @@ def read_generated(response: object, choice: int) -> ParsedResponse:
         )
     answers = sequences[:, sequences.shape[1] - len(steps) :]
     ids = _ended(answers, choice, get(response, "eos_token_id"))
+    segments = _segments(response, ids)
     logprobs = [
         _logprob(step, choice, int(token), number)
         for number, (step, token) in enumerate(zip(steps[: len(ids)], ids, strict=True))
@@ -65,7 +69,22 @@ def read_generated(response: object, choice: int) -> ParsedResponse:
         logprobs=check_logprobs(np.array(logprobs)),
         usage=Usage(completion_tokens=len(ids)),
         logprobs_mode=mode,
+        segments=segments,
     )
+
+
+def _segments(response: object, ids: NDArray[Any]) -> tuple[Segment, ...]:
+    """Thinking and answer, where the caller says what ends the thinking; empty where nobody does, or none was."""
+    closing = get(response, "thinking_end_token_id")
+    if closing is None or not len(ids):
+        return ()
+    opening = get(response, "thinking_start_token_id")
+    ends = np.flatnonzero(np.isin(ids, array(closing)))
+    begins = int(opening is not None and bool(np.isin(ids[0], array(opening))))
+    if not len(ends):
+        return (Segment("thinking", begins, len(ids)),) if begins else ()
+    end = int(ends[0])
+    return tuple(s for s in (Segment("thinking", begins, end), Segment("answer", end + 1, len(ids))) if s.start < s.end)
 
 
 def _steps(response: object) -> tuple[LogprobsMode, Sequence[Any]]:

@@ -43,7 +43,7 @@ def small_checkpoint(path: Path, evidence: Evidence, *, model: str = "m") -> Che
     )
     draft = Draft(
         kind="quality",
-        contract={"schema": "full", "features": list(evidence.feature_names)},
+        contract={"schema": evidence.schema, "features": list(evidence.feature_names)},
         generator=Generator(model=model),
         thresholds={"flag": 0.5},
         support=Support.fit(X, X).to_manifest(),

@@ -188,23 +188,23 @@ def test_figures_of_a_case_worked_by_hand() -> None:
 
 def test_what_is_promised_for_all_tasks_is_said_of_each() -> None:
     """Of 200 good answers the gate stops 20 %: 6 % of one task, and 64 % of the other."""
-    table = made_up(300).table.rows(np.arange(210))
-    gsm = np.arange(210) % 4 == 0
-    tasks = np.where(np.arange(210) < 200, np.where(gsm, "gsm8k", "facts"), "rare")
-    y = np.where(tasks == "rare", np.arange(210) % 2, 1)
+    table = made_up(300).table.rows(np.arange(230))
+    gsm = np.arange(230) % 4 == 0
+    tasks = np.where(np.arange(230) < 200, np.where(gsm, "gsm8k", "facts"), "rare")
+    y = np.where(tasks == "rare", np.arange(230) % 3 == 0, 1).astype(np.int64)
     table = dataclasses.replace(table, y=y, tasks=tasks, groups=table.call_ids)
-    stopped = np.where(gsm, np.arange(210) % 80 < 44, np.arange(210) % 20 == 1) & (tasks != "rare")
-    p = np.linspace(0.1, 0.9, 210)
+    stopped = np.where(gsm, np.arange(230) % 80 < 44, np.arange(230) % 20 == 1) & (tasks != "rare")
+    p = np.linspace(0.1, 0.9, 230)
     held_out = HeldOutLooks(table, (3,), p[:, None], p, {0.2: np.where(stopped, 3, 0)})
     [rate] = gate_report(held_out, resamples=50).rates
     assert rate.false_alarms.estimate < 0.22
     assert rate.worst_task == "gsm8k"
     assert rate.by_task["gsm8k"].estimate == pytest.approx(stopped[(tasks == "gsm8k")].mean())
     assert rate.by_task["gsm8k"].estimate > 0.6
-    assert set(rate.by_task) == {"gsm8k", "facts"}, "ten answers tell no rate"
+    assert set(rate.by_task) == {"gsm8k", "facts"}, "ten good answers tell no rate"
     [line] = [line for line in gate_lines(gate_report(held_out, resamples=50)) if line.startswith("promised")]
     assert "of good ones of gsm8k" in line
-    alone = dataclasses.replace(held_out, table=dataclasses.replace(table, tasks=np.full(210, "one")))
+    alone = dataclasses.replace(held_out, table=dataclasses.replace(table, tasks=np.full(230, "one")))
     assert gate_report(alone, resamples=50).rates[0].by_task == {}
 
 

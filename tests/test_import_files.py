@@ -19,6 +19,7 @@ from metaprobe.records.importer import read_openai_lines
 from metaprobe.records.json_lines import iter_json_lines
 from metaprobe.records.logs import document
 from metaprobe.records.logs.document import elements, keys_at_the_top
+from metaprobe.records.relabel import relabel
 from metaprobe.records.store import RunStore
 
 LOGS = Path(__file__).parent / "logs"
@@ -103,6 +104,11 @@ def test_a_file_of_any_kind_gives_what_its_lines_give(kind: str, tmp_path: Path)
     assert told(written_as(kind, lines, tmp_path)) == told(plain)
 
 
+def test_a_column_without_a_value_is_a_key_that_the_line_does_not_have(tmp_path: Path) -> None:
+    path = written_as("parquet", [line(0, verbalized_confidence=0.5), line(1)], tmp_path)
+    assert [len(run.statements) for run in read_openai_lines(path)] == [1, 0]
+
+
 @pytest.mark.parametrize("kind", ["gz", "zst", "zst of two frames", "parquet", "arrow", "arrow stream"])
 def test_a_file_that_was_cut_off_is_named_and_not_taken_for_whole(kind: str, tmp_path: Path) -> None:
     path = written_as(kind, [line(number) for number in range(50)], tmp_path)
@@ -164,12 +170,20 @@ def test_messages_are_bounded_and_bad_lines_are_all_counted(tmp_path: Path, monk
 
 def test_many_stored_lines_are_compared_some_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("metaprobe.records.import_store.HELD_LINES", 7)
+    held: list[int] = []
+
+    def counted(store: RunStore, lines: list[Any], shards: Any) -> Any:
+        held.append(len(lines))
+        return relabel(store, lines, shards)
+
+    monkeypatch.setattr("metaprobe.records.import_store.relabel", counted)
     store, path = RunStore(tmp_path / "runs"), tmp_path / "lines.jsonl"
     import_file(lines_file(path, [line(number) for number in range(150)]), store)
     assert len(store.shards()) == 3
     changed = [line(number, labels={"correct": 1}) for number in range(155)]
     report = import_file(lines_file(path, changed), store)
     assert (report.imported, report.already_stored, report.relabelled) == (5, 150, 75)
+    assert max(held) == 7
     assert {run.outcome for run in store} == {1.0}
     other = json.loads(json.dumps(changed[3]).replace("-0.4", "-0.75"))
     with pytest.raises(ImportFileError, match="id 'q3' is stored with another answer"):

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 from answer_formats import places
 
+from metaprobe.llms.openai_answers import token_ids
 from metaprobe.records.answer_part import answer_of
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.openai_format import TOOL_CALL, ParsedResponse, parse_response
 from metaprobe.records.raw_body import parse_body
+from metaprobe.records.types import Segment
 
 _FOLDER = Path(__file__).parent / "responses" / "reasoning"
 SHAPES = {path.stem: json.loads(path.read_text("utf-8")) for path in sorted(_FOLDER.glob("*.json"))}
@@ -149,3 +151,29 @@ def test_damage_never_brings_a_token_of_the_thinking_into_the_answer(name: str) 
 @pytest.mark.parametrize("name", THOUGHT)
 def test_nor_do_2000_kinds_of_it(name: str) -> None:
     assert count_scored(name, 2000) > 500
+
+
+# ---- transformers, whose output has ids and no texts
+
+
+def generated(*ids: int, **told: object) -> ParsedResponse:
+    logits = [[[0.0] * 10] for _ in ids]
+    return parse_response({"sequences": [[8, *ids]], "logits": logits, "eos_token_id": 9, **told})
+
+
+def test_ids_of_the_markers_separate_what_transformers_generated() -> None:
+    told = {"thinking_end_token_id": 2, "thinking_start_token_id": 1}
+    assert generated(1, 5, 6, 2, 7, 7, 9, **told).segments == (Segment("thinking", 1, 3), Segment("answer", 4, 6))
+    assert generated(5, 2, 7, thinking_end_token_id=[2, 3]).segments == (
+        Segment("thinking", 0, 1),
+        Segment("answer", 2, 3),
+    )
+    assert generated(1, 5, 6, **told).segments == (Segment("thinking", 1, 3),)
+    assert generated(5, 6, 7, **told).segments == ()
+    assert generated(1, 5, 2, 7).segments == ()
+
+
+def test_ids_of_a_server_lose_those_of_what_was_left_out() -> None:
+    assert token_ids([5, 6, 7], 2, left_out=1) is not None
+    np.testing.assert_array_equal(token_ids([5, 6, 7], 2, left_out=1), [5, 6])  # type: ignore[arg-type]
+    assert token_ids([5, 6, 7], 2) is None

@@ -1,7 +1,7 @@
 """All audits of one trained method, in one call."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -56,6 +56,8 @@ class AuditInputs:
     controls: Mapping[str, Scores] = field(default_factory=dict)
     """Held-out scores (n,) of what explains the numbers more simply, such as `prompt TF-IDF`. `free_controls` are
     added."""
+    own: Collection[str] = ()
+    """The free numbers that the method is itself, and so cannot beat."""
     refit_labels: Callable[[NDArray[np.int64]], Scores] | None = None
     """Labels (n,) -> held-out scores (n,), by the whole recipe."""
     refit_features: Callable[[NDArray[np.float32]], Scores] | None = None
@@ -113,7 +115,7 @@ def run_audits(inputs: AuditInputs, *, seed: int = 0) -> AuditReport:
         of_answers += noise
     else:
         skipped.append(f"label noise: needs {FEW_SHARED} answers labelled by two sources")
-    named = free_controls(table) | dict(inputs.controls)
+    named = {key: value for key, value in free_controls(table).items() if key not in inputs.own} | dict(inputs.controls)
     controls = against_controls(y, score, named, weights) if named else None
     if controls is None:
         skipped.append("controls: need log-probabilities or questions; without them something simpler may do as well")

@@ -25,6 +25,7 @@ REACHED = 0.05
 """The p-value from which chance is no longer taken for an explanation."""
 NEGLIGIBLE = 0.02
 """AUROC that does not matter."""
+SCALED_TOTAL = "total log-probability over the root of the length"
 CUT, ANSWER_LENGTH, IDENTITY = "cut by max_tokens", "length of the answer", "run identity"
 COLLECTION = frozenset({CUT, ANSWER_LENGTH, IDENTITY})
 """Controls that know how answers were collected, and neither what was asked nor what was answered."""
@@ -110,7 +111,7 @@ def _of_logprobs(table: AnswerTable) -> dict[str, Scores]:
     return {
         "mean log-probability": plain["mean_logprob"],
         "minimum log-probability": plain["min_logprob"],
-        "total log-probability over the root of the length": plain["scaled_logprob"],
+        SCALED_TOTAL: plain["scaled_logprob"],
         "first log-probability": plain["first_logprob"],
         "total log-probability": plain["mean_logprob"] * plain["length"],
         **({CUT: -table.cut.astype(np.float64)} if table.cut.any() and not table.cut.all() else {}),

@@ -24,7 +24,8 @@ from metaprobe.training.adapter.train import adapter_scores, write_adapter
 from metaprobe.training.crossfit.evidence import load_evidence
 from metaprobe.training.crossfit.methods import AFTER, BEFORE, HiddenProbeMethod
 from research.blocks import markdown, write
-from research.hidden.measure import FIGURES, MODELS, PAGE, TASKS, packed, shown
+from research.hidden.controls import shown
+from research.hidden.measure import FIGURES, MODELS, PAGE, TASKS, packed
 
 ADAPTER = FIGURES.with_name("adapter.json")
 NAMES: dict[When, tuple[str, str]] = {"before": ("adapter, before", BEFORE), "after": ("adapter, answer", AFTER)}

@@ -13,7 +13,8 @@ from typing import Any
 
 from research.blocks import write
 from research.hidden import controls as probes_controls
-from research.hidden.measure import CHANCE, FIGURES, PAGE
+from research.hidden.measure import FIGURES, PAGE
+from research.hidden.tables import CHANCE
 
 
 @dataclass(frozen=True, slots=True)

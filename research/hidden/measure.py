@@ -22,7 +22,7 @@ import click
 import numpy as np
 
 from metaprobe.eval.audits.transfer import transfer_matrix
-from metaprobe.eval.compare import BEST_BASELINE, STATED, auroc_gain, method_results
+from metaprobe.eval.compare import auroc_gain, method_results
 from metaprobe.eval.metrics.bootstrap import cluster_weights
 from metaprobe.eval.metrics.calibration import stated_calibration
 from metaprobe.eval.table import answer_table
@@ -40,8 +40,16 @@ from metaprobe.training.crossfit.methods import (
 )
 from metaprobe.training.crossfit.study import BLENDED
 from metaprobe.training.linear.fit_block import KINDS, fit_linear
-from research.blocks import markdown, write
-from research.hidden.controls import JOINED, gain_of, over_strongest, packed, says, shown, with_joined
+from research.blocks import write
+from research.hidden.controls import over_strongest, packed, says, with_joined
+from research.hidden.tables import (
+    calibration,
+    discrimination,
+    efficiency,
+    elsewhere,
+    kinds,
+    transfer,
+)
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "research" / "probes.md"
@@ -61,25 +69,6 @@ TASKS = {
 }
 """Task set -> items asked about, spread evenly over its dimensions and levels."""
 MADE_HERE = ("arithmetic",)
-SHOWN = (
-    STATED,
-    "P(true)",
-    MEAN_LOGPROB,
-    "minimum log-probability",
-    "first log-probability",
-    "length",
-    "prompt TF-IDF",
-    "dimension x level table",
-    "LightGBM on logprobs",
-    BEFORE,
-    AFTER,
-    BLEND,
-    BEST_BASELINE,
-)
-ERRORS = {"ece": "ECE", "rms_calibration_error": "RMS calibration error"}
-ENOUGH_FOR_ECE = 1000
-CHANCE = (0.2, 0.8)
-"""Accuracy outside which there is little to predict."""
 
 
 @click.group()
@@ -288,117 +277,6 @@ def transferred(stores: dict[str, Path]) -> dict[str, Any]:
         "auroc": [[packed(interval) for interval in row] for row in found.intervals],
         "elsewhere": None if found.elsewhere is None else packed(found.elsewhere),
     }
-
-
-def discrimination(rows: dict[str, Any]) -> list[str]:
-    """AUROC of every method."""
-    names = [name for name in (*SHOWN, *JOINED) if any(name in row["methods"] for row in rows.values())]
-    head = ["model, task", "n (groups)", "accuracy", *names, "strongest control", "blend over it"]
-    head.append("blend over mean logprob")
-    lines = []
-    for key, row in rows.items():
-        found = row["methods"]
-        low, high = CHANCE
-        lines.append(
-            [
-                key.replace("/", ", "),
-                f"{row['n']} ({row['groups']})",
-                f"{row['accuracy']:.1%}" + ("" if low <= row["accuracy"] <= high else " (!)"),
-                *(shown(found[name]["auroc"]) if name in found else "-" for name in names),
-                gain_of(row)["control"],
-                shown(gain_of(row)["difference"], signed=True) + ("" if gain_of(row)["standing"] else " *"),
-                shown(row["over_mean_logprob"], signed=True),
-            ]
-        )
-    return markdown(head, lines)
-
-
-def calibration(rows: dict[str, Any]) -> list[str]:
-    """Calibration error, Brier skill and AURC of the methods named beforehand, recalibrated; and ECE as stated."""
-    names = (STATED, MEAN_LOGPROB, AFTER, BLEND)
-    # Measurements of version 0.1 hold the debiased root mean square only.
-    error = "ece" if all("ece" in row["methods"][BLEND] for row in rows.values()) else "rms_calibration_error"
-    titles = {error: ERRORS[error], "brier_skill": "Brier skill", "aurc": "AURC"}
-    head = ["model, task", f"{STATED}, as stated: ECE", "its mean, share right"]
-    head += [f"{name}: {title}" for name in names for title in titles.values()]
-    lines = []
-    for key, row in rows.items():
-        said = row.get("stated")
-        cells = [key.replace("/", ", "), shown(said["ece"]) if said else "-"]
-        cells.append(f"{said['mean']:.0%}, {said['accuracy']:.0%}" if said else "-")
-        for name in names:
-            found = row["methods"].get(name)
-            for what in titles:
-                enough = what != error or row["n"] >= ENOUGH_FOR_ECE
-                cells.append(shown(found[what]) if found and enough else "-")
-        lines.append(cells)
-    return markdown(head, lines)
-
-
-def kinds(rows: dict[str, Any]) -> list[str]:
-    """Kinds of probe on the same answers, and which layers were chosen."""
-    names = [AFTER, "answer, ridge", "answer, mass-mean", "answer, low-rank"]
-    head = ["model, task", *names, "chosen over the folds (logistic)", "its AUROC when chosen, in inner folds"]
-    lines = [
-        [
-            key.replace("/", ", "),
-            *(shown(row["methods"][name]["auroc"]) for name in names),
-            "; ".join(row["chosen"][AFTER]),
-            f"{row['selected'][AFTER]:.3f}",
-        ]
-        for key, row in rows.items()
-    ]
-    return markdown(head, lines)
-
-
-def efficiency(rows: dict[str, Any]) -> list[str]:
-    """Type-2 AUROC, meta-d' and M-ratio, of tasks with two choices that the model distinguishes."""
-    lines = [
-        [key.replace("/", ", "), name, *(shown(found[what]) for what in ("type2_auroc", "meta_d", "m_ratio"))]
-        if not found.get("refused")
-        else [key.replace("/", ", "), name, "-", f"refused: {found['refused']}", "-"]
-        for key, row in rows.items()
-        for name, found in row.get("efficiency", {}).items()
-        if name in SHOWN
-    ]
-    return markdown(["model, task", "method", "type-2 AUROC", "meta-d'", "M-ratio"], lines)
-
-
-def transfer(matrices: dict[str, Any]) -> list[str]:
-    """One matrix a model."""
-    lines = []
-    for key, found in matrices.items():
-        model = key.partition("/")[0]
-        lines += [f"{model}, layer {found['layer']} at {found['position']}:", ""]
-        rows = [
-            [f"learned on {name}", *(shown(cell) for cell in row)]
-            for name, row in zip(found["names"], found["auroc"], strict=True)
-        ]
-        lines += [*markdown(["", *(f"on {name}" for name in found["names"])], rows), ""]
-        if found["elsewhere"]:
-            lines += [f"Mean off the diagonal: {shown(found['elsewhere'])}.", ""]
-    return lines
-
-
-def elsewhere(matrices: dict[str, Any], rows: dict[str, Any]) -> str:
-    """How many probes are above chance, below it or neither on another task; beside the highest, length alone."""
-    cells = [
-        (*found["auroc"][i][j], key.partition("/")[0], learned, used)
-        for key, found in matrices.items()
-        for i, learned in enumerate(found["names"])
-        for j, used in enumerate(found["names"])
-        if i != j
-    ]
-    above, below = sum(low > 0.5 for _, low, *_ in cells), sum(high < 0.5 for _, _, high, *_ in cells)
-    highest = [
-        f"{model}, {learned} to {used}, {estimate:.2f} (length alone there "
-        f"{rows[f'{model}/{used}']['methods']['length']['auroc'][0]:.2f})"
-        for estimate, _, _, model, learned, used in sorted(cells, reverse=True)[:3]
-    ]
-    return (
-        f"Of {len(cells)} cells off the diagonal, the interval of {len(cells) - above - below} holds 0.5, that of "
-        f"{above} lies above it and that of {below} below. The highest: {'; '.join(highest)}."
-    )
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ def measure() -> None:
     """Measures, stores the numbers, and writes the page."""
     from research.stores import bundle  # which stores it learns from
 
-    stores = [ROOT / name for name in f"{bundle.ANSWERS} {bundle.SHORT}".split()]
+    stores = [ROOT / name for name in f"{bundle.ANSWERS} {bundle.SHORT} {bundle.FAMILIES}".split()]
     evidence = load_heads(stores, ["correct"])["correct"]
     ladder = LogprobLadder(new_tasks=True)
     methods = [m for m in standard_methods(evidence, ladder=ladder) if m.name in (ladder.name, *CONTROLS)]

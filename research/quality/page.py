@@ -1,7 +1,6 @@
 """docs/research/quality.md from the numbers of `quality.py measure`: all numbers and verdicts come from there."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from research.blocks import markdown
 from research.quality.controls import (
@@ -15,14 +14,26 @@ from research.quality.controls import (
     strongest,
     verdict,
 )
-from research.quality.prose import AWAY, DEBATES, EARLY, INTRO, READING, ROLES, SEEN, SHAPE, TABLES, VERDICTS
+from research.quality.page_elsewhere import Figures, Lines, between, left_out, prefixes
+from research.quality.prose import (
+    BLEND_RUN,
+    DEBATES,
+    EARLY,
+    INTRO,
+    MEAN,
+    READING,
+    ROLES,
+    SHAPE,
+    STEADY,
+    TABLES,
+    TERMS,
+    TERMS_RUN,
+    TREES,
+    VERDICTS,
+)
 
-Figures = Mapping[str, Any]
-Lines = list[str]
 Packed = Sequence[float]
 
-MEAN, TREES, STEADY = "mean log-probability", "LightGBM on logprobs", "LightGBM held back"
-TERMS, TERMS_RUN, BLEND_RUN = "logistic on six terms", "logistic on six terms + run", "blend + run"
 ORDER = (
     MEAN,
     "minimum log-probability",
@@ -300,68 +311,6 @@ def one_set(found: Figures) -> Lines:
         f"chosen: {commonest(found['single']['best single feature'])}.",
         "",
         *markdown(head, rows),
-    ]
-
-
-def prefixes(sets: Figures) -> Lines:
-    """AUROC against tokens seen."""
-    measured = {name: found for name, found in sets.items() if found.get("prefix")}
-    if not measured:
-        return ["Not measured yet."]
-    counts = sorted({int(k) for found in measured.values() for k in found["prefix"]})
-    rows = []
-    for name, found in measured.items():
-        cells = [found["prefix"].get(str(k)) for k in counts]
-        rows.append([name, "answers", *(f"{cell['n']:,}" if cell else "-" for cell in cells)])
-        for what, key in WHAT_IS_SEEN.items():
-            rows.append(["", what, *(plain(cell[key]) if cell else "-" for cell in cells)])
-        rows.append(["", "first k - whole", *(signed(cell["trees_over_whole"]) if cell else "-" for cell in cells)])
-    return [*SEEN.splitlines(), "", *markdown(["set", "", *(f"k = {k}" for k in counts)], rows)]
-
-
-WHAT_IS_SEEN = {"trees, first k": "trees", "mean of the first k": "mean", "trees, whole answer": "whole"}
-
-
-def left_out(sets: Figures) -> Lines:
-    """One part in turn left out of what is learned from."""
-    rows = []
-    for name, found in sets.items():
-        for division, cells in found.get("left_out", {}).items():
-            for part, row in cells["parts"].items():
-                for method in (STEADY, TERMS):
-                    cell = row[method]
-                    rows.append(
-                        [
-                            name,
-                            f"{division}: {part}",
-                            str(row["n"]),
-                            method,
-                            plain(cell["elsewhere"]),
-                            plain(cell["at home"]),
-                            plain(row[MEAN]),
-                            signed(cell["elsewhere over mean"]),
-                        ]
-                    )
-    if not rows:
-        return ["Not measured yet.", ""]
-    head = ["set", "left out", "n", "method", "learned elsewhere", "learned on all", MEAN, "elsewhere over the mean"]
-    return [
-        *AWAY.splitlines(),
-        "",
-        *markdown(head, rows),
-        "",
-    ]
-
-
-def between(cells: Figures | None) -> Lines:
-    """From one data set to another."""
-    if cells is None:
-        return ["Between data sets: not measured yet."]
-    rows = [[where, *(plain(cell[name]) for name in (MEAN, STEADY, TERMS))] for where, cell in cells["figures"].items()]
-    return [
-        "Learned on one data set, used on another (all of its answers):",
-        "",
-        *markdown(["learned on -> used on", MEAN, STEADY, TERMS], rows),
     ]
 
 

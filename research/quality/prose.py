@@ -1,5 +1,9 @@
 """What docs/research/quality.md says in words; research/quality/page.py puts the tables between."""
 
+MEAN, TREES, STEADY = "mean log-probability", "LightGBM on logprobs", "LightGBM held back"
+TERMS, TERMS_RUN, BLEND_RUN = "logistic on six terms", "logistic on six terms + run", "blend + run"
+
+
 INTRO = """# Quality from log-probabilities: what it is worth
 
 What the token log-probabilities of an answer say of its quality, on every labelled set there is, beside plain

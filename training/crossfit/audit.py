@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from metaprobe.eval.audits.domains import Elsewhere, judge_left_out
 from metaprobe.eval.audits.run_audits import AuditInputs, AuditReport, run_audits
-from metaprobe.eval.audits.simpler_predictors import IDENTITY
+from metaprobe.eval.audits.simpler_predictors import IDENTITY, SCALED_TOTAL
 from metaprobe.records.activations import Activations
 from metaprobe.records.errors import RecordError
 from metaprobe.training.common.calibrate import choose_calibrator, fit_platt
@@ -95,6 +95,7 @@ def _audit(
             score=judged.ranking,
             splits=[_split(roles) for roles in fits.roles],
             controls=_find_controls(evidence, fits, method),
+            own=(SCALED_TOTAL,) if _for_strangers(method) else (),
             refit_labels=_refit_labels(evidence, method) if refits else None,
             refit_features=_refit_noise(evidence, method) if refits and shape else None,
             features_shape=shape if refits else None,
@@ -111,11 +112,21 @@ def _audit(
 
 
 def _find_controls(evidence: Evidence, fits: CrossFit, method: Method) -> dict[str, Scores]:
-    """Returns what explains the numbers more simply, by held-out scores of the same folds."""
+    """Returns what explains the numbers more simply, by held-out scores of the same folds.
+
+    Nothing for a predictor of runs that nobody has seen: these controls know the runs or the questions, which it is
+    made to do without.
+    """
+    if _for_strangers(method):
+        return {}
     known = {found.name for found in fits.methods}
     controls = {name: fits[name].ranking for name in CONTROLS if name in known}
     terms = None if isinstance(method, LogprobLadder) else score_by_terms(evidence, fits.roles)
     return controls if terms is None else {**controls, TERMS_CONTROL: terms}
+
+
+def _for_strangers(method: Method) -> bool:
+    return isinstance(method, LogprobLadder) and method.new_tasks
 
 
 def _split(roles: Roles) -> dict[str, NDArray[np.int64]]:

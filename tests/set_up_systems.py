@@ -1,0 +1,65 @@
+"""Helpers of `test_options.py` and `test_options_stored.py`."""
+
+import asyncio
+from pathlib import Path
+
+from scripted import ScriptedLLM
+
+from metaprobe.collecting.collect import collect
+from metaprobe.collecting.given_options import options_of
+from metaprobe.llms.base import Request
+from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup
+from metaprobe.pipelines.system_options import Options
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import Item, Run
+
+SUM = Item(
+    id="sum", question="Tom has 3 apples, buys 4 and eats 2 of 9. How many?", gold=("5",), check="number", group="sum"
+)
+
+
+ESSAY = Item(
+    id="essay",
+    question="Grade the essay.",
+    gold=("2",),
+    check="number",
+    fields={
+        "essay": "Once I had to wait for my friend. I waited for hours and was calm.",
+        "trait": "ideas",
+        "rubric": "0: no story. 1: a story without details. 2: a story with details. 3: rich in details.",
+        "essay_prompt": "Write about patience.",
+        "low": "0",
+        "high": "3",
+    },
+)
+
+
+PAIR = Item(id="pair", question="?", gold=("Yes.",), choices=("Yes.", "Is."), check="choice")
+
+
+ITEM_OF = {"essay-debate": ESSAY, "caelf": ESSAY, "likelier-choice": PAIR}
+
+
+def disagreeing(request: Request) -> str:
+    """Answers that differ, so that there is always something left to do."""
+    mine = f"{len(request.id)}{request.round}"
+    return f"{mine}\n1. One: a\n2. Two: b\n3. Three: c\nyes. Answer: {mine}. Verdict: IMPROVE"
+
+
+def setup_of(name: str, options: Options, llm: ScriptedLLM) -> Setup:
+    system = SYSTEMS[name]
+    prompts = Prompts.load(system.folder or name, system.prompts, optional=system.agents)
+    return Setup(Models(llm), prompts, agents=system.agents, options=options)
+
+
+def run_of(folder: Path, name: str, variant: str = "", *, tokens: tuple[str, ...] = (), constants: str = "") -> Run:
+    """One run, with what was asked in it."""
+    system = SYSTEMS[name]
+    options = options_of(system, tokens, tuple(filter(None, constants.split(","))))
+    setup = setup_of(name, options, ScriptedLLM({"*": disagreeing}))
+    item = ITEM_OF.get(name, SUM)
+    chosen = [variant or system.variants[0]]
+    report = asyncio.run(collect(system, [item], setup, RunStore(folder), variants=chosen))
+    assert not report.failed
+    (run,) = RunStore(folder)
+    return run

@@ -1,0 +1,266 @@
+"""MetaCogAgent with other signals in the place of stated ones, and what its runs say."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+from metacog_agents import PROMPTS, actions, asked, model, run
+from scripted import ScriptedLLM
+
+from metaprobe.collecting.collect import collect
+from metaprobe.eval.systems.metacogagent import evaluate, outcome_matrix, outcomes
+from metaprobe.llms.base import Request
+from metaprobe.pipelines import Models, Prompts, Setup
+from metaprobe.pipelines.metacogagent import AGENTS, SYSTEM
+from metaprobe.probes.signals import Signal
+from metaprobe.records.errors import RecordError
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import Call, Item, Run
+from metaprobe.routing.profiles import experiences
+
+
+@dataclass
+class StubSource:
+    """A reader in the place of the stated confidence, which says a number by the agent it reads."""
+
+    when: str
+    says: dict[str, float] = field(default_factory=dict)
+    with_stated: bool = False
+
+    def asks(self, name: str, agent: str = "") -> bool:
+        return self.with_stated
+
+    def reads(self, name: str, agent: str = "") -> str:
+        return self.when
+
+    def replacement(self, name: str, agent: str = "") -> object:
+        return object()
+
+    def signal(self, name: str, *, agent: str = "", stated: float | None = None, call: Call | None = None) -> Signal:
+        assert call is not None
+        assert call.stage == {"prompt": "read", "answer": "answer"}[self.when]
+        return Signal(self.says[agent], "stub")
+
+
+def test_a_probe_on_the_prompt_takes_the_place_of_the_assessment() -> None:
+    llm = model()
+    found = run(llm, signals=StubSource("prompt", {"alpha": 0.2, "beta": 0.9, "gamma": 0.3}))
+    assert asked(found) == ["classify", "alpha:read", "beta:read", "gamma:read", "beta:answer"]
+    assert llm.asked[2].messages == llm.asked[4].messages  # it reads what the agent would answer
+    assert llm.asked[2].hidden
+    assert actions(found) == ["ask", "beta"]
+    assert found.stated("confidence") is None
+    assert found.label("signal:confidence", found.calls[2].id) == 0.9
+
+
+def test_a_predictor_reads_drafts_and_the_chosen_agents_draft_is_its_answer() -> None:
+    llm = model(("5", "4", "6"))
+    found = run(llm, signals=StubSource("answer", {"alpha": 0.2, "beta": 0.9, "gamma": 0.3}))
+    assert asked(found) == ["classify", "alpha:answer", "beta:answer", "gamma:answer"]
+    assert (actions(found), found.final_answer) == (["ask", "beta"], "4")
+    assert [e.agent for e in experiences(found)] == ["beta"]
+    assert all(request.hidden for request in llm.asked[1:])
+
+
+def test_beside_a_reader_the_statement_is_still_asked_for_where_both_are_joined() -> None:
+    found = run(model(), signals=StubSource("answer", {"alpha": 0.9}, with_stated=True))
+    assert asked(found) == ["classify", "alpha:assess", "alpha:answer"]
+
+
+def test_agents_of_any_name_take_the_general_prompt_and_their_own_model() -> None:
+    small, large = model(), ScriptedLLM({"assess": "90", "answer": "4"}, name="large")
+    models = Models(small, {"large": large})
+    run(small, index=1, models=models, agents=("alpha", "large"))
+    assert [request.agent for request in large.asked] == ["large", "large"]
+    assert large.asked[0].messages[0] == PROMPTS.messages("agent")[0]
+    with pytest.raises(RecordError, match="'ask' is no name"):
+        run(small, agents=("ask", "alpha"))
+
+
+def test_an_agents_own_prompt_file_is_read_where_it_is_there(tmp_path: Path) -> None:
+    for name, text in PROMPTS.texts.items():
+        (tmp_path / f"{name}.txt").write_text(text)
+    (tmp_path / "delta.txt").write_text("--- system\nYou are $agent.")
+    prompts = Prompts.load(SYSTEM.name, SYSTEM.prompts, tmp_path, optional=("delta", "epsilon"))
+    llm = ScriptedLLM({"classify": "math", "assess": "90", "answer": "4"})
+    run(llm, prompts=prompts, agents=("delta", "epsilon"))
+    run(llm, prompts=prompts, agents=("delta", "epsilon"), index=1)
+    shown = [request.messages[0].content for request in llm.asked if request.stage == "answer"]
+    assert shown == ["You are delta.", PROMPTS.messages("agent")[0].content]
+    assert prompts.digest != PROMPTS.digest
+
+
+def test_functions_get_more_tokens() -> None:
+    llm = model(("def f(x):\n    return x",) * 3)
+    code = Item(id="c", question="Write f(x).", gold=("assert f(1) == 1",), check="function")
+    assert run(llm, "single", item=code).outcome == 1.0
+    run(llm, "single")
+    assert llm.asked[0].sampling.max_tokens > llm.asked[1].sampling.max_tokens
+
+
+def test_a_collection_learns_from_stored_runs_without_texts_when_it_goes_on(tmp_path: Path) -> None:
+    items = [Item(f"i{k}", "q", gold=("4",), check="number", group=f"g{k}") for k in range(12)]
+    llm = model(("5", "4", "4"), sure=(60, 90, 90))  # alpha is surer than it should be
+    setup = Setup(models=Models(llm), prompts=PROMPTS, agents=("alpha", "beta"))
+
+    def collected(limit: int) -> dict[str, Run]:
+        store = RunStore(tmp_path)
+        asyncio.run(collect(SYSTEM, items[:limit], setup, store, wave=1, text=False))
+        return {found.item.id: found for found in store.runs()}
+
+    collected(7)
+    runs = collected(12)
+    alphas = [runs[f"i{k}"] for k in range(0, 12, 2)]
+    # c = 0.36 + 0.4 p reaches 0.5 while p = 0.5 * 0.9^k is at least 0.35
+    assert [actions(found) for found in alphas] == [["execute"]] * 4 + [["ask", "beta"]] * 2
+    profiles = [found.label("profile:alpha", found.calls[0].id) for found in alphas]
+    assert profiles == pytest.approx([0.5 * 0.9**k for k in (0, 1, 2, 3, 4, 4)])
+
+
+def made_runs(variant: str, script: Callable[[int], ScriptedLLM], n: int) -> list[Run]:
+    items = [
+        Item(f"i{k}", "q", gold=("4",), check="number", group=f"g{k // 2}", dimension="dxy"[k % 3], level="easy")
+        for k in range(n)
+    ]
+    return [run(script(k), variant, index=k, item=item) for k, item in enumerate(items)]
+
+
+def mixed(k: int) -> ScriptedLLM:
+    """Six items: two executed, two delegated (one of them rightly), two voted upon."""
+    sure = [(90, 90, 90), (10, 10, 90), (10, 10, 10)][k // 2]
+    # i2 goes from gamma to nobody surer but itself, i3 from alpha to gamma
+    return model(("4", "5", "4" if k % 2 else "5"), sure)
+
+
+def test_rates_flow_and_calls_are_those_of_the_runs() -> None:
+    result = evaluate(made_runs("algorithm", mixed, 6), resamples=50)
+    # i0 alpha executes; i1 beta executes; i2 gamma executes; i3 alpha -> gamma; i4, i5: all vote
+    assert result.items == 6
+    assert result.asked.estimate == pytest.approx(3 / 6)
+    assert result.delegated.estimate == pytest.approx(1 / 6)
+    assert result.collaborated.estimate == pytest.approx(2 / 6)
+    assert result.flow == {("alpha", "gamma"): 1}
+    assert result.precision is not None
+    assert result.precision.estimate == 1.0
+    assert result.improved is None  # alpha's own answer to i3 is not known
+    assert result.calls == {"classify": 6, "assess": 3 + 3 * 3, "answer": 4 + 2 * 3}
+
+
+def test_the_full_matrix_tells_which_delegations_helped() -> None:
+    runs = made_runs("every-agent", mixed, 6)
+    result = evaluate(runs, resamples=50)
+    assert result.improved is not None
+    assert result.improved.estimate == 0.0  # alpha would have been right as well
+    assert result.by_level["easy"].calls == result.calls == {"classify": 6, "assess": 18, "answer": 18}
+    assert sum(part.items for part in result.by_dimension.values()) == 6
+    matrix = outcome_matrix(runs)
+    assert matrix.agents == AGENTS
+    assert matrix.correct.tolist() == [[1, 0, k % 2] for k in range(6)]
+    assert matrix.confidence[2].tolist() == [0.1, 0.1, 0.9]
+    assert matrix.groups == ("g0", "g0", "g1", "g1", "g2", "g2")
+
+
+def test_delegations_that_mend_and_that_break_are_told_apart() -> None:
+    def script(k: int) -> ScriptedLLM:
+        first, other = [("5", "4"), ("4", "5"), ("4", "4"), ("5", "4")][k]
+        # Alpha, beta, gamma and alpha begin; the surest of the others gets the item.
+        begins = k % 3
+        answers, sure = [other] * 3, [10, 10, 10]
+        answers[begins] = first
+        sure[(begins + 1) % 3] = 90
+        return model(tuple(answers), tuple(sure))
+
+    result = evaluate(made_runs("every-agent", script, 4), resamples=50)
+    assert result.delegated.estimate == 1
+    assert result.improved is not None
+    assert result.worsened is not None
+    assert (result.improved.estimate, result.worsened.estimate) == (0.5, 0.25)
+    assert result.precision is not None
+    assert (result.precision.estimate, result.precision.groups) == (0.75, 2)
+    assert result.flow == {("alpha", "beta"): 2, ("beta", "gamma"): 1, ("gamma", "alpha"): 1}
+
+
+def test_what_an_agents_calls_took_is_the_sum_of_its_assessment_and_answer() -> None:
+    (found,) = made_runs("every-agent", mixed, 1)
+    took = {"assess": (0.25, 10.0), "answer": (0.5, 20.0), "classify": (8.0, 800.0)}
+    calls = tuple(
+        replace(call, cost_usd=took[call.stage][0], latency_ms=took[call.stage][1])
+        if call.agent != "gamma" or call.stage == "answer"
+        else call
+        for call in found.calls
+    )
+    (line,) = outcomes([replace(found, calls=calls)])
+    assert {name: (a["cost_usd"], a["latency_ms"]) for name, a in line["agents"].items()} == {
+        "alpha": (0.75, 30.0),
+        "beta": (0.75, 30.0),
+        "gamma": (0.5, 20.0),
+    }
+    assert line["group"] == "g0"
+    (line,) = outcomes([found], by_classifier=True)
+    assert line["dimension"] == "mathematical computation"
+    alone = replace(found, item=replace(found.item, group=""))
+    assert next(outcomes([alone]))["group"] == "i0"
+
+
+def test_the_matrix_knows_the_agents_that_are_named_and_nothing_of_who_was_not_asked() -> None:
+    runs = made_runs("algorithm", mixed, 2)  # alpha and beta answer alone
+    matrix = outcome_matrix(runs, ("gamma", "alpha"))
+    assert matrix.agents == ("gamma", "alpha")
+    assert matrix.ids == ("i0", "i1")
+    assert [[None if x != x else x for x in row] for row in matrix.correct.tolist()] == [[None, 1], [None, None]]
+    assert outcome_matrix(runs).agents == ("alpha", "beta")
+    assert outcome_matrix([], ("alpha",)).correct.shape == (0, 1)
+
+
+def test_outcomes_are_the_lines_that_a_router_learns_from() -> None:
+    lines = list(outcomes(made_runs("every-agent", mixed, 2)))
+    assert [line["id"] for line in lines] == ["i0", "i1"]
+    assert lines[0]["dimension"] == "d"
+    assert lines[0]["agents"]["beta"] == {
+        "answer": "5",
+        "correct": 0,
+        "confidence": 0.9,
+        "cost_usd": None,
+        "latency_ms": None,
+    }
+    silent = list(outcomes(made_runs("every-agent", lambda k: model(sure=("?", 90, 90)), 1)))
+    assert silent[0]["agents"]["alpha"]["confidence"] is None
+
+
+def test_calibration_error_is_that_of_the_agents_that_answered() -> None:
+    runs = made_runs("algorithm", lambda k: model(("4" if k < 8 else "5",) * 3, sure=(80, 80, 80)), 10)
+    result = evaluate(runs, resamples=50)
+    assert result.calibration_stated is not None
+    assert result.calibration is not None
+    assert result.calibration_stated.ece.estimate == pytest.approx(0.0, abs=1e-9)  # says 0.8 and is right 8 times in 10
+    assert result.calibration.ece.estimate == pytest.approx(0.8 - 0.68)  # c = 0.6 * 0.8 + 0.4 * 0.5
+    assert result.calibration.n == 10
+
+
+def test_the_papers_calibration_error_is_over_ten_bins_of_equal_width() -> None:
+    runs = made_runs(
+        "algorithm", lambda k: model(("4",) * 3, sure=(62,) * 3) if k < 5 else model(("5",) * 3, sure=(68,) * 3), 10
+    )
+    stated = evaluate(runs, resamples=50).calibration_stated
+    assert stated is not None
+    assert stated.ece.estimate == pytest.approx((0.38 + 0.68) / 2)  # apart, as they are ranked
+    assert stated.ece_equal_width.estimate == pytest.approx(0.65 - 0.5)  # together, between 0.6 and 0.7
+
+
+def test_keyword_routing_has_a_precision_and_a_flow_as_well() -> None:
+    item = Item(id="k", question="What does this Python code print?", gold=("4",), check="number")
+    result = evaluate([run(model(("5", "5", "4")), "keyword", item=item)], resamples=20)
+    assert result.flow == {("alpha", "gamma"): 1}
+    assert result.precision is not None
+    assert result.precision.estimate == 1.0
+    with pytest.raises(RecordError, match="no run"):
+        evaluate([])
+
+
+def test_a_request_names_its_stage_and_agent_so_that_calls_can_be_counted_apart() -> None:
+    llm = model(sure=(10, 90, 10))
+    run(llm)
+    assert all(isinstance(request, Request) and request.stage for request in llm.asked)
+    assert {request.agent for request in llm.asked if request.stage != "classify"} == set(AGENTS)

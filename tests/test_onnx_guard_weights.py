@@ -1,0 +1,149 @@
+"""Weights that are not finite, of absurd size, or of other numbers than their shape says are refused."""
+
+import struct
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnx_models import linear_model
+
+from metaprobe.checkpoints import UnsafeModel, check_model
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
+def test_weights_that_are_not_finite_are_refused_in_raw_data(bad, dtype):
+    with pytest.raises(UnsafeModel, match="'W': value 1 of raw_data is NaN or infinite"):
+        check_model(linear_model([[1.0], [bad]], dtype=dtype).SerializeToString())
+
+
+def test_weights_that_are_not_finite_are_refused_in_every_other_place():
+    nan = float("nan")
+    tensors = [
+        helper.make_tensor("t", TensorProto.FLOAT, [2], [1.0, nan]),
+        helper.make_tensor("t", TensorProto.DOUBLE, [2], [1.0, nan]),
+        helper.make_tensor("t", TensorProto.BFLOAT16, [2], struct.pack("<HH", 0x3F80, 0x7F80), raw=True),
+    ]
+    nodes = [helper.make_node("Constant", [], ["c"], value=t) for t in tensors]
+    nodes += [helper.make_node("Selu", ["y"], ["c"], alpha=nan)]
+    nodes += [helper.make_node("Scaler", ["y"], ["c"], domain="ai.onnx.ml", scale=[1.0, nan])]
+    nodes += [
+        helper.make_node("TreeEnsembleRegressor", ["y"], ["c"], domain="ai.onnx.ml", target_weights=[1.0, nan]),
+        helper.make_node("TreeEnsembleRegressor", ["y"], ["c"], nodes_values=[1.0, nan]),  # not that domain's operator
+    ]
+    for node in nodes:
+        model = linear_model()
+        model.graph.node.append(node)
+        with pytest.raises(UnsafeModel, match="NaN or infinite"):
+            check_model(model.SerializeToString())
+
+
+def test_infinite_thresholds_of_trees_and_nan_for_the_imputer_pass():
+    model = linear_model()
+    model.graph.node.append(
+        helper.make_node("TreeEnsembleRegressor", ["y"], ["c"], domain="ai.onnx.ml", nodes_values=[np.inf, 1.0])
+    )
+    model.graph.node.append(
+        helper.make_node("Imputer", ["y"], ["d"], domain="ai.onnx.ml", replaced_value_float=float("nan"))
+    )
+    check_model(model.SerializeToString())
+
+
+def test_tensors_of_absurd_size_are_refused():
+    for dims in ([10**5, 10**5], [2**62, 2**62], [-1]):
+        model = linear_model()
+        del model.graph.initializer[0].dims[:]
+        model.graph.initializer[0].dims.extend(dims)
+        with pytest.raises(UnsafeModel, match="at most 1000000000 elements"):
+            check_model(model.SerializeToString())
+
+
+def test_sparse_weights_are_refused_as_they_become_dense_ones():
+    model = linear_model()
+    model.graph.sparse_initializer.add().dims.extend([10**9])
+    with pytest.raises(UnsafeModel, match="sparse"):
+        check_model(model.SerializeToString())
+    model = linear_model()
+    model.graph.node.append(helper.make_node("Constant", [], ["c"], sparse_value=onnx.SparseTensorProto(dims=[10**9])))
+    with pytest.raises(UnsafeModel, match="sparse"):
+        check_model(model.SerializeToString())
+
+
+ELEMENT_TYPES = [np.float32, np.float64, np.float16, np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32]
+ELEMENT_TYPES += [np.int64, np.uint64, bool]
+
+
+@pytest.mark.parametrize("dtype", ELEMENT_TYPES)
+@pytest.mark.parametrize("raw", [True, False])
+def test_tensors_hold_exactly_as_many_numbers_as_their_shape_says(dtype, raw):
+    values = np.array([0, 1, 100, 1, 0, 1], np.float64).astype(dtype)
+    if raw:
+        whole = numpy_helper.from_array(values, "w")
+    else:
+        if dtype == np.float16:
+            pytest.skip("half floats are read from raw_data only")
+        whole = helper.make_tensor("w", helper.np_dtype_to_tensor_dtype(values.dtype), [6], values.tolist())
+    for dims in ([6], [2, 3], [5], [7], [10**8]):
+        model = linear_model()
+        tensor = model.graph.initializer.add()
+        tensor.CopyFrom(whole)
+        del tensor.dims[:]
+        tensor.dims.extend(dims)
+        if np.prod(dims) == 6:
+            check_model(model.SerializeToString())
+            continue
+        with pytest.raises(UnsafeModel, match=r"'w' of .* elements holds"):
+            check_model(model.SerializeToString())
+
+
+def test_strings_are_counted_too():
+    model = linear_model()
+    model.graph.initializer.append(helper.make_tensor("s", TensorProto.STRING, [2], [b"a", b""]))
+    check_model(model.SerializeToString())
+    model.graph.initializer[-1].dims[0] = 3
+    with pytest.raises(UnsafeModel, match="'s' of 3 elements holds 2"):
+        check_model(model.SerializeToString())
+
+
+def test_half_a_byte_an_element_is_rounded_up_and_numbers_stand_in_one_place():
+    four_bits = TensorProto.DataType.Value("INT4")
+    model = linear_model()
+    tensor = model.graph.initializer.add()
+    tensor.data_type, tensor.name = four_bits, "w"
+    tensor.dims.append(3)
+    tensor.raw_data = bytes(2)
+    check_model(model.SerializeToString())
+    for spoil in (bytes(1), bytes(3)):
+        tensor.raw_data = spoil
+        with pytest.raises(UnsafeModel, match=r"'w' of 3 elements holds . values or bytes where 2 belong"):
+            check_model(model.SerializeToString())
+    tensor.raw_data = bytes(2)
+    tensor.int32_data.extend([0, 0])
+    with pytest.raises(UnsafeModel, match="'w' of 3 elements"):
+        check_model(model.SerializeToString())
+    tensor.ClearField("raw_data")
+    check_model(model.SerializeToString())
+    tensor.ClearField("int32_data")
+    tensor.float_data.extend([0, 0])
+    with pytest.raises(UnsafeModel, match="'w' of 3 elements holds 0"):
+        check_model(model.SerializeToString())
+
+
+def test_shapes_of_values_are_held_to_the_same_size():
+    model = linear_model()
+    shape = model.graph.input[0].type.tensor_type.shape
+    del shape.dim[:]
+    for length in (0, -1, 10**9):  # -1 and 0: any
+        shape.dim.add().dim_value = length
+    check_model(model.SerializeToString())
+    shape.dim.add().dim_value = 2
+    with pytest.raises(UnsafeModel, match="at most 1000000000 elements"):
+        check_model(model.SerializeToString())
+
+
+def test_element_types_that_cannot_be_checked_are_refused():
+    model = linear_model()
+    model.graph.initializer[0].data_type = TensorProto.COMPLEX64
+    with pytest.raises(UnsafeModel, match="element type 14"):
+        check_model(model.SerializeToString())

@@ -1,0 +1,160 @@
+"""Options that a system does not have are refused, and those that were set are kept with the store."""
+
+import asyncio
+import dataclasses
+import json
+import sys
+from pathlib import Path
+
+import asked_endpoint
+import pytest
+from asked_endpoint import complete
+from click.testing import CliRunner
+from faulty_server import FaultyServer
+from scripted import ScriptedLLM
+from set_up_systems import SUM, disagreeing, run_of, setup_of
+
+from metaprobe.cli import main
+from metaprobe.collecting.collect import collect, run_id
+from metaprobe.collecting.given_options import check_limits, options_of
+from metaprobe.collecting.launch import CollectionPlan, CollectionWatch, TimeEstimate, launch
+from metaprobe.llms.base import Request
+from metaprobe.pipelines import SYSTEMS, Models
+from metaprobe.pipelines.session import READ
+from metaprobe.pipelines.system_options import Options
+from metaprobe.records.errors import MissingExtra, RecordError, StoreMismatch
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import Call
+
+server = asked_endpoint.server
+
+
+@pytest.mark.parametrize(
+    ("tokens", "constants", "said"),
+    [
+        (("essay=9",), (), r"caelf has no stage 'essay'; .* argue \(192\), reflect \(192\), attack \(4\)"),
+        (("attack=0",), (), "above 0 or 'none'"),
+        (("attack=many",), (), "above 0 or 'none'"),
+        (("attack=4", "attack=5"), (), "attack has 4 already"),
+        ((), ("rounds=2",), r"a constant of caelf: reflections \(1: how often .* --policy"),
+        ((), ("reflections",), "expected NAME=VALUE"),
+        ((), ("reflections=-1",), "reflections=-1: expected a whole number of at least 0"),
+        ((), ("reflections=1.5",), "expected a whole number"),
+        ((), ("reflections=1", "reflections=2"), "reflections is 1 already"),
+    ],
+)
+def test_what_a_system_does_not_have_is_refused_before_a_model_is_loaded_and_what_it_has_is_named(
+    tmp_path: Path, tokens: tuple[str, ...], constants: tuple[str, ...], said: str
+) -> None:
+    with pytest.raises(RecordError, match=said):
+        launch(
+            CollectionPlan(system="caelf", task="nowhere", llm=("nowhere",), tokens=tokens, constant=constants),
+            tmp_path,
+        )
+    words = [word for text in tokens for word in ("--tokens", text)]
+    words += [word for text in constants for word in ("--constant", text)]
+    result = CliRunner().invoke(main, ["collect", "caelf", "--task", "nowhere", "--out", str(tmp_path), *words])
+    assert result.exit_code == 1
+    assert "caelf" in result.output or "already" in result.output or "expected" in result.output
+
+
+def test_a_store_says_what_was_set_and_is_not_continued_with_something_else(tmp_path: Path) -> None:
+    run_of(tmp_path, "caelf", tokens=("attack=9",), constants="reflections=2")
+    pinned = json.loads((tmp_path / "collection.json").read_text())
+    assert (pinned["tokens"], pinned["constants"]) == ({"attack": 9}, {"reflections": 2})
+    for tokens, constants in (((), "reflections=2"), (("attack=9",), "")):
+        with pytest.raises(StoreMismatch, match=r"tokens|constants"):
+            run_of(tmp_path, "caelf", tokens=tokens, constants=constants)
+
+
+def test_only_what_differs_from_the_default_makes_another_run(tmp_path: Path) -> None:
+    plain, same, fewer, longer = (
+        run_of(tmp_path / f"{place}", "caelf", **options).id
+        for place, options in enumerate(
+            ({}, {"constants": "reflections=1"}, {"constants": "reflections=0"}, {"tokens": ("attack=9",)})  # type: ignore[list-item]
+        )
+    )
+    assert plain == same
+    assert len({plain, fewer, longer}) == 3
+
+
+def test_a_store_from_before_options_could_be_set_is_continued_with_the_defaults_only(tmp_path: Path) -> None:
+    run_of(tmp_path, "caelf")
+    settings = tmp_path / "collection.json"
+    old = {k: v for k, v in json.loads(settings.read_text()).items() if k not in ("tokens", "constants", "profiles")}
+    settings.write_text(json.dumps(old))
+    run_of(tmp_path, "caelf")
+    with pytest.raises(StoreMismatch, match=r"constants \{'reflections': 1\}, now \{'reflections': 2\}"):
+        run_of(tmp_path, "caelf", constants="reflections=2")
+
+
+def test_without_a_limit_an_endpoint_is_told_none_and_a_model_of_this_machine_is_refused_first(
+    server: FaultyServer, tmp_path: Path
+) -> None:
+    call = complete(server, "q: ok", sampling={"max_tokens": None})
+    assert not {"max_tokens", "max_completion_tokens"} & set(server.bodies[0])
+    assert call.sampling.max_tokens is None
+    plan = CollectionPlan(system="metacogagent", task="metacog-eval", llm=("nowhere",), tokens=("answer=none",))
+    with pytest.raises(RecordError, match="tokens answer=none: nowhere runs on this machine"):
+        launch(plan, tmp_path)
+    system, endpoint = SYSTEMS["metacogagent"], "openai:m@http://127.0.0.1:9/v1"
+    options = options_of(system, ("answer=none",))
+    check_limits(options, system, {"": endpoint, "assess": "local"}, system.agents)  # only answers are not cut
+    with pytest.raises(RecordError, match="local runs on this machine"):
+        check_limits(options, system, {"": endpoint, "gamma": "local"}, system.agents)
+
+
+def test_a_run_without_limits_is_stored_and_resumed(tmp_path: Path) -> None:
+    run = run_of(tmp_path, "metacogagent", tokens=("none",))
+    assert {call.sampling.max_tokens for call in run.calls if call.stage != READ} == {None}
+    assert run_of(tmp_path, "metacogagent", tokens=("none",)).id == run.id
+
+
+def test_the_estimate_before_a_collection_follows_limits_and_constants(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    llm = ScriptedLLM({"*": disagreeing})
+    monkeypatch.setattr("metaprobe.collecting.launch.load_models", lambda *_, **__: Models(llm))
+    task = tmp_path / "task.jsonl"
+    task.write_text(json.dumps({"id": "i", "question": "1 + 1?", "gold": ["2"], "check": "number"}))
+    told: list[TimeEstimate] = []
+    for place, (tokens, constants) in enumerate((((), ()), (("answer=1000",), ()), ((), ("samples=2",)))):
+        plan = CollectionPlan(
+            system="universal-self-consistency", task=str(task), tokens=tokens, constant=constants, llm=("scripted",)
+        )
+        launch(plan, tmp_path / f"{place}", CollectionWatch(on_estimate=told.append))
+    assert [estimate.tokens_per_run for estimate in told] == [8 * 256 + 16, 8 * 1000 + 16, 2 * 256 + 16]
+
+
+def test_a_package_that_a_system_needs_is_missed_before_anything_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "clingo", None)
+    with pytest.raises(MissingExtra, match=r"clingo .*metaprobe\[argumentation\]"):
+        launch(CollectionPlan(system="caelf", task="nowhere", llm=("nowhere",)), tmp_path)
+    with pytest.raises(RecordError, match="nowhere"):  # one model in one conversation argues about nothing
+        launch(CollectionPlan(system="caelf", task="nowhere", llm=("nowhere",), variant=("single",)), tmp_path)
+
+
+def test_answers_that_their_limit_has_cut_are_counted_by_stage(tmp_path: Path) -> None:
+    class Cut(ScriptedLLM):
+        def _call(self, request: Request, text: str) -> Call:
+            cut = request.stage == "answer" and request.agent != "beta"
+            return dataclasses.replace(super()._call(request, text), finish_reason="length" if cut else "stop")
+
+    setup = setup_of("metacogagent", Options(), Cut({"*": disagreeing}))
+    store = RunStore(tmp_path)
+    report = asyncio.run(collect(SYSTEMS["metacogagent"], [SUM], setup, store, variants=["every-agent"]))
+    assert report.cut == {"answer": (2, 3)}
+
+
+@pytest.mark.parametrize("name", ["gsm8k-self-refine", "creak-cot"])
+def test_recorded_runs_keep_their_ids_where_nothing_is_set(name: str) -> None:
+    """So that a store from before options could be set is resumed, and its calls are not asked again."""
+    runs = list(RunStore(Path(__file__).parent.parent / "recorded" / name))
+    system, model = SYSTEMS[runs[0].system], runs[0].id.split("/")[2]
+    setup = setup_of(system.name, Options(), ScriptedLLM({}, name=model))
+    found = {run_id(system, run.variant, setup, run.item) == run.id for run in runs}
+    assert found == {True}
+    changed = dataclasses.replace(setup, options=Options(tokens={"answer": 9}))
+    assert run_id(system, runs[0].variant, changed, runs[0].item) != runs[0].id
