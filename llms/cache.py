@@ -20,7 +20,7 @@ from metaprobe.llms.base import LLM, Capabilities, LLMError, Request, Token
 from metaprobe.llms.keys import question_key
 from metaprobe.llms.replay import replay_tokens, under
 from metaprobe.records.database import Database
-from metaprobe.records.types import Call, Hidden, Message, Sampling, Usage
+from metaprobe.records.types import Call, Hidden, Message, Sampling, Segment, Usage
 
 FORMAT = 1
 """Goes up when an older reader could no longer read what is written."""
@@ -189,6 +189,7 @@ def _pack(call: Call) -> tuple[str, bytes, str]:
     for name in ("sampling", "usage"):
         facts[name] = dataclasses.asdict(facts[name])
     facts["messages"] = [[message.role, message.content] for message in call.messages]
+    facts["segments"] = [[segment.kind, segment.start, segment.end] for segment in call.segments]
     if call.hidden is not None:
         arrays["hidden"] = call.hidden.values
         facts["hidden"] = [call.hidden.layers, call.hidden.positions]
@@ -215,6 +216,7 @@ def _unpack(text: Any, data: Any, digest: Any) -> Call | None:
         | {
             "messages": tuple(Message(*message) for message in facts["messages"]),
             "tokens": tuple(facts["tokens"]),
+            "segments": tuple(Segment(*segment) for segment in facts.get("segments", ())),  # none in older rows
             "sampling": Sampling(**facts["sampling"] | {"stop": tuple(facts["sampling"]["stop"])}),
             "usage": Usage(**facts["usage"]),
             "hidden": hidden,

@@ -20,7 +20,7 @@ from hypothesis.extra.numpy import arrays
 from metaprobe.llms.base import Capabilities, LLMError, Request, Token
 from metaprobe.llms.cache import CachedLLM, CallCache
 from metaprobe.llms.replay import ReplayLLM
-from metaprobe.records.types import Call, Hidden, Message, Sampling, Usage
+from metaprobe.records.types import Call, Hidden, Message, Sampling, Segment, Usage
 
 QUESTION = Request(id="q1", messages=(Message("user", "six times seven?"),), stage="answer", agent="a", parent="p")
 
@@ -106,6 +106,9 @@ calls = st.builds(
     prompt_token_ids=st.none() | arrays(np.int32, st.integers(0, 5)),
     text=anything,
     tokens=st.lists(anything, max_size=4).map(tuple),
+    segments=st.lists(st.builds(Segment, st.sampled_from(("thinking", "answer")), st.just(0), st.integers(1, 9))).map(
+        tuple
+    ),
     token_ids=st.none() | arrays(np.int32, st.integers(0, 5)),
     logprobs=st.none() | arrays(np.float32, st.integers(0, 5)) | arrays(np.float16, 3),
     top_logprobs=st.none() | arrays(np.float32, st.tuples(st.integers(0, 4), st.integers(0, 3))),

@@ -83,6 +83,8 @@ def test_import_then_score_gives_a_line_for_each_line(quality: Path, tmp_path: P
     )
     result = run("import", lines, "--out", tmp_path / "runs")
     assert json.loads(result.stdout) == {
+        "from": "lines",
+        "left_out": 0,
         "imported": 3,
         "already_stored": 0,
         "relabelled": 0,

@@ -6,9 +6,9 @@ from dataclasses import replace
 from metaprobe.probes.features import COUNTS, features, schema
 from metaprobe.records.errors import RecordError
 from metaprobe.training.crossfit.folds import crossfit
-from metaprobe.training.crossfit.methods import LADDER, Evidence, FeatureTrees, Scores
+from metaprobe.training.crossfit.methods import TREES, Evidence, FeatureTrees, Scores
 
-FIRST_TOKENS = f"{LADDER}, first tokens"
+FIRST_TOKENS = f"{TREES}, first tokens"
 
 
 def first_token_scores(evidence: Evidence, *, folds: int, seed: int) -> dict[str, dict[int, Scores]]:
@@ -30,5 +30,5 @@ def first_token_scores(evidence: Evidence, *, folds: int, seed: int) -> dict[str
             states=None,
         )
         with suppress(RecordError):
-            found[k] = crossfit(seen, [FeatureTrees()], folds=folds, seed=seed)[LADDER].ranking
+            found[k] = crossfit(seen, [FeatureTrees()], folds=folds, seed=seed)[TREES].ranking
     return {FIRST_TOKENS: found} if found else {}
