@@ -103,9 +103,9 @@ def test_push_says_where_it_is_and_which_digest(stand_in: Any) -> None:
 
 def test_demo_says_what_it_made(stand_in: Any, tmp_path: Path) -> None:
     report = CollectReport(3, 4)
-    collected = stand_in("metaprobe.demo.collect_demo", report)
+    collected = stand_in("demo.collect_demo", report)
     made = SimpleNamespace(comparison="c", checkpoints=[SimpleNamespace(path="there")], report="report.html")
-    trained = stand_in("metaprobe.demo.train_demo", made)
+    trained = stand_in("demo.train_demo", made)
     stand_in("eval.report.text.comparison_table", "the table")
     result = run("demo", "--out", tmp_path, "--llm", "m", "--limit", 5, "--batch-size", 2, "--folds", 3, "--seed", 9)
     assert result.exit_code == 0, result.output
@@ -161,7 +161,7 @@ def test_score_asks_for_the_digest_and_says_where_there_was_nothing(stand_in: An
     lines = stand_in("probes.score_file.score_lines", [{"score": 0.5, "heads": {}}, {"score": None, "heads": {"a": 1}}])
     result = run("score", "bundled:quality", line_file, "--sha256", "abc", "--on-mismatch", "refuse")
     assert (result.exit_code, result.stderr) == (0, "")
-    assert loaded == [(("bundled:quality",), {"sha256": "abc", "on_mismatch": "refuse"})]
+    assert loaded == [(("bundled:quality",), {"sha256": "abc", "run": None, "on_mismatch": "refuse"})]
     assert [json.loads(line) for line in result.stdout.splitlines()] == lines.answer
     lines.answer = [{"score": 0.5, "heads": {}}, {"score": None, "heads": {}}]
     half = run("score", "bundled:quality", line_file)

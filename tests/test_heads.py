@@ -157,7 +157,7 @@ def test_labels_of_one_source_are_told_from_those_of_another(store: Path) -> Non
 
 def test_a_label_that_is_off_its_scale_or_of_one_level_is_refused(evidence: Evidence, tmp_path: Path) -> None:
     n = len(evidence.table)
-    with pytest.raises(RecordError, match=r"label evidence: .*nothing to tell apart"):
+    with pytest.raises(RecordError, match=r"label evidence: .*nothing to distinguish"):
         collect_graded(evidence, np.full(n, 3), "evidence")
     run = judged_runs(1)[0]
     RunStore(tmp_path / "runs").append([dataclasses.replace(run, labels=(Label("c0", "evidence", 4.0, JUDGE),))])
@@ -171,7 +171,7 @@ def test_one_class_of_a_binary_head_is_refused(store: Path, tmp_path: Path) -> N
         for run in judged_runs(60)
     ]
     RunStore(tmp_path / "runs").append(runs)
-    with pytest.raises(RecordError, match="nothing to tell apart"):
+    with pytest.raises(RecordError, match="nothing to distinguish"):
         head_studies([tmp_path / "runs"], ["critical"], folds=2)
 
 
