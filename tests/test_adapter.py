@@ -120,6 +120,8 @@ def test_the_card_says_which_audits_were_not_made_and_why(trained: Checkpoint) -
         "other domains: each task or dimension left out is a training of its own",
         "layers tried: there are none to choose from, for it reads texts",
         "label noise: needs 30 answers labelled by two sources",
+        "repeated, nearly repeated and reworded questions: need the splits and the questions' texts",
+        "answers that occur twice: need the splits and the log-probabilities",
     }
 
 
@@ -244,7 +246,7 @@ def test_of_a_long_text_the_end_is_read() -> None:
 
 def test_labels_of_one_class_and_stores_without_texts_are_refused(tmp_path: Path, base: str) -> None:
     one = stored(tmp_path / "one", 40, y=1)
-    with pytest.raises(RecordError, match="nothing to tell apart"):
+    with pytest.raises(RecordError, match="nothing to distinguish"):
         write_adapter(tmp_path / "out", [one], llm=base)
     bare = stored(tmp_path / "bare", 40, text=False)
     with pytest.raises(RecordError, match="no text of a user message"):

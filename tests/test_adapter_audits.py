@@ -31,6 +31,7 @@ def test_what_the_words_of_the_prompt_tell_is_held_against_the_probe(data: Adapt
     good, poor = ({a.name: a.passed for a in audited(data, noise=noise).audits} for noise in (0.3, 3.0))
     controls = {name.removeprefix(AFTER).strip() for name in good if name.startswith(AFTER)}
     free = {f"{which} log-probability" for which in ("mean", "minimum", "first", "total")}
+    free |= {"total log-probability over the root of the length"}
     assert controls == {"prompt TF-IDF", "length of the answer", "length of the question"} | free, "nothing was cut"
     assert good[f"{AFTER} prompt TF-IDF"]
     assert not poor[f"{AFTER} prompt TF-IDF"]
@@ -52,7 +53,7 @@ def test_without_questions_what_reads_them_is_named_as_not_made(data: AdapterDat
     silent = replace(data, table=replace(data.table, questions=np.full(len(data.table), "")))
     report = audited(silent)
     assert not any("question" in audit.name or "TF-IDF" in audit.name for audit in report.audits)
-    for line in ("prompt TF-IDF: needs the questions' texts", "repeated questions and near-duplicates: need"):
+    for line in ("prompt TF-IDF: needs the questions' texts", "repeated, nearly repeated and reworded questions: need"):
         assert any(skipped.startswith(line) for skipped in report.skipped)
     assert any("splits share no group" in audit.name for audit in report.audits)
 

@@ -301,7 +301,7 @@ def test_the_runner_makes_what_it_has_the_means_for_and_names_the_rest():
         "probe is above chance",
         "probe beats mean log-probability",
         "probe beats minimum log-probability",
-        "probe beats mean of the three lowest log-probabilities",
+        "probe beats total log-probability over the root of the length",
         "probe beats first log-probability",
         "probe beats total log-probability",
         "probe beats length of the answer",

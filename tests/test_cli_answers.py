@@ -166,7 +166,7 @@ def test_score_asks_for_the_digest_and_says_where_there_was_nothing(stand_in: An
     lines.answer = [{"score": 0.5, "heads": {}}, {"score": None, "heads": {}}]
     half = run("score", "bundled:quality", line_file)
     assert (half.exit_code, half.stderr) == (0, "scored 1 of 2 lines; the reasons stand in the lines\n")
-    assert loaded[-1][1] == {"sha256": None, "on_mismatch": "warn"}
+    assert loaded[-1][1] == {"sha256": None, "run": None, "on_mismatch": "warn"}
     lines.answer = []
     nothing = run("score", "bundled:quality", line_file)
     assert (nothing.exit_code, nothing.stdout) == (1, "")

@@ -90,7 +90,7 @@ def test_promised_thresholds_hold_on_new_answers(name: str) -> None:
             wrong.append(float((y[p >= found["accept"]] == 0).mean()))
     # In expectation over calibrations; 0.01 is about two standard errors of the mean of 40.
     assert np.mean(missed) <= 0.1 + 0.01
-    assert accepted > 20
+    assert accepted > 12, "with a confidence of 95 % half of so few answers carry none"
     # More than 10 % wrong in at most 10 % of calibrations, and three standard errors of that.
     assert np.mean(np.array(wrong) > 0.1 + 2 * np.sqrt(0.09 / 150)) <= 0.1 + 3 * np.sqrt(0.09 / accepted)
 

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from conftest import made_up
 from test_caelf_analysis import graded, rated
-from test_compare import answers, judges, observed
+from test_compare import answers, judges
+from test_compare_runs import observed
 from test_essay_debate_analysis import RUNS as DEBATES
 from test_routing_eval import matrix_of
 
