@@ -31,7 +31,7 @@ def opened(path: Path, on_bytes: OnBytes | None = None) -> Iterator[IO[bytes]]:
     expected = "expected JSON lines (.jsonl, .jsonl.gz, .jsonl.zst) or a log"
     try:
         with path.open("rb") as file:
-            start = file.peek(4)[:4]  # type: ignore[attr-defined]  # a pipe cannot be read twice
+            start = file.peek(4)[:4]  # a pipe cannot be read twice
             counted: Any = io.BufferedReader(_Telling(file, on_bytes), BLOCK) if on_bytes is not None else file
             if path.suffix == ".gz" or start.startswith(GZIP):
                 with gzip.open(counted) as unpacked:

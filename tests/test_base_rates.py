@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny import FULL, responses, tiny_quality
 
+from metaprobe import load
 from metaprobe.checkpoints import Checkpoint, ContractMismatch, Generator
 from metaprobe.probes.base_rates import BaseRates, shifted
 from metaprobe.probes.quality import QualityPredictor
@@ -148,3 +149,11 @@ def test_what_cannot_be_read_is_refused_when_it_is_loaded(spoilt: object, said: 
     made(tmp_path / "c", spoilt)
     with pytest.raises(ContractMismatch, match=re.escape(said)):
         QualityPredictor.load(tmp_path / "c")
+
+
+def test_the_front_door_takes_the_run_too(tmp_path: Path) -> None:
+    made(tmp_path / "c", RATES)
+    name = next(iter(RATES["runs"]))
+    assert load(tmp_path / "c", run=name).predict([-0.5, -1.0]).flagged is not None
+    with pytest.raises(ContractMismatch, match="run is for predictors"):
+        load("bundled:gate", run=name)

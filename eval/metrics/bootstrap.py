@@ -9,7 +9,8 @@ little where groups are few: an AUROC of 0.92 among 60 groups, 12 of them with a
 - Few groups: Student's t stands in place of the normal ("expanded" intervals, Hesterberg 2015, arXiv:1411.5279). It has
   as many degrees of freedom as the groups' pulls on the metric are worth (Satterthwaite): few where few groups decide.
 
-In simulations of 30 to 400 groups AUROC, differences, means and Brier skills are held in 94 % to 97 % of the cases.
+In simulations of 30 and 60 groups AUROC and differences of two are held in 94 % to 97 % of the cases. Means, Brier
+skills and more groups were not simulated in this final form.
 """
 
 from collections.abc import Callable, Sequence

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     )
 
 
-def _quality(checkpoint: Checkpoint, flag_rate: float | None = None) -> "QualityPredictor":
+def _quality(checkpoint: Checkpoint, flag_rate: float | None = None, run: str | None = None) -> "QualityPredictor":
     from metaprobe.probes.quality import QualityPredictor
 
-    return QualityPredictor(checkpoint, flag_rate=flag_rate)
+    return QualityPredictor(checkpoint, flag_rate=flag_rate, run=run)
 
 
 def _gate(checkpoint: Checkpoint) -> "StreamingGate":
@@ -84,12 +84,23 @@ def load(path: Literal["bundled:router"], *, sha256: str | None = None) -> "Lear
 @overload
 def load(path: str | os.PathLike[str], *, sha256: str | None = None, flag_rate: float) -> "QualityPredictor": ...
 @overload
+def load(
+    path: str | os.PathLike[str], *, sha256: str | None = None, flag_rate: float | None = None, run: str
+) -> "QualityPredictor": ...
+@overload
 def load(path: str | os.PathLike[str], *, sha256: str | None = None) -> "Loaded": ...
-def load(path: str | os.PathLike[str], *, sha256: str | None = None, flag_rate: float | None = None) -> "Loaded":
+def load(
+    path: str | os.PathLike[str],
+    *,
+    sha256: str | None = None,
+    flag_rate: float | None = None,
+    run: str | None = None,
+) -> "Loaded":
     """Returns what a checkpoint holds: a predictor, gate, probe, router or choice.
 
     `path` is a folder, `bundled:NAME` or `hub:OWNER/NAME@REVISION`; `sha256` is the digest that its author gave you.
     `flag_rate` is about which share of the answers a predictor flags, such as 0.3; its `threshold` follows from it.
+    `run` is which of a predictor's `runs` the answers are of.
     Raises `CheckpointError` where the folder is damaged, or of a kind that nothing here loads.
 
         >>> predictor = load("bundled:quality")
@@ -98,10 +109,11 @@ def load(path: str | os.PathLike[str], *, sha256: str | None = None, flag_rate: 
     """
     checkpoint = load_checkpoint(path, sha256=sha256)
     kind = checkpoint.manifest.kind
-    if flag_rate is not None:
+    if flag_rate is not None or run is not None:
         if kind != "quality":
-            raise ContractMismatch(f"flag_rate is for predictors, which flag answers; {path} is of kind {kind!r}")
-        return _quality(checkpoint, flag_rate)
+            given = "run" if flag_rate is None else "flag_rate"
+            raise ContractMismatch(f"{given} is for predictors, which flag answers; {path} is of kind {kind!r}")
+        return _quality(checkpoint, flag_rate, run)
     if kind not in BY_KIND:
         raise wrong_kind(path, kind, *BY_KIND)
     return BY_KIND[kind](checkpoint)

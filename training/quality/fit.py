@@ -125,7 +125,7 @@ def export_quality(
             not_audited=kept.not_made,
             thresholds=kept.thresholds,
             flagging=kept.flagging,
-            packages=("lightgbm", "onnxmltools", "onnx"),
+            packages=("lightgbm", "onnxmltools", "onnx") if kept.grown else ("onnx",),
             extra={RAW: build_raw_graph(graph, used.name, list(evidence.table.logprobs))} if raw else {},
             heads=kept.lines,
         ),
