@@ -32,11 +32,11 @@ WAYS = ("adapted default", "trained", "mean, Platt", "six terms", "trees alone")
 def page_command() -> None:
     """Writes the blocks of the page."""
     found = json.loads(MEASURED.read_text(encoding="utf-8"))
-    write(PAGE, "travel-strangers", strangers(found["strangers"]))
-    write(PAGE, "travel-sets", sets(found["strangers"]))
-    write(PAGE, "travel-curve", curve(found["curve"]))
-    write(PAGE, "travel-blend", blend(found["blend"]))
-    write(PAGE, "travel-support", support(found["support"]))
+    write(PAGE, "travel-strangers", [*strangers(found["strangers"]), ""])
+    write(PAGE, "travel-sets", [*sets(found["strangers"]), ""])
+    write(PAGE, "travel-curve", [*curve(found["curve"]), ""])
+    write(PAGE, "travel-blend", [*blend(found["blend"]), ""])
+    write(PAGE, "travel-support", [*support(found["support"]), ""])
 
 
 def interval(values: list[float], style: str = "+.3f") -> str:
