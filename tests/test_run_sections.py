@@ -100,7 +100,7 @@ def test_agreement_is_of_the_variant_with_most_runs_and_failures_of_all(monkeypa
 
 def test_what_the_first_tokens_teach_is_learned_in_as_many_folds_with_one_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     evidence = made_up(60)
-    fitted = Listener(monkeypatch, first_tokens, "crossfit", {first_tokens.LADDER: SimpleNamespace(ranking="scores")})
+    fitted = Listener(monkeypatch, first_tokens, "crossfit", {first_tokens.TREES: SimpleNamespace(ranking="scores")})
     found = first_token_scores(evidence, folds=3, seed=7)
     assert found == {FIRST_TOKENS: dict.fromkeys(first_tokens.COUNTS, "scores")}
     for (seen, methods), named in fitted.calls:
