@@ -13,6 +13,7 @@ from metaprobe.checkpoints.manifest import RAW
 from metaprobe.cli import main
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.probes.base_rates import CONTRACT
+from metaprobe.probes.features import schema
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
@@ -124,6 +125,29 @@ def test_runs_keep_base_rates_of_their_own(base: Path, tmp_path: Path) -> None:
         scores[name] = np.mean([verdict.score for verdict in mine.predict_many(fresh)])
     assert scores["low"] + 0.2 < scores["high"]
     assert "auroc_within_runs" in made.manifest.metrics
+
+
+def test_the_flag_of_several_runs_holds_over_all_of_them(base: Path, tmp_path: Path) -> None:
+    caught = []
+    for seed in range(6):
+        store = stored(tmp_path / f"runs{seed}", {"low": (80, 0.3), "high": (80, 0.8)}, seed=300 + 10 * seed)
+        adapt_quality(base, [store], out=tmp_path / f"c{seed}")
+        flags = []
+        for name, right in (("low", 0.3), ("high", 0.8)):
+            mine = QualityPredictor.load(tmp_path / f"c{seed}", run=f"{name}|sums|v")
+            fresh, truth = answers(600, seed=900 + seed, right=right)
+            verdicts = mine.predict_many([one for one, label in zip(fresh, truth, strict=True) if not label])
+            flags += [bool(verdict.flagged) for verdict in verdicts]
+        caught.append(np.mean(flags))
+    assert 0.9 - 0.03 <= np.mean(caught) < 0.99
+
+
+def test_a_checkpoint_that_reads_more_than_log_probabilities_is_refused(base: Path, tmp_path: Path) -> None:
+    predictor = QualityPredictor.load(base)
+    predictor.schema = schema("full+top")
+    series, y = answers(40, seed=2)
+    with pytest.raises(RecordError, match=r"'full\+top'; expected one without"):
+        predictor.adapt(series, y.tolist(), out=tmp_path / "mine")
 
 
 def test_both_graphs_give_the_adapted_score(base: Path, tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ from metaprobe.training.common.ladder import fit_ladder
 from metaprobe.training.common.offsets import fit_offsets
 from metaprobe.training.common.roles import Roles, final_roles, group_folds
 from metaprobe.training.common.trees import fit_trees
+from metaprobe.training.quality.adapt import fit_scale
 from research.travel.sets import Answers, join, names_of, others, recorded
 
 ROOT = Path(__file__).parent.parent.parent
@@ -298,7 +299,7 @@ Way = Callable[[NDArray[np.float32], Answers, Floats, NDArray[np.int64]], Floats
 
 def adapted(X: NDArray[np.float32], answers: Answers, base: Floats, some: NDArray[np.int64]) -> Floats:
     """The bundled default with base rates and scale: `metaprobe adapt`."""
-    fit = fit_offsets(base[some][:, None], answers.y[some], answers.run[some], expected=1.0, sd=0.5)
+    fit = fit_scale(base[some], answers.y[some], answers.run[some])
     return fit.weights[0] * base + fit.rates.of(answers.run)
 
 
@@ -308,9 +309,19 @@ def platt_of_mean(X: NDArray[np.float32], answers: Answers, base: Floats, some: 
     return fit_platt(mean[some], answers.y[some]).logit(mean)
 
 
+def mean_with_rates(X: NDArray[np.float32], answers: Answers, base: Floats, some: NDArray[np.int64]) -> Floats:
+    """The mean with base rates of the runs: what the adapted default has, but for its number."""
+    return _with_rates(X, answers, some, ("mean",))
+
+
 def six_terms(X: NDArray[np.float32], answers: Answers, base: Floats, some: NDArray[np.int64]) -> Floats:
     """Six terms with base rates of the runs, fitted on these labels alone."""
-    terms = X[:, -len(TERMS) :].astype(np.float64)[:, [TERMS.index(name) for name in SIX]]
+    return _with_rates(X, answers, some, SIX)
+
+
+def _with_rates(X: NDArray[np.float32], answers: Answers, some: NDArray[np.int64], names: tuple[str, ...]) -> Floats:
+    """A logistic regression on these terms and base rates of the runs."""
+    terms = X[:, -len(TERMS) :].astype(np.float64)[:, [TERMS.index(name) for name in names]]
     Z = (terms - terms[some].mean(axis=0)) / (terms[some].std(axis=0) + 1e-9)
     fit = fit_offsets(Z[some], answers.y[some], answers.run[some])
     return Z @ fit.weights + fit.rates.of(answers.run)
@@ -339,6 +350,7 @@ WAYS: dict[str, Way] = {
     "adapted default": adapted,
     "trained": trained,
     "mean, Platt": platt_of_mean,
+    "mean, base rates": mean_with_rates,
     "six terms": six_terms,
     "trees alone": trees_alone,
 }

@@ -25,7 +25,7 @@ NAMES = {
     "first": "first log-probability",
     "length": "length, either way round",
 }
-WAYS = ("adapted default", "trained", "mean, Platt", "six terms", "trees alone")
+WAYS = ("adapted default", "trained", "mean, Platt", "mean, base rates", "six terms", "trees alone")
 
 
 @click.command("page")

@@ -4,8 +4,9 @@ carry.
     log-odds = base rate of the run + scale x what the checkpoint says of the answer
 
 Both are shrunk towards what the checkpoint's own training runs were like (their spread is in its contract), so that
-twenty labels move little and two thousand decide. The order of answers of one run stays as it is: a threshold that is
-set on all labels therefore keeps its promise.
+twenty labels move little and two thousand decide. The order of answers of one run stays as it is: of one run a
+threshold that is set on all labels therefore keeps its promise. Of several runs it is set on scores whose base rates
+were fitted without the answer's own fold, which is nearly the same.
 """
 
 from collections.abc import Mapping, Sequence
@@ -111,6 +112,11 @@ def adapt_predictor(
 ) -> Checkpoint:
     """The same from runs in memory."""
     manifest = predictor.checkpoint.manifest
+    if predictor.schema.uses_top or predictor.schema.uses_segments:
+        raise RecordError(
+            f"the checkpoint reads the schema {predictor.schema.name!r}; expected one without '+top' and '+segments', "
+            "for the labelled answers' log-probabilities are all that is adapted to: train on them instead"
+        )
     known = _known(predictor)
     heads = [output.name for output in manifest.outputs if output.name not in SCALES]
     labels = {label.name for one in runs for label in one.labels}
@@ -176,21 +182,32 @@ def _adapt_head(
     value = predictor.checkpoint.run({quality_contract.INPUT: X})[name].ravel().astype(np.float64)
     p = np.clip(value, CERTAIN, 1 - CERTAIN)
     before, runs = np.log(p) - np.log1p(-p), RUN_IDENTITY.cells(table)
-    between = max(STRANGER, 0.0 if known is None else known.between.get(name, 0.0))
-    scales = max(USUAL_SCALES, 0.0 if known is None else known.scale.get(name, 0.0))
+    between = 0.0 if known is None else known.between.get(name, 0.0)
+    scales = 0.0 if known is None else known.scale.get(name, 0.0)
 
     def fit(rows: NDArray[np.int64]) -> Fit:
-        column, y = before[rows][:, None], table.y[rows]
-        found = fit_offsets(column, y, runs[rows], expected=1.0, sd=scales, mean_sd=between)
-        if found.weights[0] < LEAST_SCALE:
-            found = fit_offsets(column, y, runs[rows], expected=LEAST_SCALE, sd=1e-6, mean_sd=between)
-        return found
+        return fit_scale(before[rows], table.y[rows], runs[rows], between=between, scales=scales)
 
     held_out = np.full(len(table), np.nan)
     for rest, part in group_folds(np.arange(len(table)), table.groups.tolist(), table.y, FOLDS, seed):
         of = fit(rest)
         held_out[part] = sigmoid(of.weights[0] * before[part] + of.rates.of(runs[part]))
     return Adapted(evidence, before, fit(np.arange(len(table))), held_out)
+
+
+def fit_scale(
+    before: Floats, y: NDArray[np.int64], runs: NDArray[np.str_], *, between: float = 0.0, scales: float = 0.0
+) -> Fit:
+    """Returns the scale of the log-odds `before` (n,) and the base rates of the runs, by labels y (n,) of 0 and 1.
+
+    `between`, `scales`: how much base rates and scales differed among the runs that gave the log-odds; both are taken
+    to be at least `STRANGER` and `USUAL_SCALES`. The scale is at least `LEAST_SCALE`.
+    """
+    column, mean_sd = before[:, None], max(STRANGER, between)
+    found = fit_offsets(column, y, runs, expected=1.0, sd=max(USUAL_SCALES, scales), mean_sd=mean_sd)
+    if found.weights[0] < LEAST_SCALE:
+        found = fit_offsets(column, y, runs, expected=LEAST_SCALE, sd=1e-6, mean_sd=mean_sd)
+    return found
 
 
 def _write(
@@ -268,13 +285,16 @@ def _base_rates(heads: Mapping[str, Adapted], known: BaseRates | None) -> dict[s
 
 def _thresholds(name: str, head: Adapted, seed: int) -> dict[str, float]:
     """Thresholds that so many labels carry, on the adapted probability; the scores that they order were not fitted."""
-    rows, identity = np.arange(len(head.table)), Platt(1.0, 0.0)
+    rows, identity, scores = np.arange(len(head.table)), Platt(1.0, 0.0), head.log_odds
+    if len(np.unique(head.runs)) > 1:
+        p = np.clip(head.held_out, CERTAIN, 1 - CERTAIN)
+        scores = np.log(p) - np.log1p(-p)
     try:
         if name == quality_contract.CRITICAL:
             sound = replace(head.table, y=1 - head.table.y)
-            return critical_thresholds(-head.log_odds, sound, rows, identity, seed=seed)
+            return critical_thresholds(-scores, sound, rows, identity, seed=seed)
         if name in quality_contract.MAIN_HEADS:
-            return promise_thresholds(head.log_odds, head.table, rows, identity, seed=seed)
+            return promise_thresholds(scores, head.table, rows, identity, seed=seed)
     except RecordError:
         pass  # too few groups
     return {}

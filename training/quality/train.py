@@ -8,9 +8,7 @@ from metaprobe.checkpoints import Checkpoint, check_target
 from metaprobe.probes.quality_contract import KIND
 from metaprobe.records.extras import require
 from metaprobe.training.common.heads import INVERTED, SCALES
-from metaprobe.training.crossfit.methods import (
-    LogprobLadder,
-)
+from metaprobe.training.crossfit.methods import LogprobLadder
 from metaprobe.training.crossfit.study import OnStep, Study, quiet, study_of
 from metaprobe.training.options import QualityOptions, WrongOptions
 from metaprobe.training.quality.data import Graded, load_heads
@@ -27,7 +25,7 @@ def train_quality(stores: Sequence[str | Path], options: QualityOptions) -> Chec
     for package in ("lightgbm", "sklearn", "onnxmltools"):
         require(package, "fit")
     if options.new_tasks and (graded := sorted(set(options.targets) & set(SCALES))):
-        raise WrongOptions(f"new_tasks chooses settings of labels that are 0 or 1, not of {', '.join(graded)}")
+        raise WrongOptions(f"new_tasks makes predictors of labels that are 0 or 1, not of {', '.join(graded)}")
     check_target(options.out, KIND)  # before minutes of fitting, as in every training
     with _cluster(options.dask) as spread:
         studies = head_studies(
