@@ -386,7 +386,7 @@ def test_the_two_commands_of_the_page_lead_to_a_report(tmp_path: Path, monkeypat
     for command in commands:
         done = CliRunner().invoke(main, shlex.split(command)[1:])
         assert done.exit_code == 0, done.output
-    assert "LightGBM on logprobs" in done.stdout
+    assert "learned on logprobs" in done.stdout
     assert Path("report/report.html").is_file()
 
 
