@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import serving_clients
-from fastapi.testclient import TestClient
+from starlette.testclient import TestClient
 
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.probes.quality import QualityPredictor

@@ -9,14 +9,14 @@ from metaprobe.serving.gating import Gates
 from metaprobe.serving.http.settings import Settings
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI
+    from starlette.applications import Starlette
 
-NEEDED = ("fastapi", "httpx", "prometheus_client", "msgspec")
+NEEDED = ("starlette", "aiohttp", "prometheus_client", "msgspec")
 
 
 def create_app(
     settings: Settings, *, predictor: QualityPredictor | None = None, gates: Gates | None = None
-) -> "FastAPI":
+) -> "Starlette":
     """The server as an ASGI application. `predictor` and `gates`: in place of those the settings name.
 
     Raises a `CheckpointError` for a checkpoint that does not verify, `SettingsError` where keys are missing, and

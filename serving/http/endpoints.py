@@ -7,11 +7,13 @@ from functools import partial
 from typing import Any
 
 import msgspec
-from fastapi import FastAPI
 from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.serving.gating import Gates
@@ -29,74 +31,65 @@ from metaprobe.serving.http.wire import batch
 THERE = "POST /v1/score, POST /v1/chat/completions, GET /v1/models, GET /v1/models/MODEL, GET /metrics, GET /healthz"
 
 
-def application(settings: Settings, predictor: QualityPredictor, gates: Gates | None) -> FastAPI:
+def application(settings: Settings, predictor: QualityPredictor, gates: Gates | None) -> Starlette:
     """The application with everything it needs; see `metaprobe.serving.http.app.create_app`."""
     metrics = Metrics()
     scorer = Scorer(predictor, metrics, max_tokens=settings.max_scored_tokens)
     proxy = Proxy(settings, scorer, gates, metrics) if settings.upstream else None
 
     @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
         say_out_of_files_once(asyncio.get_running_loop())
         yield
         if proxy is not None:
             await proxy.close()
-
-    app = FastAPI(title="metaprobe", lifespan=lifespan, openapi_url=None)
-    app.add_middleware(Guard, settings=settings, metrics=metrics)
-
-    _explain_errors(app, metrics)
 
     def asked_upstream() -> Proxy:
         if proxy is None:
             raise Refusal(404, "no_upstream", "this server has no upstream; it was started for scoring only")
         return proxy
 
-    @app.post("/v1/score")
     async def score(request: Request) -> Response:
         """The verdict on one response (422 where it cannot be scored), or on each of `{"responses": [...]}`."""
         body = await read_json_body(request, settings)
         return _json(await _verdicts(body, scorer, settings))
 
-    @app.post("/v1/chat/completions")
     async def chat(request: Request) -> Response:
         """The upstream's answer, with its verdict."""
         return await asked_upstream()(request)
 
-    @app.get("/v1/models")
     async def models(request: Request) -> Response:
-        """The upstream's models, as it lists them."""
+        """The upstream's models, as it lists them, or what it says of one."""
         return await asked_upstream().models(request)
 
-    @app.get("/v1/models/{model:path}")
-    async def model(request: Request) -> Response:
-        """What the upstream says of one model."""
-        return await asked_upstream().models(request)
-
-    @app.get("/metrics")
-    async def counts() -> Response:
+    async def counts(_: Request) -> Response:
         """Counts and times, for Prometheus."""
         return Response(metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
 
-    @app.api_route("/healthz", methods=["GET", "HEAD"])
-    async def health() -> Response:
+    async def health(_: Request) -> Response:
         """That it is ready, and with which checkpoint."""
         return _json({"status": "ok", "checkpoint": scorer.digest, "upstream": proxy is not None})
 
-    return app
+    return Starlette(
+        routes=[
+            Route("/v1/score", score, methods=["POST"]),
+            Route("/v1/chat/completions", chat, methods=["POST"]),
+            Route("/v1/models", models),
+            Route("/v1/models/{model:path}", models),
+            Route("/metrics", counts),
+            Route("/healthz", health),
+        ],
+        middleware=[Middleware(Guard, settings=settings, metrics=metrics)],
+        exception_handlers={HTTPException: _unknown},
+        lifespan=lifespan,
+    )
 
 
-def _explain_errors(app: FastAPI, metrics: Metrics) -> None:
-    @app.exception_handler(Refusal)
-    async def refused(_: Request, refusal: Refusal) -> Response:
-        metrics.errors.labels(refusal.code).inc()
-        return refusal.response()
-
-    @app.exception_handler(HTTPException)
-    async def unknown(request: Request, error: HTTPException) -> Response:
-        code = {404: "unknown_endpoint", 405: "wrong_method"}.get(error.status_code, "refused")
-        message = f"there is no {request.method} at this address; there are {THERE}"
-        return Refusal(error.status_code, code, message, error.headers).response()
+async def _unknown(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    code = {404: "unknown_endpoint", 405: "wrong_method"}.get(error.status_code, "refused")
+    message = f"there is no {request.method} at this address; there are {THERE}"
+    return Refusal(error.status_code, code, message, error.headers).response()
 
 
 async def _verdicts(body: bytes, scorer: Scorer, settings: Settings) -> dict[str, Any]:
