@@ -333,7 +333,7 @@ def test_a_database_that_comes_back_gets_what_waited(
 
 def test_a_place_that_is_no_log_is_refused_with_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "other").write_text("no database, but some text that is long enough to be looked at" * 20)
-    with pytest.raises(LogError, match="score log .*other is damaged .*: move it away"):
+    with pytest.raises(LogError, match=r"score log .*other is damaged .*: move it away"):
         ScoreLog.open(tmp_path / "other")
     with pytest.raises(LogError, match="check its URL"):
         ScoreLog.open("postgresql+psycopg://u:secret@127.0.0.1:1/x")
