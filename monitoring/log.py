@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from metaprobe.monitoring import retention
 from metaprobe.monitoring.entry import Entry
 from metaprobe.monitoring.log_columns import CURRENT_LABELS, LogColumns, read_columns
 from metaprobe.monitoring.log_rows import MAX_TIME, SELECT, entry_of
@@ -220,6 +221,19 @@ class ScoreLog:
             labelled=labelled,
             ids=ids,
         )
+
+    def prune(self, days: float) -> int:
+        """Takes away answers older than `days`, and their labels; how many they were."""
+        return retention.prune(self.tables, days)
+
+    def delete(self, request_id: str, *, store: str | Path | None = None) -> bool:
+        """Takes away all that is known of one request; see `metaprobe.monitoring.retention.delete`."""
+        self.flush()
+        return retention.delete(self.tables, request_id, store=store)
+
+    def rotate(self, store: str | Path, *, days: float) -> int:
+        """Moves log-probabilities older than `days` to a run store; see `metaprobe.monitoring.retention.rotate`."""
+        return retention.rotate(self.tables, store, days=days)
 
 
 def _check_label(row: Mapping[str, Any]) -> None:

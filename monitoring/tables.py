@@ -38,6 +38,9 @@ class Tables(Protocol):
     def read_chunks(self, statement: str, values: Values | None = None) -> Iterator[Sequence[Row]]:
         """The same, `CHUNK` rows at a time. Raises `LogError`."""
 
+    def tidy(self) -> None:
+        """Lets go of what was deleted. Raises `LogError`."""
+
     def close(self) -> None:
         """Gives the connections back."""
 
@@ -91,6 +94,10 @@ class SqliteTables:
             while rows := cursor.fetchmany(CHUNK):
                 yield rows
 
+    def tidy(self) -> None:
+        with self._db.named():  # else deleted texts stay in the journal until it is written over
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
     def close(self) -> None:
         self._db.close()
 
@@ -138,6 +145,9 @@ class UrlTables:
         with self._named(), self._engine.connect() as connection:
             streamed = connection.execution_options(stream_results=True)
             yield from streamed.execute(self._text(statement), values or {}).partitions(CHUNK)
+
+    def tidy(self) -> None:
+        """Nothing: the database sees to it by itself."""
 
     def close(self) -> None:
         self._engine.dispose()
