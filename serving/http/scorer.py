@@ -86,7 +86,7 @@ class Scorer:
         if isinstance(response, (str, bytes, bytearray)):
             parsed = parse_body(response, top=self.uses_top)
         else:
-            parsed = parse_response(response)
+            parsed = parse_response(response, top=self.uses_top)
         allowance.take(len(parsed.logprobs))
         return self._predictor.predict(parsed)
 
