@@ -13,6 +13,7 @@ from serving_clients import LOGPROBS, Served
 
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.serving.http.app import create_app
+from metaprobe.serving.http.keys import Keys
 from metaprobe.serving.http.settings import Settings, SettingsError
 
 MORE_THAN_ZERO = """
@@ -292,5 +293,5 @@ def test_keys_that_protect_nothing_are_refused(
     monkeypatch.setenv("METAPROBE_API_KEY", keys)
     settings = Settings(checkpoint=Path("c"))
     with pytest.raises(SettingsError, match=said):
-        settings.api_keys()
+        Keys.of(settings)
     assert repr(keys) not in repr(settings) or not keys

@@ -26,7 +26,6 @@ def create_app(
         require(module, "serve")
     from metaprobe.serving.http.endpoints import application
 
-    settings.api_keys()  # the guard is built at the first request, which is too late to say that there are none
     # As a warning it would put names that callers choose into the log, and Python would remember each of them for ever.
     on_mismatch: OnMismatch = "note" if settings.on_mismatch == "warn" else settings.on_mismatch
     if predictor is None:

@@ -20,6 +20,7 @@ from metaprobe.serving.gating import Gates
 from metaprobe.serving.http.aside import aside
 from metaprobe.serving.http.connection import read_json_body
 from metaprobe.serving.http.guard import Guard
+from metaprobe.serving.http.keys import Keys
 from metaprobe.serving.http.metrics import Metrics
 from metaprobe.serving.http.proxy import Proxy
 from metaprobe.serving.http.refusal import Refusal
@@ -33,9 +34,9 @@ THERE = "POST /v1/score, POST /v1/chat/completions, GET /v1/models, GET /v1/mode
 
 def application(settings: Settings, predictor: QualityPredictor, gates: Gates | None) -> Starlette:
     """The application with everything it needs; see `metaprobe.serving.http.app.create_app`."""
-    metrics = Metrics()
+    metrics, keys = Metrics(), Keys.of(settings)
     scorer = Scorer(predictor, metrics, max_tokens=settings.max_scored_tokens)
-    proxy = Proxy(settings, scorer, gates, metrics) if settings.upstream else None
+    proxy = Proxy(settings, scorer, gates, keys, metrics) if settings.upstream else None
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -79,7 +80,7 @@ def application(settings: Settings, predictor: QualityPredictor, gates: Gates | 
             Route("/metrics", counts),
             Route("/healthz", health),
         ],
-        middleware=[Middleware(Guard, settings=settings, metrics=metrics)],
+        middleware=[Middleware(Guard, settings=settings, keys=keys, metrics=metrics)],
         exception_handlers={HTTPException: _unknown},
         lifespan=lifespan,
     )

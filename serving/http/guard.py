@@ -1,7 +1,5 @@
 """The door: who may come in, how many at once, and what is noted of a visit. Plain ASGI, around the application."""
 
-import hashlib
-import hmac
 import logging
 import re
 import time
@@ -11,6 +9,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from metaprobe.serving.http.headers import KEY_HEADER, REQUEST_ID
+from metaprobe.serving.http.keys import ANYONE, Caller, KeyLimits, Keys
 from metaprobe.serving.http.metrics import Metrics
 from metaprobe.serving.http.refusal import Refusal
 from metaprobe.serving.http.scorer import log_unexpected
@@ -31,18 +30,19 @@ class Guard:
     What is logged is the id, the address (one of ours, never what a caller wrote), the status and the time.
     """
 
-    def __init__(self, app: ASGIApp, *, settings: Settings, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, *, settings: Settings, keys: Keys, metrics: Metrics) -> None:
         self._app = app
         self._settings = settings
         self._metrics = metrics
-        self._keys = tuple(hashlib.sha256(key.encode()).digest() for key in settings.api_keys())
+        self._keys = keys
+        self._limits = KeyLimits()
         self._in_flight = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        started, status = time.perf_counter(), 0
+        started, status, caller = time.perf_counter(), 0, None
         headers = Headers(scope=scope)
         given = headers.get("x-request-id", "")
         identity = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
@@ -63,7 +63,10 @@ class Guard:
         self._in_flight += bounded
         try:
             try:
-                self._check(headers, endpoint, bounded)
+                asking = self._check(headers, endpoint, bounded)
+                if bounded:
+                    self._limits.enter(asking)
+                    caller = asking
                 await self._app(scope, receive, marked)
             except Refusal as refusal:
                 self._metrics.errors.labels(refusal.code).inc()
@@ -79,10 +82,14 @@ class Guard:
             )
         finally:
             self._in_flight -= bounded
+            if caller is not None:
+                self._limits.leave(caller)
+                self._metrics.key_requests.labels(caller.name, str(status or 499)).inc()
             self._metrics.requests.labels(endpoint, str(status or 499)).inc()
             logger.info("%s %s %d %.1f ms", identity, endpoint, status or 499, 1e3 * (time.perf_counter() - started))
 
-    def _check(self, headers: Headers, endpoint: str, bounded: bool) -> None:
+    def _check(self, headers: Headers, endpoint: str, bounded: bool) -> Caller:
+        """Who asks. Raises `Refusal` where he may not."""
         settings = self._settings
         if "content-length" in headers and "transfer-encoding" in headers:
             # Whoever stands in front may have taken the other one for the body's end, and the rest for a new request.
@@ -91,7 +98,8 @@ class Guard:
         if not settings.auth and not is_loopback(_host_name(headers.get("host", ""))):
             # A name that someone else made point here would let a page in this machine's browser use the server.
             raise Refusal(403, "bad_host", "without keys, only requests to localhost are answered")
-        if settings.auth and endpoint != OPEN and not self._known(headers):
+        caller = ANYONE if not settings.auth or endpoint == OPEN else self._caller(headers)
+        if caller is None:
             raise Refusal(
                 401,
                 "invalid_api_key",
@@ -105,18 +113,15 @@ class Guard:
                 f"{settings.max_concurrency} requests are in flight; try again in {settings.retry_after_s} s",
                 {"retry-after": str(settings.retry_after_s)},
             )
+        return caller
 
-    def _known(self, headers: Headers) -> bool:
+    def _caller(self, headers: Headers) -> Caller | None:
         key = headers.get(KEY_HEADER)
         if key is None:
             scheme, _, key = headers.get("authorization", "").partition(" ")
             if scheme.lower() != "bearer":
-                return False
-        digest = hashlib.sha256(key.strip().encode()).digest()
-        found = False
-        for known in self._keys:  # all of them, always: the time must not reveal which one it was
-            found |= hmac.compare_digest(digest, known)
-        return found
+                return None
+        return self._keys.caller(key)
 
 
 class _Broken(Exception):

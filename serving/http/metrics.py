@@ -1,4 +1,4 @@
-"""What is counted. Numbers only: no text, no model name, nothing that a caller chose."""
+"""What is counted. Numbers only: no text, nothing that a caller chose. Names are those that the server was given."""
 
 import os
 
@@ -17,6 +17,9 @@ class Metrics:
     def __init__(self) -> None:
         self._registry = known = CollectorRegistry()
         self.requests = Counter("metaprobe_requests", "Requests answered.", ["endpoint", "status"], registry=known)
+        self.key_requests = Counter(
+            "metaprobe_key_requests", "Requests answered, by the name of the key.", ["key", "status"], registry=known
+        )
         self.errors = Counter("metaprobe_errors", "What went wrong, by code.", ["code"], registry=known)
         self.upstream_seconds = Histogram(
             "metaprobe_upstream_seconds", "From asking the upstream to its last byte.", registry=known, buckets=_SECONDS

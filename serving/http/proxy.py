@@ -17,6 +17,7 @@ from metaprobe.serving.gating import Gates
 from metaprobe.serving.http.aside import aside
 from metaprobe.serving.http.connection import read_json_body, while_connected
 from metaprobe.serving.http.headers import REASON, to_caller, to_upstream
+from metaprobe.serving.http.keys import Keys
 from metaprobe.serving.http.metrics import Metrics
 from metaprobe.serving.http.refusal import Refusal
 from metaprobe.serving.http.scorer import Scorer
@@ -33,13 +34,13 @@ EVENTS = "text/event-stream"
 class Proxy:
     """Answers requests for chat completions by asking the upstream, and only it."""
 
-    def __init__(self, settings: Settings, scorer: Scorer, gates: Gates | None, metrics: Metrics) -> None:
+    def __init__(self, settings: Settings, scorer: Scorer, gates: Gates | None, keys: Keys, metrics: Metrics) -> None:
         self._settings = settings
         self._scorer = scorer
         self._gates = gates
         self._metrics = metrics
         self._upstream_key = settings.upstream_key()
-        self._own_keys = frozenset(settings.api_keys())
+        self._own_keys = keys
         self._top = settings.top_logprobs if scorer.uses_top else 0
         self._client = UpstreamClient(settings)
 

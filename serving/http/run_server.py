@@ -31,6 +31,7 @@ LOGGING: dict[str, Any] = {
 def serve(settings: Settings) -> None:
     """Serves until SIGINT or SIGTERM; requests in flight are then finished, for `grace_s` at most."""
     require("uvicorn", "serve")
+    require("httptools", "serve")
     if settings.workers == 1:
         from uvicorn import Server
 

@@ -10,7 +10,6 @@ from urllib.parse import urlsplit
 
 from metaprobe.records.errors import RecordError
 
-MIN_KEY_LENGTH = 16
 HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 NEVER_FORWARDED = frozenset(
     "host content-length content-type accept-encoding connection transfer-encoding cookie authorization upgrade te "
@@ -57,7 +56,13 @@ class Settings:
     auth: bool = True
     """Whether callers need a key; without, only a loopback `host` is taken."""
     api_key_env: str = "METAPROBE_API_KEY"
-    """Environment variable with the callers' keys, separated by commas or white space."""
+    """Environment variable with the callers' keys, each KEY or NAME=KEY, separated by commas or white space."""
+    keys_file: Path | None = None
+    """TOML with a table a caller: `[NAME]`, `key` or its `sha256`, and if need be `per_minute` and `in_flight`."""
+    key_per_minute: float | None = None
+    """Requests of one key in a minute, in one worker, where the file says nothing else; None for any number."""
+    key_in_flight: int | None = None
+    """Requests of one key that are answered at one time, in one worker; None for any number."""
     upstream_key_env: str = "METAPROBE_UPSTREAM_KEY"
     """Environment variable with the key for the upstream; where it is empty, the caller's own is forwarded."""
     forward_headers: tuple[str, ...] = ()
@@ -96,6 +101,10 @@ class Settings:
         for name in _POSITIVE:
             if not getattr(self, name) > 0:
                 raise SettingsError(f"{name} is {getattr(self, name)}; expected more than 0")
+        for name in ("key_per_minute", "key_in_flight"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise SettingsError(f"{name} is {value}; expected more than 0, or None")
         for name, alpha in (("gate_stop", self.gate_stop), ("gate_escalate", self.gate_escalate)):
             if alpha is not None and not 0 < alpha < 1:
                 raise SettingsError(f"{name} is {alpha}; expected a share between 0 and 1")
@@ -138,25 +147,6 @@ class Settings:
     def models_url(self) -> str:
         """Where clients look which models there are, and below it one of them. No third address is ever asked."""
         return self.upstream.rstrip("/") + "/models"
-
-    def api_keys(self) -> tuple[str, ...]:
-        """The callers' keys, from the environment; empty where none are needed."""
-        if not self.auth:
-            return ()
-        keys = tuple(os.environ.get(self.api_key_env, "").replace(",", " ").split())
-        if not keys:
-            raise SettingsError(
-                f"no key for callers: put one or several (separated by commas) into the environment variable "
-                f"{self.api_key_env}, or switch authentication off (--no-auth; loopback only)"
-            )
-        if any(len(key) < MIN_KEY_LENGTH for key in keys):
-            raise SettingsError(
-                f"{self.api_key_env} holds a key of fewer than {MIN_KEY_LENGTH} characters, which can be guessed;"
-                " `python -c 'import secrets; print(secrets.token_urlsafe(32))'` makes one that cannot"
-            )
-        if not all(key.isascii() for key in keys):
-            raise SettingsError(f"{self.api_key_env} holds a key with characters that no header can carry (not ASCII)")
-        return keys
 
     def upstream_key(self) -> str:
         """The key for the upstream, from the environment; empty where the caller's own is forwarded."""

@@ -67,6 +67,10 @@ class ScoredStream:
         """What to pass on: the events that are whole by now."""
         started = time.perf_counter()
         self._bytes += len(data)
+        if self._bytes > self._max_bytes:
+            self._give_up(f"the answer is longer than {self._max_bytes} bytes")
+            self._choices.clear()
+            self._plain = None
         out = []
         for event in self._events.feed(data):
             out.append(self._passed(event))
@@ -76,10 +80,6 @@ class ScoredStream:
         if self._events.pending > MAX_EVENT_BYTES:
             self._give_up("an event of the stream was too long to be read")
             out.append(self._events.rest())
-        if self._bytes > self._max_bytes:
-            self._give_up(f"the answer is longer than {self._max_bytes} bytes")
-            self._choices.clear()
-            self._plain = None
         self.seconds += time.perf_counter() - started
         return b"".join(out)
 
