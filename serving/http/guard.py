@@ -6,6 +6,7 @@ import time
 import uuid
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from metaprobe.serving.http.headers import KEY_HEADER, REQUEST_ID
@@ -17,11 +18,22 @@ from metaprobe.serving.http.settings import Settings, is_loopback
 
 logger = logging.getLogger(__name__)
 
-ENDPOINTS = ("/v1/score", "/v1/chat/completions", "/v1/models", "/metrics", "/healthz")
-OPEN = "/healthz"
-"""The one address that needs no key."""
+ENDPOINTS = (
+    *(f"/v1/{name}" for name in "score chat/completions completions responses embeddings models".split()),
+    *(f"/{name}" for name in "metrics healthz livez readyz openapi.json".split()),
+)
+OPEN = ("/healthz", "/livez", "/readyz")
+"""The addresses that need no key."""
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+
+
+_IDENTITY = "metaprobe.request_id"
+
+
+def request_id(request: Request) -> str:
+    """The request's id, which its caller chose or the guard made; empty where it came past the guard."""
+    return str(request.scope.get(_IDENTITY, ""))
 
 
 class Guard:
@@ -46,8 +58,9 @@ class Guard:
         headers = Headers(scope=scope)
         given = headers.get("x-request-id", "")
         identity = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+        scope = {**scope, _IDENTITY: identity}
         if not given:  # the upstream is to log the same one
-            scope = {**scope, "headers": [*scope["headers"], (b"x-request-id", identity.encode())]}
+            scope["headers"] = [*scope["headers"], (b"x-request-id", identity.encode())]
         endpoint = _endpoint(scope["path"])
 
         async def marked(message: Message) -> None:
@@ -98,7 +111,7 @@ class Guard:
         if not settings.auth and not is_loopback(_host_name(headers.get("host", ""))):
             # A name that someone else made point here would let a page in this machine's browser use the server.
             raise Refusal(403, "bad_host", "without keys, only requests to localhost are answered")
-        caller = ANYONE if not settings.auth or endpoint == OPEN else self._caller(headers)
+        caller = ANYONE if not settings.auth or endpoint in OPEN else self._caller(headers)
         if caller is None:
             raise Refusal(
                 401,

@@ -35,6 +35,14 @@ class Metrics:
         )
         self.flagged = Counter("metaprobe_flagged", "Answers whose score lay below the threshold.", registry=known)
         self.abstained = Counter("metaprobe_abstained", "Answers without a score.", registry=known)
+        self.verdicts = Counter("metaprobe_verdicts", "Verdicts, by who gave them.", ["role"], registry=known)
+        self.shadow_difference = Histogram(
+            "metaprobe_shadow_difference",
+            "How far the scores of a checkpoint and of that in its shadow are apart.",
+            registry=known,
+            buckets=(0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1),
+        )
+        self.reloads = Counter("metaprobe_reloads", "Reloads of the checkpoints.", ["outcome"], registry=known)
         self.gated = Counter("metaprobe_gated", "Streams the gate acted on.", ["action"], registry=known)
 
     def exposition(self) -> bytes:

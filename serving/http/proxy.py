@@ -7,7 +7,7 @@ with its status and body.
 
 import time
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -16,119 +16,129 @@ from starlette.types import Receive, Scope, Send
 from metaprobe.serving.gating import Gates
 from metaprobe.serving.http.aside import aside
 from metaprobe.serving.http.connection import read_json_body, while_connected
-from metaprobe.serving.http.headers import REASON, to_caller, to_upstream
-from metaprobe.serving.http.keys import Keys
+from metaprobe.serving.http.guard import request_id
+from metaprobe.serving.http.headers import REASON, to_caller
+from metaprobe.serving.http.judges import Office
 from metaprobe.serving.http.metrics import Metrics
 from metaprobe.serving.http.refusal import Refusal
 from metaprobe.serving.http.scorer import Scorer
 from metaprobe.serving.http.settings import Settings
 from metaprobe.serving.http.streamed_answer import ScoredStream
-from metaprobe.serving.http.upstream import UpstreamAnswer, UpstreamClient
+from metaprobe.serving.http.upstream import UpstreamAnswer, UpstreamClient, redirect
 from metaprobe.serving.http.wire import UNREADABLE, ChatRequest, asked, choices_of, hide, with_verdicts
 
 REFUSED = (400, 403, 422)
 """Statuses with which an upstream may refuse log-probabilities; the request is then sent again as it came."""
 EVENTS = "text/event-stream"
+CHAT = "/chat/completions"
 
 
 class Proxy:
     """Answers requests for chat completions by asking the upstream, and only it."""
 
-    def __init__(self, settings: Settings, scorer: Scorer, gates: Gates | None, keys: Keys, metrics: Metrics) -> None:
+    def __init__(
+        self, settings: Settings, office: Office, gates: Gates | None, client: UpstreamClient, metrics: Metrics
+    ) -> None:
         self._settings = settings
-        self._scorer = scorer
+        self._office = office
         self._gates = gates
+        self._client = client
         self._metrics = metrics
-        self._upstream_key = settings.upstream_key()
-        self._own_keys = keys
-        self._top = settings.top_logprobs if scorer.uses_top else 0
-        self._client = UpstreamClient(settings)
-
-    async def close(self) -> None:
-        await self._client.close()
 
     async def __call__(self, request: Request) -> Response:
         """The upstream's answer with a verdict. Raises `Refusal` where there is none."""
         body = await read_json_body(request, self._settings)
         started = time.perf_counter()
-        question = await aside(len(body), lambda: asked(body, top_logprobs=self._top))
-        headers, url = self._headers(request), _with_query(self._settings.chat_url, request)
+        judges = self._office.now
+        top = self._settings.top_logprobs if judges.uses_top else 0
+        question = await aside(len(body), lambda: asked(body, top_logprobs=top))
+        scorer = judges.pick(question.model, request_id(request))
         own = time.perf_counter() - started
-        return await while_connected(request.receive, self._answer(url, question, headers, own))
+        return await while_connected(request.receive, self._answer(request, question, scorer, own))
 
     async def models(self, request: Request) -> Response:
         """The upstream's list of models, or what it says of one, as it is."""
-        url = _with_query(_with_model(self._settings.models_url, request), request)
-        answer = await self._client.send("GET", url, None, self._headers(request))
+        answer = await self._client.ask(request, "GET", _model_path(request), None)
         body = await answer.whole(self._settings.max_answer_bytes)
         if 300 <= answer.status < 400:
-            raise _redirect(answer)
+            raise redirect(answer)
         return Response(body, answer.status, to_caller(answer.headers))
 
-    def _headers(self, request: Request) -> dict[str, str]:
-        return to_upstream(
-            request.headers,
-            upstream_key=self._upstream_key,
-            own_keys=self._own_keys,
-            more=self._settings.forward_headers,
-        )
-
-    async def _answer(self, url: str, question: ChatRequest, headers: dict[str, str], own: float) -> Response:
+    async def _answer(self, request: Request, question: ChatRequest, scorer: Scorer, own: float) -> Response:
         started = time.perf_counter()
-        answer = await self._client.send("POST", url, question.sent, headers)
+        answer = await self._client.ask(request, "POST", CHAT, question.sent)
         refused = ""
         if question.changed and answer.status in REFUSED:
             # Perhaps it is what the caller has not asked for that it refuses: log-probabilities, or alternatives.
             if not question.wants_logprobs:
                 refused = f"the upstream refused to give log-probabilities (status {answer.status})"
             answer.close()
-            answer = await self._client.send("POST", url, question.body, headers)
+            answer = await self._client.ask(request, "POST", CHAT, question.body)
         passed = to_caller(answer.headers)
         if answer.status == 200 and answer.content_type.startswith(EVENTS):
             stream = ScoredStream(
-                self._scorer,
+                scorer,
                 question,
                 self._gates,
                 gated_reason=self._settings.gate_finish_reason,
                 max_bytes=self._settings.max_answer_bytes,
                 no_logprobs=refused,
             )
-            return _Streaming(answer, stream, passed, self._metrics, started, own)
+            return Streaming(answer, stream, passed, self._metrics, started, own)
         body = await answer.whole(self._settings.max_answer_bytes)
         done = time.perf_counter()
         self._metrics.upstream_seconds.observe(done - started)
         if 300 <= answer.status < 400:
-            raise _redirect(answer)
+            raise redirect(answer)
         if answer.status != 200:
             self._metrics.errors.labels("upstream_status").inc()
             return Response(body, answer.status, passed)
-        body, reason = await aside(len(body), partial(self._score, body, question, refused))
+        body, reason = await aside(len(body), partial(_score, body, question, scorer, refused))
         if reason:
             passed[REASON] = reason
         self._metrics.added_seconds.observe(own + time.perf_counter() - done)
         return Response(body, answer.status, passed)
 
-    def _score(self, body: bytes, question: ChatRequest, refused: str) -> tuple[bytes, str]:
-        """The answer with its verdict; else as it came, and why."""
-        try:
-            choices = choices_of(body)
-        except UNREADABLE:
-            reason = "the upstream's answer is not a JSON object"
-            self._scorer.none(reason)
-            return body, reason
-        verdicts: list[dict[str, Any]] = [
-            self._scorer.none(refused) if refused else self._scorer.verdict(choice) for choice in choices
-        ]
-        return with_verdicts(hide(body, question), verdicts), ""
+
+def _score(body: bytes, question: ChatRequest, scorer: Scorer, refused: str) -> tuple[bytes, str]:
+    """The answer with its verdict; else as it came, and why."""
+    try:
+        choices = choices_of(body)
+    except UNREADABLE:
+        reason = "the upstream's answer is not a JSON object"
+        scorer.none(reason)
+        return body, reason
+    verdicts: list[dict[str, Any]] = [scorer.none(refused) if refused else scorer.verdict(choice) for choice in choices]
+    return with_verdicts(hide(body, question), verdicts), ""
 
 
-class _Streaming(Response):
+class PassingStream(Protocol):
+    """Reads along while a stream passes."""
+
+    seconds: float
+    """Time spent on it."""
+
+    @property
+    def action(self) -> str:
+        """How the gate ended the answer; empty as long as it has not."""
+
+    def feed(self, data: bytes) -> bytes:
+        """What to pass on for what came."""
+
+    def end(self) -> bytes:
+        """What to pass on when the upstream has closed the stream in good order."""
+
+    def cut(self, status: int, code: str, message: str) -> bytes:
+        """What to pass on when it broke."""
+
+
+class Streaming(Response):
     """Passes events on as they come, closes the upstream when the caller is gone, and ends with the verdict."""
 
     def __init__(
         self,
         answer: UpstreamAnswer,
-        stream: ScoredStream,
+        stream: PassingStream,
         headers: dict[str, str],
         metrics: Metrics,
         started: float,
@@ -170,22 +180,12 @@ class _Streaming(Response):
         await send({"type": "http.response.body", "body": last, "more_body": False})
 
 
-def _with_query(url: str, request: Request) -> str:
-    """The address with what the caller wrote behind the question mark (`?api-version=...`)."""
-    query: bytes = request.scope["query_string"]
-    return f"{url}?{query.decode('latin-1')}" if query else url
-
-
-def _with_model(models: str, request: Request) -> str:
-    """The address of the model that the caller names, as it was written; of the list where none is named."""
+def _model_path(request: Request) -> str:
+    """The path of the model that the caller names, as it was written; of the list where none is named."""
     if "model" not in request.path_params:
-        return models
+        return "/models"
     # A step up would reach an address that is none of the two that are ever asked.
     if {"", ".", ".."} & set(request.path_params["model"].replace("\\", "/").split("/")):
         raise Refusal(404, "unknown_model", "this is no name of a model")
     written: bytes = request.scope["raw_path"].partition(b"/models/")[2]
-    return f"{models}/{written.decode('latin-1')}"
-
-
-def _redirect(answer: UpstreamAnswer) -> Refusal:
-    return Refusal(502, "upstream_redirect", f"the upstream redirects (status {answer.status}); it is not followed")
+    return f"/models/{written.decode('latin-1')}"

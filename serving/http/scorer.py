@@ -2,14 +2,15 @@
 
 import logging
 import traceback
-from dataclasses import asdict
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.verdict import Verdict
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.openai_format import parse_response
+from metaprobe.records.openai_format import ParsedResponse, parse_response
 from metaprobe.records.raw_body import parse_body
 from metaprobe.serving.http.metrics import Metrics
 
@@ -35,44 +36,100 @@ class Allowance:
             raise InvalidResponse(f"{self.asked} tokens to score, and at most {self.most} are scored in one request")
 
 
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What was said of one answer, and the answer."""
+
+    verdict: Verdict
+    parsed: ParsedResponse | None
+    """None where it could not be read, or was ended by the gate."""
+    shadow: bool = False
+    """Whether the caller does not get this verdict: it is only compared with the one that he gets."""
+
+
+Record = Callable[[Judged], None]
+"""Takes down a verdict of one request, and after it that of the checkpoint in the shadow."""
+
+
 class Scorer:
     """A predictor that counts what it says, and never loses an answer to what it cannot say."""
 
-    def __init__(self, predictor: QualityPredictor, metrics: Metrics, *, max_tokens: int) -> None:
+    def __init__(
+        self,
+        predictor: QualityPredictor,
+        metrics: Metrics,
+        *,
+        max_tokens: int = 1 << 20,
+        role: str = "judge",
+        shadow: "Scorer | None" = None,
+    ) -> None:
+        """`shadow`: what scores the same answers, for comparison only. `role`: as what this one is counted."""
         self._predictor = predictor
+        self._role = role
+        self._shadow = shadow
         self._metrics = metrics
         self._max_tokens = max_tokens
         self.digest = predictor.checkpoint.digest
-        self.uses_top: bool = predictor.schema.uses_top
+        self.uses_top: bool = predictor.schema.uses_top or (shadow is not None and shadow.uses_top)
+        """Whether alternatives are read, here or in the shadow."""
 
     def allowance(self) -> Allowance:
         """What one request may have scored."""
         return Allowance(self._max_tokens)
 
-    def verdict(self, response: object, allowance: Allowance | None = None) -> dict[str, Any]:
+    def verdict(
+        self, response: object, allowance: Allowance | None = None, record: Record | None = None
+    ) -> dict[str, Any]:
         """The verdict on whatever `QualityPredictor.predict` takes; `score` null and a reason where there is none.
 
-        `allowance`: shared by the responses of one request; without it, each has its own.
+        `allowance`: shared by the responses of one request; without it, each has its own. `record`: takes it down.
         """
+        parsed = None
         try:
-            return self.counted(self._predict(response, allowance or self.allowance()))
+            parsed = self._parse(response)
+            (allowance or self.allowance()).take(len(parsed.logprobs))
+            verdict = self._predictor.predict(parsed)
         except (InvalidResponse, ContractMismatch) as error:
-            return self.none(str(error))
+            verdict = self._no_verdict(str(error))
         except Exception as error:  # the answer is paid for, and must reach its caller whatever is wrong here
             log_unexpected(logger, "scoring", error)
             self._metrics.errors.labels("scoring").inc()
-            return self.none(f"scoring failed ({type(error).__name__}); the server's log has more")
+            verdict = self._no_verdict(f"scoring failed ({type(error).__name__}); the server's log has more")
+        said = self._counted(verdict, parsed, record)
+        if self._shadow is not None and parsed is not None:
+            self._shadow._follow(verdict, parsed, record)
+        return said
 
-    def none(self, reason: str) -> dict[str, Any]:
+    def none(self, reason: str, record: Record | None = None) -> dict[str, Any]:
         """No verdict, and why."""
-        return self.counted(Verdict(None, {}, None, None, None, self.digest, reason))
+        return self._counted(self._no_verdict(reason), None, record)
 
-    def stopped(self, score: float | None, reason: str) -> dict[str, Any]:
+    def stopped(self, score: float | None, reason: str, record: Record | None = None) -> dict[str, Any]:
         """The verdict on an answer that the gate ended: the gate's own, for the predictor knows only finished ones."""
-        return self.counted(Verdict(score, {}, None, True, None, self.digest, reason))
+        return self._counted(Verdict(score, {}, None, True, None, self.digest, reason), None, record)
 
-    def counted(self, verdict: Verdict) -> dict[str, Any]:
-        """The verdict as JSON, and in the metrics."""
+    def _no_verdict(self, reason: str) -> Verdict:
+        return Verdict(None, {}, None, None, None, self.digest, reason)
+
+    def _follow(self, given: Verdict, parsed: ParsedResponse, record: Record | None) -> None:
+        """Scores what another has scored, for comparison. Never raises: nobody waits for this."""
+        try:
+            verdict = self._predictor.predict(parsed)
+        except Exception as error:
+            log_unexpected(logger, "scoring in the shadow", error)
+            self._metrics.errors.labels("shadow").inc()
+            return
+        self._metrics.verdicts.labels(self._role).inc()
+        if verdict.score is not None and given.score is not None:
+            self._metrics.shadow_difference.observe(abs(verdict.score - given.score))
+        if record is not None:
+            record(Judged(verdict, parsed, shadow=True))
+
+    def _counted(self, verdict: Verdict, parsed: ParsedResponse | None, record: Record | None) -> dict[str, Any]:
+        """The verdict as JSON, in the metrics, and taken down."""
+        self._metrics.verdicts.labels(self._role).inc()
+        if record is not None:
+            record(Judged(verdict, parsed))
         if verdict.score is None:
             self._metrics.abstained.inc()
         else:
@@ -82,13 +139,10 @@ class Scorer:
         # A reason may quote half of a surrogate pair, which JSON text can hold and UTF-8 cannot.
         return {**asdict(verdict), "reason": verdict.reason.encode("utf-8", "backslashreplace").decode()}
 
-    def _predict(self, response: object, allowance: Allowance) -> Verdict:
+    def _parse(self, response: object) -> ParsedResponse:
         if isinstance(response, (str, bytes, bytearray)):
-            parsed = parse_body(response, top=self.uses_top)
-        else:
-            parsed = parse_response(response, top=self.uses_top)
-        allowance.take(len(parsed.logprobs))
-        return self._predictor.predict(parsed)
+            return parse_body(response, top=self.uses_top)
+        return parse_response(response, top=self.uses_top)
 
 
 def log_unexpected(log: logging.Logger, where: str, error: BaseException) -> None:

@@ -33,7 +33,19 @@ class Settings:
     """Everything about one server. Raises `SettingsError` for what cannot be meant."""
 
     checkpoint: Path | str
-    """Of a quality predictor: a folder, `bundled:NAME` or `hub:OWNER/NAME@REVISION`."""
+    """Of a quality predictor: a folder, `bundled:NAME` or `hub:OWNER/NAME@REVISION`; judges every model's answers.
+
+    With a name before it (`NAME=CHECKPOINT`) those of that model, and of all that have no checkpoint of their own."""
+    more_checkpoints: tuple[str, ...] = ()
+    """Further ones, each for the model NAME (`NAME=CHECKPOINT`), or for those that it was trained on."""
+    pins: Path | None = None
+    """File of lines `[NAME=]CHECKPOINT SHA256`, which count for more than the above and are read when they change."""
+    shadows: tuple[str, ...] = ()
+    """`[NAME=]CHECKPOINT`: scores the same answers as the model's checkpoint, for comparison only."""
+    canaries: tuple[str, ...] = ()
+    """`[NAME=]CHECKPOINT`: judges a share of the requests in place of the model's checkpoint."""
+    canary_share: float = 0.05
+    """That share, in [0, 1]."""
     sha256: str | None = None
     """Digest of the checkpoint, from its author; of the gate, `gate_sha256`."""
     gate_sha256: str | None = None
@@ -105,6 +117,8 @@ class Settings:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise SettingsError(f"{name} is {value}; expected more than 0, or None")
+        if not 0 <= self.canary_share <= 1:
+            raise SettingsError(f"canary_share is {self.canary_share}; expected a share from 0 to 1")
         for name, alpha in (("gate_stop", self.gate_stop), ("gate_escalate", self.gate_escalate)):
             if alpha is not None and not 0 < alpha < 1:
                 raise SettingsError(f"{name} is {alpha}; expected a share between 0 and 1")

@@ -3,12 +3,15 @@
 import asyncio
 import io
 import logging
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 
 import aiohttp
+from starlette.requests import Request
 from yarl import URL
 
+from metaprobe.serving.http.headers import to_upstream
+from metaprobe.serving.http.keys import Keys
 from metaprobe.serving.http.refusal import Refusal
 from metaprobe.serving.http.settings import Settings
 
@@ -57,12 +60,27 @@ class UpstreamAnswer:
 class UpstreamClient:
     """Connections to the upstream. No redirect is followed, no cookie kept, nothing taken from the environment."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, keys: Keys) -> None:
         self._settings = settings
+        self._keys = keys
+        self._base = settings.upstream.rstrip("/")
+        self._upstream_key = settings.upstream_key()
         self._session: aiohttp.ClientSession | None = None
 
-    async def send(self, method: str, url: str, body: bytes | None, headers: Mapping[str, str]) -> UpstreamAnswer:
-        """Asks, and waits for the answer's header. `url` is taken as it is written. Raises `Refusal`."""
+    async def ask(self, request: Request, method: str, path: str, body: bytes | None) -> UpstreamAnswer:
+        """Asks what a caller asks, and waits for the answer's header. Raises `Refusal`.
+
+        `path`: below the upstream's base address, as it is written. With it goes what stands behind the question mark
+        (`?api-version=...`), and those of the caller's headers that may.
+        """
+        query: bytes = request.scope["query_string"]
+        url = f"{self._base}{path}" + (f"?{query.decode('latin-1')}" if query else "")
+        headers = to_upstream(
+            request.headers,
+            upstream_key=self._upstream_key,
+            own_keys=self._keys,
+            more=self._settings.forward_headers,
+        )
         data = io.BytesIO(body) if body is not None and len(body) > LARGE_BYTES else body
         with _explained(self._settings.timeout_s):
             answer = await self._opened().request(
@@ -106,3 +124,8 @@ def _explained(timeout_s: float) -> Iterator[None]:
     except (aiohttp.ClientError, OSError) as error:
         message = "the upstream closed the connection before its answer was whole"
         raise Refusal(502, "upstream_cut", message) from error
+
+
+def redirect(answer: UpstreamAnswer) -> Refusal:
+    """The upstream sends the caller elsewhere, and he has no business there."""
+    return Refusal(502, "upstream_redirect", f"the upstream redirects (status {answer.status}); it is not followed")

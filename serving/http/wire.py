@@ -37,6 +37,8 @@ class ChatRequest:
     """Whether more than one answer was asked for."""
     wants_logprobs: bool
     wants_top: bool
+    model: str = ""
+    """As the caller names it."""
 
     @property
     def changed(self) -> bool:
@@ -59,7 +61,22 @@ def asked(body: bytes, *, top_logprobs: int) -> ChatRequest:
         fields["top_logprobs"] = Raw(str(max(1, top_logprobs)).encode())
         sent = _encode(fields)
     several = _given(fields, "n") and bytes(fields["n"]).strip() != b"1"
-    return ChatRequest(body, sent, several, wants_logprobs, wants_top)
+    return ChatRequest(body, sent, several, wants_logprobs, wants_top, _text(fields.get("model")))
+
+
+def model_of(body: bytes) -> str:
+    """The model that a request names; empty where it names none."""
+    try:
+        return _text(_object.decode(body).get("model"))
+    except UNREADABLE:
+        return ""
+
+
+def _text(value: Raw | None) -> str:
+    try:
+        return "" if value is None else msgspec.json.decode(value, type=str)
+    except UNREADABLE:
+        return ""
 
 
 def _given(fields: Object, name: str) -> bool:
