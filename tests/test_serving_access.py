@@ -212,7 +212,7 @@ def test_neither_proxies_nor_passwords_of_the_machine_are_used(
 # Settings
 
 
-@pytest.mark.parametrize(("method", "path", "status"), [("GET", "/v1/score", 405), ("POST", "/v1/completions", 404)])
+@pytest.mark.parametrize(("method", "path", "status"), [("GET", "/v1/score", 405), ("POST", "/v1/images", 404)])
 def test_an_address_that_is_not_there_is_answered_with_those_that_are(
     served: Served, method: str, path: str, status: int
 ) -> None:

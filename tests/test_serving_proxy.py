@@ -14,6 +14,7 @@ from served import TOKENS, Upstream, chunks, completion
 from serving_clients import LOGPROBS, TEXT, Served, verdict_in, verdict_of
 
 from metaprobe.probes.quality import QualityPredictor
+from metaprobe.serving.http.keys import Keys
 from metaprobe.serving.http.settings import Settings
 from metaprobe.serving.http.sse import EventSplitter, data_of, with_data
 from metaprobe.serving.http.upstream import UpstreamClient
@@ -253,7 +254,7 @@ def test_the_upstream_is_waited_for_as_the_settings_say_and_connections_to_it_ar
     settings = Settings(checkpoint="c", upstream="http://u/v1", timeout_s=9, connect_timeout_s=2)
 
     async def opened() -> aiohttp.ClientSession:
-        client = UpstreamClient(settings)
+        client = UpstreamClient(settings, Keys(()))
         session = client._opened()
         await client.close()
         return session

@@ -4,17 +4,20 @@ import logging
 import re
 import time
 import uuid
+from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from metaprobe.serving.http.headers import KEY_HEADER, REQUEST_ID
+from metaprobe.serving.http.json_log import FIELDS
 from metaprobe.serving.http.keys import ANYONE, Caller, KeyLimits, Keys
 from metaprobe.serving.http.metrics import Metrics
 from metaprobe.serving.http.refusal import Refusal
 from metaprobe.serving.http.scorer import log_unexpected
 from metaprobe.serving.http.settings import Settings, is_loopback
+from metaprobe.serving.http.tracing import NoSpans, Spans, Trace
 
 logger = logging.getLogger(__name__)
 
@@ -49,19 +52,26 @@ class Guard:
         self._keys = keys
         self._limits = KeyLimits()
         self._in_flight = 0
+        self._spans = Spans() if settings.otel else NoSpans()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        started, status, caller = time.perf_counter(), 0, None
         headers = Headers(scope=scope)
         given = headers.get("x-request-id", "")
         identity = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
-        scope = {**scope, _IDENTITY: identity}
-        if not given:  # the upstream is to log the same one
-            scope["headers"] = [*scope["headers"], (b"x-request-id", identity.encode())]
         endpoint = _endpoint(scope["path"])
+        with self._spans.span(endpoint, headers.get("traceparent", "")) as (trace, known):
+            # The upstream is to log the same id and trace.
+            passed = [pair for pair in scope["headers"] if pair[0] not in (b"traceparent", b"x-request-id")]
+            named = ((b"x-request-id", given or identity), (b"traceparent", trace.traceparent))
+            passed += [(name, value.encode("latin-1")) for name, value in named]
+            await self._answer({**scope, "headers": passed, _IDENTITY: identity}, receive, send, trace, known)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, trace: Trace, known: dict[str, Any]) -> None:
+        started, status, caller = time.perf_counter(), 0, None
+        headers, identity, endpoint = Headers(scope=scope), scope[_IDENTITY], _endpoint(scope["path"])
 
         async def marked(message: Message) -> None:
             nonlocal status
@@ -99,7 +109,11 @@ class Guard:
                 self._limits.leave(caller)
                 self._metrics.key_requests.labels(caller.name, str(status or 499)).inc()
             self._metrics.requests.labels(endpoint, str(status or 499)).inc()
-            logger.info("%s %s %d %.1f ms", identity, endpoint, status or 499, 1e3 * (time.perf_counter() - started))
+            known["http.response.status_code"] = status or 499
+            took = 1e3 * (time.perf_counter() - started)
+            told = {"request_id": identity, "endpoint": endpoint, "status": status or 499, "ms": round(took, 1)}
+            told |= {"key": caller.name if caller else "", "trace_id": trace.trace_id, "span_id": trace.span_id}
+            logger.info("%s %s %d %.1f ms", identity, endpoint, status or 499, took, extra={FIELDS: told})
 
     def _check(self, headers: Headers, endpoint: str, bounded: bool) -> Caller:
         """Who asks. Raises `Refusal` where he may not."""

@@ -9,7 +9,8 @@ from metaprobe.probes.contract import OnMismatch
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.serving.http.metrics import Metrics
 from metaprobe.serving.http.scorer import Scorer
-from metaprobe.serving.http.settings import Settings, SettingsError
+from metaprobe.serving.http.settings import Settings, SettingsError, split_name
+from metaprobe.serving.telemetry import evaluation_events
 
 _PARTS = 1 << 32
 
@@ -83,12 +84,6 @@ class _Named:
         self.found[name if name != "*" else f"*{len(self.found)}"] = location, sha256
 
 
-def split_name(written: str) -> tuple[str, str]:
-    """`NAME=CHECKPOINT` as (name, checkpoint); the name is empty where there is none."""
-    name, equals, location = written.partition("=")
-    return (name, location) if equals and name and location and not Path(written).exists() else ("", written)
-
-
 def load_judges(settings: Settings, metrics: Metrics) -> Judges:
     """The checkpoints that the settings and the file of pins name, each verified.
 
@@ -116,9 +111,13 @@ def load_judges(settings: Settings, metrics: Metrics) -> Judges:
             f" of {', '.join(sorted(filter(None, judges)))}, or no name"
         )
 
+    events = evaluation_events(on_span=True) if settings.otel else None
+
     def scorer(predictor: QualityPredictor, name: str, role: str) -> Scorer:
         shadow = Scorer(_load(settings, shadows[name], None), metrics, role="shadow") if name in shadows else None
-        return Scorer(predictor, metrics, max_tokens=settings.max_scored_tokens, role=role, shadow=shadow)
+        return Scorer(
+            predictor, metrics, max_tokens=settings.max_scored_tokens, role=role, shadow=shadow, events=events
+        )
 
     seats = {}
     for name, predictor in judges.items():

@@ -13,6 +13,7 @@ from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.openai_format import ParsedResponse, parse_response
 from metaprobe.records.raw_body import parse_body
 from metaprobe.serving.http.metrics import Metrics
+from metaprobe.serving.scored import OnVerdict, Scored
 
 logger = logging.getLogger(__name__)
 
@@ -62,11 +63,14 @@ class Scorer:
         max_tokens: int = 1 << 20,
         role: str = "judge",
         shadow: "Scorer | None" = None,
+        events: OnVerdict | None = None,
     ) -> None:
-        """`shadow`: what scores the same answers, for comparison only. `role`: as what this one is counted."""
+        """`shadow`: what scores the same answers, for comparison only. `role`: as what this one is counted. `events` is
+        told of every verdict."""
         self._predictor = predictor
         self._role = role
         self._shadow = shadow
+        self._events = events
         self._metrics = metrics
         self._max_tokens = max_tokens
         self.digest = predictor.checkpoint.digest
@@ -130,6 +134,8 @@ class Scorer:
         self._metrics.verdicts.labels(self._role).inc()
         if record is not None:
             record(Judged(verdict, parsed))
+        if self._events is not None:
+            self._events(Scored(verdict))
         if verdict.score is None:
             self._metrics.abstained.inc()
         else:

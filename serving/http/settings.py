@@ -62,6 +62,10 @@ class Settings:
     gate_finish_reason: str = "content_filter"
     """What the last chunk of an answer that the gate ended says; every client knows the default, and none takes it for
     a natural end or asks for the rest."""
+    log_format: Literal["text", "json"] = "text"
+    """How log lines look."""
+    otel: bool = False
+    """Whether OpenTelemetry gets a span a request, with its verdicts as events (extra `otel`)."""
     host: str = "127.0.0.1"
     port: int = 8080
     """0 takes a free one."""
@@ -168,6 +172,12 @@ class Settings:
         if not (key.isascii() and key.isprintable()):
             raise SettingsError(f"{self.upstream_key_env} holds characters that no header can carry")
         return key
+
+
+def split_name(written: str) -> tuple[str, str]:
+    """`NAME=CHECKPOINT` as (name, checkpoint); the name is empty where there is none."""
+    name, equals, location = written.partition("=")
+    return (name, location) if equals and name and location and not Path(written).exists() else ("", written)
 
 
 def is_loopback(host: str) -> bool:
