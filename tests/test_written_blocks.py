@@ -270,13 +270,7 @@ WRITERS = (
     Writer(
         "research/writing/measure.py",
         {
-            "docs/writing-assistant.md#writing-cost": number(
-                "FIGURES", "writing", "cases", "smollm2-135m", "single", "read"
-            ),
             "docs/writing-assistant.md#writing-heads": number("HEADS", "writing_heads", "stage", "words", 0),
-            "docs/writing-assistant.md#writing-orders": number(
-                "FIGURES", "writing", "orders", "smollm2-135m", "plain order", "moved"
-            ),
         },
         "write_page",
     ),
