@@ -14,6 +14,7 @@ from metaprobe.checkpoint_cli import diff, inspect, promote, push_command, seal,
 from metaprobe.checkpoints import CheckpointError
 from metaprobe.collect_cli import collect
 from metaprobe.extract_cli import extract
+from metaprobe.feedback_cli import feedback, sample
 from metaprobe.import_cli import import_
 from metaprobe.outcomes_cli import outcomes
 from metaprobe.profiles_cli import label, profiles
@@ -206,6 +207,8 @@ main.add_command(push_command)
 main.add_command(train)
 main.add_command(adapt)
 main.add_command(extract)
+main.add_command(feedback)
+main.add_command(sample)
 main.add_command(serve)
 main.add_command(route)
 main.add_command(evaluate)
