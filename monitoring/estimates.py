@@ -93,9 +93,9 @@ def estimate_accuracy(
 ) -> tuple[Estimate, Estimate, Estimate]:
     """Returns the share of right answers in three ways: from scores, powered by scores, and from labels alone.
 
-    `score`, `label`, `propensity` (N,): NaN where there is none; labels are 0 or 1. Where some labels have propensities,
-    only these are used, for labels that came unasked are of answers that somebody had a reason to judge. Where none
-    has, all labels are taken as drawn at random. Raises `RecordError` for what is no score, label or propensity.
+    `score`, `label`, `propensity` (N,): NaN where there is none; labels are 0 or 1. Where some labels have a
+    propensity, only these are used, for labels that came unasked are of answers that somebody had a reason to judge.
+    Where none has, all are taken as drawn at random. Raises `RecordError` for what is no score, label or propensity.
     """
     found = _checked(score, label, propensity)
     return _from_scores(found, level), _from_labels(found, level, POWERED), _from_labels(found, level, LABELLED)
@@ -190,7 +190,7 @@ def _from_scores(found: Labelled, level: float) -> Estimate:
     if not rows:
         return _nothing(SCORES, 0, CALIBRATED, "there are no answers")
     value = float(found.score.mean())
-    low, high = _ends(value, float(found.score.var()) / rows, level)
+    low, high = _ends(value, value * (1 - value) / rows, level)  # as if each answer were right by chance, at its score
     return Estimate(value, low, high, SCORES, 0, rows, CALIBRATED)
 
 
