@@ -80,7 +80,7 @@ class Labelled:
     score: Floats
     """(N,): in [0, 1]; the mean of all stands in where there was no score."""
     y: Floats
-    """(n,): 0 and 1, of the labelled answers that are used."""
+    """(n,): labels of the answers that are used, in [0, 1]."""
     predicted: Floats
     """(n,): their scores."""
     propensity: Floats
@@ -93,9 +93,10 @@ def estimate_accuracy(
 ) -> tuple[Estimate, Estimate, Estimate]:
     """Returns the share of right answers in three ways: from scores, powered by scores, and from labels alone.
 
-    `score`, `label`, `propensity` (N,): NaN where there is none; labels are 0 or 1. Where some labels have a
-    propensity, only these are used, for labels that came unasked are of answers that somebody had a reason to judge.
-    Where none has, all are taken as drawn at random. Raises `RecordError` for what is no score, label or propensity.
+    `score`, `label`, `propensity` (N,): NaN where there is none; labels are 0, 1, or the share of several judges. Where
+    some labels have a propensity, only these are used, for those that came unasked are of answers that somebody had a
+    reason to judge. Where none has, all are taken as drawn at random. Raises `RecordError` for what is no score, label
+    or propensity.
     """
     found = _checked(score, label, propensity)
     return _from_scores(found, level), _from_labels(found, level, POWERED), _from_labels(found, level, LABELLED)
@@ -168,7 +169,7 @@ def _checked(score: ArrayLike, label: ArrayLike, propensity: ArrayLike | None) -
     known = np.isfinite(labels)
     for name, bad, expected in (
         ("scores", (scores < 0) | (scores > 1), "in [0, 1], or NaN"),
-        ("labels", known & ~np.isin(labels, (0.0, 1.0)), "0 or 1, or NaN"),
+        ("labels", (labels < 0) | (labels > 1), "in [0, 1], or NaN"),
         ("propensities", (drawn <= 0) | (drawn > 1), "above 0 and at most 1, or NaN"),
     ):
         if bad.any():

@@ -174,7 +174,7 @@ def test_weeks_begin_on_mondays_in_utc() -> None:
     ("score", "label", "propensity", "said"),
     [
         ([1.2], [1.0], None, "1 of 1 scores are not in"),
-        ([0.5], [0.5], None, "1 of 1 labels are not 0 or 1"),
+        ([0.5], [1.5], None, "1 of 1 labels are not in"),
         ([0.5], [1.0], [0.0], "1 of 1 propensities are not above 0"),
         ([0.5, 0.5], [1.0], None, r"shapes \(2,\), \(1,\)"),
     ],
