@@ -109,7 +109,7 @@ def demo(out: Path, llm: str, limit: int | None, batch_size: int, folds: int, se
 
 @main.command(short_help="A verdict for each OpenAI-format line.")
 @click.argument("checkpoint", type=CHECKPOINT)
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path))
+@click.argument("file", type=click.Path(exists=True, allow_dash=True, path_type=Path))
 @click.option(
     "--sha256", help="Digest of the checkpoint, from its author; without it a changed manifest goes unnoticed."
 )
@@ -124,11 +124,14 @@ def demo(out: Path, llm: str, limit: int | None, batch_size: int, folds: int, se
 def score(checkpoint: str, file: Path, sha256: str | None, on_mismatch: Any, run: str | None) -> None:
     """Score OpenAI-format JSON lines: one line out for each line in, null where a response cannot be scored.
 
-    FILE may be '-' for standard input.
+    FILE may be '-' for standard input. For a travelling blend it is a run store, and each answer in it gets a line.
     """
     from metaprobe.probes.quality import QualityPredictor
     from metaprobe.probes.score_file import score_lines
 
+    if file.is_dir():
+        score_store(checkpoint, file, sha256)
+        return
     predictor = QualityPredictor.load(checkpoint, sha256=sha256, run=run, on_mismatch=on_mismatch)
     scored = lines = 0
     file = Path("/dev/stdin") if str(file) == "-" else file
@@ -142,6 +145,16 @@ def score(checkpoint: str, file: Path, sha256: str | None, on_mismatch: Any, run
         click.echo(f"{file} holds no lines to score", err=True)
     if not scored:
         sys.exit(1)
+
+
+def score_store(checkpoint: str, store: Path, sha256: str | None) -> None:
+    """Print a line for each answer of a run store, as a travelling blend orders them within runs."""
+    from metaprobe.probes.blend import TravellingBlend
+    from metaprobe.probes.score_store import store_lines
+
+    blend = TravellingBlend.load(checkpoint, sha256=sha256)
+    for line in store_lines(blend, store):
+        click.echo(json.dumps(line))
 
 
 @main.command(short_help="Explicit against implicit metacognition: report and tables.")

@@ -11,7 +11,7 @@ from metaprobe.probes.verdict import Verdict
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.openai_format import parse_response
 from metaprobe.records.raw_body import parse_body
-from metaprobe.serving.metrics import Metrics
+from metaprobe.serving.http.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ class Scorer:
         if isinstance(response, (str, bytes, bytearray)):
             parsed = parse_body(response, top=self.uses_top)
         else:
-            parsed = parse_response(response)
+            parsed = parse_response(response, top=self.uses_top)
         allowance.take(len(parsed.logprobs))
         return self._predictor.predict(parsed)
 
