@@ -317,11 +317,11 @@ def _measure(head: Adapted, seed: int) -> dict[str, Interval]:
         }
         metrics = inside | metrics
     metrics["auroc_gain_over_mean_log_probability"] = paired_difference(auroc, table.y, p, mean, weights)
-    metrics["mean_score_minus_share_right"] = interval(_gap, table.y, p, weights)
+    metrics["mean_score_minus_share_right"] = interval(mean_gap, table.y, p, weights)
     return metrics
 
 
-def _gap(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Any:
+def mean_gap(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Any:
     """Mean score less the share of ones; 0 where scores are right on average."""
     error = np.asarray(score, dtype=np.float64) - np.asarray(y, dtype=np.float64)
     if weight is None:
