@@ -173,7 +173,8 @@ def _adapt_head(
 ) -> Adapted:
     table = evidence.table
     ones = int(table.y.sum())
-    if len(table) < FEWEST or min(ones, len(table) - ones) < FEWEST_OF_A_KIND:
+    fewer = min(ones, len(table) - ones)
+    if len(table) < FEWEST or fewer < FEWEST_OF_A_KIND:
         raise RecordError(
             f"{name}: {len(table)} labelled answers, {ones} of them 1 and {len(table) - ones} of them 0; adapting "
             f"takes {FEWEST}, with {FEWEST_OF_A_KIND} of either kind: label more"
@@ -189,7 +190,7 @@ def _adapt_head(
         return fit_scale(before[rows], table.y[rows], runs[rows], between=between, scales=scales)
 
     held_out = np.full(len(table), np.nan)
-    for rest, part in group_folds(np.arange(len(table)), table.groups.tolist(), table.y, FOLDS, seed):
+    for rest, part in group_folds(np.arange(len(table)), table.groups.tolist(), table.y, min(FOLDS, fewer), seed):
         of = fit(rest)
         held_out[part] = sigmoid(of.weights[0] * before[part] + of.rates.of(runs[part]))
     return Adapted(evidence, before, fit(np.arange(len(table))), held_out)

@@ -112,7 +112,8 @@ def fit_again(predictor: QualityPredictor, labelled: LabelledScores, *, seed: in
             f"{', '.join(output.name for output in manifest.outputs)}); train it again in place of recalibrating"
         )
     y = labelled.y
-    if len(y) < FEWEST or min(int(y.sum()), int((1 - y).sum())) < FEWEST_OF_A_KIND:
+    fewer = min(int(y.sum()), int((1 - y).sum()))
+    if len(y) < FEWEST or fewer < FEWEST_OF_A_KIND:
         raise RecordError(
             f"{len(y)} labelled answers, {int(y.sum())} right and {int((1 - y).sum())} wrong; recalibrating takes "
             f"{FEWEST}, with {FEWEST_OF_A_KIND} of either kind: label more (`metaprobe sample`)"
@@ -126,7 +127,7 @@ def fit_again(predictor: QualityPredictor, labelled: LabelledScores, *, seed: in
         return fit_scale(before[rows], y[rows], labelled.model[rows], between=between, scales=scales)
 
     held_out = np.full(len(y), np.nan)
-    for rest, part in group_folds(np.arange(len(y)), labelled.group.tolist(), y, FOLDS, seed):
+    for rest, part in group_folds(np.arange(len(y)), labelled.group.tolist(), y, min(FOLDS, fewer), seed):
         of = fit(rest)
         held_out[part] = sigmoid(of.weights[0] * before[part] + of.rates.of(labelled.model[part]))
     plain = thin(labelled.propensity, seed=seed)
