@@ -16,9 +16,11 @@ from metaprobe.collect_cli import collect
 from metaprobe.extract_cli import extract
 from metaprobe.feedback_cli import feedback, sample
 from metaprobe.import_cli import import_
+from metaprobe.monitor_cli import drift, estimate, threshold
 from metaprobe.outcomes_cli import outcomes
 from metaprobe.profiles_cli import label, profiles
 from metaprobe.progress import lines_done, live_collection, say, steps
+from metaprobe.recalibrate_cli import recalibrate
 from metaprobe.records.errors import MissingExtra, RecordError
 from metaprobe.router_cli import evaluate, route
 from metaprobe.serve_cli import serve
@@ -206,6 +208,10 @@ main.add_command(promote)
 main.add_command(push_command)
 main.add_command(train)
 main.add_command(adapt)
+main.add_command(recalibrate)
+main.add_command(estimate)
+main.add_command(drift)
+main.add_command(threshold)
 main.add_command(extract)
 main.add_command(feedback)
 main.add_command(sample)
