@@ -85,15 +85,17 @@ class LocalLLM:
         self.model = model.eval()
         """The transformers model; `replay_states` reads it too."""
         self.tokenizer = tokenizer
-        self._shareable = shareable(model)
+        self.shareable = shareable(model)
+        """Whether a beginning that prompts share may be read once for all of them."""
         self._queue = BatchQueue[_Job, Call](
-            self._answer, batch_size=batch_size, choose=_companions if self._shareable else None
+            self._answer, batch_size=batch_size, choose=_companions if self.shareable else None
         )
         self._computing = _computing(str(model.device))
         self._eos_ids = _eos_ids(model, tokenizer)
         text_config = model.config.get_text_config()
         self._grammars = Grammars(tokenizer, vocabulary=text_config.vocab_size, eos_ids=self._eos_ids)
-        self._context = getattr(text_config, "max_position_embeddings", None) or 1 << 30
+        self.context: int = getattr(text_config, "max_position_embeddings", None) or 1 << 30
+        """Most tokens that the model reads at once."""
         self.piece = cache(lambda token: str(tokenizer.decode([token])))
         """A token's own text."""
 
@@ -218,10 +220,10 @@ class LocalLLM:
         return [int(token) for token in self.tokenizer(text, add_special_tokens=False).input_ids]
 
     def _check_room(self, request: Request, prompt: int, more: int, what: str) -> None:
-        if prompt + more > self._context:
+        if prompt + more > self.context:
             raise LLMError(
                 f"request {request.id}: a prompt of {prompt} tokens and {what} {more} exceed the context of "
-                f"{self.name} ({self._context} tokens): shorten one of them"
+                f"{self.name} ({self.context} tokens): shorten one of them"
             )
 
     def _answer(self, batch: Sequence[_Job], abandoned: Event) -> list[Call | Exception]:
@@ -262,7 +264,7 @@ class LocalLLM:
                 [job.prompt for job in batch],
                 eos_ids=self._eos_ids,
                 pad=self.tokenizer.pad_token_id,
-                share_prefix=self._shareable,
+                share_prefix=self.shareable,
             )
         return [
             row.error or self._call(job, row, ((row.ended or started) - started) * 1000)
@@ -302,7 +304,7 @@ class LocalLLM:
             [(job.prompt, job.continuation[1]) for job in batch if job.continuation is not None],
             pad=self.tokenizer.pad_token_id,
             top_logprobs=self.capabilities.top_logprobs,
-            share_prefix=self._shareable,
+            share_prefix=self.shareable,
         )
         latency_ms = (time.perf_counter() - started) * 1000
         return [self._score_call(job, said, latency_ms) for job, said in zip(batch, scored, strict=True)]

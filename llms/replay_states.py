@@ -14,6 +14,7 @@ from metaprobe.llms.base import LLMError
 from metaprobe.llms.continuations import score
 from metaprobe.llms.hidden_capture import Capture, chosen_layers, layer_hooks
 from metaprobe.llms.local import LocalLLM
+from metaprobe.llms.replay_logprobs import reader_name, without_numbers
 from metaprobe.records.activations import to_float16
 from metaprobe.records.answer_part import tokens_of
 from metaprobe.records.segments import marked
@@ -87,10 +88,11 @@ class StateReplay:
         self._tokens = tokens
         config = self._model.config.get_text_config()
         self._vocabulary: int = config.vocab_size
-        self._context: int = getattr(config, "max_position_embeddings", None) or 1 << 30
 
     def reading(self, call: Call, exact: str) -> Reading:
         """The call as it is read. Raises `LLMError` where it holds nothing to read, or what this model cannot read."""
+        if call.reader and call.reader != reader_name(self._llm):  # its tokens are of another tokenizer
+            call = without_numbers(call, "")
         if call.prompt_token_ids is None and not call.messages:
             raise LLMError(
                 f"call {call.id} holds neither prompt token ids nor messages: there is nothing to read. It was stored "
@@ -107,10 +109,10 @@ class StateReplay:
                 )
         if not prompt:
             raise LLMError(f"call {call.id} has an empty prompt: there is no state before its answer")
-        if len(prompt) + len(answer) > self._context:
+        if len(prompt) + len(answer) > self._llm.context:
             raise LLMError(
                 f"call {call.id} has {len(prompt) + len(answer)} tokens, and the context of {self._llm.name} is "
-                f"{self._context}: load the model that answered it, or choose other calls by stage or agent"
+                f"{self._llm.context}: load the model that answered it, or choose other calls by stage or agent"
             )
         comparable = call.logprobs_mode == "raw" and call.logprobs is not None and len(call.logprobs) == len(answer) > 0
         answer_at, thinking_at = self._places(call, len(prompt), answer)

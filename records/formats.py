@@ -124,4 +124,5 @@ def _from_call(call: Call) -> ParsedResponse:
         call.logprobs_mode,
         call.sampling.temperature,
         call.segments,
+        reader=call.reader,
     )
