@@ -223,7 +223,7 @@ def test_a_predictor_warns_of_another_readers_numbers_and_refuses_them_on_reques
     for folder, fits, other in (("read", "x@1", ""), ("read", "x@2", "y@1"), ("own", "", "x@1")):
         refusing = QualityPredictor.load(tmp_path / folder, on_mismatch="refuse")
         assert refusing.predict(call_read_by(fits)).score > 0
-        with pytest.raises(ContractMismatch, match="log-probabilities of .* checkpoint trained on those of"):
+        with pytest.raises(ContractMismatch, match=r"log-probabilities of .* checkpoint trained on those of"):
             refusing.predict(call_read_by(other))
         with pytest.warns(UserWarning, match="trained on those of"):
             noted = QualityPredictor.load(tmp_path / folder).predict(call_read_by(other))

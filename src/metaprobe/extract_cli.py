@@ -42,7 +42,7 @@ OF_LOGPROBS = ("out", "top_logprobs")
 )
 @click.pass_context
 def extract(
-    context: click.Context, runs: Path, llm: str | None, logprobs: str | None, out: Path | None, **options: Any
+    context: click.Context, /, runs: Path, llm: str | None, logprobs: str | None, out: Path | None, **options: Any
 ) -> None:
     """Read recorded calls again with a model.
 

@@ -226,8 +226,8 @@ def logprobs_reader_of(calls: Sequence[Call]) -> str:
     if len(readers) > 1:
         named = ", ".join(reader or "the answering model itself" for reader in readers)
         raise RecordError(
-            f"log-probabilities of different readers ({named}) cannot be mixed; expected those of one: choose the calls "
-            "by stage or agent, or read all of them with `metaprobe extract RUNS --logprobs MODEL --out RUNS2`"
+            f"log-probabilities of different readers ({named}) cannot be mixed; expected those of one: choose the "
+            "calls by stage or agent, or read all of them with `metaprobe extract RUNS --logprobs MODEL --out RUNS2`"
         )
     return readers[0] if readers else ""
 
