@@ -110,8 +110,8 @@ def run_upstream(listener: socket.socket, tokens: int) -> None:
 def run_proxy(listener: socket.socket, path: Path, upstream: str) -> None:
     import uvicorn
 
-    from metaprobe.serving.run_server import server_config
-    from metaprobe.serving.settings import Settings
+    from metaprobe.serving.http.run_server import server_config
+    from metaprobe.serving.http.settings import Settings
 
     settings = Settings(checkpoint=path, upstream=upstream, auth=False)
     uvicorn.Server(server_config(settings, log_config=None)).run(sockets=[listener])

@@ -106,14 +106,14 @@ def _decoder(top: bool) -> Callable[[Body], Any] | None:
     class Alternative(msgspec.Struct, gc=False):
         logprob: float
 
-    class Entry(msgspec.Struct, gc=False):
+    class TokenEntry(msgspec.Struct, gc=False):
         logprob: float
         token: str | None = None
 
-    class EntryWithTop(Entry, gc=False):
+    class EntryWithTop(TokenEntry, gc=False):
         top_logprobs: list[Alternative] | None = None
 
-    entry = EntryWithTop if top else Entry
+    entry = EntryWithTop if top else TokenEntry
 
     class Logprobs(msgspec.Struct):
         content: list[entry] | None = None  # type: ignore[valid-type]

@@ -11,8 +11,8 @@ import pytest
 from served import KEY, TOKENS, Upstream, running, small_checkpoint
 
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.serving.app import create_app
-from metaprobe.serving.settings import Settings
+from metaprobe.serving.http.app import create_app
+from metaprobe.serving.http.settings import Settings
 from metaprobe.training.crossfit.methods import Evidence
 
 LOGPROBS = [logprob for _, logprob in TOKENS]

@@ -15,7 +15,7 @@ import metaprobe
 from metaprobe.checkpoints import CheckpointError
 from metaprobe.collecting.collect import CollectReport
 from metaprobe.records.errors import RecordError
-from metaprobe.serving.settings import Settings
+from metaprobe.serving.http.settings import Settings
 from metaprobe.terminal import CHECKPOINT, FILE, FOLDER, FOLDER_THERE, RUNS
 from metaprobe.training.options import (
     CompareOptions,
@@ -176,7 +176,7 @@ def test_score_asks_for_the_digest_and_says_where_there_was_nothing(stand_in: An
 
 
 def test_a_server_is_started_as_typed_and_asks_for_keys_unless_told_not_to(stand_in: Any) -> None:
-    started = stand_in("serving.run_server.serve")
+    started = stand_in("serving.http.run_server.serve")
     typed = ("--port", 9, "--host", "h", "--workers", 2, "--on-mismatch", "refuse", "--grace", 5)
     for words in ((), typed, ("--no-auth",)):
         result = run("serve", "bundled:quality", *words)

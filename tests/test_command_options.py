@@ -12,7 +12,7 @@ from metaprobe.cli import main
 from metaprobe.collecting.extract import extract
 from metaprobe.collecting.joining import join_outcomes
 from metaprobe.collecting.launch import CollectionPlan
-from metaprobe.serving.settings import Settings
+from metaprobe.serving.http.settings import Settings
 from metaprobe.training import options
 from metaprobe.training.ask_again.train import train_choice
 

@@ -12,8 +12,8 @@ from served import KEY, Upstream, running
 from serving_clients import LOGPROBS, Served
 
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.serving.app import create_app
-from metaprobe.serving.settings import Settings, SettingsError
+from metaprobe.serving.http.app import create_app
+from metaprobe.serving.http.settings import Settings, SettingsError
 
 MORE_THAN_ZERO = """
 max_body_bytes max_answer_bytes max_batch max_scored_tokens max_concurrency max_connections timeout_s connect_timeout_s

@@ -23,12 +23,12 @@ from serving_clients import LOGPROBS, Served, verdict_of
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.flow_control import FlowControl
 
-from metaprobe.serving import sockets
-from metaprobe.serving.app import create_app
-from metaprobe.serving.run_server import KEEP_ALIVE_S, server_config
-from metaprobe.serving.seldom import SAY_AGAIN_S, Seldom, say_out_of_files_once
-from metaprobe.serving.settings import Settings
-from metaprobe.serving.sockets import BoundedProtocol, Bounds, bounds_of
+from metaprobe.serving.http import sockets
+from metaprobe.serving.http.app import create_app
+from metaprobe.serving.http.run_server import KEEP_ALIVE_S, server_config
+from metaprobe.serving.http.seldom import SAY_AGAIN_S, Seldom, say_out_of_files_once
+from metaprobe.serving.http.settings import Settings
+from metaprobe.serving.http.sockets import BoundedProtocol, Bounds, bounds_of
 
 checkpoint = serving_clients.checkpoint
 predictor = serving_clients.predictor
@@ -219,7 +219,7 @@ def test_silent_connections_make_room_and_no_answer_is_lost(
         assert everything(silent[0]) == b""  # the oldest made room
         told.go_on.release(len(TOKENS))
         assert len([first, *stream]) == len(TOKENS) + 2
-    lines = [record.getMessage() for record in caplog.records if record.name == "metaprobe.serving.sockets"]
+    lines = [record.getMessage() for record in caplog.records if record.name == "metaprobe.serving.http.sockets"]
     assert lines == ["all 4 connections taken: closed the one idle for longest"]
 
 
@@ -238,7 +238,7 @@ def test_where_every_connection_is_being_answered_a_new_one_is_refused(
     assert answer.startswith(b"HTTP/1.1 503 ")
     assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "too_many_connections"
     assert b"retry-after: 1\r\n" in answer.lower()
-    lines = [record.getMessage() for record in caplog.records if record.name == "metaprobe.serving.sockets"]
+    lines = [record.getMessage() for record in caplog.records if record.name == "metaprobe.serving.http.sockets"]
     assert lines == ["all 2 connections are being answered: refused a new one"]
 
 
@@ -246,7 +246,7 @@ def test_connections_leave_files_for_the_upstream(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def most(files: int | None, **more: Any) -> int:
-        monkeypatch.setattr("metaprobe.serving.sockets._most_files", lambda: files)
+        monkeypatch.setattr("metaprobe.serving.http.sockets._most_files", lambda: files)
         return bounds_of(Settings(checkpoint="c", **more)).connections
 
     assert most(120) == 88

@@ -19,10 +19,10 @@ from serving_clients import TEXT, Served, verdict_in, verdict_of
 from starlette.types import Message, Receive, Scope, Send
 
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.serving.app import create_app
-from metaprobe.serving.guard import Guard
-from metaprobe.serving.metrics import Metrics
-from metaprobe.serving.settings import Settings
+from metaprobe.serving.http.app import create_app
+from metaprobe.serving.http.guard import Guard
+from metaprobe.serving.http.metrics import Metrics
+from metaprobe.serving.http.settings import Settings
 
 checkpoint = serving_clients.checkpoint
 predictor = serving_clients.predictor
@@ -144,7 +144,7 @@ def test_an_upstream_that_is_not_there_is_said_to_be(checkpoint: Path, caplog: p
     with running(create_app(Settings(checkpoint=checkpoint, upstream=upstream))) as (url, _):
         answer = Served(url).post("/v1/chat/completions", {"model": "m", "messages": []})
     assert (answer.status_code, answer.json()["error"]["code"]) == (502, "upstream_unreachable")
-    (why,) = [r.getMessage() for r in caplog.records if r.name == "metaprobe.serving.proxy"]
+    (why,) = [r.getMessage() for r in caplog.records if r.name == "metaprobe.serving.http.proxy"]
     assert why.removeprefix("the upstream cannot be reached: ")
     assert upstream not in answer.text
 

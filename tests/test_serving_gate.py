@@ -13,12 +13,12 @@ from served import KEY, TOKENS, Upstream, running, small_checkpoint
 from serving_clients import LOGPROBS, TEXT, Served, verdict_in, verdict_of
 
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.serving.app import create_app
-from metaprobe.serving.metrics import Metrics
-from metaprobe.serving.scorer import Scorer
-from metaprobe.serving.settings import Settings
-from metaprobe.serving.streamed_answer import ScoredStream
-from metaprobe.serving.wire import asked
+from metaprobe.serving.http.app import create_app
+from metaprobe.serving.http.metrics import Metrics
+from metaprobe.serving.http.scorer import Scorer
+from metaprobe.serving.http.settings import Settings
+from metaprobe.serving.http.streamed_answer import ScoredStream
+from metaprobe.serving.http.wire import asked
 from metaprobe.training.crossfit.methods import Evidence
 
 checkpoint = serving_clients.checkpoint

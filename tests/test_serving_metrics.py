@@ -15,9 +15,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from served import KEY, Upstream, running
 from serving_clients import LOGPROBS, Served, verdict_of
 
-from metaprobe.serving.app import create_app
-from metaprobe.serving.metrics import Metrics
-from metaprobe.serving.settings import Settings
+from metaprobe.serving.http.app import create_app
+from metaprobe.serving.http.metrics import Metrics
+from metaprobe.serving.http.settings import Settings
 
 checkpoint = serving_clients.checkpoint
 predictor = serving_clients.predictor
@@ -96,7 +96,7 @@ def ticking(step: float) -> Any:
 def test_the_times_of_an_answer_are_the_upstreams_and_what_was_added_here(
     counting: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("metaprobe.serving.proxy.time", ticking(1.0))
+    monkeypatch.setattr("metaprobe.serving.http.proxy.time", ticking(1.0))
     counting.chat()
     counts = counts_of(counting)
     assert (counts["metaprobe_upstream_seconds_count",], counts["metaprobe_upstream_seconds_sum",]) == (1, 1.0)
@@ -107,8 +107,8 @@ def test_the_times_of_an_answer_are_the_upstreams_and_what_was_added_here(
 def test_the_times_of_a_stream_are_the_upstreams_and_what_was_added_to_all_its_parts(
     counting: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("metaprobe.serving.proxy.time", ticking(1.0))
-    monkeypatch.setattr("metaprobe.serving.streamed_answer.time", clock := ticking(1024.0))
+    monkeypatch.setattr("metaprobe.serving.http.proxy.time", ticking(1.0))
+    monkeypatch.setattr("metaprobe.serving.http.streamed_answer.time", clock := ticking(1024.0))
     list(counting.chat(stream=True))
     parts = (clock.perf_counter() / 1024.0 - 1) / 2  # at the beginning and the end of each one it was looked at
     looks = (counts_of(counting) for _ in range(500))  # what a stream took is known a moment after its last byte
@@ -123,17 +123,17 @@ def test_the_log_has_one_line_of_a_request_with_its_id_address_status_and_millis
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "metaprobe")
-    monkeypatch.setattr("metaprobe.serving.guard.time", ticking(0.25))
+    monkeypatch.setattr("metaprobe.serving.http.guard.time", ticking(0.25))
     with running(create_app(Settings(checkpoint=checkpoint))) as (url, _):
         Served(url).post("/v1/score", LOGPROBS, x_request_id="mine-1")
         Served(url).post("/v1/models/secret", LOGPROBS, x_request_id="mine-2", authorization="Bearer wrong")
-    lines = [record.getMessage() for record in caplog.records if record.name == "metaprobe.serving.guard"]
+    lines = [record.getMessage() for record in caplog.records if record.name == "metaprobe.serving.http.guard"]
     assert lines == ["mine-1 /v1/score 200 250.0 ms", "mine-2 /v1/models 401 250.0 ms"]
 
 
 def test_the_counts_are_those_of_all_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
-    worker = "from metaprobe.serving.metrics import Metrics; Metrics().gated.labels('stop').inc()"
+    worker = "from metaprobe.serving.http.metrics import Metrics; Metrics().gated.labels('stop').inc()"
     for _ in range(2):
         subprocess.run([sys.executable, "-c", worker], check=True, timeout=60)
     assert counts_in(Metrics().exposition().decode())["metaprobe_gated_total", "stop"] == 2

@@ -12,18 +12,18 @@ from fastapi.testclient import TestClient
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.serving import aside as module
-from metaprobe.serving.aside import LARGE_BYTES, aside
-from metaprobe.serving.endpoints import application
 from metaprobe.serving.gating import GatedAnswer
-from metaprobe.serving.headers import to_caller, to_upstream
-from metaprobe.serving.metrics import Metrics
-from metaprobe.serving.refusal import Refusal, error_object
-from metaprobe.serving.run_server import server_config
-from metaprobe.serving.scorer import Allowance, Scorer
-from metaprobe.serving.settings import Settings
+from metaprobe.serving.http import aside as module
+from metaprobe.serving.http.aside import LARGE_BYTES, aside
+from metaprobe.serving.http.endpoints import application
+from metaprobe.serving.http.headers import to_caller, to_upstream
+from metaprobe.serving.http.metrics import Metrics
+from metaprobe.serving.http.refusal import Refusal, error_object
+from metaprobe.serving.http.run_server import server_config
+from metaprobe.serving.http.scorer import Allowance, Scorer
+from metaprobe.serving.http.settings import Settings
+from metaprobe.serving.http.wire import asked, batch, choices_of, combine_verdicts
 from metaprobe.serving.watch_stream import watch
-from metaprobe.serving.wire import asked, batch, choices_of, combine_verdicts
 
 checkpoint = serving_clients.checkpoint
 predictor = serving_clients.predictor

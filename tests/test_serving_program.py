@@ -23,10 +23,10 @@ from metaprobe.checkpoints import CheckpointError
 from metaprobe.records.errors import MissingExtra
 from metaprobe.routing.gate import StreamingGate
 from metaprobe.serve_cli import serve
-from metaprobe.serving.app import create_app
-from metaprobe.serving.run_server import KEEP_ALIVE_S, server_config
-from metaprobe.serving.run_server import serve as run_server
-from metaprobe.serving.settings import Settings, SettingsError
+from metaprobe.serving.http.app import create_app
+from metaprobe.serving.http.run_server import KEEP_ALIVE_S, server_config
+from metaprobe.serving.http.run_server import serve as run_server
+from metaprobe.serving.http.settings import Settings, SettingsError
 
 checkpoint = serving_clients.checkpoint
 callers_keys = serving_clients.callers_keys
@@ -37,7 +37,7 @@ callers_keys = serving_clients.callers_keys
 
 def test_the_program_serves_as_its_options_say(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[Settings] = []
-    monkeypatch.setattr("metaprobe.serving.run_server.serve", started.append)
+    monkeypatch.setattr("metaprobe.serving.http.run_server.serve", started.append)
     options = (
         f"{checkpoint} --upstream http://u/v1 --no-auth --port 0 --max-body 9 --timeout 3 --workers 2 "
         "--max-answer 7 --forward-header x-tenant --top-logprobs 3 --max-connections 11 --max-scored-tokens 12 "
@@ -58,7 +58,7 @@ def test_the_program_serves_as_its_options_say(checkpoint: Path, monkeypatch: py
 
 def test_what_the_program_does_by_default_the_settings_do(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[Settings] = []
-    monkeypatch.setattr("metaprobe.serving.run_server.serve", started.append)
+    monkeypatch.setattr("metaprobe.serving.http.run_server.serve", started.append)
     assert CliRunner().invoke(serve, ["bundled:x"]).exit_code == 0
     assert started == [Settings(checkpoint="bundled:x")]
 
@@ -104,7 +104,7 @@ def test_the_program_says_nothing_of_itself_and_believes_nothing_that_callers_sa
 
         return noted
 
-    monkeypatch.setattr("metaprobe.serving.run_server.create_app", watched)
+    monkeypatch.setattr("metaprobe.serving.http.run_server.create_app", watched)
     said = {"x-forwarded-for": "10.9.8.7", "x-forwarded-proto": "https"}
     socket_asked = {"connection": "Upgrade", "upgrade": "websocket", "sec-websocket-version": "13"}
     socket_asked["sec-websocket-key"] = "AAAAAAAAAAAAAAAAAAAAAA=="
@@ -134,7 +134,7 @@ def test_a_line_of_the_log_has_time_weight_and_source_and_other_loggers_stay_as_
 ) -> None:
     other = logging.getLogger("another.of.this.process")
     server_config(Settings(checkpoint="c"))
-    for name in ("uvicorn.error", "metaprobe.serving.guard"):
+    for name in ("uvicorn.error", "metaprobe.serving.http.guard"):
         logging.getLogger(name).info("said")
         logging.getLogger(name).debug("not said")
         assert re.fullmatch(rf"\d{{4}}-\d\d-\d\d [\d:,]+ INFO {name} said\n", capsys.readouterr().err)
@@ -170,7 +170,7 @@ def test_ctrl_c_is_a_good_end(checkpoint: Path, monkeypatch: pytest.MonkeyPatch)
 
     ended: list[str] = []
     monkeypatch.setattr(uvicorn.Server, "run", interrupted)
-    monkeypatch.setattr("metaprobe.serving.run_server.server_config", partial(server_config, log_config=None))
+    monkeypatch.setattr("metaprobe.serving.http.run_server.server_config", partial(server_config, log_config=None))
     run_server(Settings(checkpoint=checkpoint, auth=False, port=0))
     assert ended == ["run"]
 
@@ -202,7 +202,7 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> list[Workers]:
     """Those that were started."""
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", "")
     monkeypatch.setattr("uvicorn.supervisors.Multiprocess", Workers)
-    monkeypatch.setattr("metaprobe.serving.run_server.server_config", partial(server_config, log_config=None))
+    monkeypatch.setattr("metaprobe.serving.http.run_server.server_config", partial(server_config, log_config=None))
     started.clear()
     return started
 

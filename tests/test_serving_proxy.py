@@ -14,12 +14,12 @@ from served import TOKENS, Upstream, chunks, completion
 from serving_clients import LOGPROBS, TEXT, Served, verdict_in, verdict_of
 
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.serving.metrics import Metrics
-from metaprobe.serving.proxy import Proxy
-from metaprobe.serving.scorer import Scorer
-from metaprobe.serving.settings import Settings
-from metaprobe.serving.sse import EventSplitter, data_of, with_data
-from metaprobe.serving.wire import asked, choices_of, hide
+from metaprobe.serving.http.metrics import Metrics
+from metaprobe.serving.http.proxy import Proxy
+from metaprobe.serving.http.scorer import Scorer
+from metaprobe.serving.http.settings import Settings
+from metaprobe.serving.http.sse import EventSplitter, data_of, with_data
+from metaprobe.serving.http.wire import asked, choices_of, hide
 
 checkpoint = serving_clients.checkpoint
 predictor = serving_clients.predictor

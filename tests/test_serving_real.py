@@ -17,8 +17,8 @@ from served import KEY, running, small_checkpoint
 
 from metaprobe.llms.weights import DEFAULT_MODEL
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.serving.app import create_app
-from metaprobe.serving.settings import Settings
+from metaprobe.serving.http.app import create_app
+from metaprobe.serving.http.settings import Settings
 from metaprobe.training.crossfit.methods import Evidence
 
 pytestmark = pytest.mark.slow

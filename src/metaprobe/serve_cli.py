@@ -145,7 +145,7 @@ def serve(checkpoint: str, **named: Any) -> None:
 
     Keys are read from the environment, never from the command line.
     """
-    from metaprobe.serving.run_server import serve as run
-    from metaprobe.serving.settings import Settings
+    from metaprobe.serving.http.run_server import serve as run
+    from metaprobe.serving.http.settings import Settings
 
     run(Settings(checkpoint=checkpoint, **named))

@@ -10,10 +10,10 @@ import msgspec
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.openai_stream import StreamedCompletion
 from metaprobe.serving.gating import GatedAnswer, Gates
-from metaprobe.serving.refusal import error_object
-from metaprobe.serving.scorer import Scorer, log_unexpected
-from metaprobe.serving.sse import EventSplitter, data_of, with_data
-from metaprobe.serving.wire import UNREADABLE, VERDICT, ChatRequest, combine_verdicts, hide
+from metaprobe.serving.http.refusal import error_object
+from metaprobe.serving.http.scorer import Scorer, log_unexpected
+from metaprobe.serving.http.sse import EventSplitter, data_of, with_data
+from metaprobe.serving.http.wire import UNREADABLE, VERDICT, ChatRequest, combine_verdicts, hide
 
 logger = logging.getLogger(__name__)
 

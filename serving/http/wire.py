@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Raw
 
 from metaprobe.records.openai_format import EVENTS_AS_TEXT, is_events
-from metaprobe.serving.refusal import Refusal
+from metaprobe.serving.http.refusal import Refusal
 
 Object = dict[str, Raw]
 

@@ -11,7 +11,7 @@ from metaprobe.probes.verdict import Verdict
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.openai_format import parse_response
 from metaprobe.records.raw_body import parse_body
-from metaprobe.serving.metrics import Metrics
+from metaprobe.serving.http.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 

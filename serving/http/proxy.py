@@ -19,16 +19,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from metaprobe.serving.aside import aside
-from metaprobe.serving.connection import read_json_body, while_connected
 from metaprobe.serving.gating import Gates
-from metaprobe.serving.headers import REASON, to_caller, to_upstream
-from metaprobe.serving.metrics import Metrics
-from metaprobe.serving.refusal import Refusal
-from metaprobe.serving.scorer import Scorer
-from metaprobe.serving.settings import Settings
-from metaprobe.serving.streamed_answer import ScoredStream
-from metaprobe.serving.wire import UNREADABLE, ChatRequest, asked, choices_of, hide, with_verdicts
+from metaprobe.serving.http.aside import aside
+from metaprobe.serving.http.connection import read_json_body, while_connected
+from metaprobe.serving.http.headers import REASON, to_caller, to_upstream
+from metaprobe.serving.http.metrics import Metrics
+from metaprobe.serving.http.refusal import Refusal
+from metaprobe.serving.http.scorer import Scorer
+from metaprobe.serving.http.settings import Settings
+from metaprobe.serving.http.streamed_answer import ScoredStream
+from metaprobe.serving.http.wire import UNREADABLE, ChatRequest, asked, choices_of, hide, with_verdicts
 
 logger = logging.getLogger(__name__)
 

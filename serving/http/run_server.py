@@ -9,8 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from metaprobe.records.extras import require
-from metaprobe.serving.app import create_app
-from metaprobe.serving.settings import Settings, SettingsError
+from metaprobe.serving.http.app import create_app
+from metaprobe.serving.http.settings import Settings, SettingsError
 
 if TYPE_CHECKING:
     import uvicorn
@@ -73,7 +73,7 @@ def server_config(settings: Settings, *, log_config: dict[str, Any] | None = LOG
     """How uvicorn serves the application. Its own access log is off: ours leaves out what callers wrote."""
     import uvicorn
 
-    from metaprobe.serving.sockets import BoundedProtocol, bounds_of
+    from metaprobe.serving.http.sockets import BoundedProtocol, bounds_of
 
     return uvicorn.Config(
         partial(create_app, settings),

@@ -14,23 +14,23 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.serving.aside import aside
-from metaprobe.serving.connection import read_json_body
 from metaprobe.serving.gating import Gates
-from metaprobe.serving.guard import Guard
-from metaprobe.serving.metrics import Metrics
-from metaprobe.serving.proxy import Proxy
-from metaprobe.serving.refusal import Refusal
-from metaprobe.serving.scorer import Allowance, Scorer
-from metaprobe.serving.seldom import say_out_of_files_once
-from metaprobe.serving.settings import Settings
-from metaprobe.serving.wire import batch
+from metaprobe.serving.http.aside import aside
+from metaprobe.serving.http.connection import read_json_body
+from metaprobe.serving.http.guard import Guard
+from metaprobe.serving.http.metrics import Metrics
+from metaprobe.serving.http.proxy import Proxy
+from metaprobe.serving.http.refusal import Refusal
+from metaprobe.serving.http.scorer import Allowance, Scorer
+from metaprobe.serving.http.seldom import say_out_of_files_once
+from metaprobe.serving.http.settings import Settings
+from metaprobe.serving.http.wire import batch
 
 THERE = "POST /v1/score, POST /v1/chat/completions, GET /v1/models, GET /v1/models/MODEL, GET /metrics, GET /healthz"
 
 
 def application(settings: Settings, predictor: QualityPredictor, gates: Gates | None) -> FastAPI:
-    """The application with everything it needs; see `metaprobe.serving.app.create_app`."""
+    """The application with everything it needs; see `metaprobe.serving.http.app.create_app`."""
     metrics = Metrics()
     scorer = Scorer(predictor, metrics, max_tokens=settings.max_scored_tokens)
     proxy = Proxy(settings, scorer, gates, metrics) if settings.upstream else None

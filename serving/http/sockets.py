@@ -12,9 +12,9 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from metaprobe.serving.refusal import Refusal
-from metaprobe.serving.seldom import Seldom
-from metaprobe.serving.settings import Settings
+from metaprobe.serving.http.refusal import Refusal
+from metaprobe.serving.http.seldom import Seldom
+from metaprobe.serving.http.settings import Settings
 
 logger = logging.getLogger(__name__)
 

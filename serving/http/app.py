@@ -6,7 +6,7 @@ from metaprobe.probes.contract import OnMismatch
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.extras import require
 from metaprobe.serving.gating import Gates
-from metaprobe.serving.settings import Settings
+from metaprobe.serving.http.settings import Settings
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -24,7 +24,7 @@ def create_app(
     """
     for module in NEEDED:
         require(module, "serve")
-    from metaprobe.serving.endpoints import application
+    from metaprobe.serving.http.endpoints import application
 
     settings.api_keys()  # the guard is built at the first request, which is too late to say that there are none
     # As a warning it would put names that callers choose into the log, and Python would remember each of them for ever.

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive
 
-from metaprobe.serving.refusal import Refusal
-from metaprobe.serving.settings import Settings
+from metaprobe.serving.http.refusal import Refusal
+from metaprobe.serving.http.settings import Settings
 
 Result = TypeVar("Result")
 

@@ -10,11 +10,11 @@ import uuid
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from metaprobe.serving.headers import KEY_HEADER, REQUEST_ID
-from metaprobe.serving.metrics import Metrics
-from metaprobe.serving.refusal import Refusal
-from metaprobe.serving.scorer import log_unexpected
-from metaprobe.serving.settings import Settings, is_loopback
+from metaprobe.serving.http.headers import KEY_HEADER, REQUEST_ID
+from metaprobe.serving.http.metrics import Metrics
+from metaprobe.serving.http.refusal import Refusal
+from metaprobe.serving.http.scorer import log_unexpected
+from metaprobe.serving.http.settings import Settings, is_loopback
 
 logger = logging.getLogger(__name__)
 

@@ -1,0 +1,1 @@
+"""The server: its addresses, who may ask, the upstream behind it."""
