@@ -16,6 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from metaprobe.llms import grammar
 from metaprobe.llms.base import Capabilities, LLMError, Request, Token
 from metaprobe.llms.batching import BatchQueue, bucket
+from metaprobe.llms.chat_prompt import complete_tokenizer, encode_chat, encode_text
 from metaprobe.llms.continuations import ScoredText, score
 from metaprobe.llms.generation import generate
 from metaprobe.llms.grammar import Grammars
@@ -29,12 +30,6 @@ from metaprobe.records.types import Call, Message, Usage
 
 SCORED = -1
 """The kind of batch that is scored, not generated."""
-
-# For base models that ship without a chat template.
-PLAIN_TEMPLATE = (
-    "{% for m in messages %}{{ m['role'] | capitalize }}: {{ m['content'] }}\n\n{% endfor %}"
-    "{% if add_generation_prompt %}Assistant:{% endif %}"
-)
 
 
 @dataclass(slots=True, eq=False)
@@ -124,10 +119,7 @@ class LocalLLM:
             raise
         except (OSError, ValueError) as error:
             raise LLMError(f"model {model!r} cannot be loaded: {error}") from error
-        if tokenizer.chat_template is None:
-            tokenizer.chat_template = PLAIN_TEMPLATE
-        if tokenizer.pad_token_id is None:
-            tokenizer.pad_token = tokenizer.eos_token
+        complete_tokenizer(tokenizer)
         network.to(torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu")))  # type: ignore[arg-type]
         revision = weights.revision or str(getattr(network.config, "_commit_hash", None) or "unknown")
         return cls(
@@ -142,9 +134,7 @@ class LocalLLM:
 
     def encode(self, messages: Sequence[Message]) -> list[int]:
         """Prompt token ids, by the model's chat template."""
-        chat = [{"role": message.role, "content": message.content} for message in messages]
-        text = self.tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
-        return [int(token) for token in self.tokenizer(text, add_special_tokens=False).input_ids]
+        return encode_chat(self.tokenizer, messages)
 
     async def complete(self, request: Request) -> Call:
         """The finished call.
@@ -190,7 +180,7 @@ class LocalLLM:
             prompt = [int(token) for token in beginning if token is not None][:1]
             if not prompt:
                 raise LLMError(f"{self.name} has no token for the beginning of a text: give a message before it")
-        ids = self._ids(continuation)
+        ids = encode_text(self.tokenizer, continuation)
         self._check_room(request, len(prompt), len(ids), "a continuation of")
         job = _Job(request, prompt, (continuation, ids))
         return await self._queue.submit(job, kind=SCORED, length=len(prompt) + len(ids))
@@ -215,9 +205,6 @@ class LocalLLM:
 
     def _prompt(self, request: Request) -> list[int]:
         return self.encode(request.messages) if request.messages else []
-
-    def _ids(self, text: str) -> list[int]:
-        return [int(token) for token in self.tokenizer(text, add_special_tokens=False).input_ids]
 
     def _check_room(self, request: Request, prompt: int, more: int, what: str) -> None:
         if prompt + more > self.context:

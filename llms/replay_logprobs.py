@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from metaprobe.llms.base import LLMError
+from metaprobe.llms.chat_prompt import encode_text
 from metaprobe.llms.continuations import score
 from metaprobe.llms.local import LocalLLM
 from metaprobe.records.segments import marked
@@ -106,7 +107,7 @@ def _prepared(llm: LocalLLM, call: Call) -> tuple[list[int], list[int]] | str:
         prompt = llm.encode(call.messages)
     except Exception as error:  # a chat template is a program of others: it may raise anything
         return f"the chat template of {llm.name} does not take these messages ({error})"
-    answer = [int(token) for token in llm.tokenizer(call.text, add_special_tokens=False).input_ids]
+    answer = encode_text(llm.tokenizer, call.text)
     if not prompt or not answer:
         return NO_TEXT
     if len(prompt) + len(answer) > llm.context:

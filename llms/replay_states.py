@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from metaprobe.llms.base import LLMError
+from metaprobe.llms.chat_prompt import encode_text
 from metaprobe.llms.continuations import score
 from metaprobe.llms.hidden_capture import Capture, chosen_layers, layer_hooks
 from metaprobe.llms.local import LocalLLM
@@ -182,7 +183,7 @@ class StateReplay:
         return [ids[0] for ids in single] if exact else whole
 
     def _ids(self, text: str) -> list[int]:
-        return [int(token) for token in self._tokenizer(text, add_special_tokens=False).input_ids]
+        return encode_text(self._tokenizer, text)
 
     def _exact_token(self, answer: list[int], exact: str) -> int | None:
         start = exact_start(self._text(answer), exact)
