@@ -70,7 +70,7 @@ def reread(
         raise RecordError(f"{out.path} holds the answers that are read: expected another folder for what is read")
     chosen = _Chosen(stage, agent)
     _check_chosen(store, chosen)
-    _check_reader(out, reader_name(llm))
+    _check_reader(out, reader_name(llm.name, llm.revision))
     with out.alone():
         done = out.run_ids()
         watch.on_total(len(store.run_ids() - done))

@@ -88,7 +88,9 @@ class LocalLLM:
         self._computing = _computing(str(model.device))
         self._eos_ids = _eos_ids(model, tokenizer)
         text_config = model.config.get_text_config()
-        self._grammars = Grammars(tokenizer, vocabulary=text_config.vocab_size, eos_ids=self._eos_ids)
+        self.vocabulary: int = text_config.vocab_size
+        """Token ids are below it."""
+        self._grammars = Grammars(tokenizer, vocabulary=self.vocabulary, eos_ids=self._eos_ids)
         self.context: int = getattr(text_config, "max_position_embeddings", None) or 1 << 30
         """Most tokens that the model reads at once."""
         self.piece = cache(lambda token: str(tokenizer.decode([token])))

