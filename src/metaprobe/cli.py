@@ -21,6 +21,7 @@ from metaprobe.progress import lines_done, live_collection, say, steps
 from metaprobe.records.errors import MissingExtra, RecordError
 from metaprobe.router_cli import evaluate, route
 from metaprobe.serve_cli import serve
+from metaprobe.study_cli import study
 from metaprobe.terminal import (
     CHECKPOINT,
     FILE,
@@ -199,6 +200,7 @@ main.add_command(evaluate)
 main.add_command(label)
 main.add_command(outcomes)
 main.add_command(profiles)
+main.add_command(study)
 
 
 if __name__ == "__main__":
