@@ -143,10 +143,10 @@ def test_a_planted_preference_is_found_with_its_size_and_its_likeness() -> None:
     assert critical.p_holm < 0.001
     assert critical.shares["metacrit"].low < 0.55 < critical.shares["metacrit"].high
     assert critical.likeness == pytest.approx(0.3, abs=0.06)
-    effect = 1 + 5 * critical.likeness
-    totals = np.array(list(critical.counts.values()))
-    assert critical.p_corrected == pytest.approx(chi_square(totals, effect)[1])
-    assert critical.p_answers == pytest.approx(chi_square(totals)[1])
+    none = found["instructiveness"]  # five questions
+    totals = np.array(list(none.counts.values()))
+    assert none.p_corrected == pytest.approx(chi_square(totals, 1 + 4 * none.likeness)[1])
+    assert none.p_answers == pytest.approx(chi_square(totals)[1])
     best = {(pair.first, pair.second): pair for pair in critical.pairs}[("metacrit", "multi")]
     assert best.p_holm < 0.001
     assert best.difference.low < 0.35 < best.difference.high
