@@ -1,5 +1,6 @@
 """The writing assistant of MetaCrit (section 4, appendices I and J): a file a module, and three conditions."""
 
+from metaprobe.pipelines.writing_assistant.assistant import SYSTEM, reply
 from metaprobe.pipelines.writing_assistant.contract import (
     CONDITIONS,
     Card,
@@ -14,6 +15,7 @@ from metaprobe.pipelines.writing_assistant.contract import (
 
 __all__ = [
     "CONDITIONS",
+    "SYSTEM",
     "Card",
     "Profile",
     "Remark",
@@ -21,5 +23,6 @@ __all__ = [
     "RubricScore",
     "Turn",
     "item_of_turn",
+    "reply",
     "turn_of_item",
 ]
