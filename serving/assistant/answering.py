@@ -94,7 +94,11 @@ class Answering:
 
         try:
             reply_made, run = await self._answer(
-                replace(self._setup, models=models), self._sessions.ask(session_id, number), kept.condition, job, on_text
+                replace(self._setup, models=models),
+                self._sessions.ask(session_id, number),
+                kept.condition,
+                job,
+                on_text,
             )
         except asyncio.CancelledError:
             end("stopped", text="".join(pieces))

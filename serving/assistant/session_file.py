@@ -99,7 +99,9 @@ class SessionFile:
     def owners(self, kind: str) -> int:
         """Returns how many owners have an entry 0 of a kind."""
         with self._database.named():
-            found = self._database.execute("SELECT count(*) FROM kept WHERE kind = ? AND number = 0", (kind,)).fetchone()
+            found = self._database.execute(
+                "SELECT count(*) FROM kept WHERE kind = ? AND number = 0", (kind,)
+            ).fetchone()
         return int(found[0])
 
     def delete(self, owner: str) -> int:
