@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from metaprobe.llms.base import LLM, Capabilities, Request, Token
 from metaprobe.pipelines.session import Models, Session, Setup
 from metaprobe.pipelines.writing_assistant import Turn, item_of_turn, reply
-from metaprobe.records.errors import RecordError
+from metaprobe.records.errors import MissingExtra, RecordError
 from metaprobe.records.types import Call, Run
 from metaprobe.serving.assistant.jobs import Job
 from metaprobe.serving.assistant.sessions import Sessions, shown_turn
@@ -93,7 +93,7 @@ class Answering:
             self._keep(job, session_id, number, state=state, calls=len(calls), tokens=tokens, **found)
 
         try:
-            reply_made, run = await self._answer(
+            answer, run = await self._answer(
                 replace(self._setup, models=models),
                 self._sessions.ask(session_id, number),
                 kept.condition,
@@ -103,13 +103,13 @@ class Answering:
         except asyncio.CancelledError:
             end("stopped", text="".join(pieces))
             raise
-        except RecordError as error:
+        except (RecordError, MissingExtra) as error:
             end("failed", text="".join(pieces), error=str(error))
         except Exception as error:  # a fault of ours: the writer still gets an end, and the program's log the reason
             end("failed", text="".join(pieces), error=f"the program failed ({type(error).__name__}); see its log")
             raise
         else:
-            end("done", text=reply_made["text"], reply=reply_made)
+            end("done", text=answer["text"], reply=answer)
             self._on_run(run)
 
     async def _answer(

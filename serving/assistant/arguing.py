@@ -192,7 +192,7 @@ def grading_of(run: Run) -> Grading:
 
 
 def _attacks(run: Run, n: int, *, contested: bool) -> set[tuple[int, int]]:
-    """The pairs whose question was answered yes. Questions are numbered as `caelf` asks them: the contest's come last."""
+    """The pairs whose question was answered yes; `caelf` numbers the questions, those of the contest last."""
     known = n - 1 if contested else n
     pairs = [(i, k) for i in range(known) for k in range(known) if i != k]
     pairs += [(i, k) for i in range(n) for k in range(n) if i != k and max(i, k) >= known]

@@ -1,8 +1,7 @@
 """What the page asks about texts and turns, and what it gets."""
 
-from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, fields
+from dataclasses import fields
 from functools import partial
 from typing import Any
 
@@ -27,9 +26,7 @@ ENDED = "the program ended while this was written"
 STUDY_HIDES = "in a study, texts are exported by the person who runs it (metaprobe study export)"
 
 
-def add_writing(
-    app: FastAPI, settings: AssistSettings, sessions: Sessions, jobs: Jobs, answering: Answering, tasks: Sequence[Any]
-) -> None:
+def add_writing(app: FastAPI, settings: AssistSettings, sessions: Sessions, jobs: Jobs, answering: Answering) -> None:
     """Adds the addresses under `/api/sessions`."""
     body_in = partial(body_of, settings=settings)
 
@@ -165,8 +162,3 @@ def _refuse_in_study(session: WritingSession) -> None:
 
 def _download(session_id: str, ending: str) -> dict[str, str]:
     return {"content-disposition": f'attachment; filename="text-{session_id[:6]}.{ending}"'}
-
-
-def tasks_as_json(tasks: Sequence[Any]) -> list[dict[str, Any]]:
-    """Returns the writing tasks that the page offers."""
-    return [asdict(task) for task in tasks]

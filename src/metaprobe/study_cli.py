@@ -63,6 +63,23 @@ def analyse(file: Path, only: str | None, as_json: bool, seed: int) -> None:
     click.echo(json.dumps(plain(analysis), indent=1) if as_json else render_study(analysis), nl=as_json)
 
 
+@study.command(short_help="The answers of a study on the page, for `study analyse`.")
+@click.argument("sessions", type=FILE)
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), required=True, help="JSON lines.")
+def export(sessions: Path, out: Path) -> None:
+    """Write the answers of everyone who handed the survey in, from the file of `metaprobe assist --study`."""
+    from metaprobe.eval.study.answers import write_sheets
+    from metaprobe.serving.assistant.session_file import SessionFile
+    from metaprobe.serving.assistant.sessions import Sessions
+    from metaprobe.serving.assistant.study import Study
+
+    with SessionFile(sessions) as file:
+        sheets, unfinished = Study(file, Sessions(file)).sheets()
+    if not sheets:
+        raise RecordError(f"{sessions} holds no survey that was handed in, and {unfinished} that were begun")
+    click.echo(f"{write_sheets(out, sheets)} participants; {unfinished} others have not handed in: {out}", err=True)
+
+
 @study.command(short_help="How many participants a difference needs.")
 @shares_option
 @click.option("--questions", default=6, show_default=True, type=click.IntRange(1), help="Of the aspect.")
