@@ -82,7 +82,8 @@ class Door:
         origin = request.headers.get("origin")
         if origin is not None and _name_of(origin) not in self._names:
             return refuse(403, "another web site may not use this page")
-        if request.headers.get("sec-fetch-site") not in (None, "same-origin", "none"):
+        from_elsewhere = request.headers.get("sec-fetch-site") not in (None, "same-origin", "none")
+        if from_elsewhere and (request.method, request.url.path) != ("GET", "/"):  # a link to the page is welcome
             return refuse(403, "another web site may not use this page")
         return None
 

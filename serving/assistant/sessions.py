@@ -16,7 +16,7 @@ MOST_VERSIONS = 500
 TITLE_WORDS = 8
 
 TurnState = Literal["running", "done", "stopped", "failed"]
-Saved = Literal["automatically", "by hand", "before a message", "before another version was taken"]
+Saved = Literal["automatically", "by hand", "before a message"]
 
 
 class NotThere(RecordError):
