@@ -16,9 +16,23 @@ from metaprobe.records.types import Call, Usage
 
 POST = re.compile(r"final|evaluate|grammar|conclusion", re.IGNORECASE)
 PRE = re.compile(r"how to start|vocabulary|words|structure this|where to begin|background", re.IGNORECASE)
-TOPICS = {"vein": "veins", "discover": "science", "film": "film", "lion": "film", "summer": "seasons", "season": "seasons"}
-WORDS = {"veins": "vein, oxygen, scatter", "science": "patent, transparent", "film": "courage", "seasons": "axis, season"}
-DOUBTED = re.compile(r"[^.!?\n]*\b(?:is blue|further from the sun|nearer the sun|always|never)\b[^.!?\n]*[.!?]", re.IGNORECASE)
+TOPICS = {
+    "vein": "veins",
+    "discover": "science",
+    "film": "film",
+    "lion": "film",
+    "summer": "seasons",
+    "season": "seasons",
+}
+WORDS = {
+    "veins": "vein, oxygen, scatter",
+    "science": "patent, transparent",
+    "film": "courage",
+    "seasons": "axis, season",
+}
+DOUBTED = re.compile(
+    r"[^.!?\n]*\b(?:is blue|further from the sun|nearer the sun|always|never)\b[^.!?\n]*[.!?]", re.IGNORECASE
+)
 DOUBT = {
     "monitor": "is this shown, or only believed? Nothing in the text supports it yet.",
     "control": "this is a common mistake. Look up what an experiment would show, and say where you read it.",
@@ -192,7 +206,9 @@ def _attacked(request: Request, prompt: str) -> str:
 
 def _graded(request: Request, prompt: str) -> str:
     level = 2 if request.round else 1
-    reason = "says what the issue is and defines its word by an example" if request.round else "leaves its word undefined"
+    reason = (
+        "says what the issue is and defines its word by an example" if request.round else "leaves its word undefined"
+    )
     return f"Level: {level}\nYour essay {reason}. To get further, say in one sentence what you do not write about."
 
 

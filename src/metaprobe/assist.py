@@ -1,5 +1,6 @@
 """From the options of `metaprobe assist` to the page's settings and the systems that it runs."""
 
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from metaprobe.pipelines.prompting import Prompts
 from metaprobe.pipelines.session import Models, Setup
 from metaprobe.pipelines.system import System
 from metaprobe.pipelines.writing_assistant import SYSTEM as ASSISTANT
+from metaprobe.pipelines.writing_assistant.wordnet import wordnet
 from metaprobe.probes.source import SignalSource
 from metaprobe.serving.assistant.app import Systems
 from metaprobe.serving.assistant.settings import AssistSettings, places_of
@@ -46,8 +48,11 @@ def plan_page(
     )
 
     def load() -> Systems:
+        words = threading.Thread(target=wordnet, daemon=True)  # takes seconds, in which no page would be served
+        words.start()
         signals = SignalSource.load(signal)
         models = load_models(named, ASSISTANT, signals, (), api=asked)
+        words.join()
         writing = Setup(models, _prompts(ASSISTANT), signals=signals, options=options)
         return Systems(writing, None if study else Setup(Models(models.default), _prompts(CAELF)))
 

@@ -54,7 +54,7 @@ class Arguing {
 
   async contest() {
     const text = this.view.querySelector("#objection").value;
-    const level = this.view.querySelector(".level").value;
+    const level = this.view.querySelector(".wanted").value;
     const body = { text, level: level === "" ? null : Number(level) };
     await this.work(`/api/gradings/${this.id}/contests`, body, { contest: (one) => this.showContest(one) });
   }
@@ -109,7 +109,7 @@ class Arguing {
         ? `Without one of these attacks other arguments would stand: ${deciding.map(([a, b]) => `${names[a]} on ${names[b]}`).join("; ")}.`
         : "No single attack of or on your objection decides which arguments stand.",
       changed.length
-        ? changed.map((i) => `${names[i]} ${after.nodes[i].standing ? "stands now" : "stands no more"}`).join("; ") + "."
+        ? changed.map((i) => `${names[i]} ${after.nodes[i].standing ? "stands now" : "stands no more"}`).join("; ").replace("argument", "Argument") + "."
         : "The same first arguments stand as before.",
     ];
     this.view.querySelector(".verdict").replaceChildren(

@@ -86,7 +86,6 @@ export class Chat {
     this.running = number;
     this.stopButton.hidden = number === undefined;
     this.sendButton.disabled = number !== undefined;
-    this.form.classList.toggle("at-work", number !== undefined);
   }
 
   /** Adds a turn, and listens to it where it is at work. */
@@ -114,7 +113,7 @@ export class Chat {
     let ended = null;
     const known = await listen(`${this.path}/${turn.number}/events`, {
       stage: (stage) => (doing.textContent = `The assistant ${DOING[stage] ?? `is at: ${stage}`} …`),
-      text: (piece) => text.replaceChildren(...prose((said += piece))),
+      text: (piece) => this.atBottom(() => text.replaceChildren(...prose((said += piece)))),
       turn: (last) => (ended = last),
       unkept: (why, event) => (ended = { ...turn, ...event, error: `The answer could not be kept. ${why}` }),
     });
@@ -124,6 +123,14 @@ export class Chat {
     this.fill(answer, ended);
     announce(ended.state === "done" ? "The answer is there" : `No answer: ${ended.error || ended.state}`);
     this.showRemarks([ended]);
+  }
+
+  /** Changes the conversation, and stays at its end where that was in sight. */
+  atBottom(change) {
+    const box = this.list;
+    const was = box.scrollHeight - box.scrollTop - box.clientHeight < 60;
+    change();
+    if (was) box.scrollTop = box.scrollHeight;
   }
 
   /** The turn as the server keeps it, where its events did not say how it ended. */

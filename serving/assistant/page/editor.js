@@ -163,7 +163,7 @@ export class Editor {
       const list = el("ul", { class: "choices" });
       for (const one of versions.toReversed()) {
         const says = `${when(one.at)}, ${one.words} words, ${one.saved}`;
-        list.append(el("li", {}, says, el("button", { type: "button", onclick: () => take(one.number) }, "Take this one")));
+        list.append(el("li", {}, el("span", {}, says), el("button", { type: "button", onclick: () => take(one.number) }, "Take this one")));
       }
       box.append(versions.length ? list : el("p", { class: "hint" }, "There is no version yet."));
     });

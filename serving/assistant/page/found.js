@@ -12,7 +12,7 @@ export function foundOf(turn) {
     rubric && scoreOf(rubric),
     cards.length ? wordsOf(cards) : null,
     ...remarks.filter((remark) => !remark.quote).map(generalRemark),
-    remarks.some((remark) => remark.quote) ? el("p", { class: "hint" }, "Remarks on sentences stand beside your text.") : null,
+    remarks.some((remark) => remark.quote) ? el("p", { class: "hint" }, "Remarks on sentences stand with your text.") : null,
     aboutOf(turn),
   ].filter(Boolean);
 }

@@ -1,6 +1,6 @@
 // The argument graph, drawn by hand: a column a speaker, the learner below, arrows for attacks.
 const SVG = "http://www.w3.org/2000/svg";
-const WIDTH = 560;
+const WIDTH = 640;
 const BOX = { width: 150, height: 52 };
 const ROW = 110;
 const TOP = 16;

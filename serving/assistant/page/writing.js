@@ -96,12 +96,12 @@ async function showTexts(main, about) {
     box.append(el("p", {}, el("button", { type: "button", onclick: () => begin("") }, "Begin a new text")));
     const tasks = el("ul", { class: "choices" });
     for (const task of about.tasks) {
-      tasks.append(el("li", {}, task.title, el("button", { type: "button", onclick: () => begin(task.text) }, "Begin")));
+      tasks.append(el("li", {}, el("span", {}, task.title), el("button", { type: "button", onclick: () => begin(task.text) }, "Begin")));
     }
     box.append(el("h3", {}, "Or with a task"), tasks, el("h3", {}, "Texts that are there"));
     const list = el("ul", { class: "choices" });
     for (const one of sessions) {
-      const row = el("li", {}, `${one.title || "(empty)"}, ${when(one.at)}`);
+      const row = el("li", {}, el("span", {}, `${one.title || "(empty)"}, ${when(one.at)}`));
       row.append(
         el("button", { type: "button", onclick: () => take(one.id) }, "Open"),
         el("button", { type: "button", onclick: () => drop(one.id, row) }, "Delete"),
