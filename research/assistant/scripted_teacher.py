@@ -171,7 +171,7 @@ SAID: dict[str, Callable[[str], str]] = {
     "topic": _topic,
     "guide": lambda prompt: "Ask for one reason and one observation. Do not write the text.",
     "aggregate": lambda prompt: "Guide the learner by questions to one reason and one observation.",
-    "words": lambda prompt: WORDS.get(_topic(prompt), "reason, example"),
+    "words": lambda prompt: next((words for topic, words in WORDS.items() if topic in prompt), "reason, example"),
     "explain": lambda prompt: "vein: from Latin vena; veins lead blood back to the heart.\noxygen: oxy- and -gen.",
     "extract": lambda prompt: "NONE",
     "assess": _assessed,

@@ -61,7 +61,7 @@ def create_page(
         return JSONResponse(
             {
                 "models": [asdict(model) for model in settings.models],
-                "conditions": list(CONDITIONS),
+                "conditions": [] if settings.study else list(CONDITIONS),
                 "study": settings.study,
                 "arguing": can_argue,
                 "traits": list(TRAITS),
