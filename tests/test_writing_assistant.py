@@ -3,7 +3,7 @@
 import asyncio
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,15 +11,23 @@ from scripted import ScriptedLLM, run_once
 from writing_turns import DRAFT, IN_FORM, TOLD, reply_of, turn_with
 
 from metaprobe.collecting.collect import collect
-from metaprobe.llms.base import LLMError
+from metaprobe.llms.base import LLMError, Request, Token
 from metaprobe.llms.replay import ReplayLLM
-from metaprobe.pipelines import Models, Prompts, Setup
+from metaprobe.pipelines import Models, Prompts, Session, Setup
 from metaprobe.pipelines.system_options import Options
-from metaprobe.pipelines.writing_assistant import CONDITIONS, SYSTEM, Profile, Remark, item_of_turn, turn_of_item
+from metaprobe.pipelines.writing_assistant import (
+    CONDITIONS,
+    SYSTEM,
+    Profile,
+    Remark,
+    item_of_turn,
+    reply,
+    turn_of_item,
+)
 from metaprobe.pipelines.writing_assistant.assistant import EMPTY_REPLY
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
-from metaprobe.records.types import Decision
+from metaprobe.records.types import Call, Decision
 from metaprobe.routing.gate import StreamingGate
 from metaprobe.routing.paper import MONITOR, SYNTHESISE
 from metaprobe.routing.policy import Outcome, State, make_decision
@@ -124,6 +132,34 @@ def test_the_final_response_comes_piece_by_piece_and_no_other_call_does() -> Non
     found, _, _ = reply_of("metacrit", on_text=pieces.append)
     assert len(pieces) > 1
     assert "".join(pieces).replace(" ", "") == found.text.replace(" ", "")
+
+
+def test_a_reply_that_is_cancelled_stops_the_stream_and_keeps_what_had_come() -> None:
+    pieces: list[str] = []
+    stopped: list[bool] = []
+
+    class Endless(ScriptedLLM):
+        async def stream(self, request: Request) -> AsyncIterator[Token | Call]:
+            try:
+                while True:
+                    await asyncio.sleep(0)
+                    yield Token("word ", -0.5)
+            finally:
+                stopped.append(True)
+
+    async def cancelled() -> None:
+        item = item_of_turn(turn_with(), "t")
+        setup = Setup(Models(Endless(IN_FORM)), Prompts.load(SYSTEM.folder, SYSTEM.prompts))
+        session = Session(setup, item, system=SYSTEM.name, variant="single", run_id="r")
+        task = asyncio.create_task(reply(session, turn_with(), "single", on_text=pieces.append))
+        while len(pieces) < 3:
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancelled())
+    assert (pieces[:3], stopped) == (["word "] * 3, [True])
 
 
 def test_a_model_that_does_not_stream_hands_over_its_answer_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
