@@ -123,6 +123,8 @@ def probes(folder: Path) -> Names:
         "groups": [f"question {i // 2}" for i in range(200)],
         "tokenizer": word_tokenizer(),
         "call": Call(id="c", hidden=hidden),
+        "run_states": np.random.default_rng(1).normal(size=(20, 576)),  # as wide as SmolLM2's
+        "logprobs": [[-0.1 * (i + 1), -0.2] for i in range(20)],
         "states": np.zeros((4, WIDTH), dtype=np.float32),
         "model": LlamaForCausalLM(config).eval(),
         "inputs": {"input_ids": ids, "attention_mask": torch.ones_like(ids)},

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from metaprobe import TravellingBlend, load, train_blend
+from metaprobe import load
 from metaprobe.checkpoints import Checkpoint
 from metaprobe.cli import main
-from metaprobe.probes.blend import FEWEST, free_numbers
+from metaprobe.probes.blend import FEWEST, TravellingBlend, free_numbers
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Hidden, Item, Label, Run
+from metaprobe.train import train_blend
 
 WIDTH, TASKS, EACH = 6, 12, 30
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")

@@ -124,6 +124,7 @@ WRITERS = (
             "docs/research/travel.md#travel-strangers": number("MEASURED", "travel", "strangers", "answers"),
             "docs/research/travel.md#travel-sets": number("MEASURED", "travel", "strangers", "rows", 0, "ece"),
             "docs/research/travel.md#travel-curve": number("MEASURED", "travel", "curve", "answers"),
+            "docs/research/travel.md#travel-ceiling": number("MEASURED", "travel", "ceiling", "50", "rates_known"),
             "docs/research/travel.md#travel-blend": number(
                 "MEASURED", "travel", "blend", "smollm2-135m", "all", "probe", "auroc"
             ),

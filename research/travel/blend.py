@@ -13,7 +13,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.training.blend.held_out import HeldOut, judge_held_out
+from metaprobe.training.blend.held_out import TasksLeftOut, judge_held_out
 from metaprobe.training.crossfit.evidence import load_evidence
 from metaprobe.training.crossfit.methods import Evidence
 from research.breadth import numbers, quantities
@@ -49,7 +49,7 @@ def is_arithmetic(tasks: NDArray[np.str_]) -> NDArray[np.bool_]:
     return np.isin(tasks, sorted(ARITHMETIC))
 
 
-def figures(found: HeldOut, among: NDArray[np.bool_] | None = None) -> dict[str, Any]:
+def figures(found: TasksLeftOut, among: NDArray[np.bool_] | None = None) -> dict[str, Any]:
     """Means over runs, and gains over the mean log-probability and over the scaled total."""
     counted = found.counted(among)
     shown: dict[str, Any] = {"runs": len(counted)}

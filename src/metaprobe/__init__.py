@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from metaprobe.checkpoints.checkpoint import Checkpoint
     from metaprobe.checkpoints.errors import CheckpointError
     from metaprobe.loading import load
-    from metaprobe.probes.blend import TravellingBlend
     from metaprobe.probes.hidden import ConfidenceProbe, DifficultyProbe
     from metaprobe.probes.quality import QualityPredictor
     from metaprobe.probes.signals import Signals
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from metaprobe.train import (
         compare,
         train_adapter,
-        train_blend,
         train_gate,
         train_hidden,
         train_quality,
@@ -50,14 +48,12 @@ __all__ = [
     "RunStore",
     "Signals",
     "StreamingGate",
-    "TravellingBlend",
     "Verdict",
     "compare",
     "import_file",
     "load",
     "parse_response",
     "train_adapter",
-    "train_blend",
     "train_gate",
     "train_hidden",
     "train_quality",
@@ -77,14 +73,12 @@ _LATER = {
     "RunStore": "metaprobe.records.store",
     "Signals": "metaprobe.probes.signals",
     "StreamingGate": "metaprobe.routing.gate",
-    "TravellingBlend": "metaprobe.probes.blend",
     "Verdict": "metaprobe.probes.verdict",
     "compare": "metaprobe.train",
     "import_file": "metaprobe.records.import_store",
     "load": "metaprobe.loading",
     "parse_response": "metaprobe.records.openai_format",
     "train_adapter": "metaprobe.train",
-    "train_blend": "metaprobe.train",
     "train_gate": "metaprobe.train",
     "train_hidden": "metaprobe.train",
     "train_quality": "metaprobe.train",

@@ -14,6 +14,7 @@ from metaprobe.checkpoint_cli import diff, inspect, promote, push_command, seal,
 from metaprobe.checkpoints import CheckpointError
 from metaprobe.collect_cli import collect
 from metaprobe.extract_cli import extract
+from metaprobe.feedback_cli import feedback, sample
 from metaprobe.import_cli import import_
 from metaprobe.monitor_cli import drift, estimate, threshold
 from metaprobe.outcomes_cli import outcomes
@@ -212,6 +213,8 @@ main.add_command(estimate)
 main.add_command(drift)
 main.add_command(threshold)
 main.add_command(extract)
+main.add_command(feedback)
+main.add_command(sample)
 main.add_command(serve)
 main.add_command(route)
 main.add_command(evaluate)

@@ -21,7 +21,7 @@ MEAN, FREE_ALONE, PROBE, WITH_MEAN, BLEND = "mean", "scaled", "probe", "probe + 
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class HeldOut:
+class TasksLeftOut:
     """Scores of every answer by what never saw its task; the names above are their keys."""
 
     y: NDArray[np.int64]
@@ -58,7 +58,7 @@ class HeldOut:
         return Interval(float(values.mean()), float(low), float(high), answers, len(set(task_of)))
 
 
-def judge_held_out(evidence: Evidence, states: States) -> HeldOut:
+def judge_held_out(evidence: Evidence, states: States) -> TasksLeftOut:
     """Returns the scores of all answers, each by a probe that was fitted, its layer chosen, on other tasks."""
     table = evidence.table
     runs, y, tasks = RUN_IDENTITY.cells(table), table.y, table.tasks
@@ -78,7 +78,7 @@ def judge_held_out(evidence: Evidence, states: States) -> HeldOut:
         WITH_MEAN: standardised(probe, runs) + standardised(mean, runs),
         BLEND: standardised(probe, runs) + standardised(scaled, runs),
     }
-    return HeldOut(y, runs, tasks, scores, tuple(chosen))
+    return TasksLeftOut(y, runs, tasks, scores, tuple(chosen))
 
 
 def centred_states(states: States, runs: NDArray[np.str_]) -> dict[int, Floats]:

@@ -11,7 +11,7 @@ from metaprobe.probes.blend import FEWEST, INPUT, KIND, OUTPUT
 from metaprobe.records.activations import CONVENTION
 from metaprobe.records.errors import RecordError
 from metaprobe.training.blend.fit import POSITION, Floats, choose_layer, weights_of
-from metaprobe.training.blend.held_out import BLEND, FREE_ALONE, MEAN, PROBE, HeldOut, centred_states, judge_held_out
+from metaprobe.training.blend.held_out import BLEND, FREE_ALONE, MEAN, PROBE, TasksLeftOut, centred_states, judge_held_out
 from metaprobe.training.common.graphs import linear_graph
 from metaprobe.training.common.write_checkpoint import Export, write_checkpoint
 from metaprobe.training.crossfit.evidence import load_evidence, reader_contract
@@ -70,7 +70,7 @@ def _check(evidence: Evidence) -> None:
         )
 
 
-def _write(evidence: Evidence, states: States, found: HeldOut, options: BlendOptions) -> Checkpoint:
+def _write(evidence: Evidence, states: States, found: TasksLeftOut, options: BlendOptions) -> Checkpoint:
     """Fits layer and weights on all answers, and writes them with what was found on tasks left out."""
     table, y = evidence.table, evidence.table.y
     runs, rows = RUN_IDENTITY.cells(table), np.arange(len(y))
@@ -125,7 +125,7 @@ def _write(evidence: Evidence, states: States, found: HeldOut, options: BlendOpt
     )
 
 
-def _audits(found: HeldOut) -> list[Finding]:
+def _audits(found: TasksLeftOut) -> list[Finding]:
     """Returns, for either free number, whether the blend was above it on tasks left out, with its interval above 0."""
     audits = []
     for free, name in ((MEAN, "mean log-probability"), (FREE_ALONE, "scaled log-probability")):
@@ -141,12 +141,12 @@ def _in_one_unit(read: Floats, weights: Floats) -> tuple[Floats, Floats]:
     return centre, weights / (float(((read - centre) @ weights).std()) or 1.0)
 
 
-def _shown(found: HeldOut, name: str) -> str:
+def _shown(found: TasksLeftOut, name: str) -> str:
     reached = found.auroc(name)
     return f"{reached.estimate:.3f} [{reached.low:.3f}, {reached.high:.3f}]"
 
 
-def _summary(layer: int, found: HeldOut) -> str:
+def _summary(layer: int, found: TasksLeftOut) -> str:
     """Returns the card's first paragraph."""
     return (
         f"Orders the answers of one run (a model, a task, a way of asking) to a task that it has not seen. It adds two "
