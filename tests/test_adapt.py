@@ -7,6 +7,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from click.testing import CliRunner
+from logged_answers import answers, stored
 
 from metaprobe.checkpoints import load_checkpoint
 from metaprobe.checkpoints.manifest import RAW
@@ -16,37 +17,11 @@ from metaprobe.probes.base_rates import CONTRACT
 from metaprobe.probes.features import schema
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import RecordError
-from metaprobe.records.store import RunStore
-from metaprobe.records.types import Call, Item, Label, Run
 from metaprobe.training.options import QualityOptions
 from metaprobe.training.quality.adapt import adapt_quality
 from metaprobe.training.quality.train import train_quality
 
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
-
-
-def answers(n: int, *, seed: int, right: float = 0.5, scale: float = 1.0) -> tuple[list[list[float]], np.ndarray]:
-    """n series of log-probabilities, a share `right` of them right, whose mean says `scale` as much of it."""
-    rng = np.random.default_rng(seed)
-    y = (rng.random(n) < right).astype(int)
-    level = np.exp(-0.9 + 0.6 * scale * np.where(y, -1, 1) + 0.5 * rng.normal(size=n))
-    return [(-rng.exponential(one, int(rng.integers(8, 30)))).tolist() for one in level], y
-
-
-def stored(path: Path, parts: dict[str, tuple[int, float]], *, seed: int = 0) -> Path:
-    """A run store of several models: name -> answers, share of them right."""
-    runs = []
-    for place, (model, (n, right)) in enumerate(parts.items()):
-        series, y = answers(n, seed=seed + place, right=right)
-        for i, (values, label) in enumerate(zip(series, y, strict=True)):
-            name = f"{model}-{i}"
-            logprobs = np.array(values, np.float32)
-            call = Call(id=name, stage="answer", model=model, logprobs=logprobs, logprobs_mode="raw")
-            item = Item(id=name, task="sums", group=name, question="")
-            found = (Label(name, "correct", float(label), "program"),)
-            runs.append(Run(id=name, system="s", variant="v", item=item, calls=(call,), labels=found))
-    RunStore(path).append(runs)
-    return path
 
 
 @pytest.fixture(scope="module")

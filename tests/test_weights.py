@@ -13,7 +13,8 @@ from tiny_adapter import saved_base
 
 from metaprobe.llms import weights
 from metaprobe.llms.base import LLMError
-from metaprobe.llms.local import PLAIN_TEMPLATE, LocalLLM
+from metaprobe.llms.chat_prompt import PLAIN_TEMPLATE
+from metaprobe.llms.local import LocalLLM
 from metaprobe.llms.weights import EMBEDDED, Embedded, Weights, cache_folder, resolve
 
 
