@@ -15,7 +15,7 @@ from random_model import word_tokenizer
 from served import small_checkpoint
 from test_hidden_probe import WIDTH, hidden_checkpoint
 
-from metaprobe import QualityPredictor
+from metaprobe import QualityPredictor, watch
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Hidden
@@ -93,6 +93,12 @@ def production(folder: Path) -> Names:
         "VerdictHandler": taken,
         "evaluation_events": lambda: taken,
     }
+
+
+def monitoring(folder: Path) -> Names:
+    names = production(folder)
+    names["stream"] = names["client"].chat.completions.create(stream=True, logprobs=True)
+    return {**names, "predictor": QualityPredictor.load(folder / "out" / "quality"), "watch": watch}
 
 
 def probes(folder: Path) -> Names:
@@ -201,6 +207,7 @@ WORLDS: dict[str, Callable[[Path], Names]] = {
     "production": production,
     "streams": production,
     "server": production,
+    "monitoring": monitoring,
     "reasoning": lambda folder: {},
     "extract": lambda folder: {},
     "gallery": gallery,
