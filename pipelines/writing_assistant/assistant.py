@@ -286,7 +286,6 @@ SYSTEM = System(
         *("feedback", "single", "respond", "found_words", "found_score", "found_critics"),
     ),
     variants=(METACRIT, MULTI, SINGLE),
-    default_variants=CONDITIONS,
     stages=tuple(LIMITS),
     fields=TURN_FIELDS,
     signals={"difficulty": metacrit_chain.ANSWER, "quality": final_response.STAGE},
