@@ -15,7 +15,7 @@ import numpy as np
 
 from metaprobe.llms.hidden_capture import chosen_layers
 from metaprobe.llms.local import LocalLLM
-from metaprobe.llms.readings import Reader, Reading, Readings, ReadStates
+from metaprobe.llms.readings import CallReader, Reading, Readings, ReadStates
 from metaprobe.llms.replay_states import StateReplay
 from metaprobe.llms.vllm_states import EngineReplay, StatesEngine
 from metaprobe.records.activations import STATES, SUFFIX, TOKENS, activation_bytes, token_bytes
@@ -179,7 +179,7 @@ def launch_extract(
 
 def _plan(
     store: RunStore,
-    llm: Reader,
+    llm: CallReader,
     replay: Readings,
     stage: str | None,
     agent: str | None,
@@ -245,7 +245,7 @@ def _stored(store: RunStore, replay: Readings, model: str, tokens: bool) -> set[
     return done
 
 
-def _other(call: Call, llm: Reader) -> str:
+def _other(call: Call, llm: CallReader) -> str:
     """The call's model where it is known to be another than the loaded one, else nothing."""
     if call.model and call.model != llm.name:
         return call.model
@@ -281,7 +281,7 @@ def _own_calls(total: int, size: int, share: Share) -> int:
     return sum(min(size, total - start) for start in range(share.index * size, total, share.count * size))
 
 
-def _check_finite(states: Mapping[str, ReadStates], llm: Reader) -> None:
+def _check_finite(states: Mapping[str, ReadStates], llm: CallReader) -> None:
     """Raises `RecordError` where a state is NaN or infinite: stored, it would pass for one that need not be read."""
     broken: dict[str, int] = {}  # call -> its first such layer
     for call_id, read in states.items():
@@ -298,7 +298,7 @@ def _check_finite(states: Mapping[str, ReadStates], llm: Reader) -> None:
         )
 
 
-def _remedy(llm: Reader) -> str:
+def _remedy(llm: CallReader) -> str:
     return f"its weights are damaged, or overflow in {llm.dtype}: load sound ones, in bfloat16 or float32"
 
 

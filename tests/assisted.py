@@ -14,14 +14,15 @@ from metaprobe.pipelines.caelf import SYSTEM as CAELF
 from metaprobe.pipelines.prompting import Prompts
 from metaprobe.pipelines.session import Models, Setup
 from metaprobe.pipelines.system import System
-from metaprobe.pipelines.writing_assistant import SYSTEM, vocabulary
-from metaprobe.pipelines.writing_assistant.wordnet import Entry
+from metaprobe.pipelines.writing_assistant import vocabulary
+from metaprobe.pipelines.writing_assistant.assistant import SYSTEM
+from metaprobe.pipelines.writing_assistant.wordnet import WordEntry
 from metaprobe.serving.assistant.app import Systems, create_page
 from metaprobe.serving.assistant.session_file import SessionFile
 from metaprobe.serving.assistant.settings import AssistSettings, ModelPlace
 from research.assistant.scripted_teacher import ScriptedTeacher
 
-VEIN = Entry("noun", "a blood vessel that leads to the heart", "a vein stands out on the hand", (), "WordNet 3.0")
+VEIN = WordEntry("noun", "a blood vessel that leads to the heart", "a vein stands out on the hand", (), "WordNet 3.0")
 VEINS = "Veins look blue because the blood in them is blue. It turns red when it meets oxygen."
 
 

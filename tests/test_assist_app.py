@@ -13,7 +13,7 @@ from metaprobe.cli import main
 from metaprobe.eval.study.answers import read_sheets
 from metaprobe.eval.study.orders import balanced_orders
 from metaprobe.eval.study.survey import QUESTIONS
-from metaprobe.pipelines.writing_assistant import CONDITIONS
+from metaprobe.pipelines.writing_assistant.contract import CONDITIONS
 from metaprobe.records.errors import RecordError
 from metaprobe.serving.assistant import sessions as sessions_module
 from metaprobe.serving.assistant.session_file import SessionFile

@@ -12,10 +12,10 @@ from playwright.sync_api import expect, sync_playwright
 from served import running
 
 from metaprobe.eval.study.survey import QUESTIONS
-from metaprobe.pipelines.writing_assistant import CONDITIONS
+from metaprobe.pipelines.writing_assistant.contract import CONDITIONS
 from metaprobe.serving.assistant.session_file import SessionFile
 from metaprobe.serving.assistant.sessions import Sessions
-from metaprobe.serving.assistant.study import Study
+from metaprobe.serving.assistant.study import StudyFile
 from metaprobe.serving.assistant.tasks import TASKS
 from metaprobe.tasks.named_tasks import load_task
 from research.assistant.scripted_teacher import SAID, ScriptedTeacher
@@ -498,12 +498,12 @@ def test_a_participant_goes_from_consent_to_code_and_never_sees_a_condition(worl
         page.locator("fieldset").last.get_by_label("I cannot say").check()
         page.get_by_role("button", name="Hand in").click()
         code = page.locator(".code").inner_text()
-        (sheet,), unfinished = Study(world.file, Sessions(world.file)).sheets()
+        (sheet,), unfinished = StudyFile(world.file, Sessions(world.file)).sheets()
         assert (sheet.code, unfinished) == (code, 0)
         assert sorted(filter(None, sheet.answers.values())) == [sheet.order[1]] * (len(QUESTIONS) - 1)
         page.on("dialog", lambda dialog: dialog.accept())
         page.get_by_role("button", name="Stop taking part").click()
         expect(page.get_by_label("I have read this")).to_be_visible()
-        assert Study(world.file, Sessions(world.file)).sheets() == ([], 0)
+        assert StudyFile(world.file, Sessions(world.file)).sheets() == ([], 0)
         assert all("422" in complaint for complaint in open_page.complaints)
         open_page.complaints.clear()

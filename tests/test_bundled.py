@@ -16,6 +16,7 @@ from metaprobe.checkpoints import (
 )
 from metaprobe.checkpoints.bundle import FOLDER
 from metaprobe.checkpoints.kinds import TAKEN_BY
+from metaprobe.probes.blend import TravellingBlend
 from metaprobe.probes.hidden import ConfidenceProbe, DifficultyProbe
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.source import SignalSource
@@ -27,6 +28,7 @@ from metaprobe.routing.learned import LearnedRouter
 ROOT = Path(__file__).parent.parent
 READERS = {
     "quality": QualityPredictor.load,
+    "blend": TravellingBlend.load,
     "gate": StreamingGate.load,
     "router": LearnedRouter.load,
     "text-classes": TextClassifier.load,

@@ -15,16 +15,8 @@ from metaprobe.llms.base import LLMError, Request, Token
 from metaprobe.llms.replay import ReplayLLM
 from metaprobe.pipelines import Models, Prompts, Session, Setup
 from metaprobe.pipelines.system_options import Options
-from metaprobe.pipelines.writing_assistant import (
-    CONDITIONS,
-    SYSTEM,
-    Profile,
-    Remark,
-    item_of_turn,
-    reply,
-    turn_of_item,
-)
-from metaprobe.pipelines.writing_assistant.assistant import EMPTY_REPLY
+from metaprobe.pipelines.writing_assistant.assistant import EMPTY_REPLY, SYSTEM, reply
+from metaprobe.pipelines.writing_assistant.contract import CONDITIONS, Profile, Remark, item_of_turn, turn_of_item
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Decision

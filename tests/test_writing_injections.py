@@ -6,7 +6,7 @@ import pytest
 from writing_turns import DRAFT, IN_FORM, reply_of, turn_with
 
 from metaprobe.llms.base import Request
-from metaprobe.pipelines.writing_assistant import Profile
+from metaprobe.pipelines.writing_assistant.contract import Profile
 from research.writing.injections import HARMLESS, INJECTIONS, Injection
 
 MARKED = re.compile(r"\[begin (?P<mark>[^\]\n]+)\]\n.*?\n\[end (?P=mark)\]", re.S)

@@ -11,7 +11,8 @@ from scripted import ScriptedLLM, run_once
 from writing_turns import IN_FORM
 
 from metaprobe.checkpoints import ContractMismatch, find_bundled, load_checkpoint
-from metaprobe.pipelines.writing_assistant import SYSTEM, turn_of_item
+from metaprobe.pipelines.writing_assistant.assistant import SYSTEM
+from metaprobe.pipelines.writing_assistant.contract import turn_of_item
 from metaprobe.pipelines.writing_assistant.learned_classes import turn_text
 from metaprobe.probes.hashed_words import hashed_pieces, hashed_words
 from metaprobe.probes.text_classes import TextClassifier

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from writing_turns import DRAFT
 
-from metaprobe.pipelines.writing_assistant import Card
 from metaprobe.pipelines.writing_assistant import wordnet as wordnet_module
+from metaprobe.pipelines.writing_assistant.contract import Card
 from metaprobe.pipelines.writing_assistant.metacrit_chain import sentence_with
 from metaprobe.pipelines.writing_assistant.quoting import looks_foreign, quote_history, quote_text, shorten, tame
 from metaprobe.pipelines.writing_assistant.reasoning_check import read_reasoning

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from scripted import Answer, ScriptedLLM
 
 from metaprobe.pipelines import Models, Prompts, Session, Setup
-from metaprobe.pipelines.writing_assistant import SYSTEM, Profile, Reply, Turn, item_of_turn, reply
+from metaprobe.pipelines.writing_assistant.assistant import SYSTEM, reply
+from metaprobe.pipelines.writing_assistant.contract import Profile, Reply, Turn, item_of_turn
 
 DRAFT = "Veins look blue. The blood inside them is blue, because it has no oxygen! I read it in a book."
 TOLD = Profile("16, from China", "two years of English", "academic writing", "short answers")

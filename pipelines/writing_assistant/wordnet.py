@@ -29,7 +29,7 @@ MOST_SYNONYMS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class WordEntry:
     """What WordNet says of the commonest sense of a word."""
 
     part_of_speech: str
@@ -40,7 +40,7 @@ class Entry:
     source: str
 
 
-def look_up(word: str) -> Entry | None:
+def look_up(word: str) -> WordEntry | None:
     """Returns what WordNet says of a word or a term, also of an inflected one; None where it does not have it.
 
     Raises `MissingExtra` where NLTK or the data are not installed.
@@ -53,7 +53,7 @@ def look_up(word: str) -> Entry | None:
     names = [name.replace("_", " ") for name in sense.lemma_names()]
     others = [name for name in names if name.lower() != word.lower()][:MOST_SYNONYMS]
     example = next(iter(sense.examples()), "")
-    return Entry(PARTS.get(sense.pos(), ""), sense.definition(), example, tuple(others), SOURCE)
+    return WordEntry(PARTS.get(sense.pos(), ""), sense.definition(), example, tuple(others), SOURCE)
 
 
 @cache

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 
 from metaprobe.pipelines.session import Session
 from metaprobe.pipelines.system import System
-from metaprobe.pipelines.writing_assistant import SYSTEM, Profile, Turn, item_of_turn, turn_of_item
 from metaprobe.pipelines.writing_assistant import reasoning_check as reasoning
 from metaprobe.pipelines.writing_assistant import stage_classifier as stages
 from metaprobe.pipelines.writing_assistant import writing_assessor as assessor
 from metaprobe.pipelines.writing_assistant.asking import Work
-from metaprobe.pipelines.writing_assistant.assistant import extract_answer
+from metaprobe.pipelines.writing_assistant.assistant import SYSTEM, extract_answer
+from metaprobe.pipelines.writing_assistant.contract import Profile, Turn, item_of_turn, turn_of_item
 from metaprobe.records.types import Item, Run
 from metaprobe.tasks.task import Row, Task
 from research.writing.cases import FILM_FIRST, VEINS_FIRST

@@ -14,7 +14,7 @@ from typing import Any
 import click
 import numpy as np
 
-from metaprobe.pipelines.writing_assistant import CONDITIONS
+from metaprobe.pipelines.writing_assistant.contract import CONDITIONS
 from metaprobe.pipelines.writing_assistant.stage_classifier import read_stage
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Run

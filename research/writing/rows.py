@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from metaprobe.pipelines.writing_assistant import Profile, Turn, item_of_turn
+from metaprobe.pipelines.writing_assistant.contract import Profile, Turn, item_of_turn
 from metaprobe.records.types import Item
 from metaprobe.tasks.writing_cases import CASES_FILE, TURNS_FILE
 from research.writing.cases import CASES

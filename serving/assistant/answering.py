@@ -8,7 +8,8 @@ from typing import Any
 
 from metaprobe.llms.base import LLM, Capabilities, Request, Token
 from metaprobe.pipelines.session import Models, Session, Setup
-from metaprobe.pipelines.writing_assistant import Turn, item_of_turn, reply
+from metaprobe.pipelines.writing_assistant.assistant import reply
+from metaprobe.pipelines.writing_assistant.contract import Turn, item_of_turn
 from metaprobe.records.errors import MissingExtra, RecordError
 from metaprobe.records.types import Call, Run
 from metaprobe.serving.assistant.jobs import Job

@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 
 from metaprobe.pipelines.caelf import TRAITS
 from metaprobe.pipelines.session import Setup
-from metaprobe.pipelines.writing_assistant import CONDITIONS
+from metaprobe.pipelines.writing_assistant.contract import CONDITIONS
 from metaprobe.records.errors import RecordError
 from metaprobe.serving.assistant.answering import Answering, OnRun
 from metaprobe.serving.assistant.argue_routes import Gradings, add_arguing
@@ -22,7 +22,7 @@ from metaprobe.serving.assistant.jobs import Jobs
 from metaprobe.serving.assistant.session_file import SessionFile
 from metaprobe.serving.assistant.sessions import Sessions
 from metaprobe.serving.assistant.settings import AssistSettings
-from metaprobe.serving.assistant.study import Study
+from metaprobe.serving.assistant.study import StudyFile
 from metaprobe.serving.assistant.study_routes import add_study
 from metaprobe.serving.assistant.tasks import TASKS
 from metaprobe.serving.assistant.writing_routes import add_writing
@@ -72,7 +72,7 @@ def create_page(
 
     add_writing(app, settings, sessions, jobs, Answering(sessions, systems.writing, on_run))
     if settings.study:
-        add_study(app, settings, Study(file, sessions))
+        add_study(app, settings, StudyFile(file, sessions))
     if can_argue and systems.arguing is not None:
         add_arguing(app, settings, Gradings(file, systems.arguing), jobs)
     return app

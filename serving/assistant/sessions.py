@@ -5,7 +5,7 @@ import time
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from metaprobe.pipelines.writing_assistant import Profile, Turn
+from metaprobe.pipelines.writing_assistant.contract import Profile, Turn
 from metaprobe.records.errors import RecordError
 from metaprobe.serving.assistant.session_file import Body, SessionFile
 

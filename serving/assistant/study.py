@@ -9,7 +9,7 @@ from typing import Any
 from metaprobe.eval.study.answers import Sheet
 from metaprobe.eval.study.orders import balanced_orders, draw_code
 from metaprobe.eval.study.survey import CONSENT, QUESTIONS
-from metaprobe.pipelines.writing_assistant import CONDITIONS
+from metaprobe.pipelines.writing_assistant.contract import CONDITIONS
 from metaprobe.records.errors import RecordError
 from metaprobe.serving.assistant.session_file import Body, SessionFile
 from metaprobe.serving.assistant.sessions import NotThere, Sessions
@@ -49,7 +49,7 @@ class Taking:
         return Sheet(self.code, self.order, answers)
 
 
-class Study:
+class StudyFile:
     """The participants in one file. Raises `NotThere` for a token that belongs to none."""
 
     def __init__(self, file: SessionFile, sessions: Sessions) -> None:

@@ -9,10 +9,10 @@ from starlette.responses import JSONResponse, Response
 from metaprobe.records.errors import RecordError
 from metaprobe.serving.assistant.door import body_of, number_in
 from metaprobe.serving.assistant.settings import AssistSettings
-from metaprobe.serving.assistant.study import PARTS, Study, consent_text
+from metaprobe.serving.assistant.study import PARTS, StudyFile, consent_text
 
 
-def add_study(app: FastAPI, settings: AssistSettings, study: Study) -> None:
+def add_study(app: FastAPI, settings: AssistSettings, study: StudyFile) -> None:
     """Adds the addresses under `/api/study`."""
     body_in = partial(body_of, settings=settings)
 

@@ -9,7 +9,7 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from metaprobe.pipelines.writing_assistant import CONDITIONS, Profile
+from metaprobe.pipelines.writing_assistant.contract import CONDITIONS, Profile
 from metaprobe.records.errors import RecordError, Unwritable
 from metaprobe.serving.assistant.answering import Answering
 from metaprobe.serving.assistant.door import body_of, number_in, refuse, text_in

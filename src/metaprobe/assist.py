@@ -11,7 +11,7 @@ from metaprobe.pipelines.caelf import SYSTEM as CAELF
 from metaprobe.pipelines.prompting import Prompts
 from metaprobe.pipelines.session import Models, Setup
 from metaprobe.pipelines.system import System
-from metaprobe.pipelines.writing_assistant import SYSTEM as ASSISTANT
+from metaprobe.pipelines.writing_assistant.assistant import SYSTEM as ASSISTANT
 from metaprobe.pipelines.writing_assistant.wordnet import wordnet
 from metaprobe.probes.source import SignalSource
 from metaprobe.serving.assistant.app import Systems

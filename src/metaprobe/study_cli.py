@@ -71,10 +71,10 @@ def export(sessions: Path, out: Path) -> None:
     from metaprobe.eval.study.answers import write_sheets
     from metaprobe.serving.assistant.session_file import SessionFile
     from metaprobe.serving.assistant.sessions import Sessions
-    from metaprobe.serving.assistant.study import Study
+    from metaprobe.serving.assistant.study import StudyFile
 
     with SessionFile(sessions) as file:
-        sheets, unfinished = Study(file, Sessions(file)).sheets()
+        sheets, unfinished = StudyFile(file, Sessions(file)).sheets()
     if not sheets:
         raise RecordError(f"{sessions} holds no survey that was handed in, and {unfinished} that were begun")
     click.echo(f"{write_sheets(out, sheets)} participants; {unfinished} others have not handed in: {out}", err=True)
