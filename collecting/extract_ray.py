@@ -34,6 +34,9 @@ RETRIES = 3
 """So often is a chunk given out again whose worker has died; a chunk that kills four workers ends the extraction."""
 
 
+UNWATCHED = ExtractionWatch()
+
+
 @dataclass(frozen=True, slots=True)
 class CallChunk:
     """Calls that are read together and stored in one file."""
@@ -105,7 +108,7 @@ def extract_on_ray(
     cpus: float = 1,
     gpus: float = 0,
     reader: type = ChunkReader,
-    watch: ExtractionWatch = ExtractionWatch(),
+    watch: ExtractionWatch = UNWATCHED,
 ) -> ExtractReport:
     """Reads the calls of a store that lack these states, by `workers` of the Ray cluster that the environment names
     (`RAY_ADDRESS`), or of this machine where it names none.

@@ -79,7 +79,7 @@ class RunStore:
         """The runs of one of the `shards`, in their order; none where it is damaged and such are passed over."""
         runs: list[Run] = []
         with self._guard(shard):
-            runs = table_to_runs(self._read(shard))
+            runs.extend(table_to_runs(self._read(shard)))
         return runs
 
     def run_ids(self) -> set[str]:
