@@ -121,7 +121,7 @@ def extract_on_ray(
         raise RecordError(
             f"{workers} workers, {shard_calls} calls a file, batch size {plan.batch_size}: expected at least 1 of each"
         )
-    chunks, stored, failed = _plan_chunks(plan, stage, agent, shard_calls)
+    chunks, stored, failed = plan_chunks(plan, stage, agent, shard_calls)
     watch.on_total(sum(len(chunk.calls) for chunk in chunks))
     report = ExtractReport(0, 0, stored, failed, 0, 0, None)
     if not chunks:
@@ -142,6 +142,22 @@ def extract_on_ray(
     return report
 
 
+def launch_on_ray(
+    runs: Path, model: str, workers: int, *, watch: ExtractionWatch = UNWATCHED, **options: Any
+) -> tuple[ExtractReport, int]:
+    """`extract_on_ray` by names, and how many workers there are; one takes a GPU where the cluster has one for each."""
+    told = {name: options.pop(name) for name in ("layers", "every_token", "other_model", "batch_size")}
+    positions = options.pop("positions")
+    plan = ClusterPlan(
+        runs=runs.resolve(), model=model, positions=None if positions is None else tuple(positions), **told
+    )
+    ray = require("ray", "ray")
+    if not ray.is_initialized():
+        ray.init(log_to_driver=False, include_dashboard=False)
+    gpus = 1 if ray.cluster_resources().get("GPU", 0) >= workers else 0
+    return extract_on_ray(plan, workers=workers, gpus=gpus, watch=watch, **options), workers
+
+
 def _given_out(ray: Any, actors: Sequence[Any], chunks: Sequence[CallChunk]) -> Iterator[ExtractReport]:
     """The reports as they come: whoever is done gets the next chunk."""
     left, at_work = iter(chunks), {}
@@ -156,9 +172,7 @@ def _given_out(ray: Any, actors: Sequence[Any], chunks: Sequence[CallChunk]) -> 
         yield ray.get(done)
 
 
-def _plan_chunks(
-    plan: ClusterPlan, stage: str | None, agent: str | None, size: int
-) -> tuple[list[CallChunk], int, int]:
+def plan_chunks(plan: ClusterPlan, stage: str | None, agent: str | None, size: int) -> tuple[list[CallChunk], int, int]:
     """The chunks to read, how many calls were stored before, how many had failed. No weights are read for it."""
     store, weights = RunStore(plan.runs), resolve(plan.model)
     layers = chosen_layers(plan.layers, AutoConfig.from_pretrained(weights.location))
@@ -182,8 +196,5 @@ def _plan_chunks(
         raise RecordError(f"no call of stage {stage or 'any'} by agent {agent or 'any'} that holds an answer")
     ids = list(chosen)
     parts = [ids[start : start + size] for start in range(0, len(ids), size)]
-    return (
-        [CallChunk(tuple(dict.fromkeys(chosen[i] for i in part)), tuple(part)) for part in parts],
-        len(stored),
-        failed,
-    )
+    chunks = [CallChunk(tuple(dict.fromkeys(chosen[i] for i in part)), tuple(part)) for part in parts]
+    return chunks, len(stored), failed
