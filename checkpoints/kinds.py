@@ -10,9 +10,11 @@ TAKEN_BY = {
     "quality": "`metaprobe score`, `metaprobe serve` and QualityPredictor",
     "gate": "`metaprobe serve --gate` and StreamingGate",
     "hidden": "`metaprobe collect --signal`, ConfidenceProbe and DifficultyProbe",
+    "blend": "`metaprobe score CHECKPOINT RUNS` and TravellingBlend",
     "adapter": "`metaprobe collect --signal` and AdapterProbe",
     "router": "`metaprobe route` and `metaprobe collect --policy learned:`",
     "choice": "LearnedChoice",
+    "text-classes": "TextClassifier and `metaprobe collect writing-assistant --constant learned=1`",
 }
 
 

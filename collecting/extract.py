@@ -15,7 +15,7 @@ import numpy as np
 
 from metaprobe.llms.hidden_capture import chosen_layers
 from metaprobe.llms.local import LocalLLM
-from metaprobe.llms.readings import Reader, Reading, Readings, ReadStates
+from metaprobe.llms.readings import CallReader, Reading, Readings, ReadStates
 from metaprobe.llms.replay_states import StateReplay
 from metaprobe.llms.vllm_states import EngineReplay, StatesEngine
 from metaprobe.records.activations import STATES, SUFFIX, TOKENS, activation_bytes, token_bytes
@@ -127,7 +127,7 @@ def extract(
     return report
 
 
-def check_model(replay: Readings, llm: Reader, sample: Sequence[Reading], *, other_model: bool = False) -> float | None:
+def check_model(replay: Readings, llm: CallReader, sample: Sequence[Reading], *, other_model: bool = False) -> float | None:
     """How far the model's log-probabilities are from the recorded ones, nats a token; None where there are none.
 
     Raises `RecordError` where they are no numbers, and `StoreMismatch` where they are not those of the model that
@@ -148,7 +148,7 @@ def check_model(replay: Readings, llm: Reader, sample: Sequence[Reading], *, oth
 def read_chunk(
     folder: Path,
     replay: Readings,
-    llm: Reader,
+    llm: CallReader,
     readings: Sequence[Reading],
     *,
     model: str,
@@ -207,7 +207,7 @@ def launch_extract(
 
 def _plan(
     store: RunStore,
-    llm: Reader,
+    llm: CallReader,
     replay: Readings,
     stage: str | None,
     agent: str | None,
@@ -275,7 +275,7 @@ def stored_calls(
     return done
 
 
-def other_model_of(call: Call, llm: Reader) -> str:
+def other_model_of(call: Call, llm: CallReader) -> str:
     """The call's model where it is known to be another than the loaded one, else nothing."""
     if call.model and call.model != llm.name:
         return call.model
@@ -311,7 +311,7 @@ def _own_calls(total: int, size: int, share: Share) -> int:
     return sum(min(size, total - start) for start in range(share.index * size, total, share.count * size))
 
 
-def _check_finite(states: Mapping[str, ReadStates], llm: Reader) -> None:
+def _check_finite(states: Mapping[str, ReadStates], llm: CallReader) -> None:
     """Raises `RecordError` where a state is NaN or infinite: stored, it would pass for one that need not be read."""
     broken: dict[str, int] = {}  # call -> its first such layer
     for call_id, read in states.items():
@@ -328,7 +328,7 @@ def _check_finite(states: Mapping[str, ReadStates], llm: Reader) -> None:
         )
 
 
-def _remedy(llm: Reader) -> str:
+def _remedy(llm: CallReader) -> str:
     return f"its weights are damaged, or overflow in {llm.dtype}: load sound ones, in bfloat16 or float32"
 
 

@@ -123,12 +123,11 @@ class LocalLLM:
             raise LLMError(f"model {model!r} cannot be loaded: {error}") from error
         complete_tokenizer(tokenizer)
         network.to(torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu")))  # type: ignore[arg-type]
-        revision = weights.revision or str(getattr(network.config, "_commit_hash", None) or "unknown")
         return cls(
             network,
             tokenizer,
             name=weights.name,
-            revision=revision,
+            revision=weights.revision_loaded(network.config),
             batch_size=batch_size,
             top_logprobs=top_logprobs,
             capture=capture,

@@ -24,7 +24,7 @@ NO_LOGPROB = -1000.0
 """Servers write -9999 or so for a token that they know no log-probability of."""
 
 
-class Reader(Protocol):
+class CallReader(Protocol):
     """A model that reads token ids: `LocalLLM`, or vLLM's engine."""
 
     @property
@@ -111,7 +111,7 @@ class Readings(ABC):
     """
 
     def __init__(
-        self, reader: Reader, config: Any, *, layers: str, positions: Sequence[str] | None, tokens: bool
+        self, reader: CallReader, config: Any, *, layers: str, positions: Sequence[str] | None, tokens: bool
     ) -> None:
         """`config`: the model's, of transformers. `layers`: `all`, `every:N`, or numbers. `positions`: those of a
         `Capture` by default. Raises `LLMError`."""

@@ -5,10 +5,10 @@ themselves, asks a policy at named points, takes its numbers from a source of si
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from metaprobe.llms.base import LLM, Request
+from metaprobe.llms.base import LLM, LLMError, Request
 from metaprobe.pipelines.prompting import Prompts
 from metaprobe.pipelines.system_options import Constant, N, Options
 from metaprobe.probes.signals import Signal
@@ -140,16 +140,20 @@ class Session:
         parent: Call | None = None,
         hidden: bool = False,
         model_of: str = "",
+        on_text: Callable[[str], None] | None = None,
     ) -> Call:
         """Ask with messages already made. Everything that is asked goes through here and into the run.
 
         A limit that was set for the stage (that of `model_of`, where it is given) takes the sampling's place.
+        `on_text` is called with each piece of the answer as it comes, or with all of it at once where the model does
+        not stream.
         """
         limits, limited = self.setup.options.tokens, model_of or stage
         if stage != READ and limited in limits:
             sampling = replace(sampling, max_tokens=limits[limited])
         request = self._request(stage, agent, round, messages, sampling, parent=parent, hidden=hidden)
-        call = await self.setup.models.of(model_of or stage, agent).complete(request)
+        llm = self.setup.models.of(model_of or stage, agent)
+        call = await (llm.complete(request) if on_text is None else _streamed(llm, request, on_text))
         self._calls[request.id] = call
         return call
 
@@ -245,3 +249,16 @@ class Session:
     def _seed(self, stage: str, agent: str, number: int) -> int:
         what = f"{self.setup.seed}/{self.item.id}/{stage}/{agent}/{number}"
         return int.from_bytes(hashlib.sha256(what.encode()).digest()[:4], "big")
+
+
+async def _streamed(llm: LLM, request: Request, on_text: Callable[[str], None]) -> Call:
+    """The finished call, whose text was handed on piece by piece. Raises `LLMError` where the stream has no end."""
+    if not llm.capabilities.stream:
+        call = await llm.complete(request)
+        on_text(call.text)
+        return call
+    async for event in llm.stream(request):
+        if isinstance(event, Call):
+            return event
+        on_text(event.text)
+    raise LLMError(f"request {request.id}: the stream of {llm.name} ended without the finished call; ask again")

@@ -159,7 +159,7 @@ def features(
         length, k = shapes[group[0]].tolist()
         seen = min(length, schema.limit or length)
         rows = max(1, 2**15 // (4 * seen))
-        prepared: Prepared = {}
+        prepared: Prepared | None = {} if len(group) > 1 else None  # of one response, what is kept from the last one
         for part in (group[i : i + rows] for i in range(0, len(group), rows)):
             x = np.concatenate([logprobs[i][:seen] for i in part], dtype=np.float32).reshape(len(part), seen)
             top = np.stack([tops[i][:seen] for i in part]) if k else None

@@ -22,6 +22,7 @@ from metaprobe.records.extras import require
 from metaprobe.records.float_list import float_list
 from metaprobe.records.openai_format import CALLED, REFUSAL, TOOL_CALL, ParsedResponse, parse_response
 from metaprobe.records.raw_body import parse_body
+from metaprobe.records.types import FloatArray
 
 if TYPE_CHECKING:
     from metaprobe.probes.signals import Signals
@@ -35,6 +36,12 @@ ENDINGS = {
 """What the verdict says of an answer that did not end by itself, by its finish reason."""
 FEW_TOKENS = 2
 """A score of an answer of so many tokens rests on so few log-probabilities that the verdict says so."""
+
+TOGETHER_FROM = 8
+"""So many responses are scored faster together than one after the other."""
+
+_Read = tuple[FloatArray, FloatArray | None, FloatArray | None, str | None, str]
+"""Log-probabilities, alternatives and thinking of one answer, its model, and what the verdict must say of it."""
 
 
 class QualityPredictor(Pretrained):
@@ -141,12 +148,8 @@ class QualityPredictor(Pretrained):
         first is scored. That stands in the verdict's reason, as do an answer or stream that was cut and one of a token
         or two.
         """
-        plain = float_list(response) if type(response) is list else None
-        if plain is not None:  # says nothing of its model
-            return self._one(features_one(self.schema, plain), None, _brief(len(plain)))
-        parsed = self._parsed(response)
-        note = self._note(parsed)
-        return self._one(self._row(parsed), parsed.model, note)
+        logprobs, top, thinking, model, note = self._read(response)
+        return self._one(features_one(self.schema, logprobs, top, thinking), model, note)
 
     def adapt(
         self,
@@ -187,10 +190,9 @@ class QualityPredictor(Pretrained):
                     f"{self.checkpoint.digest[:16]}: give the predictor that made the verdict"
                 )
         else:
-            parsed = self._parsed(answer)
-            note = self._note(parsed)
-            verdict = self._one(self._row(parsed), parsed.model, note)
-            measured = measure_signals(parsed.logprobs)
+            logprobs, top, thinking, model, note = self._read(answer)
+            verdict = self._one(features_one(self.schema, logprobs, top, thinking), model, note)
+            measured = measure_signals(logprobs)
         read = {"confidence": verdict.score, "quality": verdict.score, CRITICAL: verdict.critical}
         thresholds = self.checkpoint.manifest.thresholds
         given = {n: Signal(v, verdict.checkpoint, thresholds) for n, v in read.items() if v is not None}
@@ -198,29 +200,36 @@ class QualityPredictor(Pretrained):
 
     def predict_many(self, responses: Iterable[object]) -> list[Verdict]:
         """One verdict a response, in order. An error names the response, counted from 0."""
-        parsed, notes = [], []
+        read = []
         for number, response in enumerate(responses):
             try:
-                parsed.append(self._parsed(response))
+                read.append(self._read(response))
             except InvalidResponse as error:
                 raise InvalidResponse(f"response {number}: {error}") from error
-            notes.append(self._note(parsed[-1]))
-        if not parsed:
-            return []
-        top = [p.top_logprobs for p in parsed] if self.schema.uses_top else None
-        X = features(self.schema, [p.logprobs for p in parsed], top, [p.thinking for p in parsed])
+        if len(read) < TOGETHER_FROM:
+            return [self._one(features_one(self.schema, *three), *two) for three, two in ((r[:3], r[3:]) for r in read)]
+        logprobs, tops, thinking, models, notes = zip(*read, strict=True)
+        X = features(self.schema, logprobs, tops if self.schema.uses_top else None, thinking)
         outputs = {name: values.ravel().tolist() for name, values in self.checkpoint.run({INPUT: X}).items()}
         supported = self._support.contains(X, decisive=self._length)
         return [
-            self._verdict({name: values[i] for name, values in outputs.items()}, supported[i], parsed[i].model, note)
+            self._verdict({name: values[i] for name, values in outputs.items()}, supported[i], models[i], note)
             for i, note in enumerate(notes)
         ]
+
+    def _read(self, response: object) -> "_Read":
+        """What is scored of a response, and what its verdict must say. Not its text: there may be many responses."""
+        plain = float_list(response) if type(response) is list else None
+        if plain is not None:  # says nothing of its model
+            return plain, None, None, None, _brief(len(plain))
+        parsed = self._parsed(response)
+        return parsed.logprobs, parsed.top_logprobs, parsed.thinking, parsed.model, self._note(parsed)
 
     def _parsed(self, response: object) -> ParsedResponse:
         if isinstance(response, (str, bytes, bytearray)):
             parsed = parse_body(response, top=self.schema.uses_top)
         else:
-            parsed = parse_response(response)
+            parsed = parse_response(response, top=self.schema.uses_top)
         if parsed.finish_reason == REFUSAL:
             raise InvalidResponse(
                 "the answer is a refusal, and its log-probabilities say how sure the model is of refusing; expected an"
@@ -229,9 +238,6 @@ class QualityPredictor(Pretrained):
         if parsed.finish_reason == TOOL_CALL:
             raise InvalidResponse(CALLED)
         return answer_of(parsed)
-
-    def _row(self, parsed: ParsedResponse) -> NDArray[np.float32]:
-        return features_one(self.schema, parsed.logprobs, parsed.top_logprobs, parsed.thinking)
 
     def _one(self, row: NDArray[np.float32], model: str | None, note: str) -> Verdict:
         """From features (d,)."""
@@ -265,7 +271,7 @@ class QualityPredictor(Pretrained):
             logprobs_mode=parsed.logprobs_mode,
             readers=Readers.of(parsed.reader, self.checkpoint.manifest.contract),
             on_mismatch=self._on_mismatch,
-            stacklevel=3,
+            stacklevel=4,
         )
         notes = other, parsed.note, ENDINGS.get(parsed.finish_reason), _brief(len(parsed.logprobs))
         return "; ".join(filter(None, notes))

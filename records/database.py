@@ -7,7 +7,7 @@ missing; the file stays whole.
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -55,9 +55,13 @@ class Database:
             self._db.close()
             raise
 
-    def execute(self, statement: str, values: tuple[Any, ...] = ()) -> sqlite3.Cursor:
+    def execute(self, statement: str, values: tuple[Any, ...] | Mapping[str, Any] = ()) -> sqlite3.Cursor:
         """One statement; inside `named`."""
         return self._db.execute(statement, values)
+
+    def execute_many(self, statement: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """One statement for each row of values; inside `named`."""
+        self._db.executemany(statement, rows)
 
     def count(self, table: str) -> int:
         """Rows of a table."""

@@ -25,11 +25,12 @@ class Format:
     """One shape that a whole response may have."""
 
     recognises: Callable[[Any], bool]
-    read: Callable[[Any, int], ParsedResponse]
+    read: Callable[[Any, int, bool], ParsedResponse]
+    """Of which choice, and whether its alternatives are wanted."""
 
 
 FORMATS = (
-    Format(lambda response: isinstance(response, Call), lambda call, choice: _from_call(call)),
+    Format(lambda response: isinstance(response, Call), lambda call, choice, top: _from_call(call, top)),
     Format(lambda response: isinstance(response, Mapping) and "choices" in response, read_completion),
     Format(responses_format.is_response, responses_format.read_response),
     Format(sglang_format.is_sglang, sglang_format.read_sglang),
@@ -40,21 +41,24 @@ FORMATS = (
 """The first that recognises a response reads it."""
 
 
-def read(response: object, choice: int) -> ParsedResponse:
-    """The response, of whatever format. Raises `InvalidResponse` where it is of none, or damaged."""
+def read(response: object, choice: int, top: bool = True) -> ParsedResponse:
+    """The response, of whatever format, without its alternatives unless `top`.
+
+    Raises `InvalidResponse` where it is of none, or damaged.
+    """
     if isinstance(response, (str, bytes, bytearray)):
         response = from_json(response)
     if (held := fields(response)) is not None:
         response = held
     for form in FORMATS:
         if form.recognises(response):
-            return form.read(response, choice)
+            return form.read(response, choice, top)
     if isinstance(response, Mapping):
         raise InvalidResponse(_unknown(response))
     if hasattr(response, "__array__"):
         return ParsedResponse("", (), check_logprobs(array(response)))
     if isinstance(response, Iterable):
-        return _from_parts(list(response), choice)
+        return _from_parts(list(response), choice, top)
     return ParsedResponse("", (), check_logprobs(response))
 
 
@@ -72,25 +76,25 @@ def _unknown(response: Mapping[str, Any]) -> str:
     )
 
 
-def _from_parts(parts: list[Any], choice: int) -> ParsedResponse:
+def _from_parts(parts: list[Any], choice: int, top: bool) -> ParsedResponse:
     """A list: chunks of a stream, log-probabilities, or one answer in a list (engines give that for a batch of one)."""
     held = [fields(part) for part in parts]
     mappings = [part for part in held if part is not None]
     kinds = {_chunk_kind(part) for part in mappings}
     if "event" in kinds:
         events = [part for part in mappings if responses_format.is_event(part)]
-        parsed = responses_format.read_response(responses_format.from_events(events), choice)
+        parsed = responses_format.read_response(responses_format.from_events(events), choice, top)
         return parsed if parsed.finish_reason else replace(parsed, note=CUT)
     for kind, joined in (("chat", StreamedCompletion(choice)), ("text", StreamedText(choice))):
         if kind in kinds:
             for chunk in parts:
                 joined.add(chunk)
-            parsed = read_completion(joined.completion(), 0)
+            parsed = read_completion(joined.completion(), 0, top)
             notes = parsed.note, "" if joined.ended else CUT, first_of(1 + joined.has_others, choice)
             return replace(parsed, note="; ".join(filter(None, notes)))
     whole = [part for part in parts if any(form.recognises(fields(part) or part) for form in FORMATS)]
     if len(parts) == 1 and whole:
-        return read(parts[0], choice)
+        return read(parts[0], choice, top)
     if whole or mappings:
         raise InvalidResponse(
             f"a list of {len(parts)} came, {len(whole)} of them whole answers; expected the chunks of one stream, or"
@@ -110,14 +114,14 @@ def _chunk_kind(part: Mapping[str, Any]) -> str:
     return "text" if "text" in first and "message" not in first else ""
 
 
-def _from_call(call: Call) -> ParsedResponse:
+def _from_call(call: Call, top: bool) -> ParsedResponse:
     if call.logprobs is None:
         raise InvalidResponse(f"call {call.id!r} was recorded without log-probabilities; {_ASK}")
     return ParsedResponse(
         call.text,
         call.tokens,
         check_logprobs(call.logprobs),
-        call.top_logprobs,
+        call.top_logprobs if top else None,
         call.finish_reason,
         call.model,
         call.usage,

@@ -19,7 +19,7 @@ def is_llama_cpp(response: object) -> bool:
     return isinstance(response, Mapping) and ("completion_probabilities" in response or "tokens_predicted" in response)
 
 
-def read_llama_cpp(response: Mapping[str, Any], choice: int) -> ParsedResponse:
+def read_llama_cpp(response: Mapping[str, Any], choice: int, top: bool = True) -> ParsedResponse:
     """llama.cpp's own answer, in each of its shapes.
 
     {token, logprob, top_logprobs}: raw. {token, prob, top_probs}, asked for with `post_sampling_probs`, and the older
@@ -39,6 +39,7 @@ def read_llama_cpp(response: Mapping[str, Any], choice: int) -> ParsedResponse:
     parsed = parse_entries(
         entries if raw else [_logs(entry or {}, number) for number, entry in enumerate(entries)],
         "completion_probabilities",
+        top=top,
         text=text(response.get("content")),
         finish_reason=_ended(response),
         model=text(response.get("model")),

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+from metaprobe.records.alternatives import alternatives
 from metaprobe.records.answer_part import settle
 from metaprobe.records.boundary import ending_of
 from metaprobe.records.errors import InvalidResponse
@@ -15,7 +16,6 @@ from metaprobe.records.openai_format import (
     REFUSAL,
     TOOL_CALL,
     ParsedResponse,
-    alternatives,
     check_logprobs,
     content_text,
     first_of,
@@ -25,7 +25,7 @@ from metaprobe.records.openai_format import (
 )
 from metaprobe.records.openai_reasoning import thinking_of
 from metaprobe.records.openai_stream import ENDS
-from metaprobe.records.reading import as_list, fields, text, usage
+from metaprobe.records.reading import text, usage
 
 _EXACT = 2.0**53
 """Beyond it a JSON integer and the double that the decoder makes of it differ."""
@@ -52,8 +52,7 @@ def parse_body(body: Body, *, choice: int = 0, top: bool = True) -> ParsedRespon
             parsed = None
         if parsed is not None:
             return parsed
-    response = from_json(body)
-    return parse_response(response if top else _without_top(response, choice), choice=choice)
+    return parse_response(from_json(body), choice=choice, top=top)
 
 
 def _parsed(completion: Any, choice: int, top: bool) -> ParsedResponse | None:
@@ -142,14 +141,3 @@ def _decoder(top: bool) -> Callable[[Body], Any] | None:
         usage: Any = None
 
     return msgspec.json.Decoder(Completion).decode
-
-
-def _without_top(response: object, choice: int) -> object:
-    """The response, ours to change, without the alternatives of the chosen answer."""
-    choices = as_list((fields(response) or {}).get("choices")) or ()
-    chosen = fields(choices[choice]) if 0 <= choice < len(choices) else None
-    logprobs = fields((chosen or {}).get("logprobs")) or {}
-    for entry in (entry for key in ("content", "refusal") for entry in as_list(logprobs.get(key)) or ()):
-        if isinstance(entry, dict):
-            entry.pop("top_logprobs", None)
-    return response

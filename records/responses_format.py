@@ -37,7 +37,7 @@ def begins_call(event: Mapping[str, Any]) -> bool:
     return "_call" in text(event.get("type")) or (item is not None and item.get("type") not in _WORDS)
 
 
-def read_response(response: Mapping[str, Any], choice: int) -> ParsedResponse:
+def read_response(response: Mapping[str, Any], choice: int, top: bool = True) -> ParsedResponse:
     """What a response says: the text of all its messages, one after the other, as openai's `output_text`.
 
     Tool calls and refusals have no log-probabilities there and are passed over, and so has the reasoning at OpenAI;
@@ -70,6 +70,7 @@ def read_response(response: Mapping[str, Any], choice: int) -> ParsedResponse:
     parsed = parse_entries(
         entries,
         "output_text.logprobs",
+        top=top,
         text="".join(text(part.get("text")) for part in parts),
         finish_reason=_FINISH.get(ended, "" if ended == "in_progress" else ended) if not called else TOOL_CALL,
         model=text(response.get("model")),

@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from metaprobe.records.alternatives import alternatives
 from metaprobe.records.answer_part import settle, without_last
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.openai_format import ParsedResponse, alternatives, check_logprobs
+from metaprobe.records.openai_format import ParsedResponse, check_logprobs
 from metaprobe.records.reading import as_list, fields, only_choice, text, usage
 
 
@@ -14,7 +15,7 @@ def is_sglang(response: object) -> bool:
     return isinstance(response, Mapping) and isinstance(response.get("meta_info"), Mapping)
 
 
-def read_sglang(response: Mapping[str, Any], choice: int) -> ParsedResponse:
+def read_sglang(response: Mapping[str, Any], choice: int, top: bool = True) -> ParsedResponse:
     """SGLang's own answer: (log-probability, token id, text or None) for each token, and the same for alternatives.
 
     Taken for processed, that is after temperature and before top-k and top-p, as SGLang gives them unless
@@ -41,7 +42,7 @@ def read_sglang(response: Mapping[str, Any], choice: int) -> ParsedResponse:
         text=text(response.get("text")),
         tokens=tuple(text(triple[2]) if len(triple) > 2 else "" for triple in triples),
         logprobs=check_logprobs([triple[0] for triple in triples]),
-        top_logprobs=alternatives([_firsts(row, number) for number, row in enumerate(rows)]),
+        top_logprobs=alternatives([_firsts(row, number) for number, row in enumerate(rows)]) if top else None,
         finish_reason=text(reason.get("type") if reason else info.get("finish_reason")),
         usage=usage(info.get("prompt_tokens"), info.get("completion_tokens")),
         logprobs_mode="processed",

@@ -191,8 +191,10 @@ class RunStore:
         with self._only:
             writer.flush()
 
-    def rewrite(self, change: Callable[[Run], Run], shards: Container[Path] | None = None) -> None:
+    def rewrite(self, change: Callable[[Run], Run | None], shards: Container[Path] | None = None) -> None:
         """Puts `change(run)`, with the same ids and no hidden states, in the place of each run, or each in `shards`.
+
+        A run for which None comes back is taken away; hidden states that were kept of it are not.
 
         A shard is written anew, whole or not at all, where a run of it came back as another object. Others may read
         meanwhile, but not write.
@@ -204,8 +206,12 @@ class RunStore:
                     continue
                 runs = self.runs_of(shard)
                 changed = [change(run) for run in runs]
-                if any(new is not old for new, old in zip(changed, runs, strict=True)):
-                    write_shard(shard, [run_to_batch(run) for run in changed])
+                if not any(new is not old for new, old in zip(changed, runs, strict=True)):
+                    continue
+                if left := [run for run in changed if run is not None]:
+                    write_shard(shard, [run_to_batch(run) for run in left])
+                else:
+                    shard.unlink()
 
     def _shards(self) -> list[Path]:
         if self.path.exists() and not self.path.is_dir():

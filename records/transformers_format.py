@@ -37,10 +37,11 @@ def is_generated(response: object) -> bool:
     return get(response, "sequences") is not None and not callable(get(response, "sequences"))
 
 
-def read_generated(response: object, choice: int) -> ParsedResponse:
+def read_generated(response: object, choice: int, top: bool = True) -> ParsedResponse:
     """The answer in row `choice` of the sequences: raw from the logits where they came, else processed from the scores.
 
-    `sequences` may begin with the prompt. Beams are refused, for a step's row is not the sequence's there.
+    `sequences` may begin with the prompt. Alternatives are never read, whatever `top` says. Beams are refused, for a
+    step's row is not the sequence's there.
     """
     mode, steps = _steps(response)
     sequences = array(get(response, "sequences"))

@@ -3,10 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from metaprobe.records.alternatives import alternatives
 from metaprobe.records.answer_part import settle
 from metaprobe.records.boundary import Ending
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.openai_format import ParsedResponse, alternatives, check_logprobs, first_of
+from metaprobe.records.openai_format import ParsedResponse, check_logprobs, first_of
 from metaprobe.records.reading import as_list, get, text, usage
 
 
@@ -18,7 +19,7 @@ def is_vllm(response: object) -> bool:
     return (isinstance(response, Mapping) and response.keys() >= set(names)) or all(hasattr(response, n) for n in names)
 
 
-def read_vllm(response: object, choice: int) -> ParsedResponse:
+def read_vllm(response: object, choice: int, top: bool = True) -> ParsedResponse:
     """The answer of a `RequestOutput` (`choice` of its outputs) or a `CompletionOutput`.
 
     Its log-probabilities are taken for raw, as vLLM gives them unless the engine's `logprobs_mode` says otherwise.
@@ -50,7 +51,8 @@ def read_vllm(response: object, choice: int) -> ParsedResponse:
                 " token_ids: was the output edited?"
             )
         drawn.append(entry)
-        rows.append(_likeliest(list(position.values())))
+        if top:
+            rows.append(_likeliest(list(position.values())))
     parsed = ParsedResponse(
         text=text(get(response, "text")),
         tokens=tuple(text(_of(entry, "decoded_token")) for entry in drawn),

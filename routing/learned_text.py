@@ -1,18 +1,15 @@
 """What a question's words say about who will answer it: hashed words times stored weights, in NumPy alone."""
 
-import re
-import zlib
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
+from metaprobe.probes.hashed_words import hashed_words
+
 BUCKETS = 1 << 13
 LONGEST = 400
 """Words that are read of a question."""
-
-_WORD = re.compile(r"\w+")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,6 +34,4 @@ class WordScores:
 
 def word_buckets(question: str) -> NDArray[np.int64]:
     """Buckets of the words and pairs of neighbours, each once, rising."""
-    words = _WORD.findall(question.lower())[:LONGEST]
-    pairs = [f"{a} {b}" for a, b in pairwise(words)]
-    return np.array(sorted({zlib.crc32(term.encode()) % BUCKETS for term in [*words, *pairs]}), dtype=np.int64)
+    return hashed_words(question, BUCKETS, LONGEST)

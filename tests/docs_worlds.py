@@ -1,5 +1,6 @@
 """What the code of each page finds when it runs: checkpoints of its kinds, recorded runs, and a client that answers."""
 
+import asyncio
 import json
 import runpy
 from collections.abc import Callable
@@ -12,8 +13,10 @@ import numpy as np
 import pytest
 from conftest import made_up
 from random_model import word_tokenizer
+from scripted import ScriptedLLM
 from served import small_checkpoint
 from test_hidden_probe import WIDTH, hidden_checkpoint
+from writing_turns import IN_FORM
 
 from metaprobe import QualityPredictor
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
@@ -123,6 +126,8 @@ def probes(folder: Path) -> Names:
         "groups": [f"question {i // 2}" for i in range(200)],
         "tokenizer": word_tokenizer(),
         "call": Call(id="c", hidden=hidden),
+        "run_states": np.random.default_rng(1).normal(size=(20, 576)),  # as wide as SmolLM2's
+        "logprobs": [[-0.1 * (i + 1), -0.2] for i in range(20)],
         "states": np.zeros((4, WIDTH), dtype=np.float32),
         "model": LlamaForCausalLM(config).eval(),
         "inputs": {"input_ids": ids, "attention_mask": torch.ones_like(ids)},
@@ -209,5 +214,6 @@ WORLDS: dict[str, Callable[[Path], Names]] = {
     "loop": loop,
     "own": lambda folder: {},
     "logs": lambda folder: {},
+    "writing-assistant": lambda folder: {"asyncio": asyncio, "llm": ScriptedLLM(IN_FORM)},
 }
 """Page -> what makes its world in the folder where its code runs, and gives the names that the page takes as known."""

@@ -124,6 +124,7 @@ WRITERS = (
             "docs/research/travel.md#travel-strangers": number("MEASURED", "travel", "strangers", "answers"),
             "docs/research/travel.md#travel-sets": number("MEASURED", "travel", "strangers", "rows", 0, "ece"),
             "docs/research/travel.md#travel-curve": number("MEASURED", "travel", "curve", "answers"),
+            "docs/research/travel.md#travel-ceiling": number("MEASURED", "travel", "ceiling", "50", "rates_known"),
             "docs/research/travel.md#travel-blend": number(
                 "MEASURED", "travel", "blend", "smollm2-135m", "all", "probe", "auroc"
             ),
@@ -265,6 +266,19 @@ WRITERS = (
         },
         "main",
         (("metacogagent",), None),
+    ),
+    Writer(
+        "research/writing/measure.py",
+        {
+            "docs/writing-assistant.md#writing-cost": number(
+                "FIGURES", "writing", "cases", "smollm2-135m", "single", "read"
+            ),
+            "docs/writing-assistant.md#writing-heads": number("HEADS", "writing_heads", "stage", "words", 0),
+            "docs/writing-assistant.md#writing-orders": number(
+                "FIGURES", "writing", "orders", "smollm2-135m", "plain order", "moved"
+            ),
+        },
+        "write_page",
     ),
     Writer("research/stores/bundle.py", {"docs/research/bundled.md#bundled": another_checkpoint}, "write_table"),
     Writer(

@@ -106,6 +106,20 @@ class HiddenOptions(AnswerOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BlendOptions(RunOptions):
+    """What `train_blend` takes."""
+
+    target: str = "correct"
+    """Label to predict, 0 or 1."""
+    stage: str | None = None
+    """Only calls of this stage, such as `answer`."""
+    agent: str | None = None
+    """Only calls of this agent."""
+    layers: str = "all"
+    """Stored layers to try: `all`, `every:N`, or numbers such as `8,16`; those of the first third are left out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GateOptions(AnswerOptions):
     """What `train_gate` takes."""
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from metaprobe.records.alternatives import ROUNDING
 from metaprobe.records.errors import InvalidResponse, RecordError
-from metaprobe.records.openai_format import ROUNDING, ParsedResponse, parse_response
+from metaprobe.records.openai_format import ParsedResponse, parse_response
 from metaprobe.records.reading import as_list, fields
 
 RANKS = 15

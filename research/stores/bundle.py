@@ -95,6 +95,8 @@ PRICES = "recorded/prices.json"
 AGENTS = {"alpha": "smollm2-135m", "beta": "qwen-coder-0.5b", "gamma": "qwen-coder-1.5b"}
 """Agent of the recorded MetaCogAgent runs -> its model."""
 
+LAYERS_OF_BLENDS = {"smollm2-135m": "every:3", "qwen-coder-0.5b": "every:4"}
+
 COMMANDS = {
     "quality": f"train quality {ANSWERS} {SHORT} {FAMILIES} --target correct --new-tasks --raw-graph",
     "gate": f"train gate {ANSWERS} --target correct",
@@ -104,6 +106,10 @@ COMMANDS = {
         f"{model}-{name}": f"train hidden {STATES / model} --stage answer --agent {agent} --when {when}"
         for agent, model in AGENTS.items()
         for name, when in (("difficulty", "before"), ("confidence", "after"))
+    },
+    **{
+        f"{model}-blend": f"train blend {STATES / 'breadth' / model}"
+        for model in LAYERS_OF_BLENDS  # of the 1.5B coder too few tasks are recorded
     },
 }
 """Name -> what makes it, run at the repository's root."""
@@ -124,7 +130,7 @@ def main(names: tuple[str, ...], models: Path | None, check: bool, only_seal: bo
     for name in names or COMMANDS:
         of_states = str(STATES) in COMMANDS[name]
         if of_states:
-            read_states(name.rsplit("-", 1)[0], models)
+            read_states(*name.rsplit("-", 1), models)
         # Not straight into the package's folder: a wheel built meanwhile would take half a checkpoint with it.
         made = WORK / name
         run(f"{COMMANDS[name]} --out {shlex.quote(str(made))}")
@@ -142,19 +148,22 @@ def main(names: tuple[str, ...], models: Path | None, check: bool, only_seal: bo
         raise click.ClickException(f"not the same again: {', '.join(worst)}")
 
 
-def read_states(model: str, models: Path | None) -> None:
+def read_states(model: str, kind: str, models: Path | None) -> None:
     """Hidden states of that model's recorded answers, beside a copy of the runs; what is there is not read again."""
     agent = next(agent for agent, name in AGENTS.items() if name == model)
-    store = ROOT / STATES / model
-    if not store.exists():
-        shutil.copytree(ROOT / "recorded" / "metacog-every-agent", store)
+    source, asked = f"breadth/{model}", f"--layers {LAYERS_OF_BLENDS[model]} --position answer_mean"
+    store = STATES / source
+    if kind != "blend":
+        source, asked, store = "metacog-every-agent", f"--layers every:2 --stage answer --agent {agent}", STATES / model
+    if not (ROOT / store).exists():
+        shutil.copytree(ROOT / "recorded" / source, ROOT / store)
     if model == "smollm2-135m":
         llm = model
     elif models is None:
         raise click.UsageError(f"the probes of {model} need its weights: give --models")
     else:
         llm = str((models / model / "model.gguf").resolve())
-    run(f"extract {STATES / model} --llm {shlex.quote(llm)} --layers every:2 --stage answer --agent {agent}")
+    run(f"extract {store} --llm {shlex.quote(llm)} {asked}")
 
 
 def run(command: str) -> None:

@@ -35,6 +35,7 @@ def page_command() -> None:
     write(PAGE, "travel-strangers", [*strangers(found["strangers"]), ""])
     write(PAGE, "travel-sets", [*sets(found["strangers"]), ""])
     write(PAGE, "travel-curve", [*curve(found["curve"]), ""])
+    write(PAGE, "travel-ceiling", [*ceiling(found["ceiling"], found["curve"]), ""])
     write(PAGE, "travel-blend", [*blend(found["blend"]), ""])
     write(PAGE, "travel-support", [*support(found["support"]), ""])
 
@@ -133,6 +134,26 @@ def curve(found: dict[str, Any]) -> list[str]:
         "",
         *markdown(head, rows),
     ]
+
+
+def ceiling(found: dict[str, Any], curve: dict[str, Any]) -> list[str]:
+    """What calibration so many labels could reach at best."""
+    rows = [
+        [
+            count,
+            f"{curve['counts'][count]['adapted default']['ece']:.3f}",
+            f"{cell['rates_known']:.3f}",
+            interval(cell["labels_drawn_from_it"], ".3f"),
+        ]
+        for count, cell in found.items()
+    ]
+    head = [
+        "labels",
+        "ECE of the adapted default",
+        "its runs' base rates known",
+        "labels drawn from its own probabilities",
+    ]
+    return markdown(head, rows)
 
 
 def blend(found: dict[str, Any]) -> list[str]:

@@ -24,7 +24,14 @@ if TYPE_CHECKING:
     from metaprobe.routing.learned import LearnedRouter
     from metaprobe.routing.paper import PaperRules
     from metaprobe.serving.watch_stream import watch
-    from metaprobe.train import compare, train_adapter, train_gate, train_hidden, train_quality, train_router
+    from metaprobe.train import (
+        compare,
+        train_adapter,
+        train_gate,
+        train_hidden,
+        train_quality,
+        train_router,
+    )
 
 __version__ = version("metaprobe")
 

@@ -10,17 +10,22 @@ from typing import Any
 import click
 
 from metaprobe import __version__
+from metaprobe.assist_cli import assist
 from metaprobe.checkpoint_cli import diff, inspect, promote, push_command, seal, verify
 from metaprobe.checkpoints import CheckpointError
 from metaprobe.collect_cli import collect
 from metaprobe.extract_cli import extract
+from metaprobe.feedback_cli import feedback, sample
 from metaprobe.import_cli import import_
+from metaprobe.monitor_cli import drift, estimate, threshold
 from metaprobe.outcomes_cli import outcomes
 from metaprobe.profiles_cli import label, profiles
 from metaprobe.progress import lines_done, live_collection, say, steps
+from metaprobe.recalibrate_cli import recalibrate
 from metaprobe.records.errors import MissingExtra, RecordError
 from metaprobe.router_cli import evaluate, route
 from metaprobe.serve_cli import serve
+from metaprobe.study_cli import study
 from metaprobe.terminal import (
     CHECKPOINT,
     FILE,
@@ -109,7 +114,7 @@ def demo(out: Path, llm: str, limit: int | None, batch_size: int, folds: int, se
 
 @main.command(short_help="A verdict for each OpenAI-format line.")
 @click.argument("checkpoint", type=CHECKPOINT)
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path))
+@click.argument("file", type=click.Path(exists=True, allow_dash=True, path_type=Path))
 @click.option(
     "--sha256", help="Digest of the checkpoint, from its author; without it a changed manifest goes unnoticed."
 )
@@ -124,11 +129,14 @@ def demo(out: Path, llm: str, limit: int | None, batch_size: int, folds: int, se
 def score(checkpoint: str, file: Path, sha256: str | None, on_mismatch: Any, run: str | None) -> None:
     """Score OpenAI-format JSON lines: one line out for each line in, null where a response cannot be scored.
 
-    FILE may be '-' for standard input.
+    FILE may be '-' for standard input. For a travelling blend it is a run store, and each answer in it gets a line.
     """
     from metaprobe.probes.quality import QualityPredictor
     from metaprobe.probes.score_file import score_lines
 
+    if file.is_dir():
+        score_store(checkpoint, file, sha256)
+        return
     predictor = QualityPredictor.load(checkpoint, sha256=sha256, run=run, on_mismatch=on_mismatch)
     scored = lines = 0
     file = Path("/dev/stdin") if str(file) == "-" else file
@@ -142,6 +150,16 @@ def score(checkpoint: str, file: Path, sha256: str | None, on_mismatch: Any, run
         click.echo(f"{file} holds no lines to score", err=True)
     if not scored:
         sys.exit(1)
+
+
+def score_store(checkpoint: str, store: Path, sha256: str | None) -> None:
+    """Print a line for each answer of a run store, as a travelling blend orders them within runs."""
+    from metaprobe.probes.blend import TravellingBlend
+    from metaprobe.probes.score_store import store_lines
+
+    blend = TravellingBlend.load(checkpoint, sha256=sha256)
+    for line in store_lines(blend, store):
+        click.echo(json.dumps(line))
 
 
 @main.command(short_help="Explicit against implicit metacognition: report and tables.")
@@ -192,13 +210,21 @@ main.add_command(promote)
 main.add_command(push_command)
 main.add_command(train)
 main.add_command(adapt)
+main.add_command(recalibrate)
+main.add_command(estimate)
+main.add_command(drift)
+main.add_command(threshold)
 main.add_command(extract)
+main.add_command(feedback)
+main.add_command(sample)
 main.add_command(serve)
 main.add_command(route)
 main.add_command(evaluate)
 main.add_command(label)
 main.add_command(outcomes)
 main.add_command(profiles)
+main.add_command(study)
+main.add_command(assist)
 
 
 if __name__ == "__main__":

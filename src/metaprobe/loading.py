@@ -9,6 +9,7 @@ from metaprobe.checkpoints.kinds import wrong_kind
 
 if TYPE_CHECKING:
     from metaprobe.probes.adapter import AdapterProbe
+    from metaprobe.probes.blend import TravellingBlend
     from metaprobe.probes.hidden import ConfidenceProbe, DifficultyProbe
     from metaprobe.probes.quality import QualityPredictor
     from metaprobe.routing.ask_again import LearnedChoice
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
         | StreamingGate
         | ConfidenceProbe
         | DifficultyProbe
+        | TravellingBlend
         | AdapterProbe
         | LearnedRouter
         | LearnedChoice
@@ -46,6 +48,12 @@ def _probe(checkpoint: Checkpoint) -> "ConfidenceProbe | DifficultyProbe":
     return DifficultyProbe.of(checkpoint) if before else ConfidenceProbe.of(checkpoint)
 
 
+def _blend(checkpoint: Checkpoint) -> "TravellingBlend":
+    from metaprobe.probes.blend import TravellingBlend
+
+    return TravellingBlend.of(checkpoint)
+
+
 def _adapter(checkpoint: Checkpoint) -> "AdapterProbe":
     from metaprobe.probes.adapter import AdapterProbe
 
@@ -68,6 +76,7 @@ BY_KIND: "dict[str, Callable[[Checkpoint], Loaded]]" = {
     "quality": _quality,
     "gate": _gate,
     "hidden": _probe,
+    "blend": _blend,
     "adapter": _adapter,
     "router": _router,
     "choice": _choice,

@@ -13,6 +13,7 @@ from metaprobe.checkpoints import Checkpoint
 from metaprobe.checkpoints.display import with_fields
 from metaprobe.training.options import (
     AdapterOptions,
+    BlendOptions,
     CompareOptions,
     GateOptions,
     HiddenOptions,
@@ -88,6 +89,19 @@ def train_hidden(runs: Stores, options: HiddenOptions) -> Checkpoint:
     from metaprobe.training.hidden.train import train_hidden
 
     return train_hidden(_list(runs), options)
+
+
+@takes(BlendOptions)
+def train_blend(runs: Stores, options: BlendOptions) -> Checkpoint:
+    """Trains a probe on runs of many tasks to stand beside a free number on tasks that it has not seen.
+
+    `runs` is a run store or several, of one model, of at least ten tasks, with hidden states. Raises `RecordError`
+    where the runs do not suffice, or where the blend is not above the mean log-probability on tasks left out, and
+    `MissingExtra` without the extra `fit`.
+    """
+    from metaprobe.training.blend.train import train_blend
+
+    return train_blend(_list(runs), options)
 
 
 @takes(GateOptions)

@@ -28,7 +28,7 @@ from metaprobe.terminal import (
 
 @click.group(short_help="Train on stored runs, and write a checkpoint.")
 def train() -> None:
-    """Train on stored runs and write a checkpoint: quality, gate, hidden, adapter, router, choice."""
+    """Train on stored runs and write a checkpoint: quality, gate, hidden, blend, adapter, router, choice."""
     # Threads that spin while they wait take time from whatever else runs on this machine, ourselves included.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
@@ -121,6 +121,25 @@ def train_hidden_command(runs: tuple[Path, ...], **named: Any) -> None:
     with steps() as on_step:
         options = HiddenOptions(**named, on_step=on_step, on_line=say, command=command_line())
         checkpoint = train_hidden(runs, options)
+    say_checkpoint(checkpoint)
+
+
+@train.command("blend", short_help="On hidden states of many tasks, for tasks that they do not hold.")
+@click.argument("runs", type=RUNS, nargs=-1, required=True)
+@click.option("--out", type=FOLDER, required=True, help="Checkpoint folder to write.")
+@click.option("--target", default="correct", show_default=True, help="Label to predict.")
+@click.option("--layers", default="all", show_default=True, help="Stored layers to try: 'all', 'every:N', or '8,16'.")
+@stage_option
+@agent_option
+@seed_option
+def train_blend_command(runs: tuple[Path, ...], **named: Any) -> None:
+    """A probe from runs of at least ten tasks, to stand beside the log-probabilities on tasks that it has not seen."""
+    from metaprobe.training.blend.train import train_blend
+    from metaprobe.training.options import BlendOptions
+
+    with steps() as on_step:
+        options = BlendOptions(**named, on_step=on_step, on_line=say, command=command_line())
+        checkpoint = train_blend(runs, options)
     say_checkpoint(checkpoint)
 
 

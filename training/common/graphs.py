@@ -25,12 +25,13 @@ def linear_graph(
     outputs: Sequence[str],
     calibrator: Calibrator | None = None,
     impute: bool = False,
+    probabilities: bool = True,
 ) -> bytes:
     """sigmoid(((x - mean) / scale) @ weights + intercept): (n, d) float32 in, one (n, 1) probability per output name.
 
     `weights` is (d, heads), `intercept` (heads,). With a `calibrator`, for one output, its map takes the place of the
-    sigmoid. With `impute`, NaN inputs
-    take the training mean, that is 0 once standardised.
+    sigmoid; without `probabilities`, for one output, nothing does. With `impute`, NaN inputs take the training mean,
+    that is 0 once standardised.
     """
     onnx = require("onnx", "fit")
     helper, numpy_helper = onnx.helper, onnx.numpy_helper
@@ -58,7 +59,9 @@ def linear_graph(
         helper.make_node("Add", ["weighted", "intercept"], ["logits"]),
     ]
     calibrated: list[Any] = []
-    if calibrator is None:
+    if not probabilities:
+        [nodes[-1].output[0]] = outputs
+    elif calibrator is None:
         nodes += _split_and_squash(helper, "logits", outputs, constants)
     else:
         [output] = outputs

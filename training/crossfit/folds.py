@@ -66,10 +66,7 @@ def crossfit(
     table = evidence.table
     usable_groups(list(table.groups), table.y, folds=folds)
     n = len(table)
-    extra: list[tuple[str, Family]] = [(BEST_BASELINE, "plain")] if any(m.family in BASELINES for m in methods) else []
-    if len(blend) > 1:
-        extra.append((BLEND, "learned"))
-    columns = [(m.name, m.family) for m in methods] + extra
+    columns = _columns(methods, blend)
     probability = {name: np.full(n, np.nan) for name, _ in columns}
     ranking = dict(probability)  # the same arrays, but for given scores
     selected: dict[str, list[float]] = {method.name: [] for method in methods}
@@ -90,16 +87,13 @@ def crossfit(
             fitted = progress.fold(evidence, method, roles, seed=seed)
             if fitted.probe is not None:
                 probes.setdefault(method.name, []).append(fitted.probe)
-            scores = fitted.scores
-            known = np.isfinite(scores)
-            coverage[method.name] = float(known.mean())
-            scores = np.where(known, scores, np.median(scores[known]) if known.any() else 0.0)
+            scores, coverage[method.name] = _without_gaps(fitted.scores)
             if not method.fitted:
                 ranking[method.name] = scores
             rows = roles.calibration if method.fitted else roles.seen
             logits[method.name] = calibrated(scores, rows, calibrators_of(method))
             selected[method.name].append(fitted.selection_auroc)
-        if (BEST_BASELINE, "plain") in extra:
+        if (BEST_BASELINE, "plain") in columns:
             best = max((m for m in methods if m.family in BASELINES), key=lambda m: selected[m.name][-1]).name
             chosen_baselines.append(best)
             logits[BEST_BASELINE] = logits[best]
@@ -115,6 +109,22 @@ def crossfit(
         roles=splits,
         probes={name: tuple(found) for name, found in probes.items()},
     )
+
+
+def _columns(methods: Sequence[Method], blend: Sequence[str]) -> list[tuple[str, Family]]:
+    """Returns name and family of what is judged: the methods, then the best plain baseline and the blend, if any."""
+    columns = [(method.name, method.family) for method in methods]
+    if any(method.family in BASELINES for method in methods):
+        columns.append((BEST_BASELINE, "plain"))
+    if len(blend) > 1:
+        columns.append((BLEND, "learned"))
+    return columns
+
+
+def _without_gaps(scores: Scores) -> tuple[Scores, float]:
+    """Returns the scores with the median in place of those that are not finite, and the share that was finite."""
+    known = np.isfinite(scores)
+    return np.where(known, scores, np.median(scores[known]) if known.any() else 0.0), float(known.mean())
 
 
 def blend_weights(logits: NDArray[np.float64], y: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from metaprobe.checkpoints import Checkpoint, Training, check_target
 from metaprobe.eval.audits.run_audits import AuditReport
 from metaprobe.eval.gate_performance import GateReport, Stronger, gate_lines, gate_report
+from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.probes import stream_looks
 from metaprobe.probes.features import features
 from metaprobe.records.errors import RecordError
@@ -161,20 +162,7 @@ def _export(
             evidence.regrouped,
         ),
         calibration=", ".join(dict.fromkeys(head.calibrator.name for head in gate.heads.values())),
-        metrics={
-            **{
-                f"{stream_looks.head_name(look.look)}.auroc": look.auroc
-                for look in report.looks
-                if look.look in gate.heads
-            },
-            **{f"false_alarms@{rate.alpha:g}": rate.false_alarms for rate in report.rates},
-            **{f"bad_stopped@{rate.alpha:g}": rate.bad_stopped for rate in report.rates},
-            **{
-                f"false_alarms@{rate.alpha:g}.{task}": found
-                for rate in report.rates
-                for task, found in rate.by_task.items()
-            },
-        },
+        metrics=_metrics(gate, report),
         audits=audits.audits,
         not_audited=audits.skipped,
         thresholds={
@@ -184,6 +172,22 @@ def _export(
         },
         packages=("lightgbm", "onnxmltools", "onnx"),
     )
+
+
+def _metrics(gate: FittedGate, report: GateReport) -> dict[str, Interval]:
+    """Returns the gate's held-out figures by the names that its manifest gives them."""
+    return {
+        **{
+            f"{stream_looks.head_name(look.look)}.auroc": look.auroc for look in report.looks if look.look in gate.heads
+        },
+        **{f"false_alarms@{rate.alpha:g}": rate.false_alarms for rate in report.rates},
+        **{f"bad_stopped@{rate.alpha:g}": rate.bad_stopped for rate in report.rates},
+        **{
+            f"false_alarms@{rate.alpha:g}.{task}": found
+            for rate in report.rates
+            for task, found in rate.by_task.items()
+        },
+    }
 
 
 def _summary(gate: FittedGate, report: GateReport, target: str) -> str:

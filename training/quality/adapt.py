@@ -187,7 +187,8 @@ def _adapt_head(
 ) -> Adapted:
     table = evidence.table
     ones = int(table.y.sum())
-    if len(table) < FEWEST or min(ones, len(table) - ones) < FEWEST_OF_A_KIND:
+    fewer = min(ones, len(table) - ones)
+    if len(table) < FEWEST or fewer < FEWEST_OF_A_KIND:
         raise RecordError(
             f"{name}: {len(table)} labelled answers, {ones} of them 1 and {len(table) - ones} of them 0; adapting "
             f"takes {FEWEST}, with {FEWEST_OF_A_KIND} of either kind: label more"
@@ -203,7 +204,7 @@ def _adapt_head(
         return fit_scale(before[rows], table.y[rows], runs[rows], between=between, scales=scales)
 
     held_out = np.full(len(table), np.nan)
-    for rest, part in group_folds(np.arange(len(table)), table.groups.tolist(), table.y, FOLDS, seed):
+    for rest, part in group_folds(np.arange(len(table)), table.groups.tolist(), table.y, min(FOLDS, fewer), seed):
         of = fit(rest)
         held_out[part] = sigmoid(of.weights[0] * before[part] + of.rates.of(runs[part]))
     return Adapted(evidence, before, fit(np.arange(len(table))), held_out)
@@ -332,11 +333,11 @@ def _measure(head: Adapted, seed: int) -> dict[str, Interval]:
         }
         metrics = inside | metrics
     metrics["auroc_gain_over_mean_log_probability"] = paired_difference(auroc, table.y, p, mean, weights)
-    metrics["mean_score_minus_share_right"] = interval(_gap, table.y, p, weights)
+    metrics["mean_score_minus_share_right"] = interval(mean_gap, table.y, p, weights)
     return metrics
 
 
-def _gap(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Any:
+def mean_gap(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Any:
     """Mean score less the share of ones; 0 where scores are right on average."""
     error = np.asarray(score, dtype=np.float64) - np.asarray(y, dtype=np.float64)
     if weight is None:

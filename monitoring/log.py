@@ -1,0 +1,268 @@
+"""The score log: every verdict, the labels that came back for it, and what happened, in one database."""
+
+import atexit
+import json
+import logging
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from metaprobe.monitoring import retention
+from metaprobe.monitoring.entry import Entry
+from metaprobe.monitoring.log_columns import CURRENT_LABELS, LogColumns, read_columns
+from metaprobe.monitoring.log_rows import MAX_TIME, SELECT, entry_of
+from metaprobe.monitoring.log_writer import BackgroundWriter
+from metaprobe.monitoring.tables import Execute, LogError, Tables, open_tables
+from metaprobe.monitoring.unwritten import Accepted, beside_of, left_behind
+
+logger = logging.getLogger(__name__)
+
+CAPACITY = 10_000
+"""Entries that may wait to be written; a killed process loses so many at most."""
+CLOSE_S = 20.0
+"""How long `close` tries to store what waits."""
+LOST = "entries_lost"
+"""The kind of the event that says what a killed process has lost."""
+
+_LABEL = "INSERT INTO labels (request_id, value, who, time) VALUES (:request_id, :value, :who, :time)"
+_EVENT = "INSERT INTO events (time, kind, details) VALUES (:time, :kind, :details)"
+
+
+@dataclass(frozen=True, slots=True)
+class FeedbackLabel:
+    """What someone said of one answer."""
+
+    request_id: str
+    value: float | None
+    """1 right, 0 wrong, None where whoever looked was unsure; a share between them where several were asked."""
+    who: str = ""
+    time: float | None = None
+    """Seconds since 1970; None stands for now."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogEvent:
+    """What happened besides: an alarm, a promotion, entries lost."""
+
+    time: float
+    kind: str
+    details: Mapping[str, Any]
+
+
+class ScoreLog:
+    """A log of verdicts. `write` puts an entry into a queue and returns at once; a thread stores it within a second.
+
+        >>> log = ScoreLog.open("scores.sqlite")
+        >>> log.write(Entry(request_id="r1", time=1.7e9, model="m", checkpoint="c", score=0.9, flagged=False))
+        >>> log.label("r1", 1, who="ada")
+        >>> log.flush()
+        True
+        >>> columns = log.columns()
+        >>> float(columns.score[0]), float(columns.label[0])
+        (0.9, 1.0)
+        >>> log.close()
+        True
+
+    Any number of threads may use one log, and any number of processes of a machine one file; processes of several
+    machines share a PostgreSQL database. Every method but `write` raises `LogError` where the database fails.
+    """
+
+    def __init__(
+        self, reading: Tables, writing: Tables, accepted: Accepted, *, capacity: int = CAPACITY, lost: int = 0
+    ) -> None:
+        """`ScoreLog.open` is the way to one."""
+        self.lost = lost
+        """Entries that processes killed before had accepted and not stored, as found out when this log was opened."""
+        self.tables = reading
+        self._writing = writing
+        self._accepted = accepted
+        self._writer = BackgroundWriter(writing, accepted, capacity=capacity)
+        self._closing = threading.Lock()
+        self._closed = False
+        atexit.register(self.close)
+
+    @classmethod
+    def open(cls, where: str | Path, *, capacity: int = CAPACITY) -> Self:
+        """The log in a SQLite file, which is made where there is none, or in the database of a SQLAlchemy URL.
+
+        `capacity`: entries that may wait in memory. Raises `LogError` where there is no such database, and
+        `MissingExtra` for a URL without SQLAlchemy.
+        """
+        if capacity < 1:
+            raise LogError(f"capacity {capacity}; expected at least one entry")
+        reading, writing = open_tables(where)
+        beside = beside_of(str(where).removeprefix("sqlite:///"))
+        try:
+            lost = sum(_settle(reading, name, number) for name, number in left_behind(beside))
+            return cls(reading, writing, Accepted(beside), capacity=capacity, lost=lost)
+        except OSError as error:
+            raise LogError(
+                f"no counter can be kept beside the score log ({error}); check that its folder can be written"
+            ) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def dropped(self) -> int:
+        """Entries that were not stored: the queue was full, the log closed, or they held what cannot be stored."""
+        return self._writer.dropped
+
+    @property
+    def repeated(self) -> int:
+        """Entries with a request id that the log held already; the first one stays."""
+        return self._writer.repeated
+
+    def write(self, entry: Entry) -> None:
+        """Hands an entry over. Never waits nor raises: where the queue is full, the entry is counted as dropped."""
+        self._writer.put(entry)
+
+    def flush(self, timeout_s: float = CLOSE_S) -> bool:
+        """Whether all entries handed over so far were stored within that time."""
+        return self._writer.flush(timeout_s)
+
+    def close(self, timeout_s: float = CLOSE_S) -> bool:
+        """Stores what waits, and ends; whether everything was stored. May be called again."""
+        with self._closing:
+            if self._closed:
+                return True
+            self._closed = True
+            atexit.unregister(self.close)
+            whole = self._writer.close(timeout_s)
+            if not whole:
+                logger.error("%d entries of the score log could not be stored", self._writer.dropped)
+            self._accepted.close()
+            self._writing.close()
+            self.tables.close()
+            return whole
+
+    def label(self, request_id: str, value: float | None, *, who: str = "", time: float | None = None) -> None:
+        """Keeps what someone said of an answer; see `FeedbackLabel`. The latest label of a request counts."""
+        self.add_labels([FeedbackLabel(request_id, value, who, time)])
+
+    def add_labels(self, labels: Iterable[FeedbackLabel]) -> int:
+        """Keeps labels, all or none, and says how many are of requests in the log; the others count once theirs are."""
+        now = time.time()
+        rows = [
+            {
+                "request_id": one.request_id,
+                "value": one.value,
+                "who": one.who,
+                "time": now if one.time is None else one.time,
+            }
+            for one in labels
+        ]
+        for row in rows:
+            _check_label(row)
+        if not rows:
+            return 0
+        with self.tables.transaction() as run:
+            run(_LABEL, rows)
+            return sum(_is_known(run, str(row["request_id"])) for row in rows)
+
+    def current_labels(self) -> list[FeedbackLabel]:
+        """Of every labelled request the label that counts."""
+        return [FeedbackLabel(*row) for row in self.tables.read(CURRENT_LABELS)]
+
+    def event(self, kind: str, details: Mapping[str, Any], *, time: float | None = None) -> None:
+        """Keeps what happened. `details` must be what JSON can hold."""
+        _add_event(self.tables, kind, details, time)
+
+    def events(self, kind: str | None = None, *, since: float = 0.0) -> list[LogEvent]:
+        """What happened, oldest first; of one kind, or of all."""
+        asked = "SELECT time, kind, details FROM events WHERE time >= :since"
+        values: dict[str, Any] = {"since": since}
+        if kind is not None:
+            asked += " AND kind = :kind"
+            values["kind"] = kind
+        rows = self.tables.read(asked + " ORDER BY time, id", values)
+        return [LogEvent(float(at), str(name), json.loads(held)) for at, name, held in rows]
+
+    def entry(self, request_id: str) -> Entry | None:
+        """What the log holds of one request; None where it holds nothing."""
+        rows = self.tables.read(f"{SELECT} WHERE s.request_id = :request_id", {"request_id": request_id})
+        return entry_of(rows[0]) if rows else None
+
+    def columns(
+        self,
+        *,
+        since: float | None = None,
+        until: float | None = None,
+        model: str | None = None,
+        checkpoint: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        shadow: bool = False,
+        labelled: bool = False,
+        ids: bool = False,
+    ) -> LogColumns:
+        """Stored answers as arrays, in the order of their times.
+
+        Times are seconds since 1970, `since` included and `until` not. `tags`: those that have all of these. `shadow`:
+        in place of the verdicts that callers were given, those that were only compared with them. `labelled`: only
+        answers that have a label or were put on a sheet. `ids`: with the request ids.
+        """
+        return read_columns(
+            self.tables,
+            since=since,
+            until=until,
+            model=model,
+            checkpoint=checkpoint,
+            tags=tags,
+            shadow=shadow,
+            labelled=labelled,
+            ids=ids,
+        )
+
+    def prune(self, days: float) -> int:
+        """Takes away answers older than `days`, and their labels; how many they were."""
+        return retention.prune(self.tables, days)
+
+    def delete(self, request_id: str, *, store: str | Path | None = None) -> bool:
+        """Takes away all that is known of one request; see `metaprobe.monitoring.retention.delete`."""
+        self.flush()
+        return retention.delete(self.tables, request_id, store=store)
+
+    def rotate(self, store: str | Path, *, days: float) -> int:
+        """Moves log-probabilities older than `days` to a run store; see `metaprobe.monitoring.retention.rotate`."""
+        return retention.rotate(self.tables, store, days=days)
+
+
+def _check_label(row: Mapping[str, Any]) -> None:
+    value, at, identity = row["value"], row["time"], row["request_id"]
+    if not isinstance(identity, str) or not identity:
+        raise LogError(f"a label is of request {identity!r}; expected the id that came with the verdict")
+    if value is not None and (isinstance(value, str) or not 0 <= value <= 1):
+        raise LogError(f"request {identity}: label {value!r}; expected 1 (right), 0 (wrong) or None (unsure)")
+    if isinstance(at, str) or not 0 <= at < MAX_TIME:
+        raise LogError(f"request {identity}: time {at!r}; expected seconds since 1970")
+
+
+def _is_known(run: Execute, request_id: str) -> bool:
+    return bool(run("SELECT 1 FROM scores WHERE request_id = :request_id", {"request_id": request_id}))
+
+
+def _add_event(tables: Tables, kind: str, details: Mapping[str, Any], at: float | None) -> None:
+    given = {"time": time.time() if at is None else at, "kind": kind, "details": json.dumps(details)}
+    with tables.transaction() as run:
+        run(_EVENT, given)
+
+
+def _settle(tables: Tables, writer: str, accepted: int) -> int:
+    """How many entries a process that was killed has lost; said in the events of the log."""
+    rows = tables.read("SELECT stored FROM writers WHERE writer = :writer", {"writer": writer})
+    lost = max(0, accepted - int(rows[0][0] if rows else 0))
+    if lost:
+        logger.warning("a process that was killed lost %d entries of the score log", lost)
+        _add_event(tables, LOST, {"entries": lost, "of": accepted}, None)
+    with tables.transaction() as run:
+        run("DELETE FROM writers WHERE writer = :writer", {"writer": writer})
+    return lost

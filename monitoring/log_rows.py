@@ -1,0 +1,110 @@
+"""An entry as a row of the log's table, and back: whatever is in it can be stored."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from metaprobe.monitoring.entry import Entry
+
+MAX_TEXT = 200_000
+"""Characters of a question or an answer that are kept."""
+MAX_NOTE = 2_000
+"""Of a reason, an id or a tag."""
+
+MAX_TIME = 1e11
+"""Seconds since 1970: milliseconds are no times."""
+
+COLUMNS = (
+    "request_id time context score flagged in_support critical heads reason prompt_tokens tokens tokens_saved cost_usd "
+    "latency_s shadow_of logprobs question answer"
+).split()
+INSERT = f"INSERT INTO scores ({', '.join(COLUMNS)}) VALUES ({', '.join(':' + name for name in COLUMNS)}) " + (
+    "ON CONFLICT (request_id) DO NOTHING"
+)
+CONTEXT = ("model", "checkpoint", "task", "finish_reason", "action", "tags")
+"""What is written once for many entries."""
+SELECT = (
+    f"SELECT {', '.join('s.' + name for name in COLUMNS if name != 'context')}, "
+    f"{', '.join('c.' + name for name in CONTEXT)} FROM scores s JOIN contexts c ON c.id = s.context"
+)
+SELECTED = [*(name for name in COLUMNS if name != "context"), *CONTEXT]
+
+
+def row_of(entry: Entry) -> dict[str, Any]:
+    """The entry's values under the names of the table's columns, with those of `CONTEXT` beside them.
+
+    Raises `ValueError` for a time that is none.
+    """
+    if not 0 <= entry.time < MAX_TIME:
+        raise ValueError(f"time {entry.time}; expected seconds since 1970")
+    tags = {_text(name, MAX_NOTE): _text(value, MAX_NOTE) for name, value in entry.tags.items()}
+    return {
+        "request_id": _text(entry.request_id, MAX_NOTE),
+        "time": float(entry.time),
+        "score": _number(entry.score),
+        "flagged": _bit(entry.flagged),
+        "in_support": _bit(entry.in_support),
+        "critical": _number(entry.critical),
+        "heads": json.dumps({name: _number(value) for name, value in entry.heads.items()}) if entry.heads else None,
+        "reason": _text(entry.reason, MAX_NOTE) or None,
+        "prompt_tokens": _count(entry.prompt_tokens),
+        "tokens": _count(entry.tokens),
+        "tokens_saved": _count(entry.tokens_saved),
+        "cost_usd": _number(entry.cost_usd),
+        "latency_s": _number(entry.latency_s),
+        "shadow_of": _text(entry.shadow_of, MAX_NOTE) or None,
+        "logprobs": None if entry.logprobs is None else np.asarray(entry.logprobs, dtype="<f4").tobytes(),
+        "question": None if entry.question is None else _text(entry.question, MAX_TEXT),
+        "answer": None if entry.answer is None else _text(entry.answer, MAX_TEXT),
+        "model": _text(entry.model, MAX_NOTE),
+        "checkpoint": _text(entry.checkpoint, MAX_NOTE),
+        "task": tags.get("task", ""),
+        "finish_reason": _text(entry.finish_reason, MAX_NOTE),
+        "action": _text(entry.action, MAX_NOTE),
+        "tags": json.dumps(tags, sort_keys=True, ensure_ascii=False) if tags else "{}",
+    }
+
+
+def entry_of(row: Sequence[Any]) -> Entry:
+    """The entry that a row found by `SELECT` holds."""
+    known: Mapping[str, Any] = dict(zip(SELECTED, row, strict=True))
+    given = {name: known[name] for name in SELECTED if name != "task"}
+    logprobs = known["logprobs"]
+    return Entry(
+        **given
+        | {
+            "flagged": None if known["flagged"] is None else bool(known["flagged"]),
+            "in_support": None if known["in_support"] is None else bool(known["in_support"]),
+            "heads": json.loads(known["heads"] or "{}"),
+            "reason": known["reason"] or "",
+            "shadow_of": known["shadow_of"] or "",
+            "tags": json.loads(known["tags"]),
+            "logprobs": None if logprobs is None else np.frombuffer(logprobs, dtype="<f4").tolist(),
+        }
+    )
+
+
+def _text(value: object, most: int) -> str:
+    """Half of a surrogate pair and the character 0 can be in JSON, and not in a database: they are written out."""
+    text = str(value)[:most]
+    if text.isascii() and "\0" not in text:
+        return text
+    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
+
+
+def _number(value: float | None) -> float | None:
+    if value is None or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def _count(value: int | None) -> int | None:
+    """What an upstream says of its tokens may be anything; a database holds 64 bits."""
+    return None if value is None or not 0 <= value < 1 << 53 else int(value)
+
+
+def _bit(value: bool | None) -> int | None:
+    return None if value is None else int(value)

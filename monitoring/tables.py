@@ -1,0 +1,166 @@
+"""The tables of a score log, in one SQLite file or in a database that SQLAlchemy reaches. Statements are the same."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol
+
+from metaprobe.monitoring.log_schema import FIRST, FURTHER
+from metaprobe.records.database import Database
+from metaprobe.records.errors import RecordError
+from metaprobe.records.extras import require
+
+Values = Mapping[str, Any]
+Row = Sequence[Any]
+Execute = Callable[..., Sequence[Row]]
+"""`run(statement, values)` returns the rows found; with a list of values it runs for each, and returns nothing."""
+
+APPLICATION = 0x6D704C47
+VERSION = 1
+CHUNK = 50_000
+"""Rows fetched at a time."""
+
+
+class LogError(RecordError):
+    """The score log cannot be opened, read or written."""
+
+
+class Tables(Protocol):
+    """What a score log asks of its database. Statements name their values as `:name`."""
+
+    def transaction(self) -> AbstractContextManager[Execute]:
+        """All statements that are run inside, or none. Raises `LogError`."""
+
+    def read(self, statement: str, values: Values | None = None) -> Sequence[Row]:
+        """The rows that a statement finds. Raises `LogError`."""
+
+    def read_chunks(self, statement: str, values: Values | None = None) -> Iterator[Sequence[Row]]:
+        """The same, `CHUNK` rows at a time. Raises `LogError`."""
+
+    def tidy(self) -> None:
+        """Lets go of what was deleted. Raises `LogError`."""
+
+    def close(self) -> None:
+        """Gives the connections back."""
+
+
+def open_tables(where: str | Path) -> tuple[Tables, Tables]:
+    """Two ways to one database, for who reads and for who writes in the background; the tables are made if missing.
+
+    `where`: the path of a SQLite file, or a URL for SQLAlchemy such as `postgresql+psycopg://user@host/name`. Raises
+    `LogError` where it cannot be opened, and `MissingExtra` where a URL is given without the extra `monitor`.
+    """
+    name = str(where)
+    if name.startswith("sqlite:///"):
+        name = name.removeprefix("sqlite:///")
+    if "://" not in name:
+        return SqliteTables(Path(name)), SqliteTables(Path(name))
+    tables = UrlTables(name)
+    return tables, tables
+
+
+class SqliteTables:
+    """The tables in one file, by the standard library alone."""
+
+    def __init__(self, path: Path) -> None:
+        self._db = Database(
+            path,
+            what="score log",
+            table=FIRST,
+            application=APPLICATION,
+            version=VERSION,
+            lost="begin a new one, without what it held",
+            error=LogError,
+        )
+        with self._db.named():
+            self._db.execute("PRAGMA secure_delete = ON")  # what is deleted is to be gone, and may be a user's text
+            with self._db.transaction():
+                for statement in FURTHER:
+                    self._db.execute(statement.format(serial="INTEGER PRIMARY KEY"))
+
+    @contextmanager
+    def transaction(self) -> Iterator[Execute]:
+        with self._db.named(), self._db.transaction():
+            yield self._run
+
+    def read(self, statement: str, values: Values | None = None) -> Sequence[Row]:
+        with self._db.named():
+            return self._db.execute(statement, values or {}).fetchall()
+
+    def read_chunks(self, statement: str, values: Values | None = None) -> Iterator[Sequence[Row]]:
+        with self._db.named():
+            cursor = self._db.execute(statement, values or {})
+            while rows := cursor.fetchmany(CHUNK):
+                yield rows
+
+    def tidy(self) -> None:
+        with self._db.named():  # else deleted texts stay in the journal until it is written over
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+    def close(self) -> None:
+        self._db.close()
+
+    def _run(self, statement: str, values: Values | Sequence[Values] = ()) -> Sequence[Row]:
+        if isinstance(values, Mapping):
+            return self._db.execute(statement, values).fetchall()
+        if values:
+            self._db.execute_many(statement, values)
+            return ()
+        return self._db.execute(statement).fetchall()
+
+
+class UrlTables:
+    """The tables in a database that SQLAlchemy reaches, PostgreSQL above all."""
+
+    def __init__(self, url: str) -> None:
+        sqlalchemy: Any = require("sqlalchemy", "monitor")
+        self._text = cache(sqlalchemy.text)
+        self._failures: tuple[type[Exception], ...] = (sqlalchemy.exc.SQLAlchemyError, ImportError)
+        with self._named():
+            # A connection that the server closed meanwhile is found out before it is used.
+            self._engine = sqlalchemy.create_engine(url, pool_pre_ping=True)
+        with self.transaction() as run:
+            if self._engine.dialect.name == "postgresql":  # two that make the tables at once wait for each other
+                run("SELECT pg_advisory_xact_lock(:key)", {"key": APPLICATION})
+            for statement in (FIRST, *FURTHER):
+                run(statement.format(serial="BIGSERIAL PRIMARY KEY"))
+
+    @contextmanager
+    def transaction(self) -> Iterator[Execute]:
+        with self._named(), self._engine.begin() as connection:
+
+            def run(statement: str, values: Values | Sequence[Values] = ()) -> Sequence[Row]:
+                result = connection.execute(self._text(statement), values or {})
+                rows: Sequence[Row] = result.fetchall() if result.returns_rows else ()
+                return rows
+
+            yield run
+
+    def read(self, statement: str, values: Values | None = None) -> Sequence[Row]:
+        with self.transaction() as run:
+            return run(statement, values or {})
+
+    def read_chunks(self, statement: str, values: Values | None = None) -> Iterator[Sequence[Row]]:
+        with self._named(), self._engine.connect() as connection:
+            streamed = connection.execution_options(stream_results=True)
+            yield from streamed.execute(self._text(statement), values or {}).partitions(CHUNK)
+
+    def tidy(self) -> None:
+        """Nothing: the database sees to it by itself."""
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """What goes wrong goes out as `LogError`, without the URL: it may hold a password."""
+        try:
+            yield
+        except self._failures as error:
+            problem = getattr(error, "orig", None) or error
+            raise LogError(
+                f"the score log's database failed ({type(problem).__name__}: {' '.join(str(problem).split())}); check "
+                "its URL (such as postgresql+psycopg://user@host/name), that the server runs, and that its driver is "
+                "installed: pip install 'metaprobe[postgres]'"
+            ) from error

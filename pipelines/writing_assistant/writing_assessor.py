@@ -1,0 +1,80 @@
+"""The writing assessor: three steps and a score from 0 to 5, by a rubric after ETS's in our own words."""
+
+import json
+import re
+
+from metaprobe.pipelines.judging import json_object, whole_number
+from metaprobe.pipelines.writing_assistant.asking import Work, quote_profile
+from metaprobe.pipelines.writing_assistant.contract import Profile, RubricScore
+from metaprobe.pipelines.writing_assistant.quoting import looks_foreign, quote_text
+from metaprobe.records.types import Call
+
+STAGE, AGENT = "assess", "assessor"
+ASSESS_TOKENS = 320
+LOWEST, HIGHEST = 0, 5
+SCALE = "rubric"
+"""Name of the statement that holds the score, scaled so that 0 is 0 and 5 is 1."""
+SCHEMA = json.dumps(
+    {
+        "type": "object",
+        "properties": {"score": {"type": "integer", "enum": list(range(LOWEST, HIGHEST + 1))}},
+        "required": ["score"],
+        "additionalProperties": False,
+    }
+)
+
+_SCORE = re.compile(r"^\W*score\W*?[:=][\s*_`]*(\d+)\s*(?:/\s*5|out of (?:5|five))?[\s.*_`]*$", re.IGNORECASE)
+_STEP = re.compile(r"^\W*step\s*([123])\b\W*", re.IGNORECASE | re.MULTILINE)
+
+
+async def assess(work: Work, writing: str, profile: Profile) -> RubricScore | None:
+    """Returns the assessment of a text; None where the model gives no score, also when it is asked for that alone."""
+    if looks_foreign(writing):
+        work.note("The text does not look like English; the scale gives 0 for a text in another language.")
+    asked = await work.ask(
+        "assess",
+        stage=STAGE,
+        agent=AGENT,
+        max_tokens=ASSESS_TOKENS,
+        hidden=True,
+        quoted_profile=quote_profile(profile),
+        quoted_writing=quote_text(writing, "text to judge", work.most_words),
+    )
+    score = read_score(asked.text)
+    if score is None:
+        again = await work.ask_score(asked, "assess_again", SCHEMA, ASSESS_TOKENS)
+        score = read_json_score(again)
+    work.session.state(asked, SCALE, None if score is None else (score - LOWEST) / (HIGHEST - LOWEST))
+    if score is None:
+        work.note("The model gave no score that could be read.")
+        return None
+    steps = read_steps(asked.text)
+    return RubricScore(score, steps[-1] if steps else _without_score(asked.text), steps)
+
+
+def read_score(text: str) -> int | None:
+    """Returns the score on the last line of a text; None where that line holds none, or one outside the scale.
+
+    Scores on other lines do not count: a model that copies an order out of the text does so before it judges.
+    """
+    lines = text.strip().splitlines()
+    found = _SCORE.match(lines[-1]) if lines else None
+    return None if found is None else whole_number(int(found[1]), LOWEST, HIGHEST)
+
+
+def read_json_score(call: Call) -> int | None:
+    """Returns the score in a JSON object; None where there is none, or one outside the scale."""
+    found = json_object(call.text)
+    return None if found is None else whole_number(found.get("score"), LOWEST, HIGHEST)
+
+
+def read_steps(text: str) -> tuple[str, ...]:
+    """Returns the texts of steps 1, 2 and 3; empty where they do not stand there once each, in this order."""
+    parts = _STEP.split(_without_score(text))
+    if parts[1::2] != ["1", "2", "3"]:
+        return ()
+    return tuple(part.strip() for part in parts[2::2])
+
+
+def _without_score(text: str) -> str:
+    return "\n".join(line for line in text.strip().splitlines() if not _SCORE.match(line)).strip()

@@ -1,0 +1,66 @@
+"""Which of a few classes a text belongs to, from a checkpoint: hashed pieces of words, a linear map, no model."""
+
+import os
+from dataclasses import dataclass
+from typing import Self
+
+from metaprobe.checkpoints import Checkpoint, ContractMismatch, Pretrained, load_checkpoint
+from metaprobe.checkpoints.display import explain_fields
+from metaprobe.checkpoints.kinds import check_kind
+from metaprobe.probes.hashed_words import hashed_pieces
+
+KIND = "text-classes"
+INPUT = "pieces"
+
+
+@explain_fields
+@dataclass(frozen=True, slots=True)
+class TextClass:
+    """What a classifier says of one text."""
+
+    name: str
+    """The likeliest class."""
+    probabilities: dict[str, float]
+    """Class -> probability; they sum to 1."""
+    source: str
+    """Digest of the checkpoint."""
+
+
+@explain_fields
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class TextClassifier(Pretrained):
+    """Tells texts apart by the pieces of their words."""
+
+    checkpoint: Checkpoint
+    """What it was loaded from."""
+    classes: tuple[str, ...]
+    """Names of the classes, in the order of the graph's outputs."""
+    buckets: int
+    """Places that the pieces are hashed to."""
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, sha256: str | None = None) -> Self:
+        """The classifier in a checkpoint folder, verified. `sha256`: the digest its author gave you.
+
+        Raises `ContractMismatch` for a checkpoint of another kind, or one whose contract does not fit its graph.
+        """
+        checkpoint = load_checkpoint(path, sha256=sha256)
+        manifest = checkpoint.manifest
+        check_kind(checkpoint.path, manifest.kind, KIND)
+        buckets, classes = manifest.contract.get("buckets"), tuple(output.name for output in manifest.outputs)
+        if not isinstance(buckets, int) or [spec.shape for spec in manifest.inputs] != [(None, buckets)]:
+            raise ContractMismatch(
+                f"{checkpoint.path}: the contract says {buckets!r} buckets, and the graph takes "
+                f"{', '.join(str(spec.shape) for spec in manifest.inputs)}; expected one input (any, buckets)"
+            )
+        return cls(checkpoint, classes, buckets)
+
+    def classify(self, text: str) -> TextClass:
+        """Returns the likeliest class of a text. Of an empty text, the classes' base rates decide."""
+        outputs = self.checkpoint.run({INPUT: hashed_pieces(text, self.buckets)[None, :]})
+        weights = {name: float(outputs[name][0, 0]) for name in self.classes}
+        total = sum(weights.values()) or 1.0
+        probabilities = {name: weight / total for name, weight in weights.items()}
+        return TextClass(
+            max(probabilities, key=lambda name: probabilities[name]), probabilities, self.checkpoint.digest
+        )

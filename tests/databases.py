@@ -1,0 +1,58 @@
+"""Where a score log can be in tests: a SQLite file, and a PostgreSQL server of this machine where there is one."""
+
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+def has_postgres() -> bool:
+    return all(shutil.which(name) for name in ("initdb", "postgres", "pg_ctl"))
+
+
+@contextmanager
+def postgres() -> Iterator[str]:
+    """The start of URLs of a fresh server on loopback, to which the name of a database is added; see `database`."""
+    # It does not run as root, so its folder must be reachable by the user of that name.
+    as_user: dict[str, Any] = {"user": "postgres"} if os.geteuid() == 0 else {}
+    folder = Path(tempfile.mkdtemp(prefix="metaprobe-postgres-"))
+    if as_user:
+        shutil.chown(folder, "postgres")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    quiet: dict[str, Any] = {"check": True, "cwd": "/", "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    data = str(folder / "data")
+    options = f"-c listen_addresses=127.0.0.1 -c port={port} -c unix_socket_directories= -c fsync=off"
+    subprocess.run(["initdb", "-D", data, "-U", "log", "-A", "trust", "-E", "UTF8", "--no-sync"], **quiet, **as_user)
+    subprocess.run(["pg_ctl", "-D", data, "-w", "-o", options, "start"], **quiet, **as_user)
+    try:
+        yield f"postgresql+psycopg://log@127.0.0.1:{port}/"
+    finally:
+        subprocess.run(["pg_ctl", "-D", data, "-w", "-m", "immediate", "stop"], **quiet, **as_user)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def database(server: str) -> str:
+    """The URL of a new, empty database of that server."""
+    import psycopg
+
+    name = f"log_{uuid.uuid4().hex}"
+    with psycopg.connect(server.replace("+psycopg", "") + "postgres", autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    return server + name
+
+
+def wait_until(done: Any, *, seconds: float = 20.0) -> None:
+    """Returns once `done()` is true; fails after that time."""
+    deadline = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)

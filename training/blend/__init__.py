@@ -1,0 +1,1 @@
+"""A probe from many tasks with a free number beside it: fit, what it reaches on tasks left out, export."""
