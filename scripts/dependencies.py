@@ -59,6 +59,7 @@ FOR = {
     "litellm": "callbacks there",
     "langchain-core": "callbacks there",
     "opentelemetry-api": "verdicts as events",
+    "ray": "extraction over a cluster",
     "zstandard": "reads logs that are compressed with Zstandard",
     "inspect-ai": "reads logs of Inspect, and writes verdicts into them",
     "distributed": "training on several machines",

@@ -18,7 +18,7 @@ from served import small_checkpoint
 from test_hidden_probe import WIDTH, hidden_checkpoint
 from writing_turns import IN_FORM
 
-from metaprobe import QualityPredictor
+from metaprobe import QualityPredictor, watch
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Hidden
@@ -96,6 +96,12 @@ def production(folder: Path) -> Names:
         "VerdictHandler": taken,
         "evaluation_events": lambda: taken,
     }
+
+
+def monitoring(folder: Path) -> Names:
+    names = production(folder)
+    names["stream"] = names["client"].chat.completions.create(stream=True, logprobs=True)
+    return {**names, "predictor": QualityPredictor.load(folder / "out" / "quality"), "watch": watch}
 
 
 def probes(folder: Path) -> Names:
@@ -204,6 +210,7 @@ WORLDS: dict[str, Callable[[Path], Names]] = {
     "production": production,
     "streams": production,
     "server": production,
+    "monitoring": monitoring,
     "reasoning": lambda folder: {},
     "extract": lambda folder: {},
     "gallery": gallery,
