@@ -276,6 +276,10 @@ WRITERS = (
     ),
     Writer("research/stores/bundle.py", {"docs/research/bundled.md#bundled": another_checkpoint}, "write_table"),
     Writer(
+        "scripts/mutants_page.py",
+        {"docs/research/mutants.md#mutants": number("MEASURED", "mutants", "training", "killed")},
+    ),
+    Writer(
         "scripts/stranger.py",
         {"docs/start.md#stranger": number("MEASURED", "stranger", "steps", 0, "cpu_s")},
         "write_page",
