@@ -1,6 +1,7 @@
 """A checkpoint in the shadow scores what another answers with, and a canary answers the same share of requests."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tiny import tiny_quality
@@ -9,7 +10,7 @@ from metaprobe.checkpoints import Checkpoint
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.serving.http.judges import Judges, load_judges
 from metaprobe.serving.http.metrics import Metrics
-from metaprobe.serving.http.scorer import Judged, Scorer
+from metaprobe.serving.http.scorer import Scorer
 from metaprobe.serving.http.settings import Settings, SettingsError
 
 ANSWER = [-0.5, -1.0, -0.25]
@@ -21,22 +22,34 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Checkpoint, Checkpoin
     return tiny_quality(folder / "one"), tiny_quality(folder / "two", slope=2.0)
 
 
+class Taken:
+    """A log of one request that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.held: list[tuple[str, float | None, bool, object]] = []
+        self.reasons: list[str] = []
+
+    def add(self, shown: dict[str, Any], answer: object, gate: object = None) -> None:
+        self.held.append((shown["checkpoint"], shown["score"], False, answer))
+        self.reasons.append(shown["reason"])
+
+    def add_shadow(self, shown: dict[str, Any], answer: object) -> None:
+        self.held.append((shown["checkpoint"], shown["score"], True, answer))
+
+
 def judges(two: tuple[Checkpoint, Checkpoint], metrics: Metrics, **more: object) -> Judges:
     return load_judges(Settings(checkpoint=two[0].path, **more), metrics)  # type: ignore[arg-type]
 
 
 def test_the_caller_gets_the_one_verdict_and_both_are_taken_down(two: tuple[Checkpoint, Checkpoint]) -> None:
-    taken: list[Judged] = []
+    taken: Any = Taken()
     metrics = Metrics()
-    scorer = judges(two, metrics, shadows=(str(two[1].path),)).pick("m", "r")
-    verdict = scorer.verdict(ANSWER, record=taken.append)
+    scorer = judges(two, metrics, shadows=(str(two[1].path),)).pick("m", "r").of(taken)
+    verdict = scorer.verdict(ANSWER)
     alone = [QualityPredictor(checkpoint).predict(ANSWER).score for checkpoint in two]
     assert (verdict["checkpoint"], verdict["score"]) == (two[0].digest, alone[0])
-    assert [(each.verdict.checkpoint, each.verdict.score, each.shadow) for each in taken] == [
-        (two[0].digest, alone[0], False),
-        (two[1].digest, alone[1], True),
-    ]
-    assert taken[0].parsed is taken[1].parsed is not None
+    assert [each[:3] for each in taken.held] == [(two[0].digest, alone[0], False), (two[1].digest, alone[1], True)]
+    assert taken.held[0][3] is taken.held[1][3] is not None
     counts = metrics.exposition().decode()
     assert 'metaprobe_verdicts_total{role="judge"} 1.0' in counts
     assert 'metaprobe_verdicts_total{role="shadow"} 1.0' in counts
@@ -57,13 +70,13 @@ def test_a_fault_in_the_shadow_costs_nobody_a_verdict(two: tuple[Checkpoint, Che
 
 
 def test_what_cannot_be_scored_is_taken_down_once_and_with_the_reason(two: tuple[Checkpoint, Checkpoint]) -> None:
-    taken: list[Judged] = []
-    scorer = judges(two, Metrics(), shadows=(str(two[1].path),)).pick("m", "r")
-    assert scorer.verdict([0.5], record=taken.append)["score"] is None
-    scorer.none("why", record=taken.append)
-    scorer.stopped(0.25, "stopped", record=taken.append)
-    assert [(each.verdict.score, each.parsed) for each in taken] == [(None, None), (None, None), (0.25, None)]
-    assert [each.verdict.reason for each in taken][1:] == ["why", "stopped"]
+    taken: Any = Taken()
+    scorer = judges(two, Metrics(), shadows=(str(two[1].path),)).pick("m", "r").of(taken)
+    assert scorer.verdict([0.5])["score"] is None
+    scorer.none("why")
+    scorer.stopped(0.25, "stopped", {"action": "stop", "tokens": 3})
+    assert [(score, answer) for _, score, _, answer in taken.held] == [(None, None), (None, None), (0.25, None)]
+    assert taken.reasons[1:] == ["why", "stopped"]
 
 
 @pytest.mark.parametrize("share", [0.0, 0.2, 1.0])

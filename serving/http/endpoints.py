@@ -1,6 +1,7 @@
 """What is answered at which address. Requests and answers are read as bytes: they are bounded, and passed on as is."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -15,9 +16,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from metaprobe.monitoring.log import ScoreLog
+from metaprobe.monitoring.tables import LogError
 from metaprobe.serving.gating import Gates
 from metaprobe.serving.http.aside import aside
 from metaprobe.serving.http.connection import read_json_body
+from metaprobe.serving.http.feedback import take_feedback
 from metaprobe.serving.http.forward import FORWARDED, Forwarder
 from metaprobe.serving.http.guard import Guard, request_id
 from metaprobe.serving.http.judges import Judges, Office
@@ -27,6 +31,7 @@ from metaprobe.serving.http.openapi import openapi
 from metaprobe.serving.http.proxy import Proxy
 from metaprobe.serving.http.refusal import Refusal
 from metaprobe.serving.http.reload import Reloader
+from metaprobe.serving.http.request_log import ServerLog
 from metaprobe.serving.http.scorer import Allowance
 from metaprobe.serving.http.seldom import say_out_of_files_once
 from metaprobe.serving.http.settings import Settings
@@ -35,8 +40,13 @@ from metaprobe.serving.http.wire import batch, model_of
 
 THERE = (
     "POST /v1/score, POST /v1/chat/completions, POST /v1/completions, POST /v1/responses, POST /v1/embeddings,"
-    " GET /v1/models, GET /v1/models/MODEL, GET /metrics, GET /openapi.json, GET /healthz, GET /livez, GET /readyz"
+    " POST /v1/feedback, GET /v1/models, GET /v1/models/MODEL, GET /metrics, GET /openapi.json, GET /healthz,"
+    " GET /livez, GET /readyz"
 )
+
+logger = logging.getLogger(__name__)
+
+PRUNE_EVERY_S = 3600.0
 
 
 def application(
@@ -47,15 +57,21 @@ def application(
     keys, office = Keys.of(settings), Office(load())
     reloader = Reloader(office, load, settings.pins, metrics)
     client = UpstreamClient(settings, keys)
-    proxy = Proxy(settings, office, gates, client, metrics)
-    forward = Forwarder(settings, office, client, metrics)
+    log = ServerLog(ScoreLog.open(settings.log), settings, metrics) if settings.log else None
+    proxy = Proxy(settings, office, gates, client, metrics, log)
+    forward = Forwarder(settings, office, client, metrics, log)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         say_out_of_files_once(asyncio.get_running_loop())
+        pruning = asyncio.ensure_future(_prune(log.log, settings.log_days)) if log and settings.log_days else None
         async with reloader.watching():
             yield
         await client.close()
+        if pruning is not None:
+            pruning.cancel()
+        if log is not None:
+            await asyncio.to_thread(log.log.close)
 
     def to_upstream(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
         async def answered(request: Request) -> Response:
@@ -68,7 +84,14 @@ def application(
     async def score(request: Request) -> Response:
         """The verdict on one response (422 where it cannot be scored), or on each of `{"responses": [...]}`."""
         body = await read_json_body(request, settings)
-        return _json(await _verdicts(body, office.now, request, settings))
+        return _json(await _verdicts(body, office.now, request, settings, log))
+
+    async def feedback(request: Request) -> Response:
+        """Stores a label for an answer, or several."""
+        if log is None:
+            raise Refusal(404, "no_log", "this server keeps no log; start it with --log to take feedback")
+        body = await read_json_body(request, settings)
+        return _json(await take_feedback(body, log.log, most=settings.max_batch))
 
     async def counts(_: Request) -> Response:
         """Counts and times, for Prometheus."""
@@ -95,6 +118,7 @@ def application(
             Route("/v1/score", score, methods=["POST"]),
             Route("/v1/chat/completions", to_upstream(proxy), methods=["POST"]),
             *(Route(f"/v1{path}", to_upstream(forward), methods=["POST"]) for path in FORWARDED),
+            Route("/v1/feedback", feedback, methods=["POST"]),
             Route("/v1/models", to_upstream(proxy.models)),
             Route("/v1/models/{model:path}", to_upstream(proxy.models)),
             Route("/metrics", counts),
@@ -116,11 +140,25 @@ async def _unknown(request: Request, error: Exception) -> Response:
     return Refusal(error.status_code, code, message, error.headers).response()
 
 
-async def _verdicts(body: bytes, judges: Judges, request: Request, settings: Settings) -> dict[str, Any]:
+async def _prune(log: ScoreLog, days: float) -> None:
+    """Takes away old entries, for as long as the server runs."""
+    while True:
+        try:
+            await asyncio.to_thread(log.prune, days)
+        except LogError as error:
+            logger.error("old entries stay in the score log: %s", error)
+        await asyncio.sleep(PRUNE_EVERY_S)
+
+
+async def _verdicts(
+    body: bytes, judges: Judges, request: Request, settings: Settings, log: ServerLog | None
+) -> dict[str, Any]:
+    logged = log.request(request) if log else None
+
     def verdict_on(response: bytes) -> dict[str, Any]:
         named = request.query_params.get("model", "")
         model = named if named or judges.only else model_of(response)
-        return judges.pick(model, request_id(request)).verdict(response, allowance)
+        return judges.pick(model, request_id(request)).of(logged).verdict(response, allowance)
 
     responses = await aside(len(body), lambda: batch(body))
     allowance = Allowance(settings.max_scored_tokens)

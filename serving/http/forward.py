@@ -20,6 +20,7 @@ from metaprobe.serving.http.judges import Office
 from metaprobe.serving.http.metrics import Metrics
 from metaprobe.serving.http.proxy import EVENTS, Streaming
 from metaprobe.serving.http.refusal import error_object
+from metaprobe.serving.http.request_log import ServerLog
 from metaprobe.serving.http.scorer import Scorer
 from metaprobe.serving.http.settings import Settings
 from metaprobe.serving.http.sse import EventSplitter, data_of, with_data
@@ -36,7 +37,10 @@ _LAST_EVENTS = ("response.completed", "response.incomplete", "response.failed")
 class Forwarder:
     """Hands requests on, and adds a verdict to what can be scored."""
 
-    def __init__(self, settings: Settings, office: Office, client: UpstreamClient, metrics: Metrics) -> None:
+    def __init__(
+        self, settings: Settings, office: Office, client: UpstreamClient, metrics: Metrics, log: ServerLog | None
+    ) -> None:
+        self._log = log
         self._settings = settings
         self._office = office
         self._client = client
@@ -51,7 +55,10 @@ class Forwarder:
         started = time.perf_counter()
         path = "/" + request.url.path.rpartition("/")[2]
         answer = await self._client.ask(request, "POST", path, body)
-        scorer = self._office.now.pick(model_of(body), request_id(request)) if path in SCORED else None
+        scorer = None
+        if path in SCORED:
+            scorer = self._office.now.pick(model_of(body), request_id(request))
+            scorer = scorer.of(self._log.request(request) if self._log else None)
         passed = to_caller(answer.headers)
         if answer.status == 200 and answer.content_type.startswith(EVENTS) and scorer is not None:
             stream = ForwardedStream(scorer, max_bytes=self._settings.max_answer_bytes)

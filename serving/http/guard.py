@@ -15,6 +15,7 @@ from metaprobe.serving.http.json_log import FIELDS
 from metaprobe.serving.http.keys import ANYONE, Caller, KeyLimits, Keys
 from metaprobe.serving.http.metrics import Metrics
 from metaprobe.serving.http.refusal import Refusal
+from metaprobe.serving.http.request_log import SCOPE_ID
 from metaprobe.serving.http.scorer import log_unexpected
 from metaprobe.serving.http.settings import Settings, is_loopback
 from metaprobe.serving.http.tracing import NoSpans, Spans, Trace
@@ -22,7 +23,7 @@ from metaprobe.serving.http.tracing import NoSpans, Spans, Trace
 logger = logging.getLogger(__name__)
 
 ENDPOINTS = (
-    *(f"/v1/{name}" for name in "score chat/completions completions responses embeddings models".split()),
+    *(f"/v1/{name}" for name in "score chat/completions completions responses embeddings models feedback".split()),
     *(f"/{name}" for name in "metrics healthz livez readyz openapi.json".split()),
 )
 OPEN = ("/healthz", "/livez", "/readyz")
@@ -31,12 +32,9 @@ OPEN = ("/healthz", "/livez", "/readyz")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
-_IDENTITY = "metaprobe.request_id"
-
-
 def request_id(request: Request) -> str:
     """The request's id, which its caller chose or the guard made; empty where it came past the guard."""
-    return str(request.scope.get(_IDENTITY, ""))
+    return str(request.scope.get(SCOPE_ID, ""))
 
 
 class Guard:
@@ -67,11 +65,11 @@ class Guard:
             passed = [pair for pair in scope["headers"] if pair[0] not in (b"traceparent", b"x-request-id")]
             named = ((b"x-request-id", given or identity), (b"traceparent", trace.traceparent))
             passed += [(name, value.encode("latin-1")) for name, value in named]
-            await self._answer({**scope, "headers": passed, _IDENTITY: identity}, receive, send, trace, known)
+            await self._answer({**scope, "headers": passed, SCOPE_ID: identity}, receive, send, trace, known)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send, trace: Trace, known: dict[str, Any]) -> None:
         started, status, caller = time.perf_counter(), 0, None
-        headers, identity, endpoint = Headers(scope=scope), scope[_IDENTITY], _endpoint(scope["path"])
+        headers, identity, endpoint = Headers(scope=scope), scope[SCOPE_ID], _endpoint(scope["path"])
 
         async def marked(message: Message) -> None:
             nonlocal status

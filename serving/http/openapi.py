@@ -27,6 +27,7 @@ _POSTS = {
     "/v1/completions": f"{_PASSED}, with the verdict under `metaprobe` where log-probabilities were asked for.",
     "/v1/responses": f"{_PASSED}, with the verdict under `metaprobe` where log-probabilities were asked for.",
     "/v1/embeddings": f"{_PASSED}.",
+    "/v1/feedback": "Stores a label for an answer that was logged, or several.",
 }
 _GETS = {
     "/v1/models": "The upstream's models.",

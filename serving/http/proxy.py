@@ -7,7 +7,7 @@ with its status and body.
 
 import time
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -21,11 +21,13 @@ from metaprobe.serving.http.headers import REASON, to_caller
 from metaprobe.serving.http.judges import Office
 from metaprobe.serving.http.metrics import Metrics
 from metaprobe.serving.http.refusal import Refusal
+from metaprobe.serving.http.request_log import ServerLog
 from metaprobe.serving.http.scorer import Scorer
 from metaprobe.serving.http.settings import Settings
 from metaprobe.serving.http.streamed_answer import ScoredStream
 from metaprobe.serving.http.upstream import UpstreamAnswer, UpstreamClient, redirect
-from metaprobe.serving.http.wire import UNREADABLE, ChatRequest, asked, choices_of, hide, with_verdicts
+from metaprobe.serving.http.whole_answer import with_own_verdict
+from metaprobe.serving.http.wire import ChatRequest, asked
 
 REFUSED = (400, 403, 422)
 """Statuses with which an upstream may refuse log-probabilities; the request is then sent again as it came."""
@@ -37,9 +39,16 @@ class Proxy:
     """Answers requests for chat completions by asking the upstream, and only it."""
 
     def __init__(
-        self, settings: Settings, office: Office, gates: Gates | None, client: UpstreamClient, metrics: Metrics
+        self,
+        settings: Settings,
+        office: Office,
+        gates: Gates | None,
+        client: UpstreamClient,
+        metrics: Metrics,
+        log: ServerLog | None,
     ) -> None:
         self._settings = settings
+        self._log = log
         self._office = office
         self._gates = gates
         self._client = client
@@ -53,6 +62,7 @@ class Proxy:
         top = self._settings.top_logprobs if judges.uses_top else 0
         question = await aside(len(body), lambda: asked(body, top_logprobs=top))
         scorer = judges.pick(question.model, request_id(request))
+        scorer = scorer.of(self._log.request(request, question) if self._log else None)
         own = time.perf_counter() - started
         return await while_connected(request.receive, self._answer(request, question, scorer, own))
 
@@ -93,23 +103,11 @@ class Proxy:
         if answer.status != 200:
             self._metrics.errors.labels("upstream_status").inc()
             return Response(body, answer.status, passed)
-        body, reason = await aside(len(body), partial(_score, body, question, scorer, refused))
+        body, reason = await aside(len(body), partial(with_own_verdict, scorer, body, question, refused))
         if reason:
             passed[REASON] = reason
         self._metrics.added_seconds.observe(own + time.perf_counter() - done)
         return Response(body, answer.status, passed)
-
-
-def _score(body: bytes, question: ChatRequest, scorer: Scorer, refused: str) -> tuple[bytes, str]:
-    """The answer with its verdict; else as it came, and why."""
-    try:
-        choices = choices_of(body)
-    except UNREADABLE:
-        reason = "the upstream's answer is not a JSON object"
-        scorer.none(reason)
-        return body, reason
-    verdicts: list[dict[str, Any]] = [scorer.none(refused) if refused else scorer.verdict(choice) for choice in choices]
-    return with_verdicts(hide(body, question), verdicts), ""
 
 
 class PassingStream(Protocol):

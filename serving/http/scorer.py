@@ -2,8 +2,9 @@
 
 import logging
 import traceback
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from copy import copy
+from dataclasses import asdict
 from typing import Any
 
 from metaprobe.checkpoints import ContractMismatch
@@ -13,6 +14,7 @@ from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.openai_format import ParsedResponse, parse_response
 from metaprobe.records.raw_body import parse_body
 from metaprobe.serving.http.metrics import Metrics
+from metaprobe.serving.http.request_log import RequestLog
 from metaprobe.serving.scored import OnVerdict, Scored
 
 logger = logging.getLogger(__name__)
@@ -37,21 +39,6 @@ class Allowance:
             raise InvalidResponse(f"{self.asked} tokens to score, and at most {self.most} are scored in one request")
 
 
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """What was said of one answer, and the answer."""
-
-    verdict: Verdict
-    parsed: ParsedResponse | None
-    """None where it could not be read, or was ended by the gate."""
-    shadow: bool = False
-    """Whether the caller does not get this verdict: it is only compared with the one that he gets."""
-
-
-Record = Callable[[Judged], None]
-"""Takes down a verdict of one request, and after it that of the checkpoint in the shadow."""
-
-
 class Scorer:
     """A predictor that counts what it says, and never loses an answer to what it cannot say."""
 
@@ -73,20 +60,27 @@ class Scorer:
         self._events = events
         self._metrics = metrics
         self._max_tokens = max_tokens
+        self._request: RequestLog | None = None
         self.digest = predictor.checkpoint.digest
         self.uses_top: bool = predictor.schema.uses_top or (shadow is not None and shadow.uses_top)
         """Whether alternatives are read, here or in the shadow."""
+
+    def of(self, request: RequestLog | None) -> "Scorer":
+        """The same scorer, each of whose verdicts is logged as one on an answer to this request."""
+        if request is None:
+            return self
+        logging_ = copy(self)
+        logging_._request = request
+        return logging_
 
     def allowance(self) -> Allowance:
         """What one request may have scored."""
         return Allowance(self._max_tokens)
 
-    def verdict(
-        self, response: object, allowance: Allowance | None = None, record: Record | None = None
-    ) -> dict[str, Any]:
+    def verdict(self, response: object, allowance: Allowance | None = None) -> dict[str, Any]:
         """The verdict on whatever `QualityPredictor.predict` takes; `score` null and a reason where there is none.
 
-        `allowance`: shared by the responses of one request; without it, each has its own. `record`: takes it down.
+        `allowance`: shared by the responses of one request; without it, each has its own.
         """
         parsed = None
         try:
@@ -99,24 +93,27 @@ class Scorer:
             log_unexpected(logger, "scoring", error)
             self._metrics.errors.labels("scoring").inc()
             verdict = self._no_verdict(f"scoring failed ({type(error).__name__}); the server's log has more")
-        said = self._counted(verdict, parsed, record)
+        said = self._counted(verdict, parsed)
         if self._shadow is not None and parsed is not None:
-            self._shadow._follow(verdict, parsed, record)
+            self._shadow._follow(verdict, parsed, self._request)
         return said
 
-    def none(self, reason: str, record: Record | None = None) -> dict[str, Any]:
+    def none(self, reason: str) -> dict[str, Any]:
         """No verdict, and why."""
-        return self._counted(self._no_verdict(reason), None, record)
+        return self._counted(self._no_verdict(reason), None)
 
-    def stopped(self, score: float | None, reason: str, record: Record | None = None) -> dict[str, Any]:
-        """The verdict on an answer that the gate ended: the gate's own, for the predictor knows only finished ones."""
-        return self._counted(Verdict(score, {}, None, True, None, self.digest, reason), None, record)
+    def stopped(self, score: float | None, reason: str, gate: Mapping[str, Any]) -> dict[str, Any]:
+        """The verdict on an answer that the gate ended: the gate's own, for the predictor knows only finished ones.
+
+        `gate`: what it did, under `action` and `tokens`; it stands in the verdict under `gate`.
+        """
+        return {**self._counted(Verdict(score, {}, None, True, None, self.digest, reason), None, gate), "gate": gate}
 
     def _no_verdict(self, reason: str) -> Verdict:
         return Verdict(None, {}, None, None, None, self.digest, reason)
 
-    def _follow(self, given: Verdict, parsed: ParsedResponse, record: Record | None) -> None:
-        """Scores what another has scored, for comparison. Never raises: nobody waits for this."""
+    def _follow(self, given: Verdict, parsed: ParsedResponse, request: RequestLog | None) -> None:
+        """Scores what another has scored, for comparison, and logs it. Never raises: nobody waits for this."""
         try:
             verdict = self._predictor.predict(parsed)
         except Exception as error:
@@ -126,14 +123,14 @@ class Scorer:
         self._metrics.verdicts.labels(self._role).inc()
         if verdict.score is not None and given.score is not None:
             self._metrics.shadow_difference.observe(abs(verdict.score - given.score))
-        if record is not None:
-            record(Judged(verdict, parsed, shadow=True))
+        if request is not None:
+            request.add_shadow(_shown(verdict), parsed)
 
-    def _counted(self, verdict: Verdict, parsed: ParsedResponse | None, record: Record | None) -> dict[str, Any]:
-        """The verdict as JSON, in the metrics, and taken down."""
+    def _counted(
+        self, verdict: Verdict, parsed: ParsedResponse | None, gate: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """The verdict as JSON, in the metrics, and in the log where there is one."""
         self._metrics.verdicts.labels(self._role).inc()
-        if record is not None:
-            record(Judged(verdict, parsed))
         if self._events is not None:
             self._events(Scored(verdict))
         if verdict.score is None:
@@ -142,13 +139,20 @@ class Scorer:
             self._metrics.scores.observe(verdict.score)
         if verdict.flagged:
             self._metrics.flagged.inc()
-        # A reason may quote half of a surrogate pair, which JSON text can hold and UTF-8 cannot.
-        return {**asdict(verdict), "reason": verdict.reason.encode("utf-8", "backslashreplace").decode()}
+        shown = _shown(verdict)
+        if self._request is not None:
+            self._request.add(shown, parsed, gate)
+        return shown
 
     def _parse(self, response: object) -> ParsedResponse:
         if isinstance(response, (str, bytes, bytearray)):
             return parse_body(response, top=self.uses_top)
         return parse_response(response, top=self.uses_top)
+
+
+def _shown(verdict: Verdict) -> dict[str, Any]:
+    """As JSON's own types. A reason may quote half of a surrogate pair, which JSON text can hold and UTF-8 cannot."""
+    return {**asdict(verdict), "reason": verdict.reason.encode("utf-8", "backslashreplace").decode()}
 
 
 def log_unexpected(log: logging.Logger, where: str, error: BaseException) -> None:

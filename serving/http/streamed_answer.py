@@ -202,7 +202,7 @@ class ScoredStream:
         self._said = True
         score, reason, details = self._gated.verdict()
         choice = _choice(next(iter(self._choices)))
-        verdict = self._scorer.stopped(score, reason) | {"gate": details}
+        verdict = self._scorer.stopped(score, reason, details)
         last = self._chunk({**choice, "finish_reason": self._gated_reason}, verdict)
         return self._chunk(choice, verdict) + last + b"data: " + DONE + b"\n\n"
 

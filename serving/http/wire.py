@@ -37,8 +37,13 @@ class ChatRequest:
     """Whether more than one answer was asked for."""
     wants_logprobs: bool
     wants_top: bool
-    model: str = ""
-    """As the caller names it."""
+    fields: Object
+    """What the body held, as it came, but for the log-probabilities."""
+
+    @property
+    def model(self) -> str:
+        """As the caller names it."""
+        return _text(self.fields.get("model"))
 
     @property
     def changed(self) -> bool:
@@ -61,7 +66,7 @@ def asked(body: bytes, *, top_logprobs: int) -> ChatRequest:
         fields["top_logprobs"] = Raw(str(max(1, top_logprobs)).encode())
         sent = _encode(fields)
     several = _given(fields, "n") and bytes(fields["n"]).strip() != b"1"
-    return ChatRequest(body, sent, several, wants_logprobs, wants_top, _text(fields.get("model")))
+    return ChatRequest(body, sent, several, wants_logprobs, wants_top, fields)
 
 
 def model_of(body: bytes) -> str:

@@ -54,6 +54,12 @@ from metaprobe.terminal import CHECKPOINT, NAMED_CHECKPOINT
     show_default=True,
     help="finish_reason of an answer that the gate ended.",
 )
+@click.option("--log", default="", help="Log every verdict: a SQLite file, or the URL of a database.")
+@click.option("--log-texts", is_flag=True, help="Log questions and answers too.")
+@click.option("--log-logprobs", is_flag=True, help="Log the answers' log-probabilities too.")
+@click.option(
+    "--log-days", type=click.FloatRange(0, min_open=True), help="Days after which logged verdicts are taken away."
+)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", default=8080, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free one.")
 @click.option(
@@ -179,7 +185,7 @@ def serve(checkpoints: tuple[str, ...], **named: Any) -> None:
     POST /v1/score takes a response, or {"responses": [...]}. POST /v1/chat/completions asks the upstream and adds
     the verdict under "metaprobe"; so do /v1/completions and /v1/responses where they have log-probabilities. GET
     /v1/models is the upstream's list, GET /metrics is for Prometheus, GET /readyz says that it is ready, and GET
-    /openapi.json names all.
+    /openapi.json names all. With --log, POST /v1/feedback takes labels for what was answered.
 
     Several CHECKPOINTS judge the answers of one model each: NAME=CHECKPOINT, or those that it was trained on. The first
     judges all others as well. SIGHUP takes in what their places hold now.
