@@ -2,8 +2,10 @@
 
 import json
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -111,7 +113,6 @@ class Evening:
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine: the page for labels is looked at in one")
 def test_an_evening_in_production(llama_server: str, tmp_path: Path) -> None:
     evening, first, state = Evening(tmp_path), str(tmp_path / "first"), str(tmp_path / "drift.json")
-    begun = find_bundled("quality")
     with evening.server("bundled:quality", llama_server) as client:
         evening.ask(client, 120)
         assert evening.label_on_page(60, seed=1) >= 40
@@ -135,19 +136,31 @@ def test_an_evening_in_production(llama_server: str, tmp_path: Path) -> None:
         assert all(alarm["stream"] == "label" for alarm in told), (
             "labels of the old checkpoint; nothing has changed yet"
         )
-    swapped_at = max(ScoreLog.open(evening.log).columns().time)
-    with llama_server_with(tmp_path / "swapped", *WRONGLY_SET_UP) as swapped, evening.server(first, swapped) as client:
-        alarms: list[dict[str, Any]] = []
-        for _ in range(10):
-            evening.ask(client, 20)
-            alarms += evening.run("drift", "--state", state, "--lag", "0")
-            if alarms:
-                break
-        assert alarms, "two hundred answers of another model, and no alarm"
-        assert {alarm["stream"] for alarm in alarms} <= {"score", "tokens", "finish_reason"}
-        with ScoreLog.open(evening.log) as log:
-            assert [event.kind for event in log.events()].count("drift") == len(alarms)
-            log.columns(since=swapped_at + 1e-6)
+    swapped_at = datetime.now(UTC) + timedelta(seconds=1)
+    time.sleep(1)
+    with llama_server_with(tmp_path / "swapped", *WRONGLY_SET_UP) as swapped:
+        with evening.server(first, swapped) as client:
+            alarms: list[dict[str, Any]] = []
+            for _ in range(10):
+                evening.ask(client, 20)
+                alarms += evening.run("drift", "--state", state, "--lag", "0")
+                if alarms:
+                    break
+            assert alarms, "two hundred answers of another model, and no alarm"
+            assert {alarm["stream"] for alarm in alarms} <= {"score", "tokens", "finish_reason"}
+            evening.ask(client, 60)
+        evening.label(400, seed=3)
+        since = f"{swapped_at:%Y-%m-%dT%H:%M:%S}"
+        evening.run("recalibrate", first, "--since", since, "--out", str(tmp_path / "second"), code=None)
+        with evening.server(str(tmp_path / "second"), swapped) as client:
+            ids = evening.ask(client, 60)
+    with ScoreLog.open(evening.log) as log:
+        entries = [log.entry(name) for name in ids]
+        right = [is_right(entry.question or "", entry.answer or "") for entry in entries if entry is not None]
+        promised = [entry.score for entry in entries if entry is not None and entry.score is not None]
+        assert len(right) == len(promised) == 60
+        assert abs(sum(right) - sum(promised)) / 60 < 0.15, "scores are what labels are, of the new model too"
+        assert [event.kind for event in log.events()].count("drift") >= len(alarms)
 
     [back] = evening.run("promote", "--rollback")
-    assert load_checkpoint(begun).digest in json.dumps(back)
+    assert load_checkpoint(find_bundled("quality")).digest in json.dumps(back)
