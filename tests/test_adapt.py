@@ -62,6 +62,15 @@ def test_fifty_labels_make_scores_right_on_average_and_leave_the_order(base: Pat
     assert np.mean(np.abs(gaps)) < 0.06
 
 
+def test_how_far_off_adapted_scores_are_on_average_is_said_with_its_interval(base: Path, tmp_path: Path) -> None:
+    series, y = answers(400, seed=5, right=0.85)
+    made = QualityPredictor.load(base).adapt(series, y.tolist(), out=tmp_path / "mine")
+    said = made.checkpoint.manifest.metrics["mean_score_minus_share_right"]
+    assert said.low < said.estimate < said.high
+    # Twice 1.96 standard errors, of errors that are those of labels about their probability.
+    assert said.high - said.low == pytest.approx(2 * 1.96 * np.sqrt(0.85 * 0.15 / 400), rel=0.3)
+
+
 def test_the_flag_of_an_adapted_predictor_catches_what_it_promises(base: Path, tmp_path: Path) -> None:
     predictor, caught = QualityPredictor.load(base), []
     fresh, truth = answers(1500, seed=77, right=0.7)

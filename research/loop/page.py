@@ -82,8 +82,8 @@ def recalibration(found: dict[str, Any]) -> list[str]:
     head = ["answers", "shift", "n", "noise alone", "as it was", *(f"{n} labels" for n in counts)]
     return [
         "Calibration error after the shift (ECE in 15 bins of equal mass), on n answers of other groups than the "
-        f"labelled ones: median of {found['draws']} draws of labels. Noise alone is what scores that are right would have on so "
-        "many answers.",
+        f"labelled ones: median of {found['draws']} draws of labels. Noise alone is what scores that are right would "
+        "have on so many answers.",
         "",
         *markdown(head, rows),
     ]

@@ -94,7 +94,7 @@ def read_consistency(data: Path) -> Iterator[tuple[str, Floats, NDArray[np.int64
 
 
 def _world(name: str, shift: str, answers: Answers, before: NDArray[np.bool_], after: NDArray[np.bool_]) -> World:
-    """The predictor is calibrated before the shift: each half of the groups on the other one, what comes after on both."""
+    """The predictor is calibrated before the shift: each half of the groups on the other, what comes after on both."""
     number = -answers.features()[:, TERMS.index(FREE)].astype(np.float64)
     groups = np.unique(answers.group)
     half = np.isin(answers.group, groups[np.random.default_rng(0).random(len(groups)) < 0.5])

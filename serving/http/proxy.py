@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from http.cookiejar import CookieJar, DefaultCookiePolicy
-from typing import Any
 
 import httpx
 from starlette.requests import Request
@@ -29,7 +28,8 @@ from metaprobe.serving.http.request_log import ServerLog
 from metaprobe.serving.http.scorer import Scorer
 from metaprobe.serving.http.settings import Settings
 from metaprobe.serving.http.streamed_answer import ScoredStream
-from metaprobe.serving.http.wire import UNREADABLE, ChatRequest, asked, choices_of, hide, with_verdicts
+from metaprobe.serving.http.whole_answer import with_own_verdict
+from metaprobe.serving.http.wire import ChatRequest, asked
 
 logger = logging.getLogger(__name__)
 
@@ -130,7 +130,7 @@ class Proxy:
         if answer.status_code != 200:
             self._metrics.errors.labels("upstream_status").inc()
             return Response(body, answer.status_code, passed)
-        body, reason = await aside(len(body), partial(_score, body, question, refused, scorer))
+        body, reason = await aside(len(body), partial(with_own_verdict, scorer, body, question, refused))
         if reason:
             passed[REASON] = reason
         self._metrics.added_seconds.observe(own + time.perf_counter() - done)
@@ -155,18 +155,6 @@ class Proxy:
         finally:
             await answer.aclose()
         return b"".join(parts)
-
-
-def _score(body: bytes, question: ChatRequest, refused: str, scorer: Scorer) -> tuple[bytes, str]:
-    """The answer with its verdict; else as it came, and why."""
-    try:
-        choices = choices_of(body)
-    except UNREADABLE:
-        reason = "the upstream's answer is not a JSON object"
-        scorer.none(reason)
-        return body, reason
-    verdicts: list[dict[str, Any]] = [scorer.none(refused) if refused else scorer.verdict(choice) for choice in choices]
-    return with_verdicts(hide(body, question), verdicts), ""
 
 
 class _Streaming(Response):

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from metaprobe import __version__
+from metaprobe.assist_cli import assist
 from metaprobe.checkpoint_cli import diff, inspect, promote, push_command, seal, verify
 from metaprobe.checkpoints import CheckpointError
 from metaprobe.collect_cli import collect
@@ -24,6 +25,7 @@ from metaprobe.recalibrate_cli import recalibrate
 from metaprobe.records.errors import MissingExtra, RecordError
 from metaprobe.router_cli import evaluate, route
 from metaprobe.serve_cli import serve
+from metaprobe.study_cli import study
 from metaprobe.terminal import (
     CHECKPOINT,
     FILE,
@@ -221,6 +223,8 @@ main.add_command(evaluate)
 main.add_command(label)
 main.add_command(outcomes)
 main.add_command(profiles)
+main.add_command(study)
+main.add_command(assist)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ SHADOW = (
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Paired:
+class PairedScores:
     """The same labelled answers, scored by both versions."""
 
     labelled: LabelledScores
@@ -87,7 +87,7 @@ def promote_in_log(new: QualityPredictor, running: QualityPredictor, log: ScoreL
     return decided
 
 
-def pair_scores(new: QualityPredictor, running: QualityPredictor, log: ScoreLog) -> Paired:
+def pair_scores(new: QualityPredictor, running: QualityPredictor, log: ScoreLog) -> PairedScores:
     """Returns the labelled answers that the running version scored and the new one can be asked about.
 
     Answers that the new one was recalibrated on are left out: those until the last of them. Raises `RecordError` where
@@ -104,7 +104,7 @@ def pair_scores(new: QualityPredictor, running: QualityPredictor, log: ScoreLog)
             f"{len(labelled) - len(unseen)} of them, and there is no score of it for the others: serve it as shadow, "
             "or keep log-probabilities (`serve --log-logprobs`), and label what comes"
         )
-    return Paired(unseen.rows(known), found[known])
+    return PairedScores(unseen.rows(known), found[known])
 
 
 def _scores_of(
