@@ -295,20 +295,20 @@ def signed(value: list[float]) -> str:
 
 ABOUT = """# Speed and quality, beside others
 
-`benchmarks/page.py` writes this page from what the scripts measured. `make benchmark` runs all of them again, best on a
-quiet machine, and writes the page. Machines differ and are noisy, so only the ratio matters: the two sides of a row were
-timed in one run, after both were shown to give equal answers where they compute the same. A ratio above 1
-means that ours is better. Targets were set beforehand; a row that misses its target is shown as it is.
+`benchmarks/page.py` writes this page from what the scripts measured. `make benchmark` runs all of them again, best on
+a quiet machine, and writes the page. Machines differ and are noisy, so only the ratio matters: the two sides of a row
+were timed in one run, after both were shown to give equal answers where they compute the same. A ratio above 1 means
+that ours is better. Targets were set beforehand; a row that misses its target is shown as it is.
 
 Times are medians of the best turn, on one thread. Quality is the area under the ROC curve of distinguishing right
 from wrong on answers that no fit has seen, with 95 % intervals from a bootstrap over groups, and the paired
 difference. The mean log-probability is what lm-polygraph calls Perplexity; uqlm's sequence probability gives the same
-ranking. Other pages say more: [quality](quality.md), [routing](routing.md), [probes](probes.md),
-[the server](production.md).
+ranking. Other pages say more: [quality](quality.md), [routing](routing.md), [probes](probes.md), [the
+server](production.md).
 
 The peers are artefactual (WEPR), uqlm (white-box scorers), lm-polygraph (estimators on log-probabilities), probelab
-(logistic probes), native LightGBM, scikit-learn, and the naive forms that one would write first. What a peer computes by
-sampling several answers, or with a model of its own, is not compared.
+(logistic probes), native LightGBM, scikit-learn, and the naive forms that one would write first. What a peer computes
+by sampling several answers, or with a model of its own, is not compared.
 """
 BENCHMARKS = {
     "predict": Benchmark(("benchmarks.predict", "--peers", "{peers}", "--json", "{out}"), timed_rows),

@@ -32,7 +32,7 @@ INTRO = """# Corrections to version 0.1
 Version 0.1 published numbers of this project that had not been compared with every control: a constant in place of the
 learned number, the best agent alone, the same prompt, other orders of the questions, stated confidence before
 recalibration, and controls that may spend as much. These comparisons have been made since. Each row is a statement that
-was withdrawn or changed; the linked pages hold the numbers of today.
+was withdrawn, changed or confirmed; the linked pages hold the numbers of today.
 """
 ANSWER = """{rows} statements of version 0.1 fell, changed, or were confirmed when every control was measured. Of them,
 {fell} do not hold or are ties now, {stands} stand, and the others say something else or less than before. Rely on the
