@@ -14,6 +14,7 @@ TAKEN_BY = {
     "adapter": "`metaprobe collect --signal` and AdapterProbe",
     "router": "`metaprobe route` and `metaprobe collect --policy learned:`",
     "choice": "LearnedChoice",
+    "text-classes": "TextClassifier and `metaprobe collect writing-assistant --constant learned=1`",
 }
 
 

@@ -4,16 +4,20 @@ import hashlib
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
+from metaprobe.llms.hidden_capture import chosen_layers
 from metaprobe.llms.local import LocalLLM
-from metaprobe.llms.replay_states import Reading, ReadStates, StateReplay
+from metaprobe.llms.readings import CallReader, Reading, Readings, ReadStates
+from metaprobe.llms.replay_states import StateReplay
+from metaprobe.llms.vllm_states import EngineReplay, StatesEngine
 from metaprobe.records.activations import STATES, SUFFIX, TOKENS, activation_bytes, token_bytes
 from metaprobe.records.atomic import atomic_write
 from metaprobe.records.errors import RecordError, StoreMismatch
@@ -81,7 +85,7 @@ class ExtractionWatch:
 
 def extract(
     store: RunStore,
-    llm: LocalLLM,
+    llm: LocalLLM | StatesEngine,
     *,
     layers: str = "all",
     positions: Sequence[str] | None = None,
@@ -99,7 +103,7 @@ def extract(
     A chunk is `shard_calls` calls in the store's order, whatever the number of processes; each is a file that appears
     whole, and holds the same whoever wrote it. A call that has the states asked for, from answering or from an
     extraction before, is passed over: that is how a killed extraction goes on. `layers`, `positions`: see
-    `StateReplay`; `every_token` keeps every answer token besides. `other_model` reads calls of whatever model, as text
+    `Readings`; `every_token` keeps every answer token besides. `other_model` reads calls of whatever model, as text
     that this model is shown.
 
     Raises `RecordError` before anything is read where a call cannot be, where no call is chosen, where the calls are of
@@ -108,9 +112,27 @@ def extract(
     """
     if min(batch_size, shard_calls) < 1:
         raise RecordError(f"batch size {batch_size}, {shard_calls} calls a file: expected at least 1")
-    replay = StateReplay(llm, layers=layers, positions=positions, tokens=every_token)
+    replay = replay_of(llm, layers, positions, every_token)
     model = f"{llm.name}@{llm.revision}" if other_model else ""
     todo, sample, stored, failed = _plan(store, llm, replay, stage, agent, model, every_token, other_model, shard_calls)
+    disagreement = check_model(replay, llm, sample, other_model=other_model)
+    share.wait()  # nobody writes before everybody has seen what is there: else the chunks would differ
+    watch.on_total(_own_calls(len(todo), shard_calls, share))
+    report = ExtractReport(0, 0, stored, failed, 0, 0, disagreement)
+    for readings in _chunks(_readings(store, replay, todo), shard_calls, share):
+        read = read_chunk(store.path, replay, llm, readings, model=model, tokens=every_token, batch_size=batch_size)
+        report += read
+        watch.on_chunk(read.calls, read.tokens)
+    share.wait()
+    return report
+
+
+def check_model(replay: Readings, llm: CallReader, sample: Sequence[Reading], *, other_model: bool = False) -> float | None:
+    """How far the model's log-probabilities are from the recorded ones, nats a token; None where there are none.
+
+    Raises `RecordError` where they are no numbers, and `StoreMismatch` where they are not those of the model that
+    answered, unless `other_model` says that they need not be.
+    """
     disagreement = replay.disagreement(sample)
     if disagreement is not None and math.isnan(disagreement):
         raise RecordError(f"{llm.name} gives log-probabilities that are no numbers: {_remedy(llm)}")
@@ -120,36 +142,63 @@ def extract(
             f"{TOLERANCE} is the most that rounding explains. Weights, tokenizer or chat template are not those that "
             f"answered: load these, or read the calls as another model would with --other-model"
         )
-    share.wait()  # nobody writes before everybody has seen what is there: else the chunks would differ
-    watch.on_total(_own_calls(len(todo), shard_calls, share))
+    return disagreement
+
+
+def read_chunk(
+    folder: Path,
+    replay: Readings,
+    llm: CallReader,
+    readings: Sequence[Reading],
+    *,
+    model: str,
+    tokens: bool,
+    batch_size: int,
+) -> ExtractReport:
+    """Reads these calls, sorted by id, and writes their states into one file, which holds the same whoever wrote it."""
+    states = dict(zip((r.call_id for r in readings), replay.read(readings, batch_size=batch_size), strict=True))
+    _check_finite(states, llm)
     request = _digest(replay.layers, replay.positions, llm.name, llm.revision, llm.dtype, model)
-    report = ExtractReport(0, 0, stored, failed, 0, 0, disagreement)
-    for readings in _chunks(_readings(store, replay, todo), shard_calls, share):
-        states = dict(zip((r.call_id for r in readings), replay.read(readings, batch_size=batch_size), strict=True))
-        _check_finite(states, llm)
-        _write(store.path, request, replay, states, model=model, tokens=every_token)
-        read = sum(r.tokens for r in readings)
-        rebuilt, without = sum(r.rebuilt for r in readings), sum(r.exact is None for r in readings)
-        report += ExtractReport(len(readings), read, 0, 0, rebuilt, without, None)
-        watch.on_chunk(len(readings), read)
-    share.wait()
-    return report
+    _write(folder, request, replay, states, model=model, tokens=tokens)
+    read = sum(r.tokens for r in readings)
+    rebuilt, without = sum(r.rebuilt for r in readings), sum(r.exact is None for r in readings)
+    return ExtractReport(len(readings), read, 0, 0, rebuilt, without, None)
+
+
+def replay_of(
+    llm: LocalLLM | StatesEngine, layers: str, positions: Sequence[str] | None, every_token: bool
+) -> Readings:
+    """What reads calls in this model, for these layers and positions."""
+    if isinstance(llm, LocalLLM):
+        return StateReplay(llm, layers=layers, positions=positions, tokens=every_token)
+    if chosen_layers(layers, llm.config) != llm.layers:
+        raise RecordError(f"layers {layers!r}: the engine was loaded for {list(llm.layers)}; ask for these")
+    return EngineReplay(llm, positions=positions, tokens=every_token)
 
 
 def launch_extract(
-    runs: Path, model: str, *, watch: ExtractionWatch = ExtractionWatch(), **options: object
+    runs: Path,
+    model: str,
+    *,
+    via: Literal["transformers", "vllm"] = "transformers",
+    layers: str = "all",
+    watch: ExtractionWatch = ExtractionWatch(),
+    **options: object,
 ) -> tuple[ExtractReport | None, int]:
     """`extract` by names, in each process that `accelerate launch` or `torchrun` started; and how many there are.
 
-    The report is of all processes together, in the first of them, and None in the others.
+    `via` vllm: through vLLM's engine, which shares the work among its own processes. The report is of all processes
+    together, in the first of them, and None in the others.
     """
+    if via == "vllm":
+        return extract(RunStore(runs), StatesEngine(model, layers), layers=layers, watch=watch, **options), 1  # type: ignore[arg-type]
     torch = require("torch", "train")
     accelerate = require("accelerate", "train")
     state = accelerate.PartialState(cpu=not torch.cuda.is_available(), timeout=LONGEST)
     try:
         share = Share(state.process_index, state.num_processes, state.wait_for_everyone)
         llm = LocalLLM.load(model, device=str(state.device))
-        own = extract(RunStore(runs), llm, share=share, watch=watch, **options)  # type: ignore[arg-type]
+        own = extract(RunStore(runs), llm, layers=layers, share=share, watch=watch, **options)  # type: ignore[arg-type]
         reports = accelerate.utils.gather_object([own])
     finally:
         state.destroy_process_group()
@@ -158,8 +207,8 @@ def launch_extract(
 
 def _plan(
     store: RunStore,
-    llm: LocalLLM,
-    replay: StateReplay,
+    llm: CallReader,
+    replay: Readings,
     stage: str | None,
     agent: str | None,
     model: str,
@@ -171,7 +220,7 @@ def _plan(
 
     Every call is looked at, so that what cannot be read is said before hours have gone.
     """
-    done = _stored(store, replay, model, tokens)
+    done = stored_calls(store, replay.layers, replay.positions, model, tokens)
     todo: dict[str, None] = {}
     sample: list[Reading] = []
     stored: set[str] = set()
@@ -187,7 +236,7 @@ def _plan(
         elif call.id in done:
             stored.add(call.id)
         elif call.id not in todo:
-            if other := _other(call, llm):
+            if other := other_model_of(call, llm):
                 others[other] = others.get(other, 0) + 1
             if not others or other_model:
                 reading = replay.reading(call, run.final_answer)
@@ -209,9 +258,11 @@ def _plan(
     return set(todo), sample[:CHECKED_CALLS], len(stored), failed
 
 
-def _stored(store: RunStore, replay: StateReplay, model: str, tokens: bool) -> set[str]:
-    """Calls that have all that is asked for."""
-    layers, positions = set(replay.layers), set(replay.positions)
+def stored_calls(
+    store: RunStore, layers: Collection[int], positions: Collection[str], model: str, tokens: bool
+) -> set[str]:
+    """Ids of the calls that have all that is asked for. `model`: empty for the states of the model that answered."""
+    layers, positions = set(layers), set(positions)
     done = {
         call_id
         for file in store.activation_files()
@@ -224,7 +275,7 @@ def _stored(store: RunStore, replay: StateReplay, model: str, tokens: bool) -> s
     return done
 
 
-def _other(call: Call, llm: LocalLLM) -> str:
+def other_model_of(call: Call, llm: CallReader) -> str:
     """The call's model where it is known to be another than the loaded one, else nothing."""
     if call.model and call.model != llm.name:
         return call.model
@@ -238,7 +289,7 @@ def _calls(store: RunStore) -> Iterator[tuple[Run, Call]]:
     return ((run, call) for run in store.runs() for call in run.calls)
 
 
-def _readings(store: RunStore, replay: StateReplay, todo: set[str]) -> Iterator[Callable[[], Reading]]:
+def _readings(store: RunStore, replay: Readings, todo: set[str]) -> Iterator[Callable[[], Reading]]:
     """Each call to read, once, made into token ids only when it is this process's turn to read it."""
     left = set(todo)
     for run, call in _calls(store):
@@ -260,7 +311,7 @@ def _own_calls(total: int, size: int, share: Share) -> int:
     return sum(min(size, total - start) for start in range(share.index * size, total, share.count * size))
 
 
-def _check_finite(states: Mapping[str, ReadStates], llm: LocalLLM) -> None:
+def _check_finite(states: Mapping[str, ReadStates], llm: CallReader) -> None:
     """Raises `RecordError` where a state is NaN or infinite: stored, it would pass for one that need not be read."""
     broken: dict[str, int] = {}  # call -> its first such layer
     for call_id, read in states.items():
@@ -277,14 +328,14 @@ def _check_finite(states: Mapping[str, ReadStates], llm: LocalLLM) -> None:
         )
 
 
-def _remedy(llm: LocalLLM) -> str:
+def _remedy(llm: CallReader) -> str:
     return f"its weights are damaged, or overflow in {llm.dtype}: load sound ones, in bfloat16 or float32"
 
 
 def _write(
     folder: Path,
     request: str,
-    replay: StateReplay,
+    replay: Readings,
     states: Mapping[str, ReadStates],
     *,
     model: str,

@@ -58,7 +58,7 @@ class CollectionPlan:
     """A name, a `.jsonl` file of items, or `MODULE:NAME` of one of your own (`metaprobe.tasks.load_task`)."""
     llm: Sequence[str] = ("smollm2-135m",)
     """`L`, the default model, and `NAME=L` for the stage or agent NAME. L: what `llms.weights.resolve` finds, or
-    `openai:MODEL`, or `openai:MODEL@BASE_URL`."""
+    `openai:MODEL`, or `openai:MODEL@BASE_URL`, or `vllm:` and what `resolve` finds, answered by vLLM's engine."""
     judge: str | None = None
     """`L` for every stage called `judge`."""
     api: Sequence[str] = ()

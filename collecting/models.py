@@ -18,6 +18,7 @@ from metaprobe.records.types import Call, LogprobsMode, Message, Sampling
 
 JUDGE = "judge"
 API = "openai:"
+ENGINE = "vllm:"
 
 _NAMED = re.compile(r"([A-Za-z][\w-]*)=(.+)")
 _POSITIVE: Callable[[Any], bool] = lambda value: isinstance(value, int | float) and value > 0  # noqa: E731
@@ -84,7 +85,7 @@ def load_models(
     needed: dict[str, set[int]] = {model: set() for model in named.values()}
     for stage, agent, replacement in read:
         needed[model_for(named, stage, agent)].update(replacement.layers)
-    if layers is not None and (remote := [model for model in needed if model.startswith(API)]):
+    if layers is not None and (remote := [model for model in needed if model.startswith((API, ENGINE))]):
         raise RecordError(f"layers {layers!r}: {remote[0]} gives no hidden states; leave it out, or use a local model")
     loaded: dict[str, LLM] = {}
     for model, of_signals in needed.items():
@@ -93,6 +94,10 @@ def load_models(
             from metaprobe.llms.openai_client import OpenAILLM  # not above: a local collection needs no client
 
             loaded[model] = OpenAILLM.parse(model, top_logprobs=top_logprobs, concurrency=concurrency, **(api or {}))
+        elif model.startswith(ENGINE):
+            from metaprobe.llms.vllm_engine import EngineLLM  # not above: vLLM has an environment of its own
+
+            loaded[model] = EngineLLM.load(model.removeprefix(ENGINE), top_logprobs=top_logprobs)
         else:
             require("torch", "train")
             from metaprobe.llms.local import LocalLLM  # not above: a collection over an API needs no torch

@@ -16,6 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from metaprobe.llms import grammar
 from metaprobe.llms.base import Capabilities, LLMError, Request, Token
 from metaprobe.llms.batching import BatchQueue, bucket
+from metaprobe.llms.chat_prompt import complete_tokenizer, encode_chat, encode_text
 from metaprobe.llms.continuations import ScoredText, score
 from metaprobe.llms.generation import generate
 from metaprobe.llms.grammar import Grammars
@@ -29,12 +30,6 @@ from metaprobe.records.types import Call, Message, Usage
 
 SCORED = -1
 """The kind of batch that is scored, not generated."""
-
-# For base models that ship without a chat template.
-PLAIN_TEMPLATE = (
-    "{% for m in messages %}{{ m['role'] | capitalize }}: {{ m['content'] }}\n\n{% endfor %}"
-    "{% if add_generation_prompt %}Assistant:{% endif %}"
-)
 
 
 @dataclass(slots=True, eq=False)
@@ -85,15 +80,19 @@ class LocalLLM:
         self.model = model.eval()
         """The transformers model; `replay_states` reads it too."""
         self.tokenizer = tokenizer
-        self._shareable = shareable(model)
+        self.shareable = shareable(model)
+        """Whether a beginning that prompts share may be read once for all of them."""
         self._queue = BatchQueue[_Job, Call](
-            self._answer, batch_size=batch_size, choose=_companions if self._shareable else None
+            self._answer, batch_size=batch_size, choose=_companions if self.shareable else None
         )
         self._computing = _computing(str(model.device))
         self._eos_ids = _eos_ids(model, tokenizer)
         text_config = model.config.get_text_config()
-        self._grammars = Grammars(tokenizer, vocabulary=text_config.vocab_size, eos_ids=self._eos_ids)
-        self._context = getattr(text_config, "max_position_embeddings", None) or 1 << 30
+        self.vocabulary: int = text_config.vocab_size
+        """Token ids are below it."""
+        self._grammars = Grammars(tokenizer, vocabulary=self.vocabulary, eos_ids=self._eos_ids)
+        self.context: int = getattr(text_config, "max_position_embeddings", None) or 1 << 30
+        """Most tokens that the model reads at once."""
         self.piece = cache(lambda token: str(tokenizer.decode([token])))
         """A token's own text."""
 
@@ -122,17 +121,13 @@ class LocalLLM:
             raise
         except (OSError, ValueError) as error:
             raise LLMError(f"model {model!r} cannot be loaded: {error}") from error
-        if tokenizer.chat_template is None:
-            tokenizer.chat_template = PLAIN_TEMPLATE
-        if tokenizer.pad_token_id is None:
-            tokenizer.pad_token = tokenizer.eos_token
+        complete_tokenizer(tokenizer)
         network.to(torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu")))  # type: ignore[arg-type]
-        revision = weights.revision or str(getattr(network.config, "_commit_hash", None) or "unknown")
         return cls(
             network,
             tokenizer,
             name=weights.name,
-            revision=revision,
+            revision=weights.revision_loaded(network.config),
             batch_size=batch_size,
             top_logprobs=top_logprobs,
             capture=capture,
@@ -140,9 +135,7 @@ class LocalLLM:
 
     def encode(self, messages: Sequence[Message]) -> list[int]:
         """Prompt token ids, by the model's chat template."""
-        chat = [{"role": message.role, "content": message.content} for message in messages]
-        text = self.tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
-        return [int(token) for token in self.tokenizer(text, add_special_tokens=False).input_ids]
+        return encode_chat(self.tokenizer, messages)
 
     async def complete(self, request: Request) -> Call:
         """The finished call.
@@ -188,7 +181,7 @@ class LocalLLM:
             prompt = [int(token) for token in beginning if token is not None][:1]
             if not prompt:
                 raise LLMError(f"{self.name} has no token for the beginning of a text: give a message before it")
-        ids = self._ids(continuation)
+        ids = encode_text(self.tokenizer, continuation)
         self._check_room(request, len(prompt), len(ids), "a continuation of")
         job = _Job(request, prompt, (continuation, ids))
         return await self._queue.submit(job, kind=SCORED, length=len(prompt) + len(ids))
@@ -214,14 +207,11 @@ class LocalLLM:
     def _prompt(self, request: Request) -> list[int]:
         return self.encode(request.messages) if request.messages else []
 
-    def _ids(self, text: str) -> list[int]:
-        return [int(token) for token in self.tokenizer(text, add_special_tokens=False).input_ids]
-
     def _check_room(self, request: Request, prompt: int, more: int, what: str) -> None:
-        if prompt + more > self._context:
+        if prompt + more > self.context:
             raise LLMError(
                 f"request {request.id}: a prompt of {prompt} tokens and {what} {more} exceed the context of "
-                f"{self.name} ({self._context} tokens): shorten one of them"
+                f"{self.name} ({self.context} tokens): shorten one of them"
             )
 
     def _answer(self, batch: Sequence[_Job], abandoned: Event) -> list[Call | Exception]:
@@ -262,7 +252,7 @@ class LocalLLM:
                 [job.prompt for job in batch],
                 eos_ids=self._eos_ids,
                 pad=self.tokenizer.pad_token_id,
-                share_prefix=self._shareable,
+                share_prefix=self.shareable,
             )
         return [
             row.error or self._call(job, row, ((row.ended or started) - started) * 1000)
@@ -302,7 +292,7 @@ class LocalLLM:
             [(job.prompt, job.continuation[1]) for job in batch if job.continuation is not None],
             pad=self.tokenizer.pad_token_id,
             top_logprobs=self.capabilities.top_logprobs,
-            share_prefix=self._shareable,
+            share_prefix=self.shareable,
         )
         latency_ms = (time.perf_counter() - started) * 1000
         return [self._score_call(job, said, latency_ms) for job, said in zip(batch, scored, strict=True)]

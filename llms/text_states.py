@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from metaprobe.llms.base import LLMError
+from metaprobe.llms.chat_prompt import PLAIN_TEMPLATE
 from metaprobe.llms.hidden_capture import layer_hooks
-from metaprobe.llms.local import PLAIN_TEMPLATE
 from metaprobe.records.types import FloatArray
 
 

@@ -46,6 +46,10 @@ class Weights:
     revision: str
     """`sha256:...` for local files; empty for a hub id, where loading finds the commit."""
 
+    def revision_loaded(self, config: object) -> str:
+        """Returns the revision; of a hub id the commit in the configuration that was loaded, or "unknown"."""
+        return self.revision or str(getattr(config, "_commit_hash", None) or "unknown")
+
 
 def cache_folder() -> Path:
     """`$METAPROBE_CACHE`, or `metaprobe` in the user's cache folder."""

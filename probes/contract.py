@@ -1,7 +1,9 @@
 """Is this response one that the checkpoint was trained for? Refused or scored with a warning, as the caller chose."""
 
 import warnings
-from typing import Literal, get_args
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
 from metaprobe.checkpoints import ContractMismatch, Generator
 
@@ -16,26 +18,60 @@ def check_choice(on_mismatch: OnMismatch) -> OnMismatch:
     return on_mismatch
 
 
+@dataclass(frozen=True, slots=True)
+class Readers:
+    """Whose log-probabilities are compared: `NAME@REVISION`, empty for the model that answered."""
+
+    found: str
+    """Those of the response."""
+    trained: str
+    """Those that the checkpoint was trained on."""
+
+    @classmethod
+    def of(cls, found: str, contract: Mapping[str, Any]) -> "Readers":
+        """The reader of a response beside the one that a checkpoint's contract names."""
+        reader = contract.get("reader")
+        name = reader.get("model") if isinstance(reader, Mapping) else ""
+        return cls(found, name if isinstance(name, str) else "")
+
+    def differ(self) -> bool:
+        """Whether they are of two models; revisions are not held against a response."""
+        trained = self.trained
+        return not (self.found == trained or (trained and self.found.startswith(f"{trained}@")))
+
+
 def mismatch(
-    generator: Generator | None, *, model: str, logprobs_mode: str = "unknown", on_mismatch: OnMismatch, stacklevel: int
+    generator: Generator | None,
+    *,
+    model: str,
+    logprobs_mode: str = "unknown",
+    readers: Readers | None = None,
+    on_mismatch: OnMismatch,
+    stacklevel: int,
 ) -> str:
-    """What differs from the model and log-probability mode that the checkpoint was trained on; empty for nothing.
+    """What differs from the models and the log-probability mode that the checkpoint was trained on; empty for nothing.
 
     Warns, or raises `ContractMismatch` with `on_mismatch="refuse"`. What is not known (an empty model, mode `unknown`)
-    is not held against a response.
+    is not held against a response. `readers`: None where no log-probabilities are scored.
     """
-    if generator is None or on_mismatch == "ignore":
+    if on_mismatch == "ignore":
         return ""
     found = []
-    if model and model not in generator.models:
+    if generator is not None and model and model not in generator.models:
         found.append(f"response of {model}, checkpoint trained on {', '.join(generator.models)}")
-    if "unknown" not in (logprobs_mode, generator.logprobs_mode) and logprobs_mode != generator.logprobs_mode:
-        found.append(f"{logprobs_mode} log-probabilities, checkpoint trained on {generator.logprobs_mode} ones")
+    trained_mode = "unknown" if generator is None else generator.logprobs_mode
+    if "unknown" not in (logprobs_mode, trained_mode) and logprobs_mode != trained_mode:
+        found.append(f"{logprobs_mode} log-probabilities, checkpoint trained on {trained_mode} ones")
+    if readers is not None and (model or readers.found) and readers.differ():
+        found.append(
+            f"log-probabilities of {readers.found or 'the answering model itself'}, checkpoint trained on those of "
+            f"{readers.trained or 'the answering model itself'}"
+        )
     if not found:
         return ""
     note = "; ".join(found)
     if on_mismatch == "refuse":
-        raise ContractMismatch(f"{note}: train a checkpoint on this model's runs, or take on_mismatch 'warn'")
+        raise ContractMismatch(f"{note}: train a checkpoint on such runs, or take on_mismatch 'warn'")
     if on_mismatch == "warn":
         warnings.warn(f"metaprobe: {note}; the score may mean nothing", stacklevel=stacklevel + 1)
     return note

@@ -1,11 +1,15 @@
-"""Words of a text and the places that they are hashed to: what every model that reads words here is fed."""
+"""Words of a text, and the places that words or pieces of them are hashed to: what models that read words are fed."""
 
 import re
 import zlib
+from collections import Counter
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
+
+PIECES = (2, 3, 4)
+"""Lengths of the pieces that a word is cut into, the blanks around it included."""
 
 _WORD = re.compile(r"\w+")
 
@@ -20,3 +24,20 @@ def hashed_words(text: str, buckets: int, most: int | None = None) -> NDArray[np
     words = words_of(text, most)
     pairs = [f"{a} {b}" for a, b in pairwise(words)]
     return np.array(sorted({zlib.crc32(term.encode()) % buckets for term in [*words, *pairs]}), dtype=np.int64)
+
+
+def hashed_pieces(text: str, buckets: int) -> NDArray[np.float32]:
+    """Returns (buckets,) of length 1: the damped counts 1 + ln(n) of the pieces of a text's words; zeros without words.
+
+    Pieces rather than words: `finish`, `finished` and `finishing` share most of theirs.
+    """
+    found = Counter(
+        zlib.crc32(padded[at : at + length].encode()) % buckets
+        for word in words_of(text)
+        for padded in [f" {word} "]
+        for length in PIECES
+        for at in range(len(padded) - length + 1)
+    )
+    row = np.zeros(buckets, dtype=np.float32)
+    row[list(found)] = [1 + np.log(count) for count in found.values()]
+    return row / max(float(np.linalg.norm(row)), 1e-12)

@@ -11,7 +11,7 @@ from metaprobe.checkpoints import Checkpoint, ContractMismatch, Pretrained, bund
 from metaprobe.checkpoints.flagging import threshold_at
 from metaprobe.checkpoints.kinds import check_kind
 from metaprobe.probes.base_rates import BaseRates
-from metaprobe.probes.contract import OnMismatch, check_choice, mismatch
+from metaprobe.probes.contract import OnMismatch, Readers, check_choice, mismatch
 from metaprobe.probes.features import Schema, features, features_one, schema
 from metaprobe.probes.quality_contract import CRITICAL, INPUT, KIND, MAIN_HEADS
 from metaprobe.probes.support import Support
@@ -269,6 +269,7 @@ class QualityPredictor(Pretrained):
             self.checkpoint.manifest.generator,
             model=parsed.model,
             logprobs_mode=parsed.logprobs_mode,
+            readers=Readers.of(parsed.reader, self.checkpoint.manifest.contract),
             on_mismatch=self._on_mismatch,
             stacklevel=4,
         )

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint, ContractMismatch, load_checkpoint
 from metaprobe.checkpoints.kinds import check_kind
-from metaprobe.probes.contract import OnMismatch, check_choice, mismatch
+from metaprobe.probes.contract import OnMismatch, Readers, check_choice, mismatch
 from metaprobe.probes.features import Schema, Series, features, schema
 from metaprobe.probes.incremental import PrefixReader
 from metaprobe.records.alternatives import ROUNDING
@@ -65,6 +65,7 @@ class PrefixHeads:
             self.checkpoint.manifest.generator,
             model=model,
             logprobs_mode=logprobs_mode,
+            readers=Readers.of("", self.checkpoint.manifest.contract),  # who streams gives its own numbers
             on_mismatch=self._on_mismatch,
             stacklevel=2,
         )

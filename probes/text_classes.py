@@ -1,19 +1,16 @@
-"""Which of a few classes a text belongs to, from a checkpoint: hashed words, a linear map, no language model."""
+"""Which of a few classes a text belongs to, from a checkpoint: hashed pieces of words, a linear map, no model."""
 
 import os
 from dataclasses import dataclass
 from typing import Self
 
-import numpy as np
-from numpy.typing import NDArray
-
 from metaprobe.checkpoints import Checkpoint, ContractMismatch, Pretrained, load_checkpoint
 from metaprobe.checkpoints.display import explain_fields
 from metaprobe.checkpoints.kinds import check_kind
-from metaprobe.probes.hashed_words import hashed_words
+from metaprobe.probes.hashed_words import hashed_pieces
 
 KIND = "text-classes"
-INPUT = "words"
+INPUT = "pieces"
 
 
 @explain_fields
@@ -32,14 +29,14 @@ class TextClass:
 @explain_fields
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class TextClassifier(Pretrained):
-    """Tells texts apart by their words and pairs of neighbours."""
+    """Tells texts apart by the pieces of their words."""
 
     checkpoint: Checkpoint
     """What it was loaded from."""
     classes: tuple[str, ...]
     """Names of the classes, in the order of the graph's outputs."""
     buckets: int
-    """Places that words are hashed to."""
+    """Places that the pieces are hashed to."""
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, sha256: str | None = None) -> Self:
@@ -59,20 +56,11 @@ class TextClassifier(Pretrained):
         return cls(checkpoint, classes, buckets)
 
     def classify(self, text: str) -> TextClass:
-        """Returns the likeliest class of a text. Of a text without a known word, the classes' base rates decide."""
-        outputs = self.checkpoint.run({INPUT: word_row(text, self.buckets)[None, :]})
+        """Returns the likeliest class of a text. Of an empty text, the classes' base rates decide."""
+        outputs = self.checkpoint.run({INPUT: hashed_pieces(text, self.buckets)[None, :]})
         weights = {name: float(outputs[name][0, 0]) for name in self.classes}
         total = sum(weights.values()) or 1.0
         probabilities = {name: weight / total for name, weight in weights.items()}
         return TextClass(
             max(probabilities, key=lambda name: probabilities[name]), probabilities, self.checkpoint.digest
         )
-
-
-def word_row(text: str, buckets: int) -> NDArray[np.float32]:
-    """Returns (buckets,): equal weights on the buckets of a text's words, of length 1; zeros for a text without one."""
-    row = np.zeros(buckets, dtype=np.float32)
-    found = hashed_words(text, buckets)
-    if len(found):
-        row[found] = 1 / np.sqrt(len(found))
-    return row

@@ -28,6 +28,8 @@ def _digest(run: Run) -> bytes:
     ]
     if any(call.segments for call in run.calls):  # so that runs without them have the fingerprint that they always had
         facts.append([[[s.kind, s.start, s.end] for s in call.segments] for call in run.calls])
+    if readers := [call.reader for call in run.calls if call.reader]:
+        facts.append(readers)
     content = json.dumps(facts).encode()
     digest = hashlib.sha256(len(content).to_bytes(8, "little") + content)
     for call in run.calls:

@@ -128,4 +128,5 @@ def _from_call(call: Call, top: bool) -> ParsedResponse:
         call.logprobs_mode,
         call.sampling.temperature,
         call.segments,
+        reader=call.reader,
     )

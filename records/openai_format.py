@@ -70,6 +70,8 @@ class ParsedResponse:
     """What the tokens are of, as in a `Call`; empty where all are of the answer, as far as is known."""
     thinking: FloatArray | None = None
     """float32, shape (S,): the log-probabilities of the thinking, where `answer_of` has left nothing but the answer."""
+    reader: str = ""
+    """The model whose log-probabilities these are, as in a `Call`; empty where they are the answering model's own."""
     left_out: int = 0
     """How many tokens came after the answer that only ended it."""
     note: str = ""

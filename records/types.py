@@ -127,6 +127,9 @@ class Call:
     """What the T tokens are of, in order and apart; tokens of markers such as `</think>` are in none. Empty where all
     tokens are of the answer, as far as is known."""
     sampling: Sampling = field(default_factory=Sampling)
+    reader: str = ""
+    """`NAME@REVISION` of the model that read the answer afterwards, where tokens, token ids, log-probabilities and
+    segments are that model's; empty where they are those of `model`, which answered."""
     logprobs_mode: LogprobsMode = "unknown"
     """`raw`: of the model itself, before temperature and truncation; `processed`: after them."""
     finish_reason: str = ""

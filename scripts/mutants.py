@@ -168,7 +168,10 @@ def _is_zip(node: ast.AST) -> bool:
 def _code(node: ast.AST) -> Iterator[ast.AST]:
     """Yields the nodes that run: no annotation, no f-string (their places are unknown), no reading of types."""
     yield node
+    types_only = isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
     for name, value in ast.iter_fields(node):
+        if types_only and name != "orelse":
+            continue
         if name in ("annotation", "returns", "decorator_list", "type_comment") or (
             name == "keywords" and _is_zip(node)
         ):
@@ -202,8 +205,8 @@ class Map:
         """
         of_file = self.lines.get(mutant.path, {})
         running = set(of_file.get(str(mutant.line), []))
-        if running == {""}:
-            running = {test for tests in of_file.values() for test in tests}
+        if "" in running:
+            running |= {test for tests in of_file.values() for test in tests}
         whole = {test.removesuffix("::*") for test in running if test.endswith("::*")}  # a fixture ran it
         single = {test for test in running - {""} if test.partition("::")[0] not in whole}
         reached = self.reach()

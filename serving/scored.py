@@ -27,6 +27,10 @@ class Scored:
     model: str = ""
     context: Mapping[str, Any] = field(default_factory=dict)
     """What the integration knows of the call, under the names that its library uses (`run_id`, `metadata`, ...)."""
+    action: str = ""
+    """How the gate ended the answer: `stop` or `escalate`; empty where it did not."""
+    response: object = field(default=None, repr=False, compare=False)
+    """What was scored, in whatever form it came; None where that was not to be read."""
 
     def as_metadata(self) -> dict[str, Any]:
         """The verdict's fields, and `reason`, in types that JSON has."""
@@ -65,4 +69,4 @@ def score(
     except Exception as error:
         logger.exception("metaprobe could not score a response")
         note = f"scoring failed ({type(error).__name__}: {error})"
-    return Scored(verdict, note, response_id, model, context or {})
+    return Scored(verdict, note, response_id, model, context or {}, response=response)

@@ -254,7 +254,7 @@ class _Watcher:
         value, reason, _ = self.gated.verdict()
         digest = self._predictor.checkpoint.digest
         verdict = Verdict(value, {}, critical=None, flagged=True, in_support=None, checkpoint=digest, reason=reason)
-        return Scored(verdict, reason, **self._of())
+        return Scored(verdict, reason, action=self.gated.action, **self._of())
 
     def unfinished(self, why: str) -> Scored:
         return Scored(None, f"{why}, after {self.tokens_seen} tokens", **self._of())

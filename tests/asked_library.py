@@ -19,11 +19,15 @@ class Asked(list[tuple[tuple[Any, ...], dict[str, Any]]]):
     def __init__(self, answer: Any) -> None:
         super().__init__()
         self.answer = answer
+        self.followed: list[str] = []
+        """By what it could tell how far it is, call after call."""
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        for told in (named.pop("on_step", None), named.pop("watch", None)):
-            if callable(told):
-                told("a step")
+        for name in ("on_step", "watch"):
+            if (told := named.pop(name, None)) is not None:
+                self.followed.append(name)
+                if callable(told):
+                    told("a step")
         self.append((arguments, named))
         return self.answer
 

@@ -1,5 +1,6 @@
 """What the code of each page finds when it runs: checkpoints of its kinds, recorded runs, and a client that answers."""
 
+import asyncio
 import json
 import runpy
 from collections.abc import Callable
@@ -12,10 +13,12 @@ import numpy as np
 import pytest
 from conftest import made_up
 from random_model import word_tokenizer
+from scripted import ScriptedLLM
 from served import small_checkpoint
 from test_hidden_probe import WIDTH, hidden_checkpoint
+from writing_turns import IN_FORM
 
-from metaprobe import QualityPredictor
+from metaprobe import QualityPredictor, watch
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Hidden
@@ -93,6 +96,12 @@ def production(folder: Path) -> Names:
         "VerdictHandler": taken,
         "evaluation_events": lambda: taken,
     }
+
+
+def monitoring(folder: Path) -> Names:
+    names = production(folder)
+    names["stream"] = names["client"].chat.completions.create(stream=True, logprobs=True)
+    return {**names, "predictor": QualityPredictor.load(folder / "out" / "quality"), "watch": watch}
 
 
 def probes(folder: Path) -> Names:
@@ -201,6 +210,7 @@ WORLDS: dict[str, Callable[[Path], Names]] = {
     "production": production,
     "streams": production,
     "server": production,
+    "monitoring": monitoring,
     "reasoning": lambda folder: {},
     "extract": lambda folder: {},
     "gallery": gallery,
@@ -211,5 +221,6 @@ WORLDS: dict[str, Callable[[Path], Names]] = {
     "loop": loop,
     "own": lambda folder: {},
     "logs": lambda folder: {},
+    "writing-assistant": lambda folder: {"asyncio": asyncio, "llm": ScriptedLLM(IN_FORM)},
 }
 """Page -> what makes its world in the folder where its code runs, and gives the names that the page takes as known."""

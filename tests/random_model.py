@@ -9,7 +9,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from metaprobe.llms.base import Request
-from metaprobe.llms.local import PLAIN_TEMPLATE, LocalLLM
+from metaprobe.llms.chat_prompt import PLAIN_TEMPLATE
+from metaprobe.llms.local import LocalLLM
 from metaprobe.records.types import Call, Message, Sampling
 
 WORDS = ["<pad>", "<eos>", "<unk>", *"abcdefghijklmnopqrstuvwxyz", "User", ":", "Assistant"]

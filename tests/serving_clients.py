@@ -69,9 +69,10 @@ def callers_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 def served(checkpoint: Path, upstream: tuple[Upstream, str]) -> Iterator[Served]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("METAPROBE_API_KEY", f"another-key-of-this-test, {KEY}")
+        # The keys are read once more when the server starts, and without them nothing of it would be closed at the end.
         app = create_app(Settings(checkpoint=checkpoint, upstream=upstream[1], max_body_bytes=100_000))
-    with running(app) as (url, _):
-        yield Served(url)
+        with running(app) as (url, _):
+            yield Served(url)
 
 
 def verdict_in(stream: Any) -> dict[str, Any]:

@@ -37,7 +37,23 @@ ESSAY = Item(
 PAIR = Item(id="pair", question="?", gold=("Yes.",), choices=("Yes.", "Is."), check="choice")
 
 
-ITEM_OF = {"essay-debate": ESSAY, "caelf": ESSAY, "likelier-choice": PAIR}
+TURN = Item(
+    id="turn",
+    question="Is my claim right?",
+    group="turn",
+    fields={
+        "demographic": "16 years old",
+        "proficiency": "",
+        "goals": "",
+        "preferences": "",
+        "draft": "Veins look blue. The blood inside them is blue, because it has no oxygen.",
+        "message": "Is my claim right?",
+        "history": "[]",
+    },
+)
+
+
+ITEM_OF = {"essay-debate": ESSAY, "caelf": ESSAY, "likelier-choice": PAIR, "writing-assistant": TURN}
 
 
 def disagreeing(request: Request) -> str:

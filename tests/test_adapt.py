@@ -7,6 +7,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from click.testing import CliRunner
+from logged_answers import answers, stored
 
 from metaprobe.checkpoints import load_checkpoint
 from metaprobe.checkpoints.manifest import RAW
@@ -16,37 +17,11 @@ from metaprobe.probes.base_rates import CONTRACT
 from metaprobe.probes.features import schema
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import RecordError
-from metaprobe.records.store import RunStore
-from metaprobe.records.types import Call, Item, Label, Run
 from metaprobe.training.options import QualityOptions
 from metaprobe.training.quality.adapt import adapt_quality
 from metaprobe.training.quality.train import train_quality
 
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
-
-
-def answers(n: int, *, seed: int, right: float = 0.5, scale: float = 1.0) -> tuple[list[list[float]], np.ndarray]:
-    """n series of log-probabilities, a share `right` of them right, whose mean says `scale` as much of it."""
-    rng = np.random.default_rng(seed)
-    y = (rng.random(n) < right).astype(int)
-    level = np.exp(-0.9 + 0.6 * scale * np.where(y, -1, 1) + 0.5 * rng.normal(size=n))
-    return [(-rng.exponential(one, int(rng.integers(8, 30)))).tolist() for one in level], y
-
-
-def stored(path: Path, parts: dict[str, tuple[int, float]], *, seed: int = 0) -> Path:
-    """A run store of several models: name -> answers, share of them right."""
-    runs = []
-    for place, (model, (n, right)) in enumerate(parts.items()):
-        series, y = answers(n, seed=seed + place, right=right)
-        for i, (values, label) in enumerate(zip(series, y, strict=True)):
-            name = f"{model}-{i}"
-            logprobs = np.array(values, np.float32)
-            call = Call(id=name, stage="answer", model=model, logprobs=logprobs, logprobs_mode="raw")
-            item = Item(id=name, task="sums", group=name, question="")
-            found = (Label(name, "correct", float(label), "program"),)
-            runs.append(Run(id=name, system="s", variant="v", item=item, calls=(call,), labels=found))
-    RunStore(path).append(runs)
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +60,15 @@ def test_fifty_labels_make_scores_right_on_average_and_leave_the_order(base: Pat
         assert float(auroc(truth, scores)) == pytest.approx(float(auroc(truth, raw)), abs=1e-3)
         gaps.append(scores.mean() - truth.mean())
     assert np.mean(np.abs(gaps)) < 0.06
+
+
+def test_how_far_off_adapted_scores_are_on_average_is_said_with_its_interval(base: Path, tmp_path: Path) -> None:
+    series, y = answers(400, seed=5, right=0.85)
+    made = QualityPredictor.load(base).adapt(series, y.tolist(), out=tmp_path / "mine")
+    said = made.checkpoint.manifest.metrics["mean_score_minus_share_right"]
+    assert said.low < said.estimate < said.high
+    # Twice 1.96 standard errors, of errors that are those of labels about their probability.
+    assert said.high - said.low == pytest.approx(2 * 1.96 * np.sqrt(0.85 * 0.15 / 400), rel=0.3)
 
 
 def test_the_flag_of_an_adapted_predictor_catches_what_it_promises(base: Path, tmp_path: Path) -> None:

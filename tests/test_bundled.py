@@ -16,15 +16,23 @@ from metaprobe.checkpoints import (
 )
 from metaprobe.checkpoints.bundle import FOLDER
 from metaprobe.checkpoints.kinds import TAKEN_BY
+from metaprobe.probes.blend import TravellingBlend
 from metaprobe.probes.hidden import ConfidenceProbe, DifficultyProbe
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.source import SignalSource
+from metaprobe.probes.text_classes import TextClassifier
 from metaprobe.records.store import RunStore
 from metaprobe.routing.gate import StreamingGate
 from metaprobe.routing.learned import LearnedRouter
 
 ROOT = Path(__file__).parent.parent
-READERS = {"quality": QualityPredictor.load, "gate": StreamingGate.load, "router": LearnedRouter.load}
+READERS = {
+    "quality": QualityPredictor.load,
+    "blend": TravellingBlend.load,
+    "gate": StreamingGate.load,
+    "router": LearnedRouter.load,
+    "text-classes": TextClassifier.load,
+}
 
 
 def test_every_bundled_checkpoint_verifies_and_loads_as_what_it_is() -> None:

@@ -25,7 +25,7 @@ from metaprobe.training.promotion.predictors import (
     FEWEST_GROUPS,
     Promotion,
     _probabilities,
-    _reasons,
+    find_reasons,
     load_reader,
     promote,
 )
@@ -321,5 +321,5 @@ def test_kinds_that_have_no_guard_are_named():
 
 def test_an_interval_that_is_not_a_number_promotes_nothing():
     unknown = Interval(np.nan, np.nan, np.nan, 200, 100)
-    assert len(_reasons(unknown, unknown, at_least=0.0, margin=0.01)) == 2
+    assert len(find_reasons(unknown, unknown, order=0.0, probabilities=-0.01)) == 2
     assert Promotion(False, unknown, unknown, "", ("x",)).promoted is False

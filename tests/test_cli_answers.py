@@ -113,6 +113,7 @@ def test_demo_says_what_it_made(stand_in: Any, tmp_path: Path) -> None:
     assert trained == [
         ((tmp_path,), {"collected": report, "folds": 3, "seed": 9, "command": "metaprobe typed"})
     ]  # fmt: skip
+    assert (collected.followed, trained.followed) == (["watch"], ["on_step"])
     assert result.stdout == "the table\ncheckpoint  there\nreport      report.html\n"
     assert "collected 3 runs; 4 were stored before" in result.stderr
 
@@ -154,6 +155,19 @@ def test_compare_and_summarize_ask_for_what_is_typed(stand_in: Any, store: Path)
     summed = stand_in("collecting.collection_summary.summarize_stores", [{"runs": 1}])
     assert json.loads(run("summarize", store, store).stdout) == [{"runs": 1}]
     assert summed == [(((store, store),), {})]
+
+
+def test_a_comparison_says_what_it_found_on_stderr(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def compare(runs: Any, options: CompareOptions) -> str:
+        assert options.on_step is not CompareOptions(out=store).on_step
+        options.on_line("a line about the data")
+        return "comparison"
+
+    monkeypatch.setattr("metaprobe.training.comparison.write_comparison.compare", compare)
+    monkeypatch.setattr("metaprobe.eval.report.text.comparison_table", lambda comparison: f"of {comparison}")
+    result = run("compare", store, "--out", store / "r")
+    assert (result.exit_code, result.stderr) == (0, "a line about the data\n")
+    assert result.stdout.startswith("of comparison\n")
 
 
 def test_score_asks_for_the_digest_and_says_where_there_was_nothing(stand_in: Any, line_file: Path) -> None:

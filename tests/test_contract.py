@@ -134,11 +134,15 @@ def said(request: Request) -> str:
     return f"Verdict: IMPROVE\nConfidence: 0.4\nDifficulty: 0.4\nAnswer: {request.round}"
 
 
+SAID = {"*": said, "stage": "DURING", "reasoning": "REASONING"}
+"""The same by stage; the writing assistant asks most where it is told these two."""
+
+
 @pytest.mark.parametrize(("name", "variant"), [pair for pair in VARIANTS if pair[0] != "likelier-choice"])
 def test_what_a_variant_declares_is_what_it_asks_for(name: str, variant: str) -> None:
     system = SYSTEMS[name]
     policy, signals = Curious(), Watching()
-    run_once(system, ITEM_OF.get(name, SUM), ScriptedLLM({"*": said}), variant=variant, policy=policy, signals=signals)
+    run_once(system, ITEM_OF.get(name, SUM), ScriptedLLM(SAID), variant=variant, policy=policy, signals=signals)
     assert policy.points == set(system.points_in(variant))
     # An agent's confidence is not asked for where there is but one thing to do.
     assert set(system.signals_in(variant)) <= signals.asked or variant == "no-delegation"

@@ -48,7 +48,21 @@ PAIR = Item(
     choices=("The sky is blue.", "Sky the blue is."),
     check="choice",
 )
-ITEM_OF = {"essay-debate": ESSAY, "caelf": ESSAY, "likelier-choice": PAIR}
+TURN = Item(
+    id="turn",
+    question="Is my claim right?",
+    group="turn",
+    fields={
+        "demographic": "16 years old",
+        "proficiency": "",
+        "goals": "",
+        "preferences": "",
+        "draft": "Veins look blue. The blood inside them is blue, because it has no oxygen.",
+        "message": "Is my claim right?",
+        "history": "[]",
+    },
+)
+ITEM_OF = {"essay-debate": ESSAY, "caelf": ESSAY, "likelier-choice": PAIR, "writing-assistant": TURN}
 VARIANTS = [(name, variant) for name, system in SYSTEMS.items() for variant in system.variants]
 
 
@@ -99,6 +113,9 @@ def test_a_variant_runs_on_the_local_model_and_records_every_call(
         assert name == "likelier-choice" or len(call.logprobs) == call.usage.completion_tokens
         assert name == "likelier-choice" or call.messages
         assert call.model == "smollm2-135m"
+    if run.item.check == "none":  # a piece of advice, which no program can check
+        assert run.outcome is None
+        return
     assert {label.call_id for label in run.labels if label.name == "correct"} >= {call.id for call in answers}
     assert run.outcome in (0.0, 1.0)
 

@@ -13,7 +13,7 @@ from metaprobe.collecting.extract import extract
 from metaprobe.llms.base import LLMError
 from metaprobe.llms.hidden_capture import Capture
 from metaprobe.llms.local import LocalLLM
-from metaprobe.llms.replay_states import exact_start
+from metaprobe.llms.readings import exact_start
 from metaprobe.records.types import LIVE_POSITIONS, POSITIONS
 
 llm = read_again.llm

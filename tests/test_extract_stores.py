@@ -20,7 +20,7 @@ from random_model import word_tokenizer
 from read_again import answered, bare, close, files, network, stored
 
 from metaprobe.cli import main
-from metaprobe.collecting.extract import ExtractReport, Share, extract, launch_extract
+from metaprobe.collecting.extract import ExtractionWatch, ExtractReport, Share, extract, launch_extract
 from metaprobe.llms.local import LocalLLM
 from metaprobe.records.errors import RecordError, StoreMismatch
 from metaprobe.records.store import RunStore
@@ -145,6 +145,17 @@ def test_another_model_is_noticed_by_the_first_calls_that_can_tell(calls, tmp_pa
     store = stored(tmp_path, [*silent, *map(bare, calls[3:])])
     with pytest.raises(StoreMismatch, match="other log-probabilities"):
         extract(store, LocalLLM(network(seed=1), word_tokenizer(), name="tiny", revision="1"), shard_calls=2)
+
+
+@pytest.mark.parametrize(("off", "taken"), [(0.15, True), (0.25, False)])
+def test_a_fifth_of_a_nat_a_token_is_the_most_that_rounding_explains(llm, calls, tmp_path, off, taken) -> None:
+    changed = [bare(call, logprobs=call.logprobs - np.float32(off)) for call in calls if len(call.token_ids) > 1]
+    store = stored(tmp_path, changed)
+    if taken:
+        assert extract(store, llm).disagreement == pytest.approx(off, abs=1e-3)
+    else:
+        with pytest.raises(StoreMismatch, match=r"0\.25 nats a token off, where 0\.2 is the most"):
+            extract(store, llm)
 
 
 def test_another_model_is_noticed_and_may_read_on_request(calls, store, llm) -> None:
@@ -290,9 +301,10 @@ def test_a_process_waits_a_month_for_the_others_and_the_first_reports_of_all(
     monkeypatch.setattr("accelerate.utils.gather_object", lambda reports: reports * 2)
     monkeypatch.setattr(f"{EXTRACT}.extract", read)
     monkeypatch.setattr(f"{EXTRACT}.LocalLLM", SimpleNamespace(load=lambda name, device: (name, device)))
+    watch = ExtractionWatch(on_total=print)
     for gpus in (False, True):
         monkeypatch.setattr("torch.cuda.is_available", lambda gpus=gpus: gpus)
-        found, count = launch_extract(tmp_path, "tiny", layers="all")
+        found, count = launch_extract(tmp_path, "tiny", watch=watch, layers="all")
         first = not gpus  # the second call stands for the second process
         assert found == (ExtractReport(6, 60, 4, 1, 0, 4, 0.01) if first else None)
         assert count == 2
@@ -302,6 +314,7 @@ def test_a_process_waits_a_month_for_the_others_and_the_first_reports_of_all(
         (tmp_path, 0, 2, "all"),
         (tmp_path, 1, 2, "all"),
     ]
+    assert all(named["watch"] is watch for _, named in asked)
 
 
 def test_a_call_that_two_runs_share_is_read_once(llm, calls, tmp_path) -> None:

@@ -127,6 +127,17 @@ def test_a_way_of_asking_is_no_question_and_what_is_left_fails_the_audit_in_prop
     assert "touches 42 of 100 answers (42.0%), and AUROC can move by at most 0.664" in audit.detail
 
 
+def test_what_is_not_joined_stays_alone_whatever_else_is_joined() -> None:
+    asked = distinct(60)
+    asked[:30] = ["Which of these is true?"] * 30  # half of all groups: a way of asking
+    asked[40], asked[50] = asked[41], asked[51]
+    groups = [f"g{i:02}" for i in range(60)]
+    joined = join_groups(groups, asked)
+    expected = list(groups)
+    expected[41], expected[51] = "g40", "g50"
+    assert joined.groups.tolist() == expected
+
+
 def test_a_small_leak_is_weak_and_says_how_far_it_reaches() -> None:
     asked, rows = np.array(distinct(N), dtype="U200"), np.arange(N)
     asked[1] = asked[0]  # rows 0 and 1 lie in different folds

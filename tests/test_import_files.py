@@ -149,6 +149,15 @@ def test_bad_lines_go_aside_with_their_reasons_and_nothing_is_lost(tmp_path: Pat
     assert "already used on line 1" in aside[2]["reason"]
 
 
+def test_of_many_bad_lines_some_are_shown_where_a_file_holds_all_and_all_where_none_does(tmp_path: Path) -> None:
+    path = lines_file(tmp_path / "lines.jsonl", [line(0), *30 * ["{broken"]])
+    passed_over = run("import", path, "--out", tmp_path / "runs", "--skip-bad")
+    assert passed_over.stderr.count(": not JSON") == 30
+    aside = run("import", path, "--out", tmp_path / "again", "--bad", tmp_path / "bad.jsonl")
+    assert 0 < aside.stderr.count(": not JSON") < 30
+    assert (tmp_path / "bad.jsonl").read_text().count(": not JSON") == 30
+
+
 def test_what_a_log_leaves_out_goes_aside_too(tmp_path: Path) -> None:
     done = run("import", LOGS / "inspect" / "faulty.eval", "--out", tmp_path / "runs", "--bad", tmp_path / "bad.jsonl")
     assert done.exit_code == 0, done.output

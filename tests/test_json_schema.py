@@ -12,7 +12,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from metaprobe.llms.base import LLMError, Request
-from metaprobe.llms.local import PLAIN_TEMPLATE, LocalLLM
+from metaprobe.llms.chat_prompt import PLAIN_TEMPLATE
+from metaprobe.llms.local import LocalLLM
 from metaprobe.records.types import Call, Message, Sampling
 
 pytest.importorskip("llguidance")

@@ -131,6 +131,12 @@ def test_noise_takes_no_step_in_nine_of_ten_draws() -> None:
     assert reached.count("scaled") >= 18
 
 
+def test_what_a_ladder_promises_is_of_answers_that_it_was_not_fitted_on() -> None:
+    """Labels are drawn by lot; where a few answers have a run of their own, what was fitted knows its base rate."""
+    promised = [world(150, {}, seed=seed, runs=40).fit().selection_auroc for seed in range(6)]
+    assert np.mean(promised) < 0.58, "0.48 held out, and 0.68 of the answers that it learned from"
+
+
 def test_which_run_an_answer_is_of_is_no_evidence_but_counts_in_its_score() -> None:
     """Runs differ in their base rates and in all terms; within a run nothing tells answers apart."""
     rng = np.random.default_rng(0)

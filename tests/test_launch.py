@@ -25,7 +25,7 @@ from metaprobe.collecting.launch import (
     launch,
     policy_of,
 )
-from metaprobe.collecting.models import api_options, check_layers, load_models, parse_models
+from metaprobe.collecting.models import API, api_options, check_layers, load_models, parse_models
 from metaprobe.llms.base import Capabilities
 from metaprobe.llms.openai_client import OpenAILLM
 from metaprobe.pipelines import SYSTEMS, Models, Prompts, Session, Setup, System
@@ -306,6 +306,22 @@ def test_layers_that_are_kept_and_layers_that_are_read_are_all_kept(
     )  # fmt: skip
     assert [(one.name, one.layers, one.batch_size, one.top_logprobs) for one in loaded] == [("m", layers, 5, 3)]
     assert models.all == tuple(loaded)
+
+
+def test_an_endpoint_is_asked_as_the_collection_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, dict[str, Any]]] = []
+
+    def parse(model: str, **options: Any) -> Loaded:
+        asked.append((model, options))
+        return Loaded(model, None, 1, 0)
+
+    monkeypatch.setattr(OpenAILLM, "parse", parse)
+    named, api = {"": f"{API}m@u", "a": f"{API}n@u"}, {"attempts": 3}
+    load_models(named, AGENTS_OF, Signals(), ("a",), api=api, top_logprobs=4, concurrency=7)
+    given = {"attempts": 3, "top_logprobs": 4, "concurrency": 7}
+    assert asked == [(f"{API}m@u", given), (f"{API}n@u", given)]
+    load_models({"": f"{API}m@u"}, AGENTS_OF, Signals(), ("a",))
+    assert asked[-1][1] == {"top_logprobs": 0, "concurrency": 128}
 
 
 def test_layers_are_read_of_the_model_that_is_asked_there(loaded: list[Loaded]) -> None:

@@ -56,6 +56,15 @@ def test_the_cache_goes_when_all_is_stored_and_stays_where_it_is_shared_or_somet
     assert files(tmp_path / "failed")
 
 
+def test_only_the_variants_that_were_asked_for_are_collected(tmp_path: Path) -> None:
+    os.environ.setdefault("OPENAI_API_KEY", "sk-test")
+    with FaultyServer(lambda content, attempt: "ok") as server:
+        plan = CollectionPlan(system="self-report", task="metacog-eval", llm=(f"openai:m@{server.base_url}",), limit=2)
+        for variant in ("step-by-step", "direct"):
+            launch(dataclasses.replace(plan, variant=(variant,)), tmp_path / variant)
+            assert [run.variant for run in RunStore(tmp_path / variant)] == 2 * [variant]
+
+
 def test_a_file_that_is_no_cache_is_refused_before_anything_is_asked(tmp_path: Path) -> None:
     os.environ.setdefault("OPENAI_API_KEY", "sk-test")
     (tmp_path / "mine.txt").write_text("not a cache, and longer than a header of SQLite would be", encoding="utf-8")

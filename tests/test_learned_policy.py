@@ -251,6 +251,9 @@ def test_a_learned_policy_is_given_by_its_checkpoint_and_constants_after_it(fold
     assert isinstance(found, AgentPolicy)
     assert (found.router.lambda_, found.assessment, rules) == (0.2, 0.7, PaperRules(theta=0.4))
     assert found.team == AGENTS
+    of_two, _ = policy_of(dataclasses.replace(plan(folder), agent=("gamma", "alpha")))
+    assert isinstance(of_two, AgentPolicy)
+    assert of_two.team == ("gamma", "alpha"), "those that are named, in their order"
     within, _ = policy_of(plan(f"{folder},budget=0.5"))
     assert isinstance(within, AgentPolicy)
     assert within.router.lambda_ == LearnedRouter.load(folder, budget=0.5).lambda_

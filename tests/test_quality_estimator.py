@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 import pytest
 from sklearn.base import clone
 from sklearn.model_selection import GroupKFold, cross_val_score
@@ -11,6 +12,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 from metaprobe.checkpoints import Generator
+from metaprobe.checkpoints.manifest import RAW
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.training.common import trees
 from metaprobe.training.crossfit.methods import Evidence
@@ -66,6 +68,22 @@ def test_an_exported_checkpoint_gives_the_same_probabilities(
     verdicts = QualityPredictor.load(tmp_path / "c").predict_many(responses)
     np.testing.assert_allclose([v.score for v in verdicts], fitted.predict_proba(responses)[:, 1], atol=1e-5)
     assert "None was measured." in (tmp_path / "c" / "README.md").read_text()
+    assert not (tmp_path / "c" / RAW).exists(), "it was not asked for"
+
+
+def test_a_graph_from_log_probabilities_is_added_where_it_is_asked_for(
+    fitted: QualityClassifier, evidence: Evidence, tmp_path: Path
+) -> None:
+    fitted.export(tmp_path / "c", raw=True)
+    responses = [np.asarray(values, dtype=np.float32) for values in evidence.table.logprobs[64:100]]
+    padded = np.zeros((len(responses), max(map(len, responses))), dtype=np.float32)
+    for row, values in zip(padded, responses, strict=True):
+        row[: len(values)] = values
+    session = onnxruntime.InferenceSession(tmp_path / "c" / RAW)
+    lengths = np.array([len(values) for values in responses])
+    given = {node.name: padded if node.type == "tensor(float)" else lengths for node in session.get_inputs()}
+    [scores] = session.run(["correct"], given)
+    np.testing.assert_allclose(scores[:, 0], fitted.predict_proba(responses)[:, 1], atol=1e-4)
 
 
 @pytest.mark.parametrize(

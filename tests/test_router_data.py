@@ -111,6 +111,8 @@ def test_scales_are_those_of_the_dearest_and_the_slowest_agent() -> None:
     assert time_scale(data) == pytest.approx(2.0)
     free = replace(data, cost=np.zeros_like(data.cost), seconds=np.zeros_like(data.seconds))
     assert (cost_scale(free), time_scale(free)) == (1.0, 1.0)
+    small = replace(data, cost=data.cost / 100, seconds=data.seconds / 100)
+    assert (cost_scale(small), time_scale(small)) == pytest.approx((0.030195, 0.02))
     partly = replace(data, cost=np.where(np.arange(40)[:, None] < 20, data.cost, np.nan))
     assert cost_scale(partly) == pytest.approx(3.0095)
     assert relative(np.array([1.0, 3.0])).tolist() == [0.5, 1.5]

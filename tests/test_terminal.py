@@ -1,5 +1,6 @@
 """The lines of progress: what a user who waits can see of what goes on."""
 
+import os
 import sys
 from dataclasses import replace
 from io import StringIO
@@ -10,7 +11,16 @@ from types import SimpleNamespace
 import pytest
 
 from metaprobe.collecting.launch import TimeEstimate
-from metaprobe.progress import Live, StepTimes, lines_done, lines_in, live_collection, share_done, steps
+from metaprobe.progress import (
+    Live,
+    StepTimes,
+    lines_done,
+    lines_in,
+    live_collection,
+    quiet_libraries,
+    share_done,
+    steps,
+)
 from metaprobe.records.types import Call, Usage
 from metaprobe.terminal import command_line
 
@@ -135,6 +145,18 @@ def test_where_there_is_no_terminal_a_line_is_said_now_and_then_and_at_the_end(m
     lines = log.getvalue().splitlines()
     assert [int(line.partition("/40 [")[0].removeprefix("collect: ")) for line in lines] == [16, 31, 40]
     assert all("\r" not in line and "0 failed, " in line for line in lines)
+
+
+def test_libraries_draw_no_bars_of_their_own_unless_the_user_wants_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = pytest.importorskip("transformers.utils.logging")
+    for given, kept in ((None, "1"), ("0", "0")):
+        monkeypatch.delenv("HF_HUB_DISABLE_PROGRESS_BARS", raising=False)
+        if given is not None:
+            monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", given)
+        monkeypatch.setattr(logs, "_tqdm_active", True)
+        quiet_libraries()
+        assert os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] == kept
+        assert not logs.is_progress_bar_enabled()
 
 
 def test_what_came_to_nothing_leaves_no_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,9 @@ from tiny_adapter import saved_base
 
 from metaprobe.llms import weights
 from metaprobe.llms.base import LLMError
-from metaprobe.llms.local import PLAIN_TEMPLATE, LocalLLM
-from metaprobe.llms.weights import EMBEDDED, Embedded, cache_folder, resolve
+from metaprobe.llms.chat_prompt import PLAIN_TEMPLATE
+from metaprobe.llms.local import LocalLLM
+from metaprobe.llms.weights import EMBEDDED, Embedded, Weights, cache_folder, resolve
 
 
 @pytest.fixture
@@ -143,6 +144,13 @@ def test_a_folders_revision_follows_its_weights_and_settings_and_nothing_else(tm
     assert resolve(str(folder)).revision == found.revision
     (folder / "more.json").write_text("{}")
     assert resolve(str(folder)).revision != found.revision
+
+
+def test_of_a_hub_id_the_revision_is_the_commit_that_was_loaded_and_of_a_file_its_digest() -> None:
+    loaded, nothing = SimpleNamespace(_commit_hash="0123abc"), SimpleNamespace(_commit_hash=None)
+    of_hub, of_file = resolve("owner/name"), Weights("name", "folder", "sha256:1")
+    assert [of_hub.revision_loaded(config) for config in (loaded, nothing, object())] == ["0123abc", *2 * ["unknown"]]
+    assert [of_file.revision_loaded(config) for config in (loaded, nothing)] == 2 * ["sha256:1"]
 
 
 def test_a_model_without_template_or_padding_gets_plain_ones(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from scripted import ScriptedLLM, run_once
-from test_contract import ITEM_OF, SUM, VARIANTS, Curious, said
+from test_contract import ITEM_OF, SAID, SUM, VARIANTS, Curious
 
 from metaprobe.pipelines import SYSTEMS
 from metaprobe.pipelines.system_options import Need
@@ -35,7 +35,7 @@ def told(call: Call, hidden: bool) -> str:
 def asked(name: str, variant: str) -> list[str]:
     """Every call of a run on an answer that is never good enough."""
     system = SYSTEMS[name]
-    llm = ScriptedLLM({"*": said})
+    llm = ScriptedLLM(SAID)
     run = run_once(system, ITEM_OF.get(name, SUM), llm, variant=variant, policy=Curious())
     hidden = {request.id for request in llm.asked if request.hidden}
     seen = [told(call, call.id in hidden) for call in run.calls]

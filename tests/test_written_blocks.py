@@ -267,6 +267,13 @@ WRITERS = (
         "main",
         (("metacogagent",), None),
     ),
+    Writer(
+        "research/writing/measure.py",
+        {
+            "docs/writing-assistant.md#writing-heads": number("HEADS", "writing_heads", "stage", "words", 0),
+        },
+        "write_page",
+    ),
     Writer("research/stores/bundle.py", {"docs/research/bundled.md#bundled": another_checkpoint}, "write_table"),
     Writer(
         "scripts/stranger.py",

@@ -60,6 +60,12 @@ def shorten(text: str, most: int) -> tuple[str, int]:
 
 
 def looks_foreign(text: str) -> bool:
-    """Returns whether a text of some length holds so few common English words that it is in another language."""
+    """Returns whether a text is written in other letters than Latin ones, or holds hardly a common English word.
+
+    Of a text of a few words nothing can be told: False.
+    """
+    letters = [letter for letter in text if letter.isalpha()]
+    if len(letters) >= FEWEST_WORDS and sum(letter > "\u024f" for letter in letters) > len(letters) / 2:
+        return True
     words = words_of(text)
     return len(words) >= FEWEST_WORDS and sum(word in COMMON_WORDS for word in words) / len(words) < ENGLISH_SHARE

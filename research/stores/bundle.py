@@ -208,7 +208,8 @@ def notes(manifests: Mapping[str, Manifest]) -> list[str]:
     old = [
         f"`{name}`"
         for name, one in manifests.items()
-        if one.kind != "router" and not any(audit.endswith("beats mean log-probability") for audit in one.audits)
+        if any(audit.endswith("beats length of the answer") for audit in one.audits)
+        and not any(audit.endswith("beats mean log-probability") for audit in one.audits)
     ]
     lines = []
     if turned:

@@ -1,6 +1,7 @@
 """What is answered at which address. Requests and answers are read as bytes: they are bounded, and passed on as is."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -13,34 +14,50 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from metaprobe.monitoring.log import ScoreLog
+from metaprobe.monitoring.tables import LogError
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.serving.gating import Gates
 from metaprobe.serving.http.aside import aside
 from metaprobe.serving.http.connection import read_json_body
+from metaprobe.serving.http.feedback import take_feedback
 from metaprobe.serving.http.guard import Guard
 from metaprobe.serving.http.metrics import Metrics
 from metaprobe.serving.http.proxy import Proxy
 from metaprobe.serving.http.refusal import Refusal
+from metaprobe.serving.http.request_log import ServerLog
 from metaprobe.serving.http.scorer import Allowance, Scorer
 from metaprobe.serving.http.seldom import say_out_of_files_once
 from metaprobe.serving.http.settings import Settings
 from metaprobe.serving.http.wire import batch
 
-THERE = "POST /v1/score, POST /v1/chat/completions, GET /v1/models, GET /v1/models/MODEL, GET /metrics, GET /healthz"
+THERE = (
+    "POST /v1/score, POST /v1/chat/completions, POST /v1/feedback, GET /v1/models, GET /v1/models/MODEL, GET /metrics, "
+    "GET /healthz"
+)
+logger = logging.getLogger(__name__)
+
+PRUNE_EVERY_S = 3600.0
 
 
 def application(settings: Settings, predictor: QualityPredictor, gates: Gates | None) -> FastAPI:
     """The application with everything it needs; see `metaprobe.serving.http.app.create_app`."""
     metrics = Metrics()
     scorer = Scorer(predictor, metrics, max_tokens=settings.max_scored_tokens)
-    proxy = Proxy(settings, scorer, gates, metrics) if settings.upstream else None
+    log = ServerLog(ScoreLog.open(settings.log), settings, metrics) if settings.log else None
+    proxy = Proxy(settings, scorer, gates, metrics, log) if settings.upstream else None
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         say_out_of_files_once(asyncio.get_running_loop())
+        pruning = asyncio.ensure_future(_prune(log.log, settings.log_days)) if log and settings.log_days else None
         yield
         if proxy is not None:
             await proxy.close()
+        if pruning is not None:
+            pruning.cancel()
+        if log is not None:
+            await asyncio.to_thread(log.log.close)
 
     app = FastAPI(title="metaprobe", lifespan=lifespan, openapi_url=None)
     app.add_middleware(Guard, settings=settings, metrics=metrics)
@@ -56,7 +73,7 @@ def application(settings: Settings, predictor: QualityPredictor, gates: Gates | 
     async def score(request: Request) -> Response:
         """The verdict on one response (422 where it cannot be scored), or on each of `{"responses": [...]}`."""
         body = await read_json_body(request, settings)
-        return _json(await _verdicts(body, scorer, settings))
+        return _json(await _verdicts(body, scorer.of(log.request(request) if log else None), settings))
 
     @app.post("/v1/chat/completions")
     async def chat(request: Request) -> Response:
@@ -73,6 +90,14 @@ def application(settings: Settings, predictor: QualityPredictor, gates: Gates | 
         """What the upstream says of one model."""
         return await asked_upstream().models(request)
 
+    @app.post("/v1/feedback")
+    async def feedback(request: Request) -> Response:
+        """Stores a label for an answer, or several."""
+        if log is None:
+            raise Refusal(404, "no_log", "this server keeps no log; start it with --log to take feedback")
+        body = await read_json_body(request, settings)
+        return _json(await take_feedback(body, log.log, most=settings.max_batch))
+
     @app.get("/metrics")
     async def counts() -> Response:
         """Counts and times, for Prometheus."""
@@ -84,6 +109,16 @@ def application(settings: Settings, predictor: QualityPredictor, gates: Gates | 
         return _json({"status": "ok", "checkpoint": scorer.digest, "upstream": proxy is not None})
 
     return app
+
+
+async def _prune(log: ScoreLog, days: float) -> None:
+    """Takes away old entries, for as long as the server runs."""
+    while True:
+        try:
+            await asyncio.to_thread(log.prune, days)
+        except LogError as error:
+            logger.error("old entries stay in the score log: %s", error)
+        await asyncio.sleep(PRUNE_EVERY_S)
 
 
 def _explain_errors(app: FastAPI, metrics: Metrics) -> None:

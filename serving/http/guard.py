@@ -13,12 +13,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from metaprobe.serving.http.headers import KEY_HEADER, REQUEST_ID
 from metaprobe.serving.http.metrics import Metrics
 from metaprobe.serving.http.refusal import Refusal
+from metaprobe.serving.http.request_log import SCOPE_ID
 from metaprobe.serving.http.scorer import log_unexpected
 from metaprobe.serving.http.settings import Settings, is_loopback
 
 logger = logging.getLogger(__name__)
 
-ENDPOINTS = ("/v1/score", "/v1/chat/completions", "/v1/models", "/metrics", "/healthz")
+ENDPOINTS = ("/v1/score", "/v1/chat/completions", "/v1/models", "/v1/feedback", "/metrics", "/healthz")
 OPEN = "/healthz"
 """The one address that needs no key."""
 
@@ -46,6 +47,7 @@ class Guard:
         headers = Headers(scope=scope)
         given = headers.get("x-request-id", "")
         identity = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+        scope = {**scope, SCOPE_ID: identity}
         if not given:  # the upstream is to log the same one
             scope = {**scope, "headers": [*scope["headers"], (b"x-request-id", identity.encode())]}
         endpoint = _endpoint(scope["path"])

@@ -32,7 +32,21 @@ class Metrics:
         )
         self.flagged = Counter("metaprobe_flagged", "Answers whose score lay below the threshold.", registry=known)
         self.abstained = Counter("metaprobe_abstained", "Answers without a score.", registry=known)
+        self.log_dropped = Counter(
+            "metaprobe_log_dropped", "Verdicts that the score log could not take.", registry=known
+        )
+        self.log_repeated = Counter(
+            "metaprobe_log_repeated", "Verdicts whose request id the score log held already.", registry=known
+        )
+        self._log_counts = (0, 0)
         self.gated = Counter("metaprobe_gated", "Streams the gate acted on.", ["action"], registry=known)
+
+    def count_log(self, dropped: int, repeated: int) -> None:
+        """What the score log counts since its beginning."""
+        if (dropped, repeated) != self._log_counts:
+            self.log_dropped.inc(dropped - self._log_counts[0])
+            self.log_repeated.inc(repeated - self._log_counts[1])
+            self._log_counts = (dropped, repeated)
 
     def exposition(self) -> bytes:
         """In Prometheus' text format; of all workers together where there are several."""

@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from http.cookiejar import CookieJar, DefaultCookiePolicy
-from typing import Any
 
 import httpx
 from starlette.requests import Request
@@ -25,10 +24,12 @@ from metaprobe.serving.http.connection import read_json_body, while_connected
 from metaprobe.serving.http.headers import REASON, to_caller, to_upstream
 from metaprobe.serving.http.metrics import Metrics
 from metaprobe.serving.http.refusal import Refusal
+from metaprobe.serving.http.request_log import ServerLog
 from metaprobe.serving.http.scorer import Scorer
 from metaprobe.serving.http.settings import Settings
 from metaprobe.serving.http.streamed_answer import ScoredStream
-from metaprobe.serving.http.wire import UNREADABLE, ChatRequest, asked, choices_of, hide, with_verdicts
+from metaprobe.serving.http.whole_answer import with_own_verdict
+from metaprobe.serving.http.wire import ChatRequest, asked
 
 logger = logging.getLogger(__name__)
 
@@ -42,11 +43,19 @@ EVENTS = "text/event-stream"
 class Proxy:
     """Answers requests for chat completions by asking the upstream, and only it."""
 
-    def __init__(self, settings: Settings, scorer: Scorer, gates: Gates | None, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        scorer: Scorer,
+        gates: Gates | None,
+        metrics: Metrics,
+        log: ServerLog | None = None,
+    ) -> None:
         self._settings = settings
         self._scorer = scorer
         self._gates = gates
         self._metrics = metrics
+        self._log = log
         self._upstream_key = settings.upstream_key()
         self._own_keys = frozenset(settings.api_keys())
         self._top = settings.top_logprobs if scorer.uses_top else 0
@@ -69,8 +78,9 @@ class Proxy:
         started = time.perf_counter()
         question = await aside(len(body), lambda: asked(body, top_logprobs=self._top))
         headers, url = self._headers(request), _with_query(self._chat, request)
+        scorer = self._scorer.of(self._log.request(request, question) if self._log else None)
         own = time.perf_counter() - started
-        return await while_connected(request.receive, self._answer(url, question, headers, own))
+        return await while_connected(request.receive, self._answer(url, question, headers, own, scorer))
 
     async def models(self, request: Request) -> Response:
         """The upstream's list of models, or what it says of one, as it is."""
@@ -89,7 +99,9 @@ class Proxy:
             more=self._settings.forward_headers,
         )
 
-    async def _answer(self, url: httpx.URL, question: ChatRequest, headers: dict[str, str], own: float) -> Response:
+    async def _answer(
+        self, url: httpx.URL, question: ChatRequest, headers: dict[str, str], own: float, scorer: Scorer
+    ) -> Response:
         started = time.perf_counter()
         answer = await self._send("POST", url, question.sent, headers)
         refused = ""
@@ -102,7 +114,7 @@ class Proxy:
         passed = to_caller(answer.headers.raw)
         if answer.status_code == 200 and answer.headers.get("content-type", "").lower().startswith(EVENTS):
             stream = ScoredStream(
-                self._scorer,
+                scorer,
                 question,
                 self._gates,
                 gated_reason=self._settings.gate_finish_reason,
@@ -118,24 +130,11 @@ class Proxy:
         if answer.status_code != 200:
             self._metrics.errors.labels("upstream_status").inc()
             return Response(body, answer.status_code, passed)
-        body, reason = await aside(len(body), partial(self._score, body, question, refused))
+        body, reason = await aside(len(body), partial(with_own_verdict, scorer, body, question, refused))
         if reason:
             passed[REASON] = reason
         self._metrics.added_seconds.observe(own + time.perf_counter() - done)
         return Response(body, answer.status_code, passed)
-
-    def _score(self, body: bytes, question: ChatRequest, refused: str) -> tuple[bytes, str]:
-        """The answer with its verdict; else as it came, and why."""
-        try:
-            choices = choices_of(body)
-        except UNREADABLE:
-            reason = "the upstream's answer is not a JSON object"
-            self._scorer.none(reason)
-            return body, reason
-        verdicts: list[dict[str, Any]] = [
-            self._scorer.none(refused) if refused else self._scorer.verdict(choice) for choice in choices
-        ]
-        return with_verdicts(hide(body, question), verdicts), ""
 
     async def _send(self, method: str, url: httpx.URL, body: bytes | None, headers: dict[str, str]) -> httpx.Response:
         async with _explain(self._settings):

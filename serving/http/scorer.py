@@ -2,6 +2,8 @@
 
 import logging
 import traceback
+from collections.abc import Mapping
+from copy import copy
 from dataclasses import asdict
 from typing import Any
 
@@ -9,9 +11,10 @@ from metaprobe.checkpoints import ContractMismatch
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.verdict import Verdict
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.openai_format import parse_response
+from metaprobe.records.openai_format import ParsedResponse, parse_response
 from metaprobe.records.raw_body import parse_body
 from metaprobe.serving.http.metrics import Metrics
+from metaprobe.serving.http.request_log import RequestLog
 
 logger = logging.getLogger(__name__)
 
@@ -42,8 +45,18 @@ class Scorer:
         self._predictor = predictor
         self._metrics = metrics
         self._max_tokens = max_tokens
+        self._request: RequestLog | None = None
+        self._answer: ParsedResponse | None = None
         self.digest = predictor.checkpoint.digest
         self.uses_top: bool = predictor.schema.uses_top
+
+    def of(self, request: RequestLog | None) -> "Scorer":
+        """The same scorer, each of whose verdicts is logged as one on an answer to this request."""
+        if request is None:
+            return self
+        logging_ = copy(self)
+        logging_._request = request
+        return logging_
 
     def allowance(self) -> Allowance:
         """What one request may have scored."""
@@ -67,12 +80,15 @@ class Scorer:
         """No verdict, and why."""
         return self.counted(Verdict(None, {}, None, None, None, self.digest, reason))
 
-    def stopped(self, score: float | None, reason: str) -> dict[str, Any]:
-        """The verdict on an answer that the gate ended: the gate's own, for the predictor knows only finished ones."""
-        return self.counted(Verdict(score, {}, None, True, None, self.digest, reason))
+    def stopped(self, score: float | None, reason: str, gate: Mapping[str, Any]) -> dict[str, Any]:
+        """The verdict on an answer that the gate ended: the gate's own, for the predictor knows only finished ones.
 
-    def counted(self, verdict: Verdict) -> dict[str, Any]:
-        """The verdict as JSON, and in the metrics."""
+        `gate`: what it did, under `action` and `tokens`; it stands in the verdict under `gate`.
+        """
+        return {**self.counted(Verdict(score, {}, None, True, None, self.digest, reason), gate), "gate": gate}
+
+    def counted(self, verdict: Verdict, gate: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The verdict as JSON, in the metrics, and in the log where there is one."""
         if verdict.score is None:
             self._metrics.abstained.inc()
         else:
@@ -80,7 +96,11 @@ class Scorer:
         if verdict.flagged:
             self._metrics.flagged.inc()
         # A reason may quote half of a surrogate pair, which JSON text can hold and UTF-8 cannot.
-        return {**asdict(verdict), "reason": verdict.reason.encode("utf-8", "backslashreplace").decode()}
+        shown = {**asdict(verdict), "reason": verdict.reason.encode("utf-8", "backslashreplace").decode()}
+        if self._request is not None:
+            self._request.add(shown, self._answer, gate)
+            self._answer = None
+        return shown
 
     def _predict(self, response: object, allowance: Allowance) -> Verdict:
         if isinstance(response, (str, bytes, bytearray)):
@@ -88,6 +108,8 @@ class Scorer:
         else:
             parsed = parse_response(response, top=self.uses_top)
         allowance.take(len(parsed.logprobs))
+        if self._request is not None:
+            self._answer = parsed
         return self._predictor.predict(parsed)
 
 

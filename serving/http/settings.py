@@ -51,6 +51,14 @@ class Settings:
     gate_finish_reason: str = "content_filter"
     """What the last chunk of an answer that the gate ended says; every client knows the default, and none takes it for
     a natural end or asks for the rest."""
+    log: str = ""
+    """Where verdicts are logged: the path of a SQLite file, or a SQLAlchemy URL without password. Empty for nowhere."""
+    log_texts: bool = False
+    """Whether questions and answers are logged too."""
+    log_logprobs: bool = False
+    """Whether the log-probabilities of answers are logged too."""
+    log_days: float | None = None
+    """Older entries are taken away; None keeps all."""
     host: str = "127.0.0.1"
     port: int = 8080
     """0 takes a free one."""
@@ -128,6 +136,18 @@ class Settings:
             )
         if self.upstream:
             _check_upstream(self.upstream)
+        self._check_log()
+
+    def _check_log(self) -> None:
+        if not self.log and (self.log_texts or self.log_logprobs or self.log_days is not None):
+            raise SettingsError("something is to be logged, and no log is given: name one (--log scores.sqlite)")
+        if self.log_days is not None and not self.log_days > 0:
+            raise SettingsError(f"log_days is {self.log_days}; expected more than 0")
+        if re.search(r"://[^/@]*:[^/@]*@", self.log):
+            raise SettingsError(
+                "the log's URL holds a password, which every process of this machine can read; leave it out, and put it"
+                " into the environment (PGPASSWORD) or into ~/.pgpass"
+            )
 
     @property
     def chat_url(self) -> str:

@@ -169,7 +169,7 @@ class ScoredStream:
         self._said = True
         score, reason, details = self._gated.verdict()
         choice = {"index": next(iter(self._choices)), "delta": {}, "logprobs": None, "finish_reason": None}
-        verdict = self._scorer.stopped(score, reason) | {"gate": details}
+        verdict = self._scorer.stopped(score, reason, details)
         last = self._chunk({**choice, "finish_reason": self._gated_reason}, verdict)
         return self._chunk(choice, verdict) + last + b"data: " + DONE + b"\n\n"
 

@@ -37,6 +37,8 @@ class ChatRequest:
     """Whether more than one answer was asked for."""
     wants_logprobs: bool
     wants_top: bool
+    fields: Object
+    """What the body held, as it came, but for the log-probabilities."""
 
     @property
     def changed(self) -> bool:
@@ -59,7 +61,7 @@ def asked(body: bytes, *, top_logprobs: int) -> ChatRequest:
         fields["top_logprobs"] = Raw(str(max(1, top_logprobs)).encode())
         sent = _encode(fields)
     several = _given(fields, "n") and bytes(fields["n"]).strip() != b"1"
-    return ChatRequest(body, sent, several, wants_logprobs, wants_top)
+    return ChatRequest(body, sent, several, wants_logprobs, wants_top, fields)
 
 
 def _given(fields: Object, name: str) -> bool:

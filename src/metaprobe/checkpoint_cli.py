@@ -88,9 +88,11 @@ def diff(a: str, b: str, as_json: bool) -> None:
 
 
 @click.command(short_help="Whether a new version may take the running one's place.")
-@click.argument("new", type=CHECKPOINT)
-@click.option("--over", "running", type=CHECKPOINT, required=True, help="The version that runs now.")
-@click.argument("data", type=click.Path(exists=True, path_type=Path), nargs=-1, required=True)
+@click.argument("new", type=CHECKPOINT, required=False)
+@click.option("--over", "running", type=CHECKPOINT, help="The version that runs now.")
+@click.argument("data", type=click.Path(exists=True, path_type=Path), nargs=-1)
+@click.option("--log", metavar="URL", help="In place of DATA: the labelled answers of this score log.")
+@click.option("--rollback", is_flag=True, help="Take back the last promotion in --log: says what ran before.")
 @click.option("--target", default="correct", show_default=True, help="Label that both predict.")
 @click.option("--not-worse", is_flag=True, help="Promote also what is not worse by more than the margin.")
 @click.option("--margin", default=0.01, show_default=True, type=click.FloatRange(0), help="Of AUROC and Brier score.")
@@ -104,19 +106,40 @@ def diff(a: str, b: str, as_json: bool) -> None:
     help="For routers: accuracy that a US dollar for 1,000 questions must bring.  [default: the running one's]",
 )
 @click.pass_context
-def promote(context: click.Context, /, new: str, running: str, data: tuple[Path, ...], **options: Any) -> None:
-    """Whether NEW may take the place of the running version, by DATA that neither has seen.
+def promote(
+    context: click.Context,
+    /,
+    new: str | None,
+    running: str | None,
+    data: tuple[Path, ...],
+    log: str | None,
+    rollback: bool,
+    **options: Any,
+) -> None:
+    """Whether NEW may take the place of the running version, by DATA or a log that neither has learned from.
 
     DATA are run stores for predictors and probes (kinds quality and hidden); for routers it is one file of outcomes,
-    and of the options --over and --lambda are theirs. Other kinds have no such guard. The decision is JSON on stdout.
-    Exit code 0 where it is promoted, 1 where it is refused.
+    and of the options --over and --lambda are theirs. Other kinds have no such guard. With --log two predictors are
+    compared on labelled answers, and a promotion is written into the log with the digest to go back to. The decision
+    is JSON on stdout. Exit code 0 where it is promoted, 1 where it is refused.
     """
     from metaprobe.checkpoints.checkpoint import load_verified
 
+    if rollback:
+        return _roll_back(log, new, data)
+    if new is None or running is None or bool(data) == (log is not None):
+        raise click.UsageError("expected NEW --over RUNNING with DATA or --log URL, or --rollback --log URL")
     kinds = [load_verified(location).manifest.kind for location in (new, running)]
     typed = {name for name in options if context.get_parameter_source(name) is _TYPED}
     price = options.pop("lambda_")
-    if kinds == ["router", "router"]:
+    if log is not None:
+        if kinds != ["quality", "quality"]:
+            raise click.UsageError(f"--log compares predictors, and these are of kinds {' and '.join(kinds)}")
+        _refuse(typed & {"lambda_", "target", "stage", "agent"}, "a score log")
+        decided = _promote_in_log(
+            new, running, log, **{name: options[name] for name in ("not_worse", "margin", "seed")}
+        )
+    elif kinds == ["router", "router"]:
         _refuse(typed - {"lambda_"}, "routers, which are judged by accuracy minus price")
         with steps("comparing on outcomes"):
             decided = _promote_router(new, running, data, price)
@@ -132,6 +155,7 @@ def promote(context: click.Context, /, new: str, running: str, data: tuple[Path,
     click.echo(json.dumps(asdict(decided), indent=1))
     if not decided.promoted:
         sys.exit(1)
+    return None
 
 
 _TYPED = click.core.ParameterSource.COMMANDLINE
@@ -150,6 +174,26 @@ def _promote_reader(new: str, running: str, data: tuple[Path, ...], **options: A
     if files := [str(path) for path in data if path.is_file()]:
         raise click.UsageError(f"{files[0]} is a file; predictors and probes are judged on run stores")
     return promote(load_reader(new), load_reader(running), data, **options)
+
+
+def _promote_in_log(new: str, running: str, log: str, **options: Any) -> Any:
+    from metaprobe.monitor_cli import opened_log
+    from metaprobe.probes.quality import QualityPredictor
+    from metaprobe.training.promotion.scored import promote_in_log
+
+    versions = [QualityPredictor.load(location, on_mismatch="ignore") for location in (new, running)]
+    with opened_log(log) as opened, steps("comparing on labelled answers"):
+        return promote_in_log(versions[0], versions[1], opened, **options)
+
+
+def _roll_back(log: str | None, new: str | None, data: tuple[Path, ...]) -> None:
+    from metaprobe.monitor_cli import opened_log
+    from metaprobe.training.promotion.scored import roll_back
+
+    if log is None or new is not None or data:
+        raise click.UsageError("--rollback takes --log URL, and nothing else")
+    with opened_log(log) as opened:
+        click.echo(json.dumps(roll_back(opened)))
 
 
 def _promote_router(new: str, running: str, data: tuple[Path, ...], price: float | None) -> Any:

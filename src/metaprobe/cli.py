@@ -10,17 +10,22 @@ from typing import Any
 import click
 
 from metaprobe import __version__
+from metaprobe.assist_cli import assist
 from metaprobe.checkpoint_cli import diff, inspect, promote, push_command, seal, verify
 from metaprobe.checkpoints import CheckpointError
 from metaprobe.collect_cli import collect
 from metaprobe.extract_cli import extract
+from metaprobe.feedback_cli import feedback, sample
 from metaprobe.import_cli import import_
+from metaprobe.monitor_cli import drift, estimate, threshold
 from metaprobe.outcomes_cli import outcomes
 from metaprobe.profiles_cli import label, profiles
 from metaprobe.progress import lines_done, live_collection, say, steps
+from metaprobe.recalibrate_cli import recalibrate
 from metaprobe.records.errors import MissingExtra, RecordError
 from metaprobe.router_cli import evaluate, route
 from metaprobe.serve_cli import serve
+from metaprobe.study_cli import study
 from metaprobe.terminal import (
     CHECKPOINT,
     FILE,
@@ -205,13 +210,21 @@ main.add_command(promote)
 main.add_command(push_command)
 main.add_command(train)
 main.add_command(adapt)
+main.add_command(recalibrate)
+main.add_command(estimate)
+main.add_command(drift)
+main.add_command(threshold)
 main.add_command(extract)
+main.add_command(feedback)
+main.add_command(sample)
 main.add_command(serve)
 main.add_command(route)
 main.add_command(evaluate)
 main.add_command(label)
 main.add_command(outcomes)
 main.add_command(profiles)
+main.add_command(study)
+main.add_command(assist)
 
 
 if __name__ == "__main__":

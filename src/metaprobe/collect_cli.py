@@ -52,7 +52,8 @@ class CollectCommand(click.Command):
     multiple=True,
     default=("smollm2-135m",),
     show_default=True,
-    help="Embedded name, folder, GGUF file, hub id, or openai:MODEL[@URL]. NAME=L for one stage or agent; repeatable.",
+    help="Embedded name, folder, GGUF file, hub id, vllm: before one of these, or openai:MODEL[@URL]. NAME=L for one "
+    "stage or agent; repeatable.",
 )
 @click.option("--judge", help="Model of every stage called 'judge'.")
 @click.option(

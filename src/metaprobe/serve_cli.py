@@ -31,6 +31,12 @@ from metaprobe.terminal import CHECKPOINT
     show_default=True,
     help="finish_reason of an answer that the gate ended.",
 )
+@click.option("--log", default="", help="Log every verdict: a SQLite file, or the URL of a database.")
+@click.option("--log-texts", is_flag=True, help="Log questions and answers too.")
+@click.option("--log-logprobs", is_flag=True, help="Log the answers' log-probabilities too.")
+@click.option(
+    "--log-days", type=click.FloatRange(0, min_open=True), help="Days after which logged verdicts are taken away."
+)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", default=8080, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free one.")
 @click.option(
@@ -141,7 +147,7 @@ def serve(checkpoint: str, **named: Any) -> None:
 
     POST /v1/score takes a response, or {"responses": [...]}. POST /v1/chat/completions asks the upstream and adds
     the verdict under "metaprobe". GET /v1/models is the upstream's list, GET /metrics is for Prometheus, GET /healthz
-    says that it is ready.
+    says that it is ready. With --log, POST /v1/feedback takes labels for what was answered.
 
     Keys are read from the environment, never from the command line.
     """

@@ -9,6 +9,7 @@ import click
 from click.shell_completion import CompletionItem
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+NEW_FILE = click.Path(dir_okay=False, path_type=Path)
 FOLDER_THERE = click.Path(exists=True, file_okay=False, path_type=Path)
 
 

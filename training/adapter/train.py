@@ -59,8 +59,8 @@ def load_base(llm: str, *, dtype: str = "float32") -> Base:
         raise LLMError(f"model {llm!r} cannot be loaded: {error}") from error
     if not tokenizer.is_fast:
         raise LLMError(f"model {llm!r} has no tokenizer.json, which the exported probe reads texts with")
-    revision = weights.revision or str(getattr(network.config, "_commit_hash", None) or "unknown")
-    return Base(network.base_model, tokenizer.backend_tokenizer.to_str().encode(), weights.name, revision)
+    text, revision = tokenizer.backend_tokenizer.to_str(), weights.revision_loaded(network.config)
+    return Base(network.base_model, text.encode(), weights.name, revision)
 
 
 def train_adapter(stores: Sequence[str | Path], options: AdapterOptions) -> Checkpoint | None:

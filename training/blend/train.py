@@ -11,7 +11,15 @@ from metaprobe.probes.blend import FEWEST, INPUT, KIND, OUTPUT
 from metaprobe.records.activations import CONVENTION
 from metaprobe.records.errors import RecordError
 from metaprobe.training.blend.fit import POSITION, Floats, choose_layer, weights_of
-from metaprobe.training.blend.held_out import BLEND, FREE_ALONE, MEAN, PROBE, TasksLeftOut, centred_states, judge_held_out
+from metaprobe.training.blend.held_out import (
+    BLEND,
+    FREE_ALONE,
+    MEAN,
+    PROBE,
+    TasksLeftOut,
+    centred_states,
+    judge_held_out,
+)
 from metaprobe.training.common.graphs import linear_graph
 from metaprobe.training.common.write_checkpoint import Export, write_checkpoint
 from metaprobe.training.crossfit.evidence import load_evidence, reader_contract

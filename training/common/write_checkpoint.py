@@ -67,6 +67,8 @@ class Export:
     packages: Sequence[str] = ("scikit-learn",)
     extra: Mapping[str, bytes] = field(default_factory=dict)
     """Further files of the checkpoint, by name."""
+    logprobs_reader: str = ""
+    """`NAME@REVISION` of the model that gave the log-probabilities, where it is another than the one that answered."""
     heads: Sequence[str] = ()
     """A line for the card about each head: its kind, scale and answers."""
 
@@ -80,7 +82,7 @@ def write_checkpoint(path: str | Path, export: Export) -> Checkpoint:
     metrics = metrics_of(export.metrics)
     draft = Draft(
         kind=export.kind,
-        contract=dict(export.contract),
+        contract={**export.contract, **named_reader(export.logprobs_reader)},
         generator=export.generator,
         thresholds=dict(export.thresholds),
         flagging=export.flagging,
@@ -115,6 +117,19 @@ def answers_of(generator: Generator | None) -> str:
     return ", ".join(generator.models) + (f" ({generator.revision})" if generator.revision else "")
 
 
+def named_reader(reader: str) -> dict[str, dict[str, str]]:
+    """What a contract says of the model that read, `NAME@REVISION`; nothing where it is the one that answered."""
+    if not reader:
+        return {}
+    name, _, revision = reader.rpartition("@")
+    return {"reader": {"model": name or revision, "revision": revision if name else ""}}
+
+
+def read_by(reader: str) -> str:
+    """What a card adds where another model than the answering one gave the log-probabilities; else nothing."""
+    return f", of {reader}, which read what the others said" if reader else ""
+
+
 def _cell(name: str) -> str:
     """A figure's name in a table: those of domains come from outside."""
     return "".join(c if c.isprintable() and c not in "|`<>[]" else "_" for c in name)
@@ -141,7 +156,7 @@ def model_card(export: Export) -> str:
         "## Contract",
         "",
         f"- answers of: {answers_of(generator)}",
-        f"- log-probabilities: {generator.logprobs_mode if generator else 'unknown'}",
+        f"- log-probabilities: {generator.logprobs_mode if generator else 'unknown'}{read_by(export.logprobs_reader)}",
         f"- trained on {export.training.n} answers in {export.training.groups} groups",
         *([f"- {export.training.regrouped}"] if export.training.regrouped else []),
         f"- training data: {export.training.fingerprint}",

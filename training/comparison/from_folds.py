@@ -16,6 +16,7 @@ from metaprobe.eval.results import Comparison, Finding, LayerSweep, MethodResult
 from metaprobe.eval.run_results import with_runs
 from metaprobe.eval.seen_tokens import auroc_by_tokens_seen
 from metaprobe.records.types import Run
+from metaprobe.training.common.write_checkpoint import read_by
 from metaprobe.training.comparison.conclusions import (
     further_sentences,
     headline_method,
@@ -157,7 +158,7 @@ def _provenance(evidence: Evidence, command: str, seed: int) -> Mapping[str, str
         "model": ", ".join(generator.models) if generator else ", ".join(sorted(set(table.models.tolist()))),
         "revision": generator.revision or "several" if generator else "several",
         "dtype": generator.dtype or "several" if generator else "several",
-        "log-probabilities": generator.logprobs_mode if generator else "unknown",
+        "log-probabilities": (generator.logprobs_mode if generator else "unknown") + read_by(evidence.logprobs_reader),
         "items": str(len(set(table.items.tolist()))),
         "answers": str(len(table)),
         "groups": str(len(set(table.groups.tolist()))),

@@ -18,7 +18,7 @@ from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, FloatArray, Run
 from metaprobe.training.common.grouping import join_table
 from metaprobe.training.common.operating_points import evaluations_of
-from metaprobe.training.common.write_checkpoint import answers_of
+from metaprobe.training.common.write_checkpoint import answers_of, named_reader
 from metaprobe.training.crossfit.methods import Evidence
 from metaprobe.training.linear.states import InMemory, OnDisk
 from metaprobe.training.linear.states_choice import (
@@ -26,7 +26,6 @@ from metaprobe.training.linear.states_choice import (
     Wanted,
     chosen_grid,
     chosen_reader,
-    model_of,
     states_by_reader,
 )
 
@@ -107,7 +106,9 @@ def evidence_of(runs: Sequence[Run], tables: Mapping[str, AnswerTable], *, sprea
         from metaprobe.training.common.dask_trees import distribute  # needs an extra
 
         X = distribute(X)
-    generator, data, evaluated = generator_of(_calls(runs, row)), fingerprint(runs), evaluations_of(runs)
+    calls = _calls(runs, row)
+    generator, data, evaluated = generator_of(calls), fingerprint(runs), evaluations_of(runs)
+    reader = logprobs_reader_of(calls)
     found = {}
     for target, given in tables.items():
         table, regrouped = join_table(given)
@@ -119,6 +120,7 @@ def evidence_of(runs: Sequence[Run], tables: Mapping[str, AnswerTable], *, sprea
             schema=computed.name,
             without_hidden=len(table),
             generator=generator,
+            logprobs_reader=reader,
             fingerprint=data,
             labels_by_source=labels_by_source(runs, ids, target),
             regrouped=regrouped,
@@ -182,8 +184,7 @@ def reader_contract(evidence: Evidence) -> dict[str, dict[str, str]]:
     """What a probe's contract says of the model that read, where it is another than the one that answered."""
     if not evidence.reader:
         return {}
-    name = model_of(evidence.reader)
-    return {"reader": {"model": name, "revision": evidence.reader[len(name) + 1 :]}}
+    return named_reader(evidence.reader)
 
 
 def origin_of_states(evidence: Evidence) -> list[str]:
@@ -214,6 +215,21 @@ def generator_of(calls: Sequence[Call]) -> Generator | None:
     kinds = {(call.model_revision, call.model_dtype) for call in calls}
     revision, dtype = kinds.pop() if len(kinds) == 1 and len(names) == 1 else ("", "")
     return Generator(names[0], revision, dtype, logprobs_mode=modes.pop(), others=tuple(names[1:]))
+
+
+def logprobs_reader_of(calls: Sequence[Call]) -> str:
+    """The model that gave all log-probabilities, `NAME@REVISION`; empty where each is the answering model's own.
+
+    Raises `RecordError` where they are of several models.
+    """
+    readers = sorted({call.reader for call in calls})
+    if len(readers) > 1:
+        named = ", ".join(reader or "the answering model itself" for reader in readers)
+        raise RecordError(
+            f"log-probabilities of different readers ({named}) cannot be mixed; expected those of one: choose the "
+            "calls by stage or agent, or read all of them with `metaprobe extract RUNS --logprobs MODEL --out RUNS2`"
+        )
+    return readers[0] if readers else ""
 
 
 def load_runs(stores: Sequence[str | Path]) -> list[Run]:

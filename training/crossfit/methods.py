@@ -64,6 +64,8 @@ class Evidence:
     """Why stored hidden states are left out; empty where they are not."""
     reader: str = ""
     """Which model read the states (`NAME@REVISION`), where it is another than the one that answered."""
+    logprobs_reader: str = ""
+    """The same of the log-probabilities."""
     regrouped: str = ""
     """Which groups were joined because their questions repeat, in words; empty where none were."""
     evaluated: Mapping[str, float] = field(default_factory=dict)

@@ -152,6 +152,7 @@ def _export(
             "alphas": list(gate.thresholds),
         },
         generator=evidence.generator,
+        logprobs_reader=evidence.logprobs_reader,
         training=Training(
             evidence.fingerprint,
             len(evidence.table),

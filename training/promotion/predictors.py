@@ -92,19 +92,20 @@ def promote(
     weights = cluster_weights(table.groups, seed=seed)
     gained = paired_difference(auroc, table.y, scores[0], scores[1], weights)
     sharper = paired_difference(brier, table.y, scores[1], scores[0], weights)
-    reasons = tuple(_reasons(gained, sharper, at_least=-margin if not_worse else 0.0, margin=margin))
+    reasons = tuple(find_reasons(gained, sharper, order=-margin if not_worse else 0.0, probabilities=-margin))
     kept = running if reasons else new
     return Promotion(not reasons, gained, sharper, kept.checkpoint.digest, reasons)
 
 
-def _reasons(gained: Interval, sharper: Interval, *, at_least: float, margin: float) -> list[str]:
+def find_reasons(gained: Interval, sharper: Interval, *, order: float, probabilities: float) -> list[str]:
+    """Returns why a new version is not promoted: gains in AUROC and in the Brier score must surely be above these."""
     found = []
     if gained.groups < FEWEST_GROUPS:
         found.append(f"{gained.groups} groups are too few to decide; at least {FEWEST_GROUPS} are needed")
-    if not gained.low > at_least:  # also where it is NaN, as of answers that are all right
-        found.append(f"AUROC gain {_text(gained)} is not surely above {at_least:g}")
-    if not sharper.low > -margin:
-        found.append(f"Brier gain {_text(sharper)} is not surely above {-margin:g}")
+    if not gained.low > order:  # also where it is NaN, as of answers that are all right
+        found.append(f"AUROC gain {_text(gained)} is not surely above {order:g}")
+    if not sharper.low > probabilities:
+        found.append(f"Brier gain {_text(sharper)} is not surely above {probabilities:g}")
     return found
 
 

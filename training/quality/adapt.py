@@ -26,6 +26,7 @@ from metaprobe.eval.metrics.stratified import StratifiedAuroc
 from metaprobe.eval.table import AnswerTable, answer_table
 from metaprobe.probes import quality_contract
 from metaprobe.probes.base_rates import CERTAIN, CONTRACT, BaseRates
+from metaprobe.probes.contract import Readers
 from metaprobe.probes.features import features
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.answer_part import answer_of
@@ -127,8 +128,20 @@ def adapt_predictor(
         )
     tables = {name: answer_table(runs, target=name) for name in targets}
     gathered = evidence_of(runs, tables)
+    _check_reader(manifest.contract, next(iter(gathered.values())))
     found = {name: _adapt_head(predictor, name, evidence, known, seed) for name, evidence in gathered.items()}
     return _write(predictor, found, out, seed=seed, command=command)
+
+
+def _check_reader(contract: Mapping[str, Any], evidence: Evidence) -> None:
+    """Raises `RecordError` where another model gave the log-probabilities than those the checkpoint was trained on."""
+    readers = Readers.of(evidence.logprobs_reader, contract)
+    if evidence.generator is not None and readers.differ():
+        raise RecordError(
+            f"the labelled answers hold log-probabilities of {readers.found or 'the model that answered'}, and the "
+            f"checkpoint was trained on those of {readers.trained or 'the model that answered'}: read the answers with "
+            "that model (`metaprobe extract RUNS --logprobs MODEL --out RUNS2`), or train on them instead"
+        )
 
 
 def label_responses(
@@ -150,6 +163,7 @@ def label_responses(
             model=parsed.model or "",
             logprobs=np.asarray(parsed.logprobs, dtype=np.float32),
             logprobs_mode=parsed.logprobs_mode,
+            reader=parsed.reader,
             finish_reason=parsed.finish_reason,
         )
         item = Item(id=call.id, task="", group=call.id if groups is None else str(groups[i]), question="")
@@ -173,7 +187,8 @@ def _adapt_head(
 ) -> Adapted:
     table = evidence.table
     ones = int(table.y.sum())
-    if len(table) < FEWEST or min(ones, len(table) - ones) < FEWEST_OF_A_KIND:
+    fewer = min(ones, len(table) - ones)
+    if len(table) < FEWEST or fewer < FEWEST_OF_A_KIND:
         raise RecordError(
             f"{name}: {len(table)} labelled answers, {ones} of them 1 and {len(table) - ones} of them 0; adapting "
             f"takes {FEWEST}, with {FEWEST_OF_A_KIND} of either kind: label more"
@@ -189,7 +204,7 @@ def _adapt_head(
         return fit_scale(before[rows], table.y[rows], runs[rows], between=between, scales=scales)
 
     held_out = np.full(len(table), np.nan)
-    for rest, part in group_folds(np.arange(len(table)), table.groups.tolist(), table.y, FOLDS, seed):
+    for rest, part in group_folds(np.arange(len(table)), table.groups.tolist(), table.y, min(FOLDS, fewer), seed):
         of = fit(rest)
         held_out[part] = sigmoid(of.weights[0] * before[part] + of.rates.of(runs[part]))
     return Adapted(evidence, before, fit(np.arange(len(table))), held_out)
@@ -255,6 +270,7 @@ def _write(
             expected=expected,
             contract=contract,
             generator=largest.evidence.generator,
+            logprobs_reader=largest.evidence.logprobs_reader,
             training=training_record(largest.evidence, seed, command),
             calibration="platt",
             calibrated_on="the labelled answers; numbers by five folds over their groups",
@@ -317,11 +333,11 @@ def _measure(head: Adapted, seed: int) -> dict[str, Interval]:
         }
         metrics = inside | metrics
     metrics["auroc_gain_over_mean_log_probability"] = paired_difference(auroc, table.y, p, mean, weights)
-    metrics["mean_score_minus_share_right"] = interval(_gap, table.y, p, weights)
+    metrics["mean_score_minus_share_right"] = interval(mean_gap, table.y, p, weights)
     return metrics
 
 
-def _gap(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Any:
+def mean_gap(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Any:
     """Mean score less the share of ones; 0 where scores are right on average."""
     error = np.asarray(score, dtype=np.float64) - np.asarray(y, dtype=np.float64)
     if weight is None:

@@ -118,6 +118,7 @@ def export_quality(
                 **kept.base_rates(),
             },
             generator=_shared_generator(heads),
+            logprobs_reader=evidence.logprobs_reader,
             training=training_record(evidence, seed, command),
             calibration=", ".join(dict.fromkeys(name for h in kept.fitted.values() for name in h.calibrations)),
             metrics=kept.metrics,

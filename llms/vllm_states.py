@@ -1,0 +1,155 @@
+"""Hidden states through vLLM: the engine reads prompt and answer, a connector writes the states of each token.
+
+vLLM (0.32) extracts hidden states as a method of speculative decoding whose draft model draws nothing, with a connector
+that writes one file a request. Its layers have our numbers: 0 is the input of block 1, i the output of block i.
+"""
+
+import tempfile
+from collections.abc import Sequence
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from transformers import AutoConfig
+
+from metaprobe.llms.base import LLMError
+from metaprobe.llms.chat_prompt import complete_tokenizer, encode_chat
+from metaprobe.llms.hidden_capture import chosen_layers
+from metaprobe.llms.readings import Reading, Readings, ReadStates, place_of, span_of
+from metaprobe.llms.vllm_engine import engine_options, import_vllm, on_cpu
+from metaprobe.llms.weights import resolve
+from metaprobe.records.activations import to_float16
+from metaprobe.records.types import FloatArray, Hidden, Message
+
+CONNECTOR = "metaprobe.llms.vllm_connector"
+STOCK = "vllm.distributed.kv_transfer.kv_connector.v1.example_hidden_states_connector"
+
+
+class StatesEngine:
+    """A `vllm.LLM` that reads token ids and gives the states of all their tokens."""
+
+    def __init__(self, model: str, layers: str, **options: Any) -> None:
+        """`layers`: `all`, `every:N`, or numbers. `options`: further arguments of `vllm.LLM`. Raises `LLMError` where
+        vLLM is not installed or cannot load the model."""
+        self._vllm = vllm = import_vllm()
+        weights = resolve(model)
+        self.name, self.revision = weights.name, weights.revision or "unknown"
+        self.config = AutoConfig.from_pretrained(weights.location)
+        self.layers = chosen_layers(layers, self.config)
+        self._folder = tempfile.TemporaryDirectory(prefix="metaprobe-states-")
+        chosen = {
+            "enable_chunked_prefill": False,  # states of a prompt that is read in parts are not all written
+            "enable_prefix_caching": False,  # nor are those of tokens that are not read again
+            "speculative_config": {
+                "method": "extract_hidden_states",
+                "num_speculative_tokens": 1,
+                "draft_model_config": {"hf_config": {"eagle_aux_hidden_state_layer_ids": list(self.layers)}},
+            },
+            "kv_transfer_config": {
+                "kv_connector": _connector(),
+                "kv_connector_module_path": CONNECTOR,
+                "kv_role": "kv_producer",
+                "kv_connector_extra_config": {"shared_storage_path": self._folder.name},
+            },
+            **options,
+        }
+        try:
+            self._engine = vllm.LLM(**engine_options(weights.location, **chosen))
+        except (OSError, ValueError, RuntimeError) as error:
+            raise LLMError(f"vLLM cannot load {model!r} for hidden states: {error}") from error
+        known = self._engine.llm_engine.vllm_config.model_config
+        self.dtype = str(known.dtype).removeprefix("torch.")
+        self.context: int = known.max_model_len - 1  # it draws a token besides
+        self.vocabulary: int = self.config.get_text_config().vocab_size
+        self.tokenizer = tokenizer = complete_tokenizer(self._engine.get_tokenizer())
+        self.piece = cache(lambda token: str(tokenizer.decode([token])))
+
+    def encode(self, messages: Sequence[Message]) -> list[int]:
+        """Prompt token ids, by the model's chat template."""
+        return encode_chat(self.tokenizer, messages)
+
+    def states(self, sequences: Sequence[list[int]]) -> list[NDArray[np.float32]]:
+        """The states of each sequence of token ids, (T, layers, width), in this order.
+
+        Raises `LLMError` where what was written is not of these tokens, or not of so many layers.
+        """
+        outputs = self._ask(sequences)
+        # In one process nobody steps the engine any more, and the last files are written when it is stepped.
+        engine = self._engine.llm_engine.engine_core
+        while any(not Path(_path(output)).exists() for output in outputs):
+            engine.get_output()
+        return [self._written(_path(output), ids) for output, ids in zip(outputs, sequences, strict=True)]
+
+    def logprobs(self, sequences: Sequence[list[int]]) -> list[FloatArray]:
+        """The log-probability, nats, of each token but the first of each sequence, (T - 1,)."""
+        found = []
+        for output, ids in zip(self._ask(sequences, prompt_logprobs=0), sequences, strict=True):
+            for path in (_path(output), f"{_path(output)}.lock"):
+                Path(path).unlink(missing_ok=True)
+            rows = output.prompt_logprobs[1 : len(ids)]
+            numbers = [row[token].logprob for row, token in zip(rows, ids[1:], strict=True)]
+            found.append(np.array(numbers, dtype=np.float32))
+        return found
+
+    def _ask(self, sequences: Sequence[list[int]], **more: Any) -> list[Any]:
+        params = self._vllm.SamplingParams(max_tokens=1, temperature=0.0, detokenize=False, **more)
+        prompts = [{"prompt_token_ids": ids} for ids in sequences]
+        return list(self._engine.generate(prompts, params, use_tqdm=False))
+
+    def _written(self, path: str, ids: list[int]) -> NDArray[np.float32]:
+        stock = import_module(STOCK)
+        found = stock.load_hidden_states(path)
+        stock.cleanup_hidden_states(path)
+        values = found["hidden_states"].float().numpy()
+        if found["token_ids"].tolist() != ids or values.shape[:2] != (len(ids), len(self.layers)):
+            raise LLMError(
+                f"vLLM wrote states of shape {values.shape} for {len(ids)} tokens and {len(self.layers)} layers, or of "
+                "other tokens than it was given: this version of vLLM numbers its connector's files otherwise; use the "
+                "one that docs/engines.md names"
+            )
+        return np.asarray(values)
+
+
+class EngineReplay(Readings):
+    """Reads recorded calls in vLLM's engine."""
+
+    def __init__(self, engine: StatesEngine, *, positions: Sequence[str] | None = None, tokens: bool = False) -> None:
+        """`positions`: those of a `Capture` by default. Raises `LLMError`."""
+        layers = ",".join(map(str, engine.layers))
+        super().__init__(engine, engine.config, layers=layers, positions=positions, tokens=tokens)
+        self._engine = engine
+
+    def read(self, readings: Sequence[Reading], *, batch_size: int = 32) -> list[ReadStates]:
+        """The states of these calls, in this order; the engine batches them as it likes."""
+        read = self._engine.states([reading.prompt + reading.answer for reading in readings])
+        return [self._kept(reading, states) for reading, states in zip(readings, read, strict=True)]
+
+    def said(self, pairs: Sequence[tuple[list[int], list[int]]]) -> list[FloatArray]:
+        """See `Readings`."""
+        found = self._engine.logprobs([prompt + rest for prompt, rest in pairs])
+        return [numbers[len(prompt) - 1 :] for (prompt, _), numbers in zip(pairs, found, strict=True)]
+
+    def _kept(self, reading: Reading, states: NDArray[np.float32]) -> ReadStates:
+        values = [
+            states[span_of(reading, position)].mean(axis=0)
+            if position.endswith("_mean")
+            else states[place_of(reading, position)]
+            for position in self.positions
+        ]  # each (layers, width)
+        hidden = Hidden(to_float16(np.stack(values, axis=1)), self.layers, self.positions)
+        return ReadStates(hidden, to_float16(states[len(reading.prompt) :]) if self._tokens else None)
+
+
+def _path(output: Any) -> str:
+    given = (output.kv_transfer_params or {}).get("hidden_states_path")
+    if not given:
+        raise LLMError("vLLM names no file of hidden states; expected kv_transfer_params['hidden_states_path']")
+    return str(given)
+
+
+def _connector() -> str:
+    """The stock connector asks for pinned memory and CUDA's streams, which a CPU has not."""
+    return "CpuHiddenStatesConnector" if on_cpu() else "HiddenStatesConnector"

@@ -1,0 +1,134 @@
+"""Drift in a score log: reads what is new, stores each alarm as an event, and remembers where it was."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from metaprobe.eval.plain import plain
+from metaprobe.monitoring.alarm_picture import draw_alarm, measure_move
+from metaprobe.monitoring.drift import LABEL, NAMES, Alarm, DriftWatch
+from metaprobe.monitoring.log import ScoreLog
+from metaprobe.monitoring.log_columns import Floats, LogColumns
+from metaprobe.records.errors import RecordError
+
+DRIFT = "drift"
+"""The kind of the events."""
+HOUR = "hour"
+"""In place of a tag: the hour of the day, in UTC."""
+OF_CHECKPOINT = ("score", "in_support")
+"""What another checkpoint says otherwise of the same answers: each is compared with its own only."""
+
+
+@dataclass(slots=True)
+class LogWatch:
+    """A drift watch, and how far it has read the log."""
+
+    watch: DriftWatch = field(default_factory=DriftWatch)
+    model: str | None = None
+    """Whose answers are watched; None for all."""
+    within: str = ""
+    """A tag, or `hour`: answers are compared with earlier ones of the same."""
+    read_until: float = -1.0
+    """Time of the last answer that was read."""
+    labels_until: float = -1.0
+    """Time of the last label that was read."""
+
+    @classmethod
+    def load(cls, path: Path) -> "LogWatch":
+        """Raises `RecordError` for a file that `save` has not written."""
+        try:
+            stored = json.loads(path.read_text(encoding="utf-8"))
+            watch = DriftWatch.from_json(stored.pop("watch"))
+            return cls(watch, **stored)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise RecordError(f"{path} is no state of `metaprobe drift` ({error}); give another file") from error
+
+    def save(self, path: Path) -> None:
+        stored = {name: getattr(self, name) for name in ("model", "within", "read_until", "labels_until")}
+        beside = path.with_name(path.name + ".new")
+        beside.write_text(json.dumps({"watch": self.watch.to_json(), **stored}), encoding="utf-8")
+        beside.replace(path)  # a killed process leaves the old one whole
+
+    def read(self, log: ScoreLog, *, until: float | None = None) -> list[dict[str, Any]]:
+        """Returns the alarms of what came since the last reading, each as the event that is now in the log.
+
+        `until`: answers that ended later are left for the next time.
+        """
+        since = None if self.read_until < 0 else float(np.nextafter(self.read_until, np.inf))
+        found = log.columns(since=since, until=until, model=self.model)
+        strata = self._strata(found)
+        own = {name: _column(found, name) for name in OF_CHECKPOINT}
+        other = {name: _column(found, name) for name in ("tokens", "finish_reason", "task")}
+        judged = np.char.add(np.char.add(found.checkpoint.astype(np.str_), "|"), strata)
+        alarms = self.watch.update(found.time, own, within=judged)
+        alarms += self.watch.update(found.time, other, within=strata)
+        if len(found):
+            self.read_until = float(found.time[-1])
+        alarms = sorted(alarms, key=lambda alarm: alarm.time) + self._labels(log)
+        return [self._tell(log, alarm) for alarm in alarms]
+
+    def _strata(self, found: LogColumns) -> Any:
+        if self.within == HOUR:
+            return (found.time // 3600 % 24).astype(np.int64).astype(np.str_)
+        return (found.tag(self.within) if self.within else np.full(len(found), "")).astype(np.str_)
+
+    def _labels(self, log: ScoreLog) -> list[Alarm]:
+        times, score, label = self._labelled(log)
+        new = times > self.labels_until
+        self.labels_until = float(max([self.labels_until, *times[new].tolist()]))
+        return self.watch.update_labels(times[new], score[new], label[new])
+
+    def _labelled(self, log: ScoreLog) -> tuple[Floats, Floats, Floats]:
+        """Times of the labels that count, and scores and labels of their answers, in the order of these times."""
+        came = {one.request_id: one.time or 0.0 for one in log.current_labels()}
+        found = log.columns(model=self.model, labelled=True, ids=True)
+        times = np.array([came.get(str(name), np.nan) for name in found.request_id.tolist()], dtype=np.float64)
+        order = np.argsort(times, kind="stable")[: int(np.isfinite(times).sum())]
+        return times[order], found.score[order], found.label[order]
+
+    def _tell(self, log: ScoreLog, alarm: Alarm) -> dict[str, Any]:
+        """Stores the alarm, with a picture of the stream up to it."""
+        if alarm.stream == LABEL:
+            times, score, label = self._labelled(log)
+            values: Any = label - score
+        else:
+            found = log.columns(model=self.model, until=float(np.nextafter(alarm.time, np.inf)))
+            times, values = found.time, _column(found, alarm.stream)
+        details: Mapping[str, Any] = {
+            **asdict(alarm),
+            **asdict(measure_move(alarm, times, values)),
+            "text": alarm.text,
+            "model": self.model,
+            "picture": draw_alarm(alarm, times, values),
+        }
+        stored: dict[str, Any] = plain(details)
+        log.event(DRIFT, stored, time=alarm.time)
+        return stored
+
+
+def open_watch(
+    path: Path, *, model: str | None = None, within: str | None = None, batch: int | None = None
+) -> LogWatch:
+    """Returns the watch that the file holds, or a new one of these settings where there is no file.
+
+    Raises `RecordError` where the file's watch has other settings than those given, None being none.
+    """
+    if not path.exists():
+        if not path.parent.is_dir():
+            raise RecordError(f"{path} cannot be written; expected a file in a folder that exists")
+        return LogWatch(DriftWatch(batch=batch or 1), model, within or "")
+    found = LogWatch.load(path)
+    asked, there = (model, within, batch), (found.model, found.within, found.watch.batch)
+    for name, wanted, had in zip(("model", "within", "batch"), asked, there, strict=True):
+        if wanted is not None and wanted != had:
+            raise RecordError(f"{path} has watched with {name} {had!r}, and {wanted!r} was given: give another file")
+    return found
+
+
+def _column(found: LogColumns, name: str) -> Any:
+    values = getattr(found, name)
+    return values.astype(np.str_) if name in NAMES else values

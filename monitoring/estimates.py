@@ -1,0 +1,245 @@
+"""How many answers are right, with an interval: from scores alone, from scores and some labels, from labels alone.
+
+All three estimate the same: the share right among answers like these, of which N are logged and n are labelled.
+
+    scores    mean of the scores                                              trusts that scores are calibrated
+    powered   lambda * mean score of all + labelled mean of (y - lambda * score)            trusts the labels only
+    labelled  labelled mean of y                                                            trusts the labels only
+
+`powered` is prediction-powered inference with its tuned lambda (PPI++, Angelopoulos, Duchi and Zrnic 2023,
+arXiv:2311.01453): lambda is the slope of labels on scores, so that a score that says nothing costs nothing. A labelled
+mean weighs each label by 1 / propensity, the probability with which its answer was drawn to be labelled, and divides by
+the sum of these weights (Hajek). Where draws are independent of each other (Poisson sampling), its variance is
+
+    sum((1 - propensity) * weight^2 * residual^2) / sum(weight)^2 + variance(y) / N
+
+the first part for the answers that were not labelled, the second for the answers that were not asked. With equal
+weights this is the interval of the package `ppi-python` (`tests/test_estimates.py`); with unequal ones that package
+leaves the mean inside the residuals, and its interval is then too short or too wide. Besides, its import takes seconds
+and silences all warnings of the process, which a server cannot have.
+
+The normal interval of a share is too short for few labels. Two right and two wrong answers, of an average score and an
+average weight, are therefore added before the interval is computed (Agresti and Coull 1998 for plain shares).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import ceil, sqrt
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from metaprobe.records.errors import RecordError
+
+Floats = NDArray[np.float64]
+
+LEVEL = 0.95
+ADDED = 2
+"""Right answers, and as many wrong ones, that are added to the labels for the interval."""
+SCORES, POWERED, LABELLED, COUNTED = "scores", "powered", "labelled", "counted"
+CALIBRATED = "scores are calibrated on these answers; no label was asked"
+DRAWN = "labels are right, and answers were drawn for labels with the stored propensities"
+UNASKED = "labels are right, and the labelled answers are as good as drawn at random: no propensities are stored"
+NOTHING = "none: all answers were counted"
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A share in [0, 1] with its 95 % interval, and what has to be true for the interval to hold."""
+
+    value: float
+    """NaN where nothing is known; then `reason` says why."""
+    low: float
+    high: float
+    method: str
+    """`scores`, `powered`, `labelled` or `counted`."""
+    labels: int
+    """Labels that it uses."""
+    rows: int
+    """Answers that it is about."""
+    assumption: str
+    reason: str = ""
+    """Why there is no estimate, or why its interval cannot be halved; empty where there is nothing to say."""
+    next_halving: int | None = None
+    """Labels beyond those given that would halve the interval; None where no number of labels would."""
+
+    @property
+    def width(self) -> float:
+        return self.high - self.low
+
+    def complement(self) -> "Estimate":
+        """Returns the estimate of the other share: of wrong answers, where this is of right ones."""
+        return replace(self, value=1 - self.value, low=1 - self.high, high=1 - self.low)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Labelled:
+    """Answers of which some are labelled."""
+
+    score: Floats
+    """(N,): in [0, 1]; the mean of all stands in where there was no score."""
+    y: Floats
+    """(n,): labels of the answers that are used, in [0, 1]."""
+    predicted: Floats
+    """(n,): their scores."""
+    propensity: Floats
+    """(n,): in (0, 1]."""
+    assumption: str
+
+
+def estimate_accuracy(
+    score: ArrayLike, label: ArrayLike, propensity: ArrayLike | None = None, *, level: float = LEVEL
+) -> tuple[Estimate, Estimate, Estimate]:
+    """Returns the share of right answers in three ways: from scores, powered by scores, and from labels alone.
+
+    `score`, `label`, `propensity` (N,): NaN where there is none; labels are 0, 1, or the share of several judges. Where
+    some labels have a propensity, only these are used, for those that came unasked are of answers that somebody had a
+    reason to judge. Where none has, all are taken as drawn at random. Raises `RecordError` for what is no score, label
+    or propensity.
+    """
+    found = _checked(score, label, propensity)
+    return _from_scores(found, level), _from_labels(found, level, POWERED), _from_labels(found, level, LABELLED)
+
+
+def estimate_risk(
+    score: ArrayLike,
+    label: ArrayLike,
+    propensity: ArrayLike | None,
+    accepted: ArrayLike,
+    *,
+    level: float = LEVEL,
+) -> tuple[Estimate, Estimate, Estimate]:
+    """Returns the share of wrong answers among the accepted ones, in the same three ways. `accepted` (N,): bool."""
+    kept = np.asarray(accepted, dtype=np.bool_)
+    drawn = None if propensity is None else np.asarray(propensity, dtype=np.float64)[kept]
+    found = estimate_accuracy(np.asarray(score)[kept], np.asarray(label)[kept], drawn, level=level)
+    first, second, third = (one.complement() for one in found)
+    return first, second, third
+
+
+def estimate_share(flags: ArrayLike, *, level: float = LEVEL) -> Estimate:
+    """Returns the share of true values (N,), such as flags, with the interval of Agresti and Coull."""
+    values = np.asarray(flags, dtype=np.float64)
+    if not len(values):
+        return _nothing(COUNTED, 0, NOTHING, "there are no answers")
+    n = len(values) + 2 * ADDED
+    centre = (values.sum() + ADDED) / n
+    low, high = _ends(centre, centre * (1 - centre) / n, level)
+    return Estimate(float(values.mean()), low, high, COUNTED, 0, len(values), NOTHING)
+
+
+def name_weeks(time: ArrayLike) -> NDArray[np.str_]:
+    """Returns the ISO week, such as `2026-W48`, of each time (N,) in seconds since 1970, in UTC."""
+    days = np.asarray(time, dtype=np.float64).astype("datetime64[s]").astype("datetime64[D]")
+    unique, place = np.unique(days, return_inverse=True)
+    named = [f"{year}-W{week:02d}" for year, week, _ in (day.isocalendar() for day in unique.tolist())]
+    return np.array(named, dtype=np.str_)[place] if len(named) else np.zeros(0, dtype=np.str_)
+
+
+def estimate_parts(
+    part: Sequence[str] | NDArray[np.str_],
+    score: ArrayLike,
+    label: ArrayLike,
+    propensity: ArrayLike | None = None,
+    *,
+    level: float = LEVEL,
+) -> dict[str, tuple[Estimate, Estimate, Estimate]]:
+    """Returns the accuracy of each part, such as a model, a tag or a week, by the part's name (N,) of each answer.
+
+    Each interval holds for itself; of twenty parts one is expected to be off.
+    """
+    names, scores, labels = np.asarray(part), np.asarray(score), np.asarray(label)
+    drawn = None if propensity is None else np.asarray(propensity, dtype=np.float64)
+    found = {}
+    for name in np.unique(names).tolist():
+        rows = names == name
+        found[name] = estimate_accuracy(scores[rows], labels[rows], None if drawn is None else drawn[rows], level=level)
+    return found
+
+
+def _checked(score: ArrayLike, label: ArrayLike, propensity: ArrayLike | None) -> Labelled:
+    scores, labels = np.asarray(score, dtype=np.float64), np.asarray(label, dtype=np.float64)
+    drawn = np.full(len(scores), np.nan) if propensity is None else np.asarray(propensity, dtype=np.float64)
+    if not scores.shape == labels.shape == drawn.shape or scores.ndim != 1:
+        raise RecordError(
+            f"scores, labels and propensities have the shapes {scores.shape}, {labels.shape} and {drawn.shape}; "
+            "expected one of each an answer, NaN where there is none"
+        )
+    known = np.isfinite(labels)
+    for name, bad, expected in (
+        ("scores", (scores < 0) | (scores > 1), "in [0, 1], or NaN"),
+        ("labels", (labels < 0) | (labels > 1), "in [0, 1], or NaN"),
+        ("propensities", (drawn <= 0) | (drawn > 1), "above 0 and at most 1, or NaN"),
+    ):
+        if bad.any():
+            raise RecordError(f"{int(bad.sum())} of {len(scores)} {name} are not {expected}: mend them in the log")
+    mean = float(np.nanmean(scores)) if np.isfinite(scores).any() else 0.5
+    scores = np.where(np.isfinite(scores), scores, mean)
+    asked = known & np.isfinite(drawn)
+    used = asked if asked.any() else known
+    if asked.any():
+        left, assumption = int((known & ~asked).sum()), DRAWN
+        assumption += f"; {left} labels without one are left out" if left else ""
+    else:
+        drawn, assumption = np.full(len(scores), max(int(known.sum()), 1) / max(len(scores), 1)), UNASKED
+    return Labelled(scores, labels[used], scores[used], drawn[used], assumption)
+
+
+def _from_scores(found: Labelled, level: float) -> Estimate:
+    rows = len(found.score)
+    if not rows:
+        return _nothing(SCORES, 0, CALIBRATED, "there are no answers")
+    value = float(found.score.mean())
+    low, high = _ends(value, value * (1 - value) / rows, level)  # as if each answer were right by chance, at its score
+    return Estimate(value, low, high, SCORES, 0, rows, CALIBRATED)
+
+
+def _from_labels(found: Labelled, level: float, method: str) -> Estimate:
+    rows, n = len(found.score), len(found.y)
+    if not n:
+        return _nothing(method, rows, found.assumption, "there are no labels")
+    mean, weight = float(found.score.mean()), 1 / found.propensity
+    y = np.concatenate([found.y, np.repeat([0.0, 1.0], ADDED)])
+    f = np.concatenate([found.predicted, np.full(2 * ADDED, mean)])
+    w = np.append(weight, np.full(2 * ADDED, weight.mean()))
+    slope = _slope(y, f, w, float(found.score.var())) if method == POWERED else 0.0
+    residual = y - slope * f
+    centred = residual - w @ residual / w.sum()
+    # What is added stands for answers that were drawn as the others were, on average.
+    missing = np.append(1 - found.propensity, np.full(2 * ADDED, 1 - 1 / weight.mean()))
+    drawing = float((missing * w**2) @ centred**2 / w.sum() ** 2)
+    share = float(w @ y / w.sum())
+    answers = share * (1 - share) / (rows + 2 * ADDED)
+    low, high = _ends(float(slope * mean + w @ residual / w.sum()), drawing + answers, level)
+    value = slope * mean + float(weight @ (found.y - slope * found.predicted)) / weight.sum()
+    further = _next_halving(n + 2 * ADDED, rows + 2 * ADDED, drawing, answers)
+    reason = "" if further is not None else f"{rows} answers are too few: no number of labels halves the interval"
+    value = float(np.clip(value, 0, 1))
+    return Estimate(value, min(low, value), max(high, value), method, n, rows, found.assumption, reason, further)
+
+
+def _slope(y: Floats, f: Floats, w: Floats, spread: float) -> float:
+    """Returns lambda in [0, 1]: the slope of labels on scores, 0 where all scores are the same."""
+    if not spread > 1e-12:
+        return 0.0
+    together = w @ ((y - w @ y / w.sum()) * (f - w @ f / w.sum())) / w.sum()
+    return float(np.clip(together / spread, 0, 1))
+
+
+def _ends(centre: float, variance: float, level: float) -> tuple[float, float]:
+    half = NormalDist().inv_cdf((1 + level) / 2) * sqrt(max(variance, 0.0))
+    return max(centre - half, 0.0), min(centre + half, 1.0)
+
+
+def _next_halving(n: int, rows: int, drawing: float, answers: float) -> int | None:
+    """Returns the further labels that bring `drawing + answers` to a quarter; `drawing` goes with 1/n - 1/rows."""
+    wanted = (drawing + answers) / 4 - answers
+    if wanted <= 0 or n >= rows:
+        return None
+    left = (1 / n - 1 / rows) * wanted / drawing
+    return max(ceil(1 / (left + 1 / rows)) - n, 1)
+
+
+def _nothing(method: str, rows: int, assumption: str, reason: str) -> Estimate:
+    return Estimate(np.nan, np.nan, np.nan, method, 0, rows, assumption, reason)

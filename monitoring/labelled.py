@@ -1,0 +1,116 @@
+"""Scores with the labels that came back for them, from a score log or from a file."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.monitoring.log import ScoreLog
+from metaprobe.records.errors import RecordError
+
+Floats = NDArray[np.float64]
+NAMES = ("score", "label", "propensity", "time", "model", "group")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LabelledScores:
+    """Answers with a score and a label. Every field has an entry for each, in the order of their times."""
+
+    score: Floats
+    """In [0, 1], as the checkpoint gave it."""
+    label: Floats
+    """1 right, 0 wrong, or the share of several judges."""
+    propensity: Floats
+    """With which the answer was drawn for a label; NaN where it was not drawn."""
+    time: Floats
+    """Seconds since 1970 when the answer ended; 0 where it is not known."""
+    model: NDArray[np.str_]
+    group: NDArray[np.str_]
+    """What belongs together, such as answers to one question; of a log each answer by itself."""
+
+    def __len__(self) -> int:
+        return len(self.score)
+
+    @property
+    def y(self) -> NDArray[np.int64]:
+        """Right or wrong, 1 or 0: what most judges said, and right where they were divided."""
+        return (self.label >= 0.5).astype(np.int64)
+
+    def rows(self, chosen: NDArray[Any]) -> "LabelledScores":
+        """The chosen answers, by index or by mask."""
+        return LabelledScores(**{name: getattr(self, name)[chosen] for name in NAMES})
+
+
+def labelled_of_log(
+    log: ScoreLog,
+    *,
+    checkpoint: str,
+    model: str | None = None,
+    since: float | None = None,
+    until: float | None = None,
+) -> LabelledScores:
+    """Returns the answers of a log that the checkpoint of this digest scored, and that have a label.
+
+    Raises `RecordError` where there are none, and says whose labels there are.
+    """
+    found = log.columns(since=since, until=until, model=model, labelled=True, ids=True)
+    labelled = np.isfinite(found.score) & np.isfinite(found.label)
+    mine = labelled & (found.checkpoint == checkpoint)
+    if not mine.any():
+        others = sorted({str(name)[:16] for name in found.checkpoint[labelled]})
+        raise RecordError(
+            f"the log holds no labelled answer that checkpoint {checkpoint[:16]} scored; labelled are "
+            f"{int(labelled.sum())} answers{' of checkpoints ' + ', '.join(others) if others else ''}: give the "
+            "checkpoint that is in service, or label answers first (`metaprobe sample`, `metaprobe feedback`)"
+        )
+    return LabelledScores(
+        score=found.score[mine],
+        label=found.label[mine],
+        propensity=found.propensity[mine],
+        time=found.time[mine],
+        model=found.model[mine].astype(np.str_),
+        group=found.request_id[mine].astype(np.str_),
+    )
+
+
+def read_labelled(path: Path) -> LabelledScores:
+    """Returns the answers of a file of JSON lines `{"score", "label", "propensity", "time", "model", "group"}`.
+
+    All but the first two may be absent. Lines without a label are passed over. Raises `RecordError`, with the line's
+    number, for one that cannot be read.
+    """
+    rows = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+            if not isinstance(row, dict):
+                raise TypeError("it is no object")
+            if row.get("label") is not None:
+                rows.append(_read_row(row, number))
+        except (TypeError, ValueError) as error:
+            raise RecordError(
+                f'{path}, line {number}: {error}; expected {{"score": 0.83, "label": 1}}, with "propensity" where the '
+                "answer was drawn for a label"
+            ) from error
+    if not rows:
+        raise RecordError(f'{path} holds no line with a score and a label; expected {{"score": 0.83, "label": 1}}')
+    columns = zip(*sorted(rows, key=lambda row: row[3]), strict=True)
+    return LabelledScores(**{name: np.array(column) for name, column in zip(NAMES, columns, strict=True)})
+
+
+def _read_row(row: Mapping[str, Any], number: int) -> tuple[float, float, float, float, str, str]:
+    propensity = row.get("propensity")
+    values = [row.get("score"), row["label"], 1.0 if propensity is None else propensity, row.get("time", 0.0)]
+    if any(isinstance(value, str) or value is None for value in values):
+        raise TypeError("score, label, propensity and time must be numbers")
+    score, label, drawn, time = (float(value) for value in values)
+    if not (0 <= score <= 1 and 0 <= label <= 1 and 0 < drawn <= 1):
+        raise ValueError(f"score {score:g}, label {label:g} and propensity {drawn:g} must lie in [0, 1]")
+    known = float("nan") if propensity is None else drawn
+    return score, label, known, time, str(row.get("model", "")), str(row.get("group", f"line-{number}"))

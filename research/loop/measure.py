@@ -1,0 +1,235 @@
+"""The loop in production on replayed real answers with planted shifts, into docs/measured/loop.json.
+
+    python -m research.loop.measure estimates --data DATA    # coverage, and labels that scores spare: 2 minutes
+    python -m research.loop.measure recalibration --data DATA
+    python -m research.loop.measure drift --data DATA        # some 20 minutes of one core
+    python -m research.loop.page
+
+A replay draws answers from a pool of recorded ones with replacement, so the truth is the pool's share right. Labels are
+those of the recorded answers. No recorded store holds answers of a quantised model, so that shift is not among them.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import ks_2samp
+
+from metaprobe.eval.metrics.calibration import debiased_ece, ece
+from metaprobe.eval.plain import plain
+from metaprobe.monitoring.drift import LABEL, DriftWatch
+from metaprobe.monitoring.estimates import estimate_accuracy
+from metaprobe.training.common.calibrators import sigmoid
+from metaprobe.training.quality.adapt import fit_scale
+from research.loop.worlds import Floats, Traffic, World, build_worlds, read_consistency
+
+ROOT = Path(__file__).parent.parent.parent
+MEASURED = ROOT / "docs" / "measured" / "loop.json"
+REPLAYS, ANSWERS = 200, 1500
+LABELS = (20, 100, 300)
+FLOOR = 0.15
+"""Added to the wish for a label, so that sure answers are drawn as well."""
+RECALIBRATED = (50, 100, 200)
+DAY, REFERENCE, BEFORE, AFTER = 100, 500, 2000, 3000
+"""Answers a day; of the baselines' reference; before and after the change."""
+LABELLED = 0.1
+"""Share of answers that are labelled where labels are watched."""
+P_VALUE, PSI = 0.05, 0.2
+"""At which the baselines ring, as is usual."""
+
+
+@click.group()
+def main() -> None:
+    """Measure the loop."""
+
+
+data_option = click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), required=True)
+
+
+@main.command()
+@data_option
+def estimates(data: Path) -> None:
+    """Coverage of 95 % intervals over replays, and labels that a powered estimate needs beside a plain mean."""
+    rows = []
+    for world in build_worlds(ROOT, data):
+        for when, pool in (("before", world.before), ("after", world.after)):
+            for labels in LABELS:
+                for active in (False, True):
+                    found = _covered(pool.score, pool.y, labels, active=active)
+                    rows.append({"world": world.name, "shift": world.shift, "when": when, **found})
+        click.echo(world.shift, err=True)
+    spared = [
+        {"predictor": name, **_covered(score, y, 200, active=active)}
+        for name, score, y in _predictors(data)
+        for active in (False, True)
+    ]
+    _keep("estimates", {"coverage": rows, "spared": spared, "replays": REPLAYS, "answers": ANSWERS})
+
+
+def _predictors(data: Path) -> Iterator[tuple[str, Floats, NDArray[np.int64]]]:
+    for name, score, y in read_consistency(data):
+        yield f"agreement of ten samples, {name}", score, y
+    world = next(build_worlds(ROOT, data))
+    yield "log-probabilities, 57 task families, 0.5B coder", world.before.score, world.before.y
+    yield "the same scores, shuffled: useless", np.random.default_rng(0).permutation(world.before.score), world.before.y
+
+
+def _covered(score: Floats, y: NDArray[np.int64], labels: int, *, active: bool) -> dict[str, Any]:
+    """Coverage of the three intervals, and mean squared widths beside those of a plain mean of uniformly drawn ones."""
+    rng, truth = np.random.default_rng([labels, active]), float(y.mean())
+    held, widths, plain_width = np.zeros(3), np.zeros(3), 0.0
+    for _ in range(REPLAYS):
+        rows = rng.integers(len(y), size=ANSWERS)
+        s, right = score[rows], y[rows].astype(float)
+        wish = FLOOR + np.sqrt(s * (1 - s)) if active else np.ones(ANSWERS)
+        propensity = np.minimum(labels * wish / wish.sum(), 1)
+        asked = rng.random(ANSWERS) < propensity
+        found = estimate_accuracy(s, np.where(asked, right, np.nan), np.where(asked, propensity, np.nan))
+        held += [one.low <= truth <= one.high for one in found]
+        widths += [one.width**2 for one in found]
+        even = rng.random(ANSWERS) < labels / ANSWERS
+        plain_width += estimate_accuracy(s, np.where(even, right, np.nan))[2].width ** 2
+    names = ("scores", "powered", "labelled")
+    return {
+        "labels": labels,
+        "drawn": "active" if active else "uniform",
+        "share_right": truth,
+        "squared_correlation": float(np.corrcoef(score, y)[0, 1] ** 2),
+        "coverage": dict(zip(names, (held / REPLAYS).tolist(), strict=True)),
+        "labels_needed": float(widths[1] / plain_width),
+    }
+
+
+@main.command()
+@data_option
+def recalibration(data: Path) -> None:
+    """Calibration error after the shift, before and after recalibration by so many labels."""
+    rows = []
+    for world in build_worlds(ROOT, data):
+        pool, test = world.after.rows(world.after.half), world.after.rows(~world.after.half)
+        rng, found = np.random.default_rng(0), {}
+        for labels in RECALIBRATED:
+            errors = []
+            for _ in range(REPLAYS):
+                some = rng.choice(len(pool), size=min(labels, len(pool)), replace=False)
+                errors.append(_errors(_moved(pool.rows(some), test.score), test.y))
+            found[labels] = np.median(np.array(errors), axis=0).tolist()
+        before = _errors(test.score, test.y)
+        rows.append({"world": world.name, "shift": world.shift, "answers": len(test), "before": before, "after": found})
+        click.echo(world.shift, err=True)
+    _keep("recalibration", {"rows": rows, "replays": REPLAYS})
+
+
+def _moved(labelled: Traffic, score: Floats) -> Floats:
+    """What `recalibrate` makes of scores."""
+    fit = fit_scale(_log_odds(labelled.score), labelled.y, np.full(len(labelled), "m"))
+    return sigmoid(fit.weights[0] * _log_odds(score) + fit.rates.mean)
+
+
+def _log_odds(score: Floats) -> Floats:
+    p = np.clip(score, 1e-6, 1 - 1e-6)
+    return np.log(p) - np.log1p(-p)
+
+
+def _errors(score: Floats, y: NDArray[np.int64]) -> list[float]:
+    """ECE by its definition, and freed of the noise of its bins."""
+    return [float(np.asarray(ece(y, score))), float(np.asarray(debiased_ece(y, score)))]
+
+
+@main.command()
+@data_option
+@click.option("--replays", default=REPLAYS, show_default=True, type=click.IntRange(1))
+def drift(data: Path, replays: int) -> None:
+    """False alarms over whole streams, and answers until the alarm, beside KS per day and PSI."""
+    rows = []
+    for world in build_worlds(ROOT, data):
+        found = {name: _rung(world, way, replays) for name, way in WAYS.items()}
+        rows.append({"world": world.name, "shift": world.shift, "ways": found})
+        click.echo(world.shift, err=True)
+    told = {"replays": replays, "before": BEFORE, "after": AFTER, "day": DAY, "reference": REFERENCE}
+    _keep("drift", {"rows": rows, **told, "labelled": LABELLED})
+
+
+def _rung(world: World, way: Callable[[Traffic, int], float], replays: int) -> dict[str, Any]:
+    """`way` returns at which answer it rang first, infinity for never."""
+    false, delays = 0, []
+    for seed in range(replays):
+        rng = np.random.default_rng(seed)
+        quiet = world.before.rows(rng.integers(len(world.before), size=BEFORE + AFTER))
+        false += np.isfinite(way(quiet, seed))
+        after = world.after.rows(rng.integers(len(world.after), size=AFTER))
+        at = way(_joined(quiet.rows(np.arange(BEFORE)), after), seed)
+        if at >= BEFORE:
+            delays.append(at - BEFORE)
+    known = np.array(delays)
+    return {
+        "false_alarms": false / replays,
+        "found": float(np.mean(np.isfinite(known))) if len(known) else None,
+        "delay": plain(float(np.median(known))) if len(known) else None,
+        "judged": len(known),
+    }
+
+
+def _joined(first: Traffic, second: Traffic) -> Traffic:
+    names = ("score", "y", "tokens", "task", "half")
+    return Traffic(*(np.concatenate([getattr(first, name), getattr(second, name)]) for name in names))
+
+
+def _watch(traffic: Traffic, seed: int) -> float:
+    """Score, length, mix of tasks, and labels of a tenth of the answers."""
+    watch, time = DriftWatch(("score", "tokens", "task", LABEL), seed=seed), np.arange(len(traffic), dtype=np.float64)
+    labelled = np.random.default_rng(seed).random(len(traffic)) < LABELLED
+    rang = np.inf
+    for start in range(0, len(traffic), DAY):
+        part = slice(start, start + DAY)
+        values = {"score": traffic.score[part], "tokens": traffic.tokens[part], "task": traffic.task[part]}
+        rows = np.arange(start, start + DAY)[labelled[part]]
+        alarms = watch.update(time[part], values)
+        alarms += watch.update_labels(time[rows], traffic.score[rows], traffic.y[rows])
+        if alarms:
+            rang = min(alarm.time for alarm in alarms)
+            break
+    return rang
+
+
+def _ks(traffic: Traffic, seed: int) -> float:
+    """Each day's scores and lengths against the reference, at 5 % together."""
+    for start in range(REFERENCE, len(traffic), DAY):
+        part = slice(start, start + DAY)
+        for values in (traffic.score, traffic.tokens):
+            if ks_2samp(values[:REFERENCE], values[part]).pvalue < P_VALUE / 2:
+                return float(start + DAY - 1)
+    return np.inf
+
+
+def _psi(traffic: Traffic, seed: int) -> float:
+    """The population stability index of each day, in ten bins of the reference."""
+    for start in range(REFERENCE, len(traffic), DAY):
+        part = slice(start, start + DAY)
+        for values in (traffic.score, traffic.tokens):
+            edges = np.unique(np.quantile(values[:REFERENCE], np.linspace(0, 1, 11)[1:-1]))
+            counts = [
+                np.bincount(np.searchsorted(edges, x), minlength=len(edges) + 1)
+                for x in (values[:REFERENCE], values[part])
+            ]
+            p, q = ((count + 0.5) / (count.sum() + 0.5 * len(count)) for count in counts)
+            if float(np.sum((q - p) * np.log(q / p))) > PSI:
+                return float(start + DAY - 1)
+    return np.inf
+
+
+WAYS: dict[str, Callable[[Traffic, int], float]] = {"watch": _watch, "ks": _ks, "psi": _psi}
+
+
+def _keep(name: str, found: dict[str, Any]) -> None:
+    stored = json.loads(MEASURED.read_text(encoding="utf-8")) if MEASURED.exists() else {}
+    stored[name] = found
+    MEASURED.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""How the page is served, and who answers on it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from metaprobe.records.errors import RecordError
+from metaprobe.serving.http.settings import is_loopback
+
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
+API = "openai:"
+DEFAULT_PLACE = "the address in OPENAI_BASE_URL, or OpenAI"
+ANYONE = "every module"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPlace:
+    """A model as the page names it."""
+
+    part: str
+    """The stage or agent that it answers for; `every module` for the default."""
+    name: str
+    place: str
+    """The address that texts are sent to; empty for a model on this machine."""
+    weak: bool = False
+    """Whether it is too small to teach anybody."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssistSettings:
+    """One page. Raises `RecordError` where others than this machine could reach it without being named."""
+
+    sessions: Path
+    """The file that holds texts, versions, turns and studies."""
+    models: tuple[ModelPlace, ...] = ()
+    host: str = "127.0.0.1"
+    port: int = 8090
+    """0 takes a free one."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Further names under which the page may be asked for, such as that of a proxy which asks for a password."""
+    study: bool = False
+    """Whether the page runs a study: conditions hidden, in balanced order, and a survey at the end."""
+    max_body_bytes: int = 4 << 20
+    """Of a request; 50,000 words are about 300 kB."""
+    names: frozenset[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        if not is_loopback(self.host):
+            raise RecordError(
+                f"host is {self.host!r}: the page has no password, so it listens on this machine only (127.0.0.1). For "
+                "others, put a proxy with a login in front of it, and name the proxy's host with --allow-host"
+            )
+        if not 0 <= self.port < 65536:
+            raise RecordError(f"port is {self.port}; expected 0 to 65535")
+        names = {*LOOPBACK_NAMES, self.host, *self.allowed_hosts}
+        object.__setattr__(self, "names", frozenset(name.lower() for name in names))
+
+
+def places_of(named: dict[str, str], weak: Sequence[str]) -> tuple[ModelPlace, ...]:
+    """Returns the models of `parse_models` as the page names them. `weak`: names of models too small to teach."""
+    return tuple(
+        ModelPlace(part or ANYONE, *_name_and_place(spec), weak=spec in weak) for part, spec in sorted(named.items())
+    )
+
+
+def _name_and_place(spec: str) -> tuple[str, str]:
+    """The model's name, and the address without what could be a secret in it."""
+    if not spec.startswith(API):
+        return Path(spec).name or spec, ""
+    name, _, url = spec.removeprefix(API).partition("@")
+    parts = urlsplit(url)
+    return name, f"{parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}" if url else DEFAULT_PLACE

@@ -1,0 +1,269 @@
+"""Verdicts inside an engine's own server: an ASGI middleware, so that no request goes through a proxy.
+
+    METAPROBE_CHECKPOINT=my/checkpoint vllm serve MODEL --middleware metaprobe.serving.http.middleware.VerdictMiddleware
+
+Any ASGI application with `/v1/chat/completions` takes it. It is set up by environment variables, for engines make it
+without arguments.
+"""
+
+import asyncio
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from metaprobe.probes.quality import QualityPredictor
+from metaprobe.records.errors import RecordError
+from metaprobe.routing.gate import StreamingGate
+from metaprobe.serving.gating import Gates
+from metaprobe.serving.http.aside import aside
+from metaprobe.serving.http.headers import REASON
+from metaprobe.serving.http.metrics import Metrics
+from metaprobe.serving.http.refusal import Refusal
+from metaprobe.serving.http.scorer import Scorer
+from metaprobe.serving.http.settings import Settings
+from metaprobe.serving.http.streamed_answer import ScoredStream
+from metaprobe.serving.http.whole_answer import with_own_verdict
+from metaprobe.serving.http.wire import ChatRequest, asked
+
+CHAT = "/v1/chat/completions"
+REFUSED = (400, 403, 422)
+"""Statuses with which a server may refuse log-probabilities; the request is then put to it again as it came."""
+VARIABLES = {
+    "METAPROBE_CHECKPOINT": "checkpoint",
+    "METAPROBE_SHA256": "sha256",
+    "METAPROBE_GATE": "gate",
+    "METAPROBE_GATE_SHA256": "gate_sha256",
+    "METAPROBE_GATE_STOP": "gate_stop",
+    "METAPROBE_GATE_ESCALATE": "gate_escalate",
+    "METAPROBE_GATE_FINISH_REASON": "gate_finish_reason",
+    "METAPROBE_ON_MISMATCH": "on_mismatch",
+}
+"""Environment variable -> the setting of `metaprobe serve` that it is."""
+NUMBERS = ("gate_stop", "gate_escalate")
+HERE = "http://127.0.0.1/v1"
+"""The application is its own upstream."""
+
+
+def settings_of(environment: Mapping[str, str]) -> Settings:
+    """The settings that these variables give. Raises `RecordError` for one that cannot be meant."""
+    given: dict[str, Any] = {VARIABLES[name]: value for name, value in environment.items() if name in VARIABLES}
+    for name in NUMBERS:
+        if name in given:
+            try:
+                given[name] = float(given[name])
+            except ValueError as error:
+                raise RecordError(f"{name} is {given[name]!r}; expected a share between 0 and 1") from error
+    return Settings(**{"checkpoint": "bundled:quality", **given, "upstream": HERE, "auth": False})
+
+
+class VerdictMiddleware:
+    """Puts a verdict under `metaprobe` into every chat completion of the application inside, streamed or whole.
+
+    Log-probabilities are asked for where the caller did not, and taken out again. Where the settings name a gate, a
+    streamed answer that begins badly is ended, and the application hears that its caller is gone. Whatever else comes
+    or goes, errors included, passes as it is.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        settings: Settings | None = None,
+        predictor: QualityPredictor | None = None,
+        gates: Gates | None = None,
+    ) -> None:
+        """Without `settings` those of the environment; `predictor` and `gates` in place of those the settings name."""
+        self._app = app
+        self._settings = settings = settings or settings_of(os.environ)
+        on_mismatch: Any = "note" if settings.on_mismatch == "warn" else settings.on_mismatch
+        if predictor is None:
+            predictor = QualityPredictor.load(settings.checkpoint, sha256=settings.sha256, on_mismatch=on_mismatch)
+        if gates is None and settings.gate is not None:
+            gates = StreamingGate.load(
+                settings.gate,
+                stop=settings.gate_stop,
+                escalate=settings.gate_escalate,
+                sha256=settings.gate_sha256,
+                on_mismatch=on_mismatch,
+            )
+        self._gates = gates
+        self._scorer = Scorer(predictor, Metrics(), max_tokens=settings.max_scored_tokens)
+        self._top = settings.top_logprobs if self._scorer.uses_top else 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers one request, as ASGI has it."""
+        if scope["type"] != "http" or scope["method"] != "POST" or not scope["path"].endswith(CHAT):
+            await self._app(scope, receive, send)
+            return
+        body, whole = await _read(receive, self._settings.max_body_bytes)
+        question = self._question(body) if whole and _is_json(scope) else None
+        if question is None:
+            await self._app(scope, _again(body, whole, receive), send)
+            return
+        answer = _Answer(self, question, send)
+        await self._app(_with_length(scope, question.sent), answer.receive_after(question.sent, receive), answer.take)
+        if answer.refused:
+            # Perhaps what the caller did not ask for was refused: log-probabilities, or alternatives.
+            refused = f"the server refused to give log-probabilities (status {answer.refused})"
+            again = _Answer(self, question, send, refused="" if question.wants_logprobs else refused)
+            await self._app(_with_length(scope, body), again.receive_after(body, receive), again.take)
+
+    def _question(self, body: bytes) -> ChatRequest | None:
+        try:
+            return asked(body, top_logprobs=self._top)
+        except Refusal:
+            return None  # the application says best what is wrong with it
+
+    def stream(self, question: ChatRequest, refused: str) -> ScoredStream:
+        """What reads a streamed answer along."""
+        return ScoredStream(
+            self._scorer,
+            question,
+            self._gates,
+            gated_reason=self._settings.gate_finish_reason,
+            max_bytes=self._settings.max_answer_bytes,
+            no_logprobs=refused,
+        )
+
+    async def whole(self, body: bytes, question: ChatRequest, refused: str) -> tuple[bytes, str]:
+        """An answer that came whole, with its verdict; else as it came, and why."""
+        return await aside(len(body), partial(with_own_verdict, self._scorer, body, question, refused))
+
+
+@dataclass(slots=True)
+class _Body:
+    """What has come of an answer that is passed on when it is whole."""
+
+    start: Message
+    parts: list[bytes]
+
+
+class _Answer:
+    """One answer of the application on its way to the caller."""
+
+    def __init__(self, owner: VerdictMiddleware, question: ChatRequest, send: Send, refused: str | None = None) -> None:
+        """`refused`: None while the application may still refuse what was added to the request."""
+        self._owner, self._question, self._send = owner, question, send
+        self._why_none = refused or ""
+        self._may_refuse = refused is None and question.changed
+        self.refused = 0
+        """The status with which the application refused; nothing of that answer was sent."""
+        self._stream: ScoredStream | None = None
+        self._body: _Body | None = None
+        self._ended = asyncio.Event()
+        """Set when the gate has ended the answer."""
+
+    def receive_after(self, body: bytes, receive: Receive) -> Receive:
+        """What the application receives: this body, then what the caller does, and that it is gone once the gate has
+        ended the answer."""
+        told = False
+
+        async def received() -> Message:
+            nonlocal told
+            if not told:
+                told = True
+                return {"type": "http.request", "body": body, "more_body": False}
+            return await _first(receive, self._ended)
+
+        return received
+
+    async def take(self, message: Message) -> None:
+        """Takes in a message of the application, and sends what is to be sent now."""
+        if self.refused or self._ended.is_set():
+            return
+        if message["type"] == "http.response.start":
+            await self._begin(message)
+        elif self._stream is not None and message["type"] == "http.response.body":
+            await self._pass(self._stream, message)
+        elif self._body is not None and message["type"] == "http.response.body":
+            await self._gather(self._body, message)
+        else:
+            await self._send(message)
+
+    async def _begin(self, start: Message) -> None:
+        status, kind = start["status"], Headers(raw=list(start.get("headers", ()))).get("content-type", "").lower()
+        if status in REFUSED and self._may_refuse:
+            self.refused = status
+        elif status == 200 and kind.startswith("text/event-stream"):
+            self._stream = self._owner.stream(self._question, self._why_none)
+            await self._send(start)
+        elif status == 200 and kind.startswith("application/json"):
+            self._body = _Body(start, [])
+        else:
+            await self._send(start)
+
+    async def _pass(self, stream: ScoredStream, message: Message) -> None:
+        out = stream.feed(message.get("body", b""))
+        if stream.action:
+            self._ended.set()
+        last = self._ended.is_set() or not message.get("more_body", False)
+        if last:
+            out += stream.end()
+        if out or last:
+            await self._send({"type": "http.response.body", "body": out, "more_body": not last})
+
+    async def _gather(self, held: _Body, message: Message) -> None:
+        held.parts.append(message.get("body", b""))
+        if message.get("more_body", False):
+            return
+        body, reason = await self._owner.whole(b"".join(held.parts), self._question, self._why_none)
+        headers = MutableHeaders(raw=list(held.start.get("headers", ())))
+        headers["content-length"] = str(len(body))
+        if reason:
+            headers[REASON] = reason
+        await self._send({**held.start, "headers": headers.raw})
+        await self._send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+async def _read(receive: Receive, limit: int) -> tuple[bytes, bool]:
+    """The request's body, and whether it is whole: one above `limit` is read no further, one that broke off ends."""
+    parts: list[bytes] = []
+    size, more = 0, True
+    while more and size <= limit:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return b"".join(parts), False
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        more = message.get("more_body", False)
+    return b"".join(parts), not more
+
+
+async def _first(receive: Receive, ended: asyncio.Event) -> Message:
+    """What the caller does next, or that it is gone where the answer was ended before."""
+    waiting = [asyncio.ensure_future(receive()), asyncio.ensure_future(ended.wait())]
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        return {"type": "http.disconnect"} if ended.is_set() else await waiting[0]  # type: ignore[return-value]
+    finally:
+        for task in waiting:
+            task.cancel()
+
+
+def _again(body: bytes, whole: bool, receive: Receive) -> Receive:
+    """What has been received, once more, then the rest."""
+    told = False
+
+    async def received() -> Message:
+        nonlocal told
+        if told:
+            return await receive()
+        told = True
+        return {"type": "http.request", "body": body, "more_body": not whole}
+
+    return received
+
+
+def _is_json(scope: Scope) -> bool:
+    return Headers(scope=scope).get("content-type", "").partition(";")[0].strip().lower() == "application/json"
+
+
+def _with_length(scope: Scope, body: bytes) -> Scope:
+    """The same request with a body of another length."""
+    headers = [(name, value) for name, value in scope["headers"] if name.lower() != b"content-length"]
+    return {**scope, "headers": [*headers, (b"content-length", str(len(body)).encode())]}

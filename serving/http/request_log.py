@@ -1,0 +1,152 @@
+"""What the server logs: an entry for each verdict, under the id that goes back to the caller with it."""
+
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+
+from metaprobe.monitoring.entry import Entry
+from metaprobe.monitoring.log import ScoreLog
+from metaprobe.records.openai_format import ParsedResponse
+from metaprobe.serving.http.metrics import Metrics
+from metaprobe.serving.http.refusal import Refusal
+from metaprobe.serving.http.settings import Settings
+from metaprobe.serving.http.wire import UNREADABLE, ChatRequest
+
+TAGS_HEADER = "x-metaprobe-tags"
+TAGS_METADATA = "metaprobe-tags"
+"""Key of a chat request's `metadata` that says the same as the header."""
+SCOPE_ID = "metaprobe.request_id"
+"""Where the guard leaves the request's id."""
+MAX_TAGS = 16
+
+_TAG = re.compile(r"\s*([A-Za-z0-9_.-]{1,64})\s*=\s*([^,=\x00-\x1f]{0,256}?)\s*")
+_Metadata = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLog:
+    """The log of one server."""
+
+    log: ScoreLog
+    settings: Settings
+    metrics: Metrics
+
+    def request(self, request: Request, question: ChatRequest | None = None) -> "RequestLog":
+        """What the answers to a request are logged by. Raises `Refusal` for tags that cannot be read."""
+        given = request.headers.get(TAGS_HEADER) or _in_metadata(question)
+        return RequestLog(
+            self,
+            request_id=str(request.scope.get(SCOPE_ID, "")),
+            tags=read_tags(given),
+            model="" if question is None else _text(question.fields.get("model")),
+            question=_asked(question) if self.settings.log_texts else None,
+        )
+
+
+class RequestLog:
+    """The answers to one request, as they are logged."""
+
+    def __init__(
+        self, server: ServerLog, *, request_id: str, tags: Mapping[str, str], model: str, question: str | None
+    ) -> None:
+        self._server = server
+        self._request_id = request_id
+        self._tags = tags
+        self._model = model
+        self._question = question
+        self._started = time.perf_counter()
+        self._answers = 0
+
+    def add(self, shown: dict[str, Any], answer: ParsedResponse | None, gate: Mapping[str, Any] | None = None) -> None:
+        """Logs a verdict, and puts the id under which it is logged into it.
+
+        `shown`: the verdict as the caller gets it. `answer`: what it is of, None where that cannot be read. `gate`:
+        what the gate did, where it ended the answer. Of several answers to one request the second has the id `ID:1`.
+        """
+        identity = f"{self._request_id}:{self._answers}" if self._answers else self._request_id
+        self._answers += 1
+        shown["request_id"] = identity
+        tokens = len(answer.logprobs) if answer else gate["tokens"] if gate else None
+        settings = self._server.settings
+        self._server.log.write(
+            Entry(
+                request_id=identity,
+                time=time.time(),
+                model=(answer.model if answer else "") or self._model,
+                checkpoint=shown["checkpoint"],
+                score=shown["score"],
+                flagged=shown["flagged"],
+                in_support=shown["in_support"],
+                critical=shown["critical"],
+                heads=shown["heads"],
+                reason=shown["reason"],
+                finish_reason=answer.finish_reason if answer else "",
+                action=gate["action"] if gate else "",
+                prompt_tokens=(answer.usage.prompt_tokens or None) if answer else None,
+                tokens=tokens,
+                latency_s=time.perf_counter() - self._started,
+                tags=self._tags,
+                logprobs=answer.logprobs if answer and settings.log_logprobs else None,  # type: ignore[arg-type]
+                question=self._question,
+                answer=answer.text if answer and settings.log_texts else None,
+            )
+        )
+        self._server.metrics.count_log(self._server.log.dropped, self._server.log.repeated)
+
+
+def read_tags(given: str) -> dict[str, str]:
+    """Tags as a caller writes them: `task=faq, prompt=v7`. Raises `Refusal` (400) for anything else."""
+    if not given.strip():
+        return {}
+    tags = {}
+    for part in given.split(","):
+        found = _TAG.fullmatch(part)
+        if found is None:
+            message = f"{TAGS_HEADER} is not NAME=VALUE, separated by commas, such as task=faq,prompt=v7"
+            raise Refusal(400, "invalid_tags", message)
+        tags[found[1]] = found[2]
+    if len(tags) > MAX_TAGS:
+        raise Refusal(400, "invalid_tags", f"{TAGS_HEADER} holds {len(tags)} tags; at most {MAX_TAGS} are kept")
+    return tags
+
+
+def _in_metadata(question: ChatRequest | None) -> str:
+    if question is None or "metadata" not in question.fields:
+        return ""
+    try:
+        held = msgspec.json.decode(question.fields["metadata"], type=_Metadata | None)
+    except UNREADABLE:
+        return ""  # what else it may be is the upstream's to judge
+    return str((held or {}).get(TAGS_METADATA, ""))
+
+
+def _asked(question: ChatRequest | None) -> str | None:
+    """The messages of a chat as text: one of the user alone as it is, several with the role before each."""
+    if question is None:
+        return None
+    try:
+        messages = msgspec.json.decode(question.fields["messages"], type=list[dict[str, Any]])
+    except (*UNREADABLE, KeyError):
+        return None
+    said = [(str(message.get("role", "")), _content(message.get("content"))) for message in messages]
+    if len(said) == 1 and said[0][0] == "user":
+        return said[0][1]
+    return "\n\n".join(f"{role}: {content}" for role, content in said)
+
+
+def _content(content: object) -> str:
+    if isinstance(content, list):
+        return "\n".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+    return content if isinstance(content, str) else ""
+
+
+def _text(raw: Any) -> str:
+    try:
+        return msgspec.json.decode(raw, type=str)
+    except (*UNREADABLE, TypeError):
+        return ""

@@ -1,0 +1,1 @@
+"""A page of this machine on which answers are labelled."""

@@ -1,0 +1,122 @@
+"""`metaprobe feedback` and `metaprobe sample`: labels into the score log, and whom to ask for more."""
+
+import time
+from pathlib import Path
+
+import click
+
+from metaprobe.terminal import Target
+
+FORMS = ("auto", "lines", "mlflow", "langfuse", "phoenix", "openai-evals")
+DAY = 86400.0
+
+log_option = click.option(
+    "--log", "where", required=True, metavar="LOG", help="The score log: a SQLite file, or the URL of a database."
+)
+
+
+@click.command(short_help="Labels from a file into the score log.")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@log_option
+@click.option(
+    "--from", "form", type=click.Choice(FORMS), default="auto", show_default=True, help="What FILE is of; see below."
+)
+@click.option("--name", default="", help="What was judged, where FILE holds labels of several kinds.")
+@click.option("--id", "id_key", default="", help="Where in a record the answer's id stands, such as metadata.id.")
+def feedback(file: Path, where: str, form: str, name: str, id_key: str) -> None:
+    """Put labels into the score log; of one answer the latest counts.
+
+    FILE is JSON lines or CSV with request_id, label (1, 0 or unsure; right and wrong will do), and if you like who and
+    time; or what MLflow (assessments of traces), Langfuse (scores), Phoenix (span annotations) or OpenAI's evals
+    (output items) give. The answer's id is looked for under request_id, also in the metadata, and else is the trace's
+    or span's.
+    """
+    from metaprobe.monitoring.label_files import read_label_file
+    from metaprobe.monitoring.log import ScoreLog
+
+    labels = read_label_file(file, form, name=name, id_key=id_key)
+    with ScoreLog.open(where) as log:
+        known = log.add_labels(labels)
+    right, wrong = sum(one.value == 1 for one in labels), sum(one.value == 0 for one in labels)
+    click.echo(f"stored {len(labels)} labels: {right} right, {wrong} wrong, {len(labels) - right - wrong} neither")
+    if known < len(labels):
+        click.echo(
+            f"{len(labels) - known} are of answers that the log does not hold; they count once it does", err=True
+        )
+
+
+@click.command(short_help="Draw answers from the score log to be labelled.")
+@log_option
+@click.option("--budget", type=click.IntRange(1), default=50, show_default=True, help="Answers to be labelled.")
+@click.option(
+    "--out",
+    type=Target(dir_okay=False, path_type=Path),
+    help="Write them as JSON lines, to be filled in and given to `metaprobe feedback`.",
+)
+@click.option("--page", is_flag=True, help="Show them on a page of this machine, to be labelled by keyboard.")
+@click.option("--port", default=0, type=click.IntRange(0, 65535), help="Of the page; 0 takes a free one.")
+@click.option("--who", default="", help="Whose labels these are, for the log.")
+@click.option("--sheet", default="", help="Take this sheet, drawn before, instead of drawing another.")
+@click.option("--days", type=click.FloatRange(0, min_open=True), help="Only answers of the last days.")
+@click.option("--model", help="Only answers of this model.")
+@click.option("--tag", "tags", multiple=True, metavar="NAME=VALUE", help="Only answers with this tag; repeatable.")
+@click.option(
+    "--floor",
+    default=0.25,
+    show_default=True,
+    type=click.FloatRange(0, 1, min_open=True),
+    help="Least propensity, as a share of what drawing all alike would give.",
+)
+@click.option("--seed", type=click.IntRange(0), help="Of the draw; without one, every draw is another.")
+def sample(
+    where: str,
+    budget: int,
+    out: Path | None,
+    page: bool,
+    port: int,
+    who: str,
+    sheet: str,
+    days: float | None,
+    model: str | None,
+    tags: tuple[str, ...],
+    floor: float,
+    seed: int | None,
+) -> None:
+    """Draw answers to be labelled, the doubtful ones more often, each with a propensity that the log keeps.
+
+    So estimates from their labels are unbiased. The sheet, or the page, shows questions and answers where the log has
+    them (serve --log-texts), and never the score.
+    """
+    from metaprobe.monitoring.log import ScoreLog
+    from metaprobe.monitoring.sampling import DrawnSheet, draw_sheet, sheet_rows
+    from metaprobe.monitoring.sheet_files import write_sheet
+
+    if out is None and not page:
+        raise click.UsageError("Missing option '--out' or '--page': where the answers are to be labelled.")
+    wanted = dict(_named(tag) for tag in tags)
+    since = None if days is None else time.time() - days * DAY
+    with ScoreLog.open(where) as log:
+        if sheet:
+            drawn = DrawnSheet(sheet, sheet_rows(log, sheet), 0, 0)
+        else:
+            drawn = draw_sheet(log, budget, since=since, model=model, tags=wanted, floor=floor, seed=seed)
+            beside = f"; {drawn.known} more drawn ones have labels already" if drawn.known else ""
+            click.echo(f"drew {len(drawn.rows)} of {drawn.candidates} answers{beside}", err=True)
+        if out is not None:
+            write_sheet(out, drawn.rows)
+        click.echo(f"sheet {drawn.name}")
+        if drawn.rows and all(row.answer is None for row in drawn.rows):
+            click.echo(
+                "the log holds no texts of these answers (serve --log-texts): look them up by their ids", err=True
+            )
+        if page:
+            from metaprobe.serving.labelling.page import label_on_page
+
+            label_on_page(log, drawn.rows, who=who, port=port, say=lambda said: click.echo(said, err=True))
+
+
+def _named(tag: str) -> tuple[str, str]:
+    name, equals, value = tag.partition("=")
+    if not equals or not name:
+        raise click.UsageError(f"--tag {tag!r} is not NAME=VALUE")
+    return name, value

@@ -1,0 +1,125 @@
+"""What a score log says of quality: `metaprobe estimate`, `drift`, `threshold`."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from metaprobe.terminal import CHECKPOINT, NEW_FILE
+
+if TYPE_CHECKING:
+    from metaprobe.monitoring.log import ScoreLog
+
+log_option = click.option(
+    "--log", "log", required=True, metavar="URL", help="The score log: a SQLite file, or a database's URL."
+)
+model_option = click.option("--model", help="Only answers of this model.")
+since_option = click.option(
+    "--since", type=click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S"]), help="Only answers from then on, in UTC."
+)
+
+
+@contextmanager
+def opened_log(url: str) -> Iterator["ScoreLog"]:
+    """The log, closed afterwards. A file that is not there is refused: what reads a log has no use for a new one."""
+    from metaprobe.monitoring.log import ScoreLog
+
+    file = Path(url.removeprefix("sqlite:///"))
+    if "://" not in str(url).removeprefix("sqlite:///") and not file.is_file():
+        raise click.UsageError(f"there is no score log {file}; expected one that `metaprobe serve --log` has written")
+    log = ScoreLog.open(url)
+    try:
+        yield log
+    finally:
+        log.close()
+
+
+def seconds(moment: datetime | None) -> float | None:
+    return None if moment is None else moment.replace(tzinfo=UTC).timestamp()
+
+
+@click.command(short_help="How many answers are right, with intervals.")
+@log_option
+@click.option("--by", metavar="PART", help="Also apart: by model, checkpoint, task, week, or a tag of that name.")
+@model_option
+@since_option
+def estimate(log: str, by: str | None, model: str | None, since: datetime | None) -> None:
+    """Accuracy, flagged share and risk among the accepted, one JSON object a line, with 95 % intervals.
+
+    Accuracy and risk come in three ways: from scores alone, powered by scores and labels, and from labels alone. Each
+    line says what it assumes, and how many more labels would halve its interval.
+    """
+    from metaprobe.monitoring.estimates_of_log import estimate_log
+
+    with opened_log(log) as opened:
+        columns = opened.columns(since=seconds(since), model=model)
+    for line in estimate_log(columns, by=by):
+        click.echo(json.dumps(line))
+
+
+@click.command(short_help="Whether answers are as they were.")
+@log_option
+@click.option("--state", type=NEW_FILE, required=True, help="File that holds what was seen; made where there is none.")
+@model_option
+@click.option("--within", metavar="TAG", help="Compare within a tag's values, or within 'hour' of the day.")
+@click.option("--batch", type=click.IntRange(1), help="Answers averaged into one value.  [default: 1]")
+@click.option("--lag", default=5.0, show_default=True, type=click.FloatRange(0), help="Seconds left for late entries.")
+def drift(log: str, state: Path, model: str | None, within: str | None, batch: int | None, lag: float) -> None:
+    """Reads what came into the log since the last call, and rings where it is not as before: one JSON line an alarm.
+
+    Each alarm is stored in the log as an event, with a picture. Over a whole stream, however often this is called, the
+    probability of a false alarm is at most 5 %, for answers whose order says nothing.
+    """
+    import time
+
+    from metaprobe.monitoring.drift_of_log import open_watch
+
+    watch = open_watch(state, model=model, within=within, batch=batch)
+    with opened_log(log) as opened:
+        alarms = watch.read(opened, until=time.time() - lag)
+    watch.save(state)
+    for alarm in alarms:
+        click.echo(json.dumps({name: value for name, value in alarm.items() if name != "picture"}))
+    if not alarms:
+        highest = max(watch.watch.evidence.items(), key=lambda pair: pair[1])
+        said = f"no alarm; most evidence {highest[1]:.2g} of {highest[0]}, rings at {watch.watch.threshold:g}"
+        click.echo(said, err=True)
+
+
+@click.command(short_help="A flag threshold that follows the labels.")
+@click.argument("checkpoint", type=CHECKPOINT)
+@log_option
+@click.option(
+    "--rate",
+    default=0.1,
+    show_default=True,
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    help="Share of the wrong answers that may pass unflagged.",
+)
+@click.option(
+    "--step", default=0.02, show_default=True, type=click.FloatRange(0, min_open=True), help="How fast it follows."
+)
+def threshold(checkpoint: str, log: str, rate: float, step: float) -> None:
+    """The threshold that labels of CHECKPOINT's answers have come to, as JSON, with what it has missed.
+
+    It begins at the checkpoint's own, and moves with each labelled wrong answer, in the order of the answers' times.
+    The share that it misses comes to the rate whatever the answers are; `bound` says how near it must be by now.
+    """
+    from metaprobe.monitoring.labelled import labelled_of_log
+    from metaprobe.monitoring.online_threshold import OnlineThreshold
+    from metaprobe.probes.quality import QualityPredictor
+
+    predictor = QualityPredictor.load(checkpoint)
+    follows = OnlineThreshold(0.5 if predictor.threshold is None else predictor.threshold, rate=rate, step=step)
+    with opened_log(log) as opened:
+        found = labelled_of_log(opened, checkpoint=predictor.checkpoint.digest)
+    rows = zip(found.score.tolist(), found.label.tolist(), found.propensity.tolist(), strict=True)
+    follows.observe_all(rows)
+    told: dict[str, Any] = {"threshold": follows.threshold, "wrong": follows.wrong}
+    known = follows.wrong > 0
+    told |= {"missed": follows.missed_share if known else None, "bound": follows.bound if known else None}
+    click.echo(json.dumps(told))

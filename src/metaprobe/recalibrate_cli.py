@@ -1,0 +1,54 @@
+"""`metaprobe recalibrate`: probabilities made right again from the labels of a log."""
+
+import time
+from datetime import datetime
+from pathlib import Path
+
+import click
+
+from metaprobe.monitor_cli import model_option, opened_log, seconds, since_option
+from metaprobe.terminal import CHECKPOINT, FILE, FOLDER, command_line, say_checkpoint, seed_option
+
+
+@click.command(short_help="The same predictor, its probabilities right again.")
+@click.argument("checkpoint", type=CHECKPOINT)
+@click.option("--log", metavar="URL", help="The score log whose labels to use; or --labels.")
+@click.option("--labels", type=FILE, help='JSON lines {"score": 0.83, "label": 1}, in place of a log.')
+@click.option("--out", type=FOLDER, required=True, help="Checkpoint folder to write.")
+@click.option("--sha256", help="Digest that the checkpoint must have.")
+@model_option
+@since_option
+@seed_option
+def recalibrate(
+    checkpoint: str,
+    log: str | None,
+    labels: Path | None,
+    out: Path,
+    sha256: str | None,
+    model: str | None,
+    since: datetime | None,
+    seed: int,
+) -> None:
+    """Give CHECKPOINT right probabilities by the labels of its scores, and new thresholds; nothing is trained.
+
+    It takes at least 20 labels of answers that this very checkpoint scored. The order of answers of one model stays as
+    it is. A threshold that so few labels cannot carry is left out, and the card says so.
+    """
+    from metaprobe.checkpoints import load_checkpoint
+    from metaprobe.monitoring.labelled import labelled_of_log, read_labelled
+    from metaprobe.training.quality.recalibrate import recalibrate_quality
+
+    if (log is None) == (labels is None):
+        raise click.UsageError("give either --log or --labels")
+    if labels is not None:
+        made = recalibrate_quality(
+            checkpoint, read_labelled(labels), out=out, sha256=sha256, seed=seed, command=command_line()
+        )
+        return say_checkpoint(made)
+    digest = load_checkpoint(checkpoint, sha256=sha256).digest
+    with opened_log(str(log)) as opened:
+        found = labelled_of_log(opened, checkpoint=digest, model=model, since=seconds(since))
+        made = recalibrate_quality(checkpoint, found, out=out, sha256=sha256, seed=seed, command=command_line())
+        details = {"from": digest, "to": made.digest, "labels": len(found), "path": str(out)}
+        opened.event("recalibrated", details, time=time.time())
+    return say_checkpoint(made)

@@ -1,0 +1,194 @@
+"""Estimates of accuracy: their intervals hold, also for few labels and for labels of answers that were chosen."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+from metaprobe.monitoring.estimates import (
+    LABELLED,
+    POWERED,
+    SCORES,
+    Estimate,
+    estimate_accuracy,
+    estimate_parts,
+    estimate_risk,
+    estimate_share,
+    name_weeks,
+)
+from metaprobe.records.errors import RecordError
+
+
+def answers(rng: np.random.Generator, n: int, *, told: float = 2.0) -> tuple[np.ndarray, np.ndarray]:
+    """Calibrated scores of n answers, and whether they are right; about 70 % are, whatever the scores tell."""
+    p = 1 / (1 + np.exp(-(0.9 + 0.15 * told + told * rng.normal(size=n))))
+    return p, (rng.random(n) < p).astype(float)
+
+
+def drawn(rng: np.random.Generator, p: np.ndarray, labels: float, *, active: bool) -> np.ndarray:
+    """Propensities of a draw of about so many labels; an active one prefers uncertain answers."""
+    wish = 0.1 + np.sqrt(p * (1 - p)) if active else np.ones(len(p))
+    return np.minimum(labels * wish / wish.sum(), 1)
+
+
+def covered(labels: int, *, active: bool, told: float = 2.0, times: int = 400) -> tuple[np.ndarray, np.ndarray]:
+    """How often powered and labelled intervals hold the share right, and how wide they are."""
+    rng = np.random.default_rng([labels, active, int(10 * told)])
+    truth = answers(rng, 400_000, told=told)[0].mean()
+    held, width = np.zeros(2), np.zeros(2)
+    for _ in range(times):
+        p, y = answers(rng, 2000, told=told)
+        propensity = drawn(rng, p, labels, active=active)
+        asked = rng.random(2000) < propensity
+        found = estimate_accuracy(p, np.where(asked, y, np.nan), np.where(asked, propensity, np.nan))[1:]
+        held += [one.low <= truth <= one.high for one in found]
+        width += [one.width for one in found]
+    return held / times, width / times
+
+
+@pytest.mark.parametrize("active", [False, True], ids=["uniform", "active"])
+@pytest.mark.parametrize("labels", [10, 40, 200])
+def test_intervals_hold_the_share_that_is_right(labels: int, active: bool) -> None:
+    held, _ = covered(labels, active=active)
+    assert (held >= 0.93).all(), held
+    assert (held <= 0.995).all(), "an interval that always holds is too wide"
+
+
+def test_scores_that_tell_much_spare_labels_and_scores_that_tell_nothing_cost_none() -> None:
+    _, (powered, labelled) = covered(200, active=False, told=6.0)
+    assert (powered / labelled) ** 2 < 0.5
+    _, (powered, labelled) = covered(200, active=False, told=0.0)
+    assert (powered / labelled) ** 2 < 1.05
+
+
+def test_chosen_answers_are_not_taken_for_drawn_ones() -> None:
+    rng = np.random.default_rng(3)
+    p, y = answers(rng, 40_000)
+    propensity = drawn(rng, p, 8000, active=True)
+    asked = rng.random(len(p)) < propensity
+    label = np.where(asked, y, np.nan)
+    weighed = estimate_accuracy(p, label, np.where(asked, propensity, np.nan))[2]
+    plain = estimate_accuracy(p, label)[2]
+    assert weighed.low < y.mean() < weighed.high
+    assert plain.high < y.mean() - 0.02, "uncertain answers are less often right"
+    assert "stored propensities" in weighed.assumption
+    assert "as good as drawn at random" in plain.assumption
+
+
+def test_labels_that_came_unasked_are_left_out_where_others_were_drawn() -> None:
+    rng = np.random.default_rng(4)
+    p, y = answers(rng, 4000)
+    asked, complained = rng.random(4000) < 0.1, (y == 0) & (rng.random(4000) < 0.5)
+    label = np.where(asked | complained, y, np.nan)
+    found = estimate_accuracy(p, label, np.where(asked, 0.1, np.nan))[1]
+    assert found.low < y.mean() < found.high
+    assert found.labels == asked.sum()
+    assert f"{(complained & ~asked).sum()} labels without one are left out" in found.assumption
+
+
+def test_with_equal_weights_it_is_the_estimate_and_nearly_the_interval_of_ppi_python() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # numba's own, at its import
+        from ppi_py import ppi_mean_ci, ppi_mean_pointestimate
+
+    rng = np.random.default_rng(5)
+    p, y = answers(rng, 20_000)
+    label = np.where(np.arange(20_000) < 2000, y, np.nan)
+    ours = estimate_accuracy(p, label)[1]
+    low, high = ppi_mean_ci(y[:2000], p[:2000], p[2000:], alpha=0.05)
+    assert ours.value == pytest.approx(float(ppi_mean_pointestimate(y[:2000], p[:2000], p[2000:])[0]), abs=2e-4)
+    assert ours.width == pytest.approx(float((high - low)[0]), rel=0.01)
+
+
+def test_few_labels_give_a_wide_interval_and_none_gives_none() -> None:
+    rng = np.random.default_rng(6)
+    p, y = answers(rng, 500)
+    widths = {}
+    for n in (1, 5, 50):
+        label = np.where(np.arange(500) < n, y, np.nan)
+        widths[n] = estimate_accuracy(p, label)[2].width
+    assert widths[1] > 0.7 > widths[5] > 0.4 > widths[50]
+    scores, powered, labelled = estimate_accuracy(p, np.full(500, np.nan))
+    assert scores.low < scores.value < scores.high
+    assert "no label was asked" in scores.assumption
+    for one in (powered, labelled):
+        assert np.isnan([one.value, one.low, one.high]).all()
+        assert one.reason == "there are no labels"
+    assert estimate_accuracy([], [])[0].reason == "there are no answers"
+
+
+def test_all_right_is_no_certainty() -> None:
+    found = estimate_accuracy(np.full(1000, 0.7), np.where(np.arange(1000) < 20, 1.0, np.nan))[1]
+    assert found.value == 1.0
+    assert 0.7 < found.low < 0.9
+
+
+def test_so_many_labels_more_halve_the_interval() -> None:
+    rng = np.random.default_rng(7)
+    p, y = answers(rng, 50_000)
+    for place in (1, 2):
+        before = estimate_accuracy(p, np.where(np.arange(50_000) < 300, y, np.nan))[place]
+        assert before.next_halving is not None
+        more = 300 + before.next_halving
+        after = estimate_accuracy(p, np.where(np.arange(50_000) < more, y, np.nan))[place]
+        assert after.width == pytest.approx(before.width / 2, rel=0.06)
+    p, y = answers(rng, 300)
+    few = estimate_accuracy(p, np.where(np.arange(300) < 200, y, np.nan))[1]
+    assert few.next_halving is None
+    assert "300 answers are too few" in few.reason
+
+
+def test_risk_is_of_the_accepted_alone() -> None:
+    rng = np.random.default_rng(8)
+    p, y = answers(rng, 20_000)
+    label, accepted = np.where(rng.random(20_000) < 0.1, y, np.nan), p > 0.8
+    found = estimate_risk(p, label, None, accepted)
+    assert [one.method for one in found] == [SCORES, POWERED, LABELLED]
+    truth = 1 - y[accepted].mean()
+    assert all(one.low < truth < one.high for one in found)
+    assert found[1].rows == accepted.sum()
+
+
+def test_shares_are_counted_and_parts_are_estimated_each_by_itself() -> None:
+    flags = np.arange(400) < 100
+    share = estimate_share(flags)
+    assert (share.value, share.labels, share.method) == (0.25, 0, "counted")
+    assert share.low < 0.25 < share.high
+    assert share.width < 0.1
+    assert estimate_share([]).reason
+    label = np.where(np.arange(400) % 2, 1.0, np.nan)
+    found = estimate_parts(np.where(flags, "new", "old"), np.full(400, 0.5), label)
+    assert {name: (three[1].rows, three[1].labels) for name, three in found.items()} == {
+        "new": (100, 50),
+        "old": (300, 150),
+    }
+
+
+def test_weeks_begin_on_mondays_in_utc() -> None:
+    sunday = np.datetime64("2026-11-22T23:59:59").astype(int)
+    assert name_weeks([sunday, sunday + 1]).tolist() == ["2026-W47", "2026-W48"]
+    assert name_weeks([np.datetime64("2027-01-01").astype("datetime64[s]").astype(int)]).tolist() == ["2026-W53"]
+
+
+@pytest.mark.parametrize(
+    ("score", "label", "propensity", "said"),
+    [
+        ([1.2], [1.0], None, "1 of 1 scores are not in"),
+        ([0.5], [1.5], None, "1 of 1 labels are not in"),
+        ([0.5], [1.0], [0.0], "1 of 1 propensities are not above 0"),
+        ([0.5, 0.5], [1.0], None, r"shapes \(2,\), \(1,\)"),
+    ],
+)
+def test_what_is_no_score_label_or_propensity_is_refused(
+    score: list[float], label: list[float], propensity: list[float] | None, said: str
+) -> None:
+    with pytest.raises(RecordError, match=said):
+        estimate_accuracy(score, label, propensity)
+
+
+def test_answers_without_a_score_count_as_average_ones() -> None:
+    score = np.array([0.2, 0.4, np.nan, np.nan])
+    scores, powered, _ = estimate_accuracy(score, [0.0, 1.0, 1.0, np.nan])
+    assert scores.value == pytest.approx(0.3)
+    assert isinstance(powered, Estimate)
+    assert powered.labels == 3

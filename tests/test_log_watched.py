@@ -1,0 +1,189 @@
+"""A score log from the command line: estimated, watched for drift, and with a threshold that follows its labels."""
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from metaprobe.cli import main
+from metaprobe.monitoring.alarm_picture import draw_alarm, measure_move
+from metaprobe.monitoring.drift import Alarm
+from metaprobe.monitoring.drift_of_log import DRIFT, LogWatch, open_watch
+from metaprobe.monitoring.entry import Entry
+from metaprobe.monitoring.log import FeedbackLabel, ScoreLog
+from metaprobe.probes.quality import QualityPredictor
+from metaprobe.records.errors import RecordError
+
+BEGIN = 1762732800.0
+CHECKPOINT = "c" * 64
+
+
+def run(*words: object) -> Result:
+    return CliRunner().invoke(main, list(map(str, words)))
+
+
+def write(
+    log: ScoreLog,
+    n: int,
+    *,
+    first: int = 0,
+    seed: int = 0,
+    longer: float = 1.0,
+    off: float = 0.0,
+    checkpoint: str = CHECKPOINT,
+    labels: float = 0.0,
+    power: float = 1.0,
+) -> None:
+    """n answers a minute apart, a share `labels` of them labelled; the share right is `off` less than the score."""
+    rng = np.random.default_rng([seed, first])
+    p = rng.beta(5, 2, n) ** power
+    said = []
+    for i in range(n):
+        log.write(
+            Entry(
+                request_id=f"r{first + i}",
+                time=BEGIN + 60 * (first + i),
+                model="big" if rng.random() < 0.7 else "small",
+                checkpoint=checkpoint,
+                score=float(p[i]),
+                flagged=bool(p[i] < 0.5),
+                tokens=int(rng.integers(20, 200) * longer),
+                finish_reason="stop",
+                tags={"task": "faq" if rng.random() < 0.5 else "sums", "prompt": "v1" if first + i < 500 else "v2"},
+            )
+        )
+        if rng.random() < labels:
+            at = BEGIN + 60 * (first + i) + 5
+            said.append(FeedbackLabel(f"r{first + i}", float(rng.random() < p[i] - off), "ada", at))
+    assert log.flush()
+    log.add_labels(said)
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> Path:
+    with ScoreLog.open(tmp_path / "log.sqlite") as log:
+        write(log, 1000, labels=0.2)
+    return tmp_path / "log.sqlite"
+
+
+def lines(done: Result) -> list[dict[str, object]]:
+    assert done.exit_code == 0, done.output
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_estimates_are_of_the_whole_log_or_of_its_parts(url: Path) -> None:
+    whole = lines(run("estimate", "--log", url))
+    assert [(line["of"], line["method"]) for line in whole] == [
+        ("accuracy", "scores"),
+        ("accuracy", "powered"),
+        ("accuracy", "labelled"),
+        ("flagged", "counted"),
+        ("risk", "scores"),
+        ("risk", "powered"),
+        ("risk", "labelled"),
+    ]
+    assert all(line["part"] == "all" for line in whole)
+    truth = 5 / 7
+    assert all(line["low"] < truth < line["high"] for line in whole[:3])  # type: ignore[operator]
+    assert whole[1]["rows"] == 1000
+    assert whole[1]["labels"] == pytest.approx(200, abs=40)
+    by = {
+        name: {line["part"] for line in lines(run("estimate", "--log", url, "--by", name))}
+        for name in ("model", "task", "prompt", "week")
+    }
+    assert by["model"] == {"big", "small"}
+    assert by["task"] == {"faq", "sums"}
+    assert by["prompt"] == {"v1", "v2"}
+    assert by["week"] == {"2025-W46"}
+    some = lines(run("estimate", "--log", url, "--model", "small", "--since", "2025-11-10T12:00:00"))
+    assert 60 < int(str(some[0]["rows"])) < 110  # of 280
+
+
+def test_a_change_rings_once_is_stored_with_a_picture_and_what_was_read_is_not_read_again(url: Path) -> None:
+    state = url.with_name("drift.json")
+    first = run("drift", "--log", url, "--state", state)
+    assert (first.exit_code, first.stdout) == (0, "")
+    assert "no alarm; most evidence" in first.stderr
+    with ScoreLog.open(url) as log:
+        write(log, 300, first=1000, longer=2.0)
+    [alarm] = lines(run("drift", "--log", url, "--state", state))
+    assert (alarm["stream"], alarm["moved"], alarm["what"]) == ("tokens", "higher", "mean tokens")
+    assert alarm["before"] == pytest.approx(110, rel=0.1)
+    assert alarm["after"] == pytest.approx(220, rel=0.15)
+    assert abs(float(str(alarm["began"])) - (BEGIN + 60_000)) < 60 * 60
+    assert "picture" not in alarm
+    assert run("drift", "--log", url, "--state", state).stdout == ""
+    with ScoreLog.open(url) as log:
+        [event] = log.events(DRIFT)
+    assert event.details["text"] == alarm["text"]
+    assert event.time == alarm["time"]
+    root = ElementTree.fromstring(event.details["picture"])
+    title = root.find("{http://www.w3.org/2000/svg}title")
+    assert title is not None
+    assert str(title.text).startswith("tokens is higher in the last ")
+
+
+def test_labels_ring_where_scores_are_too_high(url: Path) -> None:
+    with ScoreLog.open(url) as log:
+        write(log, 600, first=1000, labels=0.8, off=0.3)
+        found = LogWatch().read(log)
+    assert [(alarm["stream"], alarm["moved"]) for alarm in found][:1] == [("label", "too high")]
+    assert float(str(found[0]["after"])) < float(str(found[0]["before"])) - 0.1
+
+
+def test_another_checkpoint_is_no_drift_and_the_same_one_that_says_otherwise_is(url: Path) -> None:
+    with ScoreLog.open(url) as log:
+        write(log, 800, first=1000, checkpoint="d" * 64, power=4.0)
+        assert LogWatch().read(log) == []
+        write(log, 800, first=1800, checkpoint="d" * 64, power=1.0)
+        assert LogWatch().read(log)[0]["stream"] == "score"
+
+
+def test_what_is_watched_is_kept_with_the_state(url: Path, tmp_path: Path) -> None:
+    state = tmp_path / "drift.json"
+    assert run("drift", "--log", url, "--state", state, "--within", "hour", "--batch", 2).exit_code == 0
+    kept = LogWatch.load(state)
+    assert (kept.within, kept.watch.batch, kept.model) == ("hour", 2, None)
+    assert kept.read_until == BEGIN + 60 * 999
+    assert open_watch(state, within="hour").read_until == kept.read_until
+    refused = run("drift", "--log", url, "--state", state, "--model", "big")
+    assert refused.exit_code == 1
+    assert "has watched with model None, and 'big' was given" in refused.output
+    state.write_text("[]")
+    assert "is no state of `metaprobe drift`" in run("drift", "--log", url, "--state", state).output
+    assert "in a folder that exists" in run("drift", "--log", url, "--state", tmp_path / "no" / "f").output
+    assert run("drift", "--log", tmp_path / "none.sqlite", "--state", tmp_path / "new").exit_code == 2
+    assert not (tmp_path / "none.sqlite").exists()
+
+
+@pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
+def test_the_threshold_follows_the_labels_of_a_log(tmp_path: Path) -> None:
+    digest = QualityPredictor.load().checkpoint.digest
+    with ScoreLog.open(tmp_path / "log.sqlite") as log:
+        write(log, 3000, checkpoint=digest, labels=1.0)
+    [told] = lines(run("threshold", "bundled:quality", "--log", tmp_path / "log.sqlite"))
+    assert abs(float(str(told["missed"])) - 0.1) <= float(str(told["bound"]))
+    assert 0.7 < float(str(told["threshold"])) < 1.0
+    assert told["wrong"] == pytest.approx(3000 * 2 / 7, rel=0.1)
+
+
+def test_pictures_are_drawn_of_names_of_little_and_of_nothing() -> None:
+    alarm = Alarm("finish_reason", 9.0, 5.0, 100.0, 10, 5, "lower")
+    names = np.array(["stop"] * 5 + ["length", "stop", "", "length", "length"])
+    move = measure_move(alarm, np.arange(10), names)
+    assert (move.what, move.before, move.after) == ("share of 'stop'", 1.0, 0.25)
+    for time, values in ((np.arange(10), names), ([3.0], ["<b>"]), ([], [])):
+        ElementTree.fromstring(draw_alarm(alarm, time, values))
+    one = Alarm("score", 1.0, 1.0, 100.0, 1, 1, "lower")
+    assert np.isnan(measure_move(one, [1.0], [0.5]).before)
+    ElementTree.fromstring(draw_alarm(one, [1.0], [0.5]))
+
+
+def test_a_state_that_is_none_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "state.json"
+    file.write_text(json.dumps({"watch": "{}", "model": None}))
+    with pytest.raises(RecordError, match="no state"):
+        LogWatch.load(file)

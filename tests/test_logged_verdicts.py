@@ -1,0 +1,73 @@
+"""The one line by which `watch` and the callbacks of other libraries log their verdicts."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import openai
+import pytest
+import serving_clients
+import watched_streams
+from served import TOKENS
+from serving_clients import LOGPROBS, TEXT
+from watched_streams import FakeGate, ask
+
+from metaprobe.monitoring.log import ScoreLog
+from metaprobe.probes.quality import QualityPredictor
+from metaprobe.serving.logged import log_verdicts
+from metaprobe.serving.scored import Scored, score
+from metaprobe.serving.watch_stream import watch
+
+predictor = watched_streams.predictor
+client = watched_streams.client
+upstream = serving_clients.upstream
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[ScoreLog]:
+    with ScoreLog.open(tmp_path / "scores.sqlite") as log:
+        yield log
+
+
+def test_a_watched_stream_is_logged_under_its_servers_id(
+    client: openai.OpenAI, predictor: QualityPredictor, log: ScoreLog
+) -> None:
+    hand_over = log_verdicts(log, tags={"task": "faq"}, texts=True, logprobs=True)
+    list(watched := watch(ask(client), predictor, on_verdict=hand_over))
+    assert log.flush()
+    entry = log.entry("c-1")
+    assert entry is not None
+    assert watched.verdict is not None
+    assert (entry.score, entry.model, entry.tags) == (watched.verdict.score, "m", {"task": "faq"})
+    assert (entry.tokens, entry.finish_reason, entry.answer) == (len(TOKENS), "stop", TEXT)
+    assert entry.logprobs == pytest.approx(LOGPROBS)
+
+
+def test_texts_stay_out_unless_they_are_asked_for(
+    client: openai.OpenAI, predictor: QualityPredictor, log: ScoreLog
+) -> None:
+    list(watch(ask(client), predictor, on_verdict=log_verdicts(log)))
+    assert log.flush()
+    entry = log.entry("c-1")
+    assert entry is not None
+    assert (entry.answer, entry.logprobs, entry.tokens) == (None, None, len(TOKENS))
+
+
+def test_what_the_gate_ended_and_what_has_no_verdict_are_logged_too(
+    client: openai.OpenAI, predictor: QualityPredictor, log: ScoreLog
+) -> None:
+    list(watch(ask(client), predictor, FakeGate(3, "escalate"), on_verdict=log_verdicts(log)))
+    hand_over = log_verdicts(log, tags=lambda scored: {"node": scored.context["node"]})
+    hand_over(Scored(None, "the server gave none", "", "m", {"run_id": 17, "node": "draft"}))
+    assert log.flush()
+    gated, without = log.entry("c-1"), log.entry("17")
+    assert gated is not None
+    assert without is not None
+    assert (gated.action, gated.score, gated.flagged) == ("escalate", FakeGate.score, True)
+    assert (without.score, without.reason, without.tags) == (None, "the server gave none", {"node": "draft"})
+
+
+def test_answers_without_any_id_are_told_apart(predictor: QualityPredictor, log: ScoreLog) -> None:
+    for _ in range(2):
+        log_verdicts(log)(score(predictor, LOGPROBS))
+    assert log.flush()
+    assert len(log.columns()) == 2

@@ -1,0 +1,131 @@
+"""Inside an engine's server the middleware gives what the proxy gives, and leaves everything else as it is."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import serving_clients
+from served import TOKENS, Upstream, completion, running
+from serving_clients import LOGPROBS, Served, verdict_of
+from test_serving_gate import FakeGates
+
+from metaprobe.probes.quality import QualityPredictor
+from metaprobe.records.errors import RecordError
+from metaprobe.serving.http.middleware import VerdictMiddleware, settings_of
+from metaprobe.serving.http.settings import Settings
+
+checkpoint = serving_clients.checkpoint
+predictor = serving_clients.predictor
+upstream = serving_clients.upstream
+callers_keys = serving_clients.callers_keys
+served = serving_clients.served
+
+
+@contextmanager
+def inside(engine: Any, checkpoint: Path, **options: Any) -> Iterator[Served]:
+    """The engine's own server with the middleware in it."""
+    settings = Settings(checkpoint=checkpoint, upstream="http://127.0.0.1/v1", auth=False, max_body_bytes=100_000)
+    with running(VerdictMiddleware(engine, settings=settings, **options)) as (url, _):
+        yield Served(url)
+
+
+@pytest.fixture(scope="module")
+def engine(checkpoint: Path) -> Iterator[tuple[Upstream, Served]]:
+    told = Upstream()
+    with inside(told, checkpoint) as found:
+        yield told, found
+
+
+def request(said: str, **more: Any) -> dict[str, Any]:
+    return {"model": "m", "messages": [{"role": "user", "content": said}], **more}
+
+
+@pytest.mark.parametrize("more", [{}, {"logprobs": True}, {"logprobs": True, "top_logprobs": 2}, {"n": 2}])
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("said", ["plain", "torn", "no-done", "half", "no-blank-line", "comments", "nan", "needs-top"])
+def test_an_answer_is_what_the_proxy_gives(
+    engine: tuple[Upstream, Served], served: Served, said: str, stream: bool, more: dict[str, Any]
+) -> None:
+    asked = request(said, stream=stream, **more)
+    own, proxied = (each.post("/v1/chat/completions", asked) for each in (engine[1], served))
+    assert own.status_code == proxied.status_code
+    assert own.text == proxied.text
+    assert "metaprobe" in own.text or said == "nan"
+    assert own.headers.get("metaprobe-reason") == proxied.headers.get("metaprobe-reason")
+
+
+def test_the_answer_passes_unchanged_but_for_the_verdict(
+    engine: tuple[Upstream, Served], predictor: QualityPredictor
+) -> None:
+    told, served = engine
+    asked = request("plain", logprobs=True, top_logprobs=2)
+    answer = served.post("/v1/chat/completions", asked)
+    body = answer.json()
+    assert body.pop("metaprobe")["score"] == pytest.approx(predictor.predict(LOGPROBS).score)
+    assert body == completion(asked)
+    assert answer.headers["set-cookie"] == "a=b"  # it is the engine's own server: its headers stay
+    assert int(answer.headers["content-length"]) == len(answer.content)
+    served.post("/v1/chat/completions", request("plain", temperature=0.3))
+    assert told.bodies[-1] == request("plain", temperature=0.3, logprobs=True, top_logprobs=1)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_engine_that_gives_no_logprobs_is_asked_as_the_caller_asked(
+    engine: tuple[Upstream, Served], stream: bool
+) -> None:
+    told, served = engine
+    answer = served.post("/v1/chat/completions", request("refuses-logprobs", stream=stream))
+    assert answer.status_code == 200
+    assert "refused to give log-probabilities (status 400)" in answer.text
+    assert told.bodies[-1] == request("refuses-logprobs", stream=stream)
+    # Who asks for them himself hears the engine's own words.
+    refused = served.post("/v1/chat/completions", request("refuses-logprobs", logprobs=True, top_logprobs=1))
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "unsupported")
+
+
+def test_what_is_no_chat_completion_passes_untouched(engine: tuple[Upstream, Served]) -> None:
+    told, served = engine
+    assert served.get("/v1/models").json()["data"][0]["id"] == "m"
+    other = served.post("/v1/embeddings", request("plain"))
+    assert "metaprobe" not in other.json()
+    assert told.bodies[-1] == request("plain")
+    odd = served.post("/v1/chat/completions", request("plain"), content_type="text/plain")
+    assert "metaprobe" not in odd.json()
+    long = request("plain", filler="x" * 200_000)
+    assert "metaprobe" not in served.post("/v1/chat/completions", long).json()
+    assert told.bodies[-1] == long
+
+
+@pytest.mark.parametrize("action", ["stop", "escalate"])
+def test_a_gated_answer_ends_early_and_the_engine_stops_writing(checkpoint: Path, action: str) -> None:
+    told = Upstream()
+    with inside(told, checkpoint, gates=FakeGates(action)) as served:
+        for _ in range(3):
+            told.go_on.release()
+        *before, _, last = served.chat("steps", stream=True)
+        assert told.closed.wait(timeout=20)
+        assert told.sent == 3
+    assert [chunk.choices[0].delta.content for chunk in before] == [token for token, _ in TOKENS[:3]]
+    assert verdict_of(last)["gate"] == {"action": action, "tokens": 3}
+    assert last.choices[0].finish_reason == "content_filter"
+
+
+def test_the_environment_sets_it_up_and_what_cannot_be_meant_is_refused(checkpoint: Path) -> None:
+    assert settings_of({"PATH": "x"}).checkpoint == "bundled:quality"
+    given = {"METAPROBE_CHECKPOINT": str(checkpoint), "METAPROBE_GATE": "g", "METAPROBE_GATE_STOP": "0.1"}
+    found = settings_of(given)
+    assert (found.checkpoint, found.gate, found.gate_stop) == (str(checkpoint), "g", 0.1)
+    with pytest.raises(RecordError, match="gate_stop is 'much'; expected a share between 0 and 1"):
+        settings_of({"METAPROBE_GATE_STOP": "much"})
+    with pytest.raises(RecordError, match=r"gate_stop is 2\.0; expected a share"):
+        settings_of({"METAPROBE_GATE_STOP": "2"})
+
+
+def test_an_engine_makes_it_without_arguments(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("METAPROBE_CHECKPOINT", str(checkpoint))
+    with running(VerdictMiddleware(Upstream())) as (url, _):
+        answer = Served(url).post("/v1/chat/completions", request("plain"))
+    assert json.loads(answer.text)["metaprobe"]["checkpoint"]

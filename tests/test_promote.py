@@ -1,0 +1,148 @@
+"""The guard in service: labelled answers of a log promote a version that is better, no other, with a way back."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from logged_answers import WEEK_46, answers, stored, write_answers
+
+from metaprobe.cli import main
+from metaprobe.monitoring.labelled import labelled_of_log
+from metaprobe.monitoring.log import ScoreLog
+from metaprobe.probes.quality import QualityPredictor
+from metaprobe.records.errors import RecordError
+from metaprobe.training.options import QualityOptions
+from metaprobe.training.promotion.scored import PROMOTED, ROLLED_BACK, pair_scores, promote_scored
+from metaprobe.training.quality.recalibrate import recalibrate_quality
+from metaprobe.training.quality.train import train_quality
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::metaprobe.checkpoints.UntrustedCheckpoint", "ignore:the response is of:UserWarning"
+)
+LATER = WEEK_46 + 7 * 86_400.0
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a model that is right half of the time."""
+    folder = tmp_path_factory.mktemp("running")
+    train_quality([stored(folder / "runs", {"m": (400, 0.5)})], QualityOptions(out=folder / "c", folds=2))
+    return folder / "c"
+
+
+@pytest.fixture(scope="module")
+def recalibrated(running: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """By the first week of a model that is right nine times of ten."""
+    out, predictor = tmp_path_factory.mktemp("new") / "c", QualityPredictor.load(running)
+    with ScoreLog.open(out.parent / "log.sqlite") as log:
+        _week(log, predictor, 400, seed=1)
+        recalibrate_quality(running, labelled_of_log(log, checkpoint=predictor.checkpoint.digest), out=out)
+    return out
+
+
+def _week(log: ScoreLog, predictor: QualityPredictor, n: int, *, seed: int, right: float = 0.9, **more: object) -> None:
+    begin = WEEK_46 if seed == 1 else LATER
+    series, y = answers(n, seed=seed, right=right)
+    write_answers(log, predictor, series, name=f"s{seed}-", begin=begin, **more)  # type: ignore[arg-type]
+    for i, label in enumerate(y.tolist()):
+        log.label(f"s{seed}-{i}", label)
+
+
+def run(*words: object) -> Result:
+    return CliRunner().invoke(main, list(map(str, words)))
+
+
+def test_recalibrated_probabilities_are_promoted_on_later_labels_and_taken_back(
+    running: Path, recalibrated: Path, tmp_path: Path
+) -> None:
+    url, old, new = tmp_path / "log.sqlite", QualityPredictor.load(running), QualityPredictor.load(recalibrated)
+    with ScoreLog.open(url) as log:
+        _week(log, old, 200, seed=1)
+        _week(log, old, 300, seed=2)
+    done = run("promote", recalibrated, "--over", running, "--log", url)
+    assert done.exit_code == 0, done.output
+    decided = json.loads(done.stdout)
+    assert decided["digest"] == new.checkpoint.digest
+    assert decided["brier_gain"]["low"] > 0
+    assert decided["brier_gain"]["n"] == 300, "it learned from the first week"
+    back = run("promote", "--rollback", "--log", url)
+    assert json.loads(back.stdout) == {"digest": old.checkpoint.digest, "path": str(running)}
+    assert QualityPredictor.load(running, sha256=json.loads(back.stdout)["digest"])
+    again = run("promote", "--rollback", "--log", url)
+    assert again.exit_code == 1
+    assert "no promotion that could be taken back" in again.output
+    with ScoreLog.open(url) as log:
+        [event], [taken] = log.events(PROMOTED), log.events(ROLLED_BACK)
+    assert (event.details["from"], event.details["to"]) == (old.checkpoint.digest, new.checkpoint.digest)
+    assert taken.details["was"] == new.checkpoint.digest
+
+
+def test_what_is_not_better_is_not_promoted_and_nothing_is_written(
+    running: Path, recalibrated: Path, tmp_path: Path
+) -> None:
+    url, old = tmp_path / "log.sqlite", QualityPredictor.load(running)
+    with ScoreLog.open(url) as log:
+        _week(log, old, 300, seed=3, right=0.5)  # the model is again what it was: the running version is right
+    refused = run("promote", recalibrated, "--over", running, "--log", url)
+    assert refused.exit_code == 1
+    decided = json.loads(refused.stdout)
+    assert decided["digest"] == old.checkpoint.digest
+    assert "Brier gain" in decided["reasons"][0]
+    with ScoreLog.open(url) as log:
+        assert log.events(PROMOTED) == []
+
+
+def test_another_version_is_judged_by_its_shadow_or_by_kept_log_probabilities(running: Path, tmp_path: Path) -> None:
+    runs = stored(tmp_path / "runs", {"m": (500, 0.9)}, seed=50)
+    train_quality([runs], QualityOptions(out=tmp_path / "c", folds=2))
+    old, new = QualityPredictor.load(running), QualityPredictor.load(tmp_path / "c")
+    series, _ = answers(200, seed=4, right=0.9)
+    with ScoreLog.open(tmp_path / "shadow.sqlite") as log:
+        _week(log, old, 200, seed=4)
+        with pytest.raises(RecordError, match="no score of it for the others: serve it as shadow"):
+            pair_scores(new, old, log)
+        expected = write_answers(log, new, series, name="x", shadow_of="s4-", begin=LATER)
+        shadowed = pair_scores(new, old, log)
+        assert shadowed.new == pytest.approx(expected)
+        assert promote_scored(new, old, log, sharper=True).promoted
+        assert promote_scored(new, old, log).promoted is False, "its order is no better, which counts by default"
+    with ScoreLog.open(tmp_path / "kept.sqlite") as log:
+        _week(log, old, 200, seed=4, keep=True)
+        assert pair_scores(new, old, log).new == pytest.approx(expected, abs=1e-6)
+
+
+def test_answers_that_were_chosen_are_thinned_before_they_decide(
+    running: Path, recalibrated: Path, tmp_path: Path
+) -> None:
+    old, new = QualityPredictor.load(running), QualityPredictor.load(recalibrated)
+    with ScoreLog.open(tmp_path / "log.sqlite") as log:
+        _week(log, old, 400, seed=5)
+        columns = log.columns(ids=True)
+        chosen = np.where(columns.score < 0.5, 1.0, 0.25)
+        with log.tables.transaction() as run_statement:
+            for name, propensity in zip(columns.request_id.tolist(), chosen.tolist(), strict=True):
+                run_statement(
+                    "INSERT INTO samples (request_id, propensity, sheet, time) VALUES (:r, :p, 's', 0.0)",
+                    {"r": name, "p": propensity},
+                )
+        decided = promote_scored(new, old, log)
+    unsure = int((columns.score < 0.5).sum())
+    assert 400 - unsure < decided.brier_gain.n < 400
+    assert decided.brier_gain.n < 400 - 0.5 * unsure
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--rollback"], "--rollback takes --log URL"),
+        (["C", "--over", "C"], "with DATA or --log URL"),
+        (["C", "--over", "C", "--log", "nowhere.sqlite"], "there is no score log nowhere.sqlite"),
+        (["C", "--over", "C", "--log", "nowhere.sqlite", "--target", "critical"], "--target: not for a score log"),
+    ],
+)
+def test_what_was_not_understood_is_said(words: list[str], said: str, running: Path) -> None:
+    refused = run("promote", *(str(running) if word == "C" else word for word in words))
+    assert refused.exit_code == 2
+    assert said in refused.output

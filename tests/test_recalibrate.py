@@ -1,0 +1,206 @@
+"""Recalibration from a score log: probabilities right again, thresholds that hold, and refusals that say why."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from logged_answers import WEEK_46, answers, stored, write_answers
+
+from metaprobe.checkpoints import ContractMismatch
+from metaprobe.cli import main
+from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.monitoring.labelled import LabelledScores, labelled_of_log, read_labelled
+from metaprobe.monitoring.log import ScoreLog
+from metaprobe.monitoring.thinning import thin
+from metaprobe.probes.quality import QualityPredictor
+from metaprobe.records.errors import RecordError
+from metaprobe.training.options import QualityOptions
+from metaprobe.training.quality.recalibrate import RECALIBRATED, recalibrate_quality, score_again
+from metaprobe.training.quality.train import train_quality
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::metaprobe.checkpoints.UntrustedCheckpoint", "ignore:the response is of:UserWarning"
+)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of one model, `m`, that is right half of the time."""
+    folder = tmp_path_factory.mktemp("base")
+    train_quality([stored(folder / "runs", {"m": (400, 0.5)})], QualityOptions(out=folder / "c", folds=2))
+    return folder / "c"
+
+
+def labelled(
+    predictor: QualityPredictor, n: int, *, seed: int, right: float, active: bool = False, model: str = "m"
+) -> tuple[LabelledScores, np.ndarray]:
+    """About n labelled scores, and the scores of all answers they were drawn of."""
+    series, y = answers(2000, seed=seed, right=right)
+    scores = np.array([verdict.score for verdict in predictor.predict_many(series)])
+    rng = np.random.default_rng([seed, 1])
+    wish = 0.1 + np.sqrt(scores * (1 - scores)) if active else np.ones(2000)
+    propensity = np.minimum(n * wish / wish.sum(), 1)
+    rows = np.flatnonzero(rng.random(2000) < propensity)
+    names = np.array([f"r{i}" for i in rows])
+    found = LabelledScores(
+        scores[rows], y[rows].astype(float), propensity[rows], rows.astype(float), np.full(len(rows), model), names
+    )
+    return found, scores
+
+
+@pytest.mark.parametrize("active", [False, True], ids=["uniform", "active"])
+def test_after_a_shift_scores_are_right_again_and_in_the_same_order(base: Path, tmp_path: Path, active: bool) -> None:
+    predictor = QualityPredictor.load(base)
+    fresh, truth = answers(2000, seed=99, right=0.85)
+    raw = np.array([verdict.score for verdict in predictor.predict_many(fresh)])
+    assert abs(raw.mean() - truth.mean()) > 0.1
+    gaps = []
+    for seed in range(4):
+        found, _ = labelled(predictor, 150, seed=seed, right=0.85, active=active)
+        recalibrate_quality(base, found, out=tmp_path / f"c{seed}")
+        mine = QualityPredictor.load(tmp_path / f"c{seed}")
+        scores = np.array([verdict.score for verdict in mine.predict_many(fresh)])
+        assert float(auroc(truth, scores)) == pytest.approx(float(auroc(truth, raw)), abs=1e-3)
+        gaps.append(scores.mean() - truth.mean())
+    assert np.mean(np.abs(gaps)) < 0.05
+
+
+def test_few_labels_move_little_and_labels_that_agree_move_nothing_much(base: Path, tmp_path: Path) -> None:
+    predictor = QualityPredictor.load(base)
+    moved = {}
+    for n, right in ((25, 0.8), (1000, 0.8), (1000, 0.5)):
+        found, _ = labelled(predictor, n, seed=3, right=right)
+        made = recalibrate_quality(base, found, out=tmp_path / f"c{n}{right}")
+        moved[n, right] = made.manifest.contract[RECALIBRATED]["base_rate"]
+    assert 0 < moved[25, 0.8] < moved[1000, 0.8] + 0.5
+    assert abs(moved[1000, 0.5]) < 0.25
+
+
+def test_the_new_flag_catches_what_it_promises_also_of_chosen_answers(base: Path, tmp_path: Path) -> None:
+    predictor, caught = QualityPredictor.load(base), []
+    fresh, truth = answers(1500, seed=77, right=0.7)
+    for seed in range(8):
+        found, _ = labelled(predictor, 300, seed=200 + seed, right=0.7, active=True)
+        recalibrate_quality(base, found, out=tmp_path / f"c{seed}")
+        mine = QualityPredictor.load(tmp_path / f"c{seed}")
+        flagged = np.array([bool(verdict.flagged) for verdict in mine.predict_many(fresh)])
+        caught.append(flagged[truth == 0].mean())
+    assert 0.9 - 0.03 <= np.mean(caught) < 0.99
+
+
+def test_labels_that_carry_no_threshold_give_none_and_the_card_says_so(base: Path, tmp_path: Path) -> None:
+    found, _ = labelled(QualityPredictor.load(base), 60, seed=11, right=0.9)
+    made = recalibrate_quality(base, found, out=tmp_path / "c")
+    assert "flag" not in made.manifest.thresholds
+    card = (tmp_path / "c" / "README.md").read_text()
+    assert "no threshold `flag`:" in card
+    assert "do not carry the promise to miss at most 10%, which takes 9" in card
+    assert QualityPredictor.load(tmp_path / "c").predict([-0.1] * 10).flagged is None
+
+
+def test_labels_are_thinned_to_a_plain_draw() -> None:
+    rng = np.random.default_rng(1)
+    propensity = rng.choice([0.1, 0.5, 1.0], 100_000)
+    drawn = propensity[rng.random(100_000) < propensity]
+    kept = drawn[thin(drawn)]
+    assert [np.mean(kept == p) for p in (0.1, 0.5, 1.0)] == pytest.approx([1 / 3] * 3, abs=0.02)
+    assert thin([np.nan, np.nan]).tolist() == [True, True]
+    assert thin([0.5, np.nan]).tolist() == [True, False]
+
+
+def test_models_keep_base_rates_of_their_own_and_what_was_added_before_is_taken_off(tmp_path: Path) -> None:
+    train_quality(
+        [stored(tmp_path / "runs", {"a": (250, 0.3), "b": (250, 0.7)})], QualityOptions(out=tmp_path / "c", folds=2)
+    )
+    predictor = QualityPredictor.load(tmp_path / "c")
+    with ScoreLog.open(tmp_path / "log.sqlite") as log:
+        for model, right in (("a", 0.6), ("b", 0.9)):
+            series, y = answers(400, seed=ord(model), right=right)
+            write_answers(log, predictor, series, model=model, name=model)
+            for i, label in enumerate(y.tolist()):
+                log.label(f"{model}{i}", label)
+        found = labelled_of_log(log, checkpoint=predictor.checkpoint.digest)
+    recalibrate_quality(tmp_path / "c", found, out=tmp_path / "new")
+    mine = QualityPredictor.load(tmp_path / "new")
+    for model, right in (("a", 0.6), ("b", 0.9)):
+        fresh, _ = answers(800, seed=5, right=right)
+        run = next(name for name in mine.runs if name.startswith(model))
+        scores = [verdict.score for verdict in QualityPredictor.load(tmp_path / "new", run=run).predict_many(fresh)]
+        assert np.mean(scores) == pytest.approx(right, abs=0.06)
+    again = score_again(mine.checkpoint, predictor.checkpoint, found)
+    for model in ("a", "b"):
+        assert again[found.model == model].mean() == pytest.approx(found.y[found.model == model].mean(), abs=0.04)
+
+
+def test_scores_follow_from_the_scores_before(base: Path, tmp_path: Path) -> None:
+    predictor = QualityPredictor.load(base)
+    found, _ = labelled(predictor, 200, seed=21, right=0.8)
+    made = recalibrate_quality(base, found, out=tmp_path / "c")
+    series, _ = answers(2000, seed=21, right=0.8)
+    mine = QualityPredictor.load(tmp_path / "c").predict_many([series[int(name[1:])] for name in found.group])
+    assert score_again(made, predictor.checkpoint, found) == pytest.approx([v.score for v in mine], abs=1e-5)
+    with pytest.raises(ContractMismatch, match="was not recalibrated from"):
+        score_again(predictor.checkpoint, predictor.checkpoint, found)
+
+
+def run(*words: object) -> Result:
+    return CliRunner().invoke(main, list(map(str, words)))
+
+
+def test_the_command_recalibrates_by_a_log_and_writes_it_down(base: Path, tmp_path: Path) -> None:
+    predictor, url = QualityPredictor.load(base), tmp_path / "log.sqlite"
+    series, y = answers(300, seed=31, right=0.8)
+    with ScoreLog.open(url) as log:
+        write_answers(log, predictor, series)
+        for i, label in enumerate(y.tolist()):
+            log.label(f"r{i}", label)
+    done = run("recalibrate", base, "--log", url, "--out", tmp_path / "c")
+    assert done.exit_code == 0, done.output
+    mine = QualityPredictor.load(tmp_path / "c")
+    with ScoreLog.open(url) as log:
+        [event] = log.events("recalibrated")
+    assert event.details["from"] == predictor.checkpoint.digest
+    assert event.details["to"] == mine.checkpoint.digest
+    assert event.details["labels"] == 300
+    assert mine.checkpoint.manifest.contract[RECALIBRATED]["until"] == WEEK_46 + 60 * 299
+    refused = run("recalibrate", tmp_path / "c", "--log", url, "--out", tmp_path / "d")
+    assert refused.exit_code == 1
+    assert f"no labelled answer that checkpoint {mine.checkpoint.digest[:16]} scored" in refused.output
+    assert f"labelled are 300 answers of checkpoints {predictor.checkpoint.digest[:16]}" in refused.output
+    assert run("recalibrate", base, "--out", tmp_path / "d").exit_code == 2
+
+
+def test_the_command_recalibrates_by_a_file(base: Path, tmp_path: Path) -> None:
+    found, _ = labelled(QualityPredictor.load(base), 100, seed=41, right=0.7)
+    lines = [
+        {"score": s, "label": y, "propensity": p}
+        for s, y, p in zip(found.score.tolist(), found.label.tolist(), found.propensity.tolist(), strict=True)
+    ]
+    file = tmp_path / "labels.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in [*lines, {"score": 0.4, "label": None}]))
+    done = run("recalibrate", base, "--labels", file, "--out", tmp_path / "c")
+    assert done.exit_code == 0, done.output
+    assert len(read_labelled(file)) == len(lines)
+    assert read_labelled(file).propensity == pytest.approx(found.propensity)
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (['{"score": 0.5, "label": 1}'] * 18 + ['{"score": 0.5, "label": 0}'] * 1, "19 labelled answers, 18 right"),
+        (['{"score": 0.5, "label": 1}'] * 40, "40 right and 0 wrong"),
+        (['{"score": "high", "label": 1}'], "line 1: score, label, propensity and time must be numbers"),
+        (['{"score": 0.5, "label": 1}', '{"score": 1.5, "label": 1}'], "line 2: score 1.5, label 1"),
+        (["[1]"], "line 1: it is no object"),
+        (["{"], "line 1: Expecting property name"),
+        (["", '{"score": 0.5}'], "holds no line with a score and a label"),
+    ],
+)
+def test_labels_that_carry_nothing_are_refused(lines: list[str], said: str, base: Path, tmp_path: Path) -> None:
+    file = tmp_path / "labels.jsonl"
+    file.write_text("\n".join(lines) + "\n")
+    with pytest.raises(RecordError, match=said):
+        recalibrate_quality(base, read_labelled(file), out=tmp_path / "c")
+    assert not (tmp_path / "c").exists()

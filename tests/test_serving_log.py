@@ -1,0 +1,187 @@
+"""What the server logs of its answers, and the labels that it takes back."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import serving_clients
+from served import KEY, TOKENS, Upstream, running
+from serving_clients import LOGPROBS, TEXT, Served, verdict_in, verdict_of
+
+from metaprobe.monitoring.log import ScoreLog
+from metaprobe.serving.http.app import create_app
+from metaprobe.serving.http.refusal import Refusal
+from metaprobe.serving.http.request_log import read_tags
+from metaprobe.serving.http.settings import Settings, SettingsError
+
+callers_keys = serving_clients.callers_keys
+checkpoint = serving_clients.checkpoint
+upstream = serving_clients.upstream
+served = serving_clients.served
+
+
+class Logged(Served):
+    """A server that logs, and its log."""
+
+    def __init__(self, url: str, path: Path) -> None:
+        super().__init__(url)
+        self.log = ScoreLog.open(path)
+
+    def entry(self, request_id: str) -> Any:
+        self.post("/v1/feedback", {"feedback": []})  # waits until the server has stored what it took
+        return self.log.entry(request_id)
+
+
+@pytest.fixture(scope="module")
+def logged(checkpoint: Path, upstream: tuple[Upstream, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    path = tmp_path_factory.mktemp("log") / "scores.sqlite"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("METAPROBE_API_KEY", KEY)
+        settings = Settings(
+            checkpoint=checkpoint, upstream=upstream[1], log=str(path), log_texts=True, log_logprobs=True, log_days=9
+        )
+        with running(create_app(settings), lifespan="on") as (url, _):
+            told = Logged(url, path)
+            yield told
+            told.log.close()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_through_the_proxy_is_logged_under_the_id_that_comes_with_it(logged: Logged, stream: bool) -> None:
+    answer = logged.chat(stream=stream, extra_headers={"x-metaprobe-tags": "task=faq, prompt=v7"})
+    verdict = verdict_in(answer) if stream else verdict_of(answer)
+    entry = logged.entry(verdict["request_id"])
+    assert entry is not None
+    assert (entry.score, entry.flagged, entry.checkpoint) == (
+        verdict["score"],
+        verdict["flagged"],
+        verdict["checkpoint"],
+    )
+    assert (entry.model, entry.finish_reason, entry.tokens) == ("m", "stop", len(TOKENS))
+    assert entry.tags == {"task": "faq", "prompt": "v7"}
+    assert (entry.question, entry.answer) == ("plain", TEXT)
+    np.testing.assert_allclose(entry.logprobs, LOGPROBS)
+    assert entry.latency_s > 0
+
+
+def test_the_id_is_the_callers_where_it_gives_one_and_in_the_header(logged: Logged) -> None:
+    answer = logged.post(
+        "/v1/chat/completions",
+        {"model": "m", "messages": [{"role": "user", "content": "plain"}]},
+        **{"x_request_id": "mine-1"},
+    )
+    assert answer.headers["metaprobe-request-id"] == answer.json()["metaprobe"]["request_id"] == "mine-1"
+    assert logged.entry("mine-1").prompt_tokens == 3
+
+
+def test_tags_may_stand_in_the_requests_metadata(logged: Logged) -> None:
+    for metadata, tags in [({"metaprobe-tags": "task=a"}, {"task": "a"}), ({"user": "u1"}, {}), ([1], {}), (None, {})]:
+        verdict = verdict_of(logged.chat(extra_body={"metadata": metadata}))
+        assert logged.entry(verdict["request_id"]).tags == tags
+
+
+@pytest.mark.parametrize("given", ["faq", "a=b=c", "=b", "a b=c", ",".join(f"t{i}=1" for i in range(17)), "x=1,"])
+def test_tags_that_cannot_be_read_are_refused(given: str) -> None:
+    with pytest.raises(Refusal) as refusal:
+        read_tags(given)
+    assert (refusal.value.status, refusal.value.code) == (400, "invalid_tags")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_each_of_several_answers_has_an_id_of_its_own(logged: Logged, stream: bool) -> None:
+    answer = logged.chat(n=3, stream=stream)
+    verdict = verdict_in(answer) if stream else verdict_of(answer)
+    ids = [one["request_id"] for one in verdict["choices"]]
+    assert ids == [verdict["request_id"], f"{ids[0]}:1", f"{ids[0]}:2"]
+    assert [logged.entry(one).tokens for one in ids] == [6, 5, 4]
+
+
+def test_a_scored_response_is_logged_and_one_that_cannot_be_scored_too(logged: Logged) -> None:
+    one = logged.post("/v1/score", LOGPROBS).json()
+    assert logged.entry(one["request_id"]).score == one["score"]
+    several = logged.post("/v1/score", {"responses": [LOGPROBS, []]}).json()["verdicts"]
+    bad = logged.entry(several[1]["request_id"])
+    assert (bad.score, bad.reason) == (None, several[1]["reason"])
+    assert several[1]["request_id"] == f"{several[0]['request_id']}:1"
+
+
+def test_an_answer_without_log_probabilities_is_logged_with_the_reason(logged: Logged) -> None:
+    verdict = verdict_of(logged.chat("refuses-logprobs"))
+    entry = logged.entry(verdict["request_id"])
+    assert (entry.score, entry.model) == (None, "m")
+    assert "refused to give log-probabilities" in entry.reason
+
+
+def test_feedback_comes_back_and_a_later_one_wins(logged: Logged) -> None:
+    request_id = verdict_of(logged.chat())["request_id"]
+    answer = logged.post("/v1/feedback", {"request_id": request_id, "label": "right", "who": "ada", "time": 5})
+    assert (answer.status_code, answer.json()) == (200, {"stored": 1, "unknown": 0})
+    several = [{"request_id": request_id, "label": False, "who": "bob"}, {"request_id": "never-seen", "label": None}]
+    assert logged.post("/v1/feedback", {"feedback": several}).json() == {"stored": 2, "unknown": 1}
+    (label,) = [one for one in logged.log.current_labels() if one.request_id == request_id]
+    assert (label.value, label.who) == (0, "bob")
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "message"),
+    [
+        (b"{", 400, "the body is not JSON"),
+        ({"request_id": "a"}, 400, "no `label`"),
+        ({"label": 1}, 400, "no `request_id`"),
+        ({"feedback": 3}, 400, "expected"),
+        ({"feedback": [3]}, 400, "expected"),
+        ({"request_id": "a", "label": 2}, 422, "request a: label 2; expected 1 or right"),
+        ({"request_id": "a", "label": "so so"}, 422, "label 'so so'"),
+        ({"request_id": "a", "label": 1, "time": "now"}, 422, "expected seconds since 1970"),
+        ({"request_id": "a", "label": 1, "time": -1}, 422, "expected seconds since 1970"),
+        ({"request_id": "", "label": 1}, 422, "the id that came with the verdict"),
+        ({"feedback": [{"request_id": "a", "label": 1}] * 1025}, 413, "at most 1024"),
+    ],
+)
+def test_feedback_that_is_none_is_refused_with_what_was_expected(
+    logged: Logged, body: object, status: int, message: str
+) -> None:
+    answer = logged.post("/v1/feedback", body)
+    assert answer.status_code == status
+    assert message in answer.json()["error"]["message"]
+
+
+def test_feedback_asks_for_a_key_and_for_a_log(logged: Logged, served: Served) -> None:
+    assert logged.post("/v1/feedback", {}, authorization="Bearer wrong").status_code == 401
+    answer = served.post("/v1/feedback", {"request_id": "a", "label": 1})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "no_log")
+
+
+def test_without_a_log_a_verdict_has_no_id(served: Served) -> None:
+    assert "request_id" not in verdict_of(served.chat())
+
+
+def test_texts_and_log_probabilities_are_logged_only_where_asked_for(checkpoint: Path, tmp_path: Path) -> None:
+    path = tmp_path / "scores.sqlite"
+    with running(create_app(Settings(checkpoint=checkpoint, log=str(path)))) as (url, _):
+        verdict = Served(url).post("/v1/score", {"choices": [choice()]}).json()
+    with ScoreLog.open(path) as log:  # the server stored it when it ended
+        entry = log.entry(verdict["request_id"])
+    assert entry is not None
+    assert (entry.answer, entry.question, entry.logprobs, entry.tokens) == (None, None, None, 1)
+    assert b"secret-word" not in path.read_bytes()
+
+
+def choice() -> dict[str, Any]:
+    content = [{"token": "secret-word", "logprob": -0.1}]
+    return {"message": {"content": "secret-word"}, "logprobs": {"content": content}, "finish_reason": "stop"}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"log_texts": True}, "no log is given"),
+        ({"log": "x", "log_days": 0}, "log_days is 0"),
+        ({"log": "postgresql+psycopg://u:secret@h/d"}, "PGPASSWORD"),
+    ],
+)
+def test_settings_of_the_log_that_cannot_be_meant_are_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        Settings(checkpoint="bundled:x", **given)
