@@ -95,7 +95,9 @@ PRICES = "recorded/prices.json"
 AGENTS = {"alpha": "smollm2-135m", "beta": "qwen-coder-0.5b", "gamma": "qwen-coder-1.5b"}
 """Agent of the recorded MetaCogAgent runs -> its model."""
 
-LAYERS_OF_BLENDS = {"smollm2-135m": "every:3", "qwen-coder-0.5b": "every:4"}
+LAYERS_OF_BLENDS = {"smollm2-135m": "every:3", "qwen-coder-0.5b": "16"}
+"""Of the 0.5B coder the layer that all eight parts chose among every fourth, each without its own tasks
+(docs/research/travel.md), so that its figures are those of the choice."""
 
 COMMANDS = {
     "quality": f"train quality {ANSWERS} {SHORT} {FAMILIES} --target correct --new-tasks --raw-graph",
