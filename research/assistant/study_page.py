@@ -1,7 +1,7 @@
 """Measures the study's analysis on simulated readers, and writes docs/study.md from what is recorded.
 
-    python -m research.assistant.study_page measure    # docs/measured/study.json, about two minutes on one core
-    python -m research.assistant.study_page write      # the page's blocks
+python -m research.assistant.study_page measure    # docs/measured/study.json, about two minutes on one core
+python -m research.assistant.study_page write      # the page's blocks
 """
 
 import json
@@ -69,7 +69,16 @@ def measure() -> None:
 def write_page() -> None:
     """Write the blocks of docs/study.md from the recorded figures."""
     found = json.loads(MEASURED.read_text(encoding="utf-8"))
-    head = ["readers", "resemblance", "share held", "difference held", "Friedman", "pairs, Holm", "chi-square", "corrected"]
+    head = [
+        "readers",
+        "resemblance",
+        "share held",
+        "difference held",
+        "Friedman",
+        "pairs, Holm",
+        "chi-square",
+        "corrected",
+    ]
     rows = [
         [str(row["readers"]), str(row["likeness"]), *(f"{100 * row[name]:.1f} %" for name in NAMES)]
         for row in found["rows"]
