@@ -69,21 +69,8 @@ def measure() -> None:
 def write_page() -> None:
     """Write the blocks of docs/study.md from the recorded figures."""
     found = json.loads(MEASURED.read_text(encoding="utf-8"))
-<<<<<<< HEAD
-    head = [
-        "readers",
-        "resemblance",
-        "share held",
-        "difference held",
-        "Friedman",
-        "pairs, Holm",
-        "chi-square",
-        "corrected",
-    ]
-=======
     held = ["share held", "difference held"]
     head = ["readers", "resemblance", *held, "Friedman", "pairs, Holm", "chi-square", "corrected"]
->>>>>>> main
     rows = [
         [str(row["readers"]), str(row["likeness"]), *(f"{100 * row[name]:.1f} %" for name in NAMES)]
         for row in found["rows"]
