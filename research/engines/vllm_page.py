@@ -20,9 +20,11 @@ def server_lines(found: dict[str, Any]) -> list[str]:
     return [
         *markdown(["server", "tokens/s, median"], rows),
         "",
-        f"Asked in turn, the server with the middleware gave {over:.0%} of the plain one's tokens a second, and {same:.0%}",
+        f"Asked in turn, the server with the middleware gave {over:.0%} of the plain one's",
+        f"tokens a second, and {same:.0%}",
         "of those of one that is asked for the same log-probabilities.",
-        f"The scores of {found['answers']} answers differ from those of the plain server's log-probabilities by at most",
+        f"The scores of {found['answers']} answers differ from those of the plain server's",
+        "log-probabilities by at most",
         f"{found['largest difference of a score']:.3f} (other batches round otherwise).",
         "",
     ]
@@ -31,7 +33,8 @@ def server_lines(found: dict[str, Any]) -> list[str]:
 def states_lines(found: dict[str, Any]) -> list[str]:
     """The block on hidden states."""
     return [
-        f"On {found['calls']} calls of SmolLM2-135M the cosine with our replay by transformers, mean over a layer's tokens,",
+        f"On {found['calls']} calls of SmolLM2-135M the cosine with our replay by",
+        "transformers, mean over a layer's tokens,",
         f"is at least {found['least']:.4f} in each of the {found['layers']} layers. One layer off it is at most",
         f"{found['layer_off']:.3f}, and one token off at most {found['token_off']:.3f}.",
         "",
@@ -48,8 +51,8 @@ def machines_lines(found: dict[str, Any]) -> list[str]:
     return [
         f"Measured: SmolLM2-135M on one thread of a busy machine, {found['tokens_per_call']:.0f} tokens a call,",
         f"{rate:.0f} tokens/s; starting Ray and loading the model in a worker took {found['start_s']:.0f} s.",
-        "Extrapolated, not measured: work divides evenly by eight workers of the same speed, and the shared folder keeps up",
-        "(0.1 MB a call for all layers at four positions).",
+        "Extrapolated, not measured: work divides evenly by eight workers of the same speed, and the shared",
+        "folder keeps up (0.1 MB a call for all layers at four positions).",
         "",
         *markdown(["calls", "hours, one process", "hours, eight workers"], rows),
         "",
