@@ -127,7 +127,9 @@ def extract(
     return report
 
 
-def check_model(replay: Readings, llm: CallReader, sample: Sequence[Reading], *, other_model: bool = False) -> float | None:
+def check_model(
+    replay: Readings, llm: CallReader, sample: Sequence[Reading], *, other_model: bool = False
+) -> float | None:
     """How far the model's log-probabilities are from the recorded ones, nats a token; None where there are none.
 
     Raises `RecordError` where they are no numbers, and `StoreMismatch` where they are not those of the model that

@@ -95,6 +95,7 @@ def _states(runs: Path, llm: str, *, positions: tuple[str, ...], workers: int | 
 
     with progress_bar("extract", " calls", ends=True) as bar:
         watch = ExtractionWatch(*_counters(bar))
+        report: Any  # a report, or None in the other processes of a launch
         if workers is not None:
             from metaprobe.collecting.extract_ray import launch_on_ray
 
