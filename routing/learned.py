@@ -44,16 +44,16 @@ KEEP: Literal["keep"] = "keep"
 
 @dataclass(frozen=True, slots=True)
 class Routed:
-    """What to do next about one question."""
+    """The next step for one question."""
 
     action: Literal["ask", "keep"]
     agent: str
-    """Whom to ask, or whose answer to keep."""
+    """The agent to ask, or whose answer to keep."""
     expected: float
     """P(the answer of this agent is right), given what is known."""
     reason: str
     scores: dict[str, float] = field(default_factory=dict)
-    """Agent -> P(right) if it was asked; if not, what asking is worth: gain - lambda * price, waiting priced too."""
+    """Agent -> P(right) if it was asked; otherwise the value of asking: gain - lambda * price, also of waiting."""
     fallback: bool = False
     """Whether the fixed rule decided, for the reason given."""
 
