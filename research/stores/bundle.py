@@ -110,8 +110,8 @@ COMMANDS = {
         for name, when in (("difficulty", "before"), ("confidence", "after"))
     },
     **{
-        f"{model}-blend": f"train blend {STATES / 'breadth' / model}"
-        for model in LAYERS_OF_BLENDS  # of the 1.5B coder too few tasks are recorded
+        f"{model}-blend": f"train blend {STATES / 'breadth' / model} --layers {layers}"
+        for model, layers in LAYERS_OF_BLENDS.items()  # of the 1.5B coder too few tasks are recorded
     },
 }
 """Name -> what makes it, run at the repository's root."""
