@@ -17,10 +17,11 @@ from starlette.responses import Response
 from metaprobe.monitoring.log import ScoreLog
 from metaprobe.monitoring.tables import LogError
 from metaprobe.probes.quality import QualityPredictor
+from metaprobe.serving.dashboard.routes import add_dashboard
 from metaprobe.serving.gating import Gates
 from metaprobe.serving.http.aside import aside
 from metaprobe.serving.http.connection import read_json_body
-from metaprobe.serving.http.feedback import take_feedback
+from metaprobe.serving.http.feedback import add_feedback
 from metaprobe.serving.http.guard import Guard
 from metaprobe.serving.http.metrics import Metrics
 from metaprobe.serving.http.proxy import Proxy
@@ -33,7 +34,7 @@ from metaprobe.serving.http.wire import batch
 
 THERE = (
     "POST /v1/score, POST /v1/chat/completions, POST /v1/feedback, GET /v1/models, GET /v1/models/MODEL, GET /metrics, "
-    "GET /healthz"
+    "GET /healthz, GET /dashboard"
 )
 logger = logging.getLogger(__name__)
 
@@ -90,13 +91,8 @@ def application(settings: Settings, predictor: QualityPredictor, gates: Gates | 
         """What the upstream says of one model."""
         return await asked_upstream().models(request)
 
-    @app.post("/v1/feedback")
-    async def feedback(request: Request) -> Response:
-        """Stores a label for an answer, or several."""
-        if log is None:
-            raise Refusal(404, "no_log", "this server keeps no log; start it with --log to take feedback")
-        body = await read_json_body(request, settings)
-        return _json(await take_feedback(body, log.log, most=settings.max_batch))
+    add_feedback(app, settings, log.log if log else None)
+    add_dashboard(app, log.log if log else None)
 
     @app.get("/metrics")
     async def counts() -> Response:

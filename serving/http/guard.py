@@ -20,8 +20,9 @@ from metaprobe.serving.http.settings import Settings, is_loopback
 logger = logging.getLogger(__name__)
 
 ENDPOINTS = ("/v1/score", "/v1/chat/completions", "/v1/models", "/v1/feedback", "/metrics", "/healthz")
-OPEN = "/healthz"
-"""The one address that needs no key."""
+ENDPOINTS += ("/dashboard", "/dashboard/data", "/dashboard/queue")
+OPEN = ("/healthz", "/dashboard")
+"""The addresses that need no key; the second is a page without anything of ours, which asks for one."""
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
@@ -93,7 +94,7 @@ class Guard:
         if not settings.auth and not is_loopback(_host_name(headers.get("host", ""))):
             # A name that someone else made point here would let a page in this machine's browser use the server.
             raise Refusal(403, "bad_host", "without keys, only requests to localhost are answered")
-        if settings.auth and endpoint != OPEN and not self._known(headers):
+        if settings.auth and endpoint not in OPEN and not self._known(headers):
             raise Refusal(
                 401,
                 "invalid_api_key",
