@@ -121,6 +121,8 @@ def test_points_over_time_are_hours_days_or_weeks_and_lose_no_answer(log: ScoreL
     assert all(one["time"] % step == 0 for one in found["over_time"])
     inside = log.columns(since=chosen.start).time
     assert sum(one["answers"] for one in found["over_time"]) == found["totals"]["answers"] == len(inside)
+    assert sum(one["labels"] for one in found["labels_over_time"]) == found["totals"]["labels"]
+    assert len(found["labels_over_time"]) <= 9
 
 
 def test_an_empty_log_and_one_without_labels_are_shown_too(tmp_path: Path) -> None:

@@ -19,8 +19,10 @@ from metaprobe.serving.http.settings import Settings, is_loopback
 
 logger = logging.getLogger(__name__)
 
-ENDPOINTS = ("/v1/score", "/v1/chat/completions", "/v1/models", "/v1/feedback", "/metrics", "/healthz")
-ENDPOINTS += ("/dashboard", "/dashboard/data", "/dashboard/queue")
+ENDPOINTS = frozenset(
+    "/v1/score /v1/chat/completions /v1/models /v1/feedback /metrics /healthz /dashboard /dashboard/data "
+    "/dashboard/queue".split()
+)
 OPEN = ("/healthz", "/dashboard")
 """The addresses that need no key; the second is a page without anything of ours, which asks for one."""
 
