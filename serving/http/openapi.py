@@ -37,8 +37,11 @@ _GETS = {
     "/healthz": "That it is ready, and with which checkpoints.",
     "/readyz": "The same.",
     "/livez": "That the process answers.",
+    "/dashboard": "A page that shows the log.",
+    "/dashboard/data": "What it shows: sums, estimates and events.",
+    "/dashboard/queue": "Flagged answers without a label, the lowest score first.",
 }
-_OPEN = ("/healthz", "/readyz", "/livez")
+_OPEN = ("/healthz", "/readyz", "/livez", "/dashboard")
 
 
 def openapi() -> dict[str, Any]:
