@@ -42,7 +42,7 @@ from metaprobe.serving.http.wire import batch, model_of
 THERE = (
     "POST /v1/score, POST /v1/chat/completions, POST /v1/completions, POST /v1/responses, POST /v1/embeddings,"
     " POST /v1/feedback, GET /v1/models, GET /v1/models/MODEL, GET /metrics, GET /openapi.json, GET /healthz,"
-    " GET /livez, GET /readyz, GET /dashboard"
+    " GET /livez, GET /readyz, GET /dashboard, GET /dashboard/data, GET /dashboard/queue"
 )
 
 logger = logging.getLogger(__name__)
