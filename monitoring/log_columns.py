@@ -120,7 +120,7 @@ def read_columns(
     if narrowed:
         where.append(f"s.context IN ({', '.join(map(str, contexts)) or 'NULL'})")
     if labelled:
-        where.append("(l.request_id IS NOT NULL OR p.request_id IS NOT NULL)")
+        where.append("s.request_id IN (SELECT request_id FROM labels UNION SELECT request_id FROM samples)")
     names = [_COLUMNS.get(name, f"s.{name}") for name in NUMBERS]
     asked = f"SELECT {', '.join(names)}, s.context{', s.request_id' * ids} {_FROM}"
     asked += (f" WHERE {' AND '.join(where)}" if where else "") + " ORDER BY s.time, s.id"

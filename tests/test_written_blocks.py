@@ -133,6 +133,17 @@ WRITERS = (
             ),
         },
     ),
+    Writer(
+        "research/loop/page.py",
+        {
+            "docs/research/loop.md#loop-coverage": number("MEASURED", "loop", "estimates", "replays"),
+            "docs/research/loop.md#loop-spared": number(
+                "MEASURED", "loop", "estimates", "spared", 0, "squared_correlation"
+            ),
+            "docs/research/loop.md#loop-recalibration": number("MEASURED", "loop", "recalibration", "draws"),
+            "docs/research/loop.md#loop-drift": number("MEASURED", "loop", "drift", "before"),
+        },
+    ),
     Writer("research/systems/carried_profiles.py", {"docs/research/systems.md#carried": another_run}, "main"),
     Writer(
         "research/claims/corrections.py",
@@ -270,17 +281,15 @@ WRITERS = (
     Writer(
         "research/writing/measure.py",
         {
-            "docs/writing-assistant.md#writing-cost": number(
-                "FIGURES", "writing", "cases", "smollm2-135m", "single", "read"
-            ),
             "docs/writing-assistant.md#writing-heads": number("HEADS", "writing_heads", "stage", "words", 0),
-            "docs/writing-assistant.md#writing-orders": number(
-                "FIGURES", "writing", "orders", "smollm2-135m", "plain order", "moved"
-            ),
         },
         "write_page",
     ),
     Writer("research/stores/bundle.py", {"docs/research/bundled.md#bundled": another_checkpoint}, "write_table"),
+    Writer(
+        "scripts/mutants_page.py",
+        {"docs/research/mutants.md#mutants": number("MEASURED", "mutants", "training", "killed")},
+    ),
     Writer(
         "scripts/stranger.py",
         {"docs/start.md#stranger": number("MEASURED", "stranger", "steps", 0, "cpu_s")},

@@ -1,0 +1,294 @@
+"""What a page shows of a log: sums, estimates and events of a span of time, whatever the number of answers.
+
+Counts come from the sums that are kept by the hour and by the day; labelled answers are read one by one.
+"""
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.monitoring.estimates import SCORES, estimate_accuracy, estimate_wrong
+from metaprobe.monitoring.log import ScoreLog
+from metaprobe.monitoring.log_columns import LogColumns, chosen_contexts, conditions
+from metaprobe.monitoring.log_schema import SUMS
+from metaprobe.monitoring.rollup import BINS, DAY, HOUR, NO_SCORE
+
+SHOWN_BINS = 20
+"""Of the picture of scores."""
+RELIABILITY_BINS = 8
+EXPANDED = 100_000
+"""Scores that stand for all in an estimate; more make no interval visibly narrower."""
+EXPANDED_IN_PART = 5_000
+QUEUE = 50
+EVENTS = 60
+SHOWN_TEXT = 4_000
+"""Characters of a question or an answer in the queue."""
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Which answers are meant. Names are empty for all."""
+
+    since: float
+    """Seconds since 1970; taken down to the day, or the hour where it is no more than three days back."""
+    until: float
+    model: str = ""
+    task: str = ""
+
+    @property
+    def step(self) -> int:
+        """Seconds between two points of a picture over time."""
+        days = (self.until - self.since) / DAY
+        return HOUR if days <= 3 else DAY if days <= 120 else 7 * DAY
+
+    @property
+    def start(self) -> float:
+        """The beginning of the first whole hour or day."""
+        unit = min(self.step, DAY)
+        return self.since // unit * unit
+
+
+def overview(log: ScoreLog, span: Span) -> dict[str, Any]:
+    """Everything about those answers but the queue, in types that JSON has; NaN is None."""
+    hours, bins = _hours(log, span), _bins(log, span)
+    tags = {"task": span.task} if span.task else None
+    model = span.model or None
+    labelled = log.columns(since=span.start, until=span.until, model=model, tags=tags, labelled=True)
+    found = {
+        "now": time.time(),
+        "span": {"since": span.start, "until": span.until, "step": span.step},
+        "choices": _choices(log),
+        "totals": {
+            **{name: sum(row[name] for row in hours) for name in SUMS},
+            "labels": int(np.isfinite(labelled.label).sum()),
+            "drawn": int(np.isfinite(labelled.propensity).sum()),
+        },
+        **_estimates(bins, labelled, EXPANDED),
+        "over_time": _over_time(span, hours, bins, labelled),
+        "histogram": _histogram(bins),
+        "reliability": _reliability(labelled),
+        "coverage": _coverage(bins, labelled),
+        "versions": _versions(hours),
+        "events": [asdict(one) for one in log.events(since=span.start)[-EVENTS:]][::-1],
+    }
+    clean: dict[str, Any] = _plain(found)
+    return clean
+
+
+def flagged_queue(log: ScoreLog, span: Span, *, most: int = QUEUE) -> list[dict[str, Any]]:
+    """Flagged answers that nobody has labelled, the lowest score first; texts where the log keeps them."""
+    where, values = conditions(span.start, span.until, shadow=False)
+    if span.model or span.task:
+        tags = {"task": span.task} if span.task else None
+        fitting = chosen_contexts(log.tables, model=span.model or None, checkpoint=None, tags=tags)
+        where.append(f"s.context IN ({', '.join(map(str, fitting)) or 'NULL'})")
+    names = "request_id time score model task finish_reason reason question answer".split()
+    rows = log.tables.read(
+        "SELECT s.request_id, s.time, s.score, c.model, c.task, c.finish_reason, s.reason, "
+        f"substr(s.question, 1, {SHOWN_TEXT}), substr(s.answer, 1, {SHOWN_TEXT}) "
+        "FROM scores s JOIN contexts c ON c.id = s.context WHERE s.flagged = 1 AND s.score IS NOT NULL AND "
+        f"NOT EXISTS (SELECT 1 FROM labels l WHERE l.request_id = s.request_id) AND {' AND '.join(where)} "
+        f"ORDER BY s.score LIMIT {int(most)}",
+        values,
+    )
+    return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def _hours(log: ScoreLog, span: Span) -> list[dict[str, Any]]:
+    names = ["hour", "model", "checkpoint", *SUMS]
+    where, values = _chosen(span, "hour", HOUR)
+    sums = ", ".join(f"sum({name})" for name in SUMS)
+    step = max(span.step // HOUR, 1)  # days and weeks are added up by the database
+    rows = log.tables.read(
+        f"SELECT hour / {step} * {step}, model, checkpoint, {sums} FROM hours WHERE {where} "
+        f"GROUP BY hour / {step} * {step}, model, checkpoint",
+        values,
+    )
+    return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def _bins(log: ScoreLog, span: Span) -> list[tuple[int, int, float, float, float]]:
+    """(day, bin, answers, sum of scores, flagged), of answers with a score."""
+    where, values = _chosen(span, "day", DAY)
+    rows = log.tables.read(
+        f"SELECT day, bin, sum(answers), sum(score_sum), sum(flagged) FROM bins WHERE {where} AND bin <> {NO_SCORE} "
+        "GROUP BY day, bin",
+        values,
+    )
+    return [(int(day), int(at), float(n), float(scores), float(flagged)) for day, at, n, scores, flagged in rows]
+
+
+def _chosen(span: Span, column: str, unit: int) -> tuple[str, dict[str, Any]]:
+    where = [f"{column} >= :first", f"{column} <= :last", "shadow = 0"]
+    values: dict[str, Any] = {"first": int(span.start // unit), "last": int(span.until // unit)}
+    for name in ("model", "task"):
+        if chosen := getattr(span, name):
+            where.append(f"{name} = :{name}")
+            values[name] = chosen
+    return " AND ".join(where), values
+
+
+def _choices(log: ScoreLog) -> dict[str, list[str]]:
+    return {
+        name: [str(row[0]) for row in log.tables.read(f"SELECT DISTINCT {name} FROM bins ORDER BY {name} LIMIT 100")]
+        for name in ("model", "task")
+    }
+
+
+def _estimates(bins: Sequence[tuple[int, int, float, float, float]], labelled: LogColumns, most: int) -> dict[str, Any]:
+    """Accuracy of all answers, and the share of wrong ones among the accepted, each in three ways.
+
+    What uses drawn labels is about the days up to the last one of which answers were drawn: later ones had no chance.
+    """
+    drawn = np.isfinite(labelled.propensity) & np.isfinite(labelled.label)
+    last = labelled.time[drawn].max() // DAY if drawn.any() else math.inf
+    found: dict[str, dict[str, Any]] = {"accuracy": {}, "risk": {}}
+    for some in ([row for row in bins if row[0] <= last], bins):  # the second time for what asks no label
+        score, accepted = _expanded(some, most)
+        nothing = np.full(len(score), np.nan)
+        columns = [(score, labelled.score), (nothing, labelled.label), (nothing, labelled.propensity)]
+        joined = [np.concatenate(pair) for pair in columns]
+        kept = np.concatenate((accepted, labelled.flagged != 1))
+        for of, ways in (
+            ("accuracy", estimate_accuracy(*joined)),
+            ("risk", estimate_wrong(*(column[kept] for column in joined))),
+        ):
+            found[of] |= {one.method: asdict(one) for one in ways if some is not bins or one.method == SCORES}
+    return found
+
+
+def _expanded(bins: Sequence[tuple[int, int, float, float, float]], most: int) -> tuple[Floats, NDArray[np.bool_]]:
+    """Scores with the distribution of all, at most about `most`, and which of them were not flagged."""
+    total = sum(n for _, _, n, _, _ in bins)
+    share = min(1.0, most / total) if total else 0.0
+    means = np.array([scores / n for _, _, n, scores, _ in bins], dtype=np.float64)
+    parts = []
+    for wanted in (np.array([n - f for _, _, n, _, f in bins]), np.array([f for *_, f in bins])):
+        # Rounded in their running sum, so that many small bins do not all vanish.
+        ends = np.round(np.cumsum(wanted * share)).astype(np.int64) if len(bins) else np.zeros(0, dtype=np.int64)
+        parts.append(np.repeat(means, np.diff(ends, prepend=0)))
+    accepted = np.concatenate((np.ones(len(parts[0]), dtype=bool), np.zeros(len(parts[1]), dtype=bool)))
+    return np.clip(np.concatenate(parts), 0, 1), accepted
+
+
+def _over_time(
+    span: Span,
+    hours: Sequence[Mapping[str, Any]],
+    bins: Sequence[tuple[int, int, float, float, float]],
+    labelled: LogColumns,
+) -> list[dict[str, Any]]:
+    """A point a step: answers, flagged share, mean score, and what the labels of that step say."""
+    counts: dict[int, dict[str, float]] = {}
+    for row in hours:
+        at = int(row["hour"]) * HOUR // span.step * span.step
+        point = counts.setdefault(at, dict.fromkeys(("answers", "scored", "flagged", "score_sum"), 0.0))
+        for name in point:
+            point[name] += row[name]
+    by_step: dict[int, list[tuple[int, int, float, float, float]]] = {}
+    for row_ in bins:
+        by_step.setdefault(row_[0] * DAY // span.step * span.step, []).append(row_)
+    places = (labelled.time // span.step * span.step).astype(np.int64)
+    points = []
+    for at, point in sorted(counts.items()):
+        here = places == at
+        mean = point["score_sum"] / point["scored"] if point["scored"] else math.nan
+        if span.step == HOUR:
+            scores = np.full(int(min(point["scored"], EXPANDED_IN_PART)), mean)
+        else:
+            scores, _ = _expanded(by_step.get(at, []), EXPANDED_IN_PART)
+        nothing = np.full(len(scores), np.nan)
+        found = estimate_accuracy(
+            np.concatenate((scores, labelled.score[here])),
+            np.concatenate((nothing, labelled.label[here])),
+            np.concatenate((nothing, labelled.propensity[here])),
+        )
+        three = {one.method: [one.value, one.low, one.high, one.labels] for one in found}
+        points.append({"time": at, "answers": point["answers"], "flagged": point["flagged"], "score": mean, **three})
+    return points
+
+
+def _histogram(bins: Sequence[tuple[int, int, float, float, float]]) -> list[dict[str, float]]:
+    width = BINS // SHOWN_BINS
+    shown = [{"from": i / SHOWN_BINS, "answers": 0.0, "flagged": 0.0} for i in range(SHOWN_BINS)]
+    for _, at, answers, _, flagged in bins:
+        shown[at // width]["answers"] += answers
+        shown[at // width]["flagged"] += flagged
+    return shown
+
+
+def _weights(labelled: LogColumns) -> tuple[NDArray[np.bool_], Floats]:
+    """Which rows have label and score and count, and the weight of each; as `estimate_accuracy` chooses them."""
+    known = np.isfinite(labelled.label) & np.isfinite(labelled.score)
+    asked = known & np.isfinite(labelled.propensity)
+    if not asked.any():
+        return known, np.ones(int(known.sum()))
+    return asked, 1 / labelled.propensity[asked]
+
+
+def _reliability(labelled: LogColumns) -> list[dict[str, float]]:
+    """Share of right answers by score, in bins of about as many labels each, with Wilson's interval."""
+    used, weight = _weights(labelled)
+    score, label = labelled.score[used], labelled.label[used]
+    if len(score) < 2:
+        return []
+    found = []
+    for part in np.array_split(np.argsort(score, kind="stable"), min(RELIABILITY_BINS, max(len(score) // 10, 1))):
+        w = weight[part]
+        share, n = float(w @ label[part] / w.sum()), float(w.sum() ** 2 / (w @ w))  # as many labels of equal weight
+        middle = (share + 1.92 / n) / (1 + 3.84 / n)
+        half = 1.96 * math.sqrt(share * (1 - share) / n + 0.96 / n**2) / (1 + 3.84 / n)
+        mean = float(w @ score[part] / w.sum())
+        found.append({"score": mean, "right": share, "low": middle - half, "high": middle + half, "labels": len(part)})
+    return found
+
+
+def _coverage(bins: Sequence[tuple[int, int, float, float, float]], labelled: LogColumns) -> dict[str, Any]:
+    """Share of wrong answers among the best-scored: as the scores promise, and as labels say."""
+    totals = np.zeros((BINS, 2))
+    for _, at, answers, scores, _ in bins:
+        totals[at] += answers, scores
+    down = totals[::-1][totals[::-1, 0] > 0]
+    answers, scores = np.cumsum(down[:, 0]), np.cumsum(down[:, 1])
+    promised = [[float(n / answers[-1]), float(1 - s / n)] for n, s in zip(answers, scores, strict=True)]
+    used, weight = _weights(labelled)
+    order = np.argsort(-labelled.score[used], kind="stable")
+    w, wrong = weight[order], 1 - labelled.label[used][order]
+    covered, missed = np.cumsum(w), np.cumsum(w * wrong)
+    first = 10  # before, a single label moves the curve by more than a tenth
+    shown = np.unique(np.linspace(first, len(w), 60).astype(int)) - 1 if len(w) >= first else []
+    return {"promised": promised, "labelled": [[covered[i] / covered[-1], missed[i] / covered[i]] for i in shown]}
+
+
+def _versions(hours: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Which checkpoint scored which model's answers, from when to when."""
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in hours:
+        key = (row["checkpoint"], row["model"])
+        empty = {"checkpoint": key[0], "model": key[1], "first": math.inf, "last": 0, "answers": 0.0, "flagged": 0.0}
+        one = found.setdefault(key, empty | {"score_sum": 0.0, "scored": 0.0})
+        one["first"] = min(one["first"], int(row["hour"]) * HOUR)
+        one["last"] = max(one["last"], int(row["hour"]) * HOUR)
+        for name in ("answers", "flagged", "score_sum", "scored"):
+            one[name] += row[name]
+    return sorted(found.values(), key=lambda one: -one["last"])
+
+
+def _plain(value: Any) -> Any:
+    """The value with types that JSON has; NaN and infinity become None."""
+    if isinstance(value, Mapping):
+        return {str(name): _plain(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple, np.ndarray)):
+        return [_plain(one) for one in value]
+    if isinstance(value, (bool, str)) or value is None:
+        return value
+    if isinstance(value, (int, np.integer)):
+        return int(value)
+    number = float(value)
+    return number if math.isfinite(number) else None
