@@ -5,6 +5,7 @@ python scripts/mutants_page.py --page     # the page alone, from what is recorde
 """
 
 import json
+import re
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,6 @@ import mutants
 ROOT = Path(__file__).parent.parent
 MEASURED = ROOT / "docs" / "measured" / "mutants.json"
 PAGE = ROOT / "docs" / "research" / "mutants.md"
-BEGIN, END = "<!-- mutants: written by scripts/mutants_page.py -->\n", "<!-- /mutants -->\n"
 LONGEST = 90
 """Characters of a change, or of its line, that are shown."""
 
@@ -79,10 +79,16 @@ def _shown(code: str) -> str:
 def page_command() -> None:
     """Writes the block of the page from what is recorded."""
     found = json.loads(MEASURED.read_text(encoding="utf-8"))
-    block = "\n".join([*table(found), "", *survivors(found), ""])
-    page = PAGE.read_text(encoding="utf-8")
-    before, after = page.split(BEGIN)[0], page.split(END)[1]
-    PAGE.write_text(f"{before}{BEGIN}{block}{END}{after}", encoding="utf-8")
+    write(PAGE, [*table(found), "", *survivors(found)])
+
+
+def write(path: Path, lines: list[str]) -> None:
+    """Replaces what stands between the markers."""
+    mark = re.compile(r"(<!-- mutants:.*? -->\n).*?(<!-- /mutants -->)", re.S)
+    text, count = mark.subn(lambda m: m[1] + "\n".join(lines) + "\n" + m[2], path.read_text(encoding="utf-8"))
+    if count != 1:
+        raise SystemExit(f"{path.name} has lost its markers")
+    path.write_text(text, encoding="utf-8")
 
 
 @click.command(help=__doc__)
