@@ -20,9 +20,12 @@ def server_lines(found: dict[str, Any]) -> list[str]:
     return [
         *markdown(["server", "tokens/s, median"], rows),
         "",
-        f"Asked in turn, the server with the middleware gave {over:.0%} of the plain one's tokens a second, and {same:.0%} of those of one",
-        f"that is asked for the same log-probabilities. The scores of {found['answers']} answers differ from those of the plain server's",
-        f"log-probabilities by at most {found['largest difference of a score']:.3f} (other batches round otherwise).",
+        f"Asked in turn, the server with the middleware gave {over:.0%} of the plain one's",
+        f"tokens a second, and {same:.0%}",
+        "of those of one that is asked for the same log-probabilities.",
+        f"The scores of {found['answers']} answers differ from those of the plain server's",
+        "log-probabilities by at most",
+        f"{found['largest difference of a score']:.3f} (other batches round otherwise).",
         "",
     ]
 
@@ -30,8 +33,10 @@ def server_lines(found: dict[str, Any]) -> list[str]:
 def states_lines(found: dict[str, Any]) -> list[str]:
     """The block on hidden states."""
     return [
-        f"On {found['calls']} calls of SmolLM2-135M the cosine with our replay by transformers is at least {found['least']:.4f} in the mean of any of",
-        f"the {found['layers']} layers; one layer off it is at most {found['layer_off']:.3f}, and one token off at most {found['token_off']:.3f}.",
+        f"On {found['calls']} calls of SmolLM2-135M the cosine with our replay by",
+        "transformers, mean over a layer's tokens,",
+        f"is at least {found['least']:.4f} in each of the {found['layers']} layers. One layer off it is at most",
+        f"{found['layer_off']:.3f}, and one token off at most {found['token_off']:.3f}.",
         "",
     ]
 
@@ -44,9 +49,10 @@ def machines_lines(found: dict[str, Any]) -> list[str]:
         hours = answers * found["tokens_per_call"] / rate / 3600
         rows.append([f"{answers:,}", f"{hours:,.1f}", f"{hours / 8 + found['start_s'] / 3600:,.1f}"])
     return [
-        f"Measured: SmolLM2-135M on one thread of a busy machine, {found['tokens_per_call']:.0f} tokens a call, {rate:.0f} tokens/s; starting Ray",
-        f"and loading the model in a worker took {found['start_s']:.0f} s. Extrapolated, not measured: work divides evenly by eight workers of the",
-        "same speed, and the shared folder keeps up (0.1 MB a call for all layers at four positions).",
+        f"Measured: SmolLM2-135M on one thread of a busy machine, {found['tokens_per_call']:.0f} tokens a call,",
+        f"{rate:.0f} tokens/s; starting Ray and loading the model in a worker took {found['start_s']:.0f} s.",
+        "Extrapolated, not measured: work divides evenly by eight workers of the same speed, and the shared",
+        "folder keeps up (0.1 MB a call for all layers at four positions).",
         "",
         *markdown(["calls", "hours, one process", "hours, eight workers"], rows),
         "",
