@@ -4,7 +4,7 @@ import hashlib
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from functools import partial
@@ -112,9 +112,29 @@ def extract(
     """
     if min(batch_size, shard_calls) < 1:
         raise RecordError(f"batch size {batch_size}, {shard_calls} calls a file: expected at least 1")
-    replay = _replay(llm, layers, positions, every_token)
+    replay = replay_of(llm, layers, positions, every_token)
     model = f"{llm.name}@{llm.revision}" if other_model else ""
     todo, sample, stored, failed = _plan(store, llm, replay, stage, agent, model, every_token, other_model, shard_calls)
+    disagreement = check_model(replay, llm, sample, other_model=other_model)
+    share.wait()  # nobody writes before everybody has seen what is there: else the chunks would differ
+    watch.on_total(_own_calls(len(todo), shard_calls, share))
+    report = ExtractReport(0, 0, stored, failed, 0, 0, disagreement)
+    for readings in _chunks(_readings(store, replay, todo), shard_calls, share):
+        read = read_chunk(store.path, replay, llm, readings, model=model, tokens=every_token, batch_size=batch_size)
+        report += read
+        watch.on_chunk(read.calls, read.tokens)
+    share.wait()
+    return report
+
+
+def check_model(
+    replay: Readings, llm: CallReader, sample: Sequence[Reading], *, other_model: bool = False
+) -> float | None:
+    """How far the model's log-probabilities are from the recorded ones, nats a token; None where there are none.
+
+    Raises `RecordError` where they are no numbers, and `StoreMismatch` where they are not those of the model that
+    answered, unless `other_model` says that they need not be.
+    """
     disagreement = replay.disagreement(sample)
     if disagreement is not None and math.isnan(disagreement):
         raise RecordError(f"{llm.name} gives log-probabilities that are no numbers: {_remedy(llm)}")
@@ -124,23 +144,33 @@ def extract(
             f"{TOLERANCE} is the most that rounding explains. Weights, tokenizer or chat template are not those that "
             f"answered: load these, or read the calls as another model would with --other-model"
         )
-    share.wait()  # nobody writes before everybody has seen what is there: else the chunks would differ
-    watch.on_total(_own_calls(len(todo), shard_calls, share))
+    return disagreement
+
+
+def read_chunk(
+    folder: Path,
+    replay: Readings,
+    llm: CallReader,
+    readings: Sequence[Reading],
+    *,
+    model: str,
+    tokens: bool,
+    batch_size: int,
+) -> ExtractReport:
+    """Reads these calls, sorted by id, and writes their states into one file, which holds the same whoever wrote it."""
+    states = dict(zip((r.call_id for r in readings), replay.read(readings, batch_size=batch_size), strict=True))
+    _check_finite(states, llm)
     request = _digest(replay.layers, replay.positions, llm.name, llm.revision, llm.dtype, model)
-    report = ExtractReport(0, 0, stored, failed, 0, 0, disagreement)
-    for readings in _chunks(_readings(store, replay, todo), shard_calls, share):
-        states = dict(zip((r.call_id for r in readings), replay.read(readings, batch_size=batch_size), strict=True))
-        _check_finite(states, llm)
-        _write(store.path, request, replay, states, model=model, tokens=every_token)
-        read = sum(r.tokens for r in readings)
-        rebuilt, without = sum(r.rebuilt for r in readings), sum(r.exact is None for r in readings)
-        report += ExtractReport(len(readings), read, 0, 0, rebuilt, without, None)
-        watch.on_chunk(len(readings), read)
-    share.wait()
-    return report
+    _write(folder, request, replay, states, model=model, tokens=tokens)
+    read = sum(r.tokens for r in readings)
+    rebuilt, without = sum(r.rebuilt for r in readings), sum(r.exact is None for r in readings)
+    return ExtractReport(len(readings), read, 0, 0, rebuilt, without, None)
 
 
-def _replay(llm: LocalLLM | StatesEngine, layers: str, positions: Sequence[str] | None, every_token: bool) -> Readings:
+def replay_of(
+    llm: LocalLLM | StatesEngine, layers: str, positions: Sequence[str] | None, every_token: bool
+) -> Readings:
+    """What reads calls in this model, for these layers and positions."""
     if isinstance(llm, LocalLLM):
         return StateReplay(llm, layers=layers, positions=positions, tokens=every_token)
     if chosen_layers(layers, llm.config) != llm.layers:
@@ -192,7 +222,7 @@ def _plan(
 
     Every call is looked at, so that what cannot be read is said before hours have gone.
     """
-    done = _stored(store, replay, model, tokens)
+    done = stored_calls(store, replay.layers, replay.positions, model, tokens)
     todo: dict[str, None] = {}
     sample: list[Reading] = []
     stored: set[str] = set()
@@ -208,7 +238,7 @@ def _plan(
         elif call.id in done:
             stored.add(call.id)
         elif call.id not in todo:
-            if other := _other(call, llm):
+            if other := other_model_of(call, llm):
                 others[other] = others.get(other, 0) + 1
             if not others or other_model:
                 reading = replay.reading(call, run.final_answer)
@@ -230,9 +260,11 @@ def _plan(
     return set(todo), sample[:CHECKED_CALLS], len(stored), failed
 
 
-def _stored(store: RunStore, replay: Readings, model: str, tokens: bool) -> set[str]:
-    """Calls that have all that is asked for."""
-    layers, positions = set(replay.layers), set(replay.positions)
+def stored_calls(
+    store: RunStore, layers: Collection[int], positions: Collection[str], model: str, tokens: bool
+) -> set[str]:
+    """Ids of the calls that have all that is asked for. `model`: empty for the states of the model that answered."""
+    layers, positions = set(layers), set(positions)
     done = {
         call_id
         for file in store.activation_files()
@@ -245,7 +277,7 @@ def _stored(store: RunStore, replay: Readings, model: str, tokens: bool) -> set[
     return done
 
 
-def _other(call: Call, llm: CallReader) -> str:
+def other_model_of(call: Call, llm: CallReader) -> str:
     """The call's model where it is known to be another than the loaded one, else nothing."""
     if call.model and call.model != llm.name:
         return call.model

@@ -35,7 +35,12 @@ def import_vllm() -> Any:
         raise
 
 
-def engine_options(vllm: Any, location: str, **chosen: Any) -> dict[str, Any]:
+def on_cpu() -> bool:
+    """Whether vLLM runs on this machine's processor."""
+    return bool(import_module("vllm.platforms").current_platform.is_cpu())
+
+
+def engine_options(location: str, **chosen: Any) -> dict[str, Any]:
     """Arguments of `vllm.LLM` for reading log-probabilities and states: raw numbers, prefix caching, no compiling on a
     CPU. `chosen` goes before."""
     options: dict[str, Any] = {
@@ -46,7 +51,7 @@ def engine_options(vllm: Any, location: str, **chosen: Any) -> dict[str, Any]:
         "disable_log_stats": True,
         "seed": 0,
     }
-    if vllm.platforms.current_platform.is_cpu():
+    if on_cpu():
         options |= {"enforce_eager": True, "distributed_executor_backend": "uni"}
     return {**options, **chosen}
 
@@ -88,7 +93,7 @@ class EngineLLM:
         weights = resolve(model)
         chosen = {"max_logprobs": max(top_logprobs, 1), **options}
         try:
-            engine = vllm.LLM(**engine_options(vllm, weights.location, **chosen))
+            engine = vllm.LLM(**engine_options(weights.location, **chosen))
         except (OSError, ValueError, RuntimeError) as error:
             raise LLMError(f"vLLM cannot load {model!r}: {error}") from error
         tokenizer = complete_tokenizer(engine.get_tokenizer())

@@ -19,7 +19,7 @@ from metaprobe.llms.base import LLMError
 from metaprobe.llms.chat_prompt import complete_tokenizer, encode_chat
 from metaprobe.llms.hidden_capture import chosen_layers
 from metaprobe.llms.readings import Reading, Readings, ReadStates, place_of, span_of
-from metaprobe.llms.vllm_engine import engine_options, import_vllm
+from metaprobe.llms.vllm_engine import engine_options, import_vllm, on_cpu
 from metaprobe.llms.weights import resolve
 from metaprobe.records.activations import to_float16
 from metaprobe.records.types import FloatArray, Hidden, Message
@@ -49,7 +49,7 @@ class StatesEngine:
                 "draft_model_config": {"hf_config": {"eagle_aux_hidden_state_layer_ids": list(self.layers)}},
             },
             "kv_transfer_config": {
-                "kv_connector": _connector(vllm),
+                "kv_connector": _connector(),
                 "kv_connector_module_path": CONNECTOR,
                 "kv_role": "kv_producer",
                 "kv_connector_extra_config": {"shared_storage_path": self._folder.name},
@@ -57,7 +57,7 @@ class StatesEngine:
             **options,
         }
         try:
-            self._engine = vllm.LLM(**engine_options(vllm, weights.location, **chosen))
+            self._engine = vllm.LLM(**engine_options(weights.location, **chosen))
         except (OSError, ValueError, RuntimeError) as error:
             raise LLMError(f"vLLM cannot load {model!r} for hidden states: {error}") from error
         known = self._engine.llm_engine.vllm_config.model_config
@@ -150,6 +150,6 @@ def _path(output: Any) -> str:
     return str(given)
 
 
-def _connector(vllm: Any) -> str:
+def _connector() -> str:
     """The stock connector asks for pinned memory and CUDA's streams, which a CPU has not."""
-    return "CpuHiddenStatesConnector" if vllm.platforms.current_platform.is_cpu() else "HiddenStatesConnector"
+    return "CpuHiddenStatesConnector" if on_cpu() else "HiddenStatesConnector"

@@ -67,15 +67,20 @@ class RunStore:
         """
         seen: set[str] = set()
         for shard in self.shards():
-            runs: list[Run] = []
-            with self._guard(shard):
-                runs = table_to_runs(self._read(shard))
+            runs = self.runs_of(shard)
             if hidden:
                 runs = self._with_hidden(runs, shard)
             for run in runs:
                 if run.id not in seen:
                     seen.add(run.id)
                     yield run
+
+    def runs_of(self, shard: Path) -> list[Run]:
+        """The runs of one of the `shards`, in their order; none where it is damaged and such are passed over."""
+        runs: list[Run] = []
+        with self._guard(shard):
+            runs.extend(table_to_runs(self._read(shard)))
+        return runs
 
     def run_ids(self) -> set[str]:
         """What need not be collected again: ids of the runs stored, none where the folder is empty or not there yet."""
@@ -199,9 +204,7 @@ class RunStore:
             for shard in self.shards():
                 if shards is not None and shard not in shards:
                     continue
-                runs: list[Run] = []
-                with self._guard(shard):
-                    runs = table_to_runs(self._read(shard))
+                runs = self.runs_of(shard)
                 changed = [change(run) for run in runs]
                 if not any(new is not old for new, old in zip(changed, runs, strict=True)):
                     continue

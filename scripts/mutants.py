@@ -2,7 +2,7 @@
 
     python scripts/mutants.py map                              # once: which tests run which lines (minutes)
     python scripts/mutants.py run probes routing --seed 7      # 60 random mutants a room; out/mutants/ROOM.json
-    python scripts/mutants.py table                            # what was found, and who survived
+    python scripts/mutants_page.py                             # table and survivors, in docs/research/mutants.md
 
 A mutant is one small change of one file: another comparison, sign, constant, `and` for `or`, a statement or a named
 argument left out. It is killed where a test fails, or where the tests take much longer. Only tests that run the
@@ -37,7 +37,8 @@ MAP = OUT / "map.json"
 REASONS = ROOT / "scripts" / "mutants_reasons.json"
 """Mutant -> why it changes nothing that anyone could see, judged by a person; these do not count."""
 ROOMS = tuple(
-    "checkpoints collecting eval llms pipelines probes records routing serving tasks training metaprobe".split()
+    "checkpoints collecting eval llms monitoring pipelines probes records routing serving tasks training "
+    "metaprobe".split()
 )
 SAID = "said_of_mutant"
 PAGES = ("test_written_blocks", "test_measured_pages", "test_examples", "test_docs", "test_packaging", "test_release")
@@ -337,7 +338,7 @@ def map_tests(workers: int) -> None:
 @click.option("--workers", default=2, show_default=True)
 def run(rooms: tuple[str, ...], n: int, seed: int, workers: int) -> None:
     """Plant N random mutants a room, and run the tests that run their lines."""
-    known = Map.read()
+    known, reasons = Map.read(), json.loads(REASONS.read_text(encoding="utf-8"))
     with tempfile.TemporaryDirectory() as folder:
         free: Queue[Tests] = Queue()
         for i in range(workers):
@@ -347,6 +348,8 @@ def run(rooms: tuple[str, ...], n: int, seed: int, workers: int) -> None:
                 raise click.ClickException(f"{failed} fails where nothing is changed: {tests.said()}")
 
         def judged(mutant: Mutant) -> Outcome:
+            if str(mutant) in reasons:
+                return Outcome(mutant)
             tests = free.get()
             try:
                 found = outcome(mutant, known, tests)
@@ -358,33 +361,15 @@ def run(rooms: tuple[str, ...], n: int, seed: int, workers: int) -> None:
         for room in rooms or ROOMS:
             every = [mutant for path in files(room) for mutant in mutants(path)]
             drawn = random.Random(f"{room} {seed}").sample(every, min(n, len(every)))
+            found = list[Outcome]()
             with ThreadPoolExecutor(workers) as pool:
-                found = list(pool.map(judged, drawn))
-            made = {"seed": seed, "possible": len(every), "outcomes": [asdict(each) for each in found]}
-            (OUT / f"{room}.json").write_text(json.dumps(made, indent=1))
+                for each in pool.map(judged, drawn):  # kept one by one: a stopped run is a smaller sample
+                    found.append(each)
+                    made = {"seed": seed, "possible": len(every), "outcomes": [asdict(one) for one in found]}
+                    (OUT / f"{room}.json").write_text(json.dumps(made, indent=1))
             click.echo(f"{room}: {sum(bool(each.killed_by) for each in found)} of {len(found)} killed")
         while not free.empty():
             free.get().end()
-
-
-@main.command()
-def table() -> None:
-    """Print the share that was killed in each room, and every survivor with the reason why it may live."""
-    reasons = json.loads(REASONS.read_text(encoding="utf-8")) if REASONS.exists() else {}
-    survivors = []
-    click.echo("| room | seed | mutants | change nothing | killed | share |\n|---|---|---|---|---|---|")
-    for room in ROOMS:
-        if not (OUT / f"{room}.json").exists():
-            continue
-        made = json.loads((OUT / f"{room}.json").read_text())
-        alive = [Mutant(**each["mutant"]) for each in made["outcomes"] if not each["killed_by"]]
-        same = sum(str(mutant) in reasons for mutant in alive)
-        n = len(made["outcomes"])
-        killed = n - len(alive)
-        click.echo(f"| {room} | {made['seed']} | {n} | {same} | {killed} | {killed / (n - same):.0%} |")
-        survivors += alive
-    for mutant in survivors:
-        click.echo(f"- {mutant.path}:{mutant.line} {mutant}: {reasons.get(str(mutant), 'no test fails')}")
 
 
 if __name__ == "__main__":

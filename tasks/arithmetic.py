@@ -6,7 +6,6 @@ from random import Random
 from metaprobe.records.types import Item
 from metaprobe.tasks.task import Row, Task
 
-DIGITS = range(1, 6)
 EACH = 100
 """Questions of each operation and number of digits; products stop at three digits."""
 
@@ -15,9 +14,7 @@ def items(rows: Sequence[Row], seed: int) -> Iterator[Item]:
     """Sums, differences and products of two numbers of equally many digits; the level is that number."""
     random = Random(seed)
     for name, sign, most in (("addition", "+", 5), ("subtraction", "-", 5), ("multiplication", "*", 3)):
-        for digits in DIGITS:
-            if digits > most:
-                continue
+        for digits in range(1, most + 1):
             low, high = 10 ** (digits - 1) if digits > 1 else 0, 10**digits - 1
             possible = (high - low + 1) ** 2
             for number, pair in enumerate(random.sample(range(possible), min(EACH, possible))):

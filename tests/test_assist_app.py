@@ -205,6 +205,7 @@ def test_earlier_turns_and_the_profile_are_in_the_next_request(page: Client) -> 
     assert "two years of English" in prompt
     assert "Which words do I need?" in prompt
     assert first["text"][:40] in prompt
+    assert [request.stage for request in page.teacher.asked].count("profile") == 1  # what was found is not sought again
 
 
 def test_a_second_message_waits_until_the_first_is_answered(tmp_path: Path) -> None:

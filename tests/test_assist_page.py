@@ -4,6 +4,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import groupby
 
 import pytest
 from assisted import VEINS, page_of, plain_words
@@ -16,6 +17,7 @@ from metaprobe.serving.assistant.session_file import SessionFile
 from metaprobe.serving.assistant.sessions import Sessions
 from metaprobe.serving.assistant.study import StudyFile
 from metaprobe.serving.assistant.tasks import TASKS
+from metaprobe.tasks.named_tasks import load_task
 from research.assistant.scripted_teacher import SAID, ScriptedTeacher
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -113,21 +115,44 @@ def ask(page, message):
     return answers(page).last
 
 
-@pytest.mark.parametrize("task", TASKS, ids=[task.id for task in TASKS])
-def test_a_writing_case_is_played_from_the_first_word_to_the_score(world, open_page, task):
+CASES = {group: list(items) for group, items in groupby(load_task("writing-cases"), key=lambda item: item.group)}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_writing_case_of_the_paper_is_played_from_its_first_input_to_its_last(world, open_page, case):
     page = open_page(world.address)
-    page.get_by_role("button", name="My texts").click()
-    page.get_by_role("listitem").filter(has_text=task.title).get_by_role("button", name="Begin").click()
-    expect(page.locator(".task")).to_have_text(task.text)
     page.get_by_text("About you").click()
-    page.get_by_label("How well do you know English").fill("two years")
+    page.get_by_label("How well do you know English").fill(CASES[case][0].fields["proficiency"])
     page.get_by_role("button", name="Keep").click()
     expect(page.locator(".kept")).to_have_text("Kept")
+    for item in CASES[case]:
+        if item.fields["draft"]:
+            write(page, item.fields["draft"])
+        answer = ask(page, item.fields["message"])
+        expect(answer.locator(".prose")).to_contain_text("Which of your sentences would you defend first")
+        expect(answer.locator(".about")).to_contain_text("modules, with monitor and control")
+    expect(page.locator(".turn")).to_have_count(len(CASES[case]))
+    expect(page.locator(".card").first).to_be_visible()
+    expect(page.locator(".score").last).to_contain_text(re.compile("Score [34] of 5"))
+    kept = Sessions(world.file)
+    (session,) = [one["id"] for one in kept.titles()]
+    turns = [turn for _, turn in kept.turns(session)]
+    assert [turn.message for turn in turns] == [item.fields["message"] for item in CASES[case]]
+    assert {turn.state for turn in turns} == {"done"}
+    last = [item.fields["draft"] for item in CASES[case] if item.fields["draft"]]
+    assert kept.get(session).draft == (last[-1] if last else "")
+    prompts = "".join(message.content for request in world.teacher.asked for message in request.messages)
+    assert CASES[case][0].fields["proficiency"] in prompts
 
+
+def test_a_task_is_chosen_and_the_way_of_answering_switched(world, open_page):
+    page = open_page(world.address)
+    page.get_by_role("button", name="My texts").click()
+    page.get_by_role("listitem").filter(has_text=TASKS[2].title).get_by_role("button", name="Begin").click()
+    expect(page.locator(".task")).to_have_text(TASKS[2].text)
     first = ask(page, "I do not know how to start. Which words do I need about veins?")
     expect(first.locator(".card").first.get_by_role("heading")).to_contain_text("vein")
     expect(first.locator(".score")).to_have_count(0)
-
     write(page, f"{VEINS} Everybody knows it.")
     second = ask(page, DRAFT_QUESTION)
     expect(second.locator(".score")).to_contain_text("Score 3 of 5")
@@ -138,7 +163,6 @@ def test_a_writing_case_is_played_from_the_first_word_to_the_score(world, open_p
     remarks.first.get_by_role("button", name="Show the sentence").click()
     chosen = page.evaluate("() => [document.activeElement.selectionStart, document.activeElement.selectionEnd]")
     assert f"{VEINS} Everybody knows it."[slice(*chosen)] == "Veins look blue because the blood in them is blue."
-
     page.get_by_label("Answered by").select_option("single")
     third = ask(page, "Here is my final essay. Please evaluate it.")
     expect(third.locator(".about")).to_contain_text("one model alone")
@@ -147,8 +171,6 @@ def test_a_writing_case_is_played_from_the_first_word_to_the_score(world, open_p
     (session,) = [one["id"] for one in kept.titles() if one["title"].startswith("Veins")]
     assert [turn.condition for _, turn in kept.turns(session)] == ["metacrit", "metacrit", "single"]
     assert kept.turns(session)[1][1].draft == f"{VEINS} Everybody knows it."
-    prompts = "".join(message.content for request in world.teacher.asked for message in request.messages)
-    assert "two years" in prompts
 
 
 def test_a_reload_in_the_middle_of_an_answer_loses_nothing(world, open_page):
@@ -374,8 +396,7 @@ def test_text_stands_out_from_its_ground_in_light_and_dark(world, open_page, sch
     ask(page, "How to start? Which words do I need about veins?")
     write(page, VEINS)
     ask(page, DRAFT_QUESTION)
-    for box in page.locator("summary").all():
-        box.click()
+    page.evaluate("document.querySelectorAll('details').forEach(details => details.open = true)")
     texts = "p, li, h1, h2, h3, h4, button:not(:disabled), .button, summary, label, .hint, .draft"
     assert page.evaluate(CONTRAST, texts) == []
     dark = page.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g)[0] < 60")
@@ -425,7 +446,7 @@ def test_an_objection_changes_the_grade_and_the_graph_shows_by_which_attacks(wor
     write(page, VEINS)
     page.get_by_role("button", name="Argue about a grade").click()
     page.get_by_role("button", name="Take my text").click()
-    expect(page.get_by_label("Essay")).to_have_value(VEINS)
+    expect(page.get_by_role("textbox", name="Essay")).to_have_value(VEINS)
     page.get_by_role("button", name="Grade", exact=True).click()
     expect(page.locator(".grade-line")).to_have_text("Grade: level 1")
     expect(page.locator(".attack")).to_have_count(5)

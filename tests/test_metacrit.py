@@ -8,7 +8,8 @@ from scripted import ScriptedLLM, run_once
 
 from metaprobe.llms.base import Request
 from metaprobe.pipelines.metacrit import SYSTEM, answer_form, yes_no
-from metaprobe.records.types import Item, Run
+from metaprobe.probes.source import SignalSource
+from metaprobe.records.types import Call, Item, Run
 from metaprobe.routing.paper import MONITOR, MONITOR_CONTROL, SYNTHESISE, PaperRules
 from metaprobe.routing.policy import Outcome, State, make_decision
 
@@ -129,6 +130,19 @@ def test_what_the_policy_decides_is_done_and_logged(action: str, stages: list[st
     ((state, legal),) = policy.asked
     assert legal == (SYNTHESISE, MONITOR, MONITOR_CONTROL)
     assert state.signals.value("mean_logprob") == -0.5  # of A1's answer
+
+
+def test_what_a_checkpoint_reads_of_the_answer_is_asked_for_by_the_agent_who_gave_it() -> None:
+    asked: list[tuple[str, str, str]] = []
+
+    class Heard(SignalSource):
+        """Reads nothing, and remembers of whom it was asked to."""
+
+        def signal(self, name: str, *, agent: str = "", stated: float | None = None, call: Call | None = None) -> None:
+            asked.append((name, agent, call.agent if call else ""))
+
+    run(policy=Always(SYNTHESISE), signals=Heard())
+    assert asked == [(name, "brainstormer", "brainstormer") for name in ("difficulty", "quality")]
 
 
 def test_in_figures_only_control_is_left_to_decide() -> None:

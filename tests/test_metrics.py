@@ -229,6 +229,18 @@ def test_the_debiased_error_averages_the_truth_and_its_interval_holds_it(copies,
     assert np.mean(held) > 0.88  # 0.93 to 0.96 of many draws
 
 
+def test_errors_that_cancel_over_all_bins_are_found_in_each():
+    """Too low for unlikely answers by as much as it is too high for likely ones: right on average, and never right."""
+    rng = np.random.default_rng(0)
+    truth = rng.uniform(0.05, 0.95, 3000)
+    y, score = rng.random(3000) < truth, truth + np.where(truth < 0.5, -1, 1) * 0.5 * np.minimum(truth, 1 - truth)
+    weights = cluster_weights(np.arange(3000), 200)
+    assert abs(np.mean(score - y)) < 0.02
+    found = debiased_ece(y, score, weights)
+    assert found.estimate == pytest.approx(float(np.abs(score - truth).mean()), abs=0.02)
+    assert found.low > 0.08
+
+
 def test_the_debiased_error_of_much_evidence_is_the_plain_one_and_of_one_group_too():
     y, p = calibrated(np.random.default_rng(1), 20000, shift=0.2)
     found = debiased_ece(y, p.clip(0, 1), cluster_weights(np.arange(20000), resamples=50))

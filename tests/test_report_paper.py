@@ -196,6 +196,11 @@ def test_a_pdf_grows_with_its_legend_and_is_the_same_each_time():
     assert b"CreationDate" not in named
 
 
+def test_drawings_of_one_file_have_letters_and_a_drawing_alone_has_none():
+    several = page_pdf(Spread(ident="s", columns=((a_figure(),), (a_figure(),))))
+    assert (b"-Bold" in several, b"-Bold" in column_pdf(a_figure())) == (True, False)
+
+
 def test_drawings_above_each_other_are_no_higher_than_the_one_beside_them():
     tall = page_pdf(Spread(ident="s", columns=((a_figure(), a_figure()), (a_figure(height=2.0),))))
     assert size_in(tall) == pytest.approx((PAGE_IN, 2 * 2.4), abs=0.01)

@@ -68,6 +68,8 @@ def test_a_split_is_a_file_or_a_field(tmp_path: Path) -> None:
             {"rater1_traits": SET_8(9)},
             "data.jsonl:2: in 'rater1_traits': field 'ideas_content' is 9; expected a",
         ),
+        ("asap", {"rater1_traits": SET_8(7)}, "'ideas_content' is 7; expected a whole number from 1 to 6"),
+        ("asap", {"rater1_traits": SET_8(0)}, "'ideas_content' is 0; expected a whole number from 1 to 6"),
         ("honest", {"template_masked": "No mask."}, "data.jsonl:2: field 'template_masked'"),
         ("bbq", {"id": "b0"}, "the id 'b0' is used twice"),
         ("mmlu", {"answer": float("inf")}, "field 'answer' is inf; expected a whole number from 0 to 3"),

@@ -220,6 +220,11 @@ def test_arithmetic_is_right_and_graded_by_digits() -> None:
         a, sign, b = item.question.removeprefix("What is ").removesuffix("?").split()
         assert item.group == f"{min(int(a), int(b))} {sign} {max(int(a), int(b))}"  # 3 + 5 and 5 + 3 together
         assert (item.task, item.check) == ("arithmetic", "number")
+    for digits in range(2, 6):  # numbers are drawn from all there are of so many digits
+        drawn = [item.question.split()[2:] for item in items if item.level == f"{digits} digits"]
+        for numbers in zip(*([int(a), int(b.removesuffix("?"))] for a, _, b in drawn), strict=True):
+            assert min(numbers) < 0.15 * 10**digits
+            assert max(numbers) > 0.95 * 10**digits
     assert {item.question for item in items if item.level == "1 digits" and item.dimension == "addition"} == {
         f"What is {a} + {b}?" for a in range(10) for b in range(10)
     }  # all there are, with 0

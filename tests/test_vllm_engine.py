@@ -204,12 +204,14 @@ def test_an_engine_that_gives_other_numbers_is_refused() -> None:
         loaded(MadeUpEngine(), top=30)
 
 
-def test_the_engine_is_asked_for_raw_numbers_whatever_else_is_chosen() -> None:
-    cpu = SimpleNamespace(platforms=SimpleNamespace(current_platform=SimpleNamespace(is_cpu=lambda: True)))
-    found = engine_options(cpu, "folder", max_model_len=2048)
-    assert found["logprobs_mode"] == "raw_logprobs"
-    assert found["enable_prefix_caching"] is True
-    assert (found["model"], found["max_model_len"], found["enforce_eager"]) == ("folder", 2048, True)
+def test_the_engine_is_asked_for_raw_numbers_whatever_else_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    for cpu in (True, False):
+        monkeypatch.setattr(vllm_engine, "on_cpu", lambda cpu=cpu: cpu)
+        found = engine_options("folder", max_model_len=2048)
+        assert found["logprobs_mode"] == "raw_logprobs"
+        assert found["enable_prefix_caching"] is True
+        assert (found["model"], found["max_model_len"]) == ("folder", 2048)
+        assert found.get("enforce_eager", False) is cpu
 
 
 def test_without_vllm_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -270,17 +270,15 @@ WRITERS = (
     Writer(
         "research/writing/measure.py",
         {
-            "docs/writing-assistant.md#writing-cost": number(
-                "FIGURES", "writing", "cases", "smollm2-135m", "single", "read"
-            ),
             "docs/writing-assistant.md#writing-heads": number("HEADS", "writing_heads", "stage", "words", 0),
-            "docs/writing-assistant.md#writing-orders": number(
-                "FIGURES", "writing", "orders", "smollm2-135m", "plain order", "moved"
-            ),
         },
         "write_page",
     ),
     Writer("research/stores/bundle.py", {"docs/research/bundled.md#bundled": another_checkpoint}, "write_table"),
+    Writer(
+        "scripts/mutants_page.py",
+        {"docs/research/mutants.md#mutants": number("MEASURED", "mutants", "training", "killed")},
+    ),
     Writer(
         "scripts/stranger.py",
         {"docs/start.md#stranger": number("MEASURED", "stranger", "steps", 0, "cpu_s")},

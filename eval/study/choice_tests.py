@@ -5,6 +5,7 @@ n participants are the independent cases, never the answers. What a plain chi-sq
 papers give it; it is corrected for the resemblance beside it.
 """
 
+from functools import lru_cache
 from itertools import combinations
 from typing import Any
 
@@ -108,13 +109,19 @@ def paired_p(differences: Floats, seed: int = 0) -> float:
         return float("nan")
     if observed == 0:
         return 1.0
-    generator = np.random.default_rng(seed)
     if n <= 13:  # every one of at most 8192 ways
         signs = 1 - 2 * ((np.arange(2**n)[:, None] >> np.arange(n)) & 1)
         return float(np.mean(np.abs(signs @ differences) / n >= observed - 1e-12))
-    signs = 1 - 2 * generator.integers(0, 2, size=(FLIPS, n))
-    as_far = np.count_nonzero(np.abs(signs @ differences) / n >= observed - 1e-12)
+    as_far = np.count_nonzero(np.abs(_drawn_signs(n, seed) @ differences) / n >= observed - 1e-12)
     return float((as_far + 1) / (FLIPS + 1))
+
+
+@lru_cache(maxsize=2)
+def _drawn_signs(n: int, seed: int) -> Floats:
+    """(FLIPS, n) random signs, the same for every pair of one study."""
+    drawn = np.random.default_rng(seed).bytes(FLIPS * n // 8 + 1)
+    bits = np.unpackbits(np.frombuffer(drawn, np.uint8), count=FLIPS * n)
+    return 2.0 * bits.reshape(FLIPS, n) - 1
 
 
 def cronbach_alpha(items: Floats, weight: NDArray[Any]) -> Floats:

@@ -18,20 +18,18 @@ what is done here:
 import asyncio
 from collections.abc import Mapping
 
+import metaprobe.pipelines.writing_assistant.final_response as final_response
+import metaprobe.pipelines.writing_assistant.metacrit_chain as metacrit_chain
+import metaprobe.pipelines.writing_assistant.reasoning_check as reasoning_check
+import metaprobe.pipelines.writing_assistant.stage_classifier as stage_classifier
+import metaprobe.pipelines.writing_assistant.topic_module as topic_module
+import metaprobe.pipelines.writing_assistant.user_prompt as user_prompt
+import metaprobe.pipelines.writing_assistant.vocabulary as vocabulary
+import metaprobe.pipelines.writing_assistant.writing_assessor as writing_assessor
+import metaprobe.pipelines.writing_assistant.writing_extractor as writing_extractor
 from metaprobe.pipelines.session import Session, Setup
 from metaprobe.pipelines.system import System
 from metaprobe.pipelines.system_options import Need
-from metaprobe.pipelines.writing_assistant import (
-    final_response,
-    metacrit_chain,
-    reasoning_check,
-    stage_classifier,
-    topic_module,
-    user_prompt,
-    vocabulary,
-    writing_assessor,
-    writing_extractor,
-)
 from metaprobe.pipelines.writing_assistant.asking import Work
 from metaprobe.pipelines.writing_assistant.contract import (
     CONDITIONS,

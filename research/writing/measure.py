@@ -163,10 +163,7 @@ def orders(runs: Path, name: str) -> None:
 
 def write_page() -> None:
     """The blocks of the page."""
-    figures, heads = (json.loads(path.read_text(encoding="utf-8")) for path in (FIGURES, HEADS))
-    write(PAGE, "writing-cost", cost_table(figures))
-    write(PAGE, "writing-heads", heads_table(heads))
-    write(PAGE, "writing-orders", orders_table(figures))
+    write(PAGE, "writing-heads", heads_table(json.loads(HEADS.read_text(encoding="utf-8"))))
 
 
 @main.command()

@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from dataclasses import asdict, replace
+from typing import Any
 
 from metaprobe.llms.base import LLM, Capabilities, Request, Token
 from metaprobe.pipelines.session import Models, Session, Setup
@@ -110,12 +112,14 @@ class Answering:
             end("failed", text="".join(pieces), error=f"the program failed ({type(error).__name__}); see its log")
             raise
         else:
+            with suppress(RecordError):  # a full disk, which the next line tells
+                self._sessions.set_found(session_id, answer["profile"])
             end("done", text=answer["text"], reply=answer)
             self._on_run(run)
 
     async def _answer(
         self, setup: Setup, turn: Turn, condition: str, job: Job, on_text: Callable[[str], None]
-    ) -> tuple[dict[str, object], Run]:
+    ) -> tuple[dict[str, Any], Run]:
         name = job.name
         session = Session(setup, item_of_turn(turn, name), system=SYSTEM_NAME, variant=condition, run_id=name)
         answer = await reply(session, turn, condition, on_text=on_text)

@@ -40,7 +40,9 @@ class WritingSession:
     revision: int = 0
     """Goes up with every saved change of the text, so that two windows do not overwrite each other."""
     profile: dict[str, str | None] = field(default_factory=dict)
-    """Fields of `Profile`."""
+    """Fields of `Profile`, as the form has them."""
+    found: dict[str, str | None] = field(default_factory=dict)
+    """The same fields, as the assistant found them in the conversation: it looks for them once."""
     blind: bool = False
     """Whether the page must not show how turns are answered, as in a study."""
 
@@ -138,6 +140,10 @@ class Sessions:
         """Keeps what the writer said of himself or herself."""
         return self._put(replace(self.get(session_id), profile=asdict(profile)))
 
+    def set_found(self, session_id: str, profile: dict[str, str | None]) -> WritingSession:
+        """Keeps what the assistant found out about the writer."""
+        return self._put(replace(self.get(session_id), found=profile))
+
     def set_condition(self, session_id: str, condition: str) -> WritingSession:
         """Changes how the next turns are answered."""
         return self._put(replace(self.get(session_id), condition=condition))
@@ -175,7 +181,8 @@ class Sessions:
             if before < number and one.state == "done"
             for pair in (("user", one.message), ("assistant", one.text))
         ]
-        return Turn(Profile(**session.profile), turn.draft, turn.message, tuple(history))
+        told = {name: text for name, text in session.profile.items() if text}
+        return Turn(Profile(**{**session.found, **told}), turn.draft, turn.message, tuple(history))
 
     def delete(self, session_id: str) -> None:
         """Deletes the session with its versions and turns."""
@@ -199,4 +206,5 @@ def shown_turn(number: int, turn: KeptTurn, *, blind: bool) -> Body:
 def shown_session(session: WritingSession, turns: list[tuple[int, KeptTurn]]) -> Body:
     """Returns a session with its turns as the page gets it."""
     body = {**asdict(session), "turns": [shown_turn(number, turn, blind=session.blind) for number, turn in turns]}
+    del body["found"]
     return {**body, "condition": ""} if session.blind else body

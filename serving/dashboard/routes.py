@@ -5,9 +5,9 @@ import time
 from pathlib import Path
 
 import msgspec
-from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from metaprobe.monitoring.log import ScoreLog
 from metaprobe.monitoring.overview import Span, flagged_queue, overview
@@ -28,8 +28,8 @@ _AT_ONCE = 2
 """Pages that are computed at one time; others wait, so that lookers do not slow down what is served."""
 
 
-def add_dashboard(app: FastAPI, log: ScoreLog | None) -> None:
-    """Adds the page and its two addresses to the application."""
+def dashboard_routes(log: ScoreLog | None) -> list[Route]:
+    """The page and its two addresses."""
     turns = asyncio.Semaphore(_AT_ONCE)
 
     def there() -> ScoreLog:
@@ -37,25 +37,24 @@ def add_dashboard(app: FastAPI, log: ScoreLog | None) -> None:
             raise Refusal(404, "no_log", "this server keeps no log; start it with --log to have a dashboard")
         return log
 
-    @app.get("/dashboard")
-    async def page() -> Response:
+    async def page(_: Request) -> Response:
         """The page. It holds nothing of the log."""
         there()
         return Response(PAGE.read_bytes(), media_type="text/html; charset=utf-8", headers=HEADERS)
 
-    @app.get("/dashboard/data")
     async def data(request: Request) -> Response:
         """Sums, estimates and events of the time, model and task that are asked for."""
         span, found = span_of(request), there()
         async with turns:
             return _json(await asyncio.to_thread(overview, found, span))
 
-    @app.get("/dashboard/queue")
     async def queue(request: Request) -> Response:
         """Flagged answers that nobody has labelled, the lowest score first."""
         span, found = span_of(request), there()
         async with turns:
             return _json({"answers": await asyncio.to_thread(flagged_queue, found, span)})
+
+    return [Route("/dashboard", page), Route("/dashboard/data", data), Route("/dashboard/queue", queue)]
 
 
 def span_of(request: Request) -> Span:

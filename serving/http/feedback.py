@@ -5,34 +5,16 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from fastapi import FastAPI
-from starlette.requests import Request
-from starlette.responses import Response
 
 from metaprobe.monitoring.label_values import label_value
 from metaprobe.monitoring.log import FeedbackLabel, ScoreLog
 from metaprobe.monitoring.tables import LogError
-from metaprobe.serving.http.connection import read_json_body
 from metaprobe.serving.http.refusal import Refusal
-from metaprobe.serving.http.settings import Settings
 from metaprobe.serving.http.wire import UNREADABLE
 
 SHAPE = '{"request_id": "...", "label": 1, "who": "ada"}, or {"feedback": [...]} with several'
 _WAIT_S = 1.0
 """How long labels wait for their answers to be stored, so that an answer just given is known."""
-
-
-def add_feedback(app: FastAPI, settings: Settings, log: ScoreLog | None) -> None:
-    """Adds the address to the application."""
-
-    @app.post("/v1/feedback")
-    async def feedback(request: Request) -> Response:
-        """Stores a label for an answer, or several."""
-        if log is None:
-            raise Refusal(404, "no_log", "this server keeps no log; start it with --log to take feedback")
-        body = await read_json_body(request, settings)
-        stored = await take_feedback(body, log, most=settings.max_batch)
-        return Response(msgspec.json.encode(stored), media_type="application/json")
 
 
 async def take_feedback(body: bytes, log: ScoreLog, *, most: int) -> dict[str, int]:

@@ -13,9 +13,10 @@ from metaprobe.records.extras import require
 from metaprobe.records.types import POSITIONS
 from metaprobe.terminal import FOLDER, RUNS, agent_option, stage_option
 
-OF_STATES = ("via", "layers", "positions", "every_token", "shard_calls", "other_model")
+OF_STATES = ("via", "workers", "layers", "positions", "every_token", "shard_calls", "other_model")
 OF_LOGPROBS = ("out", "top_logprobs")
-"""Parameters that mean something for one of the two only."""
+NAMED = {"positions": "--position", "workers": "--ray"}
+"""Parameters that mean something for one of the two only; `NAMED` are the options whose name is another."""
 
 
 @click.command(short_help="Hidden states or log-probabilities of recorded calls, read again with a model.")
@@ -31,6 +32,7 @@ OF_LOGPROBS = ("out", "top_logprobs")
     show_default=True,
     help="What runs the model for hidden states.",
 )
+@click.option("--ray", "workers", type=click.IntRange(1), help="Read by so many workers of a Ray cluster.")
 @click.option("--layers", default="all", show_default=True, help="'all', 'every:N', or numbers such as '0,8,16'.")
 @click.option(
     "--position",
@@ -65,7 +67,7 @@ def extract(
         )
     for name in OF_LOGPROBS if logprobs is None else OF_STATES:
         if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
-            option = "--" + name.removesuffix("s" * (name == "positions")).replace("_", "-")
+            option = NAMED.get(name, "--" + name.replace("_", "-"))
             raise click.UsageError(f"{option} belongs to {'--logprobs' if logprobs is None else '--llm'}: leave it out")
     require("torch", "train")
     quiet_libraries()
@@ -88,13 +90,20 @@ def _logprobs(runs: Path, llm: str, out: Path, **options: Any) -> None:
     click.echo(json.dumps(dataclasses.asdict(report)))
 
 
-def _states(runs: Path, llm: str, *, positions: tuple[str, ...], **options: Any) -> None:
+def _states(runs: Path, llm: str, *, positions: tuple[str, ...], workers: int | None, **options: Any) -> None:
     from metaprobe.collecting.extract import ExtractionWatch, launch_extract
 
     with progress_bar("extract", " calls", ends=True) as bar:
-        report, processes = launch_extract(
-            runs, llm, watch=ExtractionWatch(*_counters(bar)), positions=positions or None, **options
-        )
+        watch = ExtractionWatch(*_counters(bar))
+        report: Any  # a report, or None in the other processes of a launch
+        if workers is not None:
+            from metaprobe.collecting.extract_ray import launch_on_ray
+
+            if options.pop("via") != "transformers":
+                raise click.UsageError("--ray reads with transformers, and --via vllm shares its work by itself")
+            report, processes = launch_on_ray(runs, llm, workers, watch=watch, positions=positions or None, **options)
+        else:
+            report, processes = launch_extract(runs, llm, watch=watch, positions=positions or None, **options)
     if report is not None:
         if report.calls and report.disagreement is None and not options["other_model"]:
             click.echo(
