@@ -29,7 +29,7 @@ _AT_ONCE = 2
 
 
 def dashboard_routes(log: ScoreLog | None) -> list[Route]:
-    """Returns the page and its two addresses."""
+    """The page and its two addresses."""
     turns = asyncio.Semaphore(_AT_ONCE)
 
     def there() -> ScoreLog:
@@ -54,11 +54,7 @@ def dashboard_routes(log: ScoreLog | None) -> list[Route]:
         async with turns:
             return _json({"answers": await asyncio.to_thread(flagged_queue, found, span)})
 
-    return [
-        Route("/dashboard", page),
-        Route("/dashboard/data", data),
-        Route("/dashboard/queue", queue),
-    ]
+    return [Route("/dashboard", page), Route("/dashboard/data", data), Route("/dashboard/queue", queue)]
 
 
 def span_of(request: Request) -> Span:

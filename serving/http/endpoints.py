@@ -42,7 +42,7 @@ from metaprobe.serving.http.wire import batch, model_of
 THERE = (
     "POST /v1/score, POST /v1/chat/completions, POST /v1/completions, POST /v1/responses, POST /v1/embeddings,"
     " POST /v1/feedback, GET /v1/models, GET /v1/models/MODEL, GET /metrics, GET /openapi.json, GET /healthz,"
-    " GET /livez, GET /readyz, GET /dashboard, GET /dashboard/data, GET /dashboard/queue"
+    " GET /livez, GET /readyz, GET /dashboard"
 )
 
 logger = logging.getLogger(__name__)
@@ -124,10 +124,10 @@ def application(
             Route("/v1/models/{model:path}", to_upstream(proxy.models)),
             Route("/metrics", counts),
             Route("/openapi.json", described),
+            *dashboard_routes(log.log if log else None),
             Route("/healthz", health),
             Route("/readyz", health),
             Route("/livez", alive),
-            *dashboard_routes(log.log if log else None),
         ],
         middleware=[Middleware(Guard, settings=settings, keys=keys, metrics=metrics)],
         exception_handlers={HTTPException: _unknown},
