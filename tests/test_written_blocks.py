@@ -133,6 +133,17 @@ WRITERS = (
             ),
         },
     ),
+    Writer(
+        "research/loop/page.py",
+        {
+            "docs/research/loop.md#loop-coverage": number("MEASURED", "loop", "estimates", "replays"),
+            "docs/research/loop.md#loop-spared": number(
+                "MEASURED", "loop", "estimates", "spared", 0, "squared_correlation"
+            ),
+            "docs/research/loop.md#loop-recalibration": number("MEASURED", "loop", "recalibration", "draws"),
+            "docs/research/loop.md#loop-drift": number("MEASURED", "loop", "drift", "before"),
+        },
+    ),
     Writer("research/systems/carried_profiles.py", {"docs/research/systems.md#carried": another_run}, "main"),
     Writer(
         "research/claims/corrections.py",
@@ -277,7 +288,12 @@ WRITERS = (
     Writer("research/stores/bundle.py", {"docs/research/bundled.md#bundled": another_checkpoint}, "write_table"),
     Writer(
         "scripts/mutants_page.py",
-        {"docs/research/mutants.md#mutants": number("MEASURED", "mutants", "training", "killed")},
+        {
+            "docs/research/mutants.md#mutants": number("MEASURED", "mutants", "training", "killed"),
+            "docs/research/mutants.md#mutants-alive": number(
+                "MEASURED", "mutants", "training", "survivors", 0, "mutant", to="a.py: 1 -> 2 | 1"
+            ),
+        },
     ),
     Writer(
         "scripts/stranger.py",
