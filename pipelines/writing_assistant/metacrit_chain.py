@@ -25,7 +25,7 @@ FEWEST_QUOTED = 2
 
 _REMARK = re.compile(
     # Single quotation marks close only before a dash, a colon or the end: an apostrophe is one of them.
-    r"^\W*remark\W*?:\s*(?:\"(.+?)\"|\u201c(.+?)\u201d|['\u2018](.+?)['\u2019](?=\s*(?:[-\u2013\u2014:]|$)))"
+    r"^\W*remark\W*?:[\s*_]*(?:\"(.+?)\"|\u201c(.+?)\u201d|['\u2018](.+?)['\u2019](?=\s*(?:[-\u2013\u2014:]|$)))"
     r"\s*(?:[-\u2013\u2014:,]+\s*)?(.*)$",
     re.IGNORECASE | re.MULTILINE,
 )
