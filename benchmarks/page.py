@@ -154,9 +154,9 @@ def answer(found: dict[str, dict[str, Any]]) -> str:
     return (
         f"Of {len(timed)} comparisons with other programs and with simpler code, this package is faster in "
         f"{len(timed) - len(slower)}. It is slower where it does more than the other side, which "
-        f"is a bare ONNX call or a simpler score ({len(slower)} rows). On {above} of {len(sets)} data sets the "
-        "quality predictor is shown to be "
-        "above the mean log-probability, which is free."
+        f"is a bare ONNX call or a simpler score ({len(slower)} rows). On {above} of {len(sets)} data sets, trees on "
+        "log-probabilities (the quality predictor of version 0.1) are shown to be above the mean log-probability, "
+        "which is free."
     )
 
 
@@ -295,19 +295,20 @@ def signed(value: list[float]) -> str:
 
 ABOUT = """# Speed and quality, beside others
 
-Written by `benchmarks/page.py` from what the scripts measured; `make benchmark` runs them all again, best on a quiet
-machine, and writes this page. Machines differ and are noisy, so what counts is the ratio: the two sides of a row were
-timed in one run, after both were seen to give equal answers where they compute the same. *Times* above 1
-means that ours is better. Targets were set beforehand; a row that misses its own stays as it is.
+`benchmarks/page.py` writes this page from what the scripts measured. `make benchmark` runs all of them again, best on
+a quiet machine, and writes the page. Machines differ and are noisy, so only the ratio matters: the two sides of a row
+were timed in one run, after both were shown to give equal answers where they compute the same. A ratio above 1 means
+that ours is better. Targets were set beforehand; a row that misses its target is shown as it is.
 
 Times are medians of the best turn, on one thread. Quality is the area under the ROC curve of distinguishing right
-from wrong on answers that no fit has seen, with intervals of 95 % from a bootstrap over groups, and the paired
-difference. The mean log-probability is what lm-polygraph calls Perplexity and what uqlm's sequence probability ranks
-by. More: [quality](quality.md), [routing](routing.md), [probes](probes.md), [the server](production.md).
+from wrong on answers that no fit has seen, with 95 % intervals from a bootstrap over groups, and the paired
+difference. The mean log-probability is what lm-polygraph calls Perplexity; uqlm's sequence probability gives the same
+ranking. Other pages say more: [quality](quality.md), [routing](routing.md), [probes](probes.md), [the
+server](production.md).
 
-Peers: artefactual (WEPR), uqlm (white-box scorers), lm-polygraph (estimators on log-probabilities), probelab (logistic
-probes), native LightGBM, scikit-learn, and the naive forms that one would write first. What a peer does by sampling
-several answers, or with a model of its own, is not compared.
+The peers are artefactual (WEPR), uqlm (white-box scorers), lm-polygraph (estimators on log-probabilities), probelab
+(logistic probes), native LightGBM, scikit-learn, and the naive forms that one would write first. What a peer computes
+by sampling several answers, or with a model of its own, is not compared.
 """
 BENCHMARKS = {
     "predict": Benchmark(("benchmarks.predict", "--peers", "{peers}", "--json", "{out}"), timed_rows),

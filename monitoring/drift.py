@@ -150,10 +150,11 @@ class DriftWatch:
             raise RecordError(f"got {[column.shape for column in columns]} times, scores and labels; expected as many")
         if LABEL not in self.streams:
             return []
-        stream, alarms = self.streams[LABEL], []
+        alarms = []
         for when, s, y in zip(*(column.tolist() for column in columns), strict=True):
             if np.isnan(s) or np.isnan(y):
                 continue
+            stream = self.streams[LABEL]  # another one after each alarm
             stream.rows += 1
             found = self._bet(stream, when, label_factors(s, y, self.tolerance), LABEL_BETS)
             alarms += [] if found is None else [found]

@@ -102,19 +102,11 @@ def estimate_accuracy(
     return _from_scores(found, level), _from_labels(found, level, POWERED), _from_labels(found, level, LABELLED)
 
 
-def estimate_risk(
-    score: ArrayLike,
-    label: ArrayLike,
-    propensity: ArrayLike | None,
-    accepted: ArrayLike,
-    *,
-    level: float = LEVEL,
+def estimate_wrong(
+    score: ArrayLike, label: ArrayLike, propensity: ArrayLike | None = None, *, level: float = LEVEL
 ) -> tuple[Estimate, Estimate, Estimate]:
-    """Returns the share of wrong answers among the accepted ones, in the same three ways. `accepted` (N,): bool."""
-    kept = np.asarray(accepted, dtype=np.bool_)
-    drawn = None if propensity is None else np.asarray(propensity, dtype=np.float64)[kept]
-    found = estimate_accuracy(np.asarray(score)[kept], np.asarray(label)[kept], drawn, level=level)
-    first, second, third = (one.complement() for one in found)
+    """Returns the share of wrong answers in the same three ways; of accepted answers that is the risk."""
+    first, second, third = (one.complement() for one in estimate_accuracy(score, label, propensity, level=level))
     return first, second, third
 
 

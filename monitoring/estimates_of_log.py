@@ -1,15 +1,17 @@
 """Accuracy, flagged share and risk among the accepted, of a score log and of its parts."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.eval.plain import plain
-from metaprobe.monitoring.estimates import Estimate, estimate_accuracy, estimate_risk, estimate_share, name_weeks
+from metaprobe.monitoring.estimates import Estimate, estimate_accuracy, estimate_share, estimate_wrong, name_weeks
 from metaprobe.monitoring.log_columns import LogColumns
 
+Estimator = Callable[[Any, Any, Any], tuple[Estimate, Estimate, Estimate]]
 WHOLE = "all"
 """The name of the part that is everything."""
 
@@ -27,18 +29,31 @@ def estimate_log(columns: LogColumns, *, by: str | None = None) -> Iterator[dict
     """Yields what is known of the answers, one object for each part, share and method, as JSON's own types.
 
     `of` is `accuracy`, `flagged` (of the answers for which that is known) or `risk` (share wrong among those that were
-    not flagged); further keys are the fields of `Estimate`.
+    not flagged); further keys are the fields of `Estimate`. What uses drawn labels is about the answers up to the last
+    one that was drawn: those that came later had no chance to be, and may be other ones.
     """
     parts = np.full(len(columns), WHOLE) if by is None else name_parts(columns, by)
     for name in np.unique(parts).tolist():
         rows = parts == name
-        score, label, propensity = columns.score[rows], columns.label[rows], columns.propensity[rows]
         flagged = columns.flagged[rows]
         known = np.isfinite(flagged)
-        found: list[tuple[str, Estimate]] = [("accuracy", one) for one in estimate_accuracy(score, label, propensity)]
+        found = [("accuracy", one) for one in _of_part(columns, rows, estimate_accuracy)]
         if known.any():
             found.append(("flagged", estimate_share(flagged[known])))
-            found += [("risk", one) for one in estimate_risk(score, label, propensity, flagged == 0)]
+            found += [("risk", one) for one in _of_part(columns, rows & (columns.flagged == 0), estimate_wrong)]
         for of, one in found:
             fields: dict[str, Any] = plain(one)
             yield {"part": name, "of": of, **fields}
+
+
+def _of_part(columns: LogColumns, rows: NDArray[np.bool_], estimate: Estimator) -> list[Estimate]:
+    """Returns the estimates of these answers, from labels only of those that were there when the last one was drawn."""
+    drawn = rows & np.isfinite(columns.propensity) & np.isfinite(columns.label)
+    early = rows & (columns.time <= columns.time[drawn].max()) if drawn.any() else rows
+    whole, reached = (
+        estimate(columns.score[some], columns.label[some], columns.propensity[some]) for some in (rows, early)
+    )
+    later = int(rows.sum() - early.sum())
+    said = f"{later} answers came after the last one that was drawn, and are not part of it" if later else ""
+    from_labels = [replace(one, reason="; ".join(filter(None, (one.reason, said)))) for one in reached[1:]]
+    return [whole[0], *from_labels]

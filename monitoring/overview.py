@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.monitoring.estimates import Estimate, estimate_accuracy, estimate_risk
+from metaprobe.monitoring.estimates import SCORES, estimate_accuracy, estimate_wrong
 from metaprobe.monitoring.log import ScoreLog
 from metaprobe.monitoring.log_columns import LogColumns, chosen_contexts, conditions
 from metaprobe.monitoring.log_schema import SUMS
@@ -149,19 +149,25 @@ def _choices(log: ScoreLog) -> dict[str, list[str]]:
 
 
 def _estimates(bins: Sequence[Bin], labelled: LogColumns, most: int) -> dict[str, Any]:
-    """Accuracy of all answers, and the share of wrong ones among the accepted, each in three ways."""
-    expanded, accepted = _expanded(bins, most)
-    nothing = np.full(len(expanded), np.nan)
-    score = np.concatenate((expanded, labelled.score))
-    label = np.concatenate((nothing, labelled.label))
-    drawn = np.concatenate((nothing, labelled.propensity))
-    kept = np.concatenate((accepted, labelled.flagged != 1))
-    accuracy = estimate_accuracy(score, label, drawn)
-    return {"accuracy": _by_method(accuracy), "risk": _by_method(estimate_risk(score, label, drawn, kept))}
+    """Accuracy of all answers, and the share of wrong ones among the accepted, each in three ways.
 
-
-def _by_method(found: Sequence[Estimate]) -> dict[str, Any]:
-    return {one.method: asdict(one) for one in found}
+    What uses drawn labels is about the days up to the last one of which answers were drawn: later ones had no chance.
+    """
+    drawn = np.isfinite(labelled.propensity) & np.isfinite(labelled.label)
+    last = labelled.time[drawn].max() // DAY if drawn.any() else math.inf
+    found: dict[str, dict[str, Any]] = {"accuracy": {}, "risk": {}}
+    for some in ([row for row in bins if row[0] <= last], bins):  # the second time for what asks no label
+        score, accepted = _expanded(some, most)
+        nothing = np.full(len(score), np.nan)
+        columns = [(score, labelled.score), (nothing, labelled.label), (nothing, labelled.propensity)]
+        joined = [np.concatenate(pair) for pair in columns]
+        kept = np.concatenate((accepted, labelled.flagged != 1))
+        for of, ways in (
+            ("accuracy", estimate_accuracy(*joined)),
+            ("risk", estimate_wrong(*(column[kept] for column in joined))),
+        ):
+            found[of] |= {one.method: asdict(one) for one in ways if some is not bins or one.method == SCORES}
+    return found
 
 
 def _expanded(bins: Sequence[Bin], most: int) -> tuple[Floats, NDArray[np.bool_]]:

@@ -83,11 +83,11 @@ class BaseRates:
     def unknown(self, head: str | None) -> str:
         """Returns what a verdict must say where the run is not known."""
         average = self.average.get(head or "")
-        taken = "" if average is None else f" of {average:.0%}"
+        right = "" if average is None else f" ({average:.0%} right)"
         remedy = "name the run" if self.runs else "adapt the checkpoint with labelled answers"
         return (
-            f"how often answers of this run are right is not known: the score takes the average{taken} of the training "
-            f"runs, and orders answers of one run only; {remedy}"
+            f"how often answers of this run are right is not known: the score assumes the average of the training runs"
+            f"{right}, and orders answers of one run only; {remedy}"
         )
 
 

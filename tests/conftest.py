@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from urllib import request as http
@@ -97,6 +98,13 @@ def made_up(n: int = 600, *, signal: float = 1.5, seed: int = 0) -> Evidence:
 @pytest.fixture(scope="session")
 def llama_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Base URL of llama-cpp-python's server with the embedded model, on this machine."""
+    with llama_server_with(tmp_path_factory.mktemp("server") / "log") as url:
+        yield url
+
+
+@contextmanager
+def llama_server_with(log: Path, *options: str) -> Iterator[str]:
+    """The same with further options of that server; what it says goes into the file `log`."""
     if importlib.util.find_spec("llama_cpp") is None:
         pytest.skip("llama-cpp-python is not installed: pip install 'llama-cpp-python[server]'")
     with socket.socket() as free:
@@ -104,8 +112,7 @@ def llama_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "llama_cpp.server", "--model", str(_embedded_file(DEFAULT_MODEL))]
     command += ["--model_alias", DEFAULT_MODEL, "--host", "127.0.0.1", "--port", str(port), "--logits_all", "true"]
-    command += ["--n_ctx", "4096", "--n_threads", "2", "--n_threads_batch", "2"]
-    log = tmp_path_factory.mktemp("server") / "log"
+    command += ["--n_ctx", "4096", "--n_threads", "2", "--n_threads_batch", "2", *options]
     with log.open("w") as file:
         server = subprocess.Popen(command, stdout=file, stderr=file, env={**os.environ, "OMP_NUM_THREADS": "2"})
     try:

@@ -194,6 +194,23 @@ def loop(folder: Path) -> Names:
     return {"ask": ask, "ask_async": ask_async, "asked_of": asked_of, "client": clients, "messages": []}
 
 
+def drift(folder: Path) -> Names:
+    """A thousand answers, of which two hundred were drawn for labels."""
+    rng = np.random.default_rng(0)
+    score = rng.beta(5, 2, 1000)
+    label, asked = (rng.random(1000) < score).astype(float), rng.random(1000) < 0.2
+    return {
+        "score": score,
+        "tokens": rng.integers(20, 200, 1000),
+        "time": np.arange(1000.0),
+        "label": np.where(asked, label, np.nan),
+        "propensity": np.where(asked, 0.2, np.nan),
+        "label_time": np.arange(1000.0)[asked],
+        "score_of_labelled": score[asked],
+        "label_of_labelled": label[asked],
+    }
+
+
 def tasks(folder: Path) -> Names:
     data = ROOT.parent / "shared" / "data"
     if not (data / "creak").is_dir():
@@ -219,6 +236,7 @@ WORLDS: dict[str, Callable[[Path], Names]] = {
     "routing": routing,
     "tasks": tasks,
     "loop": loop,
+    "drift": drift,
     "own": lambda folder: {},
     "logs": lambda folder: {},
     "writing-assistant": lambda folder: {"asyncio": asyncio, "llm": ScriptedLLM(IN_FORM)},

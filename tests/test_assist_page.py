@@ -27,7 +27,7 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine"),
 ]
 
-PATIENCE_MS = 120_000
+PATIENCE_MS = 60_000
 """On a busy machine the browser is slow; nothing here waits for something that may not come."""
 DRAFT_QUESTION = "Here is my first draft. Is it correct?"
 PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}

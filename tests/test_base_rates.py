@@ -63,7 +63,8 @@ def test_a_named_run_shifts_the_score_and_flags_and_an_unknown_one_does_neither(
     scores = responses(12)
     unknown = plain.predict_many(scores)
     assert {verdict.flagged for verdict in unknown} == {None}
-    assert all("is not known: the score takes the average of 40% of the training runs" in v.reason for v in unknown)
+    assumed = "is not known: the score assumes the average of the training runs (40% right),"
+    assert all(assumed in v.reason for v in unknown)
     assert all(v.reason.endswith("orders answers of one run only; name the run") for v in unknown)
     for run, shift in RATES["runs"].items():
         known = QualityPredictor(checkpoint, run=run).predict_many(scores)
@@ -121,7 +122,7 @@ def test_without_runs_the_remedy_is_to_adapt(tmp_path: Path) -> None:
 def test_a_critical_head_alone_raises_no_flag_where_the_run_is_not_known() -> None:
     rates = BaseRates.from_contract({"base_rates": RATES}, ["correct"])
     assert rates is not None
-    assert rates.unknown("critical").startswith("how often answers of this run are right is not known: the score takes")
+    assert "is not known: the score assumes the average of the training runs, and" in rates.unknown("critical")
     assert "40%" not in rates.unknown("critical")
     assert BaseRates.from_contract({}, ["correct"]) is None
 

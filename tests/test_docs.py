@@ -127,6 +127,16 @@ def test_scripts_and_make_targets_named_on_the_pages_exist() -> None:
             assert target in targets, f"{path.name}: make {target}"
 
 
+def test_files_that_the_architecture_says_to_read_exist() -> None:
+    page = text(DOCS / "architecture.md")
+    row = r"^\| [\d-] \| `([\w/]+)/` \| .*? \| (.+) \|$"
+    rooms = re.findall(row, page, re.M)
+    named = [f"{room}/{name}" for room, cell in rooms for name in re.findall(r"`([\w/]+\.py)`", cell)]
+    named += re.findall(r"`((?:\w+/)+\w+\.py)(?:: [\w.]+)?`", re.sub(row, "", page, flags=re.M))
+    assert len(rooms) >= 12
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
 def anchors(path: Path) -> set[str]:
     """Of a page's headings, as the site makes them; where GitHub makes another, no link may use it."""
     headings = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", text(path), flags=re.S), re.M)

@@ -224,3 +224,11 @@ def test_each_bet_has_a_name() -> None:
     assert len(RankBets().factors(0.3)) == len(RANK_BETS)
     assert len(label_factors(0.3, 1.0, 0.05)) == len(LABEL_BETS)
     assert set(DriftWatch().evidence) == set(STREAMS)
+
+
+def test_after_an_alarm_the_labels_begin_anew() -> None:
+    """Two hundred labels of scores that are too low ring some times, and not at each label after the first alarm."""
+    watch, label = DriftWatch(("label",)), np.tile([1.0, 1.0, 0.0], 70)
+    alarms = watch.update_labels(np.arange(210.0), np.full(210, 0.2), label)
+    assert 2 <= len(alarms) <= 15
+    assert alarms[1].rows >= 10, "its evidence began at 1 again"

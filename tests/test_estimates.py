@@ -1,10 +1,12 @@
 """Estimates of accuracy: their intervals hold, also for few labels and for labels of answers that were chosen."""
 
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from metaprobe.monitoring.entry import Entry
 from metaprobe.monitoring.estimates import (
     LABELLED,
     POWERED,
@@ -12,10 +14,13 @@ from metaprobe.monitoring.estimates import (
     Estimate,
     estimate_accuracy,
     estimate_parts,
-    estimate_risk,
     estimate_share,
+    estimate_wrong,
     name_weeks,
 )
+from metaprobe.monitoring.estimates_of_log import estimate_log
+from metaprobe.monitoring.log import FeedbackLabel, ScoreLog
+from metaprobe.monitoring.sampling import draw_sheet
 from metaprobe.records.errors import RecordError
 
 
@@ -142,7 +147,7 @@ def test_risk_is_of_the_accepted_alone() -> None:
     rng = np.random.default_rng(8)
     p, y = answers(rng, 20_000)
     label, accepted = np.where(rng.random(20_000) < 0.1, y, np.nan), p > 0.8
-    found = estimate_risk(p, label, None, accepted)
+    found = estimate_wrong(p[accepted], label[accepted])
     assert [one.method for one in found] == [SCORES, POWERED, LABELLED]
     truth = 1 - y[accepted].mean()
     assert all(one.low < truth < one.high for one in found)
@@ -192,3 +197,26 @@ def test_answers_without_a_score_count_as_average_ones() -> None:
     assert scores.value == pytest.approx(0.3)
     assert isinstance(powered, Estimate)
     assert powered.labels == 3
+
+
+def test_answers_that_came_after_the_last_draw_do_not_move_what_labels_say(tmp_path: Path) -> None:
+    """Half of the answers come later, of another checkpoint whose scores are right, where the labelled ones' were too
+    low: the difference of the two is no news about the answers."""
+    rng = np.random.default_rng(11)
+    with ScoreLog.open(tmp_path / "scores.sqlite") as log:
+        for i in range(600):
+            later = i >= 300
+            score = 0.5 if later else 0.2
+            log.write(Entry(request_id=f"r{i}", time=1e9 + i, model="m", checkpoint=f"c{later}", score=score))
+            if i == 299:
+                log.flush()
+                sheet = draw_sheet(log, 150, seed=1)
+        log.flush()
+        log.add_labels(FeedbackLabel(row.request_id, float(rng.random() < 0.5)) for row in sheet.rows)
+        found = {(one["of"], one["method"]): one for one in estimate_log(log.columns())}
+    powered = found["accuracy", POWERED]
+    assert powered["low"] < 0.5 < powered["high"]
+    assert powered["value"] == pytest.approx(found["accuracy", LABELLED]["value"], abs=0.02)
+    assert powered["rows"] <= 300
+    assert "came after the last one that was drawn" in powered["reason"]
+    assert found["accuracy", SCORES]["rows"] == 600

@@ -133,6 +133,17 @@ WRITERS = (
             ),
         },
     ),
+    Writer(
+        "research/loop/page.py",
+        {
+            "docs/research/loop.md#loop-coverage": number("MEASURED", "loop", "estimates", "replays"),
+            "docs/research/loop.md#loop-spared": number(
+                "MEASURED", "loop", "estimates", "spared", 0, "squared_correlation"
+            ),
+            "docs/research/loop.md#loop-recalibration": number("MEASURED", "loop", "recalibration", "draws"),
+            "docs/research/loop.md#loop-drift": number("MEASURED", "loop", "drift", "before"),
+        },
+    ),
     Writer("research/systems/carried_profiles.py", {"docs/research/systems.md#carried": another_run}, "main"),
     Writer(
         "research/claims/corrections.py",

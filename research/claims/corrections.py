@@ -29,14 +29,14 @@ SUBJECTS = {
 
 INTRO = """# Corrections to version 0.1
 
-Version 0.1 published numbers of this project that had not met every control: a constant in the place of the learned
-number, the best agent alone, the same prompt, other orders of the questions, stated confidence before recalibration,
-controls that may spend as much. They have met them now. Each row is a statement that fell or changed; the numbers
-beside today's statements stand on the pages linked.
+Version 0.1 published numbers of this project that had not been compared with every control: a constant in place of the
+learned number, the best agent alone, the same prompt, other orders of the questions, stated confidence before
+recalibration, and controls that may spend as much. These comparisons have been made since. Each row is a statement that
+was withdrawn, changed or confirmed; the linked pages hold the numbers of today.
 """
-ANSWER = """Version 0.1 made {rows} statements that fell, changed, or were confirmed when every control was measured.
-Of them, {fell} fell or are ties now, {stands} stand, and the others say something else or less than before. The numbers
-of today's pages are the ones to rely on.
+ANSWER = """{rows} statements of version 0.1 fell, changed, or were confirmed when every control was measured. Of them,
+{fell} do not hold or are ties now, {stands} stand, and the others say something else or less than before. Rely on the
+numbers of today's pages.
 """
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import ks_2samp
 
-from metaprobe.eval.metrics.calibration import debiased_ece, ece
+from metaprobe.eval.metrics.calibration import ece
 from metaprobe.eval.plain import plain
 from metaprobe.monitoring.drift import LABEL, DriftWatch
 from metaprobe.monitoring.estimates import estimate_accuracy
@@ -29,12 +29,14 @@ from research.loop.worlds import Floats, Traffic, World, build_worlds, read_cons
 
 ROOT = Path(__file__).parent.parent.parent
 MEASURED = ROOT / "docs" / "measured" / "loop.json"
-REPLAYS, ANSWERS = 200, 1500
+REPLAYS, ANSWERS, STREAMS = 200, 1500, 100
 LABELS = (20, 100, 300)
 FLOOR = 0.15
 """Added to the wish for a label, so that sure answers are drawn as well."""
 RECALIBRATED = (50, 100, 200)
-DAY, REFERENCE, BEFORE, AFTER = 100, 500, 2000, 3000
+DRAWS = 50
+"""Of labels."""
+DAY, REFERENCE, BEFORE, AFTER = 100, 500, 1000, 2000
 """Answers a day; of the baselines' reference; before and after the change."""
 LABELLED = 0.1
 """Share of answers that are labelled where labels are watched."""
@@ -114,14 +116,15 @@ def recalibration(data: Path) -> None:
         rng, found = np.random.default_rng(0), {}
         for labels in RECALIBRATED:
             errors = []
-            for _ in range(REPLAYS):
+            for _ in range(DRAWS):
                 some = rng.choice(len(pool), size=min(labels, len(pool)), replace=False)
-                errors.append(_errors(_moved(pool.rows(some), test.score), test.y))
-            found[labels] = np.median(np.array(errors), axis=0).tolist()
-        before = _errors(test.score, test.y)
-        rows.append({"world": world.name, "shift": world.shift, "answers": len(test), "before": before, "after": found})
+                errors.append(_ece(_moved(pool.rows(some), test.score), test.y))
+            found[labels] = float(np.median(errors))
+        even = [_ece(test.score, (rng.random(len(test)) < test.score).astype(np.int64)) for _ in range(DRAWS)]
+        told = {"answers": len(test), "before": _ece(test.score, test.y), "noise": float(np.median(even))}
+        rows.append({"world": world.name, "shift": world.shift, **told, "after": found})
         click.echo(world.shift, err=True)
-    _keep("recalibration", {"rows": rows, "replays": REPLAYS})
+    _keep("recalibration", {"rows": rows, "draws": DRAWS})
 
 
 def _moved(labelled: Traffic, score: Floats) -> Floats:
@@ -135,14 +138,13 @@ def _log_odds(score: Floats) -> Floats:
     return np.log(p) - np.log1p(-p)
 
 
-def _errors(score: Floats, y: NDArray[np.int64]) -> list[float]:
-    """ECE by its definition, and freed of the noise of its bins."""
-    return [float(np.asarray(ece(y, score))), float(np.asarray(debiased_ece(y, score)))]
+def _ece(score: Floats, y: NDArray[np.int64]) -> float:
+    return float(np.asarray(ece(y, score)))
 
 
 @main.command()
 @data_option
-@click.option("--replays", default=REPLAYS, show_default=True, type=click.IntRange(1))
+@click.option("--replays", default=STREAMS, show_default=True, type=click.IntRange(1))
 def drift(data: Path, replays: int) -> None:
     """False alarms over whole streams, and answers until the alarm, beside KS per day and PSI."""
     rows = []

@@ -94,14 +94,16 @@ def read_consistency(data: Path) -> Iterator[tuple[str, Floats, NDArray[np.int64
 
 
 def _world(name: str, shift: str, answers: Answers, before: NDArray[np.bool_], after: NDArray[np.bool_]) -> World:
-    """The predictor is calibrated on one half of the groups before the shift, and the other half is the traffic."""
-    number = answers.features()[:, TERMS.index(FREE)].astype(np.float64)
+    """The predictor is calibrated before the shift: each half of the groups on the other, what comes after on both."""
+    number = -answers.features()[:, TERMS.index(FREE)].astype(np.float64)
     groups = np.unique(answers.group)
     half = np.isin(answers.group, groups[np.random.default_rng(0).random(len(groups)) < 0.5])
-    platt = fit_platt(-number[before & half], answers.y[before & half])
+    score = np.full(len(answers), np.nan)
+    for fitted, scored in ((before & half, before & ~half), (before & ~half, before & half), (before, after)):
+        score[scored] = fit_platt(number[fitted], answers.y[fitted]).probability(number[scored])
     tokens = np.array([len(one) for one in answers.logprobs], dtype=np.float64)
-    whole = Traffic(platt.probability(-number), answers.y, tokens, answers.task, half)
-    return World(name, shift, whole.rows(before & ~half), whole.rows(after))
+    whole = Traffic(score, answers.y, tokens, answers.task, half)
+    return World(name, shift, whole.rows(before), whole.rows(after))
 
 
 def _variant(answers: Answers) -> NDArray[np.str_]:

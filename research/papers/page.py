@@ -29,31 +29,33 @@ TITLES = {
 }
 HEAD = """# The papers' numbers, and ours
 
-Each number of the five documents that can be measured with models of this machine, the paper's beside ours; below each
-table, what cannot be, or has not been, with the reason. This page is written by `research/papers/page.py` from the
-runs in `recorded/` and the papers' numbers in `docs/paper_numbers/`; no number on it is typed by hand.
+This page shows each number of the five documents that could be measured with models of this machine, the paper's
+beside ours. Below each table it lists the numbers that cannot be measured, or have not been, with the reason.
+`research/papers/page.py` writes it from the runs in `recorded/` and the papers' numbers in `docs/paper_numbers/`; no
+number on it is typed by hand.
 
-**How to read it.** The papers ran far larger models, mostly behind APIs, in one run without intervals. Ours are small,
-and items, where a paper's were not published, are rebuilt from its description. So a lower number is no failure to
-repeat: what can be compared is the *order* of methods and the *direction* of effects. Intervals are of 95 %, by a
-bootstrap over groups; differences are paired on the items. MetaCogAgent learns from the items that came before, so its
-numbers are means over ten shuffled orders (seeds 0 to 9), with the smallest and the largest order in parentheses. How
-each system is built, and where a paper is silent: [the systems](../systems.md).
+**How to read it.** The papers ran far larger models, mostly behind APIs, in one run without intervals. Our models are
+small, and where a paper's items were not published, they are rebuilt from its description. A lower number therefore
+does not show that a result cannot be repeated: only the *order* of methods and the *direction* of effects can be
+compared. Intervals are 95 % intervals from a bootstrap over groups; differences are paired on the items. MetaCogAgent
+learns from earlier items, so its numbers are means over ten shuffled orders (seeds 0 to 9), with the smallest and the
+largest order in parentheses. [The systems](../systems.md) explains how each system is built, and what a paper leaves
+open.
 """
 CLAIMS = """## Directions
 
-Every difference that a document reports and that could be measured, with the controls that could kill it: our
-difference against each, in the same form. The verdict follows by program from the intervals, and from the ten shuffled
-orders where the order of the items matters (in parentheses the smallest and the largest single order; what the controls
-are: [the measurement](systems.md)).
+The table lists every difference that a document reports and that could be measured. Beside it are the controls that
+could explain the difference, with our difference against each. A program derives the verdict from the intervals, and
+from the ten shuffled orders where the order of the items matters (in parentheses are the smallest and the largest
+single order). [The measurement](systems.md) describes the controls.
 
-- *holds*: our whole interval is on the paper's side of 0, so is every order, and so is every controlled difference;
+- *holds*: our whole interval is on the paper's side of 0, and so are every order and every controlled difference;
 - *the other way round*: all of these are on the other side;
-- *undecided*: our interval holds 0;
-- *falls to a control*: ours is on one side, but against the controls in bold it is not;
-- *depends on the order*: some order is not on the side of the mean over the orders.
+- *undecided*: our interval contains 0;
+- *falls to a control*: our difference is on one side of 0, but the difference to the controls in bold is not;
+- *depends on the order*: some order is not on the same side as the mean over the orders.
 
-Where no control is named, both sides share everything but what is claimed, as is said in its place.
+Where no control is named, both sides are equal in everything except what is claimed, as is said there.
 """
 
 

@@ -95,7 +95,9 @@ PRICES = "recorded/prices.json"
 AGENTS = {"alpha": "smollm2-135m", "beta": "qwen-coder-0.5b", "gamma": "qwen-coder-1.5b"}
 """Agent of the recorded MetaCogAgent runs -> its model."""
 
-LAYERS_OF_BLENDS = {"smollm2-135m": "every:3", "qwen-coder-0.5b": "every:4"}
+LAYERS_OF_BLENDS = {"smollm2-135m": "every:3", "qwen-coder-0.5b": "16"}
+"""Of the 0.5B coder the layer that all eight parts chose among every fourth, each without its own tasks
+(docs/research/travel.md), so that its figures are those of the choice."""
 
 COMMANDS = {
     "quality": f"train quality {ANSWERS} {SHORT} {FAMILIES} --target correct --new-tasks --raw-graph",
@@ -108,8 +110,8 @@ COMMANDS = {
         for name, when in (("difficulty", "before"), ("confidence", "after"))
     },
     **{
-        f"{model}-blend": f"train blend {STATES / 'breadth' / model}"
-        for model in LAYERS_OF_BLENDS  # of the 1.5B coder too few tasks are recorded
+        f"{model}-blend": f"train blend {STATES / 'breadth' / model} --layers {layers}"
+        for model, layers in LAYERS_OF_BLENDS.items()  # of the 1.5B coder too few tasks are recorded
     },
 }
 """Name -> what makes it, run at the repository's root."""
@@ -208,19 +210,21 @@ def notes(manifests: Mapping[str, Manifest]) -> list[str]:
     old = [
         f"`{name}`"
         for name, one in manifests.items()
-        if one.kind != "router" and not any(audit.endswith("beats mean log-probability") for audit in one.audits)
+        if any(audit.endswith("beats length of the answer") for audit in one.audits)
+        and not any(audit.endswith("beats mean log-probability") for audit in one.audits)
     ]
     lines = []
     if turned:
         lines.append(
-            f"No gain over the mean log-probability is shown of {', '.join(turned)}: the mean was taken as confidence, "
-            "and in the debates the surest arguments are the faulty ones, so that it ranks them the wrong way round. "
-            "Most of such a gain would be the sign's: what a score has to beat there is the mean turned about."
+            f"The table gives no gain over the mean log-probability for {', '.join(turned)}. The mean would be read as "
+            "confidence, but in the debates the faulty arguments have the highest log-probabilities, so it ranks them "
+            "in the wrong order. Most of such a gain would come from the sign alone: a score has to beat the reversed "
+            "mean."
         )
     if old:
         lines.append(
-            f"`trust` of {', '.join(old)} is by the audits of version 0.1, which held a score against lengths, prompts "
-            "and tables and not against each free log-probability; it holds until they are made again."
+            f"`trust` of {', '.join(old)} follows from the audits of version 0.1, which compared a score with lengths, "
+            "prompts and tables, but not with each free log-probability. It is valid until they are made again."
         )
     return lines
 

@@ -1,0 +1,131 @@
+"""What is run inside vLLM's own environment, by `research.engines.vllm_real` and the slow tests: one part a process.
+
+PYTHON -m research.engines.vllm_worker answers|gate|states OUT
+"""
+
+import asyncio
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from metaprobe.llms.base import Request
+from metaprobe.records.types import Call, Message, Sampling
+
+MODEL = "smollm2-135m"
+QUESTIONS = tuple(f"What is {a} + {b}? Answer in one sentence." for a, b in ((2, 3), (17, 28), (9, 9), (40, 41)))
+LONG = tuple(f"Explain in detail why {x} matters." for x in ("zorblax theory", "rain", "quantum cheese", "sleep"))
+STATES = tuple(
+    Call(id=f"c{i}", model=MODEL, messages=(Message("user", question),), text=text)
+    for i, (question, text) in enumerate(
+        [
+            ("What is 2 + 2?", "2 + 2 is 4."),
+            ("Name a city.", "Paris is a city in France, on the Seine."),
+            ("Count.", "One two three four five six seven."),
+        ]
+    )
+)
+RATE, LENGTH = 0.2, 60
+
+
+def requests() -> list[Request]:
+    """Greedy answers, one that is cut, and one that a stop text ends."""
+    asked = [(question, Sampling(max_tokens=40)) for question in QUESTIONS]
+    asked += [(QUESTIONS[0], Sampling(max_tokens=2)), ("Say: one two three four", Sampling(max_tokens=30, stop=("e",)))]
+    return [Request(id=f"r{i}", messages=(Message("user", q),), sampling=s) for i, (q, s) in enumerate(asked)]
+
+
+def answers(out: Path) -> None:
+    """Answers of the engine, a continuation scored, and tokens a second."""
+    from metaprobe.llms.vllm_engine import EngineLLM
+
+    llm = EngineLLM.load(MODEL, top_logprobs=3, max_model_len=1024)
+
+    async def ask() -> dict[str, Any]:
+        async with llm:
+            calls = await asyncio.gather(*(llm.complete(request) for request in requests()))
+            again = await llm.loglikelihood(requests()[0], calls[0].text)
+            many = [Request(id=f"m{i}", messages=(Message("user", LONG[i % 4]),)) for i in range(32)]
+            started = time.perf_counter()
+            long = await asyncio.gather(*(llm.complete(request) for request in many[:16]))
+            rate = sum(len(call.tokens) for call in long) / (time.perf_counter() - started)
+        return {"calls": [plain(call) for call in calls], "again": plain(again), "tokens_per_s": rate}
+
+    out.write_text(json.dumps(asyncio.run(ask())))
+
+
+def plain(call: Call) -> dict[str, Any]:
+    """The call as JSON."""
+    assert call.logprobs is not None
+    assert call.token_ids is not None
+    assert call.prompt_token_ids is not None
+    assert call.top_logprobs is not None
+    return {
+        "text": call.text,
+        "tokens": list(call.tokens),
+        "ids": call.token_ids.tolist(),
+        "prompt": call.prompt_token_ids.tolist(),
+        "logprobs": call.logprobs.tolist(),
+        "top": list(call.top_logprobs.shape),
+        "finish": call.finish_reason,
+    }
+
+
+def gate(out: Path) -> None:
+    """Answers with the gate in the engine, and where it fires on the recorded log-probabilities of the same answers."""
+    from metaprobe.llms.vllm_engine import engine_options, import_vllm
+    from metaprobe.llms.weights import resolve
+    from metaprobe.routing.gate import StreamingGate
+
+    vllm = import_vllm()
+    named = ["metaprobe.serving.vllm_gate:GateLogitsProcessor"]
+    options = engine_options(resolve(MODEL).location, max_model_len=1024, logits_processors=named)
+    engine = vllm.LLM(**options)
+    tokenizer = engine.get_tokenizer()
+    end = tokenizer.convert_tokens_to_ids("<|endoftext|>")  # this model ends with another one
+    chats = [[{"role": "user", "content": question}] for question in LONG]
+    found = []
+    for asked in (None, {"metaprobe_gate": RATE, "metaprobe_gate_end": end}):
+        params = [
+            vllm.SamplingParams(
+                temperature=1.0, seed=i, max_tokens=LENGTH, logprobs=0, stop_token_ids=[end], extra_args=asked
+            )
+            for i in range(len(chats))
+        ]
+        outputs = engine.chat(chats, params, use_tqdm=False)
+        found.append([output.outputs[0] for output in outputs])
+    rows = []
+    gates = StreamingGate.load(stop=RATE, on_mismatch="ignore")
+    for free, ended in zip(*found, strict=True):
+        one, fires = gates.start(), None
+        for i, (token, entry) in enumerate(zip(free.token_ids, free.logprobs, strict=True)):
+            if one.push(min(entry[token].logprob, 0.0)) != "continue":
+                fires = i + 1
+                break
+        rows.append({"fires": fires, "tokens": len(ended.token_ids), "stop": ended.stop_reason, "end": end})
+    refused = ""
+    try:
+        engine.chat(chats[:1], vllm.SamplingParams(extra_args={"metaprobe_gate": 2.0}), use_tqdm=False)
+    except ValueError as error:
+        refused = str(error)
+    out.write_text(json.dumps({"rows": rows, "refused": refused}))
+
+
+def states(out: Path) -> None:
+    """States of all layers, and log-probabilities, of given calls."""
+    from metaprobe.llms.vllm_states import EngineReplay, StatesEngine
+
+    engine = StatesEngine(MODEL, "all", max_model_len=1024)
+    replay = EngineReplay(engine, positions=("prompt_last", "answer_last", "answer_mean"), tokens=True)
+    readings = [replay.reading(call, "") for call in STATES]
+    read = replay.read(readings)
+    said = replay.said([(reading.prompt, reading.answer) for reading in readings])
+    kept = {f"states{i}": one.tokens for i, one in enumerate(read)} | {f"said{i}": one for i, one in enumerate(said)}
+    np.savez(out, **kept, **{f"hidden{i}": one.hidden.values for i, one in enumerate(read)})
+
+
+if __name__ == "__main__":
+    {"answers": answers, "gate": gate, "states": states}[sys.argv[1]](Path(sys.argv[2]))

@@ -1,0 +1,115 @@
+"""Writes docs/research/loop.md from docs/measured/loop.json.
+
+python -m research.loop.page
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from research.blocks import markdown, write
+
+ROOT = Path(__file__).parent.parent.parent
+MEASURED = ROOT / "docs" / "measured" / "loop.json"
+PAGE = ROOT / "docs" / "research" / "loop.md"
+WAYS = {"watch": "`metaprobe drift`", "ks": "KS a day", "psi": "PSI a day"}
+
+
+@click.command("page")
+def page_command() -> None:
+    """Writes the blocks of the page."""
+    found = json.loads(MEASURED.read_text(encoding="utf-8"))
+    write(PAGE, "loop-coverage", [*coverage(found["estimates"]), ""])
+    write(PAGE, "loop-spared", [*spared(found["estimates"]), ""])
+    write(PAGE, "loop-recalibration", [*recalibration(found["recalibration"]), ""])
+    write(PAGE, "loop-drift", [*drift(found["drift"]), ""])
+
+
+def coverage(found: dict[str, Any]) -> list[str]:
+    """Of each shift the coverage of the three intervals, uniform and active, with the lowest over the label counts."""
+    rows = []
+    cells: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    for row in found["coverage"]:
+        cells.setdefault((row["world"], row["shift"], row["when"]), []).append(row)
+    for (world, shift, when), parts in cells.items():
+        of = {way: [part["coverage"] for part in parts if part["drawn"] == way] for way in ("uniform", "active")}
+        told = [f"{min(one[name] for one in of[way]):.1%}" for way in of for name in ("powered", "labelled")]
+        rows.append(
+            [world, shift, when, f"{parts[0]['share_right']:.0%}", f"{parts[0]['coverage']['scores']:.1%}", *told]
+        )
+    every = [row["coverage"][name] for row in found["coverage"] for name in ("powered", "labelled")]
+    head = ["answers", "shift", "", "right", "scores", "powered", "labelled", "powered, active", "labelled, active"]
+    counts = sorted({row["labels"] for row in found["coverage"]})
+    return [
+        f"How often a 95 % interval holds the share right, over {found['replays']} replays of {found['answers']} "
+        f"answers: the lowest of {', '.join(map(str, counts))} labels, drawn uniformly or actively. The standard "
+        f"error of one such share is 1.5 points. Over all cells of powered and labelled the mean is "
+        f"{sum(every) / len(every):.1%} and the lowest {min(every):.1%}.",
+        "",
+        *markdown(head, rows),
+    ]
+
+
+def spared(found: dict[str, Any]) -> list[str]:
+    """Labels needed beside those of a plain mean of uniformly drawn answers."""
+    names = dict.fromkeys(row["predictor"] for row in found["spared"])
+    rows = []
+    for name in names:
+        of = {row["drawn"]: row for row in found["spared"] if row["predictor"] == name}
+        even = of["uniform"]
+        told = [f"{of[way]['labels_needed']:.0%}" for way in ("uniform", "active")]
+        held = [f"{of[way]['coverage']['powered']:.1%}" for way in ("uniform", "active")]
+        rows.append([name, f"{even['squared_correlation']:.2f}", *told, *held])
+    head = ["scores", "squared correlation", "labels needed", "labels needed, active", "coverage", "coverage, active"]
+    return [
+        "Labels that the powered estimate needs for an interval as wide as that of a plain mean of 200 labels drawn "
+        "uniformly. What is spared is the squared correlation of score and label, and more where uncertain answers are "
+        "drawn more often.",
+        "",
+        *markdown(head, rows),
+    ]
+
+
+def recalibration(found: dict[str, Any]) -> list[str]:
+    """Calibration error after the shift."""
+    counts = list(found["rows"][0]["after"])
+    rows = []
+    for row in found["rows"]:
+        errors = [row["noise"], row["before"], *(row["after"][n] for n in counts)]
+        rows.append([row["world"], row["shift"], str(row["answers"]), *(f"{one:.3f}" for one in errors)])
+    head = ["answers", "shift", "n", "noise alone", "as it was", *(f"{n} labels" for n in counts)]
+    return [
+        "Calibration error after the shift (ECE in 15 bins of equal mass), on n answers of other groups than the "
+        f"labelled ones: median of {found['draws']} draws of labels. Noise alone is what scores that are right would "
+        "have on so many answers.",
+        "",
+        *markdown(head, rows),
+    ]
+
+
+def drift(found: dict[str, Any]) -> list[str]:
+    """False alarms and delays."""
+    rows = []
+    for row in found["rows"]:
+        cells = []
+        for name in WAYS:
+            way = row["ways"][name]
+            delay = "never" if way["delay"] is None else f"{way['delay']:.0f}"
+            cells += [f"{way['false_alarms']:.1%}", delay if way["judged"] else "-"]
+        rows.append([row["world"], row["shift"], *cells])
+    head = ["answers", "shift", *(f"{told}{part}" for told in WAYS.values() for part in (": false", ": delay"))]
+    return [
+        f"False: share of {found['replays']} streams of {found['before'] + found['after']} answers without any change "
+        f"in which it rang at all. Delay: median number of answers from the change, at answer {found['before']}, to "
+        f"the alarm, of the streams in which it had not rung before. A day is {found['day']} answers; the tests a day "
+        f"compare score and length with the first {found['reference']} answers, KS at 5 % together, PSI at 0.2. "
+        f"`metaprobe drift` watches score, length, tasks and the labels of {found['labelled']:.0%} of the answers.",
+        "",
+        *markdown(head, rows),
+    ]
+
+
+if __name__ == "__main__":
+    page_command()

@@ -1,0 +1,137 @@
+"""The program `metaprobe assist` serves what its options say, and refuses before a model is loaded."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from click.testing import CliRunner, Result
+
+from metaprobe.cli import main
+from metaprobe.pipelines.session import Models
+from metaprobe.serving.assistant.app import Systems
+from metaprobe.serving.assistant.settings import AssistSettings
+from research.assistant.scripted_teacher import ScriptedTeacher
+
+WEAK = "smollm2-135m"
+
+
+class Started:
+    """What the program would have served, and which models it loaded."""
+
+    def __init__(self) -> None:
+        self.pages: list[tuple[AssistSettings, Systems]] = []
+        self.named: list[dict[str, str]] = []
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Started:
+    found = Started()
+
+    async def serve(settings: AssistSettings, systems: Systems, listener: socket.socket) -> None:
+        found.pages.append((settings, systems))
+
+    def load(named: dict[str, str], *_: Any, **__: Any) -> Models:
+        found.named.append(named)
+        return Models(ScriptedTeacher())
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("metaprobe.serving.assistant.run_assist.serve_page", serve)
+    monkeypatch.setattr("metaprobe.assist.load_models", load)
+    monkeypatch.setattr("metaprobe.assist.wordnet", lambda: None)
+    return found
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(main, ["assist", "--no-open", "--port", "0", *words])
+
+
+def test_the_page_is_as_the_options_say(started: Started) -> None:
+    both = ("--llm", WEAK, "--llm", "respond=openai:big@https://host.example/v1", "--sessions", "texts.sqlite")
+    done = run(*both, "--constant", "learned=1", "--tokens", "respond=99", "--allow-host", "school.example")
+    assert done.exit_code == 0, done.output
+    assert re.search(r"http://127\.0\.0\.1:\d+/  \(texts: texts.sqlite; Ctrl-C ends\)", done.output)
+    ((settings, systems),) = started.pages
+    assert started.named == [{"": WEAK, "respond": "openai:big@https://host.example/v1"}]
+    assert [(model.part, model.name, model.place, model.weak) for model in settings.models] == [
+        ("every module", WEAK, "", True),
+        ("respond", "big", "https://host.example", False),
+    ]
+    assert "school.example" in settings.names
+    assert systems.writing.options.tokens == {"respond": 99}
+    assert systems.writing.options.constants["learned"] == 1
+    assert systems.arguing is not None
+    assert systems.arguing.prompts.texts.keys() >= {"teacher", "attack"}
+
+
+def test_by_default_the_embedded_model_answers_and_a_study_has_no_second_tab(started: Started) -> None:
+    assert run().exit_code == run("--study").exit_code == 0
+    (plain, _), (study, systems) = started.pages
+    assert (plain.study, plain.host, str(plain.sessions)) == (False, "127.0.0.1", "out/assist/sessions.sqlite")
+    assert started.named[0] == {"": WEAK}
+    assert study.study is True
+    assert systems.arguing is None
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--host", "0.0.0.0"), "it listens on this machine only"),
+        (("--llm", "nobody=x"), "writing-assistant has no such stage or agent"),
+        (("--constant", "length=1"), "length"),
+        (("--tokens", "nowhere=5"), "nowhere"),
+        (("--api", "colour=red"), "expected KEY=VALUE with KEY one of"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_before_a_model_is_loaded(
+    started: Started, words: tuple[str, ...], said: str
+) -> None:
+    refused = run(*words)
+    assert refused.exit_code == 1
+    assert said in refused.output
+    assert started.named == []
+
+
+def test_a_port_that_is_taken_is_said_before_a_model_is_loaded(started: Started) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        refused = run("--port", str(taken.getsockname()[1]))
+    assert refused.exit_code == 1
+    assert "name another --port, or 0 for a free one" in refused.output
+    assert started.named == []
+
+
+def test_a_missing_extra_is_named(started: Started, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    refused = run()
+    assert refused.exit_code == 1
+    assert "metaprobe[serve]" in refused.output
+    assert started.named == []
+
+
+@pytest.mark.slow
+def test_the_embedded_model_answers_on_the_page_and_ctrl_c_ends_the_program(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "metaprobe.cli", "assist", "--no-open", "--port", "0", "--tokens", "8"]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    program = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, env=environment)
+    try:
+        assert program.stderr is not None
+        said = next(line for line in program.stderr if "http://" in line)
+        with httpx.Client(base_url=re.findall(r"http://\S+", said)[0], timeout=300) as page:
+            assert page.get("/api/about").json()["models"][0]["weak"] is True
+            session = page.post("/api/sessions", json={"condition": "single"}).json()["id"]
+            page.post(f"/api/sessions/{session}/turns", json={"message": "How do I begin an essay?"})
+            events = page.get(f"/api/sessions/{session}/turns/0/events").text
+            assert '"state": "done"' in events
+            assert page.get(f"/api/sessions/{session}").json()["turns"][0]["text"]
+        program.send_signal(signal.SIGINT)
+        assert program.wait(timeout=60) in (0, 130)
+    finally:
+        program.kill()

@@ -1,0 +1,166 @@
+"""An evening in production, with a real model behind a real server: traffic, labels, a swapped model, and back."""
+
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from capitals import is_right, questions
+from click.testing import CliRunner
+from conftest import llama_server_with
+from playwright.sync_api import sync_playwright
+from served import running
+
+from metaprobe.checkpoints import find_bundled, load_checkpoint
+from metaprobe.cli import main
+from metaprobe.llms.weights import DEFAULT_MODEL
+from metaprobe.monitoring.log import ScoreLog
+from metaprobe.monitoring.sampling import draw_sheet
+from metaprobe.serving.http.app import create_app
+from metaprobe.serving.http.settings import Settings
+from metaprobe.serving.labelling.page import LabelServer
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+WRONGLY_SET_UP = ("--rope_freq_base", "1500")
+"""The same weights, deployed with another base of their rotary positions: a model that is not the one it was."""
+
+
+class Evening:
+    """One log, and the commands that read it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.log = folder, str(folder / "scores.sqlite")
+        self.questions = questions(7)
+
+    @contextmanager
+    def server(self, checkpoint: str, upstream: str) -> Iterator[openai.OpenAI]:
+        """A client of the proxy before that upstream."""
+        app = create_app(Settings(checkpoint=checkpoint, upstream=upstream, auth=False, log=self.log, log_texts=True))
+        with running(app) as (url, _), openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+            yield client
+
+    def ask(self, client: openai.OpenAI, count: int) -> list[str]:
+        """Asks so many questions; returns the ids that came back with the verdicts."""
+        ids = []
+        for question, _ in islice(self.questions, count):
+            answer = client.chat.completions.create(
+                model=DEFAULT_MODEL,
+                messages=[{"role": "user", "content": question}],
+                max_tokens=16,
+                temperature=0.7,
+                extra_headers={"x-metaprobe-tags": "task=capitals"},
+            )
+            assert answer.model_extra is not None
+            ids.append(answer.model_extra["metaprobe"]["request_id"])
+        return ids
+
+    def run(self, *words: str, code: int | None = 0) -> list[dict[str, Any]]:
+        """What a command prints as JSON, a line or a document; the log is named for it."""
+        done = CliRunner().invoke(main, [*words, "--log", self.log])
+        assert code is None or done.exit_code == code, done.output
+        text = done.stdout.strip()
+        try:
+            return [json.loads(line) for line in text.splitlines()]
+        except json.JSONDecodeError:
+            return [json.loads(text)] if text.startswith("{") else []
+
+    def label(self, budget: int, *, seed: int) -> int:
+        """Draws answers and labels them truly, by the sheet."""
+        sheet = self.folder / f"sheet-{seed}.jsonl"
+        self.run("sample", "--budget", str(budget), "--seed", str(seed), "--out", str(sheet))
+        rows = [json.loads(line) for line in sheet.read_text(encoding="utf-8").splitlines()]
+        for row in rows:
+            row["label"] = int(is_right(row["question"], row["answer"]))
+        sheet.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        self.run("feedback", str(sheet))
+        return len(rows)
+
+    def label_on_page(self, budget: int, *, seed: int) -> int:
+        """The same in a browser, by the keys of the page."""
+        with ScoreLog.open(self.log) as log:
+            sheet = draw_sheet(log, budget, seed=seed)
+            server = LabelServer(log, sheet.rows, who="tester")
+            try:
+                with sync_playwright() as playwright:
+                    browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+                    page = browser.new_page()
+                    page.goto(server.url)
+                    for row in sheet.rows:
+                        page.wait_for_function(
+                            "text => document.getElementById('answer').textContent === text", arg=row.answer
+                        )
+                        page.keyboard.press("r" if is_right(row.question or "", row.answer or "") else "w")
+                    page.wait_for_selector("#end:not([hidden])")
+                    browser.close()
+            finally:
+                server.close()
+        return len(sheet.rows)
+
+    def accuracy(self, method: str) -> dict[str, Any]:
+        """The estimate of that method, of all answers in the log."""
+        [found] = [row for row in self.run("estimate") if (row["of"], row["method"]) == ("accuracy", method)]
+        return found
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine: the page for labels is looked at in one")
+def test_an_evening_in_production(llama_server: str, tmp_path: Path) -> None:
+    evening, first, state = Evening(tmp_path), str(tmp_path / "first"), str(tmp_path / "drift.json")
+    with evening.server("bundled:quality", llama_server) as client:
+        evening.ask(client, 120)
+        assert evening.label_on_page(60, seed=1) >= 40
+        labelled = evening.accuracy("labelled")
+        assert labelled["low"] < 0.5 < labelled["high"], "the model is right about half of the time"
+        assert evening.accuracy("scores")["high"] < labelled["low"], "before any label the scores promise too little"
+
+        told = evening.run("drift", "--state", state, "--lag", "0")
+        assert told[0]["stream"] == "label", told
+        assert told[0]["moved"] == "too low", told
+
+        evening.run("recalibrate", "bundled:quality", "--out", first, code=None)
+        evening.ask(client, 150)
+        evening.label(400, seed=2)
+        [promoted] = evening.run("promote", first, "--over", "bundled:quality")
+        assert promoted["promoted"], promoted
+
+    with evening.server(first, llama_server) as client:
+        evening.ask(client, 230)
+        told = evening.run("drift", "--state", state, "--lag", "0")
+        assert all(alarm["stream"] == "label" for alarm in told), (
+            "labels of the old checkpoint; nothing has changed yet"
+        )
+    swapped_at = datetime.now(UTC) + timedelta(seconds=1)
+    time.sleep(1)
+    with llama_server_with(tmp_path / "swapped", *WRONGLY_SET_UP) as swapped:
+        with evening.server(first, swapped) as client:
+            alarms: list[dict[str, Any]] = []
+            for _ in range(10):
+                evening.ask(client, 20)
+                alarms += evening.run("drift", "--state", state, "--lag", "0")
+                if alarms:
+                    break
+            assert alarms, "two hundred answers of another model, and no alarm"
+            assert {alarm["stream"] for alarm in alarms} <= {"score", "tokens", "finish_reason"}
+            evening.ask(client, 60)
+        evening.label(400, seed=3)
+        since = f"{swapped_at:%Y-%m-%dT%H:%M:%S}"
+        evening.run("recalibrate", first, "--since", since, "--out", str(tmp_path / "second"), code=None)
+        with evening.server(str(tmp_path / "second"), swapped) as client:
+            ids = evening.ask(client, 60)
+    with ScoreLog.open(evening.log) as log:
+        entries = [log.entry(name) for name in ids]
+        right = [is_right(entry.question or "", entry.answer or "") for entry in entries if entry is not None]
+        promised = [entry.score for entry in entries if entry is not None and entry.score is not None]
+        assert len(right) == len(promised) == 60
+        assert abs(sum(right) - sum(promised)) / 60 < 0.15, "scores are what labels are, of the new model too"
+        assert [event.kind for event in log.events()].count("drift") >= len(alarms)
+
+    [back] = evening.run("promote", "--rollback")
+    assert load_checkpoint(find_bundled("quality")).digest in json.dumps(back)

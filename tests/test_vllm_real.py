@@ -1,0 +1,99 @@
+"""The real vLLM on a CPU: answers without their end, the gate at its token, hidden states of the right layer and place.
+
+vLLM has an environment of its own (docs/engines.md): METAPROBE_VLLM_PYTHON names its interpreter.
+"""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from metaprobe.llms.local import LocalLLM
+from metaprobe.llms.replay_states import StateReplay
+from research.engines.vllm_worker import MODEL, STATES, requests
+
+PYTHON = os.environ.get("METAPROBE_VLLM_PYTHON", "")
+LIMIT_S = float(os.environ.get("METAPROBE_VLLM_LIMIT_S", "600"))
+"""Failures of vLLM are often silent: a step that takes longer has failed."""
+ROOT = Path(__file__).parent.parent
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not PYTHON, reason="METAPROBE_VLLM_PYTHON names no interpreter of an environment with vLLM"),
+]
+
+
+def run(part: str, out: Path) -> Path:
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
+        "OMP_NUM_THREADS": "1",
+        "TORCHDYNAMO_DISABLE": "1",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
+    command = [PYTHON, "-m", "research.engines.vllm_worker", part, str(out)]
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return out
+
+
+@pytest.fixture(scope="module")
+def here() -> LocalLLM:
+    return LocalLLM.load(MODEL, top_logprobs=3)
+
+
+def test_the_engines_answers_have_our_prompts_raw_numbers_and_no_end_token(tmp_path: Path, here: LocalLLM) -> None:
+    found = json.loads(run("answers", tmp_path / "answers.json").read_text())
+    for request, call in zip(requests(), found["calls"], strict=True):
+        assert call["prompt"] == here.encode(request.messages)
+        assert len(call["tokens"]) == len(call["ids"]) == len(call["logprobs"]) == call["top"][0]
+        assert call["top"][1] == 3
+        assert not any("<|im_end|>" in token for token in call["tokens"])
+        [said] = scored(here, [(call["prompt"], call["ids"])])
+        difference = np.abs(said - np.array(call["logprobs"]))
+        assert difference.mean() < 0.1  # bfloat16 by other kernels; another prompt or a shifted token is 1 and more off
+    assert {call["finish"] for call in found["calls"][:4]} == {"stop"}
+    assert (found["calls"][4]["finish"], len(found["calls"][4]["tokens"])) == ("length", 2)
+    assert "e" not in found["calls"][5]["text"]
+    assert found["again"]["ids"] == found["calls"][0]["ids"]
+    np.testing.assert_allclose(found["again"]["logprobs"], found["calls"][0]["logprobs"], atol=0.2)
+
+
+def scored(llm: LocalLLM, pairs: list[tuple[list[int], list[int]]]) -> list[Any]:
+    return StateReplay(llm, layers="0").said(pairs)
+
+
+def test_the_gate_in_the_engine_fires_at_the_token_at_which_it_fires_here(tmp_path: Path) -> None:
+    found = json.loads(run("gate", tmp_path / "gate.json").read_text())
+    fired = [row for row in found["rows"] if row["fires"] is not None]
+    assert fired
+    for row in fired:
+        # One step later, by a token that the model does not end with.
+        assert (row["tokens"], row["stop"]) == (row["fires"] + 1, row["end"])
+    assert all(row["stop"] != row["end"] for row in found["rows"] if row["fires"] is None)
+    assert "metaprobe_gate is 2.0; expected a false-alarm rate" in found["refused"]
+
+
+def cosines(a: Any, b: Any) -> Any:
+    a, b = np.asarray(a, np.float32), np.asarray(b, np.float32)
+    return (a * b).sum(-1) / np.maximum(np.linalg.norm(a, axis=-1) * np.linalg.norm(b, axis=-1), 1e-9)
+
+
+def test_hidden_states_are_of_the_layer_and_the_token_that_they_are_named_for(tmp_path: Path, here: LocalLLM) -> None:
+    found = np.load(run("states", tmp_path / "states.npz"))
+    replay = StateReplay(here, layers="all", positions=("prompt_last", "answer_last", "answer_mean"), tokens=True)
+    readings = [replay.reading(call, "") for call in STATES]
+    for i, (reading, one) in enumerate(zip(readings, replay.read(readings), strict=True)):
+        theirs = found[f"states{i}"]
+        assert theirs.shape == one.tokens.shape
+        assert cosines(theirs, one.tokens).mean(axis=0).min() > 0.99
+        assert cosines(found[f"hidden{i}"], one.hidden.values).min() > 0.99
+        # Off by one, in layers or in tokens, it would show.
+        assert cosines(theirs[:, 1:], one.tokens[:, :-1]).mean(axis=0).max() < 0.99
+        assert cosines(theirs[1:], one.tokens[:-1]).mean(axis=0).max() < 0.99
+        [said] = scored(here, [(reading.prompt, reading.answer)])
+        assert np.abs(said - found[f"said{i}"]).mean() < 0.1
