@@ -82,15 +82,15 @@ class LearnedRouter(Pretrained):
         per_second: float | None = None,
         on_mismatch: OnMismatch = "warn",
     ) -> None:
-        """`budget`: US dollars for 1,000 questions, `seconds`: of waiting for an answer, both on average. What a dollar
-        and a second must bring is then read off the checkpoint's own curve (`plan_of`).
+        """`budget`: US dollars for 1,000 questions; `seconds`: seconds of waiting for an answer; both on average. The
+        accuracy that a dollar and a second must gain then follows from the checkpoint's own curve (`plan_of`).
 
         Or give these prices: `lambda_`, accuracy for a dollar per 1,000 questions, and `per_second`, accuracy for a
-        second, by default 0. Without anything lambda is the checkpoint's default: the least at which its curve is
-        within 0.005 of its best. `on_mismatch`: what to do with a confidence from another source than the router
-        learned from (a checkpoint's in place of a stated one): `warn` says so once and lets the fixed rule decide,
-        `refuse` raises `ContractMismatch`, `ignore` takes the number. Raises `RecordError` for means below those of
-        every way, or where waiting has a price and no latency is known.
+        second, by default 0. By default lambda is the checkpoint's: the least at which its curve is within 0.005 of its
+        best. `on_mismatch`: what to do with a confidence from another source than the router learned from (a
+        checkpoint's in place of a stated one): `warn` says so once and lets the fixed rule decide, `refuse` raises
+        `ContractMismatch`, `ignore` takes the number. Raises `RecordError` for limits that no way of routing can keep,
+        and where waiting has a price and no latency is known.
         """
         manifest = checkpoint.manifest
         check_kind(checkpoint.path, manifest.kind, KIND)

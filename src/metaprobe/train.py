@@ -142,8 +142,8 @@ def train_adapter(runs: Stores, options: AdapterOptions) -> Checkpoint | None:
     """Trains a small language model that reads prompt and answer as text, and returns its checkpoint.
 
     `runs` is a run store or several. A training that was stopped continues when it is called again. Under `accelerate
-    launch` the first process gets the checkpoint, and the others get None. Raises `RecordError` where the runs do not suffice, `MissingExtra`
-    without the extras `train` and `adapter`.
+    launch` the first process gets the checkpoint, and the others get None. Raises `RecordError` where the runs do not
+    suffice, `MissingExtra` without the extras `train` and `adapter`.
 
         >>> checkpoint = train_adapter("runs", llm="smollm2-135m", out="out/adapter")  # doctest: +SKIP
     """
