@@ -83,14 +83,15 @@ def write_page() -> None:
         [str(row["readers"]), str(row["likeness"]), *(f"{100 * row[name]:.1f} %" for name in NAMES)]
         for row in found["rows"]
     ]
-    write(PAGE, "study-simulated", markdown(head, rows))
+    write(PAGE, "study-simulated", [*markdown(head, rows), ""])
     table = []
     for aspect, shares in PUBLISHED.items():
         fits = [f"{n} people: {answers_that_fit(shares, n, len(questions_of(aspect)))}" for n in PEOPLE]
         needs = found["participants"][aspect]
         printed = " / ".join(f"{share} %" for share in shares)
         table.append([ASPECTS[aspect], printed, "; ".join(fits), str(needs or "more than 2,000")])
-    write(PAGE, "study-paper", markdown(["aspect", "printed shares", "do they fit?", "people needed"], table))
+    head = ["aspect", "printed shares", "do they fit?", "people needed"]
+    write(PAGE, "study-paper", [*markdown(head, table), ""])
 
 
 NAMES = ("share_held", "difference_held", "friedman", "pairs", "chi_square", "corrected")

@@ -203,7 +203,7 @@ def _ks(traffic: Traffic, seed: int) -> float:
     for start in range(REFERENCE, len(traffic), DAY):
         part = slice(start, start + DAY)
         for values in (traffic.score, traffic.tokens):
-            if ks_2samp(values[:REFERENCE], values[part]).pvalue < P_VALUE / 2:
+            if ks_2samp(values[:REFERENCE], values[part], method="asymp").pvalue < P_VALUE / 2:
                 return float(start + DAY - 1)
     return np.inf
 

@@ -18,6 +18,7 @@ from starlette.routing import Route
 
 from metaprobe.monitoring.log import ScoreLog
 from metaprobe.monitoring.tables import LogError
+from metaprobe.serving.dashboard.routes import dashboard_routes
 from metaprobe.serving.gating import Gates
 from metaprobe.serving.http.aside import aside
 from metaprobe.serving.http.connection import read_json_body
@@ -41,7 +42,7 @@ from metaprobe.serving.http.wire import batch, model_of
 THERE = (
     "POST /v1/score, POST /v1/chat/completions, POST /v1/completions, POST /v1/responses, POST /v1/embeddings,"
     " POST /v1/feedback, GET /v1/models, GET /v1/models/MODEL, GET /metrics, GET /openapi.json, GET /healthz,"
-    " GET /livez, GET /readyz"
+    " GET /livez, GET /readyz, GET /dashboard"
 )
 
 logger = logging.getLogger(__name__)
@@ -123,6 +124,7 @@ def application(
             Route("/v1/models/{model:path}", to_upstream(proxy.models)),
             Route("/metrics", counts),
             Route("/openapi.json", described),
+            *dashboard_routes(log.log if log else None),
             Route("/healthz", health),
             Route("/readyz", health),
             Route("/livez", alive),

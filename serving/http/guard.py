@@ -25,9 +25,10 @@ logger = logging.getLogger(__name__)
 ENDPOINTS = (
     *(f"/v1/{name}" for name in "score chat/completions completions responses embeddings models feedback".split()),
     *(f"/{name}" for name in "metrics healthz livez readyz openapi.json".split()),
+    *("/dashboard", "/dashboard/data", "/dashboard/queue"),
 )
-OPEN = ("/healthz", "/livez", "/readyz")
-"""The addresses that need no key."""
+OPEN = ("/healthz", "/livez", "/readyz", "/dashboard")
+"""The addresses that need no key; the dashboard is a page without anything of ours, which asks for one."""
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 

@@ -37,8 +37,10 @@ _GETS = {
     "/healthz": "That it is ready, and with which checkpoints.",
     "/readyz": "The same.",
     "/livez": "That the process answers.",
+    "/dashboard": "A page on which the log is looked at.",
 }
-_OPEN = ("/healthz", "/readyz", "/livez")
+_OPEN = ("/healthz", "/readyz", "/livez", "/dashboard")
+_KINDS = {"/metrics": "text/plain", "/dashboard": "text/html"}
 
 
 def openapi() -> dict[str, Any]:
@@ -63,7 +65,7 @@ def _operation(said: str, path: str) -> dict[str, Any]:
         answer = {"$ref": "#/components/schemas/Verdict"}
     elif "`metaprobe`" in said:
         answer["properties"] = {"metaprobe": {"$ref": "#/components/schemas/Verdict"}}
-    kind = "text/plain" if path == "/metrics" else "application/json"
+    kind = _KINDS.get(path, "application/json")
     refused = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}}
     operation: dict[str, Any] = {
         "summary": said,

@@ -24,6 +24,7 @@ from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.types import Call
 from metaprobe.training.promotion.predictors import MARGIN, Promotion, find_reasons
 from metaprobe.training.quality.recalibrate import RECALIBRATED, score_again
+from metaprobe.training.quality.retrain import RETRAINED
 
 PROMOTED, ROLLED_BACK = "promoted", "rolled back"
 """Kinds of events."""
@@ -90,17 +91,20 @@ def promote_in_log(new: QualityPredictor, running: QualityPredictor, log: ScoreL
 def pair_scores(new: QualityPredictor, running: QualityPredictor, log: ScoreLog) -> PairedScores:
     """Returns the labelled answers that the running version scored and the new one can be asked about.
 
-    Answers that the new one was recalibrated on are left out: those until the last of them. Raises `RecordError` where
+    Answers that the new one has learned from are left out: those until the last of them. Raises `RecordError` where
     none is left.
     """
     labelled = labelled_of_log(log, checkpoint=running.checkpoint.digest)
-    learned = new.checkpoint.manifest.contract.get(RECALIBRATED, {}).get("until", -1.0)
-    unseen = labelled.rows(labelled.time > float(learned))
+    learned = float(new.checkpoint.manifest.contract.get(RECALIBRATED, {}).get("until", -1.0))
+    for event in log.events(RETRAINED):
+        if event.details["to"] == new.checkpoint.digest:
+            learned = max(learned, float(event.details["until"]))
+    unseen = labelled.rows(labelled.time > learned)
     found = _scores_of(new, running, log, unseen)
     known = np.isfinite(found)
     if not known.any():
         raise RecordError(
-            f"the log holds {len(labelled)} labelled answers; the new version was recalibrated until "
+            f"the log holds {len(labelled)} labelled answers; the new version has learned from "
             f"{len(labelled) - len(unseen)} of them, and there is no score of it for the others: serve it as shadow, "
             "or keep log-probabilities (`serve --log-logprobs`), and label what comes"
         )
