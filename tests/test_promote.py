@@ -18,9 +18,7 @@ from metaprobe.training.promotion.scored import PROMOTED, ROLLED_BACK, pair_scor
 from metaprobe.training.quality.recalibrate import recalibrate_quality
 from metaprobe.training.quality.train import train_quality
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::metaprobe.checkpoints.UntrustedCheckpoint", "ignore:the response is of:UserWarning"
-)
+pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
 LATER = WEEK_46 + 7 * 86_400.0
 
 
