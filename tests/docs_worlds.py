@@ -230,6 +230,7 @@ WORLDS: dict[str, Callable[[Path], Names]] = {
     "monitoring": monitoring,
     "reasoning": lambda folder: {},
     "extract": lambda folder: {},
+    "engines": lambda folder: {},
     "gallery": gallery,
     "checkpoints": lambda folder: {},
     "probes": probes,

@@ -1,4 +1,4 @@
-"""Retraining from stored runs and a log: runs that are like the answers of today stay, the latest labels are kept back."""
+"""Retraining from stored runs and a log: runs that are like what is logged stay, the latest labels are kept back."""
 
 from pathlib import Path
 
@@ -14,9 +14,7 @@ from metaprobe.records.store import RunStore
 from metaprobe.training.promotion.scored import pair_scores
 from metaprobe.training.quality.retrain import RETRAINED, importance
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::metaprobe.checkpoints.UntrustedCheckpoint", "ignore:the response is of:UserWarning"
-)
+pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
 
 
 def run(*words: object) -> Result:
@@ -36,12 +34,15 @@ def test_stored_runs_that_are_like_todays_weigh_more(tmp_path: Path) -> None:
 
 def test_the_command_trains_on_both_and_keeps_the_latest_labels_back(tmp_path: Path) -> None:
     runs, url = stored(tmp_path / "runs", {"m": (200, 0.5)}), tmp_path / "log.sqlite"
-    old = QualityPredictor.load()
+    old = QualityPredictor.load(on_mismatch="ignore")
     series, y = answers(150, seed=9, right=0.8)
     with ScoreLog.open(url) as log:
         write_answers(log, old, series, keep=True)
         log.add_labels([FeedbackLabel(f"r{i}", float(label)) for i, label in enumerate(y.tolist())])
-    done = run("retrain", runs, "--log", url, "--out", tmp_path / "c", "--folds", 2)
+    refused = run("retrain", runs, "--log", url, "--out", tmp_path / "c")
+    assert "the stored log-probabilities are raw, those of the log unknown; say what" in refused.output
+    words = ("--folds", 2, "--logprobs-mode", "raw")
+    done = run("retrain", runs, "--log", url, "--out", tmp_path / "c", *words)
     assert done.exit_code == 0, done.output
     assert "and 105 labelled answers of the log; 45 later ones are left" in done.stderr
     new = QualityPredictor.load(tmp_path / "c", on_mismatch="ignore")
@@ -55,7 +56,7 @@ def test_the_command_trains_on_both_and_keeps_the_latest_labels_back(tmp_path: P
 
 def test_a_log_without_log_probabilities_is_refused(tmp_path: Path) -> None:
     with ScoreLog.open(tmp_path / "log.sqlite") as log:
-        write_answers(log, QualityPredictor.load(), answers(60, seed=1)[0])
+        write_answers(log, QualityPredictor.load(on_mismatch="ignore"), answers(60, seed=1)[0])
     refused = run("retrain", "--log", tmp_path / "log.sqlite", "--out", tmp_path / "c")
     assert refused.exit_code == 1
     assert "the log holds 0 of these answers with log-probabilities" in refused.output
