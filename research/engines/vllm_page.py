@@ -20,12 +20,10 @@ def server_lines(found: dict[str, Any]) -> list[str]:
     return [
         *markdown(["server", "tokens/s, median"], rows),
         "",
-        f"Asked in turn, the server with the middleware gave {over:.0%} of the plain one's",
-        f"tokens a second, and {same:.0%}",
-        "of those of one that is asked for the same log-probabilities.",
-        f"The scores of {found['answers']} answers differ from those of the plain server's",
-        "log-probabilities by at most",
-        f"{found['largest difference of a score']:.3f} (other batches round otherwise).",
+        "Two servers on a machine that others kept busy, asked in turn, so that only the ratios mean something: with the",
+        f"middleware {over:.0%} of the plain server's tokens a second, and {same:.0%} of one's that is asked for the same",
+        f"log-probabilities. The scores of {found['answers']} answers differ from those of the plain server's",
+        f"log-probabilities by at most {found['largest difference of a score']:.3f}: other batches round otherwise.",
         "",
     ]
 
@@ -33,10 +31,9 @@ def server_lines(found: dict[str, Any]) -> list[str]:
 def states_lines(found: dict[str, Any]) -> list[str]:
     """The block on hidden states."""
     return [
-        f"On {found['calls']} calls of SmolLM2-135M the cosine with our replay by",
-        "transformers, mean over a layer's tokens,",
-        f"is at least {found['least']:.4f} in each of the {found['layers']} layers. One layer off it is at most",
-        f"{found['layer_off']:.3f}, and one token off at most {found['token_off']:.3f}.",
+        f"On {found['calls']} calls of SmolLM2-135M ({found['tokens']} tokens) the cosine with our replay by transformers, in",
+        f"the mean over tokens, is at least {found['least']:.4f} in each of the {found['layers']} layers. One layer off it is at",
+        f"most {found['layer_off']:.3f}, and one token off at most {found['token_off']:.3f}.",
         "",
     ]
 
