@@ -42,8 +42,8 @@ LIMITS = {
     "multi-expert": {"experts": 128, "answer": 192, "monitor": 128, "control": 256, "merge": 320},
     "likelier-choice": {},
     "writing-assistant": {
-        "profile": 96, "stage": 8, "topic": 12, "guide": 192, "aggregate": 192, "words": 48, "explain": 320,
-        "extract": 512, "assess": 320, "reasoning": 8, "answer": 224, "monitor": 160, "control": 288,
+        "profile": 96, "stage": 16, "topic": 12, "guide": 192, "aggregate": 192, "words": 48, "explain": 320,
+        "extract": 512, "assess": 320, "reasoning": 16, "answer": 224, "monitor": 160, "control": 288,
         "synthesis": 288, "respond": 384,
     },
 }  # fmt: skip
@@ -90,8 +90,8 @@ MOST_CALLS = {
     "multi-expert": {"experts": 1, "answer": 3, "merge": 1},
     "likelier-choice": {},
     "writing-assistant": {
-        "profile": 1, "stage": 1, "topic": 1, "guide": 1, "aggregate": 1, "words": 1, "explain": 1, "extract": 1,
-        "assess": 2, "reasoning": 1, "answer": 1, "monitor": 1, "control": 1, "synthesis": 1, "respond": 1,
+        "profile": 1, "stage": 2, "topic": 1, "guide": 1, "aggregate": 1, "words": 1, "explain": 1, "extract": 1,
+        "assess": 2, "reasoning": 2, "answer": 1, "monitor": 1, "control": 1, "synthesis": 1, "respond": 1,
     },
 }  # fmt: skip
 """System -> stage -> calls of a run of its own variant at most, by which the time of a collection is estimated."""
@@ -188,7 +188,7 @@ def calls_of(run: Run) -> Counter[str]:
         ("universal-self-consistency", "", "samples=3", "answer", 8, 3),
         ("multi-agent-debate", "", "rounds=1", "moderator", 3, 1),
         ("multi-expert", "", "experts=2", "answer", 3, 2),
-        ("writing-assistant", "", "learned=1", "stage", 1, 0),
+        ("writing-assistant", "", "learned=1", "stage", 2, 0),
     ],
 )
 def test_a_constant_changes_what_is_asked(

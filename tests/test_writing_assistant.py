@@ -216,6 +216,20 @@ def test_what_no_module_can_read_becomes_none_with_a_note_and_never_an_error() -
                 assert found.text or any("gave no answer" in note for note in found.notes)
 
 
+def test_a_stage_and_a_reasoning_that_cannot_be_read_are_asked_for_once_more_in_a_fixed_form() -> None:
+    answers = {**IN_FORM, "stage": ["I think so.", '{"stage": "POST"}'], "reasoning": ["?", '{"request": "REASONING"}']}
+    found, llm, _ = reply_of("metacrit", answers=answers)
+    assert (found.stage, found.reasoning, found.notes) == ("post", True, ())
+    for stage, values in (
+        ("stage", ["PRE", "DURING", "POST", "NOT APPLIED"]),
+        ("reasoning", ["REASONING", "NON-REASONING"]),
+    ):
+        _, again = (request for request in llm.asked if request.stage == stage)
+        (spec,) = json.loads(again.sampling.json_schema)["properties"].values()
+        assert spec["enum"] == values
+        assert [message.role for message in again.messages] == ["system", "user", "assistant", "user"]
+
+
 def test_a_score_that_cannot_be_read_is_asked_for_once_more_in_a_fixed_form() -> None:
     answers = {**IN_FORM, "assess": ["A fine text.", '{"score": 4}']}
     found, llm, session = reply_of("multi", answers=answers)

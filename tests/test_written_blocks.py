@@ -288,7 +288,12 @@ WRITERS = (
     Writer("research/stores/bundle.py", {"docs/research/bundled.md#bundled": another_checkpoint}, "write_table"),
     Writer(
         "scripts/mutants_page.py",
-        {"docs/research/mutants.md#mutants": number("MEASURED", "mutants", "training", "killed")},
+        {
+            "docs/research/mutants.md#mutants": number("MEASURED", "mutants", "training", "killed"),
+            "docs/research/mutants.md#mutants-alive": number(
+                "MEASURED", "mutants", "training", "survivors", 0, "mutant", to="a.py: 1 -> 2 | 1"
+            ),
+        },
     ),
     Writer(
         "scripts/stranger.py",

@@ -1,8 +1,10 @@
 """How every module asks: by a prompt file, after the rules about learners' texts, with what learners wrote quoted."""
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from metaprobe.pipelines.judging import json_object
 from metaprobe.pipelines.session import Session
 from metaprobe.pipelines.writing_assistant.contract import NOT_SAID, Profile, Turn
 from metaprobe.pipelines.writing_assistant.quoting import MOST_WORDS, quote_history, quote_text, shorten, tame
@@ -21,8 +23,9 @@ class Work:
     notes: list[str]
     told: dict[str, str] = field(default_factory=dict)
     """What was told of the turn (`stage`, `reasoning`) -> who told it: a model's name, or a checkpoint's digest."""
-    judged: dict[str, Call] = field(default_factory=dict)
-    """The same -> the call that told it; nothing where a trained model did."""
+    judged: dict[str, tuple[Call, str]] = field(default_factory=dict)
+    """The same -> the call that was first asked for it, and what was told, in the words of the labels; empty where
+    nothing could be read. Nothing where a trained model told it."""
 
     @property
     def message(self) -> str:
@@ -94,13 +97,26 @@ class Work:
         """Returns the first turn of a prompt file, as a part of another prompt."""
         return self.session.messages(prompt, **slots)[0].content
 
-    async def ask_score(self, asked: Call, prompt: str, json_schema: str, max_tokens: int) -> Call:
-        """Asks once more after an answer that could not be read, and holds the model to a form."""
-        messages = (*asked.messages, *self.session.messages(prompt, output=tame(asked.text)))
-        sampling = replace(asked.sampling, json_schema=json_schema, max_tokens=max_tokens)
-        return await self.session.send(
-            messages, sampling, stage=asked.stage, agent=asked.agent, round=asked.round + 1, parent=asked
+    async def ask_in_form(self, asked: Call, name: str, values: Sequence[str | int]) -> str:
+        """Asks once more after an answer that could not be read, and returns one of the values, as text.
+
+        The model is held to a JSON object with the field `name` where it can be held to a schema. Empty where it gives
+        none of the values all the same.
+        """
+        spec = {"type": "integer" if isinstance(values[0], int) else "string", "enum": list(values)}
+        schema = {"type": "object", "properties": {name: spec}, "required": [name], "additionalProperties": False}
+        form = f"{{{json.dumps(name)}: ...}}, with one of {', '.join(json.dumps(value) for value in values)}"
+        messages = (*asked.messages, *self.session.messages("again", output=tame(asked.text), form=form))
+        call = await self.session.send(
+            messages,
+            replace(asked.sampling, json_schema=json.dumps(schema)),
+            stage=asked.stage,
+            agent=asked.agent,
+            round=asked.round + 1,
+            parent=asked,
         )
+        found = (json_object(call.text) or {}).get(name)
+        return str(found) if found in values and not isinstance(found, bool) else ""
 
 
 def quote_profile(profile: Profile) -> str:

@@ -5,9 +5,10 @@ what is done here:
 
 - The profile comes from a form. The user prompt generator is asked only for what the form leaves open, and the reply
   holds what it found, so that it is asked once in a conversation. In `single` the profile is a prefix (Table 12).
-- Figure 18 asks the assessor for a number alone, appendix I for three steps: here three steps, then the number, and the
-  number alone once more where it cannot be read. The editor holds the learner's text; the writing extractor is asked
-  where the editor is empty and the message is long enough to hold a text.
+- Figure 18 asks the assessor for a number alone, appendix I for three steps: here three steps, then the number.
+- Where stage, reasoning or score cannot be read, it is asked for once more, alone and in a fixed form.
+- The editor holds the learner's text; the writing extractor is asked where the editor is empty and the message is long
+  enough to hold a text.
 - Without a stage, the modules of a stage are left out, and the guidance is the general one.
 - A reasoning check that cannot be read counts as "non-reasoning": the monitor alone is asked.
 - The policy may leave monitor and control away (`regulate`); the paper's rule never does.
@@ -146,7 +147,6 @@ async def _stage(work: Work) -> Stage | None:
         return stage_classifier.stage_of(told.name)
     stage, asked = await stage_classifier.ask_stage(work)
     work.told["stage"] = asked.model
-    work.judged["stage"] = asked
     return stage
 
 
@@ -158,7 +158,6 @@ async def _reasoning(work: Work) -> bool | None:
         return told.name == YES
     reasoning, asked = await reasoning_check.ask_reasoning(work)
     work.told["reasoning"] = asked.model
-    work.judged["reasoning"] = asked
     return reasoning
 
 
@@ -227,12 +226,10 @@ def _doubts(gate: StreamingGate | None, answered: Call) -> bool:
 
 def _label_modules(work: Work, item: Item) -> None:
     """Labels the calls of the stage classifier and the reasoning check, where the item says what is right."""
-    if (asked := work.judged.get("stage")) and (gold := item.fields.get(GOLD_STAGE)):
-        right = stage_classifier.read_stage(asked.text) == gold
-        work.session.label(asked, "correct", float(right), source="program")
-    if (asked := work.judged.get("reasoning")) and (gold := item.fields.get(GOLD_REASONING)):
-        told = reasoning_check.read_reasoning(asked.text)
-        work.session.label(asked, "correct", float(told is not None and told == (gold == YES)), source="program")
+    for field in (GOLD_STAGE, GOLD_REASONING):
+        if field in work.judged and (gold := item.fields.get(field)):
+            asked, told = work.judged[field]
+            work.session.label(asked, "correct", float(told == gold), source="program")
 
 
 def extract_answer(item: Item, call: Call, variant: str) -> str:
@@ -242,7 +239,7 @@ def extract_answer(item: Item, call: Call, variant: str) -> str:
 
 def calls(setup: Setup, variant: str) -> Mapping[str, int]:
     """How many calls a run makes at most, by stage."""
-    asked = 0 if setup.options.value(LEARNED) else 1
+    asked = 0 if setup.options.value(LEARNED) else 2
     found = {stage_classifier.STAGE: asked, topic_module.GUIDE: 1, final_response.STAGE: 1}
     if variant == SINGLE:
         return found
@@ -279,7 +276,7 @@ SYSTEM = System(
     prompts=(
         *("rules", "profile", "stage", "topic", "guide_topic", "guide_stage", "aggregate"),
         *(f"stage_{stage}" for stage in ("pre", "during", "post", "none")),
-        *("words", "explain", "extract", "assess", "assess_again", "reasoning"),
+        *("words", "explain", "extract", "assess", "again", "reasoning"),
         *("brainstorm", "monitor", "monitor_alone", "control", "synthesis", "heard_monitor", "heard_control"),
         *("feedback", "single", "respond", "found_words", "found_score", "found_critics"),
     ),

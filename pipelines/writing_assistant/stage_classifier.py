@@ -7,20 +7,24 @@ from metaprobe.pipelines.writing_assistant.contract import Stage
 from metaprobe.records.types import Call
 
 STAGE, AGENT = "stage", "classifier"
-STAGE_TOKENS = 8
+STAGE_TOKENS = 16
 NONE = "none"
 """What the classes of the trained model and the labels of tasks call a message without a stage."""
+ANSWERS = ("PRE", "DURING", "POST", "NOT APPLIED")
 
 _NAMES: dict[str, Stage] = {"pre": "pre", "during": "during", "post": "post"}
 _FOUND = re.compile(r"\bnot[ _-]*appl\w*|\bpre\b|\bduring\b|\bpost\b", re.IGNORECASE)
 
 
 async def ask_stage(work: Work) -> tuple[Stage | None, Call]:
-    """Returns the stage that the model names, and its call; None where it names none, or several (noted)."""
+    """Returns the stage that the model names, and its first call.
+
+    None where it names none, or several, also when it is asked for the name alone (noted)."""
     asked = await work.ask("stage", stage=STAGE, agent=AGENT, max_tokens=STAGE_TOKENS)
-    name = read_stage(asked.text)
+    name = read_stage(asked.text) or read_stage(await work.ask_in_form(asked, "stage", ANSWERS))
     if name is None:
         work.note("The model did not name a stage of writing; the answer is a general one.")
+    work.judged[STAGE] = (asked, name or "")
     return stage_of(name), asked
 
 

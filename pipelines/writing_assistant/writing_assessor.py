@@ -1,27 +1,17 @@
 """The writing assessor: three steps and a score from 0 to 5, by a rubric after ETS's in our own words."""
 
-import json
 import re
 
-from metaprobe.pipelines.judging import json_object, whole_number
+from metaprobe.pipelines.judging import whole_number
 from metaprobe.pipelines.writing_assistant.asking import Work, quote_profile
 from metaprobe.pipelines.writing_assistant.contract import Profile, RubricScore
 from metaprobe.pipelines.writing_assistant.quoting import looks_foreign, quote_text
-from metaprobe.records.types import Call
 
 STAGE, AGENT = "assess", "assessor"
 ASSESS_TOKENS = 320
 LOWEST, HIGHEST = 0, 5
 SCALE = "rubric"
 """Name of the statement that holds the score, scaled so that 0 is 0 and 5 is 1."""
-SCHEMA = json.dumps(
-    {
-        "type": "object",
-        "properties": {"score": {"type": "integer", "enum": list(range(LOWEST, HIGHEST + 1))}},
-        "required": ["score"],
-        "additionalProperties": False,
-    }
-)
 
 _SCORE = re.compile(r"^\W*score\W*?[:=][\s*_`]*(\d+)\s*(?:/\s*5|out of (?:5|five))?[\s.*_`]*$", re.IGNORECASE)
 _STEP = re.compile(r"^\W*step\s*([123])\b\W*", re.IGNORECASE | re.MULTILINE)
@@ -42,8 +32,8 @@ async def assess(work: Work, writing: str, profile: Profile) -> RubricScore | No
     )
     score = read_score(asked.text)
     if score is None:
-        again = await work.ask_score(asked, "assess_again", SCHEMA, ASSESS_TOKENS)
-        score = read_json_score(again)
+        again = await work.ask_in_form(asked, "score", range(LOWEST, HIGHEST + 1))
+        score = int(again) if again else None
     work.session.state(asked, SCALE, None if score is None else (score - LOWEST) / (HIGHEST - LOWEST))
     if score is None:
         work.note("The model gave no score that could be read.")
@@ -60,12 +50,6 @@ def read_score(text: str) -> int | None:
     lines = text.strip().splitlines()
     found = _SCORE.match(lines[-1]) if lines else None
     return None if found is None else whole_number(int(found[1]), LOWEST, HIGHEST)
-
-
-def read_json_score(call: Call) -> int | None:
-    """Returns the score in a JSON object; None where there is none, or one outside the scale."""
-    found = json_object(call.text)
-    return None if found is None else whole_number(found.get("score"), LOWEST, HIGHEST)
 
 
 def read_steps(text: str) -> tuple[str, ...]:

@@ -68,7 +68,7 @@ CLASSIFIERS = System(
     answer_stages=(stages.STAGE,),
     extract_answer=extract_answer,
     limits={stages.STAGE: stages.STAGE_TOKENS, reasoning.STAGE: reasoning.REASONING_TOKENS},
-    calls=lambda setup, variant: {stages.STAGE: 1, reasoning.STAGE: 1},
+    calls=lambda setup, variant: {stages.STAGE: 2, reasoning.STAGE: 2},
     constants=SYSTEM.constants[:1],
 )
 ASSESSOR = System(

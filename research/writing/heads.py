@@ -27,7 +27,7 @@ from metaprobe.pipelines.writing_assistant.stage_classifier import read_stage
 from metaprobe.probes.hashed_words import hashed_pieces
 from metaprobe.probes.text_classes import INPUT, KIND
 from metaprobe.records.store import RunStore
-from metaprobe.records.types import Call, Item
+from metaprobe.records.types import Item
 from metaprobe.tasks import load_task
 from metaprobe.training.common.graphs import linear_graph
 
@@ -139,26 +139,33 @@ def write_head(head: str, data: Labelled, held_out: Interval) -> None:
     )
 
 
-def prompted(runs: Path, items: Sequence[Item], head: str, data: Labelled) -> dict[str, Any]:
-    """Returns the accuracy of a prompted model on the same turns, how often it told nothing, and its tokens a turn."""
-    calls: dict[str, Call] = {}
-    for run in RunStore(runs):
-        calls[run.item.id] = next(call for call in run.calls if call.stage == head)
-    asked = [calls[item.id] for item in items]
-    told = [_told(head, call.text) for call in asked]
-    tokens = [call.usage.prompt_tokens + call.usage.completion_tokens for call in asked]
+def prompted(runs: Path, items: Sequence[Item], head: str) -> dict[str, Any]:
+    """Returns the accuracy of a prompted model on those of the turns that were asked, and its tokens a turn.
+
+    `again`: how many had to be asked once more in a fixed form; `unread`: how many told nothing all the same.
+    """
+    calls = {run.item.id: [call for call in run.calls if call.stage == head] for run in RunStore(runs)}
+    items = [item for item in items if item.id in calls]
+    asked, data = [calls[item.id] for item in items], labelled(items, head)
+    told = [_told(head, [call.text for call in same]) for same in asked]
+    tokens = [sum(call.usage.prompt_tokens + call.usage.completion_tokens for call in same) for same in asked]
     return {
+        "turns": len(items),
         "accuracy": figure(accuracy(told, data)),
         "unread": sum(not name for name in told),
+        "again": sum(len(same) > 1 for same in asked),
         "tokens": round(float(np.mean(tokens)), 1),
     }
 
 
-def _told(head: str, text: str) -> str:
-    if head == "stage":
-        return read_stage(text) or ""
-    reasoning = read_reasoning(text)
-    return "" if reasoning is None else "yes" if reasoning else "no"
+def _told(head: str, texts: Sequence[str]) -> str:
+    """What the first of these answers tells that tells anything."""
+    for text in texts:
+        if head == "stage" and (stage := read_stage(text)):
+            return stage
+        if head == "reasoning" and (reasoning := read_reasoning(text)) is not None:
+            return "yes" if reasoning else "no"
+    return ""
 
 
 @click.command()
@@ -172,7 +179,7 @@ def main(runs: Path | None, name: str) -> None:
         data = labelled(items, head)
         here = figures.setdefault(head, {"prompted": {}})
         if runs is not None:
-            here["prompted"][name] = prompted(runs, items, head, data)
+            here["prompted"][name] = prompted(runs, items, head)
             continue
         held_out = accuracy(told_out_of_fold(data, classes), data)
         commonest = [Counter(data.labels).most_common(1)[0][0]] * len(items)
