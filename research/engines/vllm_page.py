@@ -22,7 +22,8 @@ def server_lines(found: dict[str, Any]) -> list[str]:
         "",
         "Two servers on a machine that others kept busy, asked in turn, so that only the ratios mean something:",
         f"with the middleware {over:.0%} of the plain server's tokens a second, and {same:.0%} of one's that is",
-        f"asked for the same log-probabilities. The scores of {found['answers']} answers differ from those of the plain server's",
+        f"asked for the same log-probabilities. The scores of {found['answers']} answers",
+        "differ from those of the plain server's",
         f"log-probabilities by at most {found['largest difference of a score']:.3f}: other batches round otherwise.",
         "",
     ]
@@ -33,7 +34,8 @@ def states_lines(found: dict[str, Any]) -> list[str]:
     return [
         f"On {found['calls']} calls of SmolLM2-135M ({found['tokens']} tokens) the cosine with our replay by",
         f"transformers, in the mean over tokens, is at least {found['least']:.4f} in each of the {found['layers']}",
-        f"layers. One layer off it is at most {found['layer_off']:.3f}, and one token off at most {found['token_off']:.3f}.",
+        f"layers. One layer off it is at most {found['layer_off']:.3f}, and one token off at",
+        f"most {found['token_off']:.3f}.",
         "",
     ]
 
