@@ -1,4 +1,4 @@
-"""The file that says which checkpoints a running server loads (`metaprobe serve --pins`): one version in another's place."""
+"""The file that says which checkpoints a running server loads (`serve --pins`): one version in another's place."""
 
 from pathlib import Path
 
