@@ -39,7 +39,10 @@ def test_the_command_trains_on_both_and_keeps_the_latest_labels_back(tmp_path: P
     with ScoreLog.open(url) as log:
         write_answers(log, old, series, keep=True)
         log.add_labels([FeedbackLabel(f"r{i}", float(label)) for i, label in enumerate(y.tolist())])
-    done = run("retrain", runs, "--log", url, "--out", tmp_path / "c", "--folds", 2)
+    refused = run("retrain", runs, "--log", url, "--out", tmp_path / "c")
+    assert "the stored log-probabilities are raw, those of the log unknown; say what" in refused.output
+    words = ("--folds", 2, "--logprobs-mode", "raw")
+    done = run("retrain", runs, "--log", url, "--out", tmp_path / "c", *words)
     assert done.exit_code == 0, done.output
     assert "and 105 labelled answers of the log; 45 later ones are left" in done.stderr
     new = QualityPredictor.load(tmp_path / "c", on_mismatch="ignore")

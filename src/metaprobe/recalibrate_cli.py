@@ -3,6 +3,7 @@
 import time
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -78,6 +79,13 @@ def recalibrate(
     type=click.FloatRange(0, 1, max_open=True),
     help="Share of the labelled answers, the latest, that is left for `promote`.",
 )
+@click.option(
+    "--logprobs-mode",
+    type=click.Choice(["raw", "processed", "unknown"]),
+    default="unknown",
+    show_default=True,
+    help="What the log's log-probabilities are; as those of RUNS.",
+)
 @folds_option
 @seed_option
 def retrain(
@@ -87,6 +95,7 @@ def retrain(
     model: str | None,
     since: datetime | None,
     hold_back: float,
+    logprobs_mode: Any,
     folds: int,
     seed: int,
 ) -> None:
@@ -99,7 +108,9 @@ def retrain(
 
     with opened_log(where) as opened, steps() as on_step:
         options = QualityOptions(out=out, folds=folds, seed=seed, on_step=on_step, on_line=say, command=command_line())
-        made = retrain_quality(runs, opened, options, model=model, since=seconds(since), held_back=hold_back)
+        made = retrain_quality(
+            runs, opened, options, model=model, since=seconds(since), held_back=hold_back, logprobs_mode=logprobs_mode
+        )
     say_checkpoint(made.checkpoint)
     click.echo(
         f"from {made.kept} of {made.stored} stored runs and {made.logged} labelled answers of the log; "

@@ -133,14 +133,17 @@ def _scores_of(
 
 
 def roll_back(log: ScoreLog) -> dict[str, str]:
-    """Returns what ran before the last promotion that was not taken back: `{"digest", "path"}`; and says so in the log.
+    """Returns what ran before the last promotion that was not taken back, as `{"digest", "path", "was"}`.
+
+    `was` is the digest that was promoted. It is written into the log.
 
     Raises `RecordError` where there is none.
     """
     taken_back = {str(event.details.get("promotion")) for event in log.events(ROLLED_BACK)}
     for event in reversed(log.events(PROMOTED)):
         if str(event.time) not in taken_back:
-            found = {"digest": str(event.details["from"]), "path": str(event.details["from_path"])}
-            log.event(ROLLED_BACK, {**found, "promotion": str(event.time), "was": str(event.details["to"])})
+            details = event.details
+            found = {name: str(details[of]) for name, of in (("digest", "from"), ("path", "from_path"), ("was", "to"))}
+            log.event(ROLLED_BACK, {**found, "promotion": str(event.time)})
             return found
     raise RecordError("the log holds no promotion that could be taken back")

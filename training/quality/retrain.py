@@ -22,7 +22,7 @@ from metaprobe.probes.features import features, schema
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 from metaprobe.records.store import RunStore
-from metaprobe.records.types import Run
+from metaprobe.records.types import LogprobsMode, Run
 from metaprobe.training.crossfit.evidence import load_runs
 from metaprobe.training.options import QualityOptions
 from metaprobe.training.quality.train import train_quality
@@ -67,11 +67,13 @@ def retrain_quality(
     model: str | None = None,
     since: float | None = None,
     held_back: float = HELD_BACK,
+    logprobs_mode: LogprobsMode = "unknown",
 ) -> Retrained:
     """Returns the new checkpoint, trained on stored runs that are like the log's answers and on the log's labels.
 
-    `model`, `since`: which answers of the log say what answers are like now. The log must keep log-probabilities.
-    Raises `RecordError` where fewer than 50 of these answers have any, and as `train_quality` does.
+    `model`, `since`: which answers of the log say what answers are like now. The log must keep log-probabilities;
+    `logprobs_mode` says what they are, for a log does not know. Raises `RecordError` where fewer than 50 of these
+    answers have any, where stored ones are of another mode, and as `train_quality` does.
     """
     if not 0 <= held_back < 1:
         raise RecordError(f"held_back is {held_back:g}; expected a share in [0, 1)")
@@ -87,6 +89,14 @@ def retrain_quality(
         columns = log.columns(ids=True, labelled=True)
         times = dict(zip(columns.request_id.tolist(), columns.time.tolist(), strict=True))
     old = load_runs([Path(store) for store in stores]) if stores else []
+    learned = [_in_mode(run, logprobs_mode) for run in learned]
+    if others := {call.logprobs_mode for run in old for call in run.calls if call.logprobs is not None} - {
+        logprobs_mode
+    }:
+        raise RecordError(
+            f"the stored log-probabilities are {', '.join(sorted(others))}, those of the log {logprobs_mode}; say what "
+            "the log's are (--logprobs-mode), or train on the log alone"
+        )
     kept = _draw(old, importance(old, recent), options.seed) if old else []
     with TemporaryDirectory() as folder:
         RunStore(Path(folder) / "runs").append([*kept, *learned])
@@ -94,6 +104,10 @@ def retrain_quality(
     until = max((float(times[run.id]) for run in learned), default=-1.0)
     log.event(RETRAINED, {"to": checkpoint.digest, "until": until, "kept": len(kept), "logged": len(learned)})
     return Retrained(checkpoint, len(old), len(kept), len(learned), len(said) - len(learned), until)
+
+
+def _in_mode(run: Run, mode: LogprobsMode) -> Run:
+    return replace(run, calls=tuple(replace(call, logprobs_mode=mode) for call in run.calls))
 
 
 def importance(old: Sequence[Run], recent: Sequence[Run]) -> Floats:
