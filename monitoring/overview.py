@@ -25,6 +25,8 @@ EXPANDED = 100_000
 """Scores that stand for all in an estimate; more make no interval visibly narrower."""
 EXPANDED_IN_PART = 5_000
 QUEUE = 50
+BY_TIME_S = 31 * 86400
+"""Of a longer span the worst answers are looked for by score, from the lowest on, and not among all of that time."""
 EVENTS = 60
 SHOWN_TEXT = 4_000
 """Characters of a question or an answer in the queue."""
@@ -91,6 +93,8 @@ def overview(log: ScoreLog, span: Span) -> dict[str, Any]:
 def flagged_queue(log: ScoreLog, span: Span, *, most: int = QUEUE) -> list[dict[str, Any]]:
     """Flagged answers that nobody has labelled, the lowest score first; texts where the log keeps them."""
     where, values = conditions(span.start, span.until, shadow=False)
+    if span.until - span.start > BY_TIME_S:
+        where = [one.replace("s.time", "+s.time") for one in where]
     if span.model or span.task:
         tags = {"task": span.task} if span.task else None
         fitting = chosen_contexts(log.tables, model=span.model or None, checkpoint=None, tags=tags)

@@ -52,11 +52,11 @@ def answer(found: dict[str, dict[str, Any]]) -> list[str]:
     shares = {room: of["killed"] / max(_counted(of), 1) for room, of in found.items()}
     worst, best = min(shares, key=lambda room: shares[room]), max(shares, key=lambda room: shares[room])
     bad = [room for room, share in shares.items() if share < WANTED]
+    below = f"Below the {WANTED:.0%} that we ask for: {', '.join(bad)}." if bad else f"None is below {WANTED:.0%}."
     return [
         f"Of {counted:,} small faults that were planted at random in {len(found)} rooms, the quick suite finds "
-        f"{killed:,} ({killed / counted:.0%}). The room with the least is `{worst}` ({shares[worst]:.0%}), that with the most "
-        f"`{best}` ({shares[best]:.0%}). "
-        + (f"Below the {WANTED:.0%} that we ask for: {', '.join(bad)}." if bad else f"None is below {WANTED:.0%}."),
+        f"{killed:,} ({killed / counted:.0%}). The room with the least is `{worst}` ({shares[worst]:.0%}), that "
+        f"with the most `{best}` ({shares[best]:.0%}). {below}",
         "",
     ]
 

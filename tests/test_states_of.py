@@ -28,7 +28,7 @@ from metaprobe.training.crossfit.methods import AFTER, MEAN_LOGPROB, HiddenProbe
 from metaprobe.training.hidden.fit import export_hidden
 from metaprobe.training.linear.fit_block import score_held_out
 from metaprobe.training.linear.states_choice import ANYTHING, Held, Wanted, chosen_grid, chosen_reader
-from metaprobe.training.promotion.predictors import promote
+from metaprobe.training.promotion.predictors import load_reader, promote
 
 WIDTH = 6
 OWN, OTHER = "tiny/model", "oth/other@1"
@@ -196,6 +196,13 @@ def test_a_contract_that_does_not_name_its_reader_is_refused(tmp_path: Path) -> 
 
 
 @pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")  # of a test
+def test_a_margin_below_nothing_and_a_kind_that_judges_no_answer_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"margin is -0\.1; expected at least 0"):
+        promote(None, None, [], margin=-0.1)  # type: ignore[arg-type]
+    with pytest.raises(ContractMismatch, match=r"bundled:router is a checkpoint of kind 'router'; expected one of"):
+        load_reader("bundled:router")
+
+
 def test_a_probe_is_promoted_on_the_states_of_the_model_that_it_was_trained_on(tmp_path: Path) -> None:
     store = answers(tmp_path / "runs", 80)
     for path, says in (

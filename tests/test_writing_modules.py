@@ -7,8 +7,8 @@ import pytest
 from writing_turns import DRAFT
 
 from metaprobe.pipelines.writing_assistant import wordnet as wordnet_module
-from metaprobe.pipelines.writing_assistant.contract import Card
-from metaprobe.pipelines.writing_assistant.metacrit_chain import sentence_with
+from metaprobe.pipelines.writing_assistant.contract import Card, Remark
+from metaprobe.pipelines.writing_assistant.metacrit_chain import remarks_of, sentence_with
 from metaprobe.pipelines.writing_assistant.quoting import looks_foreign, quote_history, quote_text, shorten, tame
 from metaprobe.pipelines.writing_assistant.reasoning_check import read_reasoning
 from metaprobe.pipelines.writing_assistant.stage_classifier import read_stage
@@ -25,6 +25,7 @@ from metaprobe.pipelines.writing_assistant.vocabulary import (
 from metaprobe.pipelines.writing_assistant.wordnet import data_folder, look_up, with_own_line_ends, wordnet
 from metaprobe.pipelines.writing_assistant.writing_assessor import read_score, read_steps
 from metaprobe.records.errors import MissingExtra, RecordError
+from metaprobe.records.types import Call
 
 
 @pytest.mark.parametrize(
@@ -147,6 +148,22 @@ def test_a_profile_is_read_from_its_four_lines() -> None:
 )
 def test_a_quotation_finds_its_sentence_as_the_draft_has_it(words: str, sentence: str | None) -> None:
     assert sentence_with(words, DRAFT) == sentence
+
+
+@pytest.mark.parametrize(
+    ("line", "text", "quote"),
+    [
+        ('Remark: "Veins look blue" - it\'s light', "it's light", "Veins look blue."),
+        ("- **Remark:** \u201cVeins look blue\u201d: light", "light", "Veins look blue."),
+        ("Remark: 'Veins look blue' - light", "light", "Veins look blue."),
+        ("Remark: 'don't look blue' - light", '"don\'t look blue" light', None),
+        ('remark: "I read it in a book." which one?', "which one?", "I read it in a book."),
+    ],
+)
+def test_a_remark_is_read_with_any_quotation_marks_and_apostrophes_are_none(
+    line: str, text: str, quote: str | None
+) -> None:
+    assert remarks_of("control", Call(id="c", text=f"{line}\nConcern: yes"), DRAFT) == (Remark("control", text, quote),)
 
 
 def test_a_text_is_shortened_in_its_middle_and_says_by_how_much() -> None:

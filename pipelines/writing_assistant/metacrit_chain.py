@@ -24,7 +24,9 @@ FEWEST_QUOTED = 2
 """Words that a remark must quote for its sentence to be found: a single word stands in many."""
 
 _REMARK = re.compile(
-    r"^\W*remark\W*?:\s*[\"\u201c\u2018'](.+?)[\"\u201d\u2019']\s*(?:[-\u2013\u2014:,]+\s*)?(.*)$",
+    # Single quotation marks close only before a dash, a colon or the end: an apostrophe is one of them.
+    r"^\W*remark\W*?:[\s*_]*(?:\"(.+?)\"|\u201c(.+?)\u201d|['\u2018](.+?)['\u2019](?=\s*(?:[-\u2013\u2014:]|$)))"
+    r"\s*(?:[-\u2013\u2014:,]+\s*)?(.*)$",
     re.IGNORECASE | re.MULTILINE,
 )
 _CONCERN = re.compile(r"^\W*concerns?\W*[:=].*$", re.IGNORECASE | re.MULTILINE)
@@ -121,7 +123,8 @@ def remarks_of(kind: str, call: Call | None, draft: str) -> tuple[Remark, ...]:
     name: RemarkKind = "monitor" if kind == MONITOR else "control"
     found = [
         Remark(name, said.strip() if sentence else f'"{words}" {said}'.strip(), sentence)
-        for words, said in _REMARK.findall(call.text)
+        for *quoted, said in _REMARK.findall(call.text)
+        for words in ["".join(quoted)]
         for sentence in [sentence_with(words, draft)]
         if said.strip()
     ]

@@ -14,6 +14,8 @@ from metaprobe.records.raw_body import parse_chunks
 from metaprobe.serving.http.wire import UNREADABLE
 
 _NOTHING = (b"", b"null")
+_NAME = b'"logprobs"'
+"""Stands in no string of JSON, where quotation marks are escaped."""
 
 
 class OutlinedChoice(msgspec.Struct, gc=False):
@@ -76,13 +78,9 @@ class PlainChunks:
 
 
 def without_logprobs(event: bytes, logprobs: bytes) -> bytes | None:
-    """The event with null in place of these log-probabilities; None where they cannot be found in it at once.
-
-    They are JSON with quotation marks, which stand in no string unescaped, so the first place that has them and their
-    name before it is theirs.
-    """
-    at = event.find(logprobs)
-    before = event[:at].rstrip() if at >= 0 else b""
-    if b'"' not in logprobs or not (before.endswith(b":") and before[:-1].rstrip().endswith(b'"logprobs"')):
+    """The event with null in place of these log-probabilities; None where they do not stand behind their first name."""
+    named = event.find(_NAME)
+    at = named + len(_NAME) + (2 if event.startswith(b": ", named + len(_NAME)) else 1)
+    if named < 0 or not event.startswith(logprobs, at):
         return None
-    return event[:at] + b"null" + event[at + len(logprobs) :]
+    return b"".join((event[:at], b"null", event[at + len(logprobs) :]))

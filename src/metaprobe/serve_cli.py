@@ -9,7 +9,7 @@ from metaprobe.terminal import CHECKPOINT, NAMED_CHECKPOINT
 
 
 @click.command(short_help="Score over HTTP, and stand in front of an OpenAI-compatible API.")
-@click.argument("checkpoints", type=NAMED_CHECKPOINT, nargs=-1, required=True)
+@click.argument("checkpoint", type=NAMED_CHECKPOINT, nargs=-1, required=True)
 @click.option("--sha256", help="Digest of the (first) checkpoint, from its author.")
 @click.option(
     "--pins",
@@ -179,7 +179,7 @@ from metaprobe.terminal import CHECKPOINT, NAMED_CHECKPOINT
     "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="How log lines look."
 )
 @click.option("--otel", is_flag=True, help="Give OpenTelemetry a span a request, with its verdicts as events.")
-def serve(checkpoints: tuple[str, ...], **named: Any) -> None:
+def serve(checkpoint: tuple[str, ...], **named: Any) -> None:
     """Score answers over HTTP with a quality predictor, and stand in front of an OpenAI-compatible API.
 
     POST /v1/score takes a response, or {"responses": [...]}. POST /v1/chat/completions asks the upstream and adds
@@ -195,4 +195,4 @@ def serve(checkpoints: tuple[str, ...], **named: Any) -> None:
     from metaprobe.serving.http.run_server import serve as run
     from metaprobe.serving.http.settings import Settings
 
-    run(Settings(checkpoint=checkpoints[0], more_checkpoints=checkpoints[1:], **named))
+    run(Settings(checkpoint=checkpoint[0], more_checkpoints=checkpoint[1:], **named))
