@@ -110,7 +110,7 @@ def run_upstream(listener: socket.socket, tokens: int) -> None:
             raw += message.get("body", b"")
             if not message.get("more_body"):
                 break
-        body = json.loads(raw)
+        body = json.loads(raw or b"{}")  # LiteLLM asks without one whether it is there
         kind = b"text/event-stream" if body.get("stream") else b"application/json"
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", kind)]})
         if body.get("stream"):
@@ -183,7 +183,7 @@ async def measure(
     body = json.dumps(asked | ({"stream": True} if stream else {})).encode()
     times: dict[str, list[float]] = {front.name: [] for front in fronts}
     seconds = {front.name: np.zeros(3) for front in fronts}
-    connector = aiohttp.TCPConnector(limit=0)
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=2)  # less than any of them keeps an idle connection
     async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=300)) as session:
         for block in range(BLOCKS + 1):
             for front in fronts:
