@@ -242,14 +242,17 @@ def serving_rows(found: dict[str, Any]) -> list[Row]:
     return [
         [
             f"proxy, {row['connections']} connections, {'streamed' if row['stream'] else 'whole'} answers of "
-            f"{found['tokens']} tokens: requests/s",
-            f"{row['proxy_per_s']:.0f}",
-            "the upstream asked directly",
-            f"{row['direct_per_s']:.0f}",
-            times(row["proxy_per_s"] / row["direct_per_s"]),
+            f"{found['tokens']} tokens: processor time a request",
+            duration(1e3 * own["cpu_ms"]),
+            row["front"],
+            duration(1e3 * (row["cpu_ms"] or row["upstream_cpu_ms"])),
+            times((row["cpu_ms"] or row["upstream_cpu_ms"]) / own["cpu_ms"]),
             "-",
         ]
         for row in found["rows"]
+        if row["front"] != "metaprobe"
+        for own in found["rows"]
+        if (own["front"], own["stream"], own["connections"]) == ("metaprobe", row["stream"], row["connections"])
     ]
 
 

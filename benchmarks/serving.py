@@ -116,6 +116,7 @@ def run_upstream(listener: socket.socket, tokens: int) -> None:
         if body.get("stream"):
             for event in streams[bool(body.get("logprobs"))]:
                 await send({"type": "http.response.body", "body": event, "more_body": True})
+                await asyncio.sleep(0)  # else a fast loop would write them all at once, and an engine has one at a time
         await send(
             {
                 "type": "http.response.body",
@@ -240,14 +241,15 @@ def children(pid: int) -> tuple[int, ...]:
 def program(name: str, command: list[str], port: int, folder: Path) -> Iterator[Front]:
     """A program that stands before the upstream, once it listens."""
     with (folder / f"{name}.log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder)
+        keyless = {"LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true"}  # it listens on loopback only
+        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, env={**os.environ, **keyless})
     try:
         for _ in range(10 * UP_WITHIN_S):
             with socket.socket() as tried:
                 if tried.connect_ex(("127.0.0.1", port)) == 0:
                     break
             if process.poll() is not None:
-                break
+                raise RuntimeError(f"{name} ended: {(folder / f'{name}.log').read_text()[-2000:]}")
             time.sleep(0.1)
         else:
             raise TimeoutError(f"{name} does not listen: {(folder / f'{name}.log').read_text()[-2000:]}")

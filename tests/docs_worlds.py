@@ -238,6 +238,7 @@ WORLDS: dict[str, Callable[[Path], Names]] = {
     "tasks": tasks,
     "loop": loop,
     "drift": drift,
+    "evening": lambda folder: {},
     "own": lambda folder: {},
     "logs": lambda folder: {},
     "writing-assistant": lambda folder: {"asyncio": asyncio, "llm": ScriptedLLM(IN_FORM)},

@@ -227,7 +227,7 @@ def test_what_no_text_can_give_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     probe = of_tiny(tmp_path / "mean", "answer_mean")
-    with pytest.raises(InvalidResponse, match="the answer has no tokens"):
+    with pytest.raises(InvalidResponse, match="no tokens, and this probe reads answer_mean: give an answer"):
         probe.score_text(network, tokenizer, "a b")
     before = of_tiny(tmp_path / "before", "prompt_last")
     assert 0 < before.score_text(network, tokenizer, "a b") < 1

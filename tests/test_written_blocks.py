@@ -198,7 +198,7 @@ WRITERS = (
     ),
     Writer(
         "research/production/page.py",
-        {"docs/research/production.md#speed": number("MEASURED", "serving", "rows", 0, "proxy_per_s")},
+        {"docs/research/production.md#speed": number("MEASURED", "serving", "rows", 0, "upstream_cpu_ms")},
         "main",
     ),
     Writer(

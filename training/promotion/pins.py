@@ -1,4 +1,4 @@
-"""The file of checkpoints that a running server loads (`metaprobe serve --pins`): one version in place of another."""
+"""The file that says which checkpoints a running server loads (`serve --pins`): one version in another's place."""
 
 from pathlib import Path
 

@@ -72,8 +72,8 @@ def retrain_quality(
     """Returns the new checkpoint, trained on stored runs that are like the log's answers and on the log's labels.
 
     `model`, `since`: which answers of the log say what answers are like now. The log must keep log-probabilities;
-    `logprobs_mode` says what they are, for a log does not know it. Stored ones of another mode are not mixed in.
-    Raises `RecordError` where fewer than 50 of these answers have any, and as `train_quality` does.
+    `logprobs_mode` says what they are, for a log does not know. Raises `RecordError` where fewer than 50 of these
+    answers have any, where stored ones are of another mode, and as `train_quality` does.
     """
     if not 0 <= held_back < 1:
         raise RecordError(f"held_back is {held_back:g}; expected a share in [0, 1)")
