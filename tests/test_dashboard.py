@@ -234,5 +234,5 @@ def test_the_page_asks_for_the_key_and_shows_the_log_without_a_complaint(
     assert "<b>Question</b>" in page.locator("#queue details[open] pre").first.inner_text()
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.select_option("#model", "new")
-    page.wait_for_function("document.querySelector('#tiles').innerText.includes('201')")
+    page.locator("#tiles", has_text="201").wait_for()
     assert complaints == []

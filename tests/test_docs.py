@@ -60,7 +60,7 @@ def command_lines() -> list[tuple[str, str]]:
     for path in EVERYWHERE:
         for block in re.findall(r"```bash\n(.*?)```", text(path), re.S):
             joined = block.replace("\\\n", " ")
-            found += [(path.name, line) for line in re.findall(r"metaprobe (.+?)(?:\s+[#>].*)?$", joined, re.M)]
+            found += [(path.name, line) for line in re.findall(r"metaprobe (.+?)(?:\s+[#>|].*)?$", joined, re.M)]
     return found
 
 

@@ -48,12 +48,13 @@ def machines_lines(found: dict[str, Any]) -> list[str]:
         hours = answers * found["tokens_per_call"] / rate / 3600
         rows.append([f"{answers:,}", f"{hours:,.1f}", f"{hours / 8 + found['start_s'] / 3600:,.1f}"])
     return [
-        f"Measured: SmolLM2-135M on one thread of a busy machine, {found['tokens_per_call']:.0f} tokens a call,",
-        f"{rate:.0f} tokens/s; starting Ray and loading the model in a worker took {found['start_s']:.0f} s.",
-        "Extrapolated, not measured: work divides evenly by eight workers of the same speed, and the shared",
-        "folder keeps up (0.1 MB a call for all layers at four positions).",
+        f"Measured: SmolLM2-135M, all layers, {found['calls']} calls of {found['tokens_per_call']:.0f} tokens:",
+        f"{rate:.0f} tokens a second of one processor core, {found['start_s']:.0f} s to load a worker,",
+        f"{found['bytes_per_call'] / 1e6:.2f} MB of states a call.",
+        "Extrapolated, not measured: a core to itself, work that",
+        "divides evenly by eight such workers, and a shared folder that keeps up.",
         "",
-        *markdown(["calls", "hours, one process", "hours, eight workers"], rows),
+        *markdown(["calls", "hours, one core", "hours, eight workers"], rows),
         "",
     ]
 

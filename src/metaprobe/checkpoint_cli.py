@@ -149,9 +149,8 @@ def promote(
         if kinds != ["quality", "quality"]:
             raise click.UsageError(f"--log compares predictors, and these are of kinds {' and '.join(kinds)}")
         _refuse(typed & {"lambda_", "target", "stage", "agent"}, "a score log")
-        decided = _promote_in_log(
-            new, running, log, **{name: options[name] for name in ("not_worse", "margin", "seed")}
-        )
+        kept = {name: options[name] for name in ("not_worse", "margin", "seed")}
+        decided = _promote_in_log(new, running, log, pins, **kept)
     elif kinds == ["router", "router"]:
         _refuse(typed - {"lambda_"}, "routers, which are judged by accuracy minus price")
         with steps("comparing on outcomes"):
