@@ -67,9 +67,9 @@ def serving(found: dict[str, Any]) -> list[str]:
     heads = ["streamed", "connections", "what is asked", "CPU, ms a request", "one core carries, a second"]
     return [
         "What a proxy costs, in processor time a request, beside the same scripted upstream asked directly: "
-        f"{found['tokens']} tokens an answer, an event a token, over loopback, {found['rows'][0]['requests']} or more requests "
-        f"each, {found['lost']} lost. The upstream sends bytes that were made beforehand; an engine's own server makes "
-        f"them. All share {found['cores']} cores (load {found['load']}), so the "
+        f"{found['tokens']} tokens an answer, an event a token, over loopback, {found['rows'][0]['requests']} or more "
+        f"requests each, {found['lost']} lost. The upstream sends bytes that were made beforehand; an engine's own "
+        f"server makes them. All share {found['cores']} cores (load {found['load']}), so the "
         "last two columns say who waited; what one core carries is the reciprocal of the processor time.",
         "",
         *markdown([*heads, "here, a second", "p50 here, ms"], rows),
