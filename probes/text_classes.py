@@ -44,7 +44,11 @@ class TextClassifier(Pretrained):
 
         Raises `ContractMismatch` for a checkpoint of another kind, or one whose contract does not fit its graph.
         """
-        checkpoint = load_checkpoint(path, sha256=sha256)
+        return cls.of(load_checkpoint(path, sha256=sha256))
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint) -> Self:
+        """The classifier in a checkpoint that is loaded; raises as `load` does."""
         manifest = checkpoint.manifest
         check_kind(checkpoint.path, manifest.kind, KIND)
         buckets, classes = manifest.contract.get("buckets"), tuple(output.name for output in manifest.outputs)

@@ -84,7 +84,7 @@ def test_the_page_is_as_the_options_say(started: Started) -> None:
 
 def test_answers_become_runs_of_a_store_where_one_is_named(started: Started, tmp_path: Path) -> None:
     store = tmp_path / "runs"
-    assert run("--runs", str(store)).exit_code == run().exit_code == 0
+    assert run("--out", str(store)).exit_code == run().exit_code == 0
     keep, keep_nothing = started.keepers
     with client_of(tmp_path, on_run=keep) as page:
         session = page.begin(VEINS)

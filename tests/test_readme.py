@@ -56,7 +56,7 @@ def test_every_command_line_of_the_docs_has_commands_and_options_that_exist() ->
         words = shlex.split(line)
         command = command_of(words)
         assert not isinstance(command, click.Group), line
-        known = {option for parameter in command.params for option in parameter.opts}
+        known = {option for one in command.params for option in (*one.opts, *one.secondary_opts)}
         assert {word for word in words if word.startswith("--")} <= known, line
         needed = [p for p in command.params if isinstance(p, click.Option) and p.required]
         assert all(set(parameter.opts) & set(words) for parameter in needed), line

@@ -222,7 +222,7 @@ def test_a_difference_too_small_to_find_is_said_to_be() -> None:
     none = participants_needed([1 / 3, 1 / 3, 1 / 3], questions=6, studies=50)
     assert none.participants is None
     assert "is too small for" in render_power(none)
-    with pytest.raises(RecordError, match="expected power and level between 0 and 1"):
+    with pytest.raises(RecordError, match="expected power and alpha between 0 and 1"):
         participants_needed([0.5, 0.5], questions=0)
 
 

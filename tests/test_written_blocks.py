@@ -134,6 +134,20 @@ WRITERS = (
         },
     ),
     Writer(
+        "research/engines/vllm_page.py",
+        {
+            "docs/engines.md#vllm-server": number("MEASURED", "vllm_server", "middleware over plain"),
+            "docs/engines.md#vllm-states": number("MEASURED", "vllm_states", "calls"),
+            "docs/many-machines.md#many-machines": number("MEASURED", "many_machines", "start_s"),
+        },
+        "main",
+    ),
+    Writer(
+        "research/engines/other_eyes.py",
+        {"docs/engines.md#other-eyes": number("MEASURED", "other_eyes", "qwen-coder-0.5b|places|smollm2-135m", "own")},
+        "write_page",
+    ),
+    Writer(
         "research/loop/page.py",
         {
             "docs/research/loop.md#loop-coverage": number("MEASURED", "loop", "estimates", "replays"),

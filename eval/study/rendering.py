@@ -26,7 +26,7 @@ def render_power(power: Power) -> str:
     )
     said = (
         f"A preference of {shares}, asked by {power.questions} questions, {needs}: then at least "
-        f"{100 * power.wanted:g} % of studies find it at the level {power.level:g}. One participant's answers are "
+        f"{100 * power.wanted:g} % of studies find it at the level {power.alpha:g}. One participant's answers are "
         f"taken to resemble each other by {power.likeness:.2f}."
     )
     rows = [[str(n), f"{100 * found:.0f} %"] for n, found in power.curve.items()]

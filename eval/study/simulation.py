@@ -31,7 +31,7 @@ class Power:
     questions: int
     """Of the aspect."""
     likeness: float
-    level: float
+    alpha: float
     """Of the test: how often it may see a difference that is not there."""
     wanted: float
     """Share of studies that must find the difference."""
@@ -72,16 +72,16 @@ def power_of(
     *,
     questions: int,
     likeness: float,
-    level: float = 0.05,
+    alpha: float = 0.05,
     studies: int = STUDIES,
     seed: int = 0,
 ) -> float:
-    """Returns the share of simulated studies whose Friedman test is below `level`."""
+    """Returns the share of simulated studies whose Friedman test is below `alpha`."""
     generator = np.random.default_rng([seed, participants])
     own = _draw_preferences(_checked(shares), likeness, (studies, participants), generator)
     counts = generator.multinomial(questions, own)
     p = friedman(counts)[1]
-    return float(np.mean(p < level))  # where nobody prefers anything, p is nan: not found
+    return float(np.mean(p < alpha))  # where nobody prefers anything, p is nan: not found
 
 
 def participants_needed(
@@ -89,15 +89,15 @@ def participants_needed(
     *,
     questions: int,
     likeness: float = 0.2,
-    level: float = 0.05,
+    alpha: float = 0.05,
     wanted: float = 0.8,
     studies: int = STUDIES,
     seed: int = 0,
 ) -> Power:
     """Returns the fewest participants with which `wanted` of the studies find these shares to differ."""
-    if not 0 < wanted < 1 or not 0 < level < 1 or not 0 <= likeness < 1 or questions < 1:
+    if not 0 < wanted < 1 or not 0 < alpha < 1 or not 0 <= likeness < 1 or questions < 1:
         raise RecordError(
-            f"power {wanted}, level {level}, likeness {likeness}, {questions} questions: expected power and level "
+            f"power {wanted}, alpha {alpha}, likeness {likeness}, {questions} questions: expected power and alpha "
             "between 0 and 1, likeness from 0 to below 1, and at least one question"
         )
     curve: dict[int, float] = {}
@@ -107,7 +107,7 @@ def participants_needed(
         n = rounds * step
         if n not in curve:
             curve[n] = power_of(
-                shares, n, questions=questions, likeness=likeness, level=level, studies=studies, seed=seed
+                shares, n, questions=questions, likeness=likeness, alpha=alpha, studies=studies, seed=seed
             )
         return curve[n] >= wanted
 
@@ -122,7 +122,7 @@ def participants_needed(
         shares=tuple(shares),
         questions=questions,
         likeness=likeness,
-        level=level,
+        alpha=alpha,
         wanted=wanted,
         participants=high * step if found else None,
         curve=dict(sorted(curve.items())),

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from metaprobe.probes.blend import TravellingBlend
     from metaprobe.probes.hidden import ConfidenceProbe, DifficultyProbe
     from metaprobe.probes.quality import QualityPredictor
+    from metaprobe.probes.text_classes import TextClassifier
     from metaprobe.routing.ask_again import LearnedChoice
     from metaprobe.routing.gate import StreamingGate
     from metaprobe.routing.learned import LearnedRouter
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
         | AdapterProbe
         | LearnedRouter
         | LearnedChoice
+        | TextClassifier
     )
 
 
@@ -72,6 +74,12 @@ def _choice(checkpoint: Checkpoint) -> "LearnedChoice":
     return LearnedChoice(checkpoint)
 
 
+def _text_classes(checkpoint: Checkpoint) -> "TextClassifier":
+    from metaprobe.probes.text_classes import TextClassifier
+
+    return TextClassifier.of(checkpoint)
+
+
 BY_KIND: "dict[str, Callable[[Checkpoint], Loaded]]" = {
     "quality": _quality,
     "gate": _gate,
@@ -80,6 +88,7 @@ BY_KIND: "dict[str, Callable[[Checkpoint], Loaded]]" = {
     "adapter": _adapter,
     "router": _router,
     "choice": _choice,
+    "text-classes": _text_classes,
 }
 """Kind of a checkpoint -> what is made of it, imported only then. A probe is made by the position that it reads."""
 

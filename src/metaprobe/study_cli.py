@@ -88,16 +88,16 @@ def export(sessions: Path, out: Path) -> None:
     "--wanted", default=0.8, show_default=True, type=click.FloatRange(0, 1, True, True), help="Share of studies."
 )
 @click.option(
-    "--level", default=0.05, show_default=True, type=click.FloatRange(0, 1, True, True), help="Of Friedman's test."
+    "--alpha", default=0.05, show_default=True, type=click.FloatRange(0, 1, True, True), help="Of Friedman's test."
 )
 @seed_option
-def power(shares: dict[str, float], questions: int, likeness: float, wanted: float, level: float, seed: int) -> None:
+def power(shares: dict[str, float], questions: int, likeness: float, wanted: float, alpha: float, seed: int) -> None:
     """Say how many participants find a preference of these shares in one aspect, by simulated studies."""
     from metaprobe.eval.study.rendering import render_power
     from metaprobe.eval.study.simulation import participants_needed
 
     needed = participants_needed(
-        list(shares.values()), questions=questions, likeness=likeness, level=level, wanted=wanted, seed=seed
+        list(shares.values()), questions=questions, likeness=likeness, alpha=alpha, wanted=wanted, seed=seed
     )
     click.echo(render_power(needed), nl=False)
 
