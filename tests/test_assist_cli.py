@@ -158,18 +158,18 @@ def test_a_missing_extra_is_named(started: Started, monkeypatch: pytest.MonkeyPa
 def test_the_embedded_model_answers_on_the_page_and_ctrl_c_ends_the_program(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "metaprobe.cli", "assist", "--no-open", "--port", "0", "--tokens", "8"]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    program = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, env=environment)
-    try:
-        assert program.stderr is not None
-        said = next(line for line in program.stderr if "http://" in line)
-        with httpx.Client(base_url=re.findall(r"http://\S+", said)[0], timeout=300) as page:
-            assert page.get("/api/about").json()["models"][0]["weak"] is True
-            session = page.post("/api/sessions", json={"condition": "single"}).json()["id"]
-            page.post(f"/api/sessions/{session}/turns", json={"message": "How do I begin an essay?"})
-            events = page.get(f"/api/sessions/{session}/turns/0/events").text
-            assert '"state": "done"' in events
-            assert page.get(f"/api/sessions/{session}").json()["turns"][0]["text"]
-        program.send_signal(signal.SIGINT)
-        assert program.wait(timeout=60) in (0, 130)
-    finally:
-        program.kill()
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, env=environment) as program:
+        try:
+            assert program.stderr is not None
+            said = next(line for line in program.stderr if "http://" in line)
+            with httpx.Client(base_url=re.findall(r"http://\S+", said)[0], timeout=300) as page:
+                assert page.get("/api/about").json()["models"][0]["weak"] is True
+                session = page.post("/api/sessions", json={"condition": "single"}).json()["id"]
+                page.post(f"/api/sessions/{session}/turns", json={"message": "How do I begin an essay?"})
+                events = page.get(f"/api/sessions/{session}/turns/0/events").text
+                assert '"state": "done"' in events
+                assert page.get(f"/api/sessions/{session}").json()["turns"][0]["text"]
+            program.send_signal(signal.SIGINT)
+            assert program.wait(timeout=60) in (0, 130)
+        finally:
+            program.kill()
