@@ -242,15 +242,42 @@ def serving_rows(found: dict[str, Any]) -> list[Row]:
     return [
         [
             f"proxy, {row['connections']} connections, {'streamed' if row['stream'] else 'whole'} answers of "
-            f"{found['tokens']} tokens: requests/s",
-            f"{row['proxy_per_s']:.0f}",
-            "the upstream asked directly",
-            f"{row['direct_per_s']:.0f}",
-            times(row["proxy_per_s"] / row["direct_per_s"]),
+            f"{found['tokens']} tokens: processor time a request",
+            duration(1e3 * own["cpu_ms"]),
+            row["front"],
+            duration(1e3 * (row["cpu_ms"] or row["upstream_cpu_ms"])),
+            times((row["cpu_ms"] or row["upstream_cpu_ms"]) / own["cpu_ms"]),
             "-",
         ]
         for row in found["rows"]
+        if row["front"] != "metaprobe"
+        for own in found["rows"]
+        if (own["front"], own["stream"], own["connections"]) == ("metaprobe", row["stream"], row["connections"])
     ]
+
+
+def log_rows(found: dict[str, Any]) -> list[Row]:
+    """Time on the processor; below one, logging costs something."""
+    rows = []
+    without = {row["stream"]: row["ms"] for row in found["requests"] if row["ratio"] == [1, 1, 1]}
+    for row in found["requests"]:
+        if row["ratio"] == [1, 1, 1]:
+            continue
+        kind, (middle, low, high) = "streamed" if row["stream"] else "whole", row["ratio"]
+        rows.append(
+            [
+                f"proxy, {kind} answers of {found['tokens']} tokens, {row['way']}: processor time a request",
+                f"{row['ms']:.2f} ms",
+                "not logged",
+                f"{without[row['stream']]:.2f} ms",
+                f"{1 / middle:.2f} times [{1 / high:.2f}, {1 / low:.2f}]",
+                ">= 0.95 (5 % more)",
+            ]
+        )
+    for row in found["dashboard"]:
+        what = f"dashboard of {row['days']} days, {row['answers']:,} of {found['rows']:,} logged answers"
+        rows.append([what, duration(1e6 * row["seconds"]), "-", "-", "-", "< 1 s"])
+    return rows
 
 
 def routing_rows(found: dict[str, Any]) -> list[Row]:
@@ -316,6 +343,7 @@ BENCHMARKS = {
     "probes_speed": Benchmark(("benchmarks.probes_speed", "--out", "{out}"), probe_rows),
     "capture": Benchmark(("benchmarks.capture", "--out", "{out}"), capture_rows),
     "serving": Benchmark(("benchmarks.serving", "--json", "{out}"), serving_rows),
+    "score_log": Benchmark(("benchmarks.score_log", "--json", "{out}"), log_rows),
     "routing": Benchmark(("research.routing.measure", "measure", "speed", "--data", "{data}"), routing_rows),
     "quality": Benchmark(("research.quality.measure", "measure", "--data", "{data}"), quality_rows),
 }

@@ -1,13 +1,17 @@
-"""What the proxy adds: requests a second and latency, beside asking the same upstream directly. Nothing may be lost.
+"""What a proxy costs: processor time a request, beside the upstream asked directly, a bare reverse proxy and LiteLLM's.
 
     python -m benchmarks.serving
-    python -m benchmarks.serving --requests 2000 --tokens 256 --json out/serving.json
+    python -m benchmarks.serving --litellm VENV/bin/litellm --json docs/measured/serving.json
 
-Upstream, proxy and client are three processes on this machine, over loopback: the upstream answers at once with a fixed
-completion (or stream) with log-probabilities and 2 alternatives a token, so what is measured is the proxy's own work
-and nothing of a model. The checkpoint is 300 trees on random features. The caller asks for no log-probabilities, so
-they are switched on, scored, and taken out again. Each request's answer is compared with what it must be. Direct and
-proxied requests take turns, in blocks. Added latency is the difference of the quantiles.
+Upstream, proxy and client are processes of their own on this machine, over loopback. The upstream is uvicorn, as that
+of vLLM and SGLang is; it answers at once with a fixed completion, or stream of an event a token, with log-probabilities
+and 2 alternatives a token, so what is measured is the work of the proxy and nothing of a model. The checkpoint is 300
+trees on random features. The caller asks for no log-probabilities, so they are switched on, scored, and taken out
+again. Each answer is compared with what it must be.
+
+Where three processes share two cores, requests a second say which of them waited. So what counts is the processor time
+that a process took for a request (/proc, Linux only): its reciprocal is what one core of its own would carry. `share`
+is that of the front over that of the upstream asked directly, at most 1. The fronts take turns, in blocks.
 """
 
 import argparse
@@ -16,17 +20,33 @@ import json
 import multiprocessing
 import os
 import platform
+import shutil
 import socket
+import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
+import aiohttp
 import numpy as np
 
 CONNECTIONS = (1, 8, 64)
 BLOCKS = 4
+UP_WITHIN_S = 120
+
+
+@dataclass(frozen=True)
+class Front:
+    """What a client asks in place of the upstream."""
+
+    name: str
+    url: str
+    pids: tuple[int, ...]
+    """Its processes; of the upstream itself none besides."""
 
 
 def checkpoint(path: Path) -> Path:
@@ -90,12 +110,13 @@ def run_upstream(listener: socket.socket, tokens: int) -> None:
             raw += message.get("body", b"")
             if not message.get("more_body"):
                 break
-        body = json.loads(raw)
+        body = json.loads(raw or b"{}")  # LiteLLM asks without one whether it is there
         kind = b"text/event-stream" if body.get("stream") else b"application/json"
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", kind)]})
         if body.get("stream"):
             for event in streams[bool(body.get("logprobs"))]:
                 await send({"type": "http.response.body", "body": event, "more_body": True})
+                await asyncio.sleep(0)  # else a fast loop would write them all at once, and an engine has one at a time
         await send(
             {
                 "type": "http.response.body",
@@ -117,55 +138,6 @@ def run_proxy(listener: socket.socket, path: Path, upstream: str) -> None:
     uvicorn.Server(server_config(settings, log_config=None)).run(sockets=[listener])
 
 
-async def ask(client: httpx.AsyncClient, url: str, body: bytes, tokens: int, proxied: bool) -> float:
-    """Milliseconds to the whole answer, which is checked."""
-    started = time.perf_counter()
-    answer = await client.post(url, content=body, headers={"content-type": "application/json"})
-    took = time.perf_counter() - started
-    assert answer.status_code == 200, answer.text[:300]
-    if b'"stream"' in body:
-        events = answer.content.split(b"\n\n")
-        assert len(events) == tokens + 3 + proxied, (len(events), answer.text[-300:])
-        verdict = json.loads(events[-3][6:]).get("metaprobe")
-        assert events[-2] == b"data: [DONE]"
-    else:
-        whole = answer.json()
-        assert whole["choices"][0]["message"]["content"] == " w" * tokens
-        assert whole["choices"][0]["logprobs"] is None
-        verdict = whole.get("metaprobe")
-    assert (verdict is not None and verdict["score"] is not None) is proxied
-    return 1e3 * took
-
-
-async def measure(
-    urls: dict[str, str], *, connections: int, requests: int, tokens: int, stream: bool
-) -> dict[str, Any]:
-    asked: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
-    body = json.dumps(asked | ({"stream": True} if stream else {})).encode()
-    times: dict[str, list[float]] = {name: [] for name in urls}
-    seconds = dict.fromkeys(urls, 0.0)
-    limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
-    async with httpx.AsyncClient(limits=limits, trust_env=False, timeout=60) as client:
-        for block in range(BLOCKS + 1):
-            for name, url in urls.items():
-                left = iter(range(max(connections, requests // BLOCKS)))
-
-                async def worker(url: str = url, name: str = name, left: Any = left) -> list[float]:
-                    return [await ask(client, url, body, tokens, name == "proxy") for _ in left]
-
-                started = time.perf_counter()
-                done = await asyncio.gather(*(worker() for _ in range(connections)))
-                if block:  # the first one warms up
-                    seconds[name] += time.perf_counter() - started
-                    times[name] += [took for part in done for took in part]
-    row: dict[str, Any] = {"connections": connections, "stream": stream, "requests": len(times["proxy"])}
-    for name, taken in times.items():
-        p50, p99 = np.quantile(taken, [0.5, 0.99])
-        row |= {f"{name}_per_s": len(taken) / seconds[name], f"{name}_p50_ms": p50, f"{name}_p99_ms": p99}
-    row |= {f"added_{q}_ms": row[f"proxy_{q}_ms"] - row[f"direct_{q}_ms"] for q in ("p50", "p99")}
-    return {k: round(v, 2) if isinstance(v, float) else v for k, v in row.items()}
-
-
 def listening() -> tuple[socket.socket, str]:
     # Named as TCP, or asyncio leaves Nagle's algorithm on, and every answer in two writes takes 40 ms.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -174,54 +146,205 @@ def listening() -> tuple[socket.socket, str]:
     return listener, f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
 
 
+def processor_seconds(pids: tuple[int, ...]) -> float:
+    """What these processes have taken of a core so far."""
+    threads = (thread for pid in pids for thread in Path(f"/proc/{pid}/task").iterdir())
+    return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
+
+
+def check(content: bytes, tokens: int, *, stream: bool, scored: bool) -> None:
+    """Raises where an answer is not what it must be."""
+    if stream:
+        events = [event for event in content.split(b"\n\n") if event.startswith(b"data: ")]
+        assert events[-1] == b"data: [DONE]", content[-300:]
+        chunks = [json.loads(event[6:]) for event in events[:-1]]
+        said = "".join(c["choices"][0]["delta"].get("content") or "" for c in chunks if c["choices"])
+        verdict = chunks[-1].get("metaprobe")
+    else:
+        whole = json.loads(content)
+        said, verdict = whole["choices"][0]["message"]["content"], whole.get("metaprobe")
+    assert said == " w" * tokens, said[:100]
+    assert (verdict is not None and verdict["score"] is not None) is scored
+
+
+async def ask(session: aiohttp.ClientSession, front: Front, body: bytes) -> tuple[float, bytes]:
+    """Milliseconds to the whole answer, and the answer."""
+    started = time.perf_counter()
+    async with session.post(front.url, data=body, headers={"content-type": "application/json"}) as answer:
+        content = await answer.read()
+    assert answer.status == 200, content[:300]
+    return 1e3 * (time.perf_counter() - started), content
+
+
+async def measure(
+    fronts: list[Front], upstream_pid: int, *, connections: int, requests: int, tokens: int, stream: bool
+) -> list[dict[str, Any]]:
+    asked: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
+    body = json.dumps(asked | ({"stream": True} if stream else {})).encode()
+    times: dict[str, list[float]] = {front.name: [] for front in fronts}
+    seconds = {front.name: np.zeros(3) for front in fronts}
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=2)  # less than any of them keeps an idle connection
+    async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=300)) as session:
+        for block in range(BLOCKS + 1):
+            for front in fronts:
+                left = iter(range(max(connections, requests // BLOCKS)))
+                kept: list[bytes] = []
+
+                async def worker(front: Front = front, left: Any = left, kept: list[bytes] = kept) -> list[float]:
+                    taken = []
+                    for _ in left:
+                        took, content = await ask(session, front, body)
+                        taken.append(took)
+                        kept.append(content)
+                    return taken
+
+                before = clocks(front, upstream_pid)
+                done = await asyncio.gather(*(worker() for _ in range(connections)))
+                spent = clocks(front, upstream_pid) - before
+                for content in kept:
+                    check(content, tokens, stream=stream, scored=front.name == "metaprobe")
+                if block:  # the first one warms up
+                    seconds[front.name] += spent
+                    times[front.name] += [took for part in done for took in part]
+    rows = []
+    for front in fronts:
+        taken, (wall, own, up) = times[front.name], seconds[front.name]
+        p50, p99 = np.quantile(taken, [0.5, 0.99])
+        row = {"front": front.name, "stream": stream, "connections": connections, "requests": len(taken)}
+        row |= {"per_s": len(taken) / wall, "p50_ms": p50, "p99_ms": p99}
+        row |= {"cpu_ms": 1e3 * own / len(taken), "upstream_cpu_ms": 1e3 * up / len(taken)}
+        rows.append(row)
+    direct = rows[0]["upstream_cpu_ms"]
+    for row in rows[1:]:
+        row["share"] = min(1.0, direct / row["cpu_ms"])
+    return [{k: round(v, 3) if isinstance(v, float) else v for k, v in row.items()} for row in rows]
+
+
+def clocks(front: Front, upstream_pid: int) -> "np.ndarray[Any, Any]":
+    """Seconds: of the wall, of the front's processes, of the upstream's."""
+    return np.array([time.perf_counter(), processor_seconds(front.pids), processor_seconds((upstream_pid,))])
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def children(pid: int) -> tuple[int, ...]:
+    """The process and all that it has started."""
+    below = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return (pid, *(p for child in below for p in children(int(child))))
+
+
+@contextmanager
+def program(name: str, command: list[str], port: int, folder: Path) -> Iterator[Front]:
+    """A program that stands before the upstream, once it listens."""
+    with (folder / f"{name}.log").open("wb") as log:
+        keyless = {"LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true"}  # it listens on loopback only
+        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, env={**os.environ, **keyless})
+    try:
+        for _ in range(10 * UP_WITHIN_S):
+            with socket.socket() as tried:
+                if tried.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            if process.poll() is not None:
+                raise RuntimeError(f"{name} ended: {(folder / f'{name}.log').read_text()[-2000:]}")
+            time.sleep(0.1)
+        else:
+            raise TimeoutError(f"{name} does not listen: {(folder / f'{name}.log').read_text()[-2000:]}")
+        time.sleep(1)
+        yield Front(name, f"http://127.0.0.1:{port}/v1/chat/completions", children(process.pid))
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+
+
+def nginx(upstream: str, folder: Path) -> tuple[list[str], int]:
+    """A bare reverse proxy that reads nothing, with connections to the upstream kept open."""
+    port, host = free_port(), upstream.removeprefix("http://").partition("/")[0]
+    (folder / "nginx.conf").write_text(
+        f"worker_processes 1; daemon off; pid {folder}/nginx.pid; error_log {folder}/error.log;"
+        f"events {{ worker_connections 1024; }}"
+        f"http {{ access_log off; client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxied;"
+        f" fastcgi_temp_path {folder}/f; uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s;"
+        f" upstream u {{ server {host}; keepalive 128; }}"
+        f" server {{ listen 127.0.0.1:{port}; location / {{ proxy_pass http://u; proxy_http_version 1.1;"
+        f' proxy_set_header Connection ""; proxy_buffering off; }} }} }}\n'
+    )
+    return ["nginx", "-c", str(folder / "nginx.conf"), "-e", str(folder / "error.log")], port
+
+
+def litellm(executable: str, upstream: str, folder: Path) -> tuple[list[str], int]:
+    port = free_port()
+    model = {"model_name": "m", "litellm_params": {"model": "openai/m", "api_base": upstream, "api_key": "none"}}
+    (folder / "litellm.yaml").write_text(json.dumps({"model_list": [model], "litellm_settings": {"telemetry": False}}))
+    host = ["--host", "127.0.0.1", "--port", str(port)]
+    return [executable, "--config", str(folder / "litellm.yaml"), *host, "--num_workers", "1"], port
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--requests", type=int, default=1000, help="a row, of each kind")
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--checkpoint", type=Path)
+    parser.add_argument("--litellm", help="the program `litellm`, of an environment with litellm[proxy]")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     spawn = multiprocessing.get_context("spawn")
-    rows = []
-    with tempfile.TemporaryDirectory() as folder:
-        path = options.checkpoint or checkpoint(Path(folder) / "random")
-        (up, upstream), (front, proxy) = listening(), listening()
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        path = options.checkpoint or checkpoint(folder / "random")
+        (up, upstream), (own, proxy) = listening(), listening()
         servers = [
             spawn.Process(target=run_upstream, args=(up, options.tokens), daemon=True),
-            spawn.Process(target=run_proxy, args=(front, path, upstream), daemon=True),
+            spawn.Process(target=run_proxy, args=(own, path, upstream), daemon=True),
         ]
         for server in servers:
             server.start()
-        urls = {"direct": f"{upstream}/chat/completions", "proxy": f"{proxy}/chat/completions"}
-        print(
-            f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}; {options.tokens} tokens"
-        )
-        print(
-            "stream  connections  requests   direct/s    proxy/s  direct p50, p99 ms   proxy p50, p99 ms"
-            "   added p50, p99 ms"
-        )
-        for stream in (False, True):
-            for connections in CONNECTIONS:
-                row = asyncio.run(
-                    measure(
-                        urls, connections=connections, requests=options.requests, tokens=options.tokens, stream=stream
-                    )
+        upstream_pid, own_pid = (int(server.pid or 0) for server in servers)
+        fronts = [
+            Front("upstream", f"{upstream}/chat/completions", ()),
+            Front("metaprobe", f"{proxy}/chat/completions", (own_pid,)),
+        ]
+        print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, load {load()}")
+        print("front      stream  connections  requests   req/s   p50, p99 ms     CPU ms a request  share")
+        with ExitStack() as stack:
+            if shutil.which("nginx"):
+                fronts.append(stack.enter_context(program("nginx", *nginx(upstream, folder), folder)))
+            if options.litellm:
+                fronts.append(
+                    stack.enter_context(program("litellm", *litellm(options.litellm, upstream, folder), folder))
                 )
-                rows.append(row)
-                columns = [f"{row[f'{n}_p50_ms']:9.2f} {row[f'{n}_p99_ms']:9.2f}" for n in ("direct", "proxy", "added")]
-                print(
-                    f"{'yes' if stream else 'no':6}  {connections:11}  {row['requests']:8}  {row['direct_per_s']:9.0f}"
-                    f"  {row['proxy_per_s']:9.0f} {' '.join(columns)}",
-                    flush=True,
-                )
+            for stream in (False, True):
+                for connections in CONNECTIONS:
+                    kind = {"requests": options.requests, "tokens": options.tokens, "stream": stream}
+                    found = asyncio.run(measure(fronts, upstream_pid, connections=connections, **kind))
+                    rows += found
+                    for row in found:
+                        print(line(row), flush=True)
         print("lost: 0 (every answer was compared; one that is missing or wrong ends this program)")
         for server in servers:
             server.terminate()
             server.join()
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)
-        about = {"cores": os.cpu_count(), "python": platform.python_version(), "tokens": options.tokens}
+        about = {"cores": os.cpu_count(), "python": platform.python_version(), "tokens": options.tokens, "load": load()}
         options.json.write_text(json.dumps({**about, "lost": 0, "rows": rows}, indent=1) + "\n")
+
+
+def load() -> float:
+    """The machine's load, its own included."""
+    return round(os.getloadavg()[0], 1)
+
+
+def line(row: dict[str, Any]) -> str:
+    cpu = row["upstream_cpu_ms"] if row["front"] == "upstream" else row["cpu_ms"]
+    return (
+        f"{row['front']:9}  {'yes' if row['stream'] else 'no':6}  {row['connections']:11}  {row['requests']:8}"
+        f"  {row['per_s']:6.0f}  {row['p50_ms']:6.2f} {row['p99_ms']:7.2f}  {cpu:16.2f}  {row.get('share', 1.0):5.2f}"
+    )
 
 
 if __name__ == "__main__":

@@ -74,9 +74,9 @@ SHOWN_FIGURES = 8
 @explain_fields
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Checkpoint:
-    """A verified checkpoint, ready to run; may be shared by threads, and sent to processes.
+    """A verified checkpoint, ready to run. Several threads may share it, and it may be sent to other processes.
 
-    A process that it is sent to reads the files again, and holds them against the digest.
+    A process that receives it reads the files again, and compares them with the digest.
 
         >>> checkpoint = load_checkpoint("bundled:quality")
         >>> checkpoint.trust, checkpoint.manifest.kind, [output.name for output in checkpoint.manifest.outputs]
@@ -103,7 +103,7 @@ class Checkpoint:
         return self.as_html("Checkpoint")
 
     def as_html(self, title: str) -> str:
-        """A small HTML table: where it is, what it was trained on, how far it can be trusted, held-out metrics."""
+        """Returns a small HTML table: folder, training data, trust and held-out metrics."""
         generator, training = self.manifest.generator, self.manifest.training
         figures = [
             (name, f"{m.estimate:.3f} [{m.low:.3f}, {m.high:.3f}], n = {m.n}")
@@ -123,7 +123,7 @@ class Checkpoint:
         return html_table(title, rows)
 
     def to_dict(self) -> dict[str, Any]:
-        """Folder, digest, trust and everything that the manifest says, as JSON's own types."""
+        """Returns folder, digest, trust and everything that the manifest says, as types of JSON."""
         return {
             "path": str(self.path),
             "digest": self.digest,
@@ -133,8 +133,8 @@ class Checkpoint:
 
     @property
     def trust(self) -> Trust:
-        """How far its numbers can be relied on: "sound" (no audit failed), "weak" (true, but something simpler may do
-        as well, or too little was measured to decide), "invalid" (they cannot be believed)."""
+        """How far its numbers can be relied on: "sound" (no audit failed), "weak" (the numbers are true, but something
+        simpler may do as well, or too little was measured to decide), "invalid" (the numbers cannot be believed)."""
         return self.manifest.trust
 
     @property
@@ -143,14 +143,14 @@ class Checkpoint:
         return tuple(map(printable, self.manifest.failed))
 
     def run(self, inputs: Arrays) -> Arrays:
-        """Outputs by name, for arrays of exactly the manifest's input names, types and shapes.
+        """Returns the outputs by name, for arrays with exactly the manifest's input names, types and shapes.
 
-        Raises `ContractMismatch`, saying what came and what was expected, for anything else.
+        Raises `ContractMismatch` for any other arrays, and says what came and what was expected.
         """
         return self.session.run(inputs)
 
     def files(self) -> dict[str, bytes]:
-        """Its files by name, the manifest first, read again. Raises `TamperedCheckpoint` where they are others now."""
+        """Returns its files by name, the manifest first, read again. Raises `TamperedCheckpoint` where they changed."""
         folder, limits = Folder(self.path, links=True), _limits(self.manifest.kind)
         manifest = folder.read(MANIFEST, limits.manifest_bytes)
         _check_digest(str(self.path), hashlib.sha256(manifest).hexdigest(), self.digest)
@@ -162,10 +162,10 @@ class Checkpoint:
         return _reopen, (str(self.path.resolve()), self.digest)
 
     def raw_session(self) -> GraphSession:
-        """A new session on raw.onnx, which takes `logprobs` float32 (n, T), padded, and `lengths` int64 (n,).
+        """Returns a new session on raw.onnx, which takes `logprobs` float32 (n, T), padded, and `lengths` int64 (n,).
 
         Its outputs are those of `run`. Raises `ContractMismatch` where the checkpoint has no such file, or it gives
-        other outputs, and `GoldenMismatch` where they are not those recorded in raw_golden.json, where that is there.
+        other outputs, and `GoldenMismatch` where they differ from those recorded in raw_golden.json, if there is one.
         """
         if RAW not in self.extra:
             raise ContractMismatch(f"{self.path} holds no {RAW}; train it again with `--raw-graph`")
@@ -182,20 +182,20 @@ class Checkpoint:
 def load_checkpoint(
     path: str | os.PathLike[str], *, sha256: str | None = None, limits: Limits | None = None
 ) -> Checkpoint:
-    """The checkpoint in the folder `path`, or at `hub:OWNER/NAME@REVISION`, after everything about it was verified.
+    """Verifies and returns the checkpoint in the folder `path`, or at `hub:OWNER/NAME@REVISION`.
 
-    Each file is read once, and what was hashed is what is used. In this order: sizes and file types, the digest where
-    one is given, the manifest and its own digest, the other files' hashes, the ONNX guard, inputs and outputs, the
-    golden rows (those of raw.onnx when it is opened). Files the manifest does not list are never read, and never
-    fetched from the hub.
+    Each file is read once, and the bytes that were hashed are those that are used. These are verified in this order:
+    sizes and file types, the digest where one is given, the manifest and its own digest, the other files' hashes, the
+    ONNX guard, inputs and outputs, the golden rows (those of raw.onnx when it is opened). Files that the manifest does
+    not list are never read, and never fetched from the hub.
 
     The hashes in the manifest show that nothing was damaged. They do not show who made it: whoever can write the folder
-    can write the hashes too. For that, give `sha256`: the `digest` of the checkpoint you mean, from its author.
+    can write the hashes too. To know the author, give `sha256`: the `digest` that the author told you.
 
     `limits`: by default those of the checkpoint's kind.
 
-    Warns with `UntrustedCheckpoint` where the numbers cannot be believed (`trust` is "invalid"): it runs, but is not
-    what it seems. Merely weak ones warn of nothing: see `trust` and `weaknesses`. Warns with `MovingRevision` where a
+    Warns with `UntrustedCheckpoint` where the numbers cannot be believed (`trust` is "invalid"); such a checkpoint
+    still runs. A weak checkpoint causes no warning: see `trust` and `weaknesses`. Warns with `MovingRevision` where a
     revision of the hub is no commit and no `sha256` pins what it must hold.
 
     Raises a `CheckpointError`: see `metaprobe.checkpoints.errors` for the kinds.

@@ -15,35 +15,35 @@ MovingRevision              a UserWarning: it came from a branch or tag of the h
 
 
 class CheckpointError(ValueError):
-    """Base of everything that is wrong with a checkpoint."""
+    """The base class of all errors about a checkpoint."""
 
 
 class NotACheckpoint(CheckpointError):
-    """Something that must be there is absent or unreadable."""
+    """The folder, the manifest or a listed file is absent or unreadable."""
 
 
 class TamperedCheckpoint(CheckpointError):
-    """Bytes differ from those vouched for."""
+    """A file's bytes differ from those that the manifest, or the caller's digest, names."""
 
 
 class UnsafeModel(CheckpointError):
-    """Refused before anything parses or runs it."""
+    """A file could harm the reader, and was refused before anything parsed or ran it."""
 
 
 class ContractMismatch(CheckpointError):
-    """What is offered and what is expected have different names, types, shapes or versions."""
+    """Names, types, shapes or versions differ between what was given and what is expected."""
 
 
 class GoldenMismatch(CheckpointError):
-    """The graph gives other numbers than it should."""
+    """The graph gives other numbers than were recorded."""
 
 
 class CheckpointExists(CheckpointError):
-    """Saving would replace something."""
+    """Saving would replace an existing folder or file."""
 
 
 class HubError(CheckpointError):
-    """The hub gives nothing, or not what was asked of it."""
+    """The hub cannot be reached, refuses, or gives something else than was asked for."""
 
 
 class UntrustedCheckpoint(UserWarning):

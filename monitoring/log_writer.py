@@ -15,7 +15,7 @@ from metaprobe.monitoring.unwritten import Accepted
 
 logger = logging.getLogger(__name__)
 
-EVERY_S = 0.2
+EVERY_S = 0.5
 """How long an entry may wait for others to be written with."""
 BATCH = 500
 """Entries in one transaction."""

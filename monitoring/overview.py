@@ -25,11 +25,18 @@ EXPANDED = 100_000
 """Scores that stand for all in an estimate; more make no interval visibly narrower."""
 EXPANDED_IN_PART = 5_000
 QUEUE = 50
+BY_TIME_S = 31 * 86400
+"""Of a longer span the worst answers are looked for by score, from the lowest on, and not among all of that time."""
 EVENTS = 60
 SHOWN_TEXT = 4_000
 """Characters of a question or an answer in the queue."""
 
+WINDOWS = 8
+"""Into which labels are gathered over time."""
+
 Floats = NDArray[np.float64]
+Bin = tuple[int, int, float, float, float]
+"""Day, hundredth, answers, sum of their scores, flagged ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +78,8 @@ def overview(log: ScoreLog, span: Span) -> dict[str, Any]:
             "drawn": int(np.isfinite(labelled.propensity).sum()),
         },
         **_estimates(bins, labelled, EXPANDED),
-        "over_time": _over_time(span, hours, bins, labelled),
+        "over_time": _over_time(span, hours),
+        "labels_over_time": _labels_over_time(span, bins, labelled),
         "histogram": _histogram(bins),
         "reliability": _reliability(labelled),
         "coverage": _coverage(bins, labelled),
@@ -85,6 +93,8 @@ def overview(log: ScoreLog, span: Span) -> dict[str, Any]:
 def flagged_queue(log: ScoreLog, span: Span, *, most: int = QUEUE) -> list[dict[str, Any]]:
     """Flagged answers that nobody has labelled, the lowest score first; texts where the log keeps them."""
     where, values = conditions(span.start, span.until, shadow=False)
+    if span.until - span.start > BY_TIME_S:
+        where = [one.replace("s.time", "+s.time") for one in where]
     if span.model or span.task:
         tags = {"task": span.task} if span.task else None
         fitting = chosen_contexts(log.tables, model=span.model or None, checkpoint=None, tags=tags)
@@ -114,8 +124,8 @@ def _hours(log: ScoreLog, span: Span) -> list[dict[str, Any]]:
     return [dict(zip(names, row, strict=True)) for row in rows]
 
 
-def _bins(log: ScoreLog, span: Span) -> list[tuple[int, int, float, float, float]]:
-    """(day, bin, answers, sum of scores, flagged), of answers with a score."""
+def _bins(log: ScoreLog, span: Span) -> list[Bin]:
+    """By day and hundredth, of answers with a score."""
     where, values = _chosen(span, "day", DAY)
     rows = log.tables.read(
         f"SELECT day, bin, sum(answers), sum(score_sum), sum(flagged) FROM bins WHERE {where} AND bin <> {NO_SCORE} "
@@ -142,7 +152,7 @@ def _choices(log: ScoreLog) -> dict[str, list[str]]:
     }
 
 
-def _estimates(bins: Sequence[tuple[int, int, float, float, float]], labelled: LogColumns, most: int) -> dict[str, Any]:
+def _estimates(bins: Sequence[Bin], labelled: LogColumns, most: int) -> dict[str, Any]:
     """Accuracy of all answers, and the share of wrong ones among the accepted, each in three ways.
 
     What uses drawn labels is about the days up to the last one of which answers were drawn: later ones had no chance.
@@ -164,7 +174,7 @@ def _estimates(bins: Sequence[tuple[int, int, float, float, float]], labelled: L
     return found
 
 
-def _expanded(bins: Sequence[tuple[int, int, float, float, float]], most: int) -> tuple[Floats, NDArray[np.bool_]]:
+def _expanded(bins: Sequence[Bin], most: int) -> tuple[Floats, NDArray[np.bool_]]:
     """Scores with the distribution of all, at most about `most`, and which of them were not flagged."""
     total = sum(n for _, _, n, _, _ in bins)
     share = min(1.0, most / total) if total else 0.0
@@ -178,43 +188,48 @@ def _expanded(bins: Sequence[tuple[int, int, float, float, float]], most: int) -
     return np.clip(np.concatenate(parts), 0, 1), accepted
 
 
-def _over_time(
-    span: Span,
-    hours: Sequence[Mapping[str, Any]],
-    bins: Sequence[tuple[int, int, float, float, float]],
-    labelled: LogColumns,
-) -> list[dict[str, Any]]:
-    """A point a step: answers, flagged share, mean score, and what the labels of that step say."""
+def _over_time(span: Span, hours: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """A point a step: answers, how many of them are flagged, and the mean score."""
     counts: dict[int, dict[str, float]] = {}
     for row in hours:
         at = int(row["hour"]) * HOUR // span.step * span.step
         point = counts.setdefault(at, dict.fromkeys(("answers", "scored", "flagged", "score_sum"), 0.0))
         for name in point:
             point[name] += row[name]
-    by_step: dict[int, list[tuple[int, int, float, float, float]]] = {}
-    for row_ in bins:
-        by_step.setdefault(row_[0] * DAY // span.step * span.step, []).append(row_)
-    places = (labelled.time // span.step * span.step).astype(np.int64)
-    points = []
-    for at, point in sorted(counts.items()):
-        here = places == at
-        mean = point["score_sum"] / point["scored"] if point["scored"] else math.nan
-        if span.step == HOUR:
-            scores = np.full(int(min(point["scored"], EXPANDED_IN_PART)), mean)
-        else:
-            scores, _ = _expanded(by_step.get(at, []), EXPANDED_IN_PART)
+    return [
+        {
+            "time": at,
+            "answers": point["answers"],
+            "flagged": point["flagged"],
+            "score": point["score_sum"] / point["scored"] if point["scored"] else math.nan,
+        }
+        for at, point in sorted(counts.items())
+    ]
+
+
+def _labels_over_time(span: Span, bins: Sequence[Bin], labelled: LogColumns) -> list[dict[str, Any]]:
+    """What labels say, helped by scores, in windows of equal length: a label a day would say nothing."""
+    width = math.ceil((span.until - span.start) / WINDOWS / span.step) * span.step
+    found = []
+    for first in range(int(span.start), int(span.until) + 1, int(width)):
+        here = (labelled.time >= first) & (labelled.time < first + width)
+        if not np.isfinite(labelled.label[here]).any():
+            continue
+        # Of hours the scores are known by the day alone: they only help.
+        within = [one for one in bins if first - DAY < one[0] * DAY < first + width]
+        scores, _ = _expanded(within, EXPANDED_IN_PART)
         nothing = np.full(len(scores), np.nan)
-        found = estimate_accuracy(
+        powered = estimate_accuracy(
             np.concatenate((scores, labelled.score[here])),
             np.concatenate((nothing, labelled.label[here])),
             np.concatenate((nothing, labelled.propensity[here])),
-        )
-        three = {one.method: [one.value, one.low, one.high, one.labels] for one in found}
-        points.append({"time": at, "answers": point["answers"], "flagged": point["flagged"], "score": mean, **three})
-    return points
+        )[1]
+        if powered.labels:
+            found.append({"from": first, "to": min(first + width, span.until), **asdict(powered)})
+    return found
 
 
-def _histogram(bins: Sequence[tuple[int, int, float, float, float]]) -> list[dict[str, float]]:
+def _histogram(bins: Sequence[Bin]) -> list[dict[str, float]]:
     width = BINS // SHOWN_BINS
     shown = [{"from": i / SHOWN_BINS, "answers": 0.0, "flagged": 0.0} for i in range(SHOWN_BINS)]
     for _, at, answers, _, flagged in bins:
@@ -249,20 +264,22 @@ def _reliability(labelled: LogColumns) -> list[dict[str, float]]:
     return found
 
 
-def _coverage(bins: Sequence[tuple[int, int, float, float, float]], labelled: LogColumns) -> dict[str, Any]:
+def _coverage(bins: Sequence[Bin], labelled: LogColumns) -> dict[str, Any]:
     """Share of wrong answers among the best-scored: as the scores promise, and as labels say."""
     totals = np.zeros((BINS, 2))
     for _, at, answers, scores, _ in bins:
         totals[at] += answers, scores
     down = totals[::-1][totals[::-1, 0] > 0]
-    answers, scores = np.cumsum(down[:, 0]), np.cumsum(down[:, 1])
-    promised = [[float(n / answers[-1]), float(1 - s / n)] for n, s in zip(answers, scores, strict=True)]
+    counts, sums = np.cumsum(down[:, 0]), np.cumsum(down[:, 1])
+    promised = [[float(n / counts[-1]), float(1 - total / n)] for n, total in zip(counts, sums, strict=True)]
     used, weight = _weights(labelled)
     order = np.argsort(-labelled.score[used], kind="stable")
     w, wrong = weight[order], 1 - labelled.label[used][order]
     covered, missed = np.cumsum(w), np.cumsum(w * wrong)
     first = 10  # before, a single label moves the curve by more than a tenth
-    shown = np.unique(np.linspace(first, len(w), 60).astype(int)) - 1 if len(w) >= first else []
+    shown: list[int] = []
+    if len(w) >= first:
+        shown = (np.unique(np.linspace(first, len(w), 60).astype(int)) - 1).tolist()
     return {"promised": promised, "labelled": [[covered[i] / covered[-1], missed[i] / covered[i]] for i in shown]}
 
 

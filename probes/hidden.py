@@ -34,38 +34,40 @@ FOLLOWED = ("prompt_last", "answer_first", "answer_last", "answer_mean")
 @explain_fields
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class HiddenProbe(Pretrained):
-    """Reads one layer, or several together, at one position. `DifficultyProbe` and `ConfidenceProbe` say what of.
+    """Reads one layer, or several together, at one position: of the prompt in `DifficultyProbe`, of the answer in
+    `ConfidenceProbe`.
 
     A state is an array (width,); where several layers are read (layers, width) in their order, or the same flattened.
     """
 
     checkpoint: Checkpoint
-    """What it was loaded from."""
+    """The checkpoint that the probe was loaded from."""
     layers: tuple[int, ...]
     """Layers that it reads: 0 is the embeddings' output, i the output of block i."""
     position: str
-    """Token position that it reads: `prompt_last`, `answer_first`, `answer_last`, `answer_mean` or `before_exact`; of a
-    reasoning model the answer's own tokens, and `thinking_first`, `thinking_last` or `thinking_mean` those before."""
+    """Token position that it reads: `prompt_last`, `answer_first`, `answer_last`, `answer_mean` or `before_exact`.
+    For a reasoning model these are the answer's own tokens; `thinking_first`, `thinking_last` and `thinking_mean`
+    come before them."""
     width: int
     """Numbers in a state of one layer."""
     on_mismatch: OnMismatch = "warn"
-    """What to do with a call of another model than it was trained on: `warn`, `refuse`, `ignore` or `note`."""
+    """What to do with a call of a model that it was not trained on: `warn`, `refuse`, `ignore` or `note`."""
     reader: str = ""
-    """The model whose states these are, where it read what another model answered."""
+    """The model of the states, where it read what another model answered."""
     _kept: object = None
     usual_position: ClassVar[str] = "answer_last"
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, sha256: str | None = None, on_mismatch: OnMismatch = "warn") -> Self:
-        """The probe in a checkpoint folder, verified. `sha256`: the digest its author gave you.
+        """Returns the probe in a checkpoint folder, verified. `sha256`: the digest that its author gave you.
 
-        `on_mismatch`: what to do with a call of another model than it was trained on.
+        `on_mismatch`: what to do with a call of a model that the probe was not trained on.
         """
         return cls.of(load_checkpoint(path, sha256=sha256), on_mismatch=on_mismatch)
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, *, on_mismatch: OnMismatch = "warn") -> Self:
-        """The probe in a checkpoint that is loaded. Raises `ContractMismatch` for one that holds none."""
+        """Returns the probe in a loaded checkpoint. Raises `ContractMismatch` for a checkpoint that holds none."""
         manifest, path = checkpoint.manifest, checkpoint.path
         check_kind(path, manifest.kind, KIND)
         contract = manifest.contract
@@ -102,14 +104,14 @@ class HiddenProbe(Pretrained):
     ) -> Self:
         """Returns a probe fitted on arrays: hidden states X (n, d) or (n, layers, d), and labels y (n,) of 0 and 1.
 
-        Layer and penalty are chosen on rows that the probe was not fitted on, and `auroc` is that of rows held out by
-        group. `groups` (n,) says what must stay in one split, such as the question; without it each row stands for
-        itself. `layers` names the layers of X, as the probe reads them later: 0 for the embeddings' output, i for the
-        output of block i; by default 0, 1, ... `position` is the token that the states are of, by default the answer's
-        last one, and the prompt's last one for a `DifficultyProbe`. `model` names the model whose states they are.
+        Layer and penalty are chosen on rows that the probe was not fitted on, and `auroc` is computed on rows held out
+        by group. `groups` (n,) names what must stay in one split, such as the question; by default each row is a group
+        of its own. `layers` names the layers of X, as the probe reads them later: 0 for the embeddings' output, i for
+        the output of block i; by default 0, 1, ... `position` is the token that the states belong to, by default the
+        answer's last one, and the prompt's last one for a `DifficultyProbe`. `model` names the model of the states.
 
-        Nothing is written until `save` is called. Raises `RecordError` for arrays that are not what they should be or
-        hold too few groups, and `MissingExtra` without the extra `train`.
+        Nothing is written until `save` is called. Raises `RecordError` for arrays of a wrong shape, with wrong values
+        or with too few groups, and `MissingExtra` without the extra `train`.
         """
         position = position or cls.usual_position
         if (position == "prompt_last") != (cls.usual_position == "prompt_last"):
@@ -136,31 +138,32 @@ class HiddenProbe(Pretrained):
         return replace(cls.of(checkpoint), _kept=kept)
 
     def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> Checkpoint:
-        """Writes the probe's checkpoint into a folder, which `metaprobe.load` opens; returns it."""
+        """Writes the probe's checkpoint into a folder, which `metaprobe.load` opens, and returns the checkpoint."""
         return self.save_pretrained(folder, overwrite=overwrite)
 
     @property
     def auroc(self) -> Metric | None:
-        """Its AUROC on rows held out by group, with the 95 % interval; None where the checkpoint states none."""
+        """The AUROC on rows held out by group, with its 95 % interval; None where the checkpoint states none."""
         return self.checkpoint.manifest.metrics.get("auroc")
 
     @property
     def layer(self) -> int:
-        """The layer it reads. Raises `ContractMismatch` for a probe of several: those are its `layers`."""
+        """The layer that the probe reads. Raises `ContractMismatch` for a probe of several layers: see `layers`."""
         if len(self.layers) > 1:
             raise ContractMismatch(f"this probe reads layers {list(self.layers)}, not one: use `layers`")
         return self.layers[0]
 
     def probability(self, hidden: FloatArray) -> FloatArray:
-        """P(right), calibrated, (n,), from n states of this probe's layers and position."""
+        """Returns P(right), calibrated, (n,), from n states of this probe's layers and position."""
         name = self.checkpoint.manifest.outputs[0].name
         inputs = np.ascontiguousarray(self._flat(hidden), dtype=np.float32)
         return self.checkpoint.run({INPUT: inputs})[name][:, 0]
 
     def read(self, call: Call, *, reader: str = "") -> float:
-        """P(right) of one call that kept its hidden states. Raises `InvalidResponse` where it kept others, or none.
+        """Returns P(right) of one call from its stored hidden states.
 
-        `reader`: the model whose states they are, its name or `NAME@REVISION`, where it is not the one that answered.
+        `reader`: the model of the states, by its name or `NAME@REVISION`, where another model answered. Raises
+        `InvalidResponse` where the call has no hidden states of the probe's layers and position.
         """
         generator = self.checkpoint.manifest.generator
         mismatch(generator, model=call.model, on_mismatch=self.on_mismatch, stacklevel=3)
@@ -177,14 +180,14 @@ class HiddenProbe(Pretrained):
         return float(self.probability(hidden.values[None, at, hidden.positions.index(self.position)])[0])
 
     def running(self, states: FloatArray, *, prompt: FloatArray | None = None) -> FloatArray:
-        """P(right) after each of T answer tokens, (T,): what `read` would give, had the answer ended there.
+        """Returns P(right) after each of T answer tokens, (T,): what `read` would give if the answer ended there.
 
-        `states` are those of the answer's tokens, in order. A probe on `answer_last` reads the newest, one on
-        `answer_mean` the mean so far, one on `answer_first` always the first. One on `prompt_last` reads `prompt`, the
-        state of the last prompt token, which the others do not look at.
+        `states` are those of the answer's tokens, in order. A probe on `answer_last` reads the newest token, one on
+        `answer_mean` the mean so far, and one on `answer_first` always the first. A probe on `prompt_last` reads
+        `prompt`, the state of the last prompt token; other probes ignore it.
 
-        Raises `ContractMismatch` for a probe on any other position (`before_exact`: where the exact answer begins is
-        known only once it is there), `InvalidResponse` where `prompt` is needed and missing.
+        Raises `ContractMismatch` for a probe on any other position (for `before_exact`, because the place where the
+        exact answer begins is known only at its end), and `InvalidResponse` where `prompt` is needed and missing.
         """
         fixed = self._decide(prompt)
         states = self._flat(states)
@@ -197,7 +200,7 @@ class HiddenProbe(Pretrained):
         return self.probability(states)
 
     def follow(self, prompt: FloatArray | None = None) -> "RunningEstimate":
-        """The same as `running`, a token at a time. Raises what it raises, here and now."""
+        """Returns an estimate that gives the numbers of `running`, one token at a time, and raises the same errors."""
         return RunningEstimate(self, self._decide(prompt))
 
     @overload
@@ -218,11 +221,11 @@ class HiddenProbe(Pretrained):
         tokens: bool = False,
         chat: bool = True,
     ) -> float | TokenScores:
-        """Returns P(right) of an answer to a prompt, read in a transformers model; with `tokens` of each token, too.
+        """Returns P(right) of an answer to a prompt, read in a transformers model; with `tokens`, also of each token.
 
         `model` and `tokenizer` are those whose states the probe was fitted on. `prompt` is the user's message or a list
-        of `{"role", "content"}`; the tokenizer's chat template is put around it, or with `chat=False` nothing. Raises
-        `ContractMismatch` for a probe on `before_exact`, or one before the answer where `tokens` are asked for,
+        of `{"role", "content"}`; the tokenizer's chat template is put around it, unless `chat=False`. Raises
+        `ContractMismatch` for a probe on `before_exact`, and for a probe before the answer if `tokens` is given,
         `InvalidResponse` where the states have another width, and `MissingExtra` without the extra `train`.
         """
         if self.position == "before_exact" or (tokens and self.position == "prompt_last"):
@@ -296,7 +299,7 @@ class _KeptFolder:
 
 
 class RunningEstimate:
-    """P(right) of one answer as it grows. A token costs the same wherever it stands; at most one state is kept."""
+    """Gives P(right) of one answer while it grows. Every token costs the same, and at most one state is kept."""
 
     def __init__(self, probe: HiddenProbe, fixed: float | None = None) -> None:
         """Made by `HiddenProbe.follow`. `fixed`: what it will be whatever tokens come, where that is known."""
@@ -306,7 +309,7 @@ class RunningEstimate:
         self._sum: NDArray[np.float64] | None = None
 
     def push(self, state: FloatArray) -> float:
-        """P(right) now that the next answer token, of this state, has been read."""
+        """Reads the state of the next answer token, and returns P(right) after it."""
         if self._fixed is not None:
             return self._fixed
         if self._probe.position == "answer_mean":
@@ -322,7 +325,7 @@ class RunningEstimate:
 
 @explain_fields
 class ConfidenceProbe(HiddenProbe):
-    """A probe on the answer: P(right), once it is given.
+    """A probe on the answer: it gives P(right) after the answer.
 
     An example:
 
@@ -332,22 +335,22 @@ class ConfidenceProbe(HiddenProbe):
     """
 
     def confidence(self, call: Call, *, reader: str = "") -> float:
-        """P(right), in [0, 1]; `reader` as for `read`."""
+        """Returns P(right), in [0, 1]; `reader` as for `read`."""
         return self.read(call, reader=reader)
 
     def token_confidence(self, states: FloatArray) -> FloatArray:
-        """Each of T tokens read by itself, (T,): P(right) as if its state were all there is of the answer.
+        """Returns P(right) for each of T tokens by itself, (T,), as if its state were the whole answer's.
 
-        It shows where in a long answer confidence falls or rises. For a linear probe on `answer_mean` with a Platt
-        calibrator, the log-odds of the answer are the mean of these tokens' log-odds. Elsewhere only the token at the
-        probe's own position is one it was fitted on; the others are for comparing with each other.
+        This shows where in a long answer confidence falls or rises. For a linear probe on `answer_mean` with a Platt
+        calibrator, the log-odds of the answer are the mean of these tokens' log-odds. Any other probe was fitted only
+        on the token at its own position, so compare the numbers of other tokens only with each other.
         """
         return self.probability(states)
 
 
 @explain_fields
 class DifficultyProbe(HiddenProbe):
-    """A probe on the last prompt token: before anything is answered.
+    """A probe on the last prompt token: it gives its number before the answer.
 
     An example:
 
@@ -359,7 +362,7 @@ class DifficultyProbe(HiddenProbe):
     usual_position: ClassVar[str] = "prompt_last"
 
     def difficulty(self, call: Call, *, reader: str = "") -> float:
-        """1 - P(right), in [0, 1]; `reader` as for `read`."""
+        """Returns the difficulty 1 - P(right), in [0, 1]; `reader` as for `read`."""
         return 1 - self.read(call, reader=reader)
 
 

@@ -45,7 +45,7 @@ _Read = tuple[FloatArray, FloatArray | None, FloatArray | None, str | None, str]
 
 
 class QualityPredictor(Pretrained):
-    """Scores responses; may be shared by threads.
+    """Scores responses by their log-probabilities. Several threads may share one predictor.
 
     An example:
 
@@ -63,7 +63,7 @@ class QualityPredictor(Pretrained):
         flag_rate: float | None = None,
         on_mismatch: OnMismatch = "warn",
     ) -> None:
-        """`flag_rate`: about which share of the answers to flag; by default those below the stored threshold `flag`.
+        """`flag_rate`: the share of the answers to flag, about; by default those below the stored threshold `flag`.
 
         `run`: which of the checkpoint's `runs` the responses are of, where there are several.
 
@@ -116,7 +116,7 @@ class QualityPredictor(Pretrained):
         flag_rate: float | None = None,
         on_mismatch: OnMismatch = "warn",
     ) -> "QualityPredictor":
-        """The predictor in a checkpoint folder, verified; without one, that which comes with the package.
+        """Returns the predictor in a checkpoint folder, verified; without a path, the one that comes with the package.
 
         `sha256`: the digest its author gave you. `run`: one of its `runs`. `flag_rate`: about which share of the
         answers to flag.
@@ -126,27 +126,27 @@ class QualityPredictor(Pretrained):
 
     @property
     def runs(self) -> tuple[str, ...]:
-        """Names of the runs whose base rates the checkpoint knows, MODEL|TASK|VARIANT; empty where it is of one run."""
+        """Names of the runs whose base rates the checkpoint knows, MODEL|TASK|VARIANT; empty after training on one."""
         return () if self._rates is None else tuple(self._rates.runs)
 
     @property
     def threshold(self) -> float | None:
         """The score below which an answer is flagged; None where the checkpoint has none.
 
-        A head `critical` flags by its own threshold besides.
+        A head `critical` also flags, by its own threshold.
         """
         return self._threshold
 
     def predict(self, response: object) -> Verdict:
-        """The verdict on a response in any of the formats of `parse_response`, a list of log-probabilities being one.
+        """Returns the verdict on a response, in any format of `parse_response`: a list of log-probabilities is one.
 
         JSON text or bytes, such as the body of an HTTP response, are read much faster where msgspec is installed (it is
         in the extra `serve`).
 
-        Raises `InvalidResponse` for a response that cannot be scored, as a refusal or a tool call, and
-        `ContractMismatch` for one of another model where `on_mismatch="refuse"`. Of several answers in one response the
-        first is scored. That stands in the verdict's reason, as do an answer or stream that was cut and one of a token
-        or two.
+        Raises `InvalidResponse` for a response that cannot be scored, such as a refusal or a tool call, and
+        `ContractMismatch` for one of another model where `on_mismatch="refuse"`. The first of several answers in one
+        response is scored. The verdict's reason says so; it also names an answer or stream that was cut, and an answer
+        of one or two tokens.
         """
         logprobs, top, thinking, model, note = self._read(response)
         return self._one(features_one(self.schema, logprobs, top, thinking), model, note)
@@ -160,7 +160,7 @@ class QualityPredictor(Pretrained):
         groups: Sequence[object] | None = None,
         seed: int = 0,
     ) -> "QualityPredictor":
-        """Returns the same predictor with the base rate and the scale of these labelled responses, saved to `out`.
+        """Returns the predictor with the base rate and the scale of these labelled responses, and saves it to `out`.
 
         `labels` (n,): 0 or 1 of the head that gives the score. `groups` (n,): what belongs together, such as answers to
         one question; by default every response is a group of its own. Needs the extra `fit`. Raises `RecordError` for
@@ -173,11 +173,11 @@ class QualityPredictor(Pretrained):
         return type(self)(made, on_mismatch=self._on_mismatch)
 
     def signals(self, answer: object) -> "Signals":
-        """Returns what a policy decides by: `metaprobe.probes.signals.Signals` of a response, or of a verdict on one.
+        """Returns the `metaprobe.probes.signals.Signals` of a response, or of a verdict, by which a policy decides.
 
         `confidence` and `quality` are the score, `critical` the probability of a critical failure, each with the
-        checkpoint's thresholds; None where the predictor gives none. Of a response also what its log-probabilities say
-        by themselves. Raises `InvalidResponse` as `predict` does, and `ContractMismatch` for a verdict of another
+        checkpoint's thresholds; None where the predictor gives none. A response also gives the signals of its
+        log-probabilities. Raises `InvalidResponse` as `predict` does, and `ContractMismatch` for a verdict of another
         checkpoint.
         """
         from metaprobe.probes.signals import Signal, Signals, measure_signals  # not needed for a verdict alone
@@ -199,7 +199,7 @@ class QualityPredictor(Pretrained):
         return Signals(**given, **measured)
 
     def predict_many(self, responses: Iterable[object]) -> list[Verdict]:
-        """One verdict a response, in order. An error names the response, counted from 0."""
+        """Returns one verdict for each response, in order. An error names the response, counted from 0."""
         read = []
         for number, response in enumerate(responses):
             try:

@@ -24,7 +24,7 @@ def combine_probabilities(first: float, second: float, *, margin: float = 0.01) 
 @explain_fields
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """One number and where it is from."""
+    """One number and its source."""
 
     value: float
     """The number itself."""
@@ -32,18 +32,18 @@ class Signal:
     """`stated`, `logprobs`, `profile`, or the digest of the checkpoint that gave it, after `stated+` where it is joined
     with the stated number."""
     thresholds: Mapping[str, float] = field(default_factory=dict, compare=False)
-    """Name -> threshold of the checkpoint that gave the number, on the checkpoint's own scale; empty without one."""
+    """Name -> threshold of the checkpoint that gave the number, on its own scale; empty for other sources."""
 
     @property
     def is_joined(self) -> bool:
-        """Whether a stated number and a checkpoint's are joined in it."""
+        """Whether the number joins a stated number and a checkpoint's."""
         return self.source.startswith(STATED)
 
 
 @explain_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signals:
-    """The numbers a policy may look at; each is None until it is known.
+    """The numbers that a policy may read; each is None until it is known.
 
     An example:
 
@@ -72,13 +72,16 @@ class Signals:
     """Past success rate of the agent on this kind of item, in [0, 1]."""
 
     def value(self, name: str) -> float | None:
-        """The number under a field's name, or None where it is not known."""
+        """Returns the number of the field with this name, or None where it is not known."""
         signal: Signal | None = getattr(self, name)
         return None if signal is None else signal.value
 
 
 def signals_of(answer: Call, *, difficulty: float | None = None, confidence: float | None = None) -> Signals:
-    """What an answer and the model's statements about it say. Log-probability signals stay None without any."""
+    """Returns the signals of an answer and of the model's statements about it.
+
+    Signals of log-probabilities are None where the answer has none.
+    """
     stated = {
         name: Signal(value, "stated")
         for name, value in (("difficulty", difficulty), ("confidence", confidence))
@@ -88,7 +91,7 @@ def signals_of(answer: Call, *, difficulty: float | None = None, confidence: flo
 
 
 def measure_signals(logprobs: NDArray[np.floating] | None) -> dict[str, Signal]:
-    """Returns what the log-probabilities of an answer say by themselves, by the field of `Signals`; nothing of none.
+    """Returns the signals of an answer's log-probabilities, by field of `Signals`; empty where there are none.
 
     `logprobs`: (tokens,), in nats.
     """

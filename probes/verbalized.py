@@ -114,7 +114,7 @@ def _numbers(text: str, subject: _Subject) -> list[re.Match[str]]:
         return before
     field = re.search(rf"\b(?:{subject.names})\b[\"'*_`]*\s?[:=]", text)
     if field:  # numbers outside of it are about other things
-        return list(re.finditer(_NUMBER, _CLAUSE_END.split(text[field.end() :], maxsplit=1)[0]))
+        return list(re.finditer(_NUMBER, _CLAUSE_END.split(text[field.end() :])[0]))
     if not re.search(subject.any_name, text):
         return list(re.finditer(_NUMBER, text))
     # Where the thing is named, a number counts in the same sentence, or alone on its line.
@@ -139,7 +139,7 @@ def _value(match: re.Match[str], scale: float) -> float | None:
 
 def _level(text: str, subject: _Subject) -> float | None:
     """The value of a word such as "high": after the name, right before it, or all that was said."""
-    words = "|".join(sorted(subject.levels, key=len, reverse=True))
+    words = "|".join(subject.levels)
     found = re.findall(rf"\b(?:{subject.names})\b{_LINK}({words})\b", text)
     if not found:
         matches = re.finditer(rf"\b(not (?:an? )?)?({words}) (?:{subject.names})\b", text)

@@ -9,7 +9,7 @@ from metaprobe.checkpoints.display import explain_fields, html_table
 @explain_fields
 @dataclass(frozen=True, slots=True, repr=False)
 class Verdict:
-    """What a predictor says of one response.
+    """What a predictor says about one response.
 
     An example:
 
@@ -20,8 +20,8 @@ class Verdict:
     """
 
     score: float | None
-    """How good the response is, in [0, 1]: a calibrated probability where the main head gives one, else its place on
-    its scale. None where the predictor abstains."""
+    """How good the response is, in [0, 1]: a calibrated probability where the main head gives one, else its position
+    on the head's scale. None where the predictor gives no score."""
     heads: dict[str, float]
     """Every head's value: a calibrated probability, or the expected level on the scale that the contract states
     (`instruction`, `justification`, `evidence` from 1 to 3, `quality`, which is Q, from 0 to 9)."""
@@ -29,15 +29,15 @@ class Verdict:
     """Probability of a critical failure; None where the checkpoint has no such head."""
     flagged: bool | None
     """Whether the score lies below the predictor's threshold, or the probability of a critical failure reaches the
-    threshold `critical`; None where it has neither, and where it is not known how often answers of this run are
-    right."""
+    threshold `critical`. None where the predictor has neither threshold, and where it does not know how often answers
+    of this run are right."""
     in_support: bool | None
-    """Whether the features lie where those of the training data lay, for checkpoints of version 0.1; None for later
-    ones. On models and tasks left out, answers inside were judged worse than those outside."""
+    """Whether the features lie in the range of the training data, for checkpoints of version 0.1; None for later ones,
+    because on models and tasks left out, answers inside the range were judged less well than those outside."""
     checkpoint: str
     """Digest of the checkpoint that gave it."""
     reason: str = ""
-    """Why it abstains, or what to be careful about; empty where all is well."""
+    """Why there is no score, or what makes it doubtful; empty where nothing does."""
 
     def __repr__(self) -> str:
         score = "None" if self.score is None else f"{self.score:.3f}"
@@ -54,5 +54,5 @@ class Verdict:
         return html_table("Verdict", [*rows, ("checkpoint", f"{self.checkpoint[:12]}...")])
 
     def to_dict(self) -> dict[str, Any]:
-        """Its fields, as JSON's own types."""
+        """Returns the fields as types of JSON."""
         return asdict(self)

@@ -14,7 +14,7 @@ MissingExtra            an ImportError: an optional dependency is absent; names 
 
 
 class RecordError(ValueError):
-    """Base of everything that is wrong with recorded or incoming data."""
+    """The base class of all errors about recorded or incoming data."""
 
 
 class InvalidResponse(RecordError):
@@ -22,11 +22,11 @@ class InvalidResponse(RecordError):
 
 
 class NoLogprobs(InvalidResponse):
-    """An answer that is whole, and came without log-probabilities."""
+    """A complete answer that came without log-probabilities."""
 
 
 class ImportFileError(RecordError):
-    """A line of an import file is not what it should be."""
+    """A line of an import file cannot be imported; the error carries file and line."""
 
     line: int | None = None
     """Which one, counted from 1, where it is known."""
@@ -39,7 +39,7 @@ class DamagedShard(RecordError):
 
 
 class StoreMismatch(RecordError):
-    """Data offered to a store that holds data of another kind."""
+    """The data are of another kind or configuration than those in the store."""
 
 
 class StoreHeld(RecordError):
@@ -47,8 +47,9 @@ class StoreHeld(RecordError):
 
 
 class Unwritable(RecordError):
-    """What must be kept cannot be written: whoever makes more of it stops."""
+    """Data that must be kept cannot be written, for example because the disk is full; the work that makes them
+    stops."""
 
 
 class MissingExtra(ImportError):
-    """An optional dependency is absent."""
+    """An optional dependency is absent; the message names the extra to install."""

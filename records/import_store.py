@@ -71,18 +71,19 @@ def import_file(
         >>> import_file("lines.jsonl", RunStore("imported")).imported
         1
 
-    `form` is one of `metaprobe.records.logs.detect.NAMES`, or `auto`: told by the content.
+    `form` is one of `metaprobe.records.logs.detect.NAMES`, or `auto`, which recognises the format by the content.
 
-    With `stop` the first bad line raises `ImportFileError`; the lines before it are stored, and importing again after
-    mending the line goes on from there. With `skip`, or where `bad_lines` names a file for them, bad lines are passed
-    over and reported. Lines are known by their ids: what a line says of an answer that is stored already replaces what
-    was said before, and keys that it leaves out stay as they are. An id that is stored with another answer or prompt
-    makes a line bad, so two files whose lines have no ids need different names.
+    With `stop` the first bad line raises `ImportFileError`; the lines before it are stored, and the import continues
+    there when it is called again with a corrected line. With `skip`, or where `bad_lines` names a file for them, bad
+    lines are skipped and reported. Lines are identified by their ids: what a line says of an answer that is stored
+    already replaces what was said before, and keys that it leaves out stay unchanged. An id that is stored with another
+    answer or prompt makes a line bad, so two files whose lines have no ids need different names.
 
-    `correct` names the score of a log that says what is right, and `requests` the file that a batch was made from.
-    `stated` reads the confidence out of the text of an answer without log-probabilities, which is taken for it alone.
-    `on_line` is called at every answer that was read, `on_bytes` with the bytes read so far. Raises `RecordError` where
-    the store's folder holds other files and no runs, and `ImportFileError` where no answer of a log can be taken.
+    `correct` names the score of a log that says whether an answer is right, and `requests` the file that a batch was
+    made from. `stated` is a function that reads the confidence from the text of an answer without log-probabilities,
+    which is then stored for its confidence alone. `on_line` is called after every answer that was read, `on_bytes` with
+    the bytes read so far. Raises `RecordError` where the store's folder holds other files and no runs, and
+    `ImportFileError` where no answer of a log can be imported.
     """
     path = Path(path)
     _check_folder(store.path)

@@ -1,6 +1,6 @@
-"""Reads an answer with its log-probabilities into arrays: the door for every format, and OpenAI's chat completions.
+"""Reads an answer with its log-probabilities into arrays: `parse_response` for every format, and OpenAI's own formats.
 
-Standard library and NumPy only: this is on the way of every score in the base install.
+It needs only the standard library and NumPy, because the base install uses it for every score.
 """
 
 import json
@@ -48,42 +48,42 @@ _ASK = "request the completion with logprobs=True (and top_logprobs=k for the al
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ParsedResponse:
-    """What one answer says about itself."""
+    """One answer: its text, tokens and log-probabilities."""
 
     text: str
-    """Empty where the answer was a tool call or a refusal."""
+    """The answer's text; empty where the answer was a tool call or a refusal."""
     tokens: tuple[str, ...]
-    """As the server spelled them; empty where only log-probabilities were given."""
+    """The tokens as the server spelled them; empty where only log-probabilities were given."""
     logprobs: FloatArray
     """float32, shape (T,), T >= 1, nats, finite and at most 0."""
     top_logprobs: FloatArray | None = None
     """float32, shape (T, k), nats, descending; NaN where a token has fewer than k alternatives."""
     finish_reason: str = ""
-    """As the server says it, but `refusal` for a refusal and `tool_calls` for every tool call."""
+    """The server's own word, but `refusal` for a refusal and `tool_calls` for every tool call."""
     model: str = ""
     usage: Usage = field(default_factory=Usage)
     logprobs_mode: LogprobsMode = "unknown"
     """`raw` before temperature and truncation, `processed` after them; chat completions do not say."""
     temperature: float | None = None
-    """At which the tokens were drawn, where the source says so."""
+    """The temperature at which the tokens were drawn, where the source states it."""
     segments: tuple[Segment, ...] = ()
-    """What the tokens are of, as in a `Call`; empty where all are of the answer, as far as is known."""
+    """The parts of the tokens, as in a `Call`; empty where all tokens are the answer's, as far as is known."""
     thinking: FloatArray | None = None
-    """float32, shape (S,): the log-probabilities of the thinking, where `answer_of` has left nothing but the answer."""
+    """float32, shape (S,): the log-probabilities of the thinking, where `answer_of` has left only the answer."""
     reader: str = ""
-    """The model whose log-probabilities these are, as in a `Call`; empty where they are the answering model's own."""
+    """The model of the log-probabilities, as in a `Call`; empty where they are the answering model's own."""
     left_out: int = 0
-    """How many tokens came after the answer that only ended it."""
+    """The number of tokens after the answer that only ended it."""
     note: str = ""
-    """What a verdict on it must say: that its stream has no end, or that there are other answers. Empty for nothing."""
+    """What a verdict must mention: that the stream has no end, or that there are other answers. Empty for nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedText:
-    """What one answer says, its log-probabilities aside."""
+    """One answer without its log-probabilities."""
 
     text: str
-    """Empty where the answer was a tool call or a refusal."""
+    """The answer's text; empty where the answer was a tool call or a refusal."""
     finish_reason: str = ""
     model: str = ""
     usage: Usage = field(default_factory=Usage)
@@ -100,7 +100,7 @@ def parse_response(
     temperature: float | None = None,
     top: bool = True,
 ) -> ParsedResponse:
-    """What a response says about itself. Raises `InvalidResponse` for one that cannot be scored, and nothing else.
+    """Returns the answer in a response. Raises `InvalidResponse`, and nothing else, where it cannot be scored.
 
         >>> parse_response([-0.1, -0.25]).logprobs.tolist()[1]
         -0.25
@@ -109,21 +109,22 @@ def parse_response(
 
     - an OpenAI chat completion, text completion or Responses API response, of any server: a client's object, a
       dictionary, JSON text or bytes;
-    - the chunks or events of a stream of these, as a list or iterator, also where the stream was cut;
+    - the chunks or events of a stream of these, as a list or iterator, even where the stream was cut;
     - vLLM's `RequestOutput` or `CompletionOutput`; SGLang's or llama.cpp's native answer; what transformers' `generate`
       returns with `return_dict_in_generate` and `output_logits` or `output_scores` (`records/transformers_format.py`
       says how padding is left out);
     - a `Call`, a `ParsedResponse`, or a sequence or one-dimensional array of log-probabilities.
 
-    `choice`: which of several answers. `logprobs_mode` and `temperature` state what the caller knows; they count for
-    more than what the source says or is assumed to do, and where nobody says they are "unknown" and None. Assumed are
-    the engines' defaults: raw for vLLM (`logprobs_mode` of the engine) and llama.cpp (`post_sampling_probs` changes
-    it, and shows), processed for SGLang (`SGLANG_RETURN_ORIGINAL_LOGPROB` changes it). The APIs do not say.
+    `choice`: which of several answers to read. `logprobs_mode` and `temperature` state what the caller knows; they take
+    precedence over what the source says or is assumed to do, and are "unknown" and None where nothing is known. The
+    engines' defaults are assumed, because the APIs do not state them: raw for vLLM (`logprobs_mode` of the engine) and
+    llama.cpp (`post_sampling_probs` changes it, which is visible), processed for SGLang
+    (`SGLANG_RETURN_ORIGINAL_LOGPROB` changes it).
 
-    With `top=False` the alternatives are not looked at, which takes a fifth of the time, and `top_logprobs` is None.
+    With `top=False` the alternatives are not read, which takes a fifth of the time, and `top_logprobs` is None.
 
-    OpenAI gives -9999.0 for a sampled token outside of the likeliest 20; it is kept as it came, being finite and
-    meaning what it says, and so it weighs in a mean.
+    OpenAI gives -9999.0 for a sampled token outside of the likeliest 20. It is kept unchanged, because it is finite and
+    the server's own number, and so it counts in a mean.
     """
     parsed = _parsed(response, choice, top)
     if logprobs_mode is not None:

@@ -1,12 +1,14 @@
-"""Reads the raw body of a chat completion, several times faster than `json.loads` where msgspec is installed.
+"""Reads the raw body of a chat completion or of the chunks of its stream, much faster than `json.loads` does, where
+msgspec is installed.
 
 Alternatives are nine tenths of such a body (512 tokens with 15 each: half a megabyte). A typed decoder walks over what
 is not asked for and makes no objects of it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from metaprobe.records.alternatives import alternatives
 from metaprobe.records.answer_part import settle
@@ -42,17 +44,32 @@ def parse_body(body: Body, *, choice: int = 0, top: bool = True) -> ParsedRespon
     the outcome is the same with and without msgspec. Known exceptions: a body with an integer of more than 4300 digits,
     or nested as deeply as the interpreter can just bear, in a part that is not read.
     """
-    decode = _decoder(top)
-    if decode is not None:
+    decoders = _decoders(top)
+    if decoders is not None:
         try:
             if not isinstance(body, str):
                 body.decode("utf-8", "surrogatepass")  # in what it skips, the decoder would not mind
-            parsed = _parsed(decode(body), choice, top)
+            parsed = _parsed(decoders.body(body), choice, top)
         except (ValueError, RecursionError, InvalidResponse):
             parsed = None
         if parsed is not None:
             return parsed
     return parse_response(from_json(body), choice=choice, top=top)
+
+
+def parse_chunks(chunks: Sequence[bytes], *, top: bool = True) -> ParsedResponse | None:
+    """What the chunks of a streamed chat completion amount to, from the JSON of each; alternatives only with `top`.
+
+    None where msgspec is not installed, and for all but a plain answer: one choice, of index 0, with words and their
+    log-probabilities and neither thinking, refusal nor tool call. `StreamedCompletion` then tells what it is.
+    """
+    decoders = _decoders(top)
+    if decoders is None:
+        return None
+    try:
+        return _parsed(decoders.chunks(b"[" + b",".join(chunks) + b"]"), 0, top)
+    except (ValueError, RecursionError, InvalidResponse):
+        return None
 
 
 def _parsed(completion: Any, choice: int, top: bool) -> ParsedResponse | None:
@@ -92,9 +109,18 @@ def _parsed(completion: Any, choice: int, top: bool) -> ParsedResponse | None:
     return settle(parsed, None, ending_of(chosen.finish_reason, said))
 
 
+@dataclass(frozen=True, slots=True)
+class _Decoders:
+    """Each gives what `_parsed` reads, and raises a `ValueError` for what it does not know."""
+
+    body: Callable[[Body], Any]
+    chunks: Callable[[bytes], Any]
+    """From a list of all chunks."""
+
+
 @cache
-def _decoder(top: bool) -> Callable[[Body], Any] | None:
-    """Decodes a body into what `_parsed` reads; None where msgspec, of the extra `serve`, is not installed."""
+def _decoders(top: bool) -> _Decoders | None:
+    """None where msgspec, of the extra `serve`, is not installed."""
     try:
         import msgspec
     except ModuleNotFoundError:
@@ -140,4 +166,48 @@ def _decoder(top: bool) -> Callable[[Body], Any] | None:
         model: Any = None
         usage: Any = None
 
-    return msgspec.json.Decoder(Completion).decode
+    class PlainDelta(msgspec.Struct):
+        content: str | None = None
+        refusal: None = None
+        tool_calls: None = None
+        function_call: None = None
+        reasoning_content: None = None
+        reasoning: None = None
+        reasoning_details: None = None
+
+    class PlainLogprobs(msgspec.Struct):
+        content: list[entry] | None = None  # type: ignore[valid-type]
+        refusal: None = None
+        reasoning_content: None = None
+
+    class PlainChoice(msgspec.Struct):
+        index: Literal[0] = 0
+        delta: PlainDelta | None = None
+        logprobs: PlainLogprobs | None = None
+        finish_reason: str | None = None
+        stop_reason: Any = ...
+        matched_stop: Any = ...
+
+    class PlainChunk(msgspec.Struct):
+        choices: Annotated[list[PlainChoice], msgspec.Meta(max_length=1)] = []
+        model: Any = None
+        usage: Any = None
+
+    decode = msgspec.json.Decoder(list[PlainChunk]).decode
+
+    def joined(body: bytes) -> Completion:
+        chunks = decode(body)
+        choices = [choice for chunk in chunks for choice in chunk.choices]
+        spoken = "".join([choice.delta.content or "" for choice in choices if choice.delta is not None])
+        entries = [e for choice in choices if choice.logprobs is not None for e in choice.logprobs.content or ()]
+        ends = [choice for choice in choices if choice.finish_reason]
+        if not ends:
+            raise ValueError("the answer has no end")
+        said = {name: getattr(ends[-1], name) for name in ("finish_reason", *ENDS)}
+        named = {
+            name: next((value for chunk in reversed(chunks) if (value := getattr(chunk, name)) is not None), None)
+            for name in ("model", "usage")
+        }
+        return Completion([Choice(RawMessage(spoken), Logprobs(entries), **said)], **named)
+
+    return _Decoders(msgspec.json.Decoder(Completion).decode, joined)

@@ -1,4 +1,4 @@
-"""The run store: a folder of Parquet shards, one row a run, that DuckDB, Polars and `datasets` read as they are."""
+"""The run store: a folder of Parquet shards with one row for each run, which DuckDB, Polars and `datasets` can read."""
 
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -30,10 +30,10 @@ T = TypeVar("T")
 
 
 class RunStore:
-    """Runs on the disk. A run stored twice, by whatever accident, is read once: the first one counts.
+    """Runs on the disk. If a run was stored twice by accident, only the first one is read.
 
-    Runs are only added, and answers never change; what is said of them may (`rewrite`). One process writes at a time,
-    and any number read meanwhile: they see whole shards, and each run once.
+    Runs are only added, and answers never change; their labels may (`rewrite`). One process writes at a time, and any
+    number of processes may read meanwhile: they see complete shards, and each run once.
 
         >>> from metaprobe.records.types import Call, Item, Run
         >>> store = RunStore("my-runs")
@@ -43,7 +43,7 @@ class RunStore:
     """
 
     def __init__(self, path: str | Path, *, damaged: Literal["raise", "skip"] = "raise") -> None:
-        """With `damaged="skip"` unreadable files are passed over, and their names collected in `damaged`."""
+        """With `damaged="skip"` unreadable files are skipped, and their names are collected in `damaged`."""
         self.path = Path(path)
         self.damaged: list[str] = []
         self._skip = damaged == "skip"
@@ -60,10 +60,10 @@ class RunStore:
         return len(self.run_ids())
 
     def runs(self, *, hidden: bool = False) -> Iterator[Run]:
-        """Every run once, oldest shard first, a shard in memory at a time.
+        """Yields every run once, oldest shard first, with one shard in memory at a time.
 
-        `Call.hidden` is filled only on request, with what was kept while the call was answered; what was extracted
-        afterwards is read by `activations`.
+        With `hidden=True`, `Call.hidden` holds the states that were kept while the call was answered; states that were
+        extracted afterwards are read by `activations`.
         """
         seen: set[str] = set()
         for shard in self.shards():
@@ -76,18 +76,18 @@ class RunStore:
                     yield run
 
     def runs_of(self, shard: Path) -> list[Run]:
-        """The runs of one of the `shards`, in their order; none where it is damaged and such are passed over."""
+        """Returns the runs of one of the `shards`, in their order; none for a damaged shard that is skipped."""
         runs: list[Run] = []
         with self._guard(shard):
             runs.extend(table_to_runs(self._read(shard)))
         return runs
 
     def run_ids(self) -> set[str]:
-        """What need not be collected again: ids of the runs stored, none where the folder is empty or not there yet."""
+        """Returns the ids of the stored runs; none where the folder is empty or does not exist yet."""
         return set(self.shards_of_runs())
 
     def shards_of_runs(self) -> dict[str, Path]:
-        """Returns the file that each stored run is in; nothing where the folder is empty or not there yet."""
+        """Returns the file of each stored run, by id; empty where the folder is empty or does not exist yet."""
         found: dict[str, Path] = {}
         for shard in self._shards():
             with self._guard(shard):
@@ -96,7 +96,7 @@ class RunStore:
         return found
 
     def shards(self) -> list[Path]:
-        """The Parquet files, oldest first. Raises `RecordError` where there is no store to read."""
+        """Returns the Parquet files, oldest first. Raises `RecordError` where there is no store to read."""
         if not self.path.exists():
             raise RecordError(
                 f"{self.path}: there is no such folder; expected a run store, as `metaprobe collect` makes it"
@@ -116,23 +116,23 @@ class RunStore:
         positions: Sequence[str] | None = None,
         model: str | None = None,
     ) -> Activations:
-        """Hidden states of these calls in this order, by default of all; only layers and positions asked for are read.
+        """Returns the hidden states of these calls in this order, by default of all calls.
 
-        Kept while answering or extracted afterwards. Where a store holds several kinds (other layers, other positions),
-        the kind that holds all that is asked for is read, so name layers and positions. `model`: which one read them,
-        "" for the one that answered; needed only where `extract --other-model` made a second reading of the same calls.
-        Raises `RecordError` naming the calls, layers or positions that are not stored, and `StoreMismatch` where
-        several kinds would answer differently.
+        They were kept while answering or extracted afterwards; only the named layers and positions are read. Where a
+        store holds several kinds (other layers, other positions), the kind that holds everything named is read, so name
+        layers and positions. `model`: the model of the states, "" for the one that answered; it is needed only where
+        `extract --other-model` read the same calls again. Raises `RecordError` with the calls, layers or positions that
+        are not stored, and `StoreMismatch` where several kinds would give different states.
         """
         files = self._activation_files(self.shards(), extracted=True)
         return gather(files, call_ids, layers=layers, positions=positions, model=model)
 
     def activation_files(self) -> list[ActivationFile]:
-        """Whose hidden states are stored, and which: the headers of all files, those kept while answering first."""
+        """Returns the headers of all files of hidden states, those that were kept while answering first."""
         return list(self._activation_files(self.shards(), extracted=True))
 
     def token_files(self) -> list[TokenFile]:
-        """The same of files that hold every answer token."""
+        """Returns the headers of the files that hold the states of every answer token."""
         return list(self._files(sorted(self.path.glob(f"{TOKENS}*{SUFFIX}")), TokenFile))
 
     def token_states(
@@ -142,10 +142,10 @@ class RunStore:
         layers: Sequence[int] | None = None,
         model: str | None = None,
     ) -> Iterator[TokenStates]:
-        """States at every answer token, one call in memory at a time, in this order; of all calls by default.
+        """Yields the states at every answer token of these calls in this order, by default of all calls.
 
-        They are there after `metaprobe extract --every-token`. `layers`: all that were kept, by default; only these are
-        read. Raises `RecordError` naming the calls or layers that are not stored.
+        One call is in memory at a time. `metaprobe extract --every-token` stores these states. `layers`: the layers to
+        read, by default all that were kept. Raises `RecordError` with the calls or layers that are not stored.
         """
         files = [f for f in self.token_files() if set(layers or ()) <= set(f.layers) and model in (None, f.model)]
         where = {call_id: (file, row) for file in reversed(files) for row, call_id in enumerate(file.call_ids)}
@@ -166,14 +166,14 @@ class RunStore:
         return (_token_states(call_id, *where[call_id], layers) for call_id in wanted)
 
     def alone(self) -> OneWriter:
-        """In a `with` block: only this object writes into the folder, which is made where it is not there.
+        """Returns a lock for a `with` block in which only this object writes into the folder.
 
-        What it writes in the block, it writes under this lock. Raises `StoreHeld` where another process writes.
+        The folder is made where it does not exist. Raises `StoreHeld` where another process writes.
         """
         return self._only
 
     def writer(self, *, shard_runs: int = 64, text: bool = True) -> RunWriter:
-        """What runs are added to, in a `with` block.
+        """Returns a writer that runs are added to in a `with` block.
 
         `text=False` keeps no texts, tokens, token ids, messages, questions, choices or accepted answers. Ids and groups
         are always kept, so they should not hold what is private.
@@ -183,7 +183,7 @@ class RunStore:
         return RunWriter(self.path, layout, shard_runs=shard_runs, text=text, only=self._only)
 
     def append(self, runs: Iterable[Run]) -> None:
-        """Adds runs as one shard: all of them or, if one of them cannot be stored, none."""
+        """Adds runs as one shard: all of them, or none if one of them cannot be stored."""
         runs = list(runs)
         writer = self.writer(shard_runs=len(runs) + 1)
         for run in runs:
@@ -192,12 +192,12 @@ class RunStore:
             writer.flush()
 
     def rewrite(self, change: Callable[[Run], Run | None], shards: Container[Path] | None = None) -> None:
-        """Puts `change(run)`, with the same ids and no hidden states, in the place of each run, or each in `shards`.
+        """Replaces each run, or each run in `shards`, by `change(run)`, which has the same ids and no hidden states.
 
-        A run for which None comes back is taken away; hidden states that were kept of it are not.
+        A run for which `change` returns None is removed; hidden states that were kept of it are not.
 
-        A shard is written anew, whole or not at all, where a run of it came back as another object. Others may read
-        meanwhile, but not write.
+        A shard is written anew, completely or not at all, if `change` returned another object for one of its runs.
+        Other processes may read meanwhile, but not write.
         """
         self.shards()  # there is a store: else a lock would make its folder
         with self._only:

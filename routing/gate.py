@@ -1,9 +1,9 @@
 """The streaming gate: ends a response that begins like a bad one, with a promised rate of false alarms.
 
-The promise: of the good responses at most a share alpha are stopped, at any look. It holds jointly over the looks, on
-average over new groups and over the calibration data, for responses that come as those of the training runs did, their
-lengths included: a response shorter than a look has fewer looks, and one that ends before the first is never stopped.
-Where answers have become longer than those, more looks are taken and more good ones may be stopped.
+The promise: at most a share alpha of the good responses is stopped. It holds over all looks together, on average over
+new groups and over the calibration data, for responses like those of the training runs, also in their lengths. A
+response shorter than a look has fewer looks, and one that ends before the first look is never stopped. Where answers
+have become longer than in training, more looks are taken, and more good answers may be stopped.
 """
 
 import os
@@ -24,17 +24,17 @@ Limits = dict[int, tuple[float, float]]
 
 
 class StreamingGate(Pretrained):
-    """Starts a gate a response; may be shared by threads.
+    """Starts a gate for each response. Several threads may share it.
 
         >>> gate = StreamingGate.load(stop=0.05).start()  # one for each answer
         >>> [gate.push(logprob) for logprob in (-0.1, -0.2, -0.05)]
         ['continue', 'continue', 'continue']
 
-    `stop` and `escalate` are false-alarm rates, of those that the checkpoint has (`alphas`); None for never. A response
-    that begins badly is stopped. Where both are given, one that begins so badly that even the smaller rate
-    `escalate` allows it is handed on to a stronger model instead of being asked again: so `escalate` is at most `stop`.
-    The look at which it fires decides which of the two it is. Of the good responses at most a share `stop` is ended
-    either way, and at most a share `escalate` is handed on.
+    `stop` and `escalate` are false-alarm rates, chosen from those that the checkpoint has (`alphas`); None means
+    never. A response that begins badly is stopped. Where both are given, `escalate` is at most `stop`, and a response
+    that begins so badly that even the rate `escalate` allows it gets the action `escalate`: the question should go to
+    a stronger model. The first look at which a threshold is crossed decides the action. At most a share `stop` of the
+    good responses is ended in either way, and at most a share `escalate` gets the action `escalate`.
     """
 
     def __init__(self, heads: PrefixHeads, *, stop: float | None = 0.05, escalate: float | None = None) -> None:
@@ -61,32 +61,32 @@ class StreamingGate(Pretrained):
         sha256: str | None = None,
         on_mismatch: OnMismatch = "warn",
     ) -> "StreamingGate":
-        """The gate in a checkpoint folder, verified; without one, that which comes with the package.
+        """Returns the gate in a checkpoint folder, verified; without a path, the one that comes with the package.
 
-        `sha256`: the digest its author gave you.
+        `sha256`: the digest that its author gave you.
 
-        Raises `ContractMismatch` for a rate that the checkpoint has no thresholds for, naming those it has.
+        Raises `ContractMismatch` for a rate without thresholds in the checkpoint, and names the rates that it has.
         """
         heads = PrefixHeads.load(DEFAULT if path is None else path, sha256=sha256, on_mismatch=on_mismatch)
         return cls(heads, stop=stop, escalate=escalate)
 
     @property
     def checkpoint(self) -> Checkpoint:
-        """What its heads were loaded from."""
+        """The checkpoint that its heads were loaded from."""
         return self.heads.checkpoint
 
     @property
     def looks(self) -> tuple[int, ...]:
-        """Numbers of tokens after which it may fire."""
+        """The numbers of tokens after which it looks and may fire."""
         return self.heads.looks
 
     @property
     def alphas(self) -> tuple[float, ...]:
-        """False-alarm rates that the checkpoint has thresholds for."""
+        """The false-alarm rates for which the checkpoint has thresholds."""
         return tuple(self.heads.checkpoint.manifest.contract.get("alphas", ()))
 
     def start(self, *, model: str = "", logprobs_mode: str = "unknown") -> "Gate":
-        """A gate for one response, by `model` where that is known: another than was trained on is warned of."""
+        """Returns a gate for one response. Warns where `model` is known and the checkpoint was not trained on it."""
         return Gate(self.heads.start(model=model, logprobs_mode=logprobs_mode), self._limits)
 
     def _thresholds(self, alpha: float | None) -> tuple[float, ...]:
@@ -104,7 +104,7 @@ class StreamingGate(Pretrained):
 
 
 class Gate:
-    """Watches one response. Not for several threads at once."""
+    """Watches one response. Only one thread may use it at a time."""
 
     __slots__ = ("_action", "_limits", "_reader", "fired_at")
 
@@ -116,10 +116,10 @@ class Gate:
         """Tokens seen when it fired; None as long as it has not."""
 
     def push(self, logprob: float, top: Sequence[float] | FloatArray | None = None) -> Action:
-        """Take in one token, say what to do. Once it has fired it keeps to that, however the response goes on.
+        """Reads one token and returns the action. Once the gate has fired, the action stays the same.
 
-        `logprob`: nats; `top`: the k likeliest at this step, looked at only where the checkpoint was trained with them.
-        Raises `InvalidResponse` for what is no log-probability; the gate is then as it was before.
+        `logprob`: nats; `top`: the k likeliest at this step, which are read only if the checkpoint was trained with
+        them. Raises `InvalidResponse` for a number that is no log-probability; the gate is then unchanged.
         """
         score = self._reader.push(logprob, top)
         if score is not None and self.fired_at is None:
@@ -132,7 +132,7 @@ class Gate:
 
     @property
     def action(self) -> Action:
-        """What the last push said."""
+        """The action that the last push returned."""
         return self._action
 
     @property
@@ -141,7 +141,7 @@ class Gate:
 
     @property
     def note(self) -> str:
-        """What to be careful about, such as a response of another model; empty where all is well."""
+        """What makes the gate's score doubtful, such as a response of another model; empty where nothing does."""
         return self._reader.note
 
     @property

@@ -1,12 +1,12 @@
 """The learned router: whom to ask next, or whose answer to keep, by expected gain and price.
 
-Two heads in one graph, an agent a row. The success head gives P(right) of every agent from what is known so far; no
-column of it names an agent, so a new one needs a price and a past and no training. The gain head gives what asking an
-agent is expected to add to P(right) of the answer kept in the end, net of what asking still others costs after it.
-The agent of highest gain - lambda * price is asked while that is above a small margin; then the answer likeliest to be
-right is kept. A price is in dollars, and in seconds of waiting where a second has one too. Cascades and routing are one
-policy in it (Dekoninck et al. 2025, "A Unified Approach to Routing and Cascading for LLMs", arXiv:2410.10347); the
-heads, and how they are fitted (`training.router.train`), are this project's own.
+There are two heads in one graph, with one row for each agent. The success head gives P(right) of every agent from
+what is known so far; no column names an agent, so a new one needs a price and a past, but no training. The gain head
+gives what asking an agent is expected to add to P(right) of the answer kept in the end, minus the cost of asking
+others after it. The agent with the highest gain - lambda * price is asked while that number is above a small margin;
+then the answer most likely to be right is kept. A price is in dollars, and in seconds of waiting where a second has a
+price. Cascades and routing are one policy here (Dekoninck et al. 2025, "A Unified Approach to Routing and Cascading
+for LLMs", arXiv:2410.10347); the heads, and how they are fitted (`training.router.train`), are this project's own.
 """
 
 import copy
@@ -44,32 +44,32 @@ KEEP: Literal["keep"] = "keep"
 
 @dataclass(frozen=True, slots=True)
 class Routed:
-    """What to do next about one question."""
+    """The next step for one question."""
 
     action: Literal["ask", "keep"]
     agent: str
-    """Whom to ask, or whose answer to keep."""
+    """The agent to ask, or whose answer to keep."""
     expected: float
     """P(the answer of this agent is right), given what is known."""
     reason: str
     scores: dict[str, float] = field(default_factory=dict)
-    """Agent -> P(right) if it was asked; if not, what asking is worth: gain - lambda * price, waiting priced too."""
+    """Agent -> P(right) if it was asked; otherwise the value of asking: gain - lambda * price, also of waiting."""
     fallback: bool = False
     """Whether the fixed rule decided, for the reason given."""
 
 
 class LearnedRouter(Pretrained):
-    """Decides for one question at a time; may be shared by threads.
+    """Decides for one question at a time. Several threads may share it.
 
         >>> from metaprobe.routing.learned_state import Known
         >>> router = LearnedRouter.load("bundled:router")
         >>> router.decide(Known({}, question="What is 17 * 23?")).action  # nobody has been asked yet
         'ask'
 
-    Where something it was trained to rely on is missing or cannot be what it was trained on, it falls back to a fixed
-    rule and says why: ask the agent of highest past success rate - lambda * price on the dimension, keep its answer.
-    It does so for a whole budget too, where that rule, or one agent alone, was more accurate within it on the held-out
-    questions.
+    Where an input that it was trained on is missing, or cannot be of the same kind, a fixed rule decides, and the
+    reason says why: ask the agent with the highest past success rate - lambda * price on the dimension, and keep its
+    answer. The fixed rule, or one agent alone, also decides for a whole budget within which it was more accurate on
+    the held-out questions.
     """
 
     def __init__(
@@ -82,15 +82,15 @@ class LearnedRouter(Pretrained):
         per_second: float | None = None,
         on_mismatch: OnMismatch = "warn",
     ) -> None:
-        """`budget`: US dollars for 1,000 questions, `seconds`: of waiting for an answer, both on average. What a dollar
-        and a second must bring is then read off the checkpoint's own curve (`plan_of`).
+        """`budget`: US dollars for 1,000 questions; `seconds`: seconds of waiting for an answer; both on average. The
+        accuracy that a dollar and a second must gain then follows from the checkpoint's own curve (`plan_of`).
 
         Or give these prices: `lambda_`, accuracy for a dollar per 1,000 questions, and `per_second`, accuracy for a
-        second, by default 0. Without anything lambda is the checkpoint's default: the least at which its curve is
-        within 0.005 of its best. `on_mismatch`: what to do with a confidence from another source than the router
-        learned from (a checkpoint's in place of a stated one): `warn` says so once and lets the fixed rule decide,
-        `refuse` raises `ContractMismatch`, `ignore` takes the number. Raises `RecordError` for means below those of
-        every way, or where waiting has a price and no latency is known.
+        second, by default 0. By default lambda is the checkpoint's: the least at which its curve is within 0.005 of its
+        best. `on_mismatch`: what to do with a confidence from another source than the router learned from (a
+        checkpoint's in place of a stated one): `warn` says so once and lets the fixed rule decide, `refuse` raises
+        `ContractMismatch`, `ignore` takes the number. Raises `RecordError` for limits that no way of routing can keep,
+        and where waiting has a price and no latency is known.
         """
         manifest = checkpoint.manifest
         check_kind(checkpoint.path, manifest.kind, KIND)
@@ -144,7 +144,7 @@ class LearnedRouter(Pretrained):
         sha256: str | None = None,
         on_mismatch: OnMismatch = "warn",
     ) -> "LearnedRouter":
-        """The router in a checkpoint folder, verified. `sha256`: the digest its author gave you."""
+        """Returns the router in a checkpoint folder, verified. `sha256`: the digest that its author gave you."""
         checkpoint = load_checkpoint(path, sha256=sha256)
         return cls(
             checkpoint,
@@ -157,40 +157,40 @@ class LearnedRouter(Pretrained):
 
     @property
     def lambda_(self) -> float:
-        """Accuracy that a US dollar for 1,000 questions must bring."""
+        """The accuracy that a US dollar for 1,000 questions must gain."""
         return self.plan.lambda_
 
     @property
     def per_second(self) -> float:
-        """Accuracy that a second of waiting must bring."""
+        """The accuracy that a second of waiting must gain."""
         return self.plan.per_second
 
     @property
     def agents(self) -> tuple[str, ...]:
-        """Every agent it has a past of. It asks the `offered` ones, others only where none of these may be asked."""
+        """The agents with a known past. The router asks others than `offered` only where none of these may be asked."""
         return tuple(self._pasts)
 
     @property
     def dimensions(self) -> tuple[str, ...]:
-        """Those it has seen."""
+        """The dimensions that it has seen in training."""
         return tuple(sorted({name for pasts in self._pasts.values() for name in pasts} - {ANY}))
 
     def past(self, name: str, dimension: str = ANY) -> Past:
-        """An agent's past on a dimension; over all where the dimension is unknown."""
+        """Returns an agent's past on a dimension, or over all dimensions where this one is unknown."""
         return self._pasts[name].get(dimension) or self._pasts[name][ANY]
 
     def at(self, lambda_: float, per_second: float = 0.0) -> "LearnedRouter":
-        """The same router at other prices, and the learned way whatever a simpler one reaches."""
+        """Returns the same router at other prices, which decides by its heads even where a simpler way was better."""
         other = copy.copy(self)
         other.plan = BudgetPlan(lambda_, per_second)
         other._check_prices()
         return other
 
     def with_agent(self, name: str, pasts: Mapping[str, Past]) -> "LearnedRouter":
-        """The same router with one agent more, or one with another past, without training.
+        """Returns the same router with one more agent, or with another past of a known agent, without training.
 
-        `pasts`: by dimension, with the key "" for every other one; `training.router.data.pasts_of` makes them from
-        outcomes, `Past(rate=..., price_usd=...)` is one from numbers.
+        `pasts`: by dimension, with the key "" for all other dimensions. `training.router.data.pasts_of` makes them from
+        outcomes, and `Past(rate=..., price_usd=...)` makes one from numbers.
         """
         if ANY not in pasts:
             raise RecordError(f'agent {name!r} has pasts on {sorted(pasts)}; one for the key "" is needed too')
@@ -214,8 +214,8 @@ class LearnedRouter(Pretrained):
             )
 
     def decide(self, known: Known) -> Routed:
-        """The next step for one question. Only what is in `known` is looked at: of agents not asked, nothing but the
-        past. Raises `RecordError` where no agent may be asked or kept."""
+        """Returns the next step for one question, from `known` alone: of agents that were not asked, only the past is
+        read. Raises `RecordError` where no agent may be asked or kept."""
         dimension = known.dimension
         names = self._legal(known)
         panel = self._panels.get((dimension, names)) or self._panel(dimension, names)

@@ -1,7 +1,7 @@
 """The papers' rules, with their constants as defaults: one policy that answers at every point a pipeline asks.
 
-The papers' thresholds 0.5 and 0.85 are for numbers that a model states. Where a checkpoint gives the number, the rule
-goes by the checkpoint's own operating point (`OPERATING_POINTS`) and says so, unless a threshold was given.
+The papers' thresholds 0.5 and 0.85 are meant for numbers that a model states. Where a checkpoint gives the number, the
+rule uses the checkpoint's own operating point (`OPERATING_POINTS`) and says so, unless a threshold was given.
 """
 
 import dataclasses
@@ -70,7 +70,7 @@ def constants_of(text: str) -> list[tuple[str, str]]:
 @explain_fields
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class PaperRules:
-    """Thresholds of MetaCogAgent (section III), MetaCrit, and Monitor-Generate-Verify (Algorithm 1, section 4.1).
+    """Decides by the thresholds of MetaCogAgent (section III), MetaCrit, and Monitor-Generate-Verify (Algorithm 1).
 
     An example:
 
@@ -82,25 +82,26 @@ class PaperRules:
     """
 
     theta: float = 0.5
-    """Confidence from which an agent answers alone, or a peer is delegated to."""
+    """The confidence from which an agent answers alone, or a task is delegated to a peer."""
     weight: float = 0.6
     """Weight of the stated confidence against the profile (the paper's lambda)."""
     conflict: float = 0.3
     """Difference of stated and profile confidence above which theta is raised (theta_delta)."""
     damping: float = 0.2
-    """By how much of that difference (gamma)."""
+    """The share of that difference by which theta is raised (gamma)."""
     unstated: float = 0.5
-    """Taken where a model states no confidence or no difficulty; the papers do not say. Written into the reason."""
+    """The value used where a model states no confidence or no difficulty, which the papers leave open; the reason says
+    so."""
     initial: float = 0.5
-    """What a profile says before anything was seen."""
+    """The value of a profile before any outcome."""
     rate: float = 0.1
     """How fast a profile follows outcomes (alpha)."""
     good: float = 0.85
     """Mean evaluation score from which Monitor-Generate-Verify stops."""
     cycles: int = 3
-    """Cycles at most."""
+    """The largest number of cycles."""
     base_tokens: int = 400
-    """Most tokens of an answer at difficulty 0."""
+    """The largest number of tokens of an answer at difficulty 0."""
     tokens_per_difficulty: int = 400
     """How many more there are at difficulty 1."""
     base_temperature: float = 0.3
@@ -108,7 +109,7 @@ class PaperRules:
     temperature_per_difficulty: float = 0.2
     """How much higher it is at difficulty 1."""
     given: tuple[str, ...] = ()
-    """Of `theta` and `good` those that were given at the paper's own value: they hold for a checkpoint's number too."""
+    """Those of `theta` and `good` that were given at the paper's own value: they apply to a checkpoint's number too."""
     label: ClassVar[str] = "paper"
     """Its name on the command line."""
     reads: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -140,12 +141,12 @@ class PaperRules:
 
     @property
     def changed(self) -> tuple[str, ...]:
-        """Names of the constants that were given: those that are not the paper's own, and those of `given`."""
+        """Returns the names of the constants that were given: those with other values than the paper's, and `given`."""
         return tuple(n for n, value in DEFAULTS.items() if n in self.given or getattr(self, n) != value)
 
     @classmethod
     def parse(cls, text: str) -> "PaperRules":
-        """From `theta=0.4,cycles=2`; the empty text is the papers' own."""
+        """Returns the rules that a text such as `theta=0.4,cycles=2` names; the empty text gives the papers'."""
         kinds = {name: kind for name, kind in get_type_hints(cls).items() if name in DEFAULTS}
         given: dict[str, float | int] = {}
         for name, value in constants_of(text):
@@ -159,7 +160,7 @@ class PaperRules:
         return cls(**given, given=named)  # type: ignore[arg-type]
 
     def decide(self, state: State, legal_actions: Sequence[str]) -> Decision:
-        """Raises `RecordError` for a point that no paper has a rule for."""
+        """Returns the decision of the point's rule. Raises `RecordError` for a point without a rule in the papers."""
         rules: dict[str, Callable[[State, Sequence[str]], Decision]] = {
             "assess": self._assess,
             "assign": self._assign,
@@ -174,10 +175,10 @@ class PaperRules:
         return rules[state.point](state, legal_actions)
 
     def observe(self, decision_id: str, outcome: Outcome) -> None:
-        """A fixed rule learns nothing. (The agents' profiles do: `metaprobe.routing.profiles`.)"""
+        """Ignores the outcome, because a fixed rule learns nothing. (Agents' profiles learn: `routing.profiles`.)"""
 
     def confidence(self, signals: Signals) -> tuple[float, float, str]:
-        """c = weight c_v + (1 - weight) c_p, |c_v - c_p|, and what was taken for them. MetaCogAgent, equation 2."""
+        """Returns c = weight c_v + (1 - weight) c_p, |c_v - c_p|, and the values used (MetaCogAgent, equation 2)."""
         stated, note = self._number(signals, "confidence")
         past = signals.value("profile")
         if past is None:
@@ -260,8 +261,8 @@ class PaperRules:
     def theta_of(self, signals: Signals, point: str) -> tuple[float, str]:
         """Returns the threshold for c at `assess` or `assign`, and whose it is: a clause, empty for the paper's theta.
 
-        A checkpoint's operating point is one for its own number. As c mixes that number with the profile, the threshold
-        mixes both in the same way: theta remains that of the profile.
+        A checkpoint's operating point is a threshold for its own number. Because c mixes that number with the profile,
+        the threshold mixes the operating point with theta, which remains the profile's threshold, in the same way.
         """
         theta, whose = self.threshold_of(signals.confidence, point, "theta")
         if signals.profile is None or theta == self.theta:
@@ -271,8 +272,8 @@ class PaperRules:
     def threshold_of(self, signal: Signal | None, point: str, constant: str) -> tuple[float, str]:
         """Returns the threshold for a number at a point, and whose it is: a clause, empty for a stated number.
 
-        A constant that was given goes before the checkpoint's own operating point, that before the paper's. Where the
-        stated number and the checkpoint's are joined, so are their thresholds.
+        A constant that was given takes precedence over the checkpoint's operating point, and that over the paper's
+        constant. Where the stated number and the checkpoint's are joined, their thresholds are joined as well.
         """
         papers: float = getattr(self, constant)
         if signal is None or signal.source == "stated":

@@ -5,6 +5,7 @@ python scripts/mutants_page.py --page     # the page alone, from what is recorde
 """
 
 import json
+import re
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ import mutants
 ROOT = Path(__file__).parent.parent
 MEASURED = ROOT / "docs" / "measured" / "mutants.json"
 PAGE = ROOT / "docs" / "research" / "mutants.md"
-BEGIN, END = "<!-- mutants: written by scripts/mutants_page.py -->\n", "<!-- /mutants -->\n"
+WANTED = 0.85
+"""Share of the faults that count which the tests of a room should find."""
 LONGEST = 90
 """Characters of a change, or of its line, that are shown."""
 
@@ -39,13 +41,33 @@ def record() -> None:
     MEASURED.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
+def _counted(of: dict[str, Any]) -> int:
+    """Returns how many of a room's faults count: all that were drawn but those that change nothing."""
+    return of["drawn"] - sum(bool(one["changes nothing"]) for one in of["survivors"])
+
+
+def answer(found: dict[str, dict[str, Any]]) -> list[str]:
+    """Returns what the page opens with: the share that died, over all rooms and in the best and the worst."""
+    killed, counted = sum(of["killed"] for of in found.values()), sum(map(_counted, found.values()))
+    shares = {room: of["killed"] / max(_counted(of), 1) for room, of in found.items()}
+    worst, best = min(shares, key=lambda room: shares[room]), max(shares, key=lambda room: shares[room])
+    bad = [room for room, share in shares.items() if share < WANTED]
+    below = f"Below the {WANTED:.0%} that we ask for: {', '.join(bad)}." if bad else f"None is below {WANTED:.0%}."
+    return [
+        f"Of {counted:,} small faults that were planted at random in {len(found)} rooms, the quick suite finds "
+        f"{killed:,} ({killed / counted:.0%}). The room with the least is `{worst}` ({shares[worst]:.0%}), that "
+        f"with the most `{best}` ({shares[best]:.0%}). {below}",
+        "",
+    ]
+
+
 def table(found: dict[str, dict[str, Any]]) -> list[str]:
     """Returns the lines of the table: what was drawn, what changes nothing, and the share of the others that died."""
-    lines = ["| room | seed | possible | drawn | change nothing | killed | share |", "|---|---|---|---|---|---|---|"]
+    lines = ["| room | seed | possible | drawn | change nothing | found | share |", "|---|---|---|---|---|---|---|"]
     for room, of in found.items():
-        same = sum(bool(one["changes nothing"]) for one in of["survivors"])
-        share = f"{of['killed'] / max(of['drawn'] - same, 1):.0%}"
-        cells = (room, of["seed"], f"{of['possible']:,}", of["drawn"], same, of["killed"], share)
+        count = _counted(of)
+        share = f"{of['killed'] / max(count, 1):.0%}"
+        cells = (room, of["seed"], f"{of['possible']:,}", of["drawn"], of["drawn"] - count, of["killed"], share)
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return lines
 
@@ -77,12 +99,19 @@ def _shown(code: str) -> str:
 
 
 def page_command() -> None:
-    """Writes the block of the page from what is recorded."""
+    """Writes the blocks of the page from what is recorded."""
     found = json.loads(MEASURED.read_text(encoding="utf-8"))
-    block = "\n".join([*table(found), "", *survivors(found), ""])
-    page = PAGE.read_text(encoding="utf-8")
-    before, after = page.split(BEGIN)[0], page.split(END)[1]
-    PAGE.write_text(f"{before}{BEGIN}{block}{END}{after}", encoding="utf-8")
+    write(PAGE, "mutants", [*answer(found), *table(found)])
+    write(PAGE, "mutants-alive", survivors(found))
+
+
+def write(path: Path, name: str, lines: list[str]) -> None:
+    """Replaces what stands between the markers of that name."""
+    mark = re.compile(rf"(<!-- {name}:.*? -->\n).*?(<!-- /{name} -->)", re.S)
+    text, count = mark.subn(lambda m: m[1] + "\n".join(lines) + "\n" + m[2], path.read_text(encoding="utf-8"))
+    if count != 1:
+        raise SystemExit(f"{path.name} has lost its markers of {name}")
+    path.write_text(text, encoding="utf-8")
 
 
 @click.command(help=__doc__)

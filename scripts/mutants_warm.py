@@ -15,7 +15,7 @@ from pathlib import Path
 LIBRARIES = (
     "numpy scipy.stats scipy.optimize scipy.special sklearn.linear_model sklearn.metrics sklearn.model_selection "
     "lightgbm onnx onnxruntime pyarrow.parquet pandas torch transformers datasets hypothesis pytest xdist aiohttp "
-    "openai click rich httpx starlette uvicorn fastapi skl2onnx onnxmltools"
+    "openai click rich httpx starlette uvicorn skl2onnx onnxmltools"
 )
 
 

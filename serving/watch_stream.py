@@ -1,10 +1,10 @@
-"""Watches an answer being streamed: every chunk passes through untouched, and at the end there is a verdict.
+"""Watches an answer while it streams: every chunk passes unchanged, and at the end there is a verdict.
 
     for chunk in (watched := watch(stream, predictor, gates)): ...
     watched.verdict, watched.action
 
 `stream` is what the openai client returns for `stream=True` (chat completions or Responses; sync or async), or any
-other iterable of such chunks, LiteLLM's for one. Neither the client nor the stream is changed.
+other iterable of such chunks, for example LiteLLM's. Neither the client nor the stream is changed.
 """
 
 import inspect
@@ -49,7 +49,7 @@ def watch(
     *,
     on_verdict: OnVerdict | None = None,
 ) -> "WatchedStream[T] | AsyncWatchedStream[T]":
-    """The same stream, sync or async as it came, that ends with a verdict; to be iterated once.
+    """Returns the same stream, sync or async as it came, which has a verdict at its end. It is iterated once.
 
         >>> entry = {"token": "4", "logprob": -0.1}
         >>> chunk = {"choices": [{"index": 0, "delta": {"content": "4"}, "logprobs": {"content": [entry]}}]}
@@ -58,10 +58,10 @@ def watch(
         >>> len(list(watched)), 0 < watched.verdict.score < 1
         (2, True)
 
-    `gate`: a `StreamingGate`, which is started for this answer, or a gate started already. When it says stop or
-    escalate the upstream stream is closed, so that the server can end its work; the chunk that decided it still comes.
-    `on_verdict` is called once: at the end, when the gate fires, when the stream fails (the error then goes on to the
-    caller), or when it is closed before its end.
+    `gate`: a `StreamingGate`, which is started for this answer, or a gate that was started already. When its action is
+    `stop` or `escalate`, the upstream stream is closed, so that the server can end its work; the chunk that decided
+    this still comes. `on_verdict` is called once: at the end, when the gate fires, when the stream fails (the error is
+    then raised to the caller), or when it is closed before its end.
     """
     watcher = _Watcher(predictor, gate)
     if not isinstance(stream, AsyncIterable):
@@ -88,13 +88,13 @@ class _Watched(Generic[T]):
 
     @property
     def verdict(self) -> Verdict | None:
-        """None until the stream has ended, and where there is none for `reason`. Of an answer that the gate ended, the
-        gate's own P(good): the predictor knows only finished ones."""
+        """The verdict; None until the stream has ended, and where `reason` says that there is none. For an answer that
+        the gate ended, its score is the gate's own P(good), because the predictor scores only finished answers."""
         return None if self.scored is None else self.scored.verdict
 
     @property
     def reason(self) -> str:
-        """Why there is no verdict, or what else is to be known of it."""
+        """Why there is no verdict, or what makes it doubtful."""
         return "the stream has not ended" if self.scored is None else self.scored.reason
 
     @property
@@ -104,7 +104,7 @@ class _Watched(Generic[T]):
 
     @property
     def tokens_seen(self) -> int:
-        """Tokens with a log-probability so far."""
+        """The number of tokens with a log-probability so far."""
         return self._watcher.tokens_seen
 
     def _end(self, scored: Scored) -> object:
@@ -113,7 +113,7 @@ class _Watched(Generic[T]):
 
 
 class WatchedStream(_Watched[T], Iterator[T]):
-    """What `watch` makes of a stream."""
+    """A synchronous stream that `watch` returned."""
 
     def __next__(self) -> T:
         if self.scored is not None:
@@ -132,7 +132,7 @@ class WatchedStream(_Watched[T], Iterator[T]):
         return chunk
 
     def close(self) -> None:
-        """Closes the upstream stream; without a verdict where the answer had not ended."""
+        """Closes the upstream stream. There is no verdict where the answer had not ended."""
         self._close()
         if self.scored is None:
             self._end(self._watcher.unfinished("the stream was closed before its end"))
@@ -156,7 +156,7 @@ class WatchedStream(_Watched[T], Iterator[T]):
 
 
 class AsyncWatchedStream(_Watched[T], AsyncIterator[T]):
-    """The same of an asynchronous stream. Scoring takes well under a millisecond and is done in the event loop."""
+    """An asynchronous stream that `watch` returned. Scoring takes less than a millisecond, in the event loop."""
 
     async def __anext__(self) -> T:
         if self.scored is not None:
@@ -175,7 +175,7 @@ class AsyncWatchedStream(_Watched[T], AsyncIterator[T]):
         return chunk
 
     async def aclose(self) -> None:
-        """Closes the upstream stream; without a verdict where the answer had not ended."""
+        """Closes the upstream stream. There is no verdict where the answer had not ended."""
         await self._aclose()
         if self.scored is None:
             await _done(self._end(self._watcher.unfinished("the stream was closed before its end")))

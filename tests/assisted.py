@@ -17,6 +17,7 @@ from metaprobe.pipelines.system import System
 from metaprobe.pipelines.writing_assistant import vocabulary
 from metaprobe.pipelines.writing_assistant.assistant import SYSTEM
 from metaprobe.pipelines.writing_assistant.wordnet import WordEntry
+from metaprobe.serving.assistant.answering import OnRun
 from metaprobe.serving.assistant.app import Systems, create_page
 from metaprobe.serving.assistant.session_file import SessionFile
 from metaprobe.serving.assistant.settings import AssistSettings, ModelPlace
@@ -40,11 +41,18 @@ def systems_of(teacher: ScriptedTeacher) -> Systems:
     return Systems(setup(SYSTEM), setup(CAELF))
 
 
-def page_of(file: SessionFile, teacher: ScriptedTeacher, *, study: bool = False, **more: Any) -> FastAPI:
+def page_of(
+    file: SessionFile,
+    teacher: ScriptedTeacher,
+    *,
+    study: bool = False,
+    on_run: OnRun = lambda run: None,
+    **more: Any,
+) -> FastAPI:
     """The page as an application."""
     models = (ModelPlace("every module", teacher.name, "", weak=True),)
     settings = AssistSettings(sessions=file.path, models=models, study=study, **more)
-    return create_page(settings, systems_of(teacher), file)
+    return create_page(settings, systems_of(teacher), file, on_run=on_run)
 
 
 class Client:

@@ -56,7 +56,7 @@ def small_checkpoint(path: Path, evidence: Evidence, *, model: str = "m") -> Che
 
 def running(app: ASGIApp, **options: Any) -> AbstractContextManager[tuple[str, uvicorn.Server]]:
     """Base URL of the application under uvicorn, in a thread of its own, on a free port of this machine."""
-    given: dict[str, Any] = {"loop": "asyncio", "http": "h11", "ws": "none", **options}  # else: what is installed
+    given: dict[str, Any] = {"loop": "asyncio", "http": "httptools", "ws": "none", "lifespan": "on", **options}
     return running_as(uvicorn.Config(app, log_config=None, access_log=False, **given))
 
 

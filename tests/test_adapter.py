@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,8 @@ from metaprobe.checkpoints import (
     Checkpoint,
     ContractMismatch,
     Draft,
+    GoldenMismatch,
+    NotACheckpoint,
     TamperedCheckpoint,
     check_model,
     load_checkpoint,
@@ -281,6 +283,37 @@ def test_misuse_is_named(trained: Checkpoint, tmp_path: Path) -> None:
     )
     with pytest.raises(ContractMismatch, match="kind 'hidden'; expected 'adapter'"):
         AdapterProbe.load(tmp_path / "c")
+
+
+def test_a_checkpoint_that_lacks_what_an_adapter_needs_is_refused(trained: Checkpoint) -> None:
+    whole = load_checkpoint(trained.path)
+
+    def of(extra: dict[str, bytes] | None = None, **contract: object) -> AdapterProbe:
+        manifest = replace(whole.manifest, contract={**whole.manifest.contract, **contract})
+        return AdapterProbe.of(replace(whole, manifest=manifest, extra=whole.extra if extra is None else extra))
+
+    assert of().when == ("before", "after")
+    with pytest.raises(NotACheckpoint, match=r"holds no tokenizer\.json; copy the whole folder"):
+        of(extra={})
+    with pytest.raises(ContractMismatch, match=r"tokenizer\.json cannot be read by tokenizers"):
+        of(extra={"tokenizer.json": b"{}"})
+    for wrong in ({"layout": []}, {"max_length": "64"}, {"target": None}):
+        with pytest.raises(ContractMismatch, match="contract needs layout, max_length and target"):
+            of(**wrong)  # type: ignore[arg-type]
+    with pytest.raises(GoldenMismatch, match="reads a sample text in another way than the one it was trained with"):
+        of(sample_ids=[1])
+
+
+def test_a_probe_of_one_moment_says_what_it_is_not_for(trained: Checkpoint) -> None:
+    both = AdapterProbe.load(trained.path)
+    for when, remedy in (("before", "leave the answers out"), ("after", "give the answers")):
+        one = AdapterProbe(both.checkpoint, (when,), both.target, both.encoder)  # type: ignore[arg-type]
+        given = {"before": None, "after": ["w7 yes"]}
+        one.probability(["low w3"], given.pop(when))
+        with pytest.raises(InvalidResponse, match=f"judge {when} the answer only: {remedy}, or train it with --when"):
+            one.probability(["low w3"], *given.values())
+    with pytest.raises(InvalidResponse, match="call c has no user message: this probe reads texts"):
+        both.read(Call(id="c", text="w7 yes"))
 
 
 def test_it_stands_in_for_a_stated_number_and_reads_the_prompt_of_a_difficulty(trained: Checkpoint) -> None:

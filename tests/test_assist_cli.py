@@ -6,15 +6,20 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from assisted import VEINS, client_of, plain_words
 from click.testing import CliRunner, Result
 
 from metaprobe.cli import main
 from metaprobe.pipelines.session import Models
+from metaprobe.records.errors import Unwritable
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import Run
 from metaprobe.serving.assistant.app import Systems
 from metaprobe.serving.assistant.settings import AssistSettings
 from research.assistant.scripted_teacher import ScriptedTeacher
@@ -27,15 +32,22 @@ class Started:
 
     def __init__(self) -> None:
         self.pages: list[tuple[AssistSettings, Systems]] = []
+        self.keepers: list[Callable[[Run], None]] = []
         self.named: list[dict[str, str]] = []
+
+
+@pytest.fixture(autouse=True)
+def _words(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain_words(monkeypatch)
 
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Started:
     found = Started()
 
-    async def serve(settings: AssistSettings, systems: Systems, listener: socket.socket) -> None:
+    async def serve(settings: AssistSettings, systems: Systems, listener: socket.socket, on_run: Any) -> None:
         found.pages.append((settings, systems))
+        found.keepers.append(on_run)
 
     def load(named: dict[str, str], *_: Any, **__: Any) -> Models:
         found.named.append(named)
@@ -68,6 +80,32 @@ def test_the_page_is_as_the_options_say(started: Started) -> None:
     assert systems.writing.options.constants["learned"] == 1
     assert systems.arguing is not None
     assert systems.arguing.prompts.texts.keys() >= {"teacher", "attack"}
+
+
+def test_answers_become_runs_of_a_store_where_one_is_named(started: Started, tmp_path: Path) -> None:
+    store = tmp_path / "runs"
+    assert run("--runs", str(store)).exit_code == run().exit_code == 0
+    keep, keep_nothing = started.keepers
+    with client_of(tmp_path, on_run=keep) as page:
+        session = page.begin(VEINS)
+        page.turn(session, "Here is my draft. Is it right?")
+        page.turn(session, "And now?")
+    keep_nothing(next(iter(RunStore(store))))
+    kept = list(RunStore(store))
+    assert [(one.system, one.variant, one.item.group) for one in kept] == [
+        ("writing-assistant", "metacrit", session),
+        ("writing-assistant", "metacrit", session),
+    ]
+    assert {"stage", "assess", "monitor", "control", "respond"} <= {call.stage for call in kept[0].calls}
+    assert kept[0].item.fields["draft"] == VEINS
+
+
+def test_a_store_that_cannot_be_written_costs_no_answer(tmp_path: Path) -> None:
+    def full(_: Run) -> None:
+        raise Unwritable("no room")
+
+    with client_of(tmp_path, on_run=full) as page:
+        assert page.turn(page.begin(VEINS), "Is it right?")["state"] == "done"
 
 
 def test_by_default_the_embedded_model_answers_and_a_study_has_no_second_tab(started: Started) -> None:

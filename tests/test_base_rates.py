@@ -102,6 +102,10 @@ def test_a_run_that_is_not_known_is_refused_with_those_that_are(checkpoint: Chec
     many["runs"] |= {f"m{i}|t|v": {"correct": 0.1} for i in range(9)}
     with pytest.raises(ContractMismatch, match=r"m1\|t\|v and 7 more$"):
         QualityPredictor(made(tmp_path / "many", many), run="c")
+    few = copy.deepcopy(RATES)
+    few["runs"] |= {f"m{i}|t|v": {"correct": 0.1} for i in range(2)}
+    with pytest.raises(ContractMismatch, match=r"m1\|t\|v$"):
+        QualityPredictor(made(tmp_path / "few", few), run="c")
 
 
 def test_a_checkpoint_of_one_run_has_nothing_to_add(tmp_path: Path) -> None:

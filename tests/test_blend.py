@@ -134,6 +134,10 @@ def test_a_store_is_scored_run_by_run_from_the_command_line(made: Checkpoint, bo
     of_run = [line["score"] for line in lines if line["run"] == "m0|task-3|"]
     assert np.mean(of_run) == pytest.approx(0, abs=1e-6)
     assert np.std(of_run) == pytest.approx(1, abs=1e-6)
+    calls = [run.calls[0] for run in RunStore(both).runs(hidden=True) if run.item.task == "task-3"]
+    blend = TravellingBlend.of(made)
+    states = np.stack([call.hidden.values[blend.layer, 0] for call in calls])  # of the two layers that are stored
+    assert of_run == pytest.approx(blend.standing(states, [call.logprobs for call in calls]).tolist(), abs=1e-5)
     bare = tmp_path / "bare"
     RunStore(bare).append([run for run in RunStore(both) if run.item.task in ("task-1", "task-2")][:45])
     found = [

@@ -400,3 +400,8 @@ def test_replay_prefers_the_call_of_the_same_id_and_streams_it() -> None:
     assert llm.capabilities == Capabilities(logprobs=True, json_schema=True, stream=True)
     with pytest.raises(LLMError, match="ask the model itself"):
         asyncio.run(llm.loglikelihood(QUESTION, "42"))
+
+
+def test_a_replay_of_nothing_is_refused() -> None:
+    with pytest.raises(LLMError, match="no recorded calls to replay: the store is empty, or was written without texts"):
+        ReplayLLM([])

@@ -21,7 +21,7 @@ DOCS = ROOT / "docs"
 PAGES = {str(path.relative_to(DOCS).with_suffix("")): path for path in sorted(DOCS.rglob("*.md"))}
 EVERYWHERE = [*PAGES.values(), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 BLOCK = re.compile(r"(?:<!-- not run: (?P<why>.+?) -->\n+)?```python\n(?P<code>.*?)```", re.S)
-NOT_RUN = {"extract": 2, "logs": 1}
+NOT_RUN = {"engines": 1, "extract": 2, "logs": 1, "evening": 1}
 """Page -> blocks that cannot be run here; each says why in a comment above it."""
 
 
@@ -60,7 +60,7 @@ def command_lines() -> list[tuple[str, str]]:
     for path in EVERYWHERE:
         for block in re.findall(r"```bash\n(.*?)```", text(path), re.S):
             joined = block.replace("\\\n", " ")
-            found += [(path.name, line) for line in re.findall(r"metaprobe (.+?)(?:\s+[#>].*)?$", joined, re.M)]
+            found += [(path.name, line) for line in re.findall(r"metaprobe (.+?)(?:\s+[#>|].*)?$", joined, re.M)]
     return found
 
 

@@ -135,6 +135,12 @@ def test_surprise_never_rises_with_the_score_and_its_threshold_stops_no_less_sur
         assert (nats[below] >= threshold - 1e-9).all()
 
 
+@pytest.mark.parametrize("scores", [[], [0.5, np.nan], [np.inf]])
+def test_a_look_without_finite_scores_of_good_answers_is_refused(scores: list[float]) -> None:
+    with pytest.raises(RecordError, match=rf"finite scores of good answers, got {len(scores)}: add runs"):
+        Surprise.fit(np.array(scores))
+
+
 def test_an_answer_without_a_look_is_never_stopped_and_counts() -> None:
     looks = [np.array([1.0, np.nan, np.nan]), np.array([0.5, 2.0, np.nan])]
     np.testing.assert_array_equal(joint_statistic(looks), [1.0, 2.0, NO_LOOK])

@@ -19,6 +19,7 @@ import metaprobe
 from metaprobe import ConfidenceProbe, DifficultyProbe
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.cli import main
+from metaprobe.llms.base import LLMError
 from metaprobe.llms.hidden_capture import Capture
 from metaprobe.llms.text_states import text_states
 from metaprobe.probes.token_scores import TokenScores
@@ -226,7 +227,7 @@ def test_what_no_text_can_give_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     probe = of_tiny(tmp_path / "mean", "answer_mean")
-    with pytest.raises(InvalidResponse, match="the answer has no tokens"):
+    with pytest.raises(InvalidResponse, match="no tokens, and this probe reads answer_mean: give an answer"):
         probe.score_text(network, tokenizer, "a b")
     before = of_tiny(tmp_path / "before", "prompt_last")
     assert 0 < before.score_text(network, tokenizer, "a b") < 1
@@ -251,3 +252,12 @@ def test_the_bundled_probe_reads_the_embedded_model() -> None:
     found = probe.score_text(llm.model, llm.tokenizer, "What is the capital of France?", "Paris.", tokens=True)
     assert "".join(found.tokens) == "Paris."
     assert 0 < found.score < 1
+
+
+def test_what_has_no_state_before_the_answer_and_messages_that_are_no_text_are_refused(
+    network: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    with pytest.raises(LLMError, match="the prompt has no tokens: there is no state before the answer"):
+        text_states(network, tokenizer, "", "x y", layers=(1,), chat=False)
+    with pytest.raises(LLMError, match="with chat=False the prompt is taken as it is; expected text"):
+        text_states(network, tokenizer, [{"role": "user", "content": "a"}], "x y", layers=(1,), chat=False)

@@ -14,13 +14,12 @@ from metaprobe.monitoring.log import ScoreLog
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import RecordError
 from metaprobe.training.options import QualityOptions
+from metaprobe.training.promotion.pins import swap_pin
 from metaprobe.training.promotion.scored import PROMOTED, ROLLED_BACK, pair_scores, promote_scored
 from metaprobe.training.quality.recalibrate import recalibrate_quality
 from metaprobe.training.quality.train import train_quality
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::metaprobe.checkpoints.UntrustedCheckpoint", "ignore:the response is of:UserWarning"
-)
+pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
 LATER = WEEK_46 + 7 * 86_400.0
 
 
@@ -61,14 +60,21 @@ def test_recalibrated_probabilities_are_promoted_on_later_labels_and_taken_back(
     with ScoreLog.open(url) as log:
         _week(log, old, 200, seed=1)
         _week(log, old, 300, seed=2)
-    done = run("promote", recalibrated, "--over", running, "--log", url)
+    pins = tmp_path / "pins"
+    pins.write_text(f"llama=elsewhere {'b' * 64}\nm={running} {old.checkpoint.digest}\n")
+    done = run("promote", recalibrated, "--over", running, "--log", url, "--pins", pins)
     assert done.exit_code == 0, done.output
+    assert pins.read_text() == f"llama=elsewhere {'b' * 64}\nm={recalibrated} {new.checkpoint.digest}\n"
     decided = json.loads(done.stdout)
     assert decided["digest"] == new.checkpoint.digest
     assert decided["brier_gain"]["low"] > 0
     assert decided["brier_gain"]["n"] == 300, "it learned from the first week"
-    back = run("promote", "--rollback", "--log", url)
-    assert json.loads(back.stdout) == {"digest": old.checkpoint.digest, "path": str(running)}
+    back = run("promote", "--rollback", "--log", url, "--pins", pins)
+    told = {"digest": old.checkpoint.digest, "path": str(running), "was": new.checkpoint.digest}
+    assert json.loads(back.stdout) == told
+    assert pins.read_text() == f"llama=elsewhere {'b' * 64}\nm={running} {old.checkpoint.digest}\n"
+    with pytest.raises(RecordError, match=f"pins no checkpoint of digest {new.checkpoint.digest[:16]}"):
+        swap_pin(pins, new.checkpoint.digest, "x", "y")
     assert QualityPredictor.load(running, sha256=json.loads(back.stdout)["digest"])
     again = run("promote", "--rollback", "--log", url)
     assert again.exit_code == 1
@@ -138,6 +144,7 @@ def test_answers_that_were_chosen_are_thinned_before_they_decide(
     [
         (["--rollback"], "--rollback takes --log URL"),
         (["C", "--over", "C"], "with DATA or --log URL"),
+        (["C", "--over", "C", "tests", "--pins", "pyproject.toml"], "--pins goes with --log"),
         (["C", "--over", "C", "--log", "nowhere.sqlite"], "there is no score log nowhere.sqlite"),
         (["C", "--over", "C", "--log", "nowhere.sqlite", "--target", "critical"], "--target: not for a score log"),
     ],

@@ -74,6 +74,7 @@ def test_an_exported_checkpoint_gives_the_same_probabilities(
 def test_a_graph_from_log_probabilities_is_added_where_it_is_asked_for(
     fitted: QualityClassifier, evidence: Evidence, tmp_path: Path
 ) -> None:
+    assert {values.dtype for values in fitted.responses_} == {np.dtype(np.float32)}, "as the graph takes them"
     fitted.export(tmp_path / "c", raw=True)
     responses = [np.asarray(values, dtype=np.float32) for values in evidence.table.logprobs[64:100]]
     padded = np.zeros((len(responses), max(map(len, responses))), dtype=np.float32)

@@ -74,7 +74,7 @@ def comparable(parsed: ParsedResponse) -> tuple[Any, ...]:
 
 def without_msgspec(body: Any, **options: Any) -> tuple[Any, ...]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(raw_body, "_decoder", lambda top: None)
+        patch.setattr(raw_body, "_decoders", lambda top: None)
         return outcome(body, **options)
 
 

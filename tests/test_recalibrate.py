@@ -20,9 +20,7 @@ from metaprobe.training.options import QualityOptions
 from metaprobe.training.quality.recalibrate import RECALIBRATED, recalibrate_quality, score_again
 from metaprobe.training.quality.train import train_quality
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::metaprobe.checkpoints.UntrustedCheckpoint", "ignore:the response is of:UserWarning"
-)
+pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
 
 
 @pytest.fixture(scope="module")

@@ -280,6 +280,13 @@ def test_a_letter_with_a_colon_may_introduce_the_answer() -> None:
     assert chosen(item, "D") is None
 
 
+def test_the_letter_a_before_a_colon_is_an_answer_where_what_follows_is_none() -> None:
+    """Elsewhere "A:" only introduces the answer, as in "Q: ... A: ..."."""
+    item = Item(id="l", question="Which?\nA) red\nB) green\nC) blue", choices=("red", "green", "blue"), gold=("red",))
+    for said in ("A: because of the sky", "A: this one.", "A: it is the likelier one"):
+        assert chosen(item, said) == "red"
+
+
 def test_of_choices_that_hold_one_another_the_longest_is_named() -> None:
     item = Item(id="n", question="Who wrote it?", choices=("Ann", "Ann Lee", "Bob"), gold=("Ann Lee",))
     assert chosen(item, "I think it was Ann Lee who did") in (None, "Ann Lee")

@@ -160,6 +160,36 @@ def test_where_thinking_ends_and_nobody_says_it_the_answer_is_refused() -> None:
         locate(["", ""], "<think>Hm.</think>four")
 
 
+def test_an_answer_that_goes_on_within_a_header_has_its_thinking_first() -> None:
+    pieces = [
+        "analysis",
+        "<|message|>",
+        "hm",
+        "<|end|>",
+        "<|start|>",
+        "assistant",
+        "<|channel|>",
+        "final",
+        "<|message|>",
+        "4",
+    ]
+    parts = locate(pieces, "4")
+    assert [(s.kind, "".join(pieces[s.start : s.end])) for s in parts.segments] == [("thinking", "hm"), ("answer", "4")]
+
+
+def test_where_a_stop_text_cannot_be_told_from_the_answer_all_is_scored_and_said() -> None:
+    parts = locate(["4", "2", "END"], "43", ending="text")
+    assert (parts.kept, parts.segments) == (3, ())
+    assert parts.note == "which of the last tokens are of the stop text is not known, and all are scored"
+    assert locate(["4", "2", "END"], "42", ending="text").note == ""
+    assert locate(["4", "2", "END"], "42", ending="text").kept == 2
+
+
+def test_log_probabilities_of_the_thinking_alone_are_of_no_answer() -> None:
+    parts = locate([" h", "m", "\n"], "4", "hm")
+    assert [(s.kind, s.start, s.end) for s in parts.segments] == [("thinking", 0, 2)]
+
+
 def test_tokens_that_the_shown_text_does_not_hold_are_not_scored() -> None:
     parts = locate(["Hm", ".", "four", "."], "four.")
     assert parts.segments == (Segment("answer", 2, 4),)

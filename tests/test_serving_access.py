@@ -13,6 +13,7 @@ from serving_clients import LOGPROBS, Served
 
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.serving.http.app import create_app
+from metaprobe.serving.http.keys import Keys
 from metaprobe.serving.http.settings import Settings, SettingsError
 
 MORE_THAN_ZERO = """
@@ -211,7 +212,7 @@ def test_neither_proxies_nor_passwords_of_the_machine_are_used(
 # Settings
 
 
-@pytest.mark.parametrize(("method", "path", "status"), [("GET", "/v1/score", 405), ("POST", "/v1/completions", 404)])
+@pytest.mark.parametrize(("method", "path", "status"), [("GET", "/v1/score", 405), ("POST", "/v1/images", 404)])
 def test_an_address_that_is_not_there_is_answered_with_those_that_are(
     served: Served, method: str, path: str, status: int
 ) -> None:
@@ -292,5 +293,5 @@ def test_keys_that_protect_nothing_are_refused(
     monkeypatch.setenv("METAPROBE_API_KEY", keys)
     settings = Settings(checkpoint=Path("c"))
     with pytest.raises(SettingsError, match=said):
-        settings.api_keys()
+        Keys.of(settings)
     assert repr(keys) not in repr(settings) or not keys

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from metaprobe.serving.http.app import create_app
 from metaprobe.serving.http.run_server import KEEP_ALIVE_S, server_config
 from metaprobe.serving.http.seldom import SAY_AGAIN_S, Seldom, say_out_of_files_once
 from metaprobe.serving.http.settings import Settings
-from metaprobe.serving.http.sockets import BoundedProtocol, Bounds, bounds_of
+from metaprobe.serving.http.sockets import MAX_HEADER_BYTES, BoundedProtocol, Bounds, bounds_of
 
 checkpoint = serving_clients.checkpoint
 predictor = serving_clients.predictor
@@ -91,7 +91,51 @@ def test_a_request_with_two_lengths_is_refused_and_what_follows_it_is_not_answer
             answer = everything(opened)
         assert answer.startswith(b"HTTP/1.1 400 ")
         assert answer.count(b"HTTP/1.1") == 1
-        assert b"ambiguous_length" in answer
+
+
+def test_two_lengths_are_refused_under_a_server_that_lets_them_pass(checkpoint: Path) -> None:
+    answered: list[Any] = []
+
+    async def sent(message: Any) -> None:
+        answered.append(message)
+
+    async def nothing() -> Any:
+        raise AssertionError("the body of such a request was read")
+
+    given = [
+        (b"authorization", f"Bearer {KEY}".encode()),
+        (b"content-length", b"5"),
+        (b"transfer-encoding", b"chunked"),
+    ]
+    scope = {"type": "http", "method": "POST", "path": "/v1/score", "query_string": b"", "headers": given}
+    asyncio.run(create_app(Settings(checkpoint=checkpoint))(scope, nothing, sent))
+    assert answered[0]["status"] == 400
+    assert b"ambiguous_length" in answered[1]["body"]
+
+
+def test_a_header_that_does_not_end_is_refused_as_too_large(checkpoint: Path) -> None:
+    with bounded(checkpoint) as client, connected(client, "GET /healthz HTTP/1.1\r\nx: ") as opened:
+        with suppress(OSError):  # the server may close it before all is sent
+            opened.sendall(b"x" * (MAX_HEADER_BYTES + 1))
+        assert everything(opened).startswith(b"HTTP/1.1 431 ")
+    with bounded(checkpoint) as client:  # a body of that size is none, nor are many requests together
+        body = json.dumps([-0.5] * 40_000).encode()
+        assert len(body) > 2 * MAX_HEADER_BYTES
+        assert client.post("/v1/score", body).status_code == 200
+
+
+def test_a_client_that_offers_another_protocol_is_answered_and_may_ask_again(checkpoint: Path) -> None:
+    """As Java's own client does in its first request."""
+    offer = "connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABkAAQAAP__\r\n"
+    body = json.dumps(LOGPROBS)
+    request = f"{SCORE}{offer}content-length: {len(body)}\r\n\r\n{body}"
+    with bounded(checkpoint) as client, connected(client) as opened:
+        for _ in range(2):
+            opened.sendall(request.encode())
+            answer = opened.recv(65536)
+            while b'"score"' not in answer and (more := opened.recv(65536)):
+                answer += more
+            assert answer.startswith(b"HTTP/1.1 200 ")
 
 
 # Silence

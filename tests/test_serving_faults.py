@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import aiohttp
 import httpx
 import openai
 import pytest
@@ -21,6 +22,7 @@ from starlette.types import Message, Receive, Scope, Send
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.serving.http.app import create_app
 from metaprobe.serving.http.guard import Guard
+from metaprobe.serving.http.keys import Keys
 from metaprobe.serving.http.metrics import Metrics
 from metaprobe.serving.http.settings import Settings
 
@@ -144,7 +146,7 @@ def test_an_upstream_that_is_not_there_is_said_to_be(checkpoint: Path, caplog: p
     with running(create_app(Settings(checkpoint=checkpoint, upstream=upstream))) as (url, _):
         answer = Served(url).post("/v1/chat/completions", {"model": "m", "messages": []})
     assert (answer.status_code, answer.json()["error"]["code"]) == (502, "upstream_unreachable")
-    (why,) = [r.getMessage() for r in caplog.records if r.name == "metaprobe.serving.http.proxy"]
+    (why,) = [r.getMessage() for r in caplog.records if r.name == "metaprobe.serving.http.upstream"]
     assert why.removeprefix("the upstream cannot be reached: ")
     assert upstream not in answer.text
 
@@ -215,15 +217,16 @@ def test_a_stream_longer_than_what_is_scored_passes_whole_and_unscored(
 def test_the_end_of_the_server_closes_its_connections_to_the_upstream(
     checkpoint: Path, upstream: tuple[Upstream, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    closed: list[httpx.AsyncClient] = []
-    close = httpx.AsyncClient.aclose
+    closed: list[aiohttp.ClientSession] = []
+    close = aiohttp.ClientSession.close
 
-    async def aclose(client: httpx.AsyncClient) -> None:
-        closed.append(client)
-        await close(client)
+    async def noted(session: aiohttp.ClientSession) -> None:
+        closed.append(session)
+        await close(session)
 
-    monkeypatch.setattr(httpx.AsyncClient, "aclose", aclose)
-    with running(create_app(Settings(checkpoint=checkpoint, upstream=upstream[1]))):
+    monkeypatch.setattr(aiohttp.ClientSession, "close", noted)
+    with running(create_app(Settings(checkpoint=checkpoint, upstream=upstream[1]))) as (url, _):
+        Served(url).chat()
         assert not closed
     assert len(closed) == 1
 
@@ -291,8 +294,8 @@ def test_a_fault_behind_the_door_is_said_by_its_kind_and_half_an_answer_never_lo
             await send({"type": "http.response.body", "body": b"half", "more_body": True})
         raise RuntimeError(SECRET)
 
-    metrics = Metrics()
-    with running(Guard(broken, settings=Settings(checkpoint="c", max_concurrency=1), metrics=metrics)) as (url, _):
+    metrics, settings = Metrics(), Settings(checkpoint="c", max_concurrency=1)
+    with running(Guard(broken, settings=settings, keys=Keys.of(settings), metrics=metrics)) as (url, _):
         for _ in range(2):  # a place is free again after a fault
             if begun:
                 with pytest.raises((httpx.RemoteProtocolError, httpx.ReadError)):  # which of them, the system decides

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 import serving_clients
-from fastapi.testclient import TestClient
+from starlette.testclient import TestClient
 
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.serving.gating import GatedAnswer
 from metaprobe.serving.http import aside as module
+from metaprobe.serving.http.app import create_app
 from metaprobe.serving.http.aside import LARGE_BYTES, aside
-from metaprobe.serving.http.endpoints import application
 from metaprobe.serving.http.headers import to_caller, to_upstream
 from metaprobe.serving.http.metrics import Metrics
 from metaprobe.serving.http.refusal import Refusal, error_object
@@ -119,7 +119,7 @@ def test_no_more_large_bodies_than_two_are_in_work_at_once() -> None:
 
 
 def test_without_an_upstream_only_scoring_is_there(predictor: QualityPredictor, checkpoint: Any) -> None:
-    app = application(Settings(checkpoint=checkpoint, auth=False), predictor, None)
+    app = create_app(Settings(checkpoint=checkpoint, auth=False), predictor=predictor)
     with TestClient(app, base_url="http://localhost") as client:
         for answer in (client.get("/v1/models"), client.get("/v1/models/m"), client.post("/v1/chat/completions")):
             assert answer.status_code == 404
@@ -132,7 +132,7 @@ def test_without_an_upstream_only_scoring_is_there(predictor: QualityPredictor, 
 def test_running_out_of_files_is_watched_for_from_the_start(
     predictor: QualityPredictor, checkpoint: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    app = application(Settings(checkpoint=checkpoint, auth=False), predictor, None)
+    app = create_app(Settings(checkpoint=checkpoint, auth=False), predictor=predictor)
 
     async def lives() -> None:
         async with app.router.lifespan_context(app):

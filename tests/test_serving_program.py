@@ -141,14 +141,14 @@ def test_a_line_of_the_log_has_time_weight_and_source_and_other_loggers_stay_as_
     assert not other.disabled
 
 
-@pytest.mark.parametrize("module", ["uvicorn", "fastapi", "httpx", "prometheus_client", "msgspec"])
+@pytest.mark.parametrize("module", ["uvicorn", "httptools", "starlette", "aiohttp", "prometheus_client", "msgspec"])
 def test_a_server_without_its_libraries_says_which_extra_to_install(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch, module: str
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     settings = Settings(checkpoint=checkpoint, port=0)
     with pytest.raises(MissingExtra, match=rf"{module} is needed .*metaprobe\[serve\]"):
-        (run_server if module == "uvicorn" else create_app)(settings)
+        (run_server if module in ("uvicorn", "httptools") else create_app)(settings)
 
 
 # One process

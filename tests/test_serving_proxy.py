@@ -4,7 +4,7 @@ import asyncio
 import json
 from typing import Any
 
-import httpx
+import aiohttp
 import openai
 import pytest
 import serving_clients
@@ -14,11 +14,10 @@ from served import TOKENS, Upstream, chunks, completion
 from serving_clients import LOGPROBS, TEXT, Served, verdict_in, verdict_of
 
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.serving.http.metrics import Metrics
-from metaprobe.serving.http.proxy import Proxy
-from metaprobe.serving.http.scorer import Scorer
+from metaprobe.serving.http.keys import Keys
 from metaprobe.serving.http.settings import Settings
 from metaprobe.serving.http.sse import EventSplitter, data_of, with_data
+from metaprobe.serving.http.upstream import UpstreamClient
 from metaprobe.serving.http.wire import asked, choices_of, hide
 
 checkpoint = serving_clients.checkpoint
@@ -249,18 +248,25 @@ def test_a_malformed_request_never_reaches_the_upstream(
 
 
 def test_the_upstream_is_waited_for_as_the_settings_say_and_connections_to_it_are_not_bounded(
-    predictor: QualityPredictor, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As many as there are requests in flight, which are bounded; the client's own hundred would hold answers up."""
-    built: list[dict[str, Any]] = []
-    monkeypatch.setattr("httpx.AsyncClient", lambda **given: built.append(given))
     settings = Settings(checkpoint="c", upstream="http://u/v1", timeout_s=9, connect_timeout_s=2)
-    Proxy(settings, Scorer(predictor, Metrics(), max_tokens=9), None, Metrics())
-    (given_,) = built
-    assert given_["timeout"] == httpx.Timeout(9, connect=2)
-    limits = given_["limits"]
-    assert (limits.max_connections, limits.max_keepalive_connections) == (None, None)
-    assert limits.keepalive_expiry < 5  # as long as uvicorn keeps one that is idle
+
+    async def opened() -> aiohttp.ClientSession:
+        client = UpstreamClient(settings, Keys(()))
+        session = client._opened()
+        await client.close()
+        return session
+
+    built: list[dict[str, Any]] = []
+    connector = aiohttp.TCPConnector
+    monkeypatch.setattr("aiohttp.TCPConnector", lambda **given: built.append(given) or connector(**given))
+    timeout = asyncio.run(opened()).timeout
+    assert (timeout.total, timeout.sock_read, timeout.sock_connect) == (None, 9, 2)
+    (limits,) = built
+    assert limits["limit"] == 0
+    assert limits["keepalive_timeout"] < 5  # as long as uvicorn keeps one that is idle
 
 
 @given(st.lists(st.sampled_from([b"data: x", b"\n", b"\r\n", b"\n\n", b"\r\n\r\n", b": c", b"\r"])), st.data())

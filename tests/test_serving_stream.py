@@ -3,10 +3,13 @@
 import json
 import logging
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
 import watched_streams
+from hypothesis import given
+from hypothesis import strategies as st
 from serving_clients import LOGPROBS
 from watched_streams import FakeGate
 
@@ -253,3 +256,59 @@ def test_an_answer_of_as_many_bytes_as_are_read_is_scored_and_a_longer_one_not(s
     out += through.end()
     assert (verdict_of(out)["score"] is None) is bool(more)
     assert verdict_of(out)["reason"] == (f"the answer is longer than {len(whole) - 1} bytes" if more else "")
+
+
+# Read all together, or chunk by chunk
+
+
+@cache
+def bundled() -> QualityPredictor:
+    return QualityPredictor.load(on_mismatch="ignore")
+
+
+@st.composite
+def odd_streams(draw: st.DrawFn) -> bytes:
+    """Chunks of an answer, some of which are of no plain one, or not there, or spaced in another way."""
+    made = [chunk(draw(st.floats(-9, 0, width=32))) for _ in range(draw(st.integers(0, 6)))]
+    odd = [
+        chunk(-0.5, index=1), {"choices": [{"index": 0, "delta": {"tool_calls": [{"index": 0}]}}]}, USAGE, {"x": 1},
+        {"choices": [{"index": 0, "delta": {"refusal": "no"}}]}, {"choices": [{"delta": {"reasoning": "hm"}}]},
+        {"choices": None}, {"choices": [chunk()["choices"][0]] * 2}, b"7",
+    ]  # fmt: skip
+    for _ in range(draw(st.integers(0, 2))):
+        made.insert(draw(st.integers(0, len(made))), draw(st.sampled_from(odd)))
+    if draw(st.booleans()):
+        made.append(END)
+    written = [event(each) for each in made]
+    if draw(st.booleans()):
+        written = [each.replace(b'": ', b'":') for each in written]
+    return b"".join(written) + DONE * draw(st.booleans())
+
+
+@given(odd_streams(), st.sampled_from([ALL, NONE, b'{"logprobs": true}']))
+def test_an_answer_that_is_read_at_its_end_gets_the_verdict_that_reading_each_chunk_gives(
+    whole: bytes, request_: bytes
+) -> None:
+    def passed(closely: bool) -> tuple[Any, Any]:
+        scorer = Scorer(bundled(), Metrics())
+        through = ScoredStream(
+            scorer, asked(request_, top_logprobs=0), None, gated_reason="length", max_bytes=1 << 20, no_logprobs=""
+        )
+        if closely:
+            through._look_closely()
+        out = through.feed(whole)
+        out += through.end()
+        held = [json.loads(part[6:]) for part in out.split(b"\n\n") if part[:7] == b"data: {"]
+        for each in held:
+            each.pop("created", None)
+        return held, out.count(b"\n\n")
+
+    assert passed(closely=False) == passed(closely=True)
+
+
+def test_a_plain_answer_is_not_read_chunk_by_chunk(started: Started, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(*_: object) -> None:
+        raise AssertionError("a chunk was read by itself")
+
+    monkeypatch.setattr(StreamedCompletion, "add", read)
+    assert verdict_of(started().feed(ANSWER + event(END) + DONE))["score"] is not None

@@ -27,8 +27,8 @@ from metaprobe.training.crossfit.folds import crossfit
 from metaprobe.training.crossfit.methods import AFTER, MEAN_LOGPROB, HiddenProbeMethod, standard_methods
 from metaprobe.training.hidden.fit import export_hidden
 from metaprobe.training.linear.fit_block import score_held_out
-from metaprobe.training.linear.states_choice import ANYTHING, Wanted, chosen_grid
-from metaprobe.training.promotion.predictors import promote
+from metaprobe.training.linear.states_choice import ANYTHING, Held, Wanted, chosen_grid, chosen_reader
+from metaprobe.training.promotion.predictors import load_reader, promote
 
 WIDTH = 6
 OWN, OTHER = "tiny/model", "oth/other@1"
@@ -104,6 +104,19 @@ def test_a_reader_that_did_not_read_is_refused_naming_those_that_did(tmp_path: P
         RecordError, match=r"no hidden states that huge read.*tiny/model \(which answered\), oth/other@1"
     ):
         states(store, Wanted(states_of="huge"))
+
+
+def test_a_reader_of_some_answers_or_in_several_revisions_is_refused() -> None:
+    cells = frozenset({(1, "answer_last")})
+    held = {"": Held(cells, frozenset({8}), 0), "big@1": Held(cells, frozenset({8}), 0)}
+    assert chosen_reader(held, 10, Wanted(states_of="big"), ["m"]) == "big@1"
+    some = held | {"big@1": Held(cells, frozenset({8}), 4)}
+    with pytest.raises(RecordError, match="big read 6 of 10 of these answers: run `metaprobe extract` on the rest"):
+        chosen_reader(some, 10, Wanted(states_of="big"), ["m"])
+    twice = held | {"big@2": held["big@1"]}
+    with pytest.raises(RecordError, match="big read these answers in several revisions; give one of big@1, big@2"):
+        chosen_reader(twice, 10, Wanted(states_of="big"), ["m"])
+    assert chosen_reader(twice, 10, Wanted(states_of="big@2"), ["m"]) == "big@2"
 
 
 def test_of_several_readers_and_no_own_states_one_must_be_named(tmp_path: Path) -> None:
@@ -183,6 +196,13 @@ def test_a_contract_that_does_not_name_its_reader_is_refused(tmp_path: Path) -> 
 
 
 @pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")  # of a test
+def test_a_margin_below_nothing_and_a_kind_that_judges_no_answer_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"margin is -0\.1; expected at least 0"):
+        promote(None, None, [], margin=-0.1)  # type: ignore[arg-type]
+    with pytest.raises(ContractMismatch, match=r"bundled:router is a checkpoint of kind 'router'; expected one of"):
+        load_reader("bundled:router")
+
+
 def test_a_probe_is_promoted_on_the_states_of_the_model_that_it_was_trained_on(tmp_path: Path) -> None:
     store = answers(tmp_path / "runs", 80)
     for path, says in (

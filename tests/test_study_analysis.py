@@ -27,6 +27,7 @@ from metaprobe.eval.study.rendering import render_power, render_study
 from metaprobe.eval.study.simulation import participants_needed, power_of, simulate_sheets
 from metaprobe.eval.study.survey import ASPECTS, questions_of
 from metaprobe.records.errors import RecordError
+from research.assistant.study_page import PUBLISHED, answers_that_fit
 
 CONDITIONS = ("metacrit", "multi", "single")
 EQUAL = dict.fromkeys(CONDITIONS, 1 / 3)
@@ -78,13 +79,13 @@ def test_alpha_is_one_for_equal_items_and_by_its_definition_else() -> None:
     assert cronbach_alpha(items, weights)[0] == pytest.approx(cronbach_alpha(twice, np.ones((1, 35), int))[0])
 
 
-PUBLISHED = [
+PRINTED = [
     ((57, 53, 58), (33.9, 31.5, 34.5)),  # MetaCrit, appendix L.2: 168 answers on interactiveness
     ((116, 96, 124), (34.5, 28.6, 36.9)),  # 336 answers on intelligence
 ]
 
 
-@pytest.mark.parametrize(("counts", "printed"), PUBLISHED)
+@pytest.mark.parametrize(("counts", "printed"), PRINTED)
 def test_the_papers_counts_give_the_shares_that_it_prints(counts: tuple[int, ...], printed: tuple[float, ...]) -> None:
     """42 participants and all questions of the aspect; who chose what is not published, so it is dealt out in order."""
     aspect = {168: "interactiveness", 336: "intelligence"}[sum(counts)]
@@ -101,6 +102,15 @@ def test_the_papers_counts_give_the_shares_that_it_prints(counts: tuple[int, ...
     assert tuple(round(100 * share.estimate, 1) for share in found.shares.values()) == pytest.approx(printed, abs=0.051)
     expected = sum(counts) / 3
     assert found.chi_square == pytest.approx(sum((count - expected) ** 2 for count in counts) / expected)
+
+
+def test_the_printed_shares_of_table_5_fit_other_numbers_of_questions_than_table_13_has() -> None:
+    """What docs/study.md says of the paper's table."""
+    critical, instructive = PUBLISHED["critical_thinking"], PUBLISHED["instructiveness"]
+    assert answers_that_fit(critical, 45, 6) == answers_that_fit(instructive, 45, 5) == "no counts do"
+    assert answers_that_fit(critical, 45, 8) == "150 / 95 / 115"
+    assert answers_that_fit(instructive, 45, 4) == "71 / 51 / 58"
+    assert answers_that_fit(PUBLISHED["interactiveness"], 42, 4) == "59 / 51 / 58"
 
 
 def test_intervals_hold_planted_shares_as_often_as_they_say() -> None:

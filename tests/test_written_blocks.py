@@ -198,7 +198,7 @@ WRITERS = (
     ),
     Writer(
         "research/production/page.py",
-        {"docs/research/production.md#speed": number("MEASURED", "serving", "rows", 0, "proxy_per_s")},
+        {"docs/research/production.md#speed": number("MEASURED", "serving", "rows", 0, "upstream_cpu_ms")},
         "main",
     ),
     Writer(
@@ -291,7 +291,12 @@ WRITERS = (
     Writer("research/stores/bundle.py", {"docs/research/bundled.md#bundled": another_checkpoint}, "write_table"),
     Writer(
         "scripts/mutants_page.py",
-        {"docs/research/mutants.md#mutants": number("MEASURED", "mutants", "training", "killed")},
+        {
+            "docs/research/mutants.md#mutants": number("MEASURED", "mutants", "training", "killed"),
+            "docs/research/mutants.md#mutants-alive": number(
+                "MEASURED", "mutants", "training", "survivors", 0, "mutant", to="a.py: 1 -> 2 | 1"
+            ),
+        },
     ),
     Writer(
         "scripts/stranger.py",

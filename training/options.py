@@ -30,9 +30,9 @@ class RunOptions:
     seed: int = 0
     """Seed of folds and fits."""
     on_step: OnLine = quiet
-    """Is called with what is being done now, in a few words."""
+    """A function that is called with the current step, in a few words."""
     on_line: OnLine = quiet
-    """Is called with each line about the data and about what was found."""
+    """A function that is called with each line about the data and the results."""
     command: str = ""
     """How the training was started, for the checkpoint's record; by default the call in Python."""
 
@@ -69,8 +69,8 @@ class QualityOptions(AnswerOptions):
     raw_graph: bool = False
     """Whether to write `raw.onnx` as well, which takes log-probabilities."""
     new_tasks: bool = False
-    """Whether the predictor is for models and tasks that the runs do not hold: it stays a free number, and has neither
-    base rates nor thresholds, which are these runs' own."""
+    """Whether the predictor is for models and tasks that are not in the runs: it then remains a free number, without
+    base rates and thresholds, which belong to these runs."""
     dask: str | None = None
     """Address of a Dask cluster to fit on."""
 

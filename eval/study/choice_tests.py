@@ -121,7 +121,8 @@ def _drawn_signs(n: int, seed: int) -> Floats:
     """(FLIPS, n) random signs, the same for every pair of one study."""
     drawn = np.random.default_rng(seed).bytes(FLIPS * n // 8 + 1)
     bits = np.unpackbits(np.frombuffer(drawn, np.uint8), count=FLIPS * n)
-    return 2.0 * bits.reshape(FLIPS, n) - 1
+    signs: Floats = bits.reshape(FLIPS, n).astype(np.float64) * 2 - 1
+    return signs
 
 
 def cronbach_alpha(items: Floats, weight: NDArray[Any]) -> Floats:

@@ -49,8 +49,8 @@ def main() -> None:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         with _served() as address:
-            _writing(browser, address, "wide", WIDE)
-            _writing(browser, address, "dark", {**WIDE, "color_scheme": "dark"})
+            _drafting(browser, address)
+            _words_in_the_dark(browser, address)
             _phone(browser, address)
             _arguing(browser, address)
         with _served(study=True) as address:
@@ -58,15 +58,19 @@ def main() -> None:
         browser.close()
 
 
-def _writing(browser: Browser, address: str, name: str, options: dict[str, Any]) -> None:
-    page = _page(browser, address, options)
+def _words_in_the_dark(browser: Browser, address: str) -> None:
+    page = _page(browser, address, {**WIDE, "color_scheme": "dark"})
     _ask(page, "I do not know how to start. Which words do I need about veins?")
-    _keep(page, f"words-{name}")
+    _keep(page, "words-dark")
+
+
+def _drafting(browser: Browser, address: str) -> None:
+    page = _page(browser, address, WIDE)
     page.locator(".draft").fill(TEXT)
     _ask(page, "Here is my first draft. Is it correct?")
     page.locator(".margin summary").first.click()
     page.locator(".score").last.scroll_into_view_if_needed()
-    _keep(page, name)
+    _keep(page, "wide")
 
 
 def _phone(browser: Browser, address: str) -> None:

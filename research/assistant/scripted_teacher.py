@@ -34,8 +34,8 @@ DOUBTED = re.compile(
     r"[^.!?\n]*\b(?:is blue|further from the sun|nearer the sun|always|never)\b[^.!?\n]*[.!?]", re.IGNORECASE
 )
 DOUBT = {
-    "monitor": "is this shown, or only believed? Nothing in the text supports it yet.",
-    "control": "this is a common mistake. Look up what an experiment would show, and say where you read it.",
+    "monitor": "Is this shown, or only believed? Nothing in the text supports it yet.",
+    "control": "This is a common mistake. Look up what an experiment would show, and say where you read it.",
 }
 ATTACKS = {(0, 1), (1, 0), (2, 1), (3, 0), (1, 2)}
 """Of CAELF's first four arguments; the learner's attacks the strict assistant's, which stands against nobody."""
@@ -155,6 +155,15 @@ def _assessed(prompt: str) -> str:
 
 def _responded(prompt: str) -> str:
     topic = _topic(prompt)
+    if not _quoted(prompt, "text"):
+        return (
+            f"A good topic: many people are sure about {topic.lower()}, and not all of them are right.\n\n"
+            "Before you write, put down three things:\n"
+            "1. What you believe, in **one** sentence.\n"
+            "2. What you have seen yourself that speaks for it.\n"
+            "3. What somebody who doubts it would ask you.\n\n"
+            "The words below may help. Which of them would you have to explain to a friend?"
+        )
     return (
         f"You have begun well: your reader knows at once that this is about {topic.lower()}.\n\n"
         "What matters most now:\n"

@@ -1,6 +1,6 @@
 """Measures the study's analysis on simulated readers, and writes docs/study.md from what is recorded.
 
-python -m research.assistant.study_page measure    # docs/measured/study.json, about two minutes on one core
+python -m research.assistant.study_page measure    # docs/measured/study.json, a minute or two; goes on where it stopped
 python -m research.assistant.study_page write      # the page's blocks
 """
 
@@ -35,6 +35,8 @@ CONDITIONS = ("metacrit", "multi", "single")
 PLANTED = {"metacrit": 0.5, "multi": 0.2, "single": 0.3}
 EQUAL = dict.fromkeys(CONDITIONS, 1 / 3)
 STUDIES, RESAMPLES = 400, 400
+ALIKE = 0.2
+"""How much one person's answers are taken to resemble each other, for the people needed."""
 PUBLISHED = {
     "critical_thinking": (41.7, 26.4, 31.9),
     "instructiveness": (39.4, 28.3, 32.2),
@@ -53,16 +55,22 @@ def main() -> None:
 
 @main.command()
 def measure() -> None:
-    """Simulate studies and record what the analysis says of them."""
-    rows = [_studies(n, alike) for n, alike in product((12, 48), (0.0, 0.2, 0.5))]
-    needed = {
-        aspect: participants_needed(
-            [share / sum(shares) for share in shares], questions=len(questions_of(aspect)), likeness=0.2
-        ).participants
-        for aspect, shares in PUBLISHED.items()
-    }
-    found = {"studies": STUDIES, "rows": rows, "participants": needed}
-    MEASURED.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    """Simulate studies and record what the analysis says of them; what is recorded already is not measured again."""
+    found: dict[str, Any] = {"studies": STUDIES, "rows": [], "participants": {}}
+    if MEASURED.exists():
+        found = json.loads(MEASURED.read_text(encoding="utf-8"))
+    there = {(row["readers"], row["likeness"]) for row in found["rows"]}
+    for readers, alike in product((12, 48), (0.0, 0.2, 0.5)):
+        if (readers, alike) not in there:
+            found["rows"].append(_studies(readers, alike))
+            MEASURED.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    for aspect, shares in PUBLISHED.items():
+        if aspect not in found["participants"]:
+            planted = [share / sum(shares) for share in shares]
+            asked = len(questions_of(aspect))
+            needed = participants_needed(planted, questions=asked, likeness=ALIKE, studies=STUDIES)
+            found["participants"][aspect] = needed.participants
+            MEASURED.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 @main.command(name="write")
@@ -75,14 +83,15 @@ def write_page() -> None:
         [str(row["readers"]), str(row["likeness"]), *(f"{100 * row[name]:.1f} %" for name in NAMES)]
         for row in found["rows"]
     ]
-    write(PAGE, "study-simulated", markdown(head, rows))
+    write(PAGE, "study-simulated", [*markdown(head, rows), ""])
     table = []
     for aspect, shares in PUBLISHED.items():
         fits = [f"{n} people: {answers_that_fit(shares, n, len(questions_of(aspect)))}" for n in PEOPLE]
         needs = found["participants"][aspect]
         printed = " / ".join(f"{share} %" for share in shares)
         table.append([ASPECTS[aspect], printed, "; ".join(fits), str(needs or "more than 2,000")])
-    write(PAGE, "study-paper", markdown(["aspect", "printed shares", "do they fit?", "people needed"], table))
+    head = ["aspect", "printed shares", "do they fit?", "people needed"]
+    write(PAGE, "study-paper", [*markdown(head, table), ""])
 
 
 NAMES = ("share_held", "difference_held", "friedman", "pairs", "chi_square", "corrected")

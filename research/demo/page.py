@@ -67,7 +67,7 @@ def answer(tables: Tables) -> str:
         f"Of the learned methods, {' and '.join(f'*{name}*' for name in beaten) or 'none'} "
         f"beat{'s' if len(beaten) < 2 else ''} every control"
         + "".join(f", with {auroc[name]}" for name in beaten[:1])
-        + f". That is not shown of {'; '.join(f'*{name}*' for name in others)}: a free number may do as well."
+        + f". This is not shown for {'; '.join(f'*{name}*' for name in others)}: a free number may do as well."
     )
 
 

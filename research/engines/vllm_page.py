@@ -15,14 +15,16 @@ MEASURED, DOCS = ROOT / "docs" / "measured", ROOT / "docs"
 
 def server_lines(found: dict[str, Any]) -> list[str]:
     """The block on the middleware."""
-    rows = [[kind, f"{rate:.0f}"] for kind, rate in found["median"].items()]
+    rows = [[kind, f"{rate:.1f}"] for kind, rate in found["median"].items()]
     over, same = found["middleware over plain"], found["middleware over the same numbers"]
     return [
         *markdown(["server", "tokens/s, median"], rows),
         "",
-        f"Asked in turn, the server with the middleware gave {over:.0%} of the plain one's tokens a second, and {same:.0%} of those of one",
-        f"that is asked for the same log-probabilities. The scores of {found['answers']} answers differ from those of the plain server's",
-        f"log-probabilities by at most {found['largest difference of a score']:.3f} (other batches round otherwise).",
+        "Two servers on a machine that others kept busy, asked in turn, so that only the ratios mean something:",
+        f"with the middleware {over:.0%} of the plain server's tokens a second, and {same:.0%} of one's that is",
+        f"asked for the same log-probabilities. The scores of {found['answers']} answers",
+        "differ from those of the plain server's",
+        f"log-probabilities by at most {found['largest difference of a score']:.3f}: other batches round otherwise.",
         "",
     ]
 
@@ -30,8 +32,10 @@ def server_lines(found: dict[str, Any]) -> list[str]:
 def states_lines(found: dict[str, Any]) -> list[str]:
     """The block on hidden states."""
     return [
-        f"On {found['calls']} calls of SmolLM2-135M the cosine with our replay by transformers is at least {found['least']:.4f} in the mean of any of",
-        f"the {found['layers']} layers; one layer off it is at most {found['layer_off']:.3f}, and one token off at most {found['token_off']:.3f}.",
+        f"On {found['calls']} calls of SmolLM2-135M ({found['tokens']} tokens) the cosine with our replay by",
+        f"transformers, in the mean over tokens, is at least {found['least']:.4f} in each of the {found['layers']}",
+        f"layers. One layer off it is at most {found['layer_off']:.3f}, and one token off at",
+        f"most {found['token_off']:.3f}.",
         "",
     ]
 
@@ -44,11 +48,13 @@ def machines_lines(found: dict[str, Any]) -> list[str]:
         hours = answers * found["tokens_per_call"] / rate / 3600
         rows.append([f"{answers:,}", f"{hours:,.1f}", f"{hours / 8 + found['start_s'] / 3600:,.1f}"])
     return [
-        f"Measured: SmolLM2-135M on one thread of a busy machine, {found['tokens_per_call']:.0f} tokens a call, {rate:.0f} tokens/s; starting Ray",
-        f"and loading the model in a worker took {found['start_s']:.0f} s. Extrapolated, not measured: work divides evenly by eight workers of the",
-        "same speed, and the shared folder keeps up (0.1 MB a call for all layers at four positions).",
+        f"Measured: SmolLM2-135M, all layers, {found['calls']} calls of {found['tokens_per_call']:.0f} tokens:",
+        f"{rate:.0f} tokens a second of one processor core, {found['start_s']:.0f} s to load a worker,",
+        f"{found['bytes_per_call'] / 1e6:.2f} MB of states a call.",
+        "Extrapolated, not measured: a core to itself, work that",
+        "divides evenly by eight such workers, and a shared folder that keeps up.",
         "",
-        *markdown(["calls", "hours, one process", "hours, eight workers"], rows),
+        *markdown(["calls", "hours, one core", "hours, eight workers"], rows),
         "",
     ]
 

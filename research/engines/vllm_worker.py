@@ -1,4 +1,4 @@
-"""What is run inside vLLM's own environment, by `research.engines.vllm_real` and the slow tests: one part a process.
+"""What is run inside vLLM's own environment, by `research.engines.vllm_states` and the slow tests: one part a process.
 
 PYTHON -m research.engines.vllm_worker answers|gate|states OUT
 """
@@ -123,7 +123,10 @@ def states(out: Path) -> None:
     readings = [replay.reading(call, "") for call in STATES]
     read = replay.read(readings)
     said = replay.said([(reading.prompt, reading.answer) for reading in readings])
-    kept = {f"states{i}": one.tokens for i, one in enumerate(read)} | {f"said{i}": one for i, one in enumerate(said)}
+    whole = engine.states([reading.prompt + reading.answer for reading in readings])
+    kept: dict[str, Any] = {f"all{i}": one for i, one in enumerate(whole)}
+    kept |= {f"ids{i}": np.array(reading.prompt + reading.answer) for i, reading in enumerate(readings)}
+    kept |= {f"states{i}": one.tokens for i, one in enumerate(read)} | {f"said{i}": one for i, one in enumerate(said)}
     np.savez(out, **kept, **{f"hidden{i}": one.hidden.values for i, one in enumerate(read)})
 
 

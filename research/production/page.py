@@ -14,6 +14,7 @@ from research.blocks import markdown, write
 ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "research" / "production.md"
 MEASURED = ROOT / "docs" / "measured"
+FRONTS = {"upstream": "the upstream itself", "metaprobe": "`metaprobe serve`", "litellm": "LiteLLM's proxy"}
 
 
 def main() -> None:
@@ -49,24 +50,29 @@ def prediction(found: dict[str, Any]) -> list[str]:
 
 
 def serving(found: dict[str, Any]) -> list[str]:
-    """What the proxy adds to an upstream that answers at once."""
+    """What a proxy costs, beside an upstream that answers at once."""
     rows = [
         [
             "yes" if row["stream"] else "no",
             str(row["connections"]),
-            f"{row['direct_per_s']:.0f}",
-            f"{row['proxy_per_s']:.0f}",
-            f"{row['added_p50_ms']:.1f}",
-            f"{row['added_p99_ms']:.1f}",
+            FRONTS.get(row["front"], row["front"]),
+            f"{cpu:.2f}",
+            f"{1e3 / cpu:,.0f}",
+            f"{row['per_s']:.0f}",
+            f"{row['p50_ms']:.1f}",
         ]
         for row in found["rows"]
+        for cpu in [row["upstream_cpu_ms"] if row["front"] == "upstream" else row["cpu_ms"]]
     ]
+    heads = ["streamed", "connections", "what is asked", "CPU, ms a request", "one core carries, a second"]
     return [
-        f"The proxy beside the same scripted upstream asked directly, on loopback: {found['tokens']} tokens an answer, "
-        f"client, upstream and proxy on the same {found['cores']} cores, {found['rows'][0]['requests']} requests each, "
-        f"{found['lost']} lost. At many connections the cores are full, and what is added is mostly waiting.",
+        "What a proxy costs, in processor time a request, beside the same scripted upstream asked directly: "
+        f"{found['tokens']} tokens an answer, an event a token, over loopback, {found['rows'][0]['requests']} requests "
+        f"each, {found['lost']} lost. The upstream sends bytes that were made beforehand; an engine's own server makes "
+        f"them, and costs more. All share {found['cores']} cores (load {found['load']}), so the "
+        "last two columns say who waited; what one core carries is the reciprocal of the processor time.",
         "",
-        *markdown(["streamed", "connections", "direct/s", "through it/s", "added p50, ms", "added p99, ms"], rows),
+        *markdown([*heads, "here, a second", "p50 here, ms"], rows),
     ]
 
 

@@ -95,7 +95,9 @@ PRICES = "recorded/prices.json"
 AGENTS = {"alpha": "smollm2-135m", "beta": "qwen-coder-0.5b", "gamma": "qwen-coder-1.5b"}
 """Agent of the recorded MetaCogAgent runs -> its model."""
 
-LAYERS_OF_BLENDS = {"smollm2-135m": "every:3", "qwen-coder-0.5b": "every:4"}
+LAYERS_OF_BLENDS = {"smollm2-135m": "every:3", "qwen-coder-0.5b": "16"}
+"""Of the 0.5B coder the layer that all eight parts chose among every fourth, each without its own tasks
+(docs/research/travel.md), so that its figures are those of the choice."""
 
 COMMANDS = {
     "quality": f"train quality {ANSWERS} {SHORT} {FAMILIES} --target correct --new-tasks --raw-graph",
@@ -108,8 +110,8 @@ COMMANDS = {
         for name, when in (("difficulty", "before"), ("confidence", "after"))
     },
     **{
-        f"{model}-blend": f"train blend {STATES / 'breadth' / model}"
-        for model in LAYERS_OF_BLENDS  # of the 1.5B coder too few tasks are recorded
+        f"{model}-blend": f"train blend {STATES / 'breadth' / model} --layers {layers}"
+        for model, layers in LAYERS_OF_BLENDS.items()  # of the 1.5B coder too few tasks are recorded
     },
 }
 """Name -> what makes it, run at the repository's root."""

@@ -1,6 +1,7 @@
 """One turn of the assistant on the page: the models are asked, and the page hears what is going on."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -11,10 +12,11 @@ from metaprobe.pipelines.session import Models, Session, Setup
 from metaprobe.pipelines.writing_assistant.assistant import reply
 from metaprobe.pipelines.writing_assistant.contract import Turn, item_of_turn
 from metaprobe.records.errors import MissingExtra, RecordError
-from metaprobe.records.types import Call, Run
+from metaprobe.records.types import Call, Item, Run
 from metaprobe.serving.assistant.jobs import Job
 from metaprobe.serving.assistant.sessions import Sessions, shown_turn
 
+LOG = logging.getLogger(__name__)
 SYSTEM_NAME = "writing-assistant"
 OnStage = Callable[[str], None]
 OnRun = Callable[[Run], None]
@@ -96,13 +98,10 @@ class Answering:
             self._keep(job, session_id, number, state=state, calls=len(calls), tokens=tokens, **found)
 
         try:
-            answer, run = await self._answer(
-                replace(self._setup, models=models),
-                self._sessions.ask(session_id, number),
-                kept.condition,
-                job,
-                on_text,
-            )
+            turn = self._sessions.ask(session_id, number)
+            # All turns of one text are one group: what is learned from some must not be tested on the others.
+            item = item_of_turn(turn, job.name, group=session_id)
+            answer, run = await self._answer(replace(self._setup, models=models), turn, item, kept.condition, on_text)
         except asyncio.CancelledError:
             end("stopped", text="".join(pieces))
             raise
@@ -115,13 +114,15 @@ class Answering:
             with suppress(RecordError):  # a full disk, which the next line tells
                 self._sessions.set_found(session_id, answer["profile"])
             end("done", text=answer["text"], reply=answer)
-            self._on_run(run)
+            try:
+                self._on_run(run)
+            except RecordError:  # the learner has the answer; the store is for whoever trains on it later
+                LOG.exception("the calls of %s could not be kept", job.name)
 
     async def _answer(
-        self, setup: Setup, turn: Turn, condition: str, job: Job, on_text: Callable[[str], None]
+        self, setup: Setup, turn: Turn, item: Item, condition: str, on_text: Callable[[str], None]
     ) -> tuple[dict[str, Any], Run]:
-        name = job.name
-        session = Session(setup, item_of_turn(turn, name), system=SYSTEM_NAME, variant=condition, run_id=name)
+        session = Session(setup, item, system=SYSTEM_NAME, variant=condition, run_id=item.id)
         answer = await reply(session, turn, condition, on_text=on_text)
         return asdict(answer), session.run(answer.text)
 

@@ -21,7 +21,7 @@ GRACE_S = 3
 def check_extras() -> None:
     """Raises `MissingExtra` where the page cannot be served, before a model is loaded."""
     for module in NEEDED:
-        require(module, "serve")
+        require(module, "assistant" if module == "fastapi" else "serve")
 
 
 def listener_of(settings: AssistSettings) -> socket.socket:

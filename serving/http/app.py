@@ -1,22 +1,22 @@
 """The application: `/v1/score`, `/v1/chat/completions`, `/metrics`, `/healthz`."""
 
+from functools import partial
 from typing import TYPE_CHECKING
 
-from metaprobe.probes.contract import OnMismatch
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.extras import require
 from metaprobe.serving.gating import Gates
 from metaprobe.serving.http.settings import Settings
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI
+    from starlette.applications import Starlette
 
-NEEDED = ("fastapi", "httpx", "prometheus_client", "msgspec")
+NEEDED = ("starlette", "aiohttp", "prometheus_client", "msgspec")
 
 
 def create_app(
     settings: Settings, *, predictor: QualityPredictor | None = None, gates: Gates | None = None
-) -> "FastAPI":
+) -> "Starlette":
     """The server as an ASGI application. `predictor` and `gates`: in place of those the settings name.
 
     Raises a `CheckpointError` for a checkpoint that does not verify, `SettingsError` where keys are missing, and
@@ -25,12 +25,16 @@ def create_app(
     for module in NEEDED:
         require(module, "serve")
     from metaprobe.serving.http.endpoints import application
+    from metaprobe.serving.http.judges import Judges, Seat, load_judges, on_mismatch_of
+    from metaprobe.serving.http.metrics import Metrics
+    from metaprobe.serving.http.scorer import Scorer
 
-    settings.api_keys()  # the guard is built at the first request, which is too late to say that there are none
-    # As a warning it would put names that callers choose into the log, and Python would remember each of them for ever.
-    on_mismatch: OnMismatch = "note" if settings.on_mismatch == "warn" else settings.on_mismatch
+    metrics = Metrics()
     if predictor is None:
-        predictor = QualityPredictor.load(settings.checkpoint, sha256=settings.sha256, on_mismatch=on_mismatch)
+        load = partial(load_judges, settings, metrics)
+    else:
+        scorer = Scorer(predictor, metrics, max_tokens=settings.max_scored_tokens)
+        load = partial(Judges, {"": Seat(scorer)})
     if gates is None and settings.gate is not None:
         from metaprobe.routing.gate import StreamingGate
 
@@ -39,6 +43,6 @@ def create_app(
             stop=settings.gate_stop,
             escalate=settings.gate_escalate,
             sha256=settings.gate_sha256,
-            on_mismatch=on_mismatch,
+            on_mismatch=on_mismatch_of(settings),
         )
-    return application(settings, predictor, gates)
+    return application(settings, metrics, load, gates)

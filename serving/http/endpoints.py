@@ -2,95 +2,91 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
 import msgspec
-from fastapi import FastAPI
 from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from metaprobe.monitoring.log import ScoreLog
 from metaprobe.monitoring.tables import LogError
-from metaprobe.probes.quality import QualityPredictor
+from metaprobe.serving.dashboard.routes import dashboard_routes
 from metaprobe.serving.gating import Gates
 from metaprobe.serving.http.aside import aside
 from metaprobe.serving.http.connection import read_json_body
 from metaprobe.serving.http.feedback import take_feedback
-from metaprobe.serving.http.guard import Guard
+from metaprobe.serving.http.forward import FORWARDED, Forwarder
+from metaprobe.serving.http.guard import Guard, request_id
+from metaprobe.serving.http.judges import Judges, Office
+from metaprobe.serving.http.keys import Keys
 from metaprobe.serving.http.metrics import Metrics
+from metaprobe.serving.http.openapi import openapi
 from metaprobe.serving.http.proxy import Proxy
 from metaprobe.serving.http.refusal import Refusal
+from metaprobe.serving.http.reload import Reloader
 from metaprobe.serving.http.request_log import ServerLog
-from metaprobe.serving.http.scorer import Allowance, Scorer
+from metaprobe.serving.http.scorer import Allowance
 from metaprobe.serving.http.seldom import say_out_of_files_once
 from metaprobe.serving.http.settings import Settings
-from metaprobe.serving.http.wire import batch
+from metaprobe.serving.http.upstream import UpstreamClient
+from metaprobe.serving.http.wire import batch, model_of
 
 THERE = (
-    "POST /v1/score, POST /v1/chat/completions, POST /v1/feedback, GET /v1/models, GET /v1/models/MODEL, GET /metrics, "
-    "GET /healthz"
+    "POST /v1/score, POST /v1/chat/completions, POST /v1/completions, POST /v1/responses, POST /v1/embeddings,"
+    " POST /v1/feedback, GET /v1/models, GET /v1/models/MODEL, GET /metrics, GET /openapi.json, GET /healthz,"
+    " GET /livez, GET /readyz, GET /dashboard"
 )
+
 logger = logging.getLogger(__name__)
 
 PRUNE_EVERY_S = 3600.0
 
 
-def application(settings: Settings, predictor: QualityPredictor, gates: Gates | None) -> FastAPI:
-    """The application with everything it needs; see `metaprobe.serving.http.app.create_app`."""
-    metrics = Metrics()
-    scorer = Scorer(predictor, metrics, max_tokens=settings.max_scored_tokens)
+def application(
+    settings: Settings, metrics: Metrics, load: Callable[[], Judges], gates: Gates | None = None
+) -> Starlette:
+    """The application with everything it needs; see `metaprobe.serving.http.app.create_app`. `load` gives the judges,
+    and is called again for every reload."""
+    keys, office = Keys.of(settings), Office(load())
+    reloader = Reloader(office, load, settings.pins, metrics)
+    client = UpstreamClient(settings, keys)
     log = ServerLog(ScoreLog.open(settings.log), settings, metrics) if settings.log else None
-    proxy = Proxy(settings, scorer, gates, metrics, log) if settings.upstream else None
+    proxy = Proxy(settings, office, gates, client, metrics, log)
+    forward = Forwarder(settings, office, client, metrics, log)
 
     @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
         say_out_of_files_once(asyncio.get_running_loop())
         pruning = asyncio.ensure_future(_prune(log.log, settings.log_days)) if log and settings.log_days else None
-        yield
-        if proxy is not None:
-            await proxy.close()
+        async with reloader.watching():
+            yield
+        await client.close()
         if pruning is not None:
             pruning.cancel()
         if log is not None:
             await asyncio.to_thread(log.log.close)
 
-    app = FastAPI(title="metaprobe", lifespan=lifespan, openapi_url=None)
-    app.add_middleware(Guard, settings=settings, metrics=metrics)
+    def to_upstream(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+        async def answered(request: Request) -> Response:
+            if not settings.upstream:
+                raise Refusal(404, "no_upstream", "this server has no upstream; it was started for scoring only")
+            return await answer(request)
 
-    _explain_errors(app, metrics)
+        return answered
 
-    def asked_upstream() -> Proxy:
-        if proxy is None:
-            raise Refusal(404, "no_upstream", "this server has no upstream; it was started for scoring only")
-        return proxy
-
-    @app.post("/v1/score")
     async def score(request: Request) -> Response:
         """The verdict on one response (422 where it cannot be scored), or on each of `{"responses": [...]}`."""
         body = await read_json_body(request, settings)
-        return _json(await _verdicts(body, scorer.of(log.request(request) if log else None), settings))
+        return _json(await _verdicts(body, office.now, request, settings, log))
 
-    @app.post("/v1/chat/completions")
-    async def chat(request: Request) -> Response:
-        """The upstream's answer, with its verdict."""
-        return await asked_upstream()(request)
-
-    @app.get("/v1/models")
-    async def models(request: Request) -> Response:
-        """The upstream's models, as it lists them."""
-        return await asked_upstream().models(request)
-
-    @app.get("/v1/models/{model:path}")
-    async def model(request: Request) -> Response:
-        """What the upstream says of one model."""
-        return await asked_upstream().models(request)
-
-    @app.post("/v1/feedback")
     async def feedback(request: Request) -> Response:
         """Stores a label for an answer, or several."""
         if log is None:
@@ -98,17 +94,52 @@ def application(settings: Settings, predictor: QualityPredictor, gates: Gates | 
         body = await read_json_body(request, settings)
         return _json(await take_feedback(body, log.log, most=settings.max_batch))
 
-    @app.get("/metrics")
-    async def counts() -> Response:
+    async def counts(_: Request) -> Response:
         """Counts and times, for Prometheus."""
         return Response(metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
 
-    @app.api_route("/healthz", methods=["GET", "HEAD"])
-    async def health() -> Response:
-        """That it is ready, and with which checkpoint."""
-        return _json({"status": "ok", "checkpoint": scorer.digest, "upstream": proxy is not None})
+    async def described(_: Request) -> Response:
+        """What there is, as OpenAPI."""
+        return _json(openapi())
 
-    return app
+    async def health(_: Request) -> Response:
+        """That it is ready, and with which checkpoint."""
+        judges = office.now
+        said = {"status": "ok", "checkpoint": judges.default.digest, "upstream": bool(settings.upstream)}
+        if not judges.only:
+            said["checkpoints"] = {name: digest for name, digest in judges.digests().items() if name}
+        return _json(said | ({"reload_refused": True} if reloader.refused else {}))
+
+    async def alive(_: Request) -> Response:
+        """That the process answers."""
+        return _json({"status": "ok"})
+
+    return Starlette(
+        routes=[
+            Route("/v1/score", score, methods=["POST"]),
+            Route("/v1/chat/completions", to_upstream(proxy), methods=["POST"]),
+            *(Route(f"/v1{path}", to_upstream(forward), methods=["POST"]) for path in FORWARDED),
+            Route("/v1/feedback", feedback, methods=["POST"]),
+            Route("/v1/models", to_upstream(proxy.models)),
+            Route("/v1/models/{model:path}", to_upstream(proxy.models)),
+            Route("/metrics", counts),
+            Route("/openapi.json", described),
+            *dashboard_routes(log.log if log else None),
+            Route("/healthz", health),
+            Route("/readyz", health),
+            Route("/livez", alive),
+        ],
+        middleware=[Middleware(Guard, settings=settings, keys=keys, metrics=metrics)],
+        exception_handlers={HTTPException: _unknown},
+        lifespan=lifespan,
+    )
+
+
+async def _unknown(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    code = {404: "unknown_endpoint", 405: "wrong_method"}.get(error.status_code, "refused")
+    message = f"there is no {request.method} at this address; there are {THERE}"
+    return Refusal(error.status_code, code, message, error.headers).response()
 
 
 async def _prune(log: ScoreLog, days: float) -> None:
@@ -121,24 +152,20 @@ async def _prune(log: ScoreLog, days: float) -> None:
         await asyncio.sleep(PRUNE_EVERY_S)
 
 
-def _explain_errors(app: FastAPI, metrics: Metrics) -> None:
-    @app.exception_handler(Refusal)
-    async def refused(_: Request, refusal: Refusal) -> Response:
-        metrics.errors.labels(refusal.code).inc()
-        return refusal.response()
+async def _verdicts(
+    body: bytes, judges: Judges, request: Request, settings: Settings, log: ServerLog | None
+) -> dict[str, Any]:
+    logged = log.request(request) if log else None
 
-    @app.exception_handler(HTTPException)
-    async def unknown(request: Request, error: HTTPException) -> Response:
-        code = {404: "unknown_endpoint", 405: "wrong_method"}.get(error.status_code, "refused")
-        message = f"there is no {request.method} at this address; there are {THERE}"
-        return Refusal(error.status_code, code, message, error.headers).response()
+    def verdict_on(response: bytes) -> dict[str, Any]:
+        named = request.query_params.get("model", "")
+        model = named if named or judges.only else model_of(response)
+        return judges.pick(model, request_id(request)).of(logged).verdict(response, allowance)
 
-
-async def _verdicts(body: bytes, scorer: Scorer, settings: Settings) -> dict[str, Any]:
     responses = await aside(len(body), lambda: batch(body))
-    allowance = scorer.allowance()
+    allowance = Allowance(settings.max_scored_tokens)
     if responses is None:
-        verdict = await aside(len(body), lambda: scorer.verdict(body, allowance))
+        verdict = await aside(len(body), partial(verdict_on, body))
         _check_tokens(allowance)
         if verdict["score"] is None and not verdict["heads"]:
             raise Refusal(422, "unscorable", verdict["reason"])
@@ -151,7 +178,7 @@ async def _verdicts(body: bytes, scorer: Scorer, settings: Settings) -> dict[str
         )
     verdicts = []
     for response in responses:
-        verdicts.append(await aside(len(response), partial(scorer.verdict, response, allowance)))
+        verdicts.append(await aside(len(response), partial(verdict_on, response)))
         _check_tokens(allowance)
         await asyncio.sleep(0)  # others have their turn between two responses of a large batch
     return {"verdicts": verdicts}

@@ -1,29 +1,41 @@
 """The door: who may come in, how many at once, and what is noted of a visit. Plain ASGI, around the application."""
 
-import hashlib
-import hmac
 import logging
 import re
 import time
 import uuid
+from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from metaprobe.serving.http.headers import KEY_HEADER, REQUEST_ID
+from metaprobe.serving.http.json_log import FIELDS
+from metaprobe.serving.http.keys import ANYONE, Caller, KeyLimits, Keys
 from metaprobe.serving.http.metrics import Metrics
 from metaprobe.serving.http.refusal import Refusal
 from metaprobe.serving.http.request_log import SCOPE_ID
 from metaprobe.serving.http.scorer import log_unexpected
 from metaprobe.serving.http.settings import Settings, is_loopback
+from metaprobe.serving.http.tracing import NoSpans, Spans, Trace
 
 logger = logging.getLogger(__name__)
 
-ENDPOINTS = ("/v1/score", "/v1/chat/completions", "/v1/models", "/v1/feedback", "/metrics", "/healthz")
-OPEN = "/healthz"
-"""The one address that needs no key."""
+ENDPOINTS = (
+    *(f"/v1/{name}" for name in "score chat/completions completions responses embeddings models feedback".split()),
+    *(f"/{name}" for name in "metrics healthz livez readyz openapi.json".split()),
+    *("/dashboard", "/dashboard/data", "/dashboard/queue"),
+)
+OPEN = ("/healthz", "/livez", "/readyz", "/dashboard")
+"""The addresses that need no key; the dashboard is a page without anything of ours, which asks for one."""
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+
+
+def request_id(request: Request) -> str:
+    """The request's id, which its caller chose or the guard made; empty where it came past the guard."""
+    return str(request.scope.get(SCOPE_ID, ""))
 
 
 class Guard:
@@ -32,25 +44,33 @@ class Guard:
     What is logged is the id, the address (one of ours, never what a caller wrote), the status and the time.
     """
 
-    def __init__(self, app: ASGIApp, *, settings: Settings, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, *, settings: Settings, keys: Keys, metrics: Metrics) -> None:
         self._app = app
         self._settings = settings
         self._metrics = metrics
-        self._keys = tuple(hashlib.sha256(key.encode()).digest() for key in settings.api_keys())
+        self._keys = keys
+        self._limits = KeyLimits()
         self._in_flight = 0
+        self._spans = Spans() if settings.otel else NoSpans()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        started, status = time.perf_counter(), 0
         headers = Headers(scope=scope)
         given = headers.get("x-request-id", "")
         identity = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
-        scope = {**scope, SCOPE_ID: identity}
-        if not given:  # the upstream is to log the same one
-            scope = {**scope, "headers": [*scope["headers"], (b"x-request-id", identity.encode())]}
         endpoint = _endpoint(scope["path"])
+        with self._spans.span(endpoint, headers.get("traceparent", "")) as (trace, known):
+            # The upstream is to log the same id and trace.
+            passed = [pair for pair in scope["headers"] if pair[0] not in (b"traceparent", b"x-request-id")]
+            named = ((b"x-request-id", given or identity), (b"traceparent", trace.traceparent))
+            passed += [(name, value.encode("latin-1")) for name, value in named]
+            await self._answer({**scope, "headers": passed, SCOPE_ID: identity}, receive, send, trace, known)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, trace: Trace, known: dict[str, Any]) -> None:
+        started, status, caller = time.perf_counter(), 0, None
+        headers, identity, endpoint = Headers(scope=scope), scope[SCOPE_ID], _endpoint(scope["path"])
 
         async def marked(message: Message) -> None:
             nonlocal status
@@ -65,7 +85,10 @@ class Guard:
         self._in_flight += bounded
         try:
             try:
-                self._check(headers, endpoint, bounded)
+                asking = self._check(headers, endpoint, bounded)
+                if bounded:
+                    self._limits.enter(asking)
+                    caller = asking
                 await self._app(scope, receive, marked)
             except Refusal as refusal:
                 self._metrics.errors.labels(refusal.code).inc()
@@ -81,10 +104,18 @@ class Guard:
             )
         finally:
             self._in_flight -= bounded
+            if caller is not None:
+                self._limits.leave(caller)
+                self._metrics.key_requests.labels(caller.name, str(status or 499)).inc()
             self._metrics.requests.labels(endpoint, str(status or 499)).inc()
-            logger.info("%s %s %d %.1f ms", identity, endpoint, status or 499, 1e3 * (time.perf_counter() - started))
+            known["http.response.status_code"] = status or 499
+            took = 1e3 * (time.perf_counter() - started)
+            told = {"request_id": identity, "endpoint": endpoint, "status": status or 499, "ms": round(took, 1)}
+            told |= {"key": caller.name if caller else "", "trace_id": trace.trace_id, "span_id": trace.span_id}
+            logger.info("%s %s %d %.1f ms", identity, endpoint, status or 499, took, extra={FIELDS: told})
 
-    def _check(self, headers: Headers, endpoint: str, bounded: bool) -> None:
+    def _check(self, headers: Headers, endpoint: str, bounded: bool) -> Caller:
+        """Who asks. Raises `Refusal` where he may not."""
         settings = self._settings
         if "content-length" in headers and "transfer-encoding" in headers:
             # Whoever stands in front may have taken the other one for the body's end, and the rest for a new request.
@@ -93,7 +124,8 @@ class Guard:
         if not settings.auth and not is_loopback(_host_name(headers.get("host", ""))):
             # A name that someone else made point here would let a page in this machine's browser use the server.
             raise Refusal(403, "bad_host", "without keys, only requests to localhost are answered")
-        if settings.auth and endpoint != OPEN and not self._known(headers):
+        caller = ANYONE if not settings.auth or endpoint in OPEN else self._caller(headers)
+        if caller is None:
             raise Refusal(
                 401,
                 "invalid_api_key",
@@ -107,18 +139,15 @@ class Guard:
                 f"{settings.max_concurrency} requests are in flight; try again in {settings.retry_after_s} s",
                 {"retry-after": str(settings.retry_after_s)},
             )
+        return caller
 
-    def _known(self, headers: Headers) -> bool:
+    def _caller(self, headers: Headers) -> Caller | None:
         key = headers.get(KEY_HEADER)
         if key is None:
             scheme, _, key = headers.get("authorization", "").partition(" ")
             if scheme.lower() != "bearer":
-                return False
-        digest = hashlib.sha256(key.strip().encode()).digest()
-        found = False
-        for known in self._keys:  # all of them, always: the time must not reveal which one it was
-            found |= hmac.compare_digest(digest, known)
-        return found
+                return None
+        return self._keys.caller(key)
 
 
 class _Broken(Exception):

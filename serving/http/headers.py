@@ -1,6 +1,6 @@
 """Which headers pass the proxy; all others stay where they are."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 KEY_HEADER = "x-metaprobe-key"
 """A caller's key for this server, where `Authorization` is meant for the upstream."""
@@ -17,7 +17,7 @@ _DOWN_PREFIXES = ("openai-", "x-ratelimit-")
 
 
 def to_upstream(
-    given: Mapping[str, str], *, upstream_key: str, own_keys: Collection[str], more: Iterable[str] = ()
+    given: Mapping[str, str], *, upstream_key: str, own_keys: Container[str], more: Iterable[str] = ()
 ) -> dict[str, str]:
     """Headers of the request to the upstream.
 

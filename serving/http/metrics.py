@@ -1,4 +1,4 @@
-"""What is counted. Numbers only: no text, no model name, nothing that a caller chose."""
+"""What is counted. Numbers only: no text, nothing that a caller chose. Names are those that the server was given."""
 
 import os
 
@@ -17,6 +17,9 @@ class Metrics:
     def __init__(self) -> None:
         self._registry = known = CollectorRegistry()
         self.requests = Counter("metaprobe_requests", "Requests answered.", ["endpoint", "status"], registry=known)
+        self.key_requests = Counter(
+            "metaprobe_key_requests", "Requests answered, by the name of the key.", ["key", "status"], registry=known
+        )
         self.errors = Counter("metaprobe_errors", "What went wrong, by code.", ["code"], registry=known)
         self.upstream_seconds = Histogram(
             "metaprobe_upstream_seconds", "From asking the upstream to its last byte.", registry=known, buckets=_SECONDS
@@ -32,6 +35,14 @@ class Metrics:
         )
         self.flagged = Counter("metaprobe_flagged", "Answers whose score lay below the threshold.", registry=known)
         self.abstained = Counter("metaprobe_abstained", "Answers without a score.", registry=known)
+        self.verdicts = Counter("metaprobe_verdicts", "Verdicts, by who gave them.", ["role"], registry=known)
+        self.shadow_difference = Histogram(
+            "metaprobe_shadow_difference",
+            "How far the scores of a checkpoint and of that in its shadow are apart.",
+            registry=known,
+            buckets=(0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1),
+        )
+        self.reloads = Counter("metaprobe_reloads", "Reloads of the checkpoints.", ["outcome"], registry=known)
         self.log_dropped = Counter(
             "metaprobe_log_dropped", "Verdicts that the score log could not take.", registry=known
         )

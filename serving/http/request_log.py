@@ -43,7 +43,7 @@ class ServerLog:
             self,
             request_id=str(request.scope.get(SCOPE_ID, "")),
             tags=read_tags(given),
-            model="" if question is None else _text(question.fields.get("model")),
+            model="" if question is None else question.model,
             question=_asked(question) if self.settings.log_texts else None,
         )
 
@@ -61,6 +61,7 @@ class RequestLog:
         self._question = question
         self._started = time.perf_counter()
         self._answers = 0
+        self._last = request_id
 
     def add(self, shown: dict[str, Any], answer: ParsedResponse | None, gate: Mapping[str, Any] | None = None) -> None:
         """Logs a verdict, and puts the id under which it is logged into it.
@@ -70,7 +71,22 @@ class RequestLog:
         """
         identity = f"{self._request_id}:{self._answers}" if self._answers else self._request_id
         self._answers += 1
-        shown["request_id"] = identity
+        self._last = shown["request_id"] = identity
+        self._write(identity, shown, answer, gate)
+
+    def add_shadow(self, shown: Mapping[str, Any], answer: ParsedResponse) -> None:
+        """Logs what a checkpoint in the shadow says of the answer that was added last."""
+        self._write(f"{self._last}:shadow", shown, answer, None, shadow_of=self._last)
+
+    def _write(
+        self,
+        identity: str,
+        shown: Mapping[str, Any],
+        answer: ParsedResponse | None,
+        gate: Mapping[str, Any] | None,
+        *,
+        shadow_of: str = "",
+    ) -> None:
         tokens = len(answer.logprobs) if answer else gate["tokens"] if gate else None
         settings = self._server.settings
         self._server.log.write(
@@ -90,6 +106,7 @@ class RequestLog:
                 prompt_tokens=(answer.usage.prompt_tokens or None) if answer else None,
                 tokens=tokens,
                 latency_s=time.perf_counter() - self._started,
+                shadow_of=shadow_of,
                 tags=self._tags,
                 logprobs=answer.logprobs if answer and settings.log_logprobs else None,  # type: ignore[arg-type]
                 question=self._question,
@@ -143,10 +160,3 @@ def _content(content: object) -> str:
     if isinstance(content, list):
         return "\n".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
     return content if isinstance(content, str) else ""
-
-
-def _text(raw: Any) -> str:
-    try:
-        return msgspec.json.decode(raw, type=str)
-    except (*UNREADABLE, TypeError):
-        return ""

@@ -2,11 +2,12 @@
 
 import logging
 import os
+import signal
 import socket
 import tempfile
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from metaprobe.records.extras import require
 from metaprobe.serving.http.app import create_app
@@ -31,6 +32,7 @@ LOGGING: dict[str, Any] = {
 def serve(settings: Settings) -> None:
     """Serves until SIGINT or SIGTERM; requests in flight are then finished, for `grace_s` at most."""
     require("uvicorn", "serve")
+    require("httptools", "serve")
     if settings.workers == 1:
         from uvicorn import Server
 
@@ -40,6 +42,13 @@ def serve(settings: Settings) -> None:
         return
     from uvicorn.supervisors import Multiprocess
 
+    class _Workers(Multiprocess):
+        def handle_hup(self) -> None:
+            """Hands the signal on, by which every worker takes in other checkpoints; uvicorn would start them anew."""
+            for process in self.processes:
+                if process.pid is not None:
+                    os.kill(process.pid, signal.SIGHUP)
+
     with tempfile.TemporaryDirectory(prefix="metaprobe-metrics-") as shared:
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = shared  # read when the workers import prometheus_client
         create_app(settings)  # what is wrong is said once, here, and not by every worker
@@ -47,7 +56,7 @@ def serve(settings: Settings) -> None:
         listener.listen(BACKLOG)  # from here on, whoever connects waits for the workers
         port = listener.getsockname()[1]
         logging.getLogger("uvicorn.error").info("Uvicorn running on http://%s:%d", settings.host, port)
-        Multiprocess(config, sockets=[listener]).run()
+        _Workers(config, sockets=[listener]).run()
 
 
 def _listener(settings: Settings) -> socket.socket:
@@ -69,7 +78,16 @@ def _listener(settings: Settings) -> socket.socket:
     return listener
 
 
-def server_config(settings: Settings, *, log_config: dict[str, Any] | None = LOGGING) -> "uvicorn.Config":
+def logging_of(settings: Settings) -> dict[str, Any]:
+    """How log lines are written."""
+    if settings.log_format == "text":
+        return LOGGING
+    return {**LOGGING, "formatters": {"line": {"()": "metaprobe.serving.http.json_log.JsonLine"}}}
+
+
+def server_config(
+    settings: Settings, *, log_config: dict[str, Any] | Literal["ours"] | None = "ours"
+) -> "uvicorn.Config":
     """How uvicorn serves the application. Its own access log is off: ours leaves out what callers wrote."""
     import uvicorn
 
@@ -87,7 +105,7 @@ def server_config(settings: Settings, *, log_config: dict[str, Any] | None = LOG
         server_header=False,
         proxy_headers=False,
         ws="none",
-        log_config=log_config,
+        log_config=logging_of(settings) if log_config == "ours" else log_config,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=settings.grace_s,
         backlog=BACKLOG,

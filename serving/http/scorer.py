@@ -15,6 +15,7 @@ from metaprobe.records.openai_format import ParsedResponse, parse_response
 from metaprobe.records.raw_body import parse_body
 from metaprobe.serving.http.metrics import Metrics
 from metaprobe.serving.http.request_log import RequestLog
+from metaprobe.serving.scored import OnVerdict, Scored
 
 logger = logging.getLogger(__name__)
 
@@ -41,14 +42,28 @@ class Allowance:
 class Scorer:
     """A predictor that counts what it says, and never loses an answer to what it cannot say."""
 
-    def __init__(self, predictor: QualityPredictor, metrics: Metrics, *, max_tokens: int) -> None:
+    def __init__(
+        self,
+        predictor: QualityPredictor,
+        metrics: Metrics,
+        *,
+        max_tokens: int = 1 << 20,
+        role: str = "judge",
+        shadow: "Scorer | None" = None,
+        events: OnVerdict | None = None,
+    ) -> None:
+        """`shadow`: what scores the same answers, for comparison only. `role`: as what this one is counted. `events` is
+        told of every verdict."""
         self._predictor = predictor
+        self._role = role
+        self._shadow = shadow
+        self._events = events
         self._metrics = metrics
         self._max_tokens = max_tokens
         self._request: RequestLog | None = None
-        self._answer: ParsedResponse | None = None
         self.digest = predictor.checkpoint.digest
-        self.uses_top: bool = predictor.schema.uses_top
+        self.uses_top: bool = predictor.schema.uses_top or (shadow is not None and shadow.uses_top)
+        """Whether alternatives are read, here or in the shadow."""
 
     def of(self, request: RequestLog | None) -> "Scorer":
         """The same scorer, each of whose verdicts is logged as one on an answer to this request."""
@@ -67,50 +82,77 @@ class Scorer:
 
         `allowance`: shared by the responses of one request; without it, each has its own.
         """
+        parsed = None
         try:
-            return self.counted(self._predict(response, allowance or self.allowance()))
+            parsed = self._parse(response)
+            (allowance or self.allowance()).take(len(parsed.logprobs))
+            verdict = self._predictor.predict(parsed)
         except (InvalidResponse, ContractMismatch) as error:
-            return self.none(str(error))
+            verdict = self._no_verdict(str(error))
         except Exception as error:  # the answer is paid for, and must reach its caller whatever is wrong here
             log_unexpected(logger, "scoring", error)
             self._metrics.errors.labels("scoring").inc()
-            return self.none(f"scoring failed ({type(error).__name__}); the server's log has more")
+            verdict = self._no_verdict(f"scoring failed ({type(error).__name__}); the server's log has more")
+        said = self._counted(verdict, parsed)
+        if self._shadow is not None and parsed is not None:
+            self._shadow._follow(verdict, parsed, self._request)
+        return said
 
     def none(self, reason: str) -> dict[str, Any]:
         """No verdict, and why."""
-        return self.counted(Verdict(None, {}, None, None, None, self.digest, reason))
+        return self._counted(self._no_verdict(reason), None)
 
     def stopped(self, score: float | None, reason: str, gate: Mapping[str, Any]) -> dict[str, Any]:
         """The verdict on an answer that the gate ended: the gate's own, for the predictor knows only finished ones.
 
         `gate`: what it did, under `action` and `tokens`; it stands in the verdict under `gate`.
         """
-        return {**self.counted(Verdict(score, {}, None, True, None, self.digest, reason), gate), "gate": gate}
+        return {**self._counted(Verdict(score, {}, None, True, None, self.digest, reason), None, gate), "gate": gate}
 
-    def counted(self, verdict: Verdict, gate: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def _no_verdict(self, reason: str) -> Verdict:
+        return Verdict(None, {}, None, None, None, self.digest, reason)
+
+    def _follow(self, given: Verdict, parsed: ParsedResponse, request: RequestLog | None) -> None:
+        """Scores what another has scored, for comparison, and logs it. Never raises: nobody waits for this."""
+        try:
+            verdict = self._predictor.predict(parsed)
+        except Exception as error:
+            log_unexpected(logger, "scoring in the shadow", error)
+            self._metrics.errors.labels("shadow").inc()
+            return
+        self._metrics.verdicts.labels(self._role).inc()
+        if verdict.score is not None and given.score is not None:
+            self._metrics.shadow_difference.observe(abs(verdict.score - given.score))
+        if request is not None:
+            request.add_shadow(_shown(verdict), parsed)
+
+    def _counted(
+        self, verdict: Verdict, parsed: ParsedResponse | None, gate: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
         """The verdict as JSON, in the metrics, and in the log where there is one."""
+        self._metrics.verdicts.labels(self._role).inc()
+        if self._events is not None:
+            self._events(Scored(verdict))
         if verdict.score is None:
             self._metrics.abstained.inc()
         else:
             self._metrics.scores.observe(verdict.score)
         if verdict.flagged:
             self._metrics.flagged.inc()
-        # A reason may quote half of a surrogate pair, which JSON text can hold and UTF-8 cannot.
-        shown = {**asdict(verdict), "reason": verdict.reason.encode("utf-8", "backslashreplace").decode()}
+        shown = _shown(verdict)
         if self._request is not None:
-            self._request.add(shown, self._answer, gate)
-            self._answer = None
+            self._request.add(shown, parsed, gate)
         return shown
 
-    def _predict(self, response: object, allowance: Allowance) -> Verdict:
+    def _parse(self, response: object) -> ParsedResponse:
         if isinstance(response, (str, bytes, bytearray)):
-            parsed = parse_body(response, top=self.uses_top)
-        else:
-            parsed = parse_response(response, top=self.uses_top)
-        allowance.take(len(parsed.logprobs))
-        if self._request is not None:
-            self._answer = parsed
-        return self._predictor.predict(parsed)
+            return parse_body(response, top=self.uses_top)
+        return parse_response(response, top=self.uses_top)
+
+
+def _shown(verdict: Verdict) -> dict[str, Any]:
+    """As JSON's own types. A reason may quote half of a surrogate pair, which JSON text can hold and UTF-8 cannot."""
+    return {**asdict(verdict), "reason": verdict.reason.encode("utf-8", "backslashreplace").decode()}
 
 
 def log_unexpected(log: logging.Logger, where: str, error: BaseException) -> None:

@@ -10,7 +10,6 @@ from urllib.parse import urlsplit
 
 from metaprobe.records.errors import RecordError
 
-MIN_KEY_LENGTH = 16
 HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 NEVER_FORWARDED = frozenset(
     "host content-length content-type accept-encoding connection transfer-encoding cookie authorization upgrade te "
@@ -34,7 +33,19 @@ class Settings:
     """Everything about one server. Raises `SettingsError` for what cannot be meant."""
 
     checkpoint: Path | str
-    """Of a quality predictor: a folder, `bundled:NAME` or `hub:OWNER/NAME@REVISION`."""
+    """Of a quality predictor: a folder, `bundled:NAME` or `hub:OWNER/NAME@REVISION`; judges every model's answers.
+
+    With a name before it (`NAME=CHECKPOINT`) those of that model, and of all that have no checkpoint of their own."""
+    more_checkpoints: tuple[str, ...] = ()
+    """Further ones, each for the model NAME (`NAME=CHECKPOINT`), or for those that it was trained on."""
+    pins: Path | None = None
+    """File of lines `[NAME=]CHECKPOINT SHA256`, which count for more than the above and are read when they change."""
+    shadows: tuple[str, ...] = ()
+    """`[NAME=]CHECKPOINT`: scores the same answers as the model's checkpoint, for comparison only."""
+    canaries: tuple[str, ...] = ()
+    """`[NAME=]CHECKPOINT`: judges a share of the requests in place of the model's checkpoint."""
+    canary_share: float = 0.05
+    """That share, in [0, 1]."""
     sha256: str | None = None
     """Digest of the checkpoint, from its author; of the gate, `gate_sha256`."""
     gate_sha256: str | None = None
@@ -51,6 +62,10 @@ class Settings:
     gate_finish_reason: str = "content_filter"
     """What the last chunk of an answer that the gate ended says; every client knows the default, and none takes it for
     a natural end or asks for the rest."""
+    log_format: Literal["text", "json"] = "text"
+    """How log lines look."""
+    otel: bool = False
+    """Whether OpenTelemetry gets a span a request, with its verdicts as events (extra `otel`)."""
     log: str = ""
     """Where verdicts are logged: the path of a SQLite file, or a SQLAlchemy URL without password. Empty for nowhere."""
     log_texts: bool = False
@@ -65,7 +80,13 @@ class Settings:
     auth: bool = True
     """Whether callers need a key; without, only a loopback `host` is taken."""
     api_key_env: str = "METAPROBE_API_KEY"
-    """Environment variable with the callers' keys, separated by commas or white space."""
+    """Environment variable with the callers' keys, each KEY or NAME=KEY, separated by commas or white space."""
+    keys_file: Path | None = None
+    """TOML with a table a caller: `[NAME]`, `key` or its `sha256`, and if need be `per_minute` and `in_flight`."""
+    key_per_minute: float | None = None
+    """Requests of one key in a minute, in one worker, where the file says nothing else; None for any number."""
+    key_in_flight: int | None = None
+    """Requests of one key that are answered at one time, in one worker; None for any number."""
     upstream_key_env: str = "METAPROBE_UPSTREAM_KEY"
     """Environment variable with the key for the upstream; where it is empty, the caller's own is forwarded."""
     forward_headers: tuple[str, ...] = ()
@@ -104,6 +125,12 @@ class Settings:
         for name in _POSITIVE:
             if not getattr(self, name) > 0:
                 raise SettingsError(f"{name} is {getattr(self, name)}; expected more than 0")
+        for name in ("key_per_minute", "key_in_flight"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise SettingsError(f"{name} is {value}; expected more than 0, or None")
+        if not 0 <= self.canary_share <= 1:
+            raise SettingsError(f"canary_share is {self.canary_share}; expected a share from 0 to 1")
         for name, alpha in (("gate_stop", self.gate_stop), ("gate_escalate", self.gate_escalate)):
             if alpha is not None and not 0 < alpha < 1:
                 raise SettingsError(f"{name} is {alpha}; expected a share between 0 and 1")
@@ -159,31 +186,18 @@ class Settings:
         """Where clients look which models there are, and below it one of them. No third address is ever asked."""
         return self.upstream.rstrip("/") + "/models"
 
-    def api_keys(self) -> tuple[str, ...]:
-        """The callers' keys, from the environment; empty where none are needed."""
-        if not self.auth:
-            return ()
-        keys = tuple(os.environ.get(self.api_key_env, "").replace(",", " ").split())
-        if not keys:
-            raise SettingsError(
-                f"no key for callers: put one or several (separated by commas) into the environment variable "
-                f"{self.api_key_env}, or switch authentication off (--no-auth; loopback only)"
-            )
-        if any(len(key) < MIN_KEY_LENGTH for key in keys):
-            raise SettingsError(
-                f"{self.api_key_env} holds a key of fewer than {MIN_KEY_LENGTH} characters, which can be guessed;"
-                " `python -c 'import secrets; print(secrets.token_urlsafe(32))'` makes one that cannot"
-            )
-        if not all(key.isascii() for key in keys):
-            raise SettingsError(f"{self.api_key_env} holds a key with characters that no header can carry (not ASCII)")
-        return keys
-
     def upstream_key(self) -> str:
         """The key for the upstream, from the environment; empty where the caller's own is forwarded."""
         key = os.environ.get(self.upstream_key_env, "").strip()
         if not (key.isascii() and key.isprintable()):
             raise SettingsError(f"{self.upstream_key_env} holds characters that no header can carry")
         return key
+
+
+def split_name(written: str) -> tuple[str, str]:
+    """`NAME=CHECKPOINT` as (name, checkpoint); the name is empty where there is none."""
+    name, equals, location = written.partition("=")
+    return (name, location) if equals and name and location and not Path(written).exists() else ("", written)
 
 
 def is_loopback(host: str) -> bool:

@@ -6,11 +6,11 @@ stream that goes on is never cut from here.
 
 import asyncio
 import logging
+import re
 from dataclasses import dataclass
 from typing import Any
 
-import h11
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from metaprobe.serving.http.refusal import Refusal
 from metaprobe.serving.http.seldom import Seldom
@@ -64,7 +64,13 @@ def _most_files() -> int | None:
 _seldom = Seldom(logger)
 
 
-class BoundedProtocol(H11Protocol):
+_OFFER = re.compile(rb"\r\nupgrade(?=[ \t]*:)", re.IGNORECASE)
+"""A client's offer to speak another protocol, as Java's makes it. The parser would take the body for that protocol."""
+MAX_HEADER_BYTES = 64 << 10
+"""Of a request's first line and header."""
+
+
+class BoundedProtocol(HttpToolsProtocol):
     """One connection, which ends when it says or reads nothing for too long, or when its place is needed.
 
     Where all places are taken, the connection that has been without a request for longest makes room; where every one
@@ -77,6 +83,10 @@ class BoundedProtocol(H11Protocol):
         self._header_timer: asyncio.TimerHandle | None = None
         self._send_timer: asyncio.TimerHandle | None = None
         self._quiet_since = 0.0
+        self._header_bytes = 0
+        """Of a header that is not whole yet."""
+        self._begun = False
+        """Whether a request has begun of which something is still to come."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -88,15 +98,37 @@ class BoundedProtocol(H11Protocol):
     def data_received(self, data: bytes) -> None:
         if not self._answering():
             self._await_header()
+            head, end, rest = data.partition(b"\r\n\r\n")
+            data = _OFFER.sub(b"\r\nx-grade", head) + end + rest
+        self._header_bytes += len(data)
         super().data_received(data)
+        if self._header_bytes > MAX_HEADER_BYTES and not self.transport.is_closing():
+            message = f"the header of a request is longer than {MAX_HEADER_BYTES} bytes"
+            self._refuse(Refusal(431, "header_too_large", message))
         if self._answering():
             self._header_timer = _cancel(self._header_timer)
+
+    def on_message_begin(self) -> None:
+        self._begun = True
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._header_bytes = 0
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._header_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._begun, self._header_bytes = False, 0
+        super().on_message_complete()
 
     def on_response_complete(self) -> None:
         self._quiet_since = self.loop.time()
         super().on_response_complete()
         # The rest of this request, or of the next one, may still come; not for ever, though.
-        if not self._answering() and (self.conn.their_state is h11.SEND_BODY or self.conn.trailing_data[0]):
+        if not self._answering() and self._begun:
             self._await_header()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -139,15 +171,15 @@ class BoundedProtocol(H11Protocol):
             oldest._drop(f"all {self._bounds.connections} connections taken: closed the one idle for longest")
             return
         _seldom(f"all {self._bounds.connections} connections are being answered: refused a new one")
-        refusal = Refusal(503, "too_many_connections", "all connections are in use; try again in a moment")
+        message = "all connections are in use; try again in a moment"
+        self._refuse(Refusal(503, "too_many_connections", message, {"retry-after": "1"}))
+
+    def _refuse(self, refusal: Refusal) -> None:
+        """Answers where no request has come, or not a whole one, and closes."""
         answer = refusal.response()
-        headers = [*answer.raw_headers, (b"connection", b"close"), (b"retry-after", b"1")]
-        events = (
-            h11.Response(status_code=answer.status_code, headers=headers),
-            h11.Data(data=bytes(answer.body)),
-            h11.EndOfMessage(),
-        )
-        self.transport.write(b"".join(self.conn.send(event) or b"" for event in events))
+        headers = (*answer.raw_headers, (b"connection", b"close"))
+        lines = b"".join(name + b": " + value + b"\r\n" for name, value in headers)
+        self.transport.write(STATUS_LINE[answer.status_code] + lines + b"\r\n" + bytes(answer.body))
         self.transport.close()
 
     def _drop(self, why: str) -> None:

@@ -10,6 +10,7 @@ import msgspec
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.openai_stream import StreamedCompletion
 from metaprobe.serving.gating import GatedAnswer, Gates
+from metaprobe.serving.http.plain_chunks import Outline, PlainChunks, without_logprobs
 from metaprobe.serving.http.refusal import error_object
 from metaprobe.serving.http.scorer import Scorer, log_unexpected
 from metaprobe.serving.http.sse import EventSplitter, data_of, with_data
@@ -20,6 +21,7 @@ logger = logging.getLogger(__name__)
 DONE = b"[DONE]"
 MAX_EVENT_BYTES = 4 << 20
 """A longer event passes on without being read, and there is no verdict."""
+_NO_JSON = "a chunk of the upstream's stream is not JSON"
 _KNOWN = ("id", "created", "model", "system_fingerprint", "service_tier")
 
 
@@ -43,6 +45,8 @@ class ScoredStream:
         self._asked = asked
         # Of several answers in one stream, none can be ended without the others.
         self._gated = GatedAnswer(None if asked.several else gates)
+        self._plain = PlainChunks() if gates is None and not asked.several else None
+        """The chunks so far, as long as nothing has to be known of each at once; else None."""
         self._max_bytes = max_bytes
         self._events = EventSplitter()
         self._choices: dict[int, StreamedCompletion] = {}
@@ -63,6 +67,10 @@ class ScoredStream:
         """What to pass on: the events that are whole by now."""
         started = time.perf_counter()
         self._bytes += len(data)
+        if self._bytes > self._max_bytes:
+            self._give_up(f"the answer is longer than {self._max_bytes} bytes")
+            self._choices.clear()
+            self._plain = None
         out = []
         for event in self._events.feed(data):
             out.append(self._passed(event))
@@ -72,9 +80,6 @@ class ScoredStream:
         if self._events.pending > MAX_EVENT_BYTES:
             self._give_up("an event of the stream was too long to be read")
             out.append(self._events.rest())
-        if self._bytes > self._max_bytes:
-            self._give_up(f"the answer is longer than {self._max_bytes} bytes")
-            self._choices.clear()
         self.seconds += time.perf_counter() - started
         return b"".join(out)
 
@@ -107,10 +112,15 @@ class ScoredStream:
             return event
         if data == DONE:
             return event if self._said else self._verdict_event() + event
+        if self._plain is not None and not self._said:
+            outline = self._plain.add(data)
+            if outline is not None:
+                return self._passed_plain(event, data, outline)
+            self._look_closely()
         try:
             chunk = msgspec.json.decode(data)
         except UNREADABLE:
-            self._give_up("a chunk of the upstream's stream is not JSON")
+            self._give_up(_NO_JSON)
             return event
         if not isinstance(chunk, dict):
             self._give_up("a chunk of the upstream's stream is not an object")
@@ -120,14 +130,35 @@ class ScoredStream:
             return event
         if chunk.get("usage") and not chunk.get("choices") and not self._said and self._is_over():
             return self._verdict_event() + event  # openai's helper takes the usage from the last chunk, and no other
+        has_logprobs = self._take_in(chunk)
+        return with_data(event, hide(data, self._asked)) if has_logprobs and self._asked.changed else event
+
+    def _passed_plain(self, event: bytes, data: bytes, outline: Outline) -> bytes:
+        if outline.is_usage and self._is_over():
+            return self._verdict_event() + event
+        if not outline.logprobs or not self._asked.changed:
+            return event
+        hidden = None if self._asked.wants_logprobs else without_logprobs(event, outline.logprobs)
+        return with_data(event, hide(data, self._asked)) if hidden is None else hidden
+
+    def _look_closely(self) -> None:
+        """Reads chunk by chunk, from the first one on: this is no plain answer, or there is a fault in it."""
+        held, self._plain = () if self._plain is None else self._plain.held, None
+        for data in held:
+            try:
+                self._take_in(msgspec.json.decode(data))
+            except UNREADABLE:  # in a part that the outline passes over
+                self._give_up(_NO_JSON)
+
+    def _take_in(self, chunk: dict[str, Any]) -> bool:
+        """As `_read`, whatever the chunk looks like: the answer must reach its caller."""
         try:
-            has_logprobs = self._read(chunk)
-        except Exception as error:  # the answer must reach its caller, whatever its chunks look like
+            return self._read(chunk)
+        except Exception as error:
             if not isinstance(error, InvalidResponse):
                 log_unexpected(logger, "reading a chunk", error)
             self._give_up("a chunk of the upstream's stream is not what a chunk should be")
-            has_logprobs = True
-        return with_data(event, hide(data, self._asked)) if has_logprobs and self._asked.changed else event
+            return True
 
     def _read(self, chunk: dict[str, Any]) -> bool:
         """Takes in a chunk; whether it brought log-probabilities."""
@@ -155,6 +186,8 @@ class ScoredStream:
 
     def _is_over(self) -> bool:
         """Whether nothing that is still to come changes the verdict."""
+        if self._plain is not None:
+            return bool(self._reason) or self._plain.ended
         return bool(self._reason or self._choices) and all(choice.ended for choice in self._choices.values())
 
     def _give_up(self, reason: str) -> None:
@@ -168,19 +201,33 @@ class ScoredStream:
         """
         self._said = True
         score, reason, details = self._gated.verdict()
-        choice = {"index": next(iter(self._choices)), "delta": {}, "logprobs": None, "finish_reason": None}
+        choice = _choice(next(iter(self._choices)))
         verdict = self._scorer.stopped(score, reason, details)
         last = self._chunk({**choice, "finish_reason": self._gated_reason}, verdict)
         return self._chunk(choice, verdict) + last + b"data: " + DONE + b"\n\n"
 
     def _verdict_event(self) -> bytes:
+        plain = self._plain_verdict()
         self._said = True
+        if plain is not None:
+            return plain
         verdicts = [self._verdict(self._choices[index]) for index in sorted(self._choices)]
         if not verdicts:
             verdicts = [self._scorer.none(self._reason or "the upstream's stream holds no answer")]
         # An empty delta, not an empty list of choices: many a caller reads `chunk.choices[0]` without looking.
-        choice = {"index": min(self._choices, default=0), "delta": {}, "logprobs": None, "finish_reason": None}
+        choice = _choice(min(self._choices, default=0))
         return self._chunk(choice, combine_verdicts(verdicts))
+
+    def _plain_verdict(self) -> bytes | None:
+        """The verdict of a plain answer, from all its chunks; None where they must be looked at closely."""
+        if self._plain is None or self._reason:
+            return None
+        parsed = self._plain.parsed(top=self._scorer.uses_top)
+        if parsed is None:
+            self._look_closely()
+            return None
+        self._known.update(self._plain.named(_KNOWN))
+        return self._chunk(_choice(0), self._scorer.verdict(parsed))
 
     def _verdict(self, completion: StreamedCompletion) -> dict[str, Any]:
         if self._reason:
@@ -194,6 +241,11 @@ class ScoredStream:
     def _chunk(self, choice: dict[str, Any], verdict: dict[str, Any]) -> bytes:
         known = {"id": "metaprobe", "created": int(time.time()), "model": "", **self._known}
         return _event({**known, "object": "chat.completion.chunk", "choices": [choice], VERDICT: verdict})
+
+
+def _choice(index: int) -> dict[str, Any]:
+    """A choice that brings nothing more of the answer."""
+    return {"index": index, "delta": {}, "logprobs": None, "finish_reason": None}
 
 
 def _event(value: object) -> bytes:

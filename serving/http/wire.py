@@ -41,6 +41,11 @@ class ChatRequest:
     """What the body held, as it came, but for the log-probabilities."""
 
     @property
+    def model(self) -> str:
+        """As the caller names it."""
+        return _text(self.fields.get("model"))
+
+    @property
     def changed(self) -> bool:
         return self.sent is not self.body
 
@@ -62,6 +67,21 @@ def asked(body: bytes, *, top_logprobs: int) -> ChatRequest:
         sent = _encode(fields)
     several = _given(fields, "n") and bytes(fields["n"]).strip() != b"1"
     return ChatRequest(body, sent, several, wants_logprobs, wants_top, fields)
+
+
+def model_of(body: bytes) -> str:
+    """The model that a request names; empty where it names none."""
+    try:
+        return _text(_object.decode(body).get("model"))
+    except UNREADABLE:
+        return ""
+
+
+def _text(value: Raw | None) -> str:
+    try:
+        return "" if value is None else msgspec.json.decode(value, type=str)
+    except UNREADABLE:
+        return ""
 
 
 def _given(fields: Object, name: str) -> bool:

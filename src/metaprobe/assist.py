@@ -14,6 +14,8 @@ from metaprobe.pipelines.system import System
 from metaprobe.pipelines.writing_assistant.assistant import SYSTEM as ASSISTANT
 from metaprobe.pipelines.writing_assistant.wordnet import wordnet
 from metaprobe.probes.source import SignalSource
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import Run
 from metaprobe.serving.assistant.app import Systems
 from metaprobe.serving.assistant.settings import AssistSettings, places_of
 
@@ -57,6 +59,11 @@ def plan_page(
         return Systems(writing, None if study else Setup(Models(models.default), _prompts(CAELF)))
 
     return settings, load
+
+
+def keeper_of(store: RunStore | None) -> Callable[[Run], None]:
+    """Returns what keeps the run of every answered turn in a store; or what keeps nothing, where there is none."""
+    return (lambda run: None) if store is None else (lambda run: store.append([run]))
 
 
 def _prompts(system: System) -> Prompts:

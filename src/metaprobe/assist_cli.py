@@ -1,10 +1,13 @@
 """`metaprobe assist`: the writing assistant as a page on this machine."""
 
 import asyncio
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import click
+
+from metaprobe.terminal import FOLDER
 
 SESSIONS = Path("out/assist/sessions.sqlite")
 
@@ -29,6 +32,7 @@ SESSIONS = Path("out/assist/sessions.sqlite")
     show_default=True,
     help="File that holds texts, versions and conversations.",
 )
+@click.option("--runs", type=FOLDER, help="Run store that keeps every call of every answer, as `collect` does.")
 @click.option("--study", is_flag=True, help="Run a study: conditions hidden and in balanced order, then a survey.")
 @click.option("--signal", multiple=True, help="NAME=CHECKPOINT, as for `collect`; quality is shown with an answer.")
 @click.option(
@@ -39,13 +43,14 @@ SESSIONS = Path("out/assist/sessions.sqlite")
 @click.option("--port", default=8090, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free one.")
 @click.option("--allow-host", multiple=True, help="Name of a proxy with a login before the page; repeatable.")
 @click.option("--open/--no-open", "open_it", default=True, help="Open the page in the browser.")
-def assist(open_it: bool, **named: Any) -> None:
+def assist(open_it: bool, runs: Path | None, **named: Any) -> None:
     """Open the writing assistant in the browser: an editor, and beside it an assistant that helps without writing.
 
     Texts stay in one file on this machine. They are sent to the models that --llm names, and to nobody else. With
     the small embedded model the page works and the advice is poor: name a stronger one.
     """
-    from metaprobe.assist import plan_page
+    from metaprobe.assist import keeper_of, plan_page
+    from metaprobe.records.store import RunStore
     from metaprobe.serving.assistant.run_assist import check_extras, listener_of, serve_page
 
     check_extras()
@@ -56,4 +61,6 @@ def assist(open_it: bool, **named: Any) -> None:
         click.echo(f"{address}  (texts: {settings.sessions}; Ctrl-C ends)", err=True)
         if open_it:
             click.launch(address)
-        asyncio.run(serve_page(settings, systems, listener))
+        store = None if runs is None else RunStore(runs)
+        with nullcontext() if store is None else store.alone():
+            asyncio.run(serve_page(settings, systems, listener, on_run=keeper_of(store)))

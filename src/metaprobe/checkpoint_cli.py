@@ -10,7 +10,16 @@ from typing import Any
 import click
 
 from metaprobe.progress import steps
-from metaprobe.terminal import CHECKPOINT, CHECKPOINT_OR_RUNS, FOLDER, agent_option, is_store, seed_option, stage_option
+from metaprobe.terminal import (
+    CHECKPOINT,
+    CHECKPOINT_OR_RUNS,
+    FILE,
+    FOLDER,
+    agent_option,
+    is_store,
+    seed_option,
+    stage_option,
+)
 
 digest_option = click.option("--sha256", help="Digest that the checkpoint must have, from its author.")
 
@@ -93,6 +102,7 @@ def diff(a: str, b: str, as_json: bool) -> None:
 @click.argument("data", type=click.Path(exists=True, path_type=Path), nargs=-1)
 @click.option("--log", metavar="URL", help="In place of DATA: the labelled answers of this score log.")
 @click.option("--rollback", is_flag=True, help="Take back the last promotion in --log: says what ran before.")
+@click.option("--pins", type=FILE, help="With --log: the file of `serve --pins`, in which the versions are exchanged.")
 @click.option("--target", default="correct", show_default=True, help="Label that both predict.")
 @click.option("--not-worse", is_flag=True, help="Promote also what is not worse by more than the margin.")
 @click.option("--margin", default=0.01, show_default=True, type=click.FloatRange(0), help="Of AUROC and Brier score.")
@@ -114,6 +124,7 @@ def promote(
     data: tuple[Path, ...],
     log: str | None,
     rollback: bool,
+    pins: Path | None,
     **options: Any,
 ) -> None:
     """Whether NEW may take the place of the running version, by DATA or a log that neither has learned from.
@@ -126,9 +137,11 @@ def promote(
     from metaprobe.checkpoints.checkpoint import load_verified
 
     if rollback:
-        return _roll_back(log, new, data)
+        return _roll_back(log, new, data, pins)
     if new is None or running is None or bool(data) == (log is not None):
         raise click.UsageError("expected NEW --over RUNNING with DATA or --log URL, or --rollback --log URL")
+    if pins is not None and log is None:
+        raise click.UsageError("--pins goes with --log")
     kinds = [load_verified(location).manifest.kind for location in (new, running)]
     typed = {name for name in options if context.get_parameter_source(name) is _TYPED}
     price = options.pop("lambda_")
@@ -136,9 +149,8 @@ def promote(
         if kinds != ["quality", "quality"]:
             raise click.UsageError(f"--log compares predictors, and these are of kinds {' and '.join(kinds)}")
         _refuse(typed & {"lambda_", "target", "stage", "agent"}, "a score log")
-        decided = _promote_in_log(
-            new, running, log, **{name: options[name] for name in ("not_worse", "margin", "seed")}
-        )
+        kept = {name: options[name] for name in ("not_worse", "margin", "seed")}
+        decided = _promote_in_log(new, running, log, pins, **kept)
     elif kinds == ["router", "router"]:
         _refuse(typed - {"lambda_"}, "routers, which are judged by accuracy minus price")
         with steps("comparing on outcomes"):
@@ -176,24 +188,32 @@ def _promote_reader(new: str, running: str, data: tuple[Path, ...], **options: A
     return promote(load_reader(new), load_reader(running), data, **options)
 
 
-def _promote_in_log(new: str, running: str, log: str, **options: Any) -> Any:
+def _promote_in_log(new: str, running: str, log: str, pins: Path | None, **options: Any) -> Any:
     from metaprobe.monitor_cli import opened_log
     from metaprobe.probes.quality import QualityPredictor
+    from metaprobe.training.promotion.pins import swap_pin
     from metaprobe.training.promotion.scored import promote_in_log
 
     versions = [QualityPredictor.load(location, on_mismatch="ignore") for location in (new, running)]
     with opened_log(log) as opened, steps("comparing on labelled answers"):
-        return promote_in_log(versions[0], versions[1], opened, **options)
+        decided = promote_in_log(versions[0], versions[1], opened, **options)
+    if pins is not None and decided.promoted:
+        swap_pin(pins, versions[1].checkpoint.digest, new, decided.digest)
+    return decided
 
 
-def _roll_back(log: str | None, new: str | None, data: tuple[Path, ...]) -> None:
+def _roll_back(log: str | None, new: str | None, data: tuple[Path, ...], pins: Path | None) -> None:
     from metaprobe.monitor_cli import opened_log
+    from metaprobe.training.promotion.pins import swap_pin
     from metaprobe.training.promotion.scored import roll_back
 
     if log is None or new is not None or data:
         raise click.UsageError("--rollback takes --log URL, and nothing else")
     with opened_log(log) as opened:
-        click.echo(json.dumps(roll_back(opened)))
+        found = roll_back(opened)
+    if pins is not None:
+        swap_pin(pins, found["was"], found["path"], found["digest"])
+    click.echo(json.dumps(found))
 
 
 def _promote_router(new: str, running: str, data: tuple[Path, ...], price: float | None) -> Any:

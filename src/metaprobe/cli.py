@@ -21,7 +21,7 @@ from metaprobe.monitor_cli import drift, estimate, threshold
 from metaprobe.outcomes_cli import outcomes
 from metaprobe.profiles_cli import label, profiles
 from metaprobe.progress import lines_done, live_collection, say, steps
-from metaprobe.recalibrate_cli import recalibrate
+from metaprobe.recalibrate_cli import recalibrate, retrain
 from metaprobe.records.errors import MissingExtra, RecordError
 from metaprobe.router_cli import evaluate, route
 from metaprobe.serve_cli import serve
@@ -211,6 +211,7 @@ main.add_command(push_command)
 main.add_command(train)
 main.add_command(adapt)
 main.add_command(recalibrate)
+main.add_command(retrain)
 main.add_command(estimate)
 main.add_command(drift)
 main.add_command(threshold)

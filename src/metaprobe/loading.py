@@ -108,9 +108,9 @@ def load(
     """Returns what a checkpoint holds: a predictor, gate, probe, router or choice.
 
     `path` is a folder, `bundled:NAME` or `hub:OWNER/NAME@REVISION`; `sha256` is the digest that its author gave you.
-    `flag_rate` is about which share of the answers a predictor flags, such as 0.3; its `threshold` follows from it.
-    `run` is which of a predictor's `runs` the answers are of.
-    Raises `CheckpointError` where the folder is damaged, or of a kind that nothing here loads.
+    `flag_rate` is the share of the answers that a predictor flags, about, such as 0.3; its `threshold` follows from it.
+    `run` names the run of the answers, one of the predictor's `runs`.
+    Raises `CheckpointError` where the folder is damaged, or of an unknown kind.
 
         >>> predictor = load("bundled:quality")
         >>> 0 < predictor.predict([-0.05, -0.01, -0.002, -1.2, -0.03]).score < 1

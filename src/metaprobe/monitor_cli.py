@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from metaprobe.feedback_cli import log_option
 from metaprobe.terminal import CHECKPOINT, NEW_FILE
 
 if TYPE_CHECKING:
     from metaprobe.monitoring.log import ScoreLog
 
-log_option = click.option(
-    "--log", "log", required=True, metavar="URL", help="The score log: a SQLite file, or a database's URL."
-)
 model_option = click.option("--model", help="Only answers of this model.")
 since_option = click.option(
     "--since", type=click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S"]), help="Only answers from then on, in UTC."
@@ -47,7 +45,7 @@ def seconds(moment: datetime | None) -> float | None:
 @click.option("--by", metavar="PART", help="Also apart: by model, checkpoint, task, week, or a tag of that name.")
 @model_option
 @since_option
-def estimate(log: str, by: str | None, model: str | None, since: datetime | None) -> None:
+def estimate(where: str, by: str | None, model: str | None, since: datetime | None) -> None:
     """Accuracy, flagged share and risk among the accepted, one JSON object a line, with 95 % intervals.
 
     Accuracy and risk come in three ways: from scores alone, powered by scores and labels, and from labels alone. Each
@@ -55,7 +53,7 @@ def estimate(log: str, by: str | None, model: str | None, since: datetime | None
     """
     from metaprobe.monitoring.estimates_of_log import estimate_log
 
-    with opened_log(log) as opened:
+    with opened_log(where) as opened:
         columns = opened.columns(since=seconds(since), model=model)
     for line in estimate_log(columns, by=by):
         click.echo(json.dumps(line))
@@ -68,7 +66,7 @@ def estimate(log: str, by: str | None, model: str | None, since: datetime | None
 @click.option("--within", metavar="TAG", help="Compare within a tag's values, or within 'hour' of the day.")
 @click.option("--batch", type=click.IntRange(1), help="Answers averaged into one value.  [default: 1]")
 @click.option("--lag", default=5.0, show_default=True, type=click.FloatRange(0), help="Seconds left for late entries.")
-def drift(log: str, state: Path, model: str | None, within: str | None, batch: int | None, lag: float) -> None:
+def drift(where: str, state: Path, model: str | None, within: str | None, batch: int | None, lag: float) -> None:
     """Reads what came into the log since the last call, and rings where it is not as before: one JSON line an alarm.
 
     Each alarm is stored in the log as an event, with a picture. Over a whole stream, however often this is called, the
@@ -79,7 +77,7 @@ def drift(log: str, state: Path, model: str | None, within: str | None, batch: i
     from metaprobe.monitoring.drift_of_log import open_watch
 
     watch = open_watch(state, model=model, within=within, batch=batch)
-    with opened_log(log) as opened:
+    with opened_log(where) as opened:
         alarms = watch.read(opened, until=time.time() - lag)
     watch.save(state)
     for alarm in alarms:
@@ -103,7 +101,7 @@ def drift(log: str, state: Path, model: str | None, within: str | None, batch: i
 @click.option(
     "--step", default=0.02, show_default=True, type=click.FloatRange(0, min_open=True), help="How fast it follows."
 )
-def threshold(checkpoint: str, log: str, rate: float, step: float) -> None:
+def threshold(checkpoint: str, where: str, rate: float, step: float) -> None:
     """The threshold that labels of CHECKPOINT's answers have come to, as JSON, with what it has missed.
 
     It begins at the checkpoint's own, and moves with each labelled wrong answer, in the order of the answers' times.
@@ -115,7 +113,7 @@ def threshold(checkpoint: str, log: str, rate: float, step: float) -> None:
 
     predictor = QualityPredictor.load(checkpoint)
     follows = OnlineThreshold(0.5 if predictor.threshold is None else predictor.threshold, rate=rate, step=step)
-    with opened_log(log) as opened:
+    with opened_log(where) as opened:
         found = labelled_of_log(opened, checkpoint=predictor.checkpoint.digest)
     rows = zip(found.score.tolist(), found.label.tolist(), found.propensity.tolist(), strict=True)
     follows.observe_all(rows)

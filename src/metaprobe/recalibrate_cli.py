@@ -1,13 +1,25 @@
-"""`metaprobe recalibrate`: probabilities made right again from the labels of a log."""
+"""`metaprobe recalibrate` and `retrain`: what the labels of a score log change in a predictor."""
 
 import time
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import click
 
+from metaprobe.feedback_cli import log_option
 from metaprobe.monitor_cli import model_option, opened_log, seconds, since_option
-from metaprobe.terminal import CHECKPOINT, FILE, FOLDER, command_line, say_checkpoint, seed_option
+from metaprobe.progress import say, steps
+from metaprobe.terminal import (
+    CHECKPOINT,
+    FILE,
+    FOLDER,
+    RUNS,
+    command_line,
+    folds_option,
+    say_checkpoint,
+    seed_option,
+)
 
 
 @click.command(short_help="The same predictor, its probabilities right again.")
@@ -52,3 +64,56 @@ def recalibrate(
         details = {"from": digest, "to": made.digest, "labels": len(found), "path": str(out)}
         opened.event("recalibrated", details, time=time.time())
     return say_checkpoint(made)
+
+
+@click.command(short_help="A new predictor from stored runs and the log.")
+@click.argument("runs", type=RUNS, nargs=-1)
+@log_option
+@click.option("--out", type=FOLDER, required=True, help="Checkpoint folder to write.")
+@model_option
+@since_option
+@click.option(
+    "--hold-back",
+    default=0.3,
+    show_default=True,
+    type=click.FloatRange(0, 1, max_open=True),
+    help="Share of the labelled answers, the latest, that is left for `promote`.",
+)
+@click.option(
+    "--logprobs-mode",
+    type=click.Choice(["raw", "processed", "unknown"]),
+    default="unknown",
+    show_default=True,
+    help="What the log's log-probabilities are; as those of RUNS.",
+)
+@folds_option
+@seed_option
+def retrain(
+    runs: tuple[Path, ...],
+    where: str,
+    out: Path,
+    model: str | None,
+    since: datetime | None,
+    hold_back: float,
+    logprobs_mode: Any,
+    folds: int,
+    seed: int,
+) -> None:
+    """Train on RUNS, thinned to what the log's answers are like, and on the labelled answers of the log.
+
+    The log must keep log-probabilities (`serve --log-logprobs`). Then: promote OUT --over OLD --log URL.
+    """
+    from metaprobe.training.options import QualityOptions
+    from metaprobe.training.quality.retrain import retrain_quality
+
+    with opened_log(where) as opened, steps() as on_step:
+        options = QualityOptions(out=out, folds=folds, seed=seed, on_step=on_step, on_line=say, command=command_line())
+        made = retrain_quality(
+            runs, opened, options, model=model, since=seconds(since), held_back=hold_back, logprobs_mode=logprobs_mode
+        )
+    say_checkpoint(made.checkpoint)
+    click.echo(
+        f"from {made.kept} of {made.stored} stored runs and {made.logged} labelled answers of the log; "
+        f"{made.held_back} later ones are left for `promote`",
+        err=True,
+    )

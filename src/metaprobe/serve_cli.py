@@ -1,15 +1,38 @@
 """`metaprobe serve`: scoring over HTTP, and a proxy that adds verdicts."""
 
+from pathlib import Path
 from typing import Any
 
 import click
 
-from metaprobe.terminal import CHECKPOINT
+from metaprobe.terminal import CHECKPOINT, NAMED_CHECKPOINT
 
 
 @click.command(short_help="Score over HTTP, and stand in front of an OpenAI-compatible API.")
-@click.argument("checkpoint", type=CHECKPOINT)
-@click.option("--sha256", help="Digest of the checkpoint, from its author.")
+@click.argument("checkpoint", type=NAMED_CHECKPOINT, nargs=-1, required=True)
+@click.option("--sha256", help="Digest of the (first) checkpoint, from its author.")
+@click.option(
+    "--pins",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="File of lines [NAME=]CHECKPOINT SHA256; whenever it changes, what it names is taken in.",
+)
+@click.option(
+    "--shadow",
+    "shadows",
+    multiple=True,
+    type=NAMED_CHECKPOINT,
+    help="[NAME=]CHECKPOINT that scores the same answers, for comparison only; repeatable.",
+)
+@click.option(
+    "--canary",
+    "canaries",
+    multiple=True,
+    type=NAMED_CHECKPOINT,
+    help="[NAME=]CHECKPOINT that judges a share of the requests; repeatable.",
+)
+@click.option(
+    "--canary-share", default=0.05, show_default=True, type=click.FloatRange(0, 1), help="Share that a canary judges."
+)
 @click.option("--upstream", default="", help="Base URL of an OpenAI-compatible API, such as http://127.0.0.1:8000/v1.")
 @click.option("--gate", type=CHECKPOINT, help="Streaming gate that may end streamed answers early.")
 @click.option("--gate-sha256", help="Digest of the gate, from its author.")
@@ -45,6 +68,16 @@ from metaprobe.terminal import CHECKPOINT
     show_default=True,
     help="Environment variable with the callers' keys, separated by commas.",
 )
+@click.option(
+    "--keys",
+    "keys_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="TOML file with a table a caller: [NAME], key or sha256, per_minute, in_flight.",
+)
+@click.option(
+    "--key-per-minute", type=click.FloatRange(0, min_open=True), help="Requests of one key in a minute; more get 429."
+)
+@click.option("--key-in-flight", type=click.IntRange(1), help="Requests of one key at one time; more get 429.")
 @click.option(
     "--upstream-key-env",
     default="METAPROBE_UPSTREAM_KEY",
@@ -142,16 +175,24 @@ from metaprobe.terminal import CHECKPOINT
     show_default=True,
     help="For answers of another model than the checkpoint was trained on; 'warn' says so in the verdict.",
 )
-def serve(checkpoint: str, **named: Any) -> None:
+@click.option(
+    "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="How log lines look."
+)
+@click.option("--otel", is_flag=True, help="Give OpenTelemetry a span a request, with its verdicts as events.")
+def serve(checkpoint: tuple[str, ...], **named: Any) -> None:
     """Score answers over HTTP with a quality predictor, and stand in front of an OpenAI-compatible API.
 
     POST /v1/score takes a response, or {"responses": [...]}. POST /v1/chat/completions asks the upstream and adds
-    the verdict under "metaprobe". GET /v1/models is the upstream's list, GET /metrics is for Prometheus, GET /healthz
-    says that it is ready. With --log, POST /v1/feedback takes labels for what was answered.
+    the verdict under "metaprobe"; so do /v1/completions and /v1/responses where they have log-probabilities. GET
+    /v1/models is the upstream's list, GET /metrics is for Prometheus, GET /readyz says that it is ready, and GET
+    /openapi.json names all. With --log, POST /v1/feedback takes labels for what was answered.
+
+    Several CHECKPOINTS judge the answers of one model each: NAME=CHECKPOINT, or those that it was trained on. The first
+    judges all others as well. SIGHUP takes in what their places hold now.
 
     Keys are read from the environment, never from the command line.
     """
     from metaprobe.serving.http.run_server import serve as run
     from metaprobe.serving.http.settings import Settings
 
-    run(Settings(checkpoint=checkpoint, **named))
+    run(Settings(checkpoint=checkpoint[0], more_checkpoints=checkpoint[1:], **named))

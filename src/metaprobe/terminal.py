@@ -73,6 +73,17 @@ class Location(click.ParamType):  # type: ignore[type-arg]  # generic in click 8
         return text
 
 
+class NamedLocation(Location):
+    """A checkpoint, with the name of a model before it if need be."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from metaprobe.serving.http.settings import split_name
+
+        name, location = split_name(str(value))
+        found = super().convert(location, param, ctx)
+        return f"{name}={found}" if name else found
+
+
 def _bundled() -> list[str]:
     from metaprobe.checkpoints import bundle
 
@@ -92,6 +103,7 @@ def _prefixes() -> tuple[str, ...]:
 
 _LOCATION = "a checkpoint folder, bundled:NAME or hub:OWNER/NAME@REVISION"
 CHECKPOINT = Location()
+NAMED_CHECKPOINT = NamedLocation()
 CHECKPOINT_OR_RUNS = Location(or_runs=True)
 
 

@@ -1,6 +1,6 @@
 """Training and comparing in Python: each function takes the options of its command, and calls what the command calls.
 
-The heavy packages are imported when a function is called; one that is missing is named with its extra.
+Heavy packages are imported when a function is called; where one is missing, the error names its extra.
 """
 
 import inspect
@@ -60,7 +60,7 @@ def _list(stores: Stores) -> list[str | Path]:
 
 @takes(QualityOptions)
 def train_quality(runs: Stores, options: QualityOptions) -> Checkpoint:
-    """Trains a quality predictor on log-probabilities, one calibrated head a target, and returns its checkpoint.
+    """Trains a quality predictor on log-probabilities, with a calibrated head for each target; returns its checkpoint.
 
     `runs` is a run store or several. `metaprobe.load(checkpoint.path)` gives the predictor. Raises `RecordError` where
     the runs do not suffice, `MissingExtra` without the extra `fit`.
@@ -78,9 +78,9 @@ def train_quality(runs: Stores, options: QualityOptions) -> Checkpoint:
 def train_hidden(runs: Stores, options: HiddenOptions) -> Checkpoint:
     """Trains a linear probe on stored hidden states, and returns its checkpoint.
 
-    `runs` is a run store or several. Layer and position are chosen on rows that the probe was not fitted on. Stopped
-    and called again, it goes on. For states that you hold as arrays there is `ConfidenceProbe.fit`. Raises
-    `RecordError` where the runs do not suffice, `MissingExtra` without the extra `train`.
+    `runs` is a run store or several. Layer and position are chosen on rows that the probe was not fitted on. A training
+    that was stopped continues when it is called again. For states in arrays of your own, use `ConfidenceProbe.fit`.
+    Raises `RecordError` where the runs do not suffice, `MissingExtra` without the extra `train`.
 
         >>> checkpoint = train_hidden("runs", when="before", probe="mass-mean", folds=2, out="out/difficulty")
         >>> checkpoint.manifest.contract["position"]
@@ -93,7 +93,7 @@ def train_hidden(runs: Stores, options: HiddenOptions) -> Checkpoint:
 
 @takes(BlendOptions)
 def train_blend(runs: Stores, options: BlendOptions) -> Checkpoint:
-    """Trains a probe on runs of many tasks to stand beside a free number on tasks that it has not seen.
+    """Trains a probe on runs of many tasks, which improves a free number on tasks that it has not seen.
 
     `runs` is a run store or several, of one model, of at least ten tasks, with hidden states. Raises `RecordError`
     where the runs do not suffice, or where the blend is not above the mean log-probability on tasks left out, and
@@ -124,8 +124,9 @@ def train_gate(runs: Stores, options: GateOptions) -> Checkpoint:
 def train_router(outcomes: "str | Path | Sequence[QuestionOutcomes]", options: RouterOptions) -> Checkpoint:
     """Trains a router on outcomes of several agents (whom to ask, whose answer to keep), and returns its checkpoint.
 
-    `outcomes` is a file with one question a line, a folder of runs of `collect metacogagent --variant every-agent`, or
-    the outcomes themselves. Raises `RecordError` where they do not suffice, `MissingExtra` without the extra `fit`.
+    `outcomes` is a file with one question on each line, a folder of runs of `collect metacogagent --variant
+    every-agent`, or the outcomes themselves. Raises `RecordError` where they do not suffice, `MissingExtra` without the
+    extra `fit`.
 
         >>> checkpoint = train_router("outcomes.jsonl", folds=2, states=1000, out="out/router")
         >>> checkpoint.manifest.contract["offered"]
@@ -140,9 +141,9 @@ def train_router(outcomes: "str | Path | Sequence[QuestionOutcomes]", options: R
 def train_adapter(runs: Stores, options: AdapterOptions) -> Checkpoint | None:
     """Trains a small language model that reads prompt and answer as text, and returns its checkpoint.
 
-    `runs` is a run store or several. Stopped and called again, it goes on. Under `accelerate launch` only the first
-    process gets the checkpoint, the others None. Raises `RecordError` where the runs do not suffice, `MissingExtra`
-    without the extras `train` and `adapter`.
+    `runs` is a run store or several. A training that was stopped continues when it is called again. Under `accelerate
+    launch` the first process gets the checkpoint, and the others get None. Raises `RecordError` where the runs do not
+    suffice, `MissingExtra` without the extras `train` and `adapter`.
 
         >>> checkpoint = train_adapter("runs", llm="smollm2-135m", out="out/adapter")  # doctest: +SKIP
     """

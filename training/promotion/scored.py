@@ -24,6 +24,7 @@ from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.types import Call
 from metaprobe.training.promotion.predictors import MARGIN, Promotion, find_reasons
 from metaprobe.training.quality.recalibrate import RECALIBRATED, score_again
+from metaprobe.training.quality.retrain import RETRAINED
 
 PROMOTED, ROLLED_BACK = "promoted", "rolled back"
 """Kinds of events."""
@@ -90,17 +91,20 @@ def promote_in_log(new: QualityPredictor, running: QualityPredictor, log: ScoreL
 def pair_scores(new: QualityPredictor, running: QualityPredictor, log: ScoreLog) -> PairedScores:
     """Returns the labelled answers that the running version scored and the new one can be asked about.
 
-    Answers that the new one was recalibrated on are left out: those until the last of them. Raises `RecordError` where
+    Answers that the new one has learned from are left out: those until the last of them. Raises `RecordError` where
     none is left.
     """
     labelled = labelled_of_log(log, checkpoint=running.checkpoint.digest)
-    learned = new.checkpoint.manifest.contract.get(RECALIBRATED, {}).get("until", -1.0)
-    unseen = labelled.rows(labelled.time > float(learned))
+    learned = float(new.checkpoint.manifest.contract.get(RECALIBRATED, {}).get("until", -1.0))
+    for event in log.events(RETRAINED):
+        if event.details["to"] == new.checkpoint.digest:
+            learned = max(learned, float(event.details["until"]))
+    unseen = labelled.rows(labelled.time > learned)
     found = _scores_of(new, running, log, unseen)
     known = np.isfinite(found)
     if not known.any():
         raise RecordError(
-            f"the log holds {len(labelled)} labelled answers; the new version was recalibrated until "
+            f"the log holds {len(labelled)} labelled answers; the new version has learned from "
             f"{len(labelled) - len(unseen)} of them, and there is no score of it for the others: serve it as shadow, "
             "or keep log-probabilities (`serve --log-logprobs`), and label what comes"
         )
@@ -129,14 +133,17 @@ def _scores_of(
 
 
 def roll_back(log: ScoreLog) -> dict[str, str]:
-    """Returns what ran before the last promotion that was not taken back: `{"digest", "path"}`; and says so in the log.
+    """Returns what ran before the last promotion that was not taken back, as `{"digest", "path", "was"}`.
+
+    `was` is the digest that was promoted. It is written into the log.
 
     Raises `RecordError` where there is none.
     """
     taken_back = {str(event.details.get("promotion")) for event in log.events(ROLLED_BACK)}
     for event in reversed(log.events(PROMOTED)):
         if str(event.time) not in taken_back:
-            found = {"digest": str(event.details["from"]), "path": str(event.details["from_path"])}
-            log.event(ROLLED_BACK, {**found, "promotion": str(event.time), "was": str(event.details["to"])})
+            details = event.details
+            found = {name: str(details[of]) for name, of in (("digest", "from"), ("path", "from_path"), ("was", "to"))}
+            log.event(ROLLED_BACK, {**found, "promotion": str(event.time)})
             return found
     raise RecordError("the log holds no promotion that could be taken back")

@@ -53,8 +53,9 @@ function marker(id) {
 
 /** A curve from the edge of one box to that of the other; two that attack each other bend apart. */
 function arrow(from, to, both, decides) {
-  const bend = both ? 26 : 12;
   const [dx, dy] = [to.x - from.x, to.y - from.y];
+  const far = Math.abs(dy) > 1.5 * ROW; // past a box: through the middle of the drawing
+  const bend = (both ? 26 : far ? 52 : 12) * (!both && dx > 0 && dy < 0 ? -1 : 1);
   const length = Math.hypot(dx, dy);
   const middle = { x: (from.x + to.x) / 2 - (dy / length) * bend, y: (from.y + to.y) / 2 + (dx / length) * bend };
   const start = edge(from, middle);

@@ -1,0 +1,81 @@
+"""What the server answers at which address, as an OpenAPI document."""
+
+from importlib.metadata import version
+from typing import Any
+
+_BODY = {"content": {"application/json": {"schema": {"type": "object"}}}, "required": True}
+_ERROR = {"type": "object", "properties": {"error": {"type": "object", "required": ["message", "type", "code"]}}}
+_VERDICT = {
+    "type": "object",
+    "description": "What the checkpoint says of one answer.",
+    "required": ["score", "heads", "critical", "flagged", "in_support", "checkpoint", "reason"],
+    "properties": {
+        "score": {"type": ["number", "null"], "minimum": 0, "maximum": 1},
+        "heads": {"type": "object", "additionalProperties": {"type": "number"}},
+        "critical": {"type": ["number", "null"]},
+        "flagged": {"type": ["boolean", "null"]},
+        "in_support": {"type": ["boolean", "null"]},
+        "checkpoint": {"type": "string", "description": "Digest."},
+        "reason": {"type": "string"},
+    },
+}
+_PASSED = "The upstream's answer as it came"
+
+_POSTS = {
+    "/v1/score": "The verdict on one response, or on each of {'responses': [...]}.",
+    "/v1/chat/completions": f"{_PASSED}, with the verdict under `metaprobe`; streamed too.",
+    "/v1/completions": f"{_PASSED}, with the verdict under `metaprobe` where log-probabilities were asked for.",
+    "/v1/responses": f"{_PASSED}, with the verdict under `metaprobe` where log-probabilities were asked for.",
+    "/v1/embeddings": f"{_PASSED}.",
+    "/v1/feedback": "Stores a label for an answer that was logged, or several.",
+}
+_GETS = {
+    "/v1/models": "The upstream's models.",
+    "/v1/models/{model}": "What the upstream says of one model.",
+    "/metrics": "Counts and times, for Prometheus.",
+    "/openapi.json": "This document.",
+    "/healthz": "That it is ready, and with which checkpoints.",
+    "/readyz": "The same.",
+    "/livez": "That the process answers.",
+    "/dashboard": "A page on which the log is looked at.",
+}
+_OPEN = ("/healthz", "/readyz", "/livez", "/dashboard")
+_KINDS = {"/metrics": "text/plain", "/dashboard": "text/html"}
+
+
+def openapi() -> dict[str, Any]:
+    """The document, as JSON's own types."""
+    paths: dict[str, Any] = {
+        path: {"post": _operation(said, path) | {"requestBody": _BODY}} for path, said in _POSTS.items()
+    }
+    paths |= {path: {"get": _operation(said, path)} for path, said in _GETS.items()}
+    key = {"type": "http", "scheme": "bearer"}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "metaprobe", "version": version("metaprobe")},
+        "paths": paths,
+        "components": {"schemas": {"Verdict": _VERDICT, "Error": _ERROR}, "securitySchemes": {"key": key}},
+        "security": [{"key": []}],
+    }
+
+
+def _operation(said: str, path: str) -> dict[str, Any]:
+    answer: dict[str, Any] = {"type": "object"}
+    if path == "/v1/score":
+        answer = {"$ref": "#/components/schemas/Verdict"}
+    elif "`metaprobe`" in said:
+        answer["properties"] = {"metaprobe": {"$ref": "#/components/schemas/Verdict"}}
+    kind = _KINDS.get(path, "application/json")
+    refused = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}}
+    operation: dict[str, Any] = {
+        "summary": said,
+        "responses": {
+            "200": {"description": "Answered.", "content": {kind: {"schema": answer}}},
+            "default": {"description": "Refused, and why.", **refused},
+        },
+    }
+    if path in _OPEN:
+        operation["security"] = []
+    if "{model}" in path:
+        operation["parameters"] = [{"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}]
+    return operation

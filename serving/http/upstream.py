@@ -1,0 +1,131 @@
+"""The one API that this server asks, by aiohttp: its answers as they come, and its faults as refusals."""
+
+import asyncio
+import io
+import logging
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+
+import aiohttp
+from starlette.requests import Request
+from yarl import URL
+
+from metaprobe.serving.http.headers import to_upstream
+from metaprobe.serving.http.keys import Keys
+from metaprobe.serving.http.refusal import Refusal
+from metaprobe.serving.http.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+KEEP_IDLE_S = 2.0
+"""Less than what servers keep an idle connection for, so that a request does not meet one that is just being closed."""
+LARGE_BYTES = 1 << 20
+"""A larger body is written in pieces."""
+
+
+class UpstreamAnswer:
+    """An answer whose header has come. To be closed."""
+
+    def __init__(self, answer: aiohttp.ClientResponse, timeout_s: float) -> None:
+        self._answer = answer
+        self._timeout_s = timeout_s
+        self.status = answer.status
+        self.headers: tuple[tuple[bytes, bytes], ...] = answer.raw_headers
+        self.content_type = answer.headers.get("content-type", "").lower()
+
+    async def parts(self) -> AsyncIterator[bytes]:
+        """The body, as it comes. Raises `Refusal` where it is cut, or does not go on."""
+        with _explained(self._timeout_s):
+            async for part in self._answer.content.iter_any():
+                yield part
+
+    async def whole(self, limit: int) -> bytes:
+        """The body, and closes it. Raises `Refusal` as `parts` does, and for more than `limit` bytes."""
+        parts, size = [], 0
+        try:
+            async for part in self.parts():
+                parts.append(part)
+                size += len(part)
+                if size > limit:
+                    raise Refusal(502, "upstream_too_large", f"the upstream's answer is larger than {limit} bytes")
+        finally:
+            self.close()
+        return b"".join(parts)
+
+    def close(self) -> None:
+        """Keeps the connection where the body has come whole; else the upstream hears that it can stop."""
+        self._answer.close()
+
+
+class UpstreamClient:
+    """Connections to the upstream. No redirect is followed, no cookie kept, nothing taken from the environment."""
+
+    def __init__(self, settings: Settings, keys: Keys) -> None:
+        self._settings = settings
+        self._keys = keys
+        self._base = settings.upstream.rstrip("/")
+        self._upstream_key = settings.upstream_key()
+        self._session: aiohttp.ClientSession | None = None
+
+    async def ask(self, request: Request, method: str, path: str, body: bytes | None) -> UpstreamAnswer:
+        """Asks what a caller asks, and waits for the answer's header. Raises `Refusal`.
+
+        `path`: below the upstream's base address, as it is written. With it goes what stands behind the question mark
+        (`?api-version=...`), and those of the caller's headers that may.
+        """
+        query: bytes = request.scope["query_string"]
+        url = f"{self._base}{path}" + (f"?{query.decode('latin-1')}" if query else "")
+        headers = to_upstream(
+            request.headers,
+            upstream_key=self._upstream_key,
+            own_keys=self._keys,
+            more=self._settings.forward_headers,
+        )
+        data = io.BytesIO(body) if body is not None and len(body) > LARGE_BYTES else body
+        with _explained(self._settings.timeout_s):
+            answer = await self._opened().request(
+                method, URL(url, encoded=True), data=data, headers=headers, allow_redirects=False
+            )
+        return UpstreamAnswer(answer, self._settings.timeout_s)
+
+    async def close(self) -> None:
+        """Closes what is open. Connections need a turn of the event loop to end."""
+        if self._session is not None:
+            await self._session.close()
+            await asyncio.sleep(0)
+
+    def _opened(self) -> aiohttp.ClientSession:
+        if self._session is None:  # it belongs to the event loop, which there is not yet when the server is made
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_IDLE_S),
+                timeout=aiohttp.ClientTimeout(
+                    total=None, sock_connect=self._settings.connect_timeout_s, sock_read=self._settings.timeout_s
+                ),
+                cookie_jar=aiohttp.DummyCookieJar(),  # one caller's would be sent with another's
+                skip_auto_headers=("user-agent",),
+                trust_env=False,  # else proxies, and passwords from ~/.netrc, would come from the machine
+            )
+        return self._session
+
+
+@contextmanager
+def _explained(timeout_s: float) -> Iterator[None]:
+    """Turns the client's errors into refusals."""
+    try:
+        yield
+    except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL) as error:
+        # For who runs the server; the caller need not know where the upstream is.
+        logger.warning("the upstream cannot be reached: %s", str(error) or type(error).__name__)
+        message = "the upstream cannot be reached; the server's log says why"
+        raise Refusal(502, "upstream_unreachable", message) from error
+    except TimeoutError as error:
+        message = f"the upstream did not go on within {timeout_s:g} s"
+        raise Refusal(504, "upstream_timeout", message) from error
+    except (aiohttp.ClientError, OSError) as error:
+        message = "the upstream closed the connection before its answer was whole"
+        raise Refusal(502, "upstream_cut", message) from error
+
+
+def redirect(answer: UpstreamAnswer) -> Refusal:
+    """The upstream sends the caller elsewhere, and he has no business there."""
+    return Refusal(502, "upstream_redirect", f"the upstream redirects (status {answer.status}); it is not followed")

@@ -1,0 +1,191 @@
+"""The upstream's other endpoints: passed on as they came, and scored where they have log-probabilities."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import serving_clients
+from served import KEY, TOKENS, lifespan, running
+from serving_clients import LOGPROBS, TEXT, Served
+from starlette.types import Receive, Scope, Send
+
+from metaprobe.probes.quality import QualityPredictor
+from metaprobe.serving.http.app import create_app
+from metaprobe.serving.http.endpoints import THERE
+from metaprobe.serving.http.settings import Settings
+
+checkpoint = serving_clients.checkpoint
+predictor = serving_clients.predictor
+callers_keys = serving_clients.callers_keys
+
+ENTRIES = [{"token": token, "logprob": logprob, "bytes": None, "top_logprobs": []} for token, logprob in TOKENS]
+
+
+def text_chunks(body: dict[str, Any]) -> list[bytes]:
+    chunks = []
+    for token, logprob in TOKENS:
+        columns = {"tokens": [token], "token_logprobs": [logprob], "top_logprobs": None, "text_offset": [0]}
+        choice = {"index": 0, "text": token, "logprobs": columns if "logprobs" in body else None, "finish_reason": None}
+        chunks.append({"id": "t", "object": "text_completion", "created": 7, "model": "m", "choices": [choice]})
+    end = {"index": 0, "text": "", "logprobs": None, "finish_reason": "stop"}
+    chunks.append({"id": "t", "object": "text_completion", "created": 7, "model": "m", "choices": [end]})
+    return [*(json.dumps(chunk).encode() for chunk in chunks), b"[DONE]"]
+
+
+def whole_text(body: dict[str, Any]) -> dict[str, Any]:
+    columns = {"tokens": [token for token, _ in TOKENS], "token_logprobs": LOGPROBS, "top_logprobs": None}
+    logprobs = columns if "logprobs" in body else None
+    choice = {"index": 0, "text": TEXT, "logprobs": logprobs, "finish_reason": "stop"}
+    return {"id": "t", "object": "text_completion", "created": 7, "model": "m", "choices": [choice], "x": 1e-30}
+
+
+def response(body: dict[str, Any], *, whole: bool = True) -> dict[str, Any]:
+    part = {"type": "output_text", "text": TEXT, "annotations": [], "logprobs": ENTRIES if body.get("include") else []}
+    message = {"id": "m", "type": "message", "role": "assistant", "status": "completed", "content": [part]}
+    known = {"id": "r", "object": "response", "created_at": 7, "model": "m", "tools": [], "tool_choice": "auto"}
+    status = "completed" if whole else "in_progress"
+    return {**known, "status": status, "output": [message] if whole else [], "parallel_tool_calls": True}
+
+
+def response_events(body: dict[str, Any]) -> list[dict[str, Any]]:
+    events: list[dict[str, Any]] = [{"type": "response.created", "response": response(body, whole=False)}]
+    place = {"item_id": "m", "output_index": 0, "content_index": 0}
+    for entry in ENTRIES:
+        logprobs = [entry] if body.get("include") else []
+        events.append({"type": "response.output_text.delta", **place, "delta": entry["token"], "logprobs": logprobs})
+    events.append({"type": "response.completed", "response": response(body)})
+    return [{**event, "sequence_number": number} for number, event in enumerate(events)]
+
+
+class OtherEndpoints:
+    """An upstream with text completions, responses and embeddings; keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, bytes]] = []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await lifespan(receive, send)
+            return
+        raw = (await receive())["body"]
+        self.asked.append((scope["path"], raw))
+        body, path = json.loads(raw), scope["path"]
+        if body.get("model") == "absent":
+            await self._answer(send, 404, "application/json", b'{"error": {"message": "no such model"}}')
+        elif path == "/v1/embeddings":
+            embedded = {
+                "object": "list",
+                "data": [{"object": "embedding", "index": 0, "embedding": [0.5]}],
+                "model": "e",
+            }
+            await self._answer(send, 200, "application/json", json.dumps(embedded).encode())
+        elif not body.get("stream"):
+            whole = whole_text(body) if path == "/v1/completions" else response(body)
+            await self._answer(send, 200, "application/json", json.dumps(whole).encode())
+        else:
+            if path == "/v1/completions":
+                events = [b"data: " + chunk + b"\n\n" for chunk in text_chunks(body)]
+            else:
+                told = response_events(body)
+                events = [f"event: {one['type']}\ndata: {json.dumps(one)}\n\n".encode() for one in told]
+            if body["model"] == "cut":
+                events = events[:2]
+            await self._answer(send, 200, "text/event-stream", b"".join(events), cut=body["model"] == "cut")
+
+    async def _answer(self, send: Send, status: int, kind: str, content: bytes, *, cut: bool = False) -> None:
+        headers = [(b"content-type", kind.encode())]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": content, "more_body": cut})
+        if cut:
+            raise ConnectionError("as planned")
+
+
+@pytest.fixture(scope="module")
+def other() -> Iterator[tuple[OtherEndpoints, str]]:
+    told = OtherEndpoints()
+    with running(told) as (url, _):
+        yield told, f"{url}/v1"
+
+
+@pytest.fixture(scope="module")
+def served(checkpoint: Any, other: tuple[OtherEndpoints, str]) -> Iterator[Served]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("METAPROBE_API_KEY", KEY)
+        app = create_app(Settings(checkpoint=checkpoint, upstream=other[1]))
+    with running(app) as (url, _):
+        yield Served(url)
+
+
+def test_a_text_completion_whole_or_streamed_has_the_verdict_on_its_tokens(
+    served: Served, predictor: QualityPredictor
+) -> None:
+    expected = predictor.predict(LOGPROBS).score
+    asked: dict[str, Any] = {"model": "m", "prompt": "say", "logprobs": 1}
+    whole = served.client.completions.create(**asked)
+    assert whole.choices[0].text == TEXT
+    assert whole.model_extra["metaprobe"]["score"] == pytest.approx(expected)
+    *chunks, last = served.client.completions.create(**asked, stream=True)
+    assert "".join(chunk.choices[0].text for chunk in chunks) == TEXT
+    assert last.choices[0].text == ""
+    assert last.model_extra["metaprobe"]["score"] == pytest.approx(expected)
+
+
+def test_a_response_whole_or_streamed_has_the_verdict_on_its_tokens(
+    served: Served, predictor: QualityPredictor
+) -> None:
+    expected = predictor.predict(LOGPROBS).score
+    asked: dict[str, Any] = {"model": "m", "input": "say", "include": ["message.output_text.logprobs"]}
+    whole = served.client.responses.create(**asked)
+    assert whole.output_text == TEXT
+    assert whole.model_extra["metaprobe"]["score"] == pytest.approx(expected)
+    *events, last = served.client.responses.create(**asked, stream=True)
+    assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == TEXT
+    assert last.type == "response.completed"
+    assert last.response.model_extra["metaprobe"]["score"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"), [("/v1/completions", {"prompt": "say"}), ("/v1/responses", {"input": "say"})]
+)
+def test_without_logprobs_the_answer_passes_with_the_reason_and_none_are_asked_for(
+    served: Served, other: tuple[OtherEndpoints, str], path: str, asked: dict[str, Any]
+) -> None:
+    sent = json.dumps({"model": "m", **asked}).encode() + b"  "
+    answer = served.post(path, sent).json()
+    assert other[0].asked[-1] == (path, sent)  # byte for byte
+    assert answer["metaprobe"]["score"] is None
+    assert "log-probabilities" in answer["metaprobe"]["reason"]
+
+
+def test_embeddings_pass_as_they_come(served: Served, other: tuple[OtherEndpoints, str]) -> None:
+    answer = served.post("/v1/embeddings", {"model": "e", "input": "x"})
+    assert answer.json()["data"][0]["embedding"] == [0.5]
+    assert "metaprobe" not in answer.json()
+    assert other[0].asked[-1][0] == "/v1/embeddings"
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/responses", "/v1/embeddings"])
+def test_an_error_of_the_upstream_keeps_its_status_and_words(served: Served, path: str) -> None:
+    answer = served.post(path, {"model": "absent"})
+    assert (answer.status_code, answer.json()) == (404, {"error": {"message": "no such model"}})
+
+
+@pytest.mark.parametrize(("path", "asked"), [("/v1/completions", {"logprobs": 1}), ("/v1/responses", {})])
+def test_a_stream_that_is_cut_ends_with_an_error_and_never_looks_whole(
+    served: Served, path: str, asked: dict[str, Any]
+) -> None:
+    content = served.post(path, {"model": "cut", "stream": True, **asked}).content
+    assert b"[DONE]" not in content
+    assert b"response.completed" not in content
+    last = json.loads(content.rpartition(b"data: ")[2])
+    assert last["error"]["code"] == "upstream_cut"
+    assert last["metaprobe"]["score"] is None
+
+
+def test_what_can_be_asked_is_described_in_openapi_and_in_the_message_of_a_wrong_address(served: Served) -> None:
+    described = served.get("/openapi.json", authorization=f"Bearer {KEY}").json()
+    named = {f"{method.upper()} {path}" for path, methods in described["paths"].items() for method in methods}
+    assert named == {each.strip().replace("MODEL", "{model}") for each in THERE.split(",")}
+    schema = described["components"]["schemas"]["Verdict"]
+    assert set(served.post("/v1/score", LOGPROBS).json()) == set(schema["properties"]) == set(schema["required"])

@@ -1,0 +1,136 @@
+"""A request keeps its place in the caller's trace, upstream and in the log; OpenTelemetry gets a span of it."""
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import serving_clients
+from served import Upstream, running
+from serving_clients import LOGPROBS, Served
+from tiny import tiny_quality
+
+from metaprobe.serving.http.app import create_app
+from metaprobe.serving.http.json_log import JsonLine
+from metaprobe.serving.http.run_server import logging_of
+from metaprobe.serving.http.settings import Settings
+from metaprobe.serving.http.tracing import trace_of
+
+upstream = serving_clients.upstream
+callers_keys = serving_clients.callers_keys
+
+TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+GIVEN = f"00-{TRACE}-{SPAN}-01"
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_quality(tmp_path_factory.mktemp("checkpoints") / "tiny").path
+
+
+def test_a_callers_trace_goes_on_with_a_span_of_our_own() -> None:
+    found = trace_of(f" {GIVEN} ")
+    assert (found.trace_id, found.flags) == (TRACE, "01")
+    assert found.span_id != SPAN
+    assert found.traceparent == f"00-{TRACE}-{found.span_id}-01"
+    assert trace_of(f"cc-{TRACE}-{SPAN}-00-what-comes-later").trace_id == TRACE
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["", "00", f"ff-{TRACE}-{SPAN}-01", f"00-{'0' * 32}-{SPAN}-01", f"00-{TRACE}-{'0' * 16}-01", f"{GIVEN}\n{GIVEN}"],
+)
+def test_where_the_header_names_no_trace_one_begins(given: str) -> None:
+    one, other = trace_of(given), trace_of(given)
+    assert TRACE not in one.traceparent
+    assert one.trace_id != other.trace_id
+    assert len(one.traceparent) == len(GIVEN)
+
+
+@pytest.fixture
+def lines() -> Iterator[io.StringIO]:
+    """What the server's log holds, written as `--log-format json` does."""
+    written = io.StringIO()
+    handler = logging.StreamHandler(written)
+    handler.setFormatter(JsonLine())
+    logger = logging.getLogger("metaprobe")
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    yield written
+    logger.removeHandler(handler)
+    logger.setLevel(before)
+
+
+def test_upstream_and_log_name_the_trace_the_span_and_whose_key_it_was(
+    checkpoint: Path, upstream: tuple[Upstream, str], lines: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("METAPROBE_API_KEY", f"team-a={serving_clients.KEY}")
+    request = {"model": "m", "messages": [{"content": "plain"}]}
+    with running(create_app(Settings(checkpoint=checkpoint, upstream=upstream[1], on_mismatch="ignore"))) as (url, _):
+        Served(url).post("/v1/chat/completions", request, traceparent=GIVEN, x_request_id="mine-1")
+        sent = upstream[0].headers[-1]["traceparent"]
+        Served(url).post("/v1/chat/completions", request)
+        assert TRACE not in upstream[0].headers[-1]["traceparent"]
+    first, second = (json.loads(line) for line in lines.getvalue().splitlines() if "/v1/chat" in line)
+    assert sent == f"00-{TRACE}-{first['span_id']}-01"
+    known = {"request_id": "mine-1", "endpoint": "/v1/chat/completions", "status": 200, "key": "team-a"}
+    assert {name: first[name] for name in known} == known
+    assert first["trace_id"] == TRACE != second["trace_id"]
+    assert first["ms"] >= 0
+    assert first["level"] == "INFO"
+    assert first["time"].endswith("+00:00")
+
+
+def test_a_fault_is_one_line_of_json_with_its_traceback() -> None:
+    try:
+        raise ValueError("a\nb")
+    except ValueError as error:
+        record = logging.LogRecord("x", logging.ERROR, "f", 1, "failed: %s", ("c",), (ValueError, error, None))
+    line = JsonLine().format(record)
+    assert "\n" not in line
+    held = json.loads(line)
+    assert (held["message"], held["level"], held["logger"]) == ("failed: c", "ERROR", "x")
+    assert "ValueError: a\nb" in held["exception"]
+
+
+def test_the_log_is_text_unless_json_is_asked_for() -> None:
+    text, as_json = (logging_of(Settings(checkpoint="c", log_format=kind)) for kind in ("text", "json"))  # type: ignore[arg-type]
+    assert "asctime" in text["formatters"]["line"]["format"]
+    assert as_json["formatters"]["line"]["()"].endswith("JsonLine")
+    assert as_json["handlers"] == text["handlers"]
+
+
+def test_opentelemetry_gets_a_span_in_the_callers_trace_with_the_verdict_as_event(
+    checkpoint: Path, upstream: tuple[Upstream, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace: Any = pytest.importorskip("opentelemetry.trace")
+    sdk: Any = pytest.importorskip("opentelemetry.sdk.trace")
+    memory: Any = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporter")
+    export: Any = pytest.importorskip("opentelemetry.sdk.trace.export")
+    kept, provider = memory.InMemorySpanExporter(), sdk.TracerProvider()
+    provider.add_span_processor(export.SimpleSpanProcessor(kept))
+    monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
+    settings = Settings(checkpoint=checkpoint, upstream=upstream[1], on_mismatch="ignore", otel=True)
+    request = {"model": "m", "messages": [{"content": "plain"}]}
+    with running(create_app(settings)) as (url, _):
+        for stream in (False, True):
+            answer = Served(url).post("/v1/chat/completions", request | {"stream": stream}, traceparent=GIVEN)
+            assert answer.status_code == 200
+        sent = upstream[0].headers[-1]["traceparent"]
+        Served(url).post("/v1/score", LOGPROBS, authorization="Bearer wrong")
+    *answered, refused = kept.get_finished_spans()
+    for span in answered:
+        assert (span.name, span.kind) == ("/v1/chat/completions", trace.SpanKind.SERVER)
+        assert f"{span.context.trace_id:032x}" == TRACE
+        assert f"{span.parent.span_id:016x}" == SPAN
+        assert span.attributes["http.response.status_code"] == 200
+        [event] = span.events
+        assert event.name == "gen_ai.evaluation.result"
+        assert 0 < event.attributes["gen_ai.evaluation.score.value"] < 1
+    assert sent == f"00-{TRACE}-{answered[-1].context.span_id:016x}-01"
+    assert refused.attributes["http.response.status_code"] == 401
+    assert not refused.events
