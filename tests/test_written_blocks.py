@@ -295,6 +295,9 @@ WRITERS = (
     Writer(
         "research/writing/measure.py",
         {
+            "docs/writing-assistant.md#writing-cost": number(
+                "FIGURES", "writing", "cases", "smollm2-135m", "single", "read"
+            ),
             "docs/writing-assistant.md#writing-heads": number("HEADS", "writing_heads", "stage", "words", 0),
         },
         "write_page",

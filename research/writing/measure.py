@@ -33,7 +33,8 @@ def of_condition(runs: Sequence[Run]) -> dict[str, Any]:
     """Returns means a turn of one condition: calls, tokens, time, and how much of it MetaCrit's agents take."""
     tokens = [(call.usage.prompt_tokens, call.usage.completion_tokens) for run in runs for call in run.calls]
     chain = [sum(call.usage.prompt_tokens + call.usage.completion_tokens for call in _chain(run)) for run in runs]
-    named = [read_stage(call.text) == run.item.level for run in runs for call in run.calls if call.stage == "stage"]
+    last = [[call.text for call in run.calls if call.stage == "stage"][-1] for run in runs]
+    named = [read_stage(text) == run.item.level for run, text in zip(runs, last, strict=True)]
     due = [run for run in runs if any(call.stage == "assess" for call in run.calls)]
     return {
         "turns": len(runs),
@@ -118,7 +119,9 @@ def heads_table(heads: dict[str, Any]) -> list[str]:
             "always the commonest label": (one["majority"], 0.0),
             "trained, on pieces of words": (one["words"], 0.0),
         }
-        ways |= {f"prompted {name}": (way["accuracy"], way["tokens"]) for name, way in one["prompted"].items()}
+        for name, way in one["prompted"].items():
+            asked = f"prompted {name} ({way['turns']} turns, {way['again']} of them asked again)"
+            ways[asked] = (way["accuracy"], way["tokens"])
         for way, ((estimate, low, high), tokens) in ways.items():
             rows.append([head, way, f"{estimate:.3f} [{low:.3f}, {high:.3f}]", f"{tokens:.0f}"])
     one = heads["stage"]
@@ -163,7 +166,9 @@ def orders(runs: Path, name: str) -> None:
 
 def write_page() -> None:
     """The blocks of the page."""
-    write(PAGE, "writing-heads", heads_table(json.loads(HEADS.read_text(encoding="utf-8"))))
+    figures, heads = (json.loads(path.read_text(encoding="utf-8")) for path in (FIGURES, HEADS))
+    write(PAGE, "writing-cost", cost_table(figures))
+    write(PAGE, "writing-heads", heads_table(heads))
 
 
 @main.command()
