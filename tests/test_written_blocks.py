@@ -134,6 +134,14 @@ WRITERS = (
         },
     ),
     Writer(
+        "research/assistant/study_page.py",
+        {
+            "docs/study.md#study-simulated": number("MEASURED", "study", "rows", 0, "share_held"),
+            "docs/study.md#study-paper": number("MEASURED", "study", "participants", "critical_thinking"),
+        },
+        "write_page",
+    ),
+    Writer(
         "research/engines/vllm_page.py",
         {
             "docs/engines.md#vllm-server": number("MEASURED", "vllm_server", "middleware over plain"),

@@ -10,7 +10,8 @@ from typing import Any
 from research.blocks import markdown, write
 
 ROOT = Path(__file__).parent.parent.parent
-MEASURED, DOCS = ROOT / "docs" / "measured", ROOT / "docs"
+MEASURED = ROOT / "docs" / "measured"
+PAGE, GUIDE = ROOT / "docs" / "engines.md", ROOT / "docs" / "many-machines.md"
 
 
 def server_lines(found: dict[str, Any]) -> list[str]:
@@ -59,18 +60,15 @@ def machines_lines(found: dict[str, Any]) -> list[str]:
     ]
 
 
-BLOCKS = {
-    "vllm-server": ("vllm_server.json", "engines.md", server_lines),
-    "vllm-states": ("vllm_states.json", "engines.md", states_lines),
-    "many-machines": ("many_machines.json", "many-machines.md", machines_lines),
-}
-
-
 def main() -> None:
-    """Writes the blocks whose numbers are there."""
-    for block, (name, page, lines) in BLOCKS.items():
-        if (MEASURED / name).exists():
-            write(DOCS / page, block, lines(json.loads((MEASURED / name).read_text())))
+    """Writes the blocks."""
+    for block, page, lines in (
+        ("vllm-server", PAGE, server_lines),
+        ("vllm-states", PAGE, states_lines),
+        ("many-machines", GUIDE, machines_lines),
+    ):
+        name = f"{block.replace('-', '_')}.json"
+        write(page, block, lines(json.loads((MEASURED / name).read_text(encoding="utf-8"))))
 
 
 if __name__ == "__main__":
