@@ -146,7 +146,7 @@ WRITERS = (
         {
             "docs/engines.md#vllm-server": number("MEASURED", "vllm_server", "middleware over plain"),
             "docs/engines.md#vllm-states": number("MEASURED", "vllm_states", "calls"),
-            "docs/many-machines.md#many-machines": number("MEASURED", "many_machines", "start_s"),
+            "docs/many-machines.md#many-machines": number("MEASURED", "many_machines", "tokens_per_call"),
         },
         "main",
     ),
