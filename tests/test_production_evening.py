@@ -29,7 +29,9 @@ from metaprobe.serving.labelling.page import LabelServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-WRONGLY_SET_UP = ("--rope_freq_base", "1500")
+SHORT = ("--n_ctx", "512")
+"""The server keeps numbers for the whole vocabulary at every place of its context: a short one answers faster."""
+WRONGLY_SET_UP = (*SHORT, "--rope_freq_base", "500")
 """The same weights, deployed with another base of their rotary positions: a model that is not the one it was."""
 
 
@@ -111,8 +113,15 @@ class Evening:
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine: the page for labels is looked at in one")
-def test_an_evening_in_production(llama_server: str, tmp_path: Path) -> None:
-    evening, first, state = Evening(tmp_path), str(tmp_path / "first"), str(tmp_path / "drift.json")
+def test_an_evening_in_production(tmp_path: Path) -> None:
+    with llama_server_with(tmp_path / "upstream", *SHORT) as upstream:
+        play(Evening(tmp_path), upstream)
+
+
+def play(evening: Evening, llama_server: str) -> None:
+    """Everything that happens before, while and after the model is swapped."""
+    tmp_path = evening.folder
+    first, state = str(tmp_path / "first"), str(tmp_path / "drift.json")
     with evening.server("bundled:quality", llama_server) as client:
         evening.ask(client, 120)
         assert evening.label_on_page(60, seed=1) >= 40
