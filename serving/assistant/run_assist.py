@@ -25,12 +25,13 @@ def check_extras() -> None:
 
 
 def listener_of(settings: AssistSettings) -> socket.socket:
-    """Returns a bound socket. Raises `RecordError` where the port is taken."""
+    """Returns a socket that listens. Raises `RecordError` where the port is taken."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((settings.host, settings.port))
+        listener.listen(64)  # from here on a browser waits until the page is served, and is not refused
     except OSError as error:
         listener.close()
         raise RecordError(
