@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 import pytest
 from click.testing import CliRunner, Result
 from logged_answers import WEEK_46, answers, stored, write_answers
@@ -16,7 +17,10 @@ from metaprobe.monitoring.log import ScoreLog
 from metaprobe.monitoring.thinning import thin
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import RecordError
+from metaprobe.training.common.calibrators import Platt, sigmoid
+from metaprobe.training.common.graphs import linear_graph
 from metaprobe.training.options import QualityOptions
+from metaprobe.training.quality.adapt import map_outputs
 from metaprobe.training.quality.recalibrate import RECALIBRATED, recalibrate_quality, score_again
 from metaprobe.training.quality.train import train_quality
 
@@ -202,3 +206,21 @@ def test_labels_that_carry_nothing_are_refused(lines: list[str], said: str, base
     with pytest.raises(RecordError, match=said):
         recalibrate_quality(base, read_labelled(file), out=tmp_path / "c")
     assert not (tmp_path / "c").exists()
+
+
+def test_a_graph_may_be_mapped_again_and_again() -> None:
+    """Recalibrated twice, the second map reads what the first one gave."""
+    graph = linear_graph(
+        input_name="x",
+        mean=np.zeros(1),
+        scale=np.ones(1),
+        weights=np.ones((1, 1)),
+        intercept=np.zeros(1),
+        outputs=["correct"],
+    )
+    for platt in (Platt(2.0, 0.5), Platt(0.5, -1.0), Platt(1.0, 0.25)):
+        graph = map_outputs(graph, {"correct": platt})
+    session = onnxruntime.InferenceSession(graph)
+    x = np.array([[-1.0], [0.0], [2.0]], np.float32)
+    expected = sigmoid(0.5 * (2 * x + 0.5) - 1 + 0.25)
+    np.testing.assert_allclose(session.run(["correct"], {"x": x})[0], expected, atol=1e-5)

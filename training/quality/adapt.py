@@ -347,13 +347,13 @@ def mean_gap(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) ->
 
 
 def _line(name: str, head: Adapted) -> str:
-    count = len(np.unique(head.runs))
+    runs = len(np.unique(head.runs))
     wrong = int((1 - head.table.y).sum())
     few = ""
     if name in quality_contract.MAIN_HEADS and wrong < FEWEST_WRONG:
         few = f"; too few wrong ones ({wrong}) for the threshold `flag`, which takes {FEWEST_WRONG}"
     return (
-        f"{name}: scale {head.scale:.2f}, {len(head.table)} labelled answers of {count} run{'s' * (count > 1)}, "
+        f"{name}: scale {head.scale:.2f}, {len(head.table)} labelled answers of {runs} run{'s' * (runs > 1)}, "
         f"{head.table.y.mean():.0%} of them 1{few}"
     )
 
@@ -364,14 +364,18 @@ def map_outputs(graph: bytes, maps: Mapping[str, Platt]) -> bytes:
     model = onnx.load_from_string(graph)
     node, constant = onnx.helper.make_node, onnx.numpy_helper.from_array
     for name, platt in maps.items():
-        inner = f"{name}/before"
+        taken = {one.name for one in model.graph.initializer}  # a graph may be mapped again and again
+        base = next(
+            base for base in (name, *(f"{name}/{n}" for n in range(1, len(taken)))) if f"{base}/low" not in taken
+        )
+        inner = f"{base}/before"
         for one in model.graph.node:
             one.input[:] = [inner if value == name else value for value in one.input]
             one.output[:] = [inner if value == name else value for value in one.output]
-        own = {key: f"{name}/{key}" for key in ("low", "high", "one", "p", "q", "log_p", "log_q", "log_odds")}
+        own = {key: f"{base}/{key}" for key in ("low", "high", "one", "p", "q", "log_p", "log_q", "log_odds")}
         values = {own["low"]: CERTAIN, own["high"]: 1 - CERTAIN, own["one"]: 1.0}
         model.graph.initializer.extend(constant(np.float32(value), key) for key, value in values.items())
-        mapped, constants = platt.onnx_nodes(own["log_odds"], name, f"{name}/adapted")
+        mapped, constants = platt.onnx_nodes(own["log_odds"], name, f"{base}/adapted")
         model.graph.initializer.extend(constants)
         model.graph.node.extend(
             [
