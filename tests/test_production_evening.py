@@ -133,7 +133,7 @@ def play(evening: Evening, llama_server: str) -> None:
         assert told[0]["stream"] == "label", told
         assert told[0]["moved"] == "too low", told
 
-        evening.run("recalibrate", "bundled:quality", "--out", first, code=None)
+        evening.run("recalibrate", "bundled:quality", "--out", first)
         evening.ask(client, 150)
         evening.label(400, seed=2)
         [promoted] = evening.run("promote", first, "--over", "bundled:quality")
@@ -160,7 +160,7 @@ def play(evening: Evening, llama_server: str) -> None:
             evening.ask(client, 60)
         evening.label(400, seed=3)
         since = f"{swapped_at:%Y-%m-%dT%H:%M:%S}"
-        evening.run("recalibrate", first, "--since", since, "--out", str(tmp_path / "second"), code=None)
+        evening.run("recalibrate", first, "--since", since, "--out", str(tmp_path / "second"))
         with evening.server(str(tmp_path / "second"), swapped) as client:
             ids = evening.ask(client, 60)
     with ScoreLog.open(evening.log) as log:
