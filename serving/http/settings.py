@@ -46,7 +46,7 @@ class Settings:
     """`[NAME=]CHECKPOINT`: judges a share of the requests in place of the model's checkpoint."""
     canary_share: float = 0.05
     """That share, in [0, 1]."""
-    runs: tuple[str, ...] = ()
+    base_rates: tuple[str, ...] = ()
     """`[NAME=]RUN`: the run, MODEL|TASK|VARIANT, whose base rate the answers of that model have."""
     sha256: str | None = None
     """Digest of the checkpoint, from its author; of the gate, `gate_sha256`."""
@@ -182,7 +182,7 @@ class Settings:
     def run_by_model(self) -> dict[str, str]:
         """The run that each model's answers are of, by its name; under "" that of the first checkpoint."""
         found = {}
-        for written in self.runs:
+        for written in self.base_rates:
             name, equals, run = written.partition("=")
             named = equals and "|" not in name  # a run's own name may hold the sign: my-model|sums|shots=3
             found[name if named else ""] = run if named else written

@@ -35,7 +35,7 @@ from metaprobe.terminal import CHECKPOINT, NAMED_CHECKPOINT
 )
 @click.option(
     "--run",
-    "runs",
+    "base_rates",
     multiple=True,
     help="[NAME=]RUN, with RUN as MODEL|TASK|VARIANT: the base rate that the answers have; repeatable.",
 )
