@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from metaprobe.monitoring import retention
 from metaprobe.monitoring.entry import Entry
-from metaprobe.monitoring.log_columns import CURRENT_LABELS, LogColumns, read_columns
+from metaprobe.monitoring.log_columns import CURRENT_LABELS, FIRST_LABELS, LogColumns, read_columns
 from metaprobe.monitoring.log_rows import MAX_TIME, SELECT, entry_of
 from metaprobe.monitoring.log_writer import BackgroundWriter
 from metaprobe.monitoring.tables import Execute, LogError, Tables, open_tables
@@ -172,6 +172,10 @@ class ScoreLog:
     def current_labels(self) -> list[FeedbackLabel]:
         """Of every labelled request the label that counts."""
         return [FeedbackLabel(*row) for row in self.tables.read(CURRENT_LABELS)]
+
+    def first_labels(self) -> list[FeedbackLabel]:
+        """Of every labelled request the first label that says something, whatever was said later."""
+        return [FeedbackLabel(*row) for row in self.tables.read(FIRST_LABELS)]
 
     def event(self, kind: str, details: Mapping[str, Any], *, time: float | None = None) -> None:
         """Keeps what happened. `details` must be what JSON can hold."""
