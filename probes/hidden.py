@@ -18,7 +18,7 @@ from metaprobe.checkpoints.display import explain_fields
 from metaprobe.checkpoints.kinds import check_kind
 from metaprobe.probes.contract import OnMismatch, check_choice, mismatch
 from metaprobe.probes.token_scores import TokenScores
-from metaprobe.records.answer_part import tokens_of
+from metaprobe.records.answer_series import tokens_of
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.extras import require
 from metaprobe.records.segments import marked

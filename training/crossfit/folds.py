@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.eval.compare import BEST_BASELINE, Judged
-from metaprobe.eval.results import Family
+from metaprobe.eval.method_results import Family
 from metaprobe.eval.table import AnswerTable, usable_groups
 from metaprobe.records.extras import require
 from metaprobe.training.common.calibrate import choose_calibrator, sigmoid

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from metaprobe.checkpoints import Generator
 from metaprobe.eval.audits.simpler_predictors import IDENTITY
 from metaprobe.eval.compare import STATED
+from metaprobe.eval.method_results import Family
 from metaprobe.eval.metrics.discrimination import auroc
-from metaprobe.eval.results import Family
 from metaprobe.eval.table import AnswerTable
 from metaprobe.probes.baselines import baseline_scores
 from metaprobe.records.extras import require
