@@ -133,7 +133,8 @@ class Checkpoint:
     @property
     def trust(self) -> Trust:
         """How far its numbers can be relied on: "sound" (no audit failed), "weak" (the numbers are true, but something
-        simpler may do as well, or too little was measured to decide), "invalid" (the numbers cannot be believed)."""
+        simpler may do as well, or too little was measured to decide), "invalid" (the numbers cannot be believed),
+        "unaudited" (no audit was made)."""
         return self.manifest.trust
 
     @property
