@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 from logged_answers import answers, stored
 
-from metaprobe.checkpoints import load_checkpoint
+from metaprobe.checkpoints import ContractMismatch, load_checkpoint
 from metaprobe.checkpoints.manifest import RAW
 from metaprobe.cli import main
 from metaprobe.eval.metrics.discrimination import auroc
@@ -17,6 +17,9 @@ from metaprobe.probes.base_rates import CONTRACT
 from metaprobe.probes.features import schema
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import RecordError
+from metaprobe.serving.http.judges import Judges, load_judges
+from metaprobe.serving.http.metrics import Metrics
+from metaprobe.serving.http.settings import Settings, SettingsError
 from metaprobe.training.options import QualityOptions
 from metaprobe.training.quality.adapt import adapt_quality
 from metaprobe.training.quality.train import train_quality
@@ -109,6 +112,37 @@ def test_runs_keep_base_rates_of_their_own(base: Path, tmp_path: Path) -> None:
         scores[name] = np.mean([verdict.score for verdict in mine.predict_many(fresh)])
     assert scores["low"] + 0.2 < scores["high"]
     assert "auroc_within_runs" in made.manifest.metrics
+
+
+def test_a_server_judges_by_the_base_rate_of_the_run_it_is_told_of(base: Path, tmp_path: Path) -> None:
+    store = stored(tmp_path / "runs", {"low": (60, 0.2), "high": (60, 0.8)}, seed=40)
+    made = str(adapt_quality(base, [store], out=tmp_path / "c").path)
+    (response, *_), _ = answers(1, seed=7)
+
+    def judges(*runs: str) -> Judges:
+        return load_judges(Settings(checkpoint=made, more_checkpoints=(f"b={made}",), runs=runs), Metrics())
+
+    def scores(*runs: str) -> list[float]:
+        seats = judges(*runs).seats
+        return [seats[name].judge.verdict(response)["score"] for name in ("", "b")]
+
+    def expected(run: str | None) -> float:
+        return QualityPredictor.load(made, run=run).predict(response).score
+
+    low, high, average = expected("low|sums|v"), expected("high|sums|v"), expected(None)
+    assert low < average < high
+    assert scores() == [average, average]
+    assert scores("low|sums|v") == [low, average]
+    assert scores("low|sums|v", "b=high|sums|v") == [low, high]
+    with pytest.raises(ContractMismatch, match=r"no run is called 'other'.*low\|sums"):
+        judges("other")
+    with pytest.raises(SettingsError, match="no checkpoint judges 'c', so it can have no run"):
+        judges("c=low|sums|v")
+
+
+def test_a_runs_name_may_hold_an_equals_sign() -> None:
+    settings = Settings(checkpoint="c", runs=("m|sums|shots=3", "b=m|sums|shots=0"))
+    assert settings.run_by_model == {"": "m|sums|shots=3", "b": "m|sums|shots=0"}
 
 
 def test_the_flag_of_several_runs_holds_over_all_of_them(base: Path, tmp_path: Path) -> None:

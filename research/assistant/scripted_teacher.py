@@ -15,7 +15,11 @@ from metaprobe.llms.base import Capabilities, LLMError, Request, Token
 from metaprobe.records.types import Call, Usage
 
 POST = re.compile(r"final|evaluate|grammar|conclusion", re.IGNORECASE)
-PRE = re.compile(r"how to start|vocabulary|words|structure this|where to begin|background", re.IGNORECASE)
+PRE = re.compile(
+    r"how to start|vocabulary|words|terms|structure (?:this|it|such)|where to begin|background", re.IGNORECASE
+)
+OWN_TEXT = re.compile(r"(?:\w+ )?(?:draft|essay): (.*?)\s*(?:[^.!?\n]*\?|Please [^\n]*)\s*$", re.IGNORECASE | re.DOTALL)
+"""A message that begins with the learner's text and ends with the request about it."""
 TOPICS = {
     "vein": "veins",
     "discover": "science",
@@ -120,6 +124,11 @@ def _stage(prompt: str) -> str:
     return "PRE" if PRE.search(message) else "POST" if POST.search(message) else "DURING"
 
 
+def _extracted(prompt: str) -> str:
+    own = OWN_TEXT.match(_quoted(prompt, "message"))
+    return own[1] if own else "NONE"
+
+
 def _criticised(kind: str) -> Callable[[str], str]:
     def critic(prompt: str) -> str:
         lines = [
@@ -175,7 +184,7 @@ SAID: dict[str, Callable[[str], str]] = {
     "aggregate": lambda prompt: "Guide the learner by questions to one reason and one observation.",
     "words": lambda prompt: next((words for topic, words in WORDS.items() if topic in prompt), "reason, example"),
     "explain": lambda prompt: "vein: from Latin vena; veins lead blood back to the heart.\noxygen: oxy- and -gen.",
-    "extract": lambda prompt: "NONE",
+    "extract": _extracted,
     "assess": _assessed,
     "reasoning": lambda prompt: "REASONING",
     "answer": lambda prompt: "Light of short waves is scattered more; blood is always red.",

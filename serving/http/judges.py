@@ -101,27 +101,29 @@ def load_judges(settings: Settings, metrics: Metrics) -> Judges:
     if "" not in named.found:  # one that is named judges the others too where it is the first
         first = next(iter(named.found))
         named.found[""] = named.found[first]
-    loaded = {place: _load(settings, *place) for place in dict.fromkeys(named.found.values())}
-    judges = _seated({name: loaded[place] for name, place in named.found.items()})
+    asked = {name: (*place, settings.run_by_model.get(name)) for name, place in named.found.items()}
+    loaded = {place: _load(settings, *place) for place in dict.fromkeys(asked.values())}
+    judges = _seated({name: loaded[place] for name, place in asked.items()})
     shadows = dict(map(split_name, settings.shadows))
     canaries = dict(map(split_name, settings.canaries))
-    if unknown := (shadows.keys() | canaries.keys()) - judges.keys():
+    if unknown := (shadows.keys() | canaries.keys() | settings.run_by_model.keys()) - judges.keys():
         raise SettingsError(
-            f"no checkpoint judges {min(unknown)!r}, so none can be in its shadow or on trial beside it; expected one"
-            f" of {', '.join(sorted(filter(None, judges)))}, or no name"
+            f"no checkpoint judges {min(unknown)!r}, so it can have no run, and none can be in its shadow or on trial"
+            f" beside it; expected one of {', '.join(sorted(filter(None, judges)))}, or no name"
         )
 
     events = evaluation_events(on_span=True) if settings.otel else None
 
     def scorer(predictor: QualityPredictor, name: str, role: str) -> Scorer:
-        shadow = Scorer(_load(settings, shadows[name], None), metrics, role="shadow") if name in shadows else None
+        beside = _load(settings, shadows[name], None, settings.run_by_model.get(name)) if name in shadows else None
+        shadow = None if beside is None else Scorer(beside, metrics, role="shadow")
         return Scorer(
             predictor, metrics, max_tokens=settings.max_scored_tokens, role=role, shadow=shadow, events=events
         )
 
     seats = {}
     for name, predictor in judges.items():
-        trial = _load(settings, canaries[name], None) if name in canaries else None
+        trial = _load(settings, canaries[name], None, settings.run_by_model.get(name)) if name in canaries else None
         seats[name] = Seat(scorer(predictor, name, "judge"), scorer(trial, name, "canary") if trial else None)
     return Judges(seats, settings.canary_share)
 
@@ -150,8 +152,8 @@ def on_mismatch_of(settings: Settings) -> OnMismatch:
     return "note" if settings.on_mismatch == "warn" else settings.on_mismatch
 
 
-def _load(settings: Settings, location: str, sha256: str | None) -> QualityPredictor:
-    return QualityPredictor.load(location, sha256=sha256, on_mismatch=on_mismatch_of(settings))
+def _load(settings: Settings, location: str, sha256: str | None, run: str | None) -> QualityPredictor:
+    return QualityPredictor.load(location, sha256=sha256, run=run, on_mismatch=on_mismatch_of(settings))
 
 
 def _pinned(pins: Path | None) -> Iterator[tuple[str, str]]:

@@ -36,6 +36,7 @@ REFUSED = (400, 403, 422)
 VARIABLES = {
     "METAPROBE_CHECKPOINT": "checkpoint",
     "METAPROBE_SHA256": "sha256",
+    "METAPROBE_RUN": "runs",
     "METAPROBE_GATE": "gate",
     "METAPROBE_GATE_SHA256": "gate_sha256",
     "METAPROBE_GATE_STOP": "gate_stop",
@@ -58,6 +59,8 @@ def settings_of(environment: Mapping[str, str]) -> Settings:
                 given[name] = float(given[name])
             except ValueError as error:
                 raise RecordError(f"{name} is {given[name]!r}; expected a share between 0 and 1") from error
+    if "runs" in given:
+        given["runs"] = (given["runs"],)
     return Settings(**{"checkpoint": "bundled:quality", **given, "upstream": HERE, "auth": False})
 
 
@@ -82,7 +85,9 @@ class VerdictMiddleware:
         self._settings = settings = settings or settings_of(os.environ)
         on_mismatch: Any = "note" if settings.on_mismatch == "warn" else settings.on_mismatch
         if predictor is None:
-            predictor = QualityPredictor.load(settings.checkpoint, sha256=settings.sha256, on_mismatch=on_mismatch)
+            predictor = QualityPredictor.load(
+                settings.checkpoint, sha256=settings.sha256, run=settings.run_by_model.get(""), on_mismatch=on_mismatch
+            )
         if gates is None and settings.gate is not None:
             gates = StreamingGate.load(
                 settings.gate,

@@ -46,6 +46,8 @@ class Settings:
     """`[NAME=]CHECKPOINT`: judges a share of the requests in place of the model's checkpoint."""
     canary_share: float = 0.05
     """That share, in [0, 1]."""
+    runs: tuple[str, ...] = ()
+    """`[NAME=]RUN`: the run, MODEL|TASK|VARIANT, whose base rate the answers of that model have."""
     sha256: str | None = None
     """Digest of the checkpoint, from its author; of the gate, `gate_sha256`."""
     gate_sha256: str | None = None
@@ -175,6 +177,16 @@ class Settings:
                 "the log's URL holds a password, which every process of this machine can read; leave it out, and put it"
                 " into the environment (PGPASSWORD) or into ~/.pgpass"
             )
+
+    @property
+    def run_by_model(self) -> dict[str, str]:
+        """The run that each model's answers are of, by its name; under "" that of the first checkpoint."""
+        found = {}
+        for written in self.runs:
+            name, equals, run = written.partition("=")
+            named = equals and "|" not in name  # a run's own name may hold the sign: my-model|sums|shots=3
+            found[name if named else ""] = run if named else written
+        return found
 
     @property
     def chat_url(self) -> str:

@@ -33,6 +33,12 @@ from metaprobe.terminal import CHECKPOINT, NAMED_CHECKPOINT
 @click.option(
     "--canary-share", default=0.05, show_default=True, type=click.FloatRange(0, 1), help="Share that a canary judges."
 )
+@click.option(
+    "--run",
+    "runs",
+    multiple=True,
+    help="[NAME=]RUN, with RUN as MODEL|TASK|VARIANT: the base rate that the answers have; repeatable.",
+)
 @click.option("--upstream", default="", help="Base URL of an OpenAI-compatible API, such as http://127.0.0.1:8000/v1.")
 @click.option("--gate", type=CHECKPOINT, help="Streaming gate that may end streamed answers early.")
 @click.option("--gate-sha256", help="Digest of the gate, from its author.")
