@@ -271,6 +271,7 @@ class QualityPredictor(Pretrained):
             model=parsed.model,
             logprobs_mode=parsed.logprobs_mode,
             readers=Readers.of(parsed.reader, self.checkpoint.manifest.contract),
+            for_strangers=self._rates is not None and self._rates.of_strangers,
             on_mismatch=self._on_mismatch,
             stacklevel=4,
         )
