@@ -40,13 +40,7 @@ class Counting:
             await asyncio.sleep(0)
         if len(self.asked) <= self._failing:
             raise LLMError("busy")
-        return Call(
-            id=request.id,
-            stage=request.stage,
-            agent=request.agent,
-            parent=request.parent,
-            messages=request.messages,
-            sampling=request.sampling,
+        return request.call(
             text=f"{len(self.asked)}",
             tokens=("x", "y"),
             logprobs=np.array([-1.5, -0.25], np.float32),
