@@ -1,5 +1,6 @@
 """The page's server: nothing that was written is lost, nobody else may ask, and a study stays blind."""
 
+import asyncio
 import json
 import re
 import time
@@ -15,7 +16,9 @@ from metaprobe.eval.study.orders import balanced_orders
 from metaprobe.eval.study.survey import QUESTIONS
 from metaprobe.pipelines.writing_assistant.contract import CONDITIONS
 from metaprobe.records.errors import RecordError
+from metaprobe.serving.assistant import argue_routes
 from metaprobe.serving.assistant import sessions as sessions_module
+from metaprobe.serving.assistant.jobs import Job
 from metaprobe.serving.assistant.session_file import SessionFile
 from metaprobe.serving.assistant.settings import AssistSettings, places_of
 from research.assistant.scripted_teacher import ScriptedTeacher
@@ -337,6 +340,13 @@ def test_what_a_text_holds_stays_text(page: Client) -> None:
     assert page.turn(session, nasty)["state"] == "done"
 
 
+def test_half_of_an_emoji_costs_that_character_and_not_the_text(page: Client) -> None:
+    path = f"/api/sessions/{page.begin('Before.')}"
+    body = json.dumps({"text": "Cut \ud83d here", "revision": 1})  # as a browser writes it
+    assert page.http.put(f"{path}/draft", content=body, headers={"content-type": "application/json"}).is_success
+    assert page.ask("GET", path)["draft"] == "Cut \ufffd here"
+
+
 def test_a_file_that_is_something_else_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "notes.sqlite"
     path.write_bytes(b"this is no database, it is somebody's notes" * 100)
@@ -507,6 +517,16 @@ def test_bad_essays_and_objections_are_refused_or_told(page: Client) -> None:
     page.teacher.gone = True
     assert "connection refused" in contest(page, name, "But I do.", 2)["error"]
     assert page.ask("GET", f"/api/gradings/{name}")["contests"] == []
+
+
+def test_a_fault_of_the_program_is_told_to_the_page_and_goes_on_to_the_log() -> None:
+    async def fail() -> None:
+        raise KeyError("what the essay said")
+
+    job = Job("a")
+    with pytest.raises(KeyError):  # whoever runs the job logs what it raised
+        asyncio.run(argue_routes._told(job, fail))
+    assert job.events == [{"error": "the program failed (KeyError); see its log"}]
 
 
 def test_a_grading_of_an_earlier_program_can_be_read_and_not_contested(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 import csv
 import json
+import re
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from metaprobe.monitoring.label_values import label_value
 from metaprobe.monitoring.log import FeedbackLabel, ScoreLog
 from metaprobe.monitoring.sheet_files import read_sheet
 from metaprobe.records.errors import ImportFileError
-from metaprobe.serving.labelling.page import LabelServer
+from metaprobe.serving.labelling.page import LabelServer, label_on_page
 
 NOON = 1_700_000_000.0
 
@@ -307,6 +309,32 @@ def test_the_commands_formats_are_the_librarys() -> None:
 
 
 # The page
+
+
+def test_the_page_is_served_at_the_port_that_was_asked_for_until_whoever_labels_says_done(
+    where: Path, tmp_path: Path
+) -> None:
+    run("sample", "--log", where, "--budget", 3, "--out", tmp_path / "sheet.jsonl", "--seed", 1)
+    rows = read_sheet(tmp_path / "sheet.jsonl")
+    said: list[str] = []
+
+    def act(line: str) -> None:
+        said.append(line)
+        if len(said) == 2:  # both lines are said before it waits
+            found = re.fullmatch(r"label 3 answers at http://127\.0\.0\.1:(\d+)/\?key=(\S+)", said[0])
+            assert found is not None, said[0]
+            assert found[1] == str(port)
+            done = httpx.post(
+                f"http://127.0.0.1:{port}/done", content="{}", headers={"x-metaprobe-key": found[2]}, trust_env=False
+            )
+            assert done.status_code == 200
+
+    with ScoreLog.open(where) as log, socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        taken.close()
+        label_on_page(log, rows, port=port, say=act)
+    assert len(said) == 2
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from watched_streams import FakeGate, ask
 
 from metaprobe.monitoring.log import ScoreLog
 from metaprobe.probes.quality import QualityPredictor
+from metaprobe.probes.verdict import Verdict
 from metaprobe.serving.logged import log_verdicts
 from metaprobe.serving.scored import Scored, score
 from metaprobe.serving.watch_stream import watch
@@ -42,6 +43,17 @@ def test_a_watched_stream_is_logged_under_its_servers_id(
     assert entry.logprobs == pytest.approx(LOGPROBS)
 
 
+def test_all_that_a_verdict_says_is_in_its_entry(log: ScoreLog) -> None:
+    verdict = Verdict(0.25, {"brief": 0.75}, critical=0.5, flagged=True, in_support=False, checkpoint="c" * 64)
+    log_verdicts(log)(Scored(verdict, "", "r", "m"))
+    assert log.flush()
+    entry = log.entry("r")
+    assert entry is not None
+    assert entry.heads == verdict.heads
+    for name in ("score", "critical", "flagged", "in_support", "checkpoint"):
+        assert getattr(entry, name) == getattr(verdict, name), name
+
+
 def test_texts_stay_out_unless_they_are_asked_for(
     client: openai.OpenAI, predictor: QualityPredictor, log: ScoreLog
 ) -> None:
@@ -64,6 +76,22 @@ def test_what_the_gate_ended_and_what_has_no_verdict_are_logged_too(
     assert without is not None
     assert (gated.action, gated.score, gated.flagged) == ("escalate", FakeGate.score, True)
     assert (without.score, without.reason, without.tags) == (None, "the server gave none", {"node": "draft"})
+
+
+def test_an_answer_whose_alternatives_cannot_be_read_is_logged_with_what_was_scored(
+    predictor: QualityPredictor, log: ScoreLog
+) -> None:
+    entries = [
+        {"token": "t", "logprob": -0.3, "top_logprobs": [{"token": "u", "logprob": None}]}
+    ] * 6  # JSON has no -inf
+    answer = {"index": 0, "message": {"content": "t" * 6}, "logprobs": {"content": entries}, "finish_reason": "stop"}
+    scored = score(predictor, {"id": "c-2", "model": "m", "choices": [answer]})
+    log_verdicts(log, texts=True)(scored)
+    assert log.flush()
+    entry = log.entry("c-2")
+    assert entry is not None
+    assert scored.verdict is not None
+    assert (entry.score, entry.tokens, entry.answer) == (scored.verdict.score, 6, "t" * 6)
 
 
 def test_answers_without_any_id_are_told_apart(predictor: QualityPredictor, log: ScoreLog) -> None:

@@ -86,6 +86,27 @@ def test_an_engine_that_gives_no_logprobs_is_asked_as_the_caller_asked(
     assert (refused.status_code, refused.json()["error"]["code"]) == (400, "unsupported")
 
 
+@pytest.mark.parametrize("status", [400, 403, 422])
+def test_each_status_with_which_logprobs_may_be_refused_costs_the_verdict_and_not_the_answer(
+    engine: tuple[Upstream, Served], status: int
+) -> None:
+    told, served = engine
+    before = len(told.bodies)
+    reason = verdict_of(served.chat(f"refuses-logprobs-{status}"))["reason"]
+    assert f"refused to give log-probabilities (status {status})" in reason
+    assert [body.get("logprobs") for body in told.bodies[before:]] == [True, None]
+
+
+@pytest.mark.parametrize("status", [401, 404, 429, 500])
+def test_any_other_refusal_of_the_engine_passes_and_nothing_is_asked_twice(
+    engine: tuple[Upstream, Served], status: int
+) -> None:
+    told, served = engine
+    before = len(told.bodies)
+    assert served.post("/v1/chat/completions", request(f"refuses-logprobs-{status}")).status_code == status
+    assert len(told.bodies) == before + 1
+
+
 def test_what_is_no_chat_completion_passes_untouched(engine: tuple[Upstream, Served]) -> None:
     told, served = engine
     assert served.get("/v1/models").json()["data"][0]["id"] == "m"

@@ -24,7 +24,7 @@ from tiny import tiny_quality
 from metaprobe.checkpoints import Checkpoint, CheckpointError
 from metaprobe.serving.http import reload
 from metaprobe.serving.http.app import create_app
-from metaprobe.serving.http.judges import Office, load_judges
+from metaprobe.serving.http.judges import Judges, Office, load_judges
 from metaprobe.serving.http.metrics import Metrics
 from metaprobe.serving.http.reload import Reloader
 from metaprobe.serving.http.settings import Settings, SettingsError
@@ -82,6 +82,24 @@ def test_a_checkpoint_that_does_not_load_leaves_all_those_before_it_and_the_log_
     assert office.now is before
     assert reloader.refused
     assert "the checkpoints stay as they were" in caplog.text
+    assert 'metaprobe_reloads_total{outcome="refused"} 1.0' in metrics.exposition().decode()
+
+
+def test_a_loading_that_fails_as_nobody_foresaw_leaves_those_before_and_the_log_names_the_fault_without_its_words(
+    two: tuple[Checkpoint, Checkpoint], caplog: pytest.LogCaptureFixture
+) -> None:
+    secret = "what a file said"
+
+    def fail() -> Judges:
+        raise ZeroDivisionError(secret)
+
+    office, _, metrics = office_of(Settings(checkpoint=two[0].path))
+    before, reloader = office.now, Reloader(office, fail, None, metrics)
+    assert not asyncio.run(reloader.reload())
+    assert office.now is before
+    assert reloader.refused
+    assert "loading checkpoints failed: ZeroDivisionError" in caplog.text
+    assert secret not in caplog.text
     assert 'metaprobe_reloads_total{outcome="refused"} 1.0' in metrics.exposition().decode()
 
 

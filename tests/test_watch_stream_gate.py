@@ -196,6 +196,13 @@ def test_one_of_several_answers_never_ends_the_others(client: openai.OpenAI, pre
     assert watched.action == "continue"
 
 
+def test_an_answer_of_a_server_that_numbers_none_is_ended_as_the_first(predictor: QualityPredictor) -> None:
+    logprobs = {"content": [{"token": "t", "logprob": -0.3}]}
+    given = [{"id": "a", "choices": [{"delta": {"content": "t"}, "logprobs": logprobs}]} for _ in range(6)]
+    passed = list(watched := watch(given, predictor, FakeGate(3)))
+    assert (len(passed), watched.action) == (3, "stop")
+
+
 @pytest.mark.parametrize("said", [True, False])
 def test_a_refusal_is_not_gated_and_has_no_verdict(predictor: QualityPredictor, said: bool) -> None:
     tokens = [{"token": "No", "logprob": -0.3}]

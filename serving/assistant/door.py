@@ -110,11 +110,11 @@ async def body_of(request: Request, settings: AssistSettings) -> dict[str, Any]:
 
 
 def text_in(body: dict[str, Any], name: str, default: str | None = None) -> str:
-    """Returns a field that must be a text."""
+    """Returns a field that must be a text, without what no file can hold: the character 0, and half of an emoji."""
     value = body.get(name, default)
     if not isinstance(value, str):
         raise RecordError(f"{name} is {type(value).__name__}; expected a text")
-    return value.replace("\x00", "")
+    return value.replace("\x00", "").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def number_in(body: dict[str, Any], name: str) -> int:
