@@ -27,6 +27,8 @@ ALL = b'{"logprobs": true, "top_logprobs": 1}'
 """A request of which nothing is changed."""
 NONE = b"{}"
 """A request for no log-probabilities, which are then hidden."""
+TWO = b'data: {"choices" :[{"index":0,"delta":{}},{"index":1,"delta":{}}]}\r\n\r\n'
+"""A chunk of two answers: from here on each chunk is read, where those of one plain answer are outlined."""
 DONE = b"data: [DONE]\n\n"
 SECRET = "nobody elses business"
 
@@ -77,9 +79,10 @@ def verdict_of(out: bytes) -> dict[str, Any]:
 # What passes
 
 
+@pytest.mark.parametrize("first", [b"", TWO])
 @pytest.mark.parametrize(("request_", "logprob"), [(ALL, "-0.50"), (NONE, None)])
 def test_events_pass_byte_for_byte_where_there_is_nothing_to_hide(
-    started: Started, request_: bytes, logprob: str | None
+    started: Started, request_: bytes, logprob: str | None, first: bytes
 ) -> None:
     held = f'{{"content" : [{{"token":"t","logprob":{logprob}}}]}}' if logprob else "null"
     written = (
@@ -87,7 +90,7 @@ def test_events_pass_byte_for_byte_where_there_is_nothing_to_hide(
         f'data:  {{"choices" :[{{ "index":0, "delta":{{"content":"é"}},"logprobs":{held}}}]}}\r\n\r\n'
         'event: x\ndata: {"choices": [ ], "x" : 1e400}\n\ndata: {"x" :1}\r\n\r\n'
     ).encode()
-    assert started(request_).feed(written) == written
+    assert started(request_).feed(first + written) == first + written
 
 
 def test_the_verdicts_chunk_names_the_answer_as_its_chunks_do(started: Started, predictor: QualityPredictor) -> None:
