@@ -316,6 +316,15 @@ def test_a_probe_of_one_moment_says_what_it_is_not_for(trained: Checkpoint) -> N
         both.read(Call(id="c", text="w7 yes"))
 
 
+def test_what_another_model_said_is_read_with_a_warning_or_not_at_all(trained: Checkpoint) -> None:
+    call = Call(id="c", model="stranger", messages=(Message("user", "low w3"),), text="w7 yes")
+    with pytest.warns(UserWarning, match="stranger"):
+        told = AdapterProbe.load(trained.path).read(call)
+    assert AdapterProbe.load(trained.path, on_mismatch="ignore").read(call) == told
+    with pytest.raises(ContractMismatch, match="stranger"):
+        AdapterProbe.load(trained.path, on_mismatch="refuse").read(call)
+
+
 def test_it_stands_in_for_a_stated_number_and_reads_the_prompt_of_a_difficulty(trained: Checkpoint) -> None:
     probe = AdapterProbe.load(trained.path)
     source = SignalSource.load([f"confidence={trained.path}", f"difficulty={trained.path}"])

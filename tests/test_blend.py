@@ -121,6 +121,15 @@ def test_what_cannot_be_read_is_refused(made: Checkpoint, of: Callable[..., tupl
     states, logprobs = of(np.ones((30, WIDTH), np.float32), [[-0.1 * i, -0.2] for i in range(30)])
     with pytest.raises(InvalidResponse, match=said):
         TravellingBlend.of(made).of_run(states, logprobs)  # type: ignore[arg-type]
+    with pytest.raises(InvalidResponse, match=said):
+        TravellingBlend.of(made).standing(states, logprobs)  # type: ignore[arg-type]
+
+
+def test_too_few_answers_have_no_standing_among_themselves_without_states_either(made: Checkpoint) -> None:
+    logprobs = [[-0.1 * i, -0.2] for i in range(FEWEST)]
+    assert len(TravellingBlend.of(made).standing(None, logprobs)) == FEWEST
+    with pytest.raises(InvalidResponse, match=f"at least {FEWEST} answers"):
+        TravellingBlend.of(made).standing(None, logprobs[1:])
 
 
 def test_equal_answers_are_no_division_by_zero(made: Checkpoint) -> None:

@@ -170,6 +170,8 @@ def test_the_manifest_of_a_gate_says_what_it_was_made_of(folder: Path, learned: 
 def test_the_smaller_rate_escalates(folder: Path) -> None:
     with pytest.raises(ValueError, match=r"escalate=0\.2 is above stop=0\.05"):
         StreamingGate.load(folder, stop=0.05, escalate=0.2)
+    same = StreamingGate.load(folder, stop=0.2, escalate=0.2).start()
+    assert "stop" not in {same.push(-1.0) for _ in range(9)}  # at most `stop`: whatever is ended is then escalated
     watching, only = StreamingGate.load(folder, stop=None), StreamingGate.load(folder, stop=None, escalate=0.2)
     actions = {watching.start().push(-1.0)}
     gate, other = watching.start(), only.start()

@@ -255,6 +255,8 @@ def test_a_learned_policy_is_given_by_its_checkpoint_and_constants_after_it(fold
     of_two, _ = policy_of(dataclasses.replace(plan(folder), agent=("gamma", "alpha")))
     assert isinstance(of_two, AgentPolicy)
     assert of_two.team == ("gamma", "alpha"), "those that are named, in their order"
+    with pytest.raises(RecordError, match=r"a second of waiting has a price \(0\.03\), but how long .* is not known"):
+        load_policy(folder, lambda_=0.2, per_second=0.03)
     within, _ = policy_of(plan(f"{folder},budget=0.5"))
     assert isinstance(within, AgentPolicy)
     assert within.router.lambda_ == LearnedRouter.load(folder, budget=0.5).lambda_

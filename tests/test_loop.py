@@ -112,6 +112,7 @@ def test_a_state_has_an_id_of_its_own() -> None:
     first, second = State.at("assess", agent="a"), State.at("assess", agent="a")
     assert first.decision_id != second.decision_id
     assert (first.point, first.agent, first.signals) == ("assess", "a", Signals())
+    assert (first.round, first.dimension) == (0, ""), "no cycle is finished before one is named"
 
 
 # Policies that spend evenly

@@ -216,6 +216,7 @@ def test_of_candidates_that_nobody_evaluated_the_first_is_selected_and_the_reaso
 def test_an_argument_is_kept_only_where_a_checkpoint_judged_it_or_nobody_can() -> None:
     def review(own: Signals, *legal: str) -> tuple[str, str]:
         decision = RULES.decide(State("d", "review", own), legal)
+        assert decision.scores == {action: float(action == decision.action) for action in legal}
         return decision.action, decision.reason
 
     assert review(Signals(), KEEP, JUDGE) == (JUDGE, "the paper's meta-evaluator judges every argument")

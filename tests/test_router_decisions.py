@@ -130,6 +130,15 @@ def test_waiting_is_priced_by_each_agents_own_time_in_what_is_decided_and_in_wha
     np.testing.assert_allclose(heads.seen[1][:, -2], expected, rtol=1e-5)
 
 
+def test_of_an_agent_that_was_added_the_heads_read_what_the_words_say_of_agents_on_average() -> None:
+    heads = Heads([0.5] * 6, [0.0] * 6)
+    found = router(heads).with_agent("new", {ANY: Past(rate=0.0, price_usd=0.0001)})
+    said = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.9], dtype=np.float32)  # of each agent, and their mean
+    found._texts = lambda question: tuple(said.tolist())
+    found.decide(Known(question="blue"))
+    np.testing.assert_allclose(heads.seen[0][:, PRICED.index("text")], said, rtol=1e-6)
+
+
 def test_with_three_others_asked_the_heads_read_all_three() -> None:
     """Rates stand for confidences that were not stated; the answers of b and c agree."""
     heads = Heads([0.5] * 5, [0.0] * 5)
@@ -280,6 +289,14 @@ def test_of_ways_within_the_means_the_most_accurate_is_taken_and_of_equals_the_c
     assert plan_of(curve, [], [late], budget=10).agent == "late"
     same = [Point(0.3, 0.9, 1.0), Point(0.6, 0.9, 0.5), Point(0.9, 0.6, 0.2)]
     assert lambda_of_budget(same, 5.0) == 0.6
+
+
+def test_a_budget_of_nothing_is_kept_by_what_costs_nothing() -> None:
+    free, dear = Point(0.9, 0.6, 0.0), Point(0.1, 0.8, 2.0)
+    assert plan_of([dear, free], [], [], budget=0.0).lambda_ == 0.9
+    assert plan_of([dear, free], [], [Alone("local", 0.7, 0.0)], budget=0.0).agent == "local"
+    with pytest.raises(RecordError, match="a budget of 0 US dollars .* is below 2, the cheapest way"):
+        plan_of([dear], [], [], budget=0.0)
 
 
 def altered(**changes: Any) -> SimpleNamespace:

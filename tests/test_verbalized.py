@@ -113,6 +113,20 @@ DIFFICULTY = {
 }
 
 
+WORDS = {
+    "confidence": {"very low": 0.1, "low": 0.3, "medium": 0.5, "moderate": 0.5, "high": 0.7, "very high": 0.9},
+    "difficulty": {"very easy": 0.1, "easy": 0.3, "medium": 0.5, "moderate": 0.5, "hard": 0.7, "very hard": 0.9}
+    | {"difficult": 0.7, "very difficult": 0.9, "very low": 0.1, "low": 0.3, "high": 0.7, "very high": 0.9},
+}
+"""A word stands for the middle of its fifth of the scale."""
+
+
+@pytest.mark.parametrize(("name", "word"), [(name, word) for name, levels in WORDS.items() for word in levels])
+def test_a_word_stands_for_the_middle_of_its_fifth(name, word):
+    parse = {"confidence": parse_confidence, "difficulty": parse_difficulty}[name]
+    assert parse(f"{name}: {word}") == parse(f"{name.title()} is {word}.") == WORDS[name][word]
+
+
 @pytest.mark.parametrize(("text", "value"), CONFIDENCE.items(), ids=lambda x: repr(x)[:40])
 def test_confidence_is_read_as_said(text, value):
     assert parse_confidence(text) == (value if value is None else pytest.approx(value))
