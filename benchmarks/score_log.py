@@ -133,7 +133,7 @@ def fill(path: Path, rows: int) -> None:
         run(
             "INSERT INTO hours SELECT CAST(s.time / 3600 AS INT), c.model, c.checkpoint, c.task, 0, count(*), "
             f"count(*), sum(score), sum(score * (1 - score)), sum(flagged), 0, 0, 0, 0, 0, sum(tokens), "
-            f"0, sum(cost_usd) {joined}"
+            f"0, sum(cost_usd), count(cost_usd), 0 {joined}"
         )
         run(
             "INSERT INTO bins SELECT CAST(s.time / 86400 AS INT), c.model, c.checkpoint, c.task, 0, "

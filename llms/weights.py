@@ -61,7 +61,7 @@ def cache_folder() -> Path:
 def resolve(model: str) -> Weights:
     """Find `model`: an embedded name, a `.gguf` file, a folder with `config.json`, or else a hub id."""
     if model in EMBEDDED:
-        return _dense(model, _embedded_file(model), EMBEDDED[model].sha256)
+        return _dense(model, embedded_file(model), EMBEDDED[model].sha256)
     path = Path(model).expanduser()
     if path.suffix == ".gguf":
         if not path.is_file():
@@ -90,7 +90,7 @@ def _check_whole(folder: Path) -> None:
             raise LLMError(f"{path} cannot be read as safetensors; {CUT}: {error}") from error
 
 
-def _embedded_file(name: str) -> Path:
+def embedded_file(name: str) -> Path:
     """Returns the path of the `.gguf` file inside the installed wheel."""
     embedded = EMBEDDED[name]
     package = embedded.requirement.split("==")[0]

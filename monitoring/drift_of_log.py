@@ -83,12 +83,17 @@ class LogWatch:
         return self.watch.update_labels(times[new], score[new], label[new])
 
     def _labelled(self, log: ScoreLog) -> tuple[Floats, Floats, Floats]:
-        """Times of the labels that count, and scores and labels of their answers, in the order of these times."""
-        came = {one.request_id: one.time or 0.0 for one in log.current_labels()}
+        """Times and values of the answers' first labels, and the answers' scores, in the order of these times.
+
+        Bets look forward only: who has bet on an answer's label cannot bet on its correction, which is chosen by what
+        the first one said. So a correction changes the estimates, and not this stream.
+        """
+        first = {one.request_id: (one.time, one.value) for one in log.first_labels()}
         found = log.columns(model=self.model, labelled=True, ids=True)
-        times = np.array([came.get(str(name), np.nan) for name in found.request_id.tolist()], dtype=np.float64)
+        said = [first.get(str(name), (None, None)) for name in found.request_id.tolist()]
+        times, label = np.array(said, dtype=np.float64).reshape(-1, 2).T  # None becomes NaN
         order = np.argsort(times, kind="stable")[: int(np.isfinite(times).sum())]
-        return times[order], found.score[order], found.label[order]
+        return times[order], found.score[order], label[order]
 
     def _tell(self, log: ScoreLog, alarm: Alarm) -> dict[str, Any]:
         """Stores the alarm, with a picture of the stream up to it."""

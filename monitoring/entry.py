@@ -30,8 +30,10 @@ class Entry:
     tokens: int | None = None
     """Tokens of the answer."""
     tokens_saved: int | None = None
-    """Tokens that the gate spared, where it can be known."""
+    """Tokens that the gate spared, estimated from the lengths of other answers (`monitoring.answer_lengths`)."""
     cost_usd: float | None = None
+    """What the answer cost by its price and the tokens that the upstream counted; of several answers to one request
+    the first bears it all, and the others 0."""
     latency_s: float | None = None
     shadow_of: str = ""
     """Request id of the verdict that was given to the caller, where this one was only compared with it."""

@@ -15,6 +15,7 @@ from metaprobe.monitoring import retention
 from metaprobe.monitoring.entry import Entry
 from metaprobe.monitoring.log_columns import (
     CURRENT_LABELS,
+    FIRST_LABELS,
     LogColumns,
     chosen_contexts,
     conditions,
@@ -179,6 +180,10 @@ class ScoreLog:
     def current_labels(self) -> list[FeedbackLabel]:
         """Of every labelled request the label that counts."""
         return [FeedbackLabel(*row) for row in self.tables.read(CURRENT_LABELS)]
+
+    def first_labels(self) -> list[FeedbackLabel]:
+        """Of every labelled request the first label that says something, whatever was said later."""
+        return [FeedbackLabel(*row) for row in self.tables.read(FIRST_LABELS)]
 
     def event(self, kind: str, details: Mapping[str, Any], *, time: float | None = None) -> None:
         """Keeps what happened. `details` must be what JSON can hold."""

@@ -26,6 +26,12 @@ CURRENT_LABELS = (
 )
 """Of each request the label that counts: the latest, and of two of one time the one that came last."""
 
+FIRST_LABELS = (
+    "SELECT request_id, value, who, time FROM (SELECT request_id, value, who, time, ROW_NUMBER() OVER "
+    "(PARTITION BY request_id ORDER BY time, id) AS place FROM labels WHERE value IS NOT NULL) ranked WHERE place = 1"
+)
+"""Of each request the first label that says right or wrong; no correction changes it."""
+
 _FROM = (
     f"FROM scores s LEFT JOIN ({CURRENT_LABELS}) l ON l.request_id = s.request_id "
     "LEFT JOIN samples p ON p.request_id = s.request_id"

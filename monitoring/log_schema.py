@@ -50,14 +50,19 @@ CREATE TABLE IF NOT EXISTS events (
 """
 
 SUMS = (
-    "answers scored score_sum doubt_sum flagged abstained outside stopped escalated cut tokens tokens_saved cost_usd"
+    "answers scored score_sum doubt_sum flagged abstained outside stopped escalated cut tokens tokens_saved cost_usd "
+    "priced spared"
 ).split()
-"""What is added up by the hour."""
+"""What is added up by the hour; `priced` are answers whose cost is known, `spared` those with `tokens_saved`."""
+
+LATER = ("priced", "spared")
+"""Columns of `hours` that logs made before them lack."""
+ADD_LATER = "ALTER TABLE hours ADD COLUMN {name} DOUBLE PRECISION NOT NULL DEFAULT 0"
 
 _HOURS = f"""
 CREATE TABLE IF NOT EXISTS hours (
     hour BIGINT NOT NULL, model TEXT NOT NULL, checkpoint TEXT NOT NULL, task TEXT NOT NULL, shadow SMALLINT NOT NULL,
-    {", ".join(f"{name} DOUBLE PRECISION NOT NULL" for name in SUMS)},
+    {", ".join(f"{name} DOUBLE PRECISION NOT NULL DEFAULT 0" for name in SUMS)},
     PRIMARY KEY (hour, model, checkpoint, task, shadow)
 )
 """

@@ -22,6 +22,7 @@ SYSTEM = "logged"
 """The system that runs from a log name."""
 
 _ROWS = f"SELECT s.id, s.request_id, {READ} FROM scores s JOIN contexts c ON c.id = s.context"
+_HEAVY = "(s.logprobs IS NOT NULL OR s.question IS NOT NULL OR s.answer IS NOT NULL)"
 _MOVED = "UPDATE scores SET logprobs = NULL, question = NULL, answer = NULL WHERE request_id = :request_id"
 
 
@@ -65,21 +66,24 @@ def rotate(tables: Tables, store: str | Path, *, days: float, now: float | None 
     """Moves log-probabilities and texts of answers older than `days` into a run store; how many answers they were of.
 
     Each becomes a run of the system `logged` whose id is the request's, with the label that counts. Its score stays in
-    the log. A kill in the middle costs nothing: a run that is stored twice is read once. Needs the extra `fit`.
+    the log. What a shadow kept of the same answer is not stored a second time. A kill in the middle costs nothing: a
+    run that is stored twice is read once. Needs the extra `fit`.
     """
     if not days >= 0:
         raise LogError(f"days {days}; expected 0 or more")
     runs = require("metaprobe.records.store", "fit").RunStore(store)
     before = (time.time() if now is None else now) - days * DAY
     labels = {row[0]: float(row[1]) for row in tables.read(CURRENT_LABELS) if row[1] is not None}
-    asked = f"{SELECT} WHERE s.time < :before AND s.logprobs IS NOT NULL ORDER BY s.time LIMIT {CHUNK}"
+    asked = f"{SELECT} WHERE s.time < :before AND {_HEAVY} ORDER BY s.time LIMIT {CHUNK}"
     total = 0
     while rows := tables.read(asked, {"before": before}):
         entries = [entry_of(row) for row in rows]
-        runs.append([run_of(entry, labels.get(entry.request_id)) for entry in entries])
+        given = [entry for entry in entries if not entry.shadow_of]
+        if given:
+            runs.append([run_of(entry, labels.get(entry.request_id)) for entry in given])
         with tables.transaction() as run:
             run(_MOVED, [{"request_id": entry.request_id} for entry in entries])
-        total += len(entries)
+        total += len(given)
     tables.tidy()
     return total
 

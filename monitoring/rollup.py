@@ -60,6 +60,8 @@ def add_rows(run: Execute, rows: Iterable[Mapping[str, Any]], *, sign: int = 1) 
             row["tokens"] or 0,
             row["tokens_saved"] or 0,
             row["cost_usd"] or 0.0,
+            row["cost_usd"] is not None,
+            row["tokens_saved"] is not None,
         )
         sums = hours[int(row["time"] // HOUR), *key]
         for i, value in enumerate(found):

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
-from metaprobe.monitoring.log_schema import FIRST, FURTHER
+from metaprobe.monitoring.log_schema import ADD_LATER, FIRST, FURTHER, LATER
 from metaprobe.records.database import Database
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
@@ -20,6 +20,11 @@ APPLICATION = 0x6D704C47
 VERSION = 1
 CHUNK = 50_000
 """Rows fetched at a time."""
+
+_SQLITE_COLUMNS = "SELECT name FROM pragma_table_info('hours')"
+_URL_COLUMNS = (
+    "SELECT column_name FROM information_schema.columns WHERE table_schema = current_schema() AND table_name = 'hours'"
+)
 
 
 class LogError(RecordError):
@@ -78,6 +83,7 @@ class SqliteTables:
             with self._db.transaction():
                 for statement in FURTHER:
                     self._db.execute(statement.format(serial="INTEGER PRIMARY KEY"))
+                _add_later(self._run, _SQLITE_COLUMNS)
 
     @contextmanager
     def transaction(self) -> Iterator[Execute]:
@@ -125,6 +131,7 @@ class UrlTables:
                 run("SELECT pg_advisory_xact_lock(:key)", {"key": APPLICATION})
             for statement in (FIRST, *FURTHER):
                 run(statement.format(serial="BIGSERIAL PRIMARY KEY"))
+            _add_later(run, _URL_COLUMNS)
 
     @contextmanager
     def transaction(self) -> Iterator[Execute]:
@@ -164,3 +171,11 @@ class UrlTables:
                 "its URL (such as postgresql+psycopg://user@host/name), that the server runs, and that its driver is "
                 "installed: pip install 'metaprobe[postgres]'"
             ) from error
+
+
+def _add_later(run: Execute, asked: str) -> None:
+    """Gives a log that an earlier version made the columns that it lacks. `asked`: the names of those of `hours`."""
+    there = {row[0] for row in run(asked)}
+    for name in LATER:
+        if name not in there:
+            run(ADD_LATER.format(name=name))

@@ -374,9 +374,9 @@ def shown(
 
 
 def embedded() -> Path:
-    from metaprobe.llms.weights import DEFAULT_MODEL, _embedded_file
+    from metaprobe.llms.weights import DEFAULT_MODEL, embedded_file
 
-    return _embedded_file(DEFAULT_MODEL)
+    return embedded_file(DEFAULT_MODEL)
 
 
 def main() -> None:

@@ -18,7 +18,7 @@ import pytest
 
 from metaprobe.checkpoints import Generator
 from metaprobe.eval.table import AnswerTable
-from metaprobe.llms.weights import DEFAULT_MODEL, _embedded_file
+from metaprobe.llms.weights import DEFAULT_MODEL, embedded_file
 from metaprobe.probes.features import features, schema
 from metaprobe.records.activations import Activations
 from metaprobe.training.crossfit.methods import Evidence
@@ -110,7 +110,7 @@ def llama_server_with(log: Path, *options: str) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "llama_cpp.server", "--model", str(_embedded_file(DEFAULT_MODEL))]
+    command = [sys.executable, "-m", "llama_cpp.server", "--model", str(embedded_file(DEFAULT_MODEL))]
     command += ["--model_alias", DEFAULT_MODEL, "--host", "127.0.0.1", "--port", str(port), "--logits_all", "true"]
     command += ["--n_ctx", "4096", "--n_threads", "2", "--n_threads_batch", "2", *options]
     with log.open("w") as file:

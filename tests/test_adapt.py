@@ -120,7 +120,7 @@ def test_a_server_judges_by_the_base_rate_of_the_run_it_is_told_of(base: Path, t
     (response, *_), _ = answers(1, seed=7)
 
     def judges(*runs: str) -> Judges:
-        return load_judges(Settings(checkpoint=made, more_checkpoints=(f"b={made}",), runs=runs), Metrics())
+        return load_judges(Settings(checkpoint=made, more_checkpoints=(f"b={made}",), base_rates=runs), Metrics())
 
     def scores(*runs: str) -> list[float]:
         seats = judges(*runs).seats
@@ -141,7 +141,7 @@ def test_a_server_judges_by_the_base_rate_of_the_run_it_is_told_of(base: Path, t
 
 
 def test_a_runs_name_may_hold_an_equals_sign() -> None:
-    settings = Settings(checkpoint="c", runs=("m|sums|shots=3", "b=m|sums|shots=0"))
+    settings = Settings(checkpoint="c", base_rates=("m|sums|shots=3", "b=m|sums|shots=0"))
     assert settings.run_by_model == {"": "m|sums|shots=3", "b": "m|sums|shots=0"}
 
 

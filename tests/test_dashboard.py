@@ -227,6 +227,8 @@ def test_the_page_asks_for_the_key_and_shows_the_log_without_a_complaint(
     page.keyboard.press("Enter")
     page.wait_for_selector("main[aria-busy=false]")
     assert "401" in page.inner_text("#tiles")  # answers
+    assert "about 40 tokens saved, estimated for 8 of them" in page.inner_text("#tiles")
+    assert "$ 0.40 for the 400 answers whose cost is known" in page.inner_text("#tiles")
     assert page.locator("svg[role=img]").count() == 4
     assert page.locator("#queue details").count() > 5
     page.locator("#queue summary").first.focus()

@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from metaprobe.cli import main
 from metaprobe.monitoring.alarm_picture import draw_alarm, measure_move
-from metaprobe.monitoring.drift import Alarm
+from metaprobe.monitoring.drift import LABEL, Alarm
 from metaprobe.monitoring.drift_of_log import DRIFT, LogWatch, open_watch
 from metaprobe.monitoring.entry import Entry
 from metaprobe.monitoring.log import FeedbackLabel, ScoreLog
@@ -132,6 +132,42 @@ def test_labels_ring_where_scores_are_too_high(url: Path) -> None:
         found = LogWatch().read(log)
     assert [(alarm["stream"], alarm["moved"]) for alarm in found][:1] == [("label", "too high")]
     assert float(str(found[0]["after"])) < float(str(found[0]["before"])) - 0.1
+
+
+def test_a_correction_is_no_second_label_of_the_stream_whenever_it_is_read(url: Path) -> None:
+    watch = LogWatch()
+    with ScoreLog.open(url) as log:
+        assert watch.read(log) == []
+        before, rows = watch.watch.evidence[LABEL], watch.watch.streams[LABEL].rows
+        labels = log.current_labels()
+        assert rows == len(labels)
+        unsure = [FeedbackLabel("r0", None, "ada", BEGIN + 1), FeedbackLabel("r1", None, "ada", BEGIN + 61)]
+        log.add_labels(unsure)
+        corrected = [FeedbackLabel(one.request_id, 1 - (one.value or 0), "bob", BEGIN + 1e6) for one in labels]
+        log.add_labels(corrected)
+        assert watch.read(log) == []
+        assert (watch.watch.evidence[LABEL], watch.watch.streams[LABEL].rows) == (before, rows)
+        anew = LogWatch()  # of one that reads only now, the same
+        assert anew.read(log) == []
+        assert anew.watch.evidence[LABEL] == pytest.approx(before)
+        write(log, 5, first=2000, labels=1.0)
+        watch.read(log)
+        assert watch.watch.streams[LABEL].rows == rows + 5
+
+
+def test_of_who_was_unsure_first_the_first_label_that_says_something_counts(url: Path) -> None:
+    watch = LogWatch()
+    with ScoreLog.open(url) as log:
+        write(log, 1, first=2000)
+        log.label("r2000", None, time=BEGIN + 2e5)
+        watch.read(log)
+        rows = watch.watch.streams[LABEL].rows
+        log.label("r2000", 0, time=BEGIN + 3e5)
+        log.label("r2000", 1, time=BEGIN + 4e5)
+        watch.read(log)
+        assert watch.watch.streams[LABEL].rows == rows + 1
+        [first] = [one for one in log.first_labels() if one.request_id == "r2000"]
+    assert (first.value, first.time) == (0, BEGIN + 3e5)
 
 
 def test_another_checkpoint_is_no_drift_and_the_same_one_that_says_otherwise_is(url: Path) -> None:

@@ -58,6 +58,7 @@ class Evening:
                 messages=[{"role": "user", "content": question}],
                 max_tokens=16,
                 temperature=0.7,
+                seed=len(ids),
                 extra_headers={"x-metaprobe-tags": "task=capitals"},
             )
             assert answer.model_extra is not None
@@ -123,8 +124,9 @@ def play(evening: Evening, llama_server: str) -> None:
     tmp_path = evening.folder
     first, state = str(tmp_path / "first"), str(tmp_path / "drift.json")
     with evening.server("bundled:quality", llama_server) as client:
-        evening.ask(client, 120)
+        evening.ask(client, 160)
         assert evening.label_on_page(60, seed=1) >= 40
+        evening.label(400, seed=4)  # with sixty alone, one evening in eight ends before the alarm
         labelled = evening.accuracy("labelled")
         assert labelled["low"] < 0.5 < labelled["high"], "the model is right about half of the time"
         assert evening.accuracy("scores")["high"] < labelled["low"], "before any label the scores promise too little"

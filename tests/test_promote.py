@@ -153,3 +153,47 @@ def test_what_was_not_understood_is_said(words: list[str], said: str, running: P
     refused = run("promote", *(str(running) if word == "C" else word for word in words))
     assert refused.exit_code == 2
     assert said in refused.output
+
+
+@pytest.mark.parametrize(
+    ("line", "becomes"),
+    [
+        ("out/c {old}  # promoted on Monday", "new/c {new}  # promoted on Monday"),
+        ("m=out/c\t{old}# of {old}", "m=new/c {new}# of {old}"),
+        ("  m=out/c    {old}  ", "m=new/c {new}"),
+        ("# m=out/c {old}", None),
+        ("out/c {other}  # before it {old}", None),
+    ],
+)
+def test_a_pin_is_swapped_where_the_server_reads_one_and_what_is_said_beside_it_stays(
+    tmp_path: Path, line: str, becomes: str | None
+) -> None:
+    digests = {"old": "a" * 64, "new": "b" * 64, "other": "c" * 64}
+    pins = tmp_path / "pins"
+    before = f"# what runs\n\nllama=elsewhere {'d' * 64}\n{line.format(**digests)}\n"
+    pins.write_text(before)
+    if becomes is None:
+        with pytest.raises(RecordError, match="pins no checkpoint of digest aaaa"):
+            swap_pin(pins, digests["old"], "new/c", digests["new"])
+        assert pins.read_text() == before
+    else:
+        swap_pin(pins, digests["old"], "new/c", digests["new"])
+        assert pins.read_text() == before.replace(line.format(**digests), becomes.format(**digests))
+        swap_pin(pins, digests["new"], "out/c", digests["old"])  # and back
+
+
+@pytest.mark.parametrize("location", ["new checkpoints/c", "new#2/c"])
+def test_a_place_that_no_line_of_pins_can_name_is_not_written(tmp_path: Path, location: str) -> None:
+    pins = tmp_path / "pins"
+    pins.write_text(f"out/c {'a' * 64}\n")
+    with pytest.raises(RecordError, match="neither white space nor # in its path"):
+        swap_pin(pins, "a" * 64, location, "b" * 64)
+    assert pins.read_text() == f"out/c {'a' * 64}\n"
+
+
+def test_a_folder_with_an_equals_sign_in_its_name_is_no_name_of_a_model(tmp_path: Path) -> None:
+    folder, pins = tmp_path / "seed=3", tmp_path / "pins"
+    folder.mkdir()
+    pins.write_text(f"{folder} {'a' * 64}\n")
+    swap_pin(pins, "a" * 64, "new/c", "b" * 64)
+    assert pins.read_text() == f"new/c {'b' * 64}\n"

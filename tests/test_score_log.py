@@ -116,6 +116,8 @@ def test_the_latest_label_counts_whenever_it_arrives(where: str) -> None:
         log.label("r3", None, time=START + 1)
         np.testing.assert_array_equal(log.columns().label, [1, 0, np.nan])
         assert FeedbackLabel("r1", 1, "ada", START + 9) in log.current_labels()
+        first = {one.request_id: (one.value, one.time) for one in log.first_labels()}
+        assert first == {"r1": (0, START + 5), "r2": (1, START), "r3": (1, START)}
 
 
 def test_a_label_may_come_before_its_answer_and_the_unknown_ones_are_said(where: str) -> None:

@@ -1,6 +1,8 @@
 """What the server logs of its answers, and the labels that it takes back."""
 
+import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +11,12 @@ import pytest
 import serving_clients
 from served import KEY, TOKENS, Upstream, running
 from serving_clients import LOGPROBS, TEXT, Served, verdict_in, verdict_of
+from test_serving_gate import FakeGates
 
+from metaprobe.llms.base import LLMError
+from metaprobe.monitoring.entry import Entry
 from metaprobe.monitoring.log import ScoreLog
+from metaprobe.monitoring.overview import Span, overview
 from metaprobe.serving.http.app import create_app
 from metaprobe.serving.http.refusal import Refusal
 from metaprobe.serving.http.request_log import read_tags
@@ -185,3 +191,94 @@ def choice() -> dict[str, Any]:
 def test_settings_of_the_log_that_cannot_be_meant_are_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         Settings(checkpoint="bundled:x", **given)
+
+
+# Cost, and what the gate saved
+
+
+PRICES = {"m": {"prompt": 1000.0, "completion": 2000.0}}
+COST = (3 * 1000 + len(TOKENS) * 2000) / 1e6
+"""Of every answer of the upstream, which counts three tokens read."""
+
+
+@contextmanager
+def pricing(
+    checkpoint: Path, upstream: tuple[Upstream, str], folder: Path, prices: object = PRICES, gates: Any = None
+) -> Iterator[Logged]:
+    file, path = folder / "prices.json", folder / "scores.sqlite"
+    file.write_text(json.dumps(prices))
+    settings = Settings(checkpoint=checkpoint, upstream=upstream[1], log=str(path), prices=file)
+    with running(create_app(settings, gates=gates), lifespan="on") as (url, _):
+        logged = Logged(url, path)
+        yield logged
+        logged.log.close()
+
+
+def test_an_answer_costs_what_its_price_and_the_upstreams_count_say(
+    checkpoint: Path, upstream: tuple[Upstream, str], tmp_path: Path
+) -> None:
+    usage = {"stream": True, "stream_options": {"include_usage": True}}
+    with pricing(checkpoint, upstream, tmp_path) as logged:
+        whole = verdict_of(logged.chat())["request_id"]
+        streamed, uncounted = (
+            verdict_in(chunk for chunk in logged.chat(**more))["request_id"] for more in (usage, {"stream": True})
+        )
+        assert logged.entry(whole).cost_usd == pytest.approx(COST)
+        assert logged.entry(streamed).cost_usd == pytest.approx(COST)
+        assert logged.entry(uncounted).cost_usd is None, "the upstream did not count what it read"
+        several = [
+            verdict_of(logged.chat(n=3))["choices"],
+            verdict_in(chunk for chunk in logged.chat(n=3, **usage))["choices"],
+        ]
+        for choices in several:
+            costs = [logged.entry(one["request_id"]).cost_usd for one in choices]
+            assert costs == [pytest.approx(COST), 0, 0], "one count is of them all"
+        columns = logged.log.columns()
+        totals = overview(logged.log, Span(columns.time[0] - 1, columns.time[-1] + 1))["totals"]
+    assert (totals["answers"], totals["priced"]) == (9, 8)
+    assert totals["cost_usd"] == pytest.approx(4 * COST)
+
+
+def test_each_response_of_a_batch_bears_its_own_cost(
+    checkpoint: Path, upstream: tuple[Upstream, str], tmp_path: Path
+) -> None:
+    response = {"model": "m-2026-01-31", "choices": [choice()], "usage": {"prompt_tokens": 10, "completion_tokens": 1}}
+    other = {**response, "model": "unheard-of"}
+    with pricing(checkpoint, upstream, tmp_path) as logged:
+        verdicts = logged.post("/v1/score", {"responses": [response, response, other]}).json()["verdicts"]
+        costs = [logged.entry(one["request_id"]).cost_usd for one in verdicts]
+    assert costs == [pytest.approx(0.012), pytest.approx(0.012), None]  # a dated snapshot costs what its model does
+
+
+def test_prices_are_read_before_anything_is_served(
+    checkpoint: Path, upstream: tuple[Upstream, str], tmp_path: Path
+) -> None:
+    with pytest.raises(LLMError, match="no prices in"), pricing(checkpoint, upstream, tmp_path, {"m": 3}):
+        pass
+    with pytest.raises(SettingsError, match="no log is given"):
+        Settings(checkpoint="bundled:x", prices=tmp_path / "prices.json")
+
+
+@pytest.mark.parametrize(("most", "saved"), [({}, 17), ({"max_tokens": 9}, 6), ({"max_completion_tokens": 2}, 0)])
+def test_what_the_gate_saved_is_estimated_from_answers_that_went_on_and_never_above_the_limit(
+    checkpoint: Path, upstream: tuple[Upstream, str], tmp_path: Path, most: dict[str, int], saved: int
+) -> None:
+    with ScoreLog.open(tmp_path / "scores.sqlite") as log:
+        for number in range(40):  # half of them as long as 20, half of them shorter than what was written
+            shape = {"tokens": 20 if number < 30 else 2, "action": ""}
+            log.write(known(f"on-{number}", model="m", **shape))
+        log.write(known("ended", model="m", tokens=5000, action="stop"))
+        log.write(known("shadow", model="m", tokens=5000, action="", shadow_of="on-1"))
+        log.write(known("other", model="other", tokens=5000, action=""))
+    with pricing(checkpoint, upstream, tmp_path, gates=FakeGates("stop")) as logged:
+        verdict = verdict_in(logged.chat(stream=True, **most))
+        entry = logged.entry(verdict["request_id"])
+        totals = overview(logged.log, Span(entry.time - 1, entry.time + 1))["totals"]
+    assert (entry.action, entry.tokens, entry.model, entry.cost_usd) == ("stop", 3, "m", None)
+    assert entry.tokens_saved == saved
+    assert (totals["tokens_saved"], totals["spared"]) == (saved, 1)
+    assert verdict["gate"] == {"action": "stop", "tokens": 3}
+
+
+def known(request_id: str, **more: Any) -> Entry:
+    return Entry(request_id=request_id, time=1.7e9, checkpoint="c" * 64, score=0.5, **more)

@@ -2,17 +2,22 @@
 
 import asyncio
 import os
+import re
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import serving_clients
-from served import running
+from served import KEY, running
 from serving_clients import LOGPROBS, Served
 from tiny import tiny_quality
 
@@ -151,3 +156,122 @@ def test_a_signal_reloads(two: tuple[Checkpoint, Checkpoint]) -> None:
     before: Any = signal.getsignal(signal.SIGHUP)
     asyncio.run(asyncio.wait_for(lives(), 60))
     assert signal.getsignal(signal.SIGHUP) == before  # the handler went with the server
+
+
+@contextmanager
+def program(
+    folder: Path, *words: str, workers: int, hurried: bool = False
+) -> Iterator[tuple[subprocess.Popen[bytes], Served]]:
+    """The server as it is started, and a client of it, once all its workers are there. `hurried`: asked for a reload
+    while these begin."""
+    log = folder / "log"
+    command = [sys.executable, "-c", "from metaprobe.serve_cli import serve; serve()", *words]
+    command += ["--port", "0", "--workers", str(workers)]
+    with log.open("w") as file:
+        server = subprocess.Popen(command, stderr=file)
+    try:
+        while log.read_text().count("Application startup complete") < workers:
+            assert server.poll() is None, log.read_text()
+            if hurried and "Started parent process" in log.read_text():
+                server.send_signal(signal.SIGHUP)
+                hurried = False
+            time.sleep(0.05)
+        address = re.search(r"running on (http://[\d.:]+)", log.read_text())
+        assert address is not None
+        yield server, Served(address[1])
+    finally:
+        server.send_signal(signal.SIGTERM)
+        server.wait(timeout=60)
+
+
+def taken(client: Served, workers: int) -> bool:
+    """Whether so many workers have taken in other checkpoints, within a minute."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        counts = client.get("/metrics", authorization=f"Bearer {KEY}").text
+        if f'metaprobe_reloads_total{{outcome="taken"}} {workers}.0' in counts:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="there is no such signal")
+@pytest.mark.parametrize("way", ["signal", "pins"])
+def test_every_worker_of_a_server_takes_in_the_other_checkpoint(
+    two: tuple[Checkpoint, Checkpoint], tmp_path: Path, way: str
+) -> None:
+    one, other = two
+    pins, words = tmp_path / "pins", [str(one.path)]
+    if way == "pins":
+        pins.write_text(f"{one.path} {one.digest}\n")
+        words += ["--pins", str(pins)]
+    with program(tmp_path, *words, workers=3) as (server, client):
+        assert {judge_of(client) for _ in range(20)} == {one.digest}
+        if way == "pins":
+            pins.write_text(f"{other.path} {other.digest}\n")
+        else:
+            replace(one.path, other.path)
+            server.send_signal(signal.SIGHUP)
+        assert taken(client, 3)
+        assert {judge_of(client) for _ in range(40)} == {other.digest}  # each asked over a connection of its own
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="there is no such signal")
+def test_workers_that_are_asked_for_a_reload_while_they_start_live_and_reload(
+    two: tuple[Checkpoint, Checkpoint], tmp_path: Path
+) -> None:
+    with program(tmp_path, str(two[0].path), workers=3, hurried=True) as (_, client):
+        assert taken(client, 3)
+        assert "died" not in (tmp_path / "log").read_text()
+
+
+WAITS = """
+import asyncio, os, signal, sys, time
+from metaprobe.serving.http.hangup import hangups_wait, take_hangups
+with hangups_wait():
+    os.kill(os.getpid(), signal.SIGHUP)  # while checkpoints are loaded
+    if sys.argv[1] == "child":
+        os.execv(sys.executable, [sys.executable, "-c", sys.argv[2], "handled"])
+    signal.signal(signal.SIGHUP, lambda *_: print("taken"))
+    take_hangups()
+    print("goes on")
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="there is no such signal")
+@pytest.mark.parametrize("where", ["handled", "child"])
+def test_a_signal_that_comes_while_a_process_starts_waits_for_it_and_does_not_end_it(where: str) -> None:
+    command = [sys.executable, "-c", WAITS, where, WAITS.replace("os.kill(os.getpid(), signal.SIGHUP)", "pass")]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stdout.split("\n")[:2]) == (0, ["taken", "goes on"])
+
+
+def test_a_server_that_is_asked_for_a_reload_while_it_starts_reloads_once_it_is_there(
+    two: tuple[Checkpoint, Checkpoint], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    one, _ = two
+    starts = f"""
+import os, signal, sys, threading
+from metaprobe.serving.http import run_server
+from metaprobe.serving.http.settings import Settings
+made = run_server.create_app
+def slow(settings):
+    os.kill(os.getpid(), signal.SIGHUP)
+    return made(settings)
+run_server.create_app = slow
+run_server.serve(Settings(checkpoint={str(one.path)!r}, port=0))
+"""
+    log = tmp_path / "log"
+    with log.open("w") as file:
+        server = subprocess.Popen([sys.executable, "-c", starts], stderr=file)
+    try:
+        end = time.monotonic() + 60
+        while "as before" not in log.read_text() and time.monotonic() < end:
+            assert server.poll() is None, log.read_text()
+            time.sleep(0.05)
+        assert "every other model is judged by" in log.read_text()
+    finally:
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(timeout=60) in (0, -signal.SIGTERM)

@@ -88,7 +88,7 @@ async def record(system: System, items: Sequence[Item], llm: LLM, folder: Path, 
             items,
             setup,
             store,
-            concurrency=batch_size * 3 if system is ONCE else max(batch_size // 8, 1),
+            concurrency=batch_size * 3 if system.name == ONCE.name else max(batch_size // 8, 1),
             settings={"items": f"{system.name}, seed {SEED}"},
             on_run=tell,
         )

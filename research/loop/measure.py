@@ -6,7 +6,7 @@
     python -m research.loop.page
 
 A replay draws answers from a pool of recorded ones with replacement, so the truth is the pool's share right. Labels are
-those of the recorded answers. No recorded store holds answers of a quantised model, so that shift is not among them.
+those of the recorded answers. With `--only TEXT` one shift is measured anew and the figures of the others stay.
 """
 
 import json
@@ -50,14 +50,16 @@ def main() -> None:
 
 
 data_option = click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), required=True)
+only_option = click.option("--only", default="", metavar="TEXT", help="Only shifts whose names begin so.")
 
 
 @main.command()
 @data_option
-def estimates(data: Path) -> None:
+@only_option
+def estimates(data: Path, only: str) -> None:
     """Coverage of 95 % intervals over replays, and labels that a powered estimate needs beside a plain mean."""
     rows = []
-    for world in build_worlds(ROOT, data):
+    for world in _worlds(data, only):
         for when, pool in (("before", world.before), ("after", world.after)):
             for labels in LABELS:
                 for active in (False, True):
@@ -66,10 +68,18 @@ def estimates(data: Path) -> None:
         click.echo(world.shift, err=True)
     spared = [
         {"predictor": name, **_covered(score, y, 200, active=active)}
-        for name, score, y in _predictors(data)
+        for name, score, y in ([] if only else _predictors(data))
         for active in (False, True)
     ]
-    _keep("estimates", {"coverage": rows, "spared": spared, "replays": REPLAYS, "answers": ANSWERS})
+    told = {"replays": REPLAYS, "answers": ANSWERS}
+    _keep("estimates", "coverage", rows, told, only, {"spared": spared})
+
+
+def _worlds(data: Path, only: str) -> Iterator[World]:
+    found = [world for world in build_worlds(ROOT, data) if world.shift.startswith(only)]
+    if not found:
+        raise click.ClickException(f"no shift begins with {only!r}; expected one of those in {MEASURED.name}")
+    yield from found
 
 
 def _predictors(data: Path) -> Iterator[tuple[str, Floats, NDArray[np.int64]]]:
@@ -109,10 +119,11 @@ def _covered(score: Floats, y: NDArray[np.int64], labels: int, *, active: bool) 
 
 @main.command()
 @data_option
-def recalibration(data: Path) -> None:
+@only_option
+def recalibration(data: Path, only: str) -> None:
     """Calibration error after the shift, before and after recalibration by so many labels."""
     rows = []
-    for world in build_worlds(ROOT, data):
+    for world in _worlds(data, only):
         pool, test = world.after.rows(world.after.half), world.after.rows(~world.after.half)
         rng, found = np.random.default_rng(0), {}
         for labels in RECALIBRATED:
@@ -125,7 +136,7 @@ def recalibration(data: Path) -> None:
         told = {"answers": len(test), "before": _ece(test.score, test.y), "noise": float(np.median(even))}
         rows.append({"world": world.name, "shift": world.shift, **told, "after": found})
         click.echo(world.shift, err=True)
-    _keep("recalibration", {"rows": rows, "draws": DRAWS})
+    _keep("recalibration", "rows", rows, {"draws": DRAWS}, only)
 
 
 def _moved(labelled: Traffic, score: Floats) -> Floats:
@@ -145,16 +156,17 @@ def _ece(score: Floats, y: NDArray[np.int64]) -> float:
 
 @main.command()
 @data_option
+@only_option
 @click.option("--replays", default=STREAMS, show_default=True, type=click.IntRange(1))
-def drift(data: Path, replays: int) -> None:
+def drift(data: Path, only: str, replays: int) -> None:
     """False alarms over whole streams, and answers until the alarm, beside KS per day and PSI."""
     rows = []
-    for world in build_worlds(ROOT, data):
+    for world in _worlds(data, only):
         found = {name: _rung(world, way, replays) for name, way in WAYS.items()}
         rows.append({"world": world.name, "shift": world.shift, "ways": found})
         click.echo(world.shift, err=True)
     told = {"replays": replays, "before": BEFORE, "after": AFTER, "day": DAY, "reference": REFERENCE}
-    _keep("drift", {"rows": rows, **told, "labelled": LABELLED})
+    _keep("drift", "rows", rows, {**told, "labelled": LABELLED}, only)
 
 
 def _rung(world: World, way: Callable[[Traffic, int], float], replays: int) -> dict[str, Any]:
@@ -228,9 +240,26 @@ def _psi(traffic: Traffic, seed: int) -> float:
 WAYS: dict[str, Callable[[Traffic, int], float]] = {"watch": _watch, "ks": _ks, "psi": _psi}
 
 
-def _keep(name: str, found: dict[str, Any]) -> None:
+def _keep(
+    name: str,
+    part: str,
+    rows: list[dict[str, Any]],
+    told: dict[str, Any],
+    only: str,
+    more: dict[str, Any] | None = None,
+) -> None:
+    """Stores rows of figures, `told` of how they were measured, and what else there is; with `only` no more than the
+    rows, in place of those of the same shifts or after those of others."""
     stored = json.loads(MEASURED.read_text(encoding="utf-8")) if MEASURED.exists() else {}
-    stored[name] = found
+    if only:
+        known = {key: stored[name][key] for key in told}
+        if told != known:
+            raise click.ClickException(f"the others were measured with {known}, and not with {told}: measure all anew")
+        renewed = {(row["world"], row["shift"]) for row in rows}
+        others = [row for row in stored[name][part] if (row["world"], row["shift"]) not in renewed]
+        stored[name][part] = [*others, *rows]
+    else:
+        stored[name] = {part: rows, **(more or {}), **told}
     MEASURED.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
 
 

@@ -59,17 +59,34 @@ def spared(found: dict[str, Any]) -> list[str]:
     for name in names:
         of = {row["drawn"]: row for row in found["spared"] if row["predictor"] == name}
         even = of["uniform"]
+        explained = even["squared_correlation"]
+        least = [least_labels(explained, even["labels"] / found["answers"]), least_labels(explained, 0)]
         told = [f"{of[way]['labels_needed']:.0%}" for way in ("uniform", "active")]
         held = [f"{of[way]['coverage']['powered']:.1%}" for way in ("uniform", "active")]
-        rows.append([name, f"{even['squared_correlation']:.2f}", *told, *held])
-    head = ["scores", "squared correlation", "labels needed", "labels needed, active", "coverage", "coverage, active"]
+        rows.append([name, f"{explained:.2f}", f"{least[1]:.0%}", f"{least[0]:.0%}", *told, *held])
+    labels = found["spared"][0]["labels"]
+    best = max(row["squared_correlation"] for row in found["spared"])
+    head = ["scores", "squared correlation", "at best", f"at best, {found['answers']} answers"]
+    head += ["labels needed", "labels needed, active", "coverage", "coverage, active"]
     return [
-        "Labels that the powered estimate needs for an interval as wide as that of a plain mean of 200 labels drawn "
-        "uniformly. What is spared is the squared correlation of score and label, and more where uncertain answers are "
-        "drawn more often.",
+        f"Labels that the powered estimate needs for an interval as wide as that of a plain mean of {labels} labels "
+        "drawn uniformly. With labels drawn uniformly it cannot need fewer than 1 - squared correlation of score and "
+        f"label, however many answers there are, and of {found['answers']} answers, of which {labels} have a label, a "
+        "little more: what is not labelled is no whole population either. Where uncertain answers are drawn more "
+        f"often, it may need fewer. Half the labels therefore take a squared correlation of 0.5, or of "
+        f"{0.5 / (1 - labels / found['answers']):.2f} here; the best signal at hand has {best:.2f}.",
         "",
         *markdown(head, rows),
     ]
+
+
+def least_labels(squared_correlation: float, labelled: float) -> float:
+    """The least share of labels that an estimate helped by scores needs beside a plain mean of as wide an interval.
+
+    `labelled`: share of the answers that have a label, drawn uniformly. The variance of the mean of what scores do not
+    explain goes down with the labels, that of what they explain with the answers.
+    """
+    return 1 - squared_correlation * (1 - labelled)
 
 
 def recalibration(found: dict[str, Any]) -> list[str]:

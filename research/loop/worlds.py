@@ -10,10 +10,12 @@ from numpy.typing import NDArray
 from metaprobe.probes.terms import TERMS
 from metaprobe.training.common.calibrate import fit_platt
 from research.quality.data import lines
-from research.travel.sets import Answers, others, recorded
+from research.travel.sets import BREADTH, Answers, join, of_stores, others, recorded
 
 Floats = NDArray[np.float64]
 
+QUANTISED = Path("recorded", "quantised")
+"""Stores of models whose weights were quantised further, as `research.loop.quantised` records them."""
 FREE = "total"
 """What the bundled predictor begins with: the total log-probability over the root of the length."""
 CONSISTENCY = "math_sampling_uncertainty5"
@@ -49,9 +51,9 @@ class World:
 
 
 def build_worlds(root: Path, data: Path) -> Iterator[World]:
-    """Yields the worlds: a model swapped, a mix of tasks changed, a prompt changed."""
+    """Yields the worlds: a model swapped, a mix of tasks changed, a prompt changed, a model quantised."""
     wide, said = recorded(root), others(data)
-    wide = wide.rows(wide.source == "breadth")
+    wide = wide.rows(wide.source == BREADTH)
     trivia = said.rows(said.source == "token_logprobs_qa")
     way, model, task = _variant(wide), wide.model, wide.task
     coder = np.char.find(model, "0.5b") >= 0
@@ -79,6 +81,15 @@ def build_worlds(root: Path, data: Path) -> Iterator[World]:
         "TriviaQA", "model swapped: Llama 1B to Qwen3 8B", trivia, llama & given, np.char.find(model, "Qwen3") >= 0
     )
     yield _world("TriviaQA, Llama 1B", "prompt: the context is no longer given", trivia, llama & given, llama & ~given)
+    both = join([wide, of_stores(BREADTH, sorted((root / QUANTISED).iterdir()))])
+    direct, model = _variant(both) == "direct", both.model
+    yield _world(
+        "57 task families, 135M",
+        "quantised: weights of Q4_1 to Q4_0",
+        both,
+        direct & (model == "smollm2-135m"),
+        direct & (model == "smollm2-135m-q4_0"),
+    )
 
 
 def read_consistency(data: Path) -> Iterator[tuple[str, Floats, NDArray[np.int64]]]:

@@ -31,7 +31,7 @@ GSM8K = f"--task gsm8k --data {{data}} --split train --limit 200 --llm {SMALL} -
 AGENTS = f"--llm alpha=smollm2-135m --llm beta={SMALL} --llm gamma={LARGE}"
 METACOG = f"--task metacog-eval --llm {SMALL} {AGENTS} --batch-size 64"
 CREAK = f"--task creak --data {{data}} --limit 200 --llm {SMALL} --batch-size 64"
-WRITING = "writing-assistant --variant single --variant multi --variant metacrit --task research/writing/one-each.jsonl"
+WRITING = "writing-assistant --variant single --variant multi --variant metacrit --task writing-cases"
 SHORTER = (
     "--tokens guide=64 --tokens aggregate=64 --tokens explain=96 --tokens assess=120 --tokens answer=80 "
     "--tokens monitor=64 --tokens control=96 --tokens synthesis=96 --tokens respond=120 --tokens extract=120"
@@ -56,8 +56,8 @@ COMMANDS = {
     "essays-caelf": f"caelf --task essays --limit 60 {ESSAYS}",
     "essays-caelf-levels": f"caelf --variant levels --task essays --limit 60 {ESSAYS}",
     "essays-caelf-rated": f"caelf --variant levels --task essays --limit 24 {ESSAYS} --judge {LARGE}",
-    "writing/smollm2-135m": f"{WRITING} --llm smollm2-135m --batch-size 12 {SHORTER}",
-    "writing/qwen-coder-1.5b": f"{WRITING} --llm {LARGE} --batch-size 12 {SHORTER}",
+    "writing/smollm2-135m": f"{WRITING} --llm smollm2-135m --batch-size 22 {SHORTER}",
+    "writing/qwen-coder-1.5b": f"{WRITING} --llm {LARGE} --batch-size 22 {SHORTER}",
     **{
         f"{model}-{task}": f"{REPORT} --task {task} --limit {limit} --llm {llm}"
         + (" --data {data}" if task != "arithmetic" else "")

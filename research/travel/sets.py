@@ -53,7 +53,7 @@ def recorded(root: Path) -> Answers:
     """Answers of our own recorded runs: of the systems, and of the many small task families."""
     systems = [root / name for name in f"{bundle.ANSWERS} {bundle.SHORT}".split()]
     wide = sorted(path for path in (root / "recorded" / "breadth").iterdir() if path.is_dir())
-    return join([_of_stores(OURS, systems), _of_stores(BREADTH, wide)])
+    return join([of_stores(OURS, systems), of_stores(BREADTH, wide)])
 
 
 def others(data: Path) -> Answers:
@@ -68,7 +68,8 @@ def join(parts: Sequence[Answers]) -> Answers:
     return Answers(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in Answers.__slots__})
 
 
-def _of_stores(source: str, stores: Sequence[Path]) -> Answers:
+def of_stores(source: str, stores: Sequence[Path]) -> Answers:
+    """The labelled answers of run stores."""
     table = answer_table(load_runs(stores), target="correct")
     run = RUN_IDENTITY.cells(table)
     return Answers(np.full(len(table), source), table.models, table.tasks, run, table.groups, table.y, table.logprobs)

@@ -59,7 +59,7 @@ def application(
     keys, office = Keys.of(settings), Office(load())
     reloader = Reloader(office, load, settings.pins, metrics)
     client = UpstreamClient(settings, keys)
-    log = ServerLog(ScoreLog.open(settings.log), settings, metrics) if settings.log else None
+    log = ServerLog.open(settings, metrics, gated=gates is not None) if settings.log else None
     proxy = Proxy(settings, office, gates, client, metrics, log)
     forward = Forwarder(settings, office, client, metrics, log)
     own = OwnAnswers(settings, office, reloader, metrics, log)
@@ -172,7 +172,7 @@ async def _prune(log: ScoreLog, days: float) -> None:
 async def _verdicts(
     body: bytes, judges: Judges, request: Request, settings: Settings, log: ServerLog | None
 ) -> dict[str, Any]:
-    logged = log.request(request) if log else None
+    logged = log.request(request, one_usage=False) if log else None
 
     def verdict_on(response: bytes) -> dict[str, Any]:
         named = request.query_params.get("model", "")

@@ -36,7 +36,7 @@ REFUSED = (400, 403, 422)
 VARIABLES = {
     "METAPROBE_CHECKPOINT": "checkpoint",
     "METAPROBE_SHA256": "sha256",
-    "METAPROBE_RUN": "runs",
+    "METAPROBE_RUN": "base_rates",
     "METAPROBE_GATE": "gate",
     "METAPROBE_GATE_SHA256": "gate_sha256",
     "METAPROBE_GATE_STOP": "gate_stop",
@@ -59,8 +59,8 @@ def settings_of(environment: Mapping[str, str]) -> Settings:
                 given[name] = float(given[name])
             except ValueError as error:
                 raise RecordError(f"{name} is {given[name]!r}; expected a share between 0 and 1") from error
-    if "runs" in given:
-        given["runs"] = (given["runs"],)
+    if "base_rates" in given:
+        given["base_rates"] = (given["base_rates"],)
     return Settings(**{"checkpoint": "bundled:quality", **given, "upstream": HERE, "auth": False})
 
 

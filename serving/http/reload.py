@@ -10,6 +10,7 @@ from pathlib import Path
 
 from metaprobe.checkpoints import CheckpointError
 from metaprobe.records.errors import RecordError
+from metaprobe.serving.http.hangup import take_hangups
 from metaprobe.serving.http.judges import Judges, Office
 from metaprobe.serving.http.metrics import Metrics
 from metaprobe.serving.http.scorer import log_unexpected
@@ -59,6 +60,7 @@ class Reloader:
         signals = hasattr(signal, "SIGHUP") and threading.current_thread() is threading.main_thread()
         if signals:
             loop.add_signal_handler(signal.SIGHUP, self._asked.set)
+            take_hangups()
         watch = asyncio.ensure_future(self._watch())
         try:
             yield

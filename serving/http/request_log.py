@@ -4,11 +4,14 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
+from urllib.parse import urlsplit
 
 import msgspec
 from starlette.requests import Request
 
+from metaprobe.llms.pricing import Price, price_of, read_prices
+from metaprobe.monitoring.answer_lengths import AnswerLengths
 from metaprobe.monitoring.entry import Entry
 from metaprobe.monitoring.log import ScoreLog
 from metaprobe.records.openai_format import ParsedResponse
@@ -35,9 +38,32 @@ class ServerLog:
     log: ScoreLog
     settings: Settings
     metrics: Metrics
+    prices: Mapping[str, Price] | None = None
+    """By the model's name; None for OpenAI's list."""
+    lengths: AnswerLengths | None = None
+    """Of answers that the gate let go on; None where there is no gate."""
 
-    def request(self, request: Request, question: ChatRequest | None = None) -> "RequestLog":
-        """What the answers to a request are logged by. Raises `Refusal` for tags that cannot be read."""
+    @classmethod
+    def open(cls, settings: Settings, metrics: Metrics, *, gated: bool) -> Self:
+        """The log that the settings name. Raises `LogError` where it cannot be opened, `LLMError` for prices that
+        cannot be read. `gated`: whether there is a gate, whose savings are to be estimated."""
+        prices = None if settings.prices is None else read_prices(settings.prices)
+        log = ScoreLog.open(settings.log)
+        return cls(log, settings, metrics, prices, AnswerLengths.of_log(log.tables) if gated else None)
+
+    def cost_usd(self, answer: ParsedResponse, asked_model: str) -> float | None:
+        """What the upstream's count of tokens costs; None without a price, or a count of what was read and written."""
+        host, counted = urlsplit(self.settings.upstream).hostname or "", answer.usage
+        price = price_of(answer.model, host, self.prices) or price_of(asked_model, host, self.prices)
+        if price is None or not counted.prompt_tokens:
+            return None
+        return price.cost_usd(counted)
+
+    def request(self, request: Request, question: ChatRequest | None = None, *, one_usage: bool = True) -> "RequestLog":
+        """What the answers to a request are logged by. Raises `Refusal` for tags that cannot be read.
+
+        `one_usage`: whether all answers are of one response of the upstream, whose count of tokens is of them all.
+        """
         given = request.headers.get(TAGS_HEADER) or _in_metadata(question)
         return RequestLog(
             self,
@@ -45,6 +71,8 @@ class ServerLog:
             tags=read_tags(given),
             model="" if question is None else question.model,
             question=_asked(question) if self.settings.log_texts else None,
+            max_tokens=None if question is None else question.max_tokens,
+            one_usage=one_usage,
         )
 
 
@@ -52,22 +80,34 @@ class RequestLog:
     """The answers to one request, as they are logged."""
 
     def __init__(
-        self, server: ServerLog, *, request_id: str, tags: Mapping[str, str], model: str, question: str | None
+        self,
+        server: ServerLog,
+        *,
+        request_id: str,
+        tags: Mapping[str, str],
+        model: str,
+        question: str | None,
+        max_tokens: int | None,
+        one_usage: bool,
     ) -> None:
         self._server = server
+        self._max_tokens = max_tokens
+        self._one_usage = one_usage
         self._request_id = request_id
         self._tags = tags
         self._model = model
         self._question = question
         self._started = time.perf_counter()
         self._answers = 0
+        self._cost_borne = False
         self._last = request_id
 
     def add(self, shown: dict[str, Any], answer: ParsedResponse | None, gate: Mapping[str, Any] | None = None) -> None:
         """Logs a verdict, and puts the id under which it is logged into it.
 
         `shown`: the verdict as the caller gets it. `answer`: what it is of, None where that cannot be read. `gate`:
-        what the gate did, where it ended the answer. Of several answers to one request the second has the id `ID:1`.
+        what the gate did, where it ended the answer, and of which model that was. Of several answers to one request the
+        second has the id `ID:1`.
         """
         identity = f"{self._request_id}:{self._answers}" if self._answers else self._request_id
         self._answers += 1
@@ -88,12 +128,13 @@ class RequestLog:
         shadow_of: str = "",
     ) -> None:
         tokens = len(answer.logprobs) if answer else gate["tokens"] if gate else None
+        model = (answer.model if answer else gate["model"] if gate else "") or self._model
         settings = self._server.settings
         self._server.log.write(
             Entry(
                 request_id=identity,
                 time=time.time(),
-                model=(answer.model if answer else "") or self._model,
+                model=model,
                 checkpoint=shown["checkpoint"],
                 score=shown["score"],
                 flagged=shown["flagged"],
@@ -105,6 +146,8 @@ class RequestLog:
                 action=gate["action"] if gate else "",
                 prompt_tokens=(answer.usage.prompt_tokens or None) if answer else None,
                 tokens=tokens,
+                tokens_saved=None if shadow_of else self._tokens_saved(model, tokens, ended=gate is not None),
+                cost_usd=None if shadow_of or answer is None else self._cost_usd(answer),
                 latency_s=time.perf_counter() - self._started,
                 shadow_of=shadow_of,
                 tags=self._tags,
@@ -114,6 +157,24 @@ class RequestLog:
             )
         )
         self._server.metrics.count_log(self._server.log.dropped, self._server.log.repeated)
+
+    def _tokens_saved(self, model: str, tokens: int | None, *, ended: bool) -> int | None:
+        """An estimate for an answer that the gate ended; what was let go on is only remembered for it."""
+        lengths = self._server.lengths
+        if lengths is None or tokens is None:
+            return None
+        if ended:
+            return lengths.estimate_left(model, tokens, self._max_tokens)
+        lengths.add(model, tokens)
+        return None
+
+    def _cost_usd(self, answer: ParsedResponse) -> float | None:
+        """The first of several answers bears the cost of them all."""
+        cost = self._server.cost_usd(answer, self._model)
+        if cost is None or not self._one_usage:
+            return cost
+        borne, self._cost_borne = self._cost_borne, True
+        return 0.0 if borne else cost
 
 
 def read_tags(given: str) -> dict[str, str]:

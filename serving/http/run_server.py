@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from metaprobe.records.extras import require
 from metaprobe.serving.http.app import create_app
+from metaprobe.serving.http.hangup import hangups_wait, take_hangups
 from metaprobe.serving.http.settings import Settings, SettingsError
 
 if TYPE_CHECKING:
@@ -31,6 +32,11 @@ LOGGING: dict[str, Any] = {
 
 def serve(settings: Settings) -> None:
     """Serves until SIGINT or SIGTERM; requests in flight are then finished, for `grace_s` at most."""
+    with hangups_wait():
+        _serve(settings)
+
+
+def _serve(settings: Settings) -> None:
     require("uvicorn", "serve")
     require("httptools", "serve")
     if settings.workers == 1:
@@ -47,7 +53,16 @@ def serve(settings: Settings) -> None:
             """Hands the signal on, by which every worker takes in other checkpoints; uvicorn would start them anew."""
             for process in self.processes:
                 if process.pid is not None:
-                    os.kill(process.pid, signal.SIGHUP)
+                    with suppress(ProcessLookupError):  # it died, and another one is about to take its place
+                        os.kill(process.pid, signal.SIGHUP)
+
+        def init_processes(self) -> None:
+            super().init_processes()
+            take_hangups()
+
+        def keep_subprocess_alive(self) -> None:
+            with hangups_wait():  # a worker that takes a dead one's place has it wait as the first ones had
+                super().keep_subprocess_alive()
 
     with tempfile.TemporaryDirectory(prefix="metaprobe-metrics-") as shared:
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = shared  # read when the workers import prometheus_client

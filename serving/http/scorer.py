@@ -102,12 +102,14 @@ class Scorer:
         """No verdict, and why."""
         return self._counted(self._no_verdict(reason), None)
 
-    def stopped(self, score: float | None, reason: str, gate: Mapping[str, Any]) -> dict[str, Any]:
+    def stopped(self, score: float | None, reason: str, gate: Mapping[str, Any], model: str = "") -> dict[str, Any]:
         """The verdict on an answer that the gate ended: the gate's own, for the predictor knows only finished ones.
 
-        `gate`: what it did, under `action` and `tokens`; it stands in the verdict under `gate`.
+        `gate`: what it did, under `action` and `tokens`; it stands in the verdict under `gate`. `model`: as the
+        upstream names it, where it did.
         """
-        return {**self._counted(Verdict(score, {}, None, True, None, self.digest, reason), None, gate), "gate": gate}
+        verdict = Verdict(score, {}, None, True, None, self.digest, reason)
+        return {**self._counted(verdict, None, {**gate, "model": model}), "gate": gate}
 
     def _no_verdict(self, reason: str) -> Verdict:
         return Verdict(None, {}, None, None, None, self.digest, reason)

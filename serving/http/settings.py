@@ -46,7 +46,7 @@ class Settings:
     """`[NAME=]CHECKPOINT`: judges a share of the requests in place of the model's checkpoint."""
     canary_share: float = 0.05
     """That share, in [0, 1]."""
-    runs: tuple[str, ...] = ()
+    base_rates: tuple[str, ...] = ()
     """`[NAME=]RUN`: the run, MODEL|TASK|VARIANT, whose base rate the answers of that model have."""
     sha256: str | None = None
     """Digest of the checkpoint, from its author; of the gate, `gate_sha256`."""
@@ -76,6 +76,9 @@ class Settings:
     """Whether the log-probabilities of answers are logged too."""
     log_days: float | None = None
     """Older entries are taken away; None keeps all."""
+    prices: Path | None = None
+    """File of prices by the model's name (`metaprobe.llms.pricing.read_prices`), for the cost of answers in the log;
+    without one, OpenAI's own models at OpenAI have their list price and others none."""
     host: str = "127.0.0.1"
     port: int = 8080
     """0 takes a free one."""
@@ -168,7 +171,7 @@ class Settings:
         self._check_log()
 
     def _check_log(self) -> None:
-        if not self.log and (self.log_texts or self.log_logprobs or self.log_days is not None):
+        if not self.log and (self.log_texts or self.log_logprobs or self.log_days is not None or self.prices):
             raise SettingsError("something is to be logged, and no log is given: name one (--log scores.sqlite)")
         if self.log_days is not None and not self.log_days > 0:
             raise SettingsError(f"log_days is {self.log_days}; expected more than 0")
@@ -182,7 +185,7 @@ class Settings:
     def run_by_model(self) -> dict[str, str]:
         """The run that each model's answers are of, by its name; under "" that of the first checkpoint."""
         found = {}
-        for written in self.runs:
+        for written in self.base_rates:
             name, equals, run = written.partition("=")
             named = equals and "|" not in name  # a run's own name may hold the sign: my-model|sums|shots=3
             found[name if named else ""] = run if named else written

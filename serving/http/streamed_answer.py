@@ -129,6 +129,8 @@ class ScoredStream:
             self._give_up("the upstream sent an error instead of the rest of the answer")
             return event
         if chunk.get("usage") and not chunk.get("choices") and not self._said and self._is_over():
+            for completion in self._choices.values():
+                completion.add(chunk)
             return self._verdict_event() + event  # openai's helper takes the usage from the last chunk, and no other
         has_logprobs = self._take_in(chunk)
         return with_data(event, hide(data, self._asked)) if has_logprobs and self._asked.changed else event
@@ -202,7 +204,7 @@ class ScoredStream:
         self._said = True
         score, reason, details = self._gated.verdict()
         choice = _choice(next(iter(self._choices)))
-        verdict = self._scorer.stopped(score, reason, details)
+        verdict = self._scorer.stopped(score, reason, details, str(self._known.get("model") or ""))
         last = self._chunk({**choice, "finish_reason": self._gated_reason}, verdict)
         return self._chunk(choice, verdict) + last + b"data: " + DONE + b"\n\n"
 

@@ -46,6 +46,14 @@ class ChatRequest:
         return _text(self.fields.get("model"))
 
     @property
+    def max_tokens(self) -> int | None:
+        """At which length the answer is to be cut; None where the caller does not say."""
+        for name in ("max_completion_tokens", "max_tokens"):
+            if _given(self.fields, name):
+                return _count(self.fields[name])
+        return None
+
+    @property
     def changed(self) -> bool:
         return self.sent is not self.body
 
@@ -82,6 +90,13 @@ def _text(value: Raw | None) -> str:
         return "" if value is None else msgspec.json.decode(value, type=str)
     except UNREADABLE:
         return ""
+
+
+def _count(value: Raw) -> int | None:
+    try:
+        return msgspec.json.decode(value, type=int)
+    except UNREADABLE:
+        return None
 
 
 def _given(fields: Object, name: str) -> bool:

@@ -17,6 +17,7 @@ from metaprobe.collect_cli import collect
 from metaprobe.extract_cli import extract
 from metaprobe.feedback_cli import feedback, sample
 from metaprobe.import_cli import import_
+from metaprobe.log_cli import log_command
 from metaprobe.monitor_cli import drift, estimate, threshold
 from metaprobe.outcomes_cli import outcomes
 from metaprobe.profiles_cli import label, profiles
@@ -218,6 +219,7 @@ main.add_command(threshold)
 main.add_command(extract)
 main.add_command(feedback)
 main.add_command(sample)
+main.add_command(log_command)
 main.add_command(serve)
 main.add_command(route)
 main.add_command(evaluate)

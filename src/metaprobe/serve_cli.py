@@ -35,7 +35,7 @@ from metaprobe.terminal import CHECKPOINT, NAMED_CHECKPOINT
 )
 @click.option(
     "--run",
-    "runs",
+    "base_rates",
     multiple=True,
     help="[NAME=]RUN, with RUN as MODEL|TASK|VARIANT: the base rate that the answers have; repeatable.",
 )
@@ -65,6 +65,11 @@ from metaprobe.terminal import CHECKPOINT, NAMED_CHECKPOINT
 @click.option("--log-logprobs", is_flag=True, help="Log the answers' log-probabilities too.")
 @click.option(
     "--log-days", type=click.FloatRange(0, min_open=True), help="Days after which logged verdicts are taken away."
+)
+@click.option(
+    "--prices",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help='For costs in the log: {"MODEL": {"prompt": USD, "completion": USD}} a million tokens.',
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", default=8080, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free one.")

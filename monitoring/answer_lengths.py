@@ -1,0 +1,55 @@
+"""How long answers are that no gate ended, and how much of an ended one they say was still to come."""
+
+import threading
+from collections import deque
+from typing import Self
+
+from metaprobe.monitoring.tables import Tables
+
+KEPT = 5_000
+"""Lengths of a model that are remembered, the latest."""
+LEAST = 30
+"""Of fewer longer answers no mean is taken."""
+MODELS = 256
+"""Whose lengths are remembered: callers may name as many as they like."""
+
+_LATEST = (
+    "SELECT c.model, s.tokens FROM scores s JOIN contexts c ON c.id = s.context WHERE c.action = '' AND "
+    f"s.shadow_of IS NULL AND s.tokens IS NOT NULL ORDER BY s.time DESC LIMIT {4 * KEPT}"
+)
+
+
+class AnswerLengths:
+    """Lengths of answers by model, in tokens. Any number of threads may use one."""
+
+    def __init__(self) -> None:
+        self._by_model: dict[str, deque[int]] = {}
+        self._lock = threading.Lock()
+
+    @classmethod
+    def of_log(cls, tables: Tables) -> Self:
+        """Those of the latest answers of a log that no gate ended. Raises `LogError`."""
+        lengths = cls()
+        for model, tokens in reversed(tables.read(_LATEST)):
+            lengths.add(str(model), int(tokens))
+        return lengths
+
+    def add(self, model: str, tokens: int) -> None:
+        """Takes in an answer that no gate ended."""
+        with self._lock:
+            if model in self._by_model or len(self._by_model) < MODELS:
+                self._by_model.setdefault(model, deque(maxlen=KEPT)).append(tokens)
+
+    def estimate_left(self, model: str, tokens: int, most: int | None = None) -> int | None:
+        """Returns how many tokens an answer that was ended after `tokens` would about have had still to come.
+
+        It is what answers of the same model that became longer than that had still to come on average: an estimate, as
+        if the ended answer had gone on like those that were let go on. None where fewer than `LEAST` became longer.
+        `most`: length at which the answer would have been cut, where that is known.
+        """
+        with self._lock:
+            longer = [length - tokens for length in self._by_model.get(model, ()) if length > tokens]
+        if len(longer) < LEAST:
+            return None
+        left = round(sum(longer) / len(longer))
+        return left if most is None else max(0, min(left, most - tokens))

@@ -1,0 +1,70 @@
+"""What an answer that was ended had still to come: the mean of what those that went on had, where there are enough."""
+
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from metaprobe.monitoring.answer_lengths import LEAST, MODELS, AnswerLengths
+
+
+def test_the_estimate_is_the_mean_of_what_longer_answers_had_still_to_come() -> None:
+    lengths = AnswerLengths()
+    for number in range(LEAST):
+        lengths.add("m", 10 if number % 2 else 40)
+        lengths.add("m", 5)
+        lengths.add("other", 1000)
+    assert lengths.estimate_left("m", 5) == 20  # of those longer than 5, and not of those that ended there
+    assert lengths.estimate_left("m", 5, 12) == 7
+    assert lengths.estimate_left("m", 5, 3) == 0
+    assert lengths.estimate_left("other", 5) == 995
+
+
+def test_of_few_longer_answers_and_of_unknown_models_nothing_is_said() -> None:
+    lengths = AnswerLengths()
+    for _ in range(LEAST - 1):
+        lengths.add("m", 100)
+    lengths.add("m", 50)
+    assert lengths.estimate_left("m", 49) is not None
+    assert lengths.estimate_left("m", 50) is None
+    assert lengths.estimate_left("nobody", 1) is None
+
+
+def test_models_whose_names_callers_make_up_do_not_fill_the_memory() -> None:
+    lengths = AnswerLengths()
+    for number in range(10 * MODELS):
+        lengths.add(f"m{number}", 1)
+    assert len(lengths._by_model) == MODELS
+
+
+@pytest.fixture
+def hurried() -> Iterator[None]:
+    """Threads that take turns as often as they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("hurried")
+def test_threads_may_read_while_others_write() -> None:
+    lengths, failed = AnswerLengths(), []
+
+    def write() -> None:
+        for number in range(20_000):
+            lengths.add("m", number)
+
+    def read() -> None:
+        try:
+            for _ in range(50):
+                lengths.estimate_left("m", 1)
+        except RuntimeError as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=work) for work in (write, read, read)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []

@@ -1,0 +1,82 @@
+"""What the page of the loop says scores can spare at best is what the estimate needs where they tell so much."""
+
+import json
+from pathlib import Path
+
+import click
+import numpy as np
+import pytest
+
+from metaprobe.llms.weights import DEFAULT_MODEL, embedded_file
+from metaprobe.monitoring.estimates import estimate_accuracy
+from metaprobe.records.store import RunStore
+from research.breadth.asking import DIRECT
+from research.loop import measure
+from research.loop.page import ROOT, least_labels, spared
+from research.loop.quantised import PACKED, quantise
+
+ANSWERS, LABELS = 1500, 200
+
+
+@pytest.mark.parametrize("sharp", [0.5, 3.0])
+def test_an_estimate_needs_the_labels_that_are_said_to_be_the_least(sharp: float) -> None:
+    rng = np.random.default_rng(int(10 * sharp))
+    widths, squared = np.zeros(2), []
+    for _ in range(60):
+        score = 1 / (1 + np.exp(-sharp * rng.normal(size=ANSWERS)))
+        right = (rng.random(ANSWERS) < score).astype(float)
+        asked = rng.random(ANSWERS) < LABELS / ANSWERS
+        propensity = np.where(asked, LABELS / ANSWERS, np.nan)
+        _, powered, labelled = estimate_accuracy(score, np.where(asked, right, np.nan), propensity)
+        widths += powered.width**2, labelled.width**2
+        squared.append(np.corrcoef(score, right)[0, 1] ** 2)
+    needed, least = widths[0] / widths[1], least_labels(float(np.mean(squared)), LABELS / ANSWERS)
+    assert needed == pytest.approx(least, abs=0.04)
+    assert needed > least_labels(float(np.mean(squared)), 0)
+
+
+def test_the_best_that_is_possible_stands_beside_what_was_needed() -> None:
+    row = {"predictor": "p", "labels": 200, "squared_correlation": 0.45, "coverage": {"powered": 0.95}}
+    rows = [{**row, "drawn": way, "labels_needed": 0.62} for way in ("uniform", "active")]
+    said, _, head, _, cells = spared({"spared": rows, "answers": ANSWERS})
+    assert "at best | at best, 1500 answers | labels needed" in head
+    assert "| p | 0.45 | 55% | 61% | 62% | 62% |" in cells
+    assert "squared correlation of 0.5, or of 0.58 here; the best signal at hand has 0.45" in said
+
+
+def test_one_shift_measured_anew_leaves_the_figures_of_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measure, "MEASURED", tmp_path / "loop.json")
+    first = [{"world": "w", "shift": shift, "value": 1} for shift in ("a", "b")]
+    measure._keep("drift", "rows", first, {"day": 100}, "", {"spared": [2]})
+    again = [{"world": "w", "shift": shift, "value": 3} for shift in ("b", "c")]
+    measure._keep("drift", "rows", again, {"day": 100}, "b")
+    kept = json.loads((tmp_path / "loop.json").read_text())["drift"]
+    assert kept == {"rows": [first[0], *again], "spared": [2], "day": 100}
+    with pytest.raises(click.ClickException, match="measure all anew"):
+        measure._keep("drift", "rows", again, {"day": 50}, "b")
+
+
+def test_the_quantised_model_was_asked_what_the_model_itself_was_asked() -> None:
+    asked = {
+        name: {(run.item.id, run.calls[0].messages) for run in RunStore(path) if run.variant == DIRECT}
+        for name, path in (("itself", ROOT / "recorded" / "breadth" / DEFAULT_MODEL), ("quantised", PACKED))
+    }
+    assert len(asked["quantised"]) == 1710
+    assert asked["quantised"] == asked["itself"]
+
+
+@pytest.mark.slow
+def test_weights_are_quantised_and_what_is_none_leaves_no_file(tmp_path: Path) -> None:
+    gguf = pytest.importorskip("gguf")
+    target = tmp_path / "made" / "small.gguf"
+    quantise(embedded_file(DEFAULT_MODEL), target)
+    kinds = {tensor.tensor_type.name for tensor in gguf.GGUFReader(target).tensors}
+    assert "Q4_0" in kinds
+    assert "Q4_1" not in kinds
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF, or not")
+    with pytest.raises(click.ClickException, match="could not quantise"):
+        quantise(broken, tmp_path / "none.gguf")
+    assert {path.name for path in tmp_path.iterdir()} == {"made", "broken.gguf"}
